@@ -1,4 +1,4 @@
-//! Retries of one task of the client: back-off, and a log line when the reason changes.
+//! Retries of one task of the client: back-off, and a log line when the error changes.
 
 use std::{
     hash::{DefaultHasher, Hasher as _},
@@ -15,7 +15,9 @@ pub(super) struct Attempts {
     limits: Limits,
     /// Seed of the jitter, which differs between nodes.
     seed: u64,
+    /// Number of consecutive failures.
     failures: u32,
+    /// The last logged error; `None` after a success.
     logged: Option<String>,
 }
 
@@ -46,21 +48,21 @@ impl Attempts {
         self.pause(self.failures)
     }
 
-    /// Pause after this number of consecutive failures, for callers with a count of their own.
+    /// Pause after this number of consecutive failures, for callers that count failures themselves.
     pub(super) fn pause(&self, failures: u32) -> Duration {
         pause(failures, self.seed, &self.limits)
     }
 }
 
 /// Back-off with a jitter of plus or minus 25 percent: all nodes of a cluster lose their API server at once, and must
-/// not return at once.
+/// not retry at once.
 fn pause(failures: u32, seed: u64, limits: &Limits) -> Duration {
     let pause = backoff(limits.retry_first, limits.retry_most, failures);
     let permille = u32::try_from(hash(&(seed, failures)) % 500).expect("below 500");
     pause / 1000 * (750 + permille)
 }
 
-/// Hash of a value, stable for the agent's life.
+/// Hash of a value, equal during the life of the agent's process.
 pub(super) fn hash(value: &impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -75,13 +77,10 @@ mod tests {
     fn pauses_double_up_to_a_limit_and_differ_between_nodes() {
         let limits = Limits::default();
         for (failures, seconds) in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (u32::MAX, 300)] {
-            let middle = Duration::from_secs(seconds);
+            let mean = Duration::from_secs(seconds);
             for seed in 0..100 {
                 let pause = pause(failures, seed, &limits);
-                assert!(
-                    pause >= middle * 3 / 4 && pause <= middle * 5 / 4,
-                    "{pause:?}, {middle:?}"
-                );
+                assert!(pause >= mean * 3 / 4 && pause <= mean * 5 / 4, "{pause:?}, {mean:?}");
             }
         }
         let spread: std::collections::BTreeSet<_> =

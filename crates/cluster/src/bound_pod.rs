@@ -17,12 +17,12 @@ pub struct BoundPod {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// UID at the API server. The kubelet knows a static pod by another UID.
+    /// UID at the API server. At the kubelet a static pod has another UID.
     pub uid: String,
     /// Annotations, without forged placements.
     pub annotations: BTreeMap<String, String>,
-    /// Field manager that forged an annotation: wrote a placement without a Binding, or a correction in the agent's
-    /// place.
+    /// Field manager that forged an annotation: it wrote a placement without a Binding, or a correction instead of the
+    /// agent.
     pub forger: Option<String>,
 }
 
@@ -40,17 +40,17 @@ impl BoundPod {
     /// Reads a pod's metadata.
     ///
     /// The API server records a field manager for each field that a request sets, but none for a Binding's
-    /// annotations (`BindingREST` in `registry/core/pod/storage`). So a placement with a field manager was not
+    /// annotations (`BindingREST` in `registry/core/pod/storage`). A placement with a field manager was therefore not
     /// written by the cluster half.
     pub(crate) fn of(metadata: ObjectMeta) -> Self {
         let mut annotations = metadata.annotations.unwrap_or_default();
         let entries = metadata.managed_fields.unwrap_or_default();
         let mut forger = None;
-        for (annotation, rightful) in
+        for (annotation, owner) in
             [(PodPlacement::ANNOTATION, None), (PodPlacement::CORRECTION, Some(MANAGER))]
         {
             let mut writers = entries.iter().filter(|it| has_annotation(it, annotation));
-            let other = writers.find(|it| it.manager.as_deref() != rightful);
+            let other = writers.find(|it| it.manager.as_deref() != owner);
             if let Some(entry) = other.filter(|_| annotations.remove(annotation).is_some()) {
                 forger = Some(entry.manager.clone().unwrap_or_default());
             }

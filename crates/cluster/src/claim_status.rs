@@ -1,4 +1,4 @@
-//! Device status in ResourceClaims, by server-side apply: entries of other drivers stay.
+//! Device status in ResourceClaims, by server-side apply, which preserves the entries of other drivers.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{
@@ -27,10 +27,10 @@ pub enum StatusOutcome<T> {
     Written(T),
     /// The claim does not exist any more.
     Gone,
-    /// The API server refused the content or the account, for this reason. A retry may succeed later, and must not
-    /// delay other claims.
+    /// The API server refused the content or the account, for this reason. A retry may succeed later. The caller must
+    /// not delay other claims for it.
     Refused(String),
-    /// A failure, to be retried after this pause.
+    /// A failure. Retry after this pause.
     Again(Duration),
 }
 
@@ -61,7 +61,7 @@ impl ClaimStatuses {
     /// Applies a document as the driver's part of the status.
     pub async fn apply(&mut self, claim: &ClaimRef, document: &Value) -> StatusOutcome<()> {
         let context = || format!("cannot write the status of claim {claim}");
-        // This driver owns its entries: changes by others are overwritten.
+        // This driver owns its entries: it overwrites changes by others.
         let params = PatchParams::apply(MANAGER).force();
         let write = async |connection: &Connection| {
             let claims = claims(connection, claim);
@@ -132,7 +132,7 @@ impl<T> StatusOutcome<T> {
         match self {
             Self::Written(it) => StatusOutcome::Written(change(it)),
             Self::Gone => StatusOutcome::Gone,
-            Self::Refused(why) => StatusOutcome::Refused(why),
+            Self::Refused(reason) => StatusOutcome::Refused(reason),
             Self::Again(pause) => StatusOutcome::Again(pause),
         }
     }

@@ -4,11 +4,11 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
 use windlass_allocations::ledger::ClaimRef;
 
-use super::{Client, ClusterError, kept_connection::KeptConnection};
+use super::{Client, ClusterError, shared_connection::SharedConnection};
 
 /// Reader of claims. Clones share a connection until it fails.
 #[derive(Clone, Debug)]
-pub struct Claims(KeptConnection);
+pub struct Claims(SharedConnection);
 
 /// Kind of claims in the API server's answers.
 const KIND: &str = "resourceclaims";
@@ -18,7 +18,7 @@ const KIND: &str = "resourceclaims";
 impl Claims {
     /// A reader of this client's cluster.
     pub fn new(client: Client) -> Self {
-        Self(KeptConnection::new(client))
+        Self(SharedConnection::new(client))
     }
 
     /// The claim of this name, with any UID; `None` if there is none.
@@ -28,20 +28,21 @@ impl Claims {
         let context = || format!("cannot read claim {claim}");
         match connection.call(context, claims.get(&claim.name)).await {
             Ok(found) => Ok(Some(found)),
-            Err(error) if is_about_claims(&error) => Ok(None),
+            Err(error) if is_missing_claim(&error) => Ok(None),
             Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi(context())),
-            // The claim's author wrote an unreadable field; the connection is intact.
+            // A field of the claim is unreadable. The connection works.
             Err(error @ ClusterError::Unreadable(..)) => Err(error),
             Err(error) => {
-                self.0.forget();
+                self.0.reset();
                 Err(error)
             }
         }
     }
 }
 
-/// True if the claim does not exist. An API server without the resource also answers "not found", but without details.
-fn is_about_claims(error: &ClusterError) -> bool {
+/// True if the claim does not exist. An API server without the resource also answers "not found", but without
+/// details.
+fn is_missing_claim(error: &ClusterError) -> bool {
     let details = error.status().and_then(|status| status.details.as_ref());
-    error.is_not_found() && details.is_some_and(|about| about.kind == KIND)
+    error.is_not_found() && details.is_some_and(|details| details.kind == KIND)
 }

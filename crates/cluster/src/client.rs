@@ -16,7 +16,7 @@ use windlass_host::{
 
 use super::ClusterError;
 
-/// Source of address and credentials of the API server, and the node's name. Creating a client does no I/O.
+/// Source of the API server's address and credentials, and the node's name. Creating a client does no I/O.
 #[derive(Clone, Debug)]
 pub struct Client {
     kubeconfig: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub struct Client {
 pub struct Limits {
     /// Deadline of an answer.
     pub answer: Duration,
-    /// First pause after a failure; it doubles. Also the shortest time between two watches.
+    /// First pause after a failure; it doubles with each further failure. Also the shortest time between two watches.
     pub retry_first: Duration,
     /// Longest pause after a failure.
     pub retry_most: Duration,
@@ -104,8 +104,8 @@ impl Client {
 
     /// Namespace for namespaced objects: the configured one, else the one of the credentials.
     pub(super) fn namespace(&self, connection: &Connection) -> String {
-        let own = || connection.kube.default_namespace().to_owned();
-        self.namespace.clone().unwrap_or_else(own)
+        let default = || connection.kube.default_namespace().to_owned();
+        self.namespace.clone().unwrap_or_else(default)
     }
 
     /// The agent's pod, if it is in this namespace.
@@ -145,8 +145,8 @@ impl Client {
     }
 }
 
-/// Parses a kubeconfig. Relative paths are relative to its folder, as with kubectl; a command without a
-/// slash is searched in `PATH`.
+/// Parses a kubeconfig. Relative paths are relative to the file's folder, as in kubectl. A command without a slash is
+/// searched in `PATH`.
 fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, InvalidKubeconfig> {
     let mut file = read_documents(text.trim_start_matches('\u{feff}'))?;
     let clusters = file.clusters.iter_mut().filter_map(|named| named.cluster.as_mut());
@@ -158,8 +158,8 @@ fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, InvalidKubeconfig> {
         paths.extend(command.filter(|it| it.as_ref().is_some_and(has_slash)));
     }
     for path in paths.into_iter().flatten() {
-        if let Some(below) = folder.join(&path).to_str() {
-            below.clone_into(path);
+        if let Some(absolute) = folder.join(&path).to_str() {
+            absolute.clone_into(path);
         }
     }
     Ok(file)
@@ -175,15 +175,15 @@ fn read_documents(text: &str) -> Result<Kubeconfig, InvalidKubeconfig> {
 }
 
 fn unreadable(path: &Path, source: &io::Error) -> ClusterError {
-    let why = format!("cannot read kubeconfig {}: {source}", path.display());
-    no_access(io::Error::new(source.kind(), why))
+    let message = format!("cannot read kubeconfig {}: {source}", path.display());
+    no_access(io::Error::new(source.kind(), message))
 }
 
 fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterError {
     ClusterError::NoAccess(Box::new(error))
 }
 
-/// The node's name as configured, else the kubelet's default: the machine's.
+/// The node's name as configured, or else the kubelet's default: the machine's name in lower case.
 pub fn node_name(configured: Option<&str>) -> String {
     let of_machine = || rustix::system::uname().nodename().to_string_lossy().to_lowercase();
     configured.map_or_else(of_machine, str::to_owned)
@@ -197,11 +197,11 @@ impl Default for Limits {
             answer: Duration::from_secs(15),
             retry_first: Duration::from_secs(1),
             retry_most: Duration::from_secs(5 * 60),
-            // Cheap: the API server does not store an apply without changes.
+            // An apply without changes is cheap: the API server does not store it.
             apply_again: Duration::from_secs(10 * 60),
             // As in client-go: a dead connection is noticed within this time.
             watch: Duration::from_secs(5 * 60),
-            // Longer than the update of an agent; short enough for a board to wait when its node dies.
+            // Longer than an update of the agent. When a node dies, its leased devices are unavailable for this time.
             lease: Duration::from_secs(2 * 60),
         }
     }
@@ -263,7 +263,7 @@ users:
         assert_eq!(a.token_file.as_deref(), Some("/home/it/../token"));
         let command = |user: &AuthInfo| user.exec.clone().and_then(|exec| exec.command);
         assert_eq!(command(b).as_deref(), Some("/home/it/bin/login"));
-        assert_eq!(command(c).as_deref(), Some("aws"), "looked for in PATH");
+        assert_eq!(command(c).as_deref(), Some("aws"), "searched in PATH");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
     metadata_watch::{MetadataWatch, Sink},
 };
 
-/// Pods that are being deleted: latest time of their containers' end, by UID.
+/// By UID of a pod that is being deleted: the latest time at which its containers end.
 pub type EndingPods = BTreeMap<String, Timestamp>;
 
 /// Watches the pods of this node. Returns those that are being deleted, and the task of the watch.
@@ -34,7 +34,7 @@ impl Publisher {
         windlass_host::watch::publish(&self.publish, Arc::new(pods));
     }
 
-    fn known(&self) -> EndingPods {
+    fn current(&self) -> EndingPods {
         EndingPods::clone(&self.publish.borrow())
     }
 }
@@ -46,13 +46,13 @@ impl Sink for Publisher {
 
     fn changed(&mut self, object: ObjectMeta) {
         let Some((uid, end)) = ending(&object) else { return };
-        let mut pods = self.known();
+        let mut pods = self.current();
         pods.insert(uid, end);
         self.publish(pods);
     }
 
     fn deleted(&mut self, object: &ObjectMeta) {
-        let mut pods = self.known();
+        let mut pods = self.current();
         pods.retain(|uid, _| object.uid.as_ref() != Some(uid));
         self.publish(pods);
     }
@@ -60,6 +60,6 @@ impl Sink for Publisher {
 
 /// The pod's UID and the time of its end. The API server adds the grace period to the time of the request.
 fn ending(object: &ObjectMeta) -> Option<(String, Timestamp)> {
-    // A mirror pod has another UID than its static pod and is deleted after it, so its entry has no effect.
+    // A mirror pod has another UID than its static pod, and is deleted after the static pod. Its entry has no effect.
     Some((object.uid.clone()?, object.deletion_timestamp.as_ref()?.0))
 }

@@ -30,8 +30,8 @@ pub enum ClusterError {
     Refused(String, Box<Status>),
 }
 
-/// Longest quoted answer, in bytes; messages of an API server are shorter.
-const LONGEST_ANSWER: usize = 500;
+/// Longest quoted message, in bytes. Messages of an API server are shorter; a proxy's page may be longer.
+const MAX_MESSAGE_BYTES: usize = 500;
 
 // === impl ClusterError ===
 
@@ -52,7 +52,7 @@ impl ClusterError {
         }
     }
 
-    /// HTTP status of a refusal. A server without the API, or a proxy, gives no reason.
+    /// HTTP status of a refusal. It is set even if a proxy, or a server without the API, gives no reason.
     pub(super) fn code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }
@@ -68,22 +68,23 @@ pub(super) fn is_gone(status: &Status) -> bool {
     status.code == 410
 }
 
-/// True if another writer was faster.
-pub(super) fn is_overtaken(status: &Status) -> bool {
+/// True if another writer changed or created the object first.
+pub(super) fn is_write_conflict(status: &Status) -> bool {
     status.is_conflict() || status.is_already_exists()
 }
 
-/// The answer's message. A proxy may send none, or a whole page.
+/// The answer's message. A proxy may send no message, or a whole page.
 fn message(status: &Status) -> String {
     match status.message.trim() {
         "" => format!("the API server answered {}", status.code),
-        message => beginning(message, LONGEST_ANSWER).to_owned(),
+        message => beginning(message, MAX_MESSAGE_BYTES).to_owned(),
     }
 }
 
 fn advice(status: &Status) -> &'static str {
-    let about_nodes = status.details.as_ref().is_some_and(|about| about.kind == "nodes");
-    let about_namespace = status.details.as_ref().is_some_and(|about| about.kind == "namespaces");
+    let about_nodes = status.details.as_ref().is_some_and(|details| details.kind == "nodes");
+    let about_namespace =
+        status.details.as_ref().is_some_and(|details| details.kind == "namespaces");
     match status.code {
         401 => "; its token or certificate is not accepted",
         403 => "; apply deploy/rbac.yaml",
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_instead_of_an_answer_is_cut() {
+    fn a_long_error_page_is_truncated() {
         assert_eq!(refused(502, "", &"ä".repeat(10_000)), format!("doing: {}", "ä".repeat(250)));
     }
 }

@@ -21,23 +21,23 @@ use windlass_host::watch::changed;
 use windlass_resources::NodeState;
 
 use self::{
-    bucket::Bucket,
-    report::{Report, Reported},
+    bucket::TokenBucket,
+    report::{Report, ReportedDevices},
     series::{Series, Write},
 };
-use super::{Client, ClusterError, MANAGER, as_windlass, attempts::Attempts, client::Connection};
+use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection, create_params};
 
 /// Namespace of events about cluster-scoped objects; the API server accepts no other.
 const NAMESPACE: &str = "default";
 
 /// The API server's limit for a note, in bytes.
-pub(crate) const LONGEST_NOTE: usize = 1024;
+pub(crate) const MAX_NOTE_BYTES: usize = 1024;
 
 /// Controller that reports the agent's events.
 pub(crate) const REPORTER: &str = "windlass.dev/node";
 
 /// The API server's limit for the name of an instance.
-const LONGEST_INSTANCE: usize = 128;
+const MAX_INSTANCE_CHARS: usize = 128;
 
 /// Writes events about device health to the Node, until `stop`.
 ///
@@ -50,12 +50,12 @@ const LONGEST_INSTANCE: usize = 128;
 ///
 /// # Guarantees
 ///
-/// At most 32 events are written in a burst, then one in ten seconds. Nothing queues: a delayed event describes the
-/// state when it is written, without changes that were undone meanwhile.
+/// At most 32 events are written in a burst, then one in ten seconds. Events are not queued: a delayed event describes
+/// the state at the time of its write. A change that was undone before its write has no event.
 pub async fn run(state: watch::Receiver<Arc<NodeState>>, client: Client, stop: CancellationToken) {
     let attempts = Attempts::new("events", &client);
-    let reported = Reported::default();
-    let (series, bucket) = (Series::new(client.node()), Bucket::full(Instant::now()));
+    let reported = ReportedDevices::default();
+    let (series, bucket) = (Series::new(client.node()), TokenBucket::full(Instant::now()));
     let writer =
         EventWriter { state, client, attempts, reported, series, bucket, connection: None };
     stop.run_until_cancelled(writer.run()).await;
@@ -65,9 +65,9 @@ struct EventWriter {
     state: watch::Receiver<Arc<NodeState>>,
     client: Client,
     attempts: Attempts,
-    reported: Reported,
+    reported: ReportedDevices,
     series: Series,
-    bucket: Bucket,
+    bucket: TokenBucket,
     connection: Option<Connection>,
 }
 
@@ -82,7 +82,7 @@ impl EventWriter {
                 continue;
             };
             if let Err(due) = self.bucket.take(Instant::now()) {
-                // The state may have changed by then.
+                // The state may change during the pause, so compare again.
                 sleep_until(due).await;
                 continue;
             }
@@ -112,7 +112,7 @@ impl EventWriter {
             Err(error) if error.status().is_some_and(Status::is_already_exists) => {}
             // The event has expired; a new one is written.
             Err(error) if error.is_not_found() && write.is_repetition() => {
-                self.series.forget(report);
+                self.series.remove(report);
                 return Ok(());
             }
             // An event that the API server never accepts must not block others.
@@ -121,7 +121,7 @@ impl EventWriter {
             }
             written => written?,
         }
-        self.series.written(report, write);
+        self.series.record(report, write);
         self.reported.add(report);
         Ok(())
     }
@@ -132,7 +132,7 @@ async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterE
     let context = || format!("cannot write event {NAMESPACE}/{}", write.name());
     match write {
         Write::Create(event) => {
-            connection.call(context, events.create(&as_windlass(), event)).await.map(drop)
+            connection.call(context, events.create(&create_params(), event)).await.map(drop)
         }
         Write::Repeat { name, series } => {
             let params =
@@ -145,5 +145,5 @@ async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterE
 
 /// `reportingInstance` of the agent's events.
 pub(crate) fn reporting_instance(node: &str) -> String {
-    node.chars().take(LONGEST_INSTANCE).collect()
+    node.chars().take(MAX_INSTANCE_CHARS).collect()
 }

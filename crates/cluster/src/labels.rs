@@ -1,4 +1,4 @@
-//! Publication of the node's labels and devices: on its Node, or labels in a `NodeFeature` object.
+//! Publishes the node's labels and devices on its Node, or the labels in a `NodeFeature` object.
 
 mod apply;
 
@@ -18,17 +18,18 @@ use super::{Client, ClusterError, attempts::Attempts};
 /// Labels or annotations by key.
 pub type Labels = BTreeMap<String, String>;
 
-/// Keeps the labels written, until `stop`.
+/// Writes the labels and keeps them up to date, until `stop`.
 ///
 /// # Flow
 ///
 /// Labels are applied server-side when they change, when the policy changes their target, and every
-/// [`Limits::apply_again`](super::Limits). Obsolete labels are removed; other writers' labels stay. If the
-/// policy changes while the agent runs, the written labels are removed; when the agent stops, they stay.
+/// [`Limits::apply_again`](super::Limits). Obsolete labels are removed; other writers' labels are unchanged. If a new
+/// policy changes the target while the agent runs, the written labels are removed from the old target. When the agent
+/// stops, the labels stay.
 ///
 /// # Assumptions
 ///
-/// An empty map at the start means that the labels are not known yet. It does not remove labels of an earlier agent.
+/// An empty map at the start means that the labels are not known yet: labels of an earlier agent are not removed.
 pub async fn run(
     labels: watch::Receiver<Arc<Labels>>,
     policy: watch::Receiver<Arc<Policy>>,
@@ -37,13 +38,13 @@ pub async fn run(
 ) {
     let attempts = Attempts::new("labels", &client);
     let target = |policy: &Policy| label_target(&policy.labels.output);
-    let writer = Writer { labels, policy, target, client, attempts, written: None };
-    writer.keep(stop).await;
+    let writer = Writer { labels, policy, target, client, attempts, last_write: None };
+    writer.run_until(stop).await;
 }
 
-/// Keeps the annotation with the node's devices written, until `stop`.
+/// Writes the annotation with the node's devices and keeps it up to date, until `stop`.
 ///
-/// Flow and assumptions are those of [`run`]. The agent owns the annotation: another writer's value is replaced.
+/// Flow and assumptions are those of [`run`]. The agent owns the annotation: it replaces another writer's value.
 pub async fn run_devices(
     annotations: watch::Receiver<Arc<Labels>>,
     policy: watch::Receiver<Arc<Policy>>,
@@ -52,8 +53,8 @@ pub async fn run_devices(
 ) {
     let attempts = Attempts::new("devices of the Node", &client);
     let target = |policy: &Policy| policy.labels.devices.then_some(Target::Annotations);
-    let writer = Writer { labels: annotations, policy, target, client, attempts, written: None };
-    writer.keep(stop).await;
+    let writer = Writer { labels: annotations, policy, target, client, attempts, last_write: None };
+    writer.run_until(stop).await;
 }
 
 struct Writer {
@@ -63,16 +64,17 @@ struct Writer {
     target: fn(&Policy) -> Option<Target>,
     client: Client,
     attempts: Attempts,
-    written: Option<Written>,
+    last_write: Option<LastWrite>,
 }
 
 /// The labels of the last write.
-struct Written {
+struct LastWrite {
     target: Target,
     labels: Arc<Labels>,
     /// Keys that other writers set to other values.
     contested: Vec<String>,
-    again: Instant,
+    /// Time of the next apply of unchanged labels.
+    next_apply: Instant,
 }
 
 /// The next request, if any.
@@ -85,14 +87,14 @@ enum Request {
 // === impl Writer ===
 
 impl Writer {
-    async fn keep(self, stop: CancellationToken) {
+    async fn run_until(self, stop: CancellationToken) {
         // Boxed: the requests make this future large.
         stop.run_until_cancelled(Box::pin(self.run())).await;
     }
 
     async fn run(mut self) {
         loop {
-            match self.work().await {
+            match self.write_changes().await {
                 Ok(()) => self.wait().await,
                 Err(error) => {
                     let pause = self.attempts.failed(&error);
@@ -106,7 +108,7 @@ impl Writer {
         }
     }
 
-    async fn work(&mut self) -> Result<(), ClusterError> {
+    async fn write_changes(&mut self) -> Result<(), ClusterError> {
         let mut connection = None;
         loop {
             let request = self.next_request();
@@ -120,11 +122,11 @@ impl Writer {
             match request {
                 Request::Apply(target, labels) => {
                     let contested = apply::apply(&self.client, connection, target, &labels).await?;
-                    self.applied(target, labels, contested);
+                    self.record_apply(target, labels, contested);
                 }
                 Request::Remove(target) => {
                     apply::remove(&self.client, connection, target).await?;
-                    self.written = None;
+                    self.last_write = None;
                 }
                 Request::None => {}
             }
@@ -133,11 +135,13 @@ impl Writer {
     }
 
     fn next_request(&mut self) -> Request {
-        let wanted = (self.target)(&self.policy.borrow_and_update());
+        let target = (self.target)(&self.policy.borrow_and_update());
         let labels = self.labels.borrow_and_update().clone();
-        match (&self.written, wanted) {
-            (Some(written), _) if Some(written.target) != wanted => Request::Remove(written.target),
-            (Some(written), _) if written.labels == labels && Instant::now() < written.again => {
+        match (&self.last_write, target) {
+            (Some(written), _) if Some(written.target) != target => Request::Remove(written.target),
+            (Some(written), _)
+                if written.labels == labels && Instant::now() < written.next_apply =>
+            {
                 Request::None
             }
             (None, Some(_)) if labels.is_empty() => Request::None,
@@ -146,10 +150,10 @@ impl Writer {
         }
     }
 
-    fn applied(&mut self, target: Target, labels: Arc<Labels>, contested: Vec<String>) {
-        let before = self.written.take();
-        let known = before.as_ref().map(|written| &*written.contested).unwrap_or_default();
-        if !contested.is_empty() && known != contested {
+    fn record_apply(&mut self, target: Target, labels: Arc<Labels>, contested: Vec<String>) {
+        let before = self.last_write.take();
+        let logged = before.as_ref().map(|written| &*written.contested).unwrap_or_default();
+        if !contested.is_empty() && logged != contested {
             tracing::warn!(
                 labels = contested.join(","),
                 "labels not written: other field managers own them with other values"
@@ -164,16 +168,16 @@ impl Writer {
                 Target::Annotations => tracing::info!("devices written to Node"),
             }
         }
-        let again = Instant::now() + self.client.limits().apply_again;
-        self.written = Some(Written { target, labels, contested, again });
+        let next_apply = Instant::now() + self.client.limits().apply_again;
+        self.last_write = Some(LastWrite { target, labels, contested, next_apply });
     }
 
     async fn wait(&mut self) {
-        let again = self.written.as_ref().map(|written| written.again);
+        let next_apply = self.last_write.as_ref().map(|written| written.next_apply);
         tokio::select! {
             () = changed(&mut self.labels) => {}
             () = changed(&mut self.policy) => {}
-            () = optional(again.map(sleep_until)) => {}
+            () = optional(next_apply.map(sleep_until)) => {}
         }
     }
 }

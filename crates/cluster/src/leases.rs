@@ -1,7 +1,7 @@
-//! Leases of devices that several nodes reach: the holder of a device's Lease offers the device.
+//! Leases of devices that several nodes can reach: only the holder of a device's Lease offers the device.
 //!
-//! A board on the network can be in the configuration of several nodes, its gateways. The gateway that holds the
-//! board's lease offers it; the others name the holder. When a gateway dies, another takes over after the lease's
+//! A network-attached board can be configured on several nodes, its gateways. The gateway that holds the board's lease
+//! offers the board; the other gateways report the holder. When a gateway dies, another takes over after the lease's
 //! duration. A restarted agent keeps its leases, since they last longer than a restart.
 
 mod tracked;
@@ -24,7 +24,8 @@ use windlass_resources::NodeState;
 
 use self::tracked::{Action, TrackedLease};
 use super::{
-    Client, ClusterError, as_windlass, attempts::Attempts, client::Connection, error::is_overtaken,
+    Client, ClusterError, attempts::Attempts, client::Connection, create_params,
+    error::is_write_conflict,
 };
 
 /// State of each device's lease.
@@ -43,18 +44,19 @@ pub enum LeaseState {
     Late,
 }
 
-/// Holds leases of the devices whose source is configured for leases. Returns their states, and the task, which ends
-/// at `stop`; `news` is notified of each change.
+/// Acquires and renews the leases of devices whose source is configured for leases. Returns the states of the leases,
+/// and the task, which ends at `stop`. `changes` is notified of each change of a state.
 ///
 /// # Guarantees
 ///
-/// A lease is replaced only at the version that was read, so of two nodes only one gets it. Without devices that
-/// need a lease no connection is opened. Leases stay when the agent stops: it may return while containers run.
+/// A lease is replaced only at the version that was read, so only one of two competing nodes gets it. Without devices
+/// that need a lease, no connection is opened. Leases are not released when the agent stops: the agent may be restarted
+/// while containers run.
 pub fn keep(
     client: Client,
     state: watch::Receiver<Arc<NodeState>>,
     clock: Clock,
-    news: Arc<Notify>,
+    changes: Arc<Notify>,
     stop: CancellationToken,
 ) -> (watch::Receiver<Arc<LeaseStates>>, impl Future<Output = ()> + Send) {
     let (states, receiver) = watch::channel(Arc::default());
@@ -67,7 +69,7 @@ pub fn keep(
         tracked: BTreeMap::new(),
         connection: None,
         states,
-        news,
+        changes,
     };
     let run = async move {
         stop.run_until_cancelled(Box::pin(leases.run())).await;
@@ -83,16 +85,16 @@ struct Leases {
     tracked: BTreeMap<DeviceId, TrackedLease>,
     connection: Option<Connection>,
     states: watch::Sender<Arc<LeaseStates>>,
-    news: Arc<Notify>,
+    changes: Arc<Notify>,
 }
 
-/// Renewals per duration of a lease: a few may fail without losing it.
+/// Renewals per duration of a lease: a few renewals may fail without losing the lease.
 const RENEWALS: u32 = 6;
 
 // === impl LeaseState ===
 
 impl LeaseState {
-    /// Reason against allocating the device.
+    /// Reason why the device cannot be allocated; `None` if this node holds the lease.
     pub fn obstacle(&self) -> Option<String> {
         match self {
             Self::Ours => None,
@@ -109,7 +111,7 @@ impl Leases {
     async fn run(mut self) {
         loop {
             self.track_devices();
-            // A vanished device loses its state at once, so that it does not return as held by this node.
+            // The state of a vanished device is removed at once: when the device returns, this node may not hold it.
             self.publish();
             if self.tracked.is_empty() {
                 self.connection = None;
@@ -134,13 +136,13 @@ impl Leases {
         }
     }
 
-    /// Tracks the leases of the present devices. Other leases run out.
+    /// Tracks the leases of the present devices. Leases of other devices expire.
     fn track_devices(&mut self) {
         let state = self.state.borrow_and_update().clone();
-        let wanted: Vec<_> = wanted(&state).cloned().collect();
-        self.tracked.retain(|device, _| wanted.contains(device));
+        let leased_devices: Vec<_> = leased_devices(&state).cloned().collect();
+        self.tracked.retain(|device, _| leased_devices.contains(device));
         let (node, duration) = (self.client.node(), self.client.limits().lease);
-        for device in wanted {
+        for device in leased_devices {
             self.tracked.entry(device).or_insert_with(|| TrackedLease::new(node, duration));
         }
     }
@@ -173,16 +175,16 @@ impl Leases {
         let tracked = self.tracked.iter();
         let states: LeaseStates =
             tracked.map(|(device, lease)| (device.clone(), lease.state(now))).collect();
-        let news = self.states.send_if_modified(|known| {
-            let news = **known != states;
-            for (device, state) in states.iter().filter(|(id, to)| known.get(*id) != Some(to)) {
+        let is_changed = self.states.send_if_modified(|previous| {
+            let is_changed = **previous != states;
+            for (device, state) in states.iter().filter(|(id, to)| previous.get(*id) != Some(to)) {
                 tracing::info!(%device, ?state, "lease changed");
             }
-            *known = Arc::new(states);
-            news
+            *previous = Arc::new(states);
+            is_changed
         });
-        if news {
-            self.news.notify_one();
+        if is_changed {
+            self.changes.notify_one();
         }
     }
 }
@@ -206,10 +208,10 @@ impl LeaseApi<'_> {
         };
         let now = Instant::now();
         tracked.record_read(found, now);
-        let params = as_windlass();
+        let params = create_params();
         let context = || format!("cannot write Lease {name}");
         let written = match tracked.action(name, now, self.clock.now()) {
-            Action::Leave => return Ok(()),
+            Action::Wait => return Ok(()),
             Action::Create(lease) => {
                 self.connection.call(context, self.leases.create(&params, &lease)).await
             }
@@ -218,8 +220,8 @@ impl LeaseApi<'_> {
             }
         };
         match written {
-            // Another node was faster; the next read names it.
-            Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
+            // Another node wrote first. The next read returns its name.
+            Err(error) if error.status().is_some_and(is_write_conflict) => Ok(()),
             written => written.map(|lease| tracked.record_write(lease, now)),
         }
     }
@@ -234,10 +236,10 @@ fn lease_name(device: &DeviceId) -> String {
 }
 
 /// Devices that need a lease. A vanished device may have moved to another node, which waits for its lease.
-fn wanted(state: &NodeState) -> impl Iterator<Item = &DeviceId> {
-    let is_wanted =
+fn leased_devices(state: &NodeState) -> impl Iterator<Item = &DeviceId> {
+    let is_leased =
         |device: &&Device| state.policy.is_leased(device) && !device.health.has_vanished();
-    state.inventory.devices.iter().filter(is_wanted).map(|device| &device.id)
+    state.inventory.devices.iter().filter(is_leased).map(|device| &device.id)
 }
 
 /// Waits until the set of devices that need a lease changes.
@@ -248,7 +250,7 @@ async fn devices_changed(
     loop {
         changed(state).await;
         let state = state.borrow_and_update().clone();
-        if !wanted(&state).collect::<BTreeSet<_>>().into_iter().eq(tracked.keys()) {
+        if !leased_devices(&state).collect::<BTreeSet<_>>().into_iter().eq(tracked.keys()) {
             return;
         }
     }

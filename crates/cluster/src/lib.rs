@@ -2,7 +2,7 @@
 //! ResourceSlices, and pods of the node.
 //!
 //! The agent serves its kubelet without an API server. Each part of this crate opens its own connection at its first
-//! request. A failure closes the connection, so the next one reads the credentials anew. Each failure is logged
+//! request. A failure closes the connection: the next connection reads the credentials again. Each failure is logged
 //! once and retried with back-off.
 
 pub mod ending_pods;
@@ -20,11 +20,11 @@ mod claim_status;
 mod claims;
 mod client;
 mod error;
-mod kept_connection;
 mod metadata_watch;
 mod pod_fields;
 mod pod_warning;
 mod pods;
+mod shared_connection;
 
 pub use bound_pod::BoundPod;
 pub use claim_status::{ClaimStatuses, StatusOutcome};
@@ -37,7 +37,7 @@ pub use pods::{PodParts, Pods};
 /// Field manager of all writes.
 const MANAGER: &str = "windlass";
 
-/// Parameters of a creation by this agent.
-fn as_windlass() -> kube::api::PostParams {
+/// Parameters for creating an object, with this agent's field manager.
+fn create_params() -> kube::api::PostParams {
     kube::api::PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() }
 }

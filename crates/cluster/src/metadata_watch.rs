@@ -3,11 +3,11 @@
 //! ```text
 //!            list            watch, from the list's version
 //!   start ────────> listed ────────────────────────────> following ─┐
-//!     ^               ^                                    │ │  ^   │ ended: again, from the
+//!     ^               ^                                    │ │  ^   │ ended: resumed from the
 //!     │               └────────────────────────────────────┘ │  └───┘ last version seen
 //!     │                   410, the version is too old        │
 //!     └──────────────────────────────────────────────────────┘
-//!           failed: again after a pause, with new credentials
+//!           failed: retried after a pause, with new credentials
 //! ```
 
 use std::{fmt::Debug, marker::PhantomData};
@@ -35,7 +35,7 @@ pub(super) struct MetadataWatch<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// Receiver of objects.
+/// Receiver of the watched objects.
 pub(super) trait Sink: Send {
     /// All existing objects. Objects of an earlier list that are missing here are deleted.
     fn listed(&mut self, objects: Vec<ObjectMeta>);
@@ -46,9 +46,9 @@ pub(super) trait Sink: Send {
 }
 
 /// Reasons for the end of a watch, other than failures.
-enum Ended {
+enum WatchEnd {
     /// The server ended the watch; the next one resumes from this version.
-    At(String),
+    Resumable(String),
     /// The version is too old to watch from (HTTP 410).
     Expired,
 }
@@ -59,7 +59,7 @@ impl MetadataWatch<Pod> {
     /// Watch of the pods of this node that have not ended.
     pub(super) fn of_node(part: &'static str, client: Client) -> Self {
         let objects = format!("pods of node {}", client.node());
-        // Ended pods need no GPUs, and the kubelet's record lacks them.
+        // Pods that have ended need no GPUs, and are not in the kubelet's checkpoint.
         let selector =
             format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", client.node());
         Self::new(part, client, objects, selector)
@@ -94,9 +94,9 @@ where
         let connection = self.client.connect().await?;
         loop {
             let mut version = self.list(&connection, sink).await?;
-            while let Ended::At(last) = self.watch(&connection, version, sink).await? {
+            while let WatchEnd::Resumable(last) = self.watch(&connection, version, sink).await? {
                 version = last;
-                // Limits the rate of watches if the server ends each at once.
+                // Limits the rate of watches if the server ends each watch at once.
                 sleep(self.client.limits().retry_first).await;
             }
             sleep(self.client.limits().retry_first).await;
@@ -110,7 +110,7 @@ where
         sink: &mut impl Sink,
     ) -> Result<String, ClusterError> {
         let objects: Api<K> = Api::all(connection.kube.clone());
-        // Any version suffices, since the watch continues from it. So the API server answers from its cache.
+        // Any version suffices, because the watch continues from it. This allows an answer from the API server's cache.
         let params = ListParams::default().fields(&self.selector).match_any();
         let context = || format!("cannot list {}", self.objects);
         let list = connection.call(context, objects.list_metadata(&params)).await?;
@@ -118,13 +118,13 @@ where
         Ok(list.metadata.resource_version.unwrap_or_default())
     }
 
-    /// Watches once, up to the longest duration.
+    /// Watches once, up to `Limits::watch`.
     async fn watch(
         &mut self,
         connection: &Connection,
         version: String,
         sink: &mut impl Sink,
-    ) -> Result<Ended, ClusterError> {
+    ) -> Result<WatchEnd, ClusterError> {
         let limits = self.client.limits();
         let objects: Api<K> = Api::all(connection.kube.clone());
         let seconds = u32::try_from(limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
@@ -132,7 +132,7 @@ where
         let opened =
             connection.call(|| self.context(), objects.watch_metadata(&params, &version)).await;
         let events = match opened {
-            Err(error) if error.status().is_some_and(is_gone) => return Ok(Ended::Expired),
+            Err(error) if error.status().is_some_and(is_gone) => return Ok(WatchEnd::Expired),
             opened => opened?,
         };
         // Success is recorded here and not after the list: with a role that allows `list` and not `watch`, the pause
@@ -149,7 +149,7 @@ where
         events: impl Stream<Item = kube::Result<WatchEvent<PartialObjectMeta<K>>>>,
         mut version: String,
         sink: &mut impl Sink,
-    ) -> Result<Ended, ClusterError> {
+    ) -> Result<WatchEnd, ClusterError> {
         tokio::pin!(events);
         while let Some(event) = events.next().await {
             let event = event.map_err(|error| ClusterError::of(self.context(), error))?;
@@ -164,14 +164,14 @@ where
                     object.metadata.resource_version
                 }
                 WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
-                WatchEvent::Error(status) if is_gone(&status) => return Ok(Ended::Expired),
+                WatchEvent::Error(status) if is_gone(&status) => return Ok(WatchEnd::Expired),
                 WatchEvent::Error(status) => {
                     return Err(ClusterError::Refused(self.context(), status));
                 }
             };
             version = newer.unwrap_or(version);
         }
-        Ok(Ended::At(version))
+        Ok(WatchEnd::Resumable(version))
     }
 
     fn context(&self) -> String {

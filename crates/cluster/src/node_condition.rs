@@ -22,9 +22,9 @@ use super::{Client, ClusterError, attempts::Attempts};
 /// Content of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCondition {
-    /// Its status.
+    /// Status of the condition.
     pub status: ConditionStatus,
-    /// Reason in one word, in camel case.
+    /// Reason as one word, in camel case.
     pub reason: &'static str,
     /// Reason for people, with the remedy.
     pub message: String,
@@ -33,9 +33,9 @@ pub struct NodeCondition {
 /// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// The condition holds.
+    /// The condition applies to the node.
     True,
-    /// The condition does not hold.
+    /// The condition does not apply to the node.
     False,
     /// The status is not known.
     Unknown,
@@ -45,7 +45,7 @@ pub enum ConditionStatus {
 pub struct ConditionWriter {
     /// Type of the condition.
     pub kind: &'static str,
-    /// Its content; `None` until it is known.
+    /// Content of the condition; `None` until it is known.
     pub condition: watch::Receiver<Option<Arc<NodeCondition>>>,
     /// Content that the agent writes when it stops.
     pub at_end: NodeCondition,
@@ -55,34 +55,36 @@ pub struct ConditionWriter {
     pub clock: Clock,
 }
 
-/// Field manager of conditions. An apply removes the manager's other fields, so labels have another manager.
-const CONDITIONER: &str = "windlass-conditions";
+/// Field manager of conditions. It differs from the manager of labels, because an apply removes the manager's fields
+/// that it does not contain.
+const FIELD_MANAGER: &str = "windlass-conditions";
 
 /// Deadline of the last write, shorter than the agent's deadline for the end of its tasks.
 const LAST_WRITE: Duration = Duration::from_secs(3);
 
 /// The condition of the last write.
-struct Written {
+struct LastWrite {
     condition: Arc<NodeCondition>,
-    /// Time of the change. Later writes of the same condition repeat it, so that they change nothing.
+    /// Time of the change. Later writes of the same condition repeat this time, so they change nothing.
     at: Timestamp,
-    again: Instant,
+    /// Time of the next write of an unchanged condition.
+    next_write: Instant,
 }
 
 // === impl ConditionWriter ===
 
 impl ConditionWriter {
-    /// Keeps the condition written until `stop`, then writes `at_end`, unless there was no condition.
+    /// Writes the condition and keeps it up to date until `stop`. Then writes `at_end`, unless there was no condition.
     ///
     /// # Flow
     ///
     /// The condition is applied server-side when it changes, and every [`Limits::apply_again`](super::Limits), in case
-    /// the Node was recreated. Other conditions stay. A killed agent leaves its condition as it is.
+    /// the Node was recreated. Other conditions are unchanged. A killed agent leaves its condition as it is.
     pub async fn run(self, stop: CancellationToken) {
         let mut attempts = Attempts::new("condition of the Node", &self.client);
         let mut condition = self.condition.clone();
-        let keeping = Box::pin(self.keep(&mut condition, &mut attempts));
-        stop.run_until_cancelled(keeping).await;
+        let writes = Box::pin(self.write_changes(&mut condition, &mut attempts));
+        stop.run_until_cancelled(writes).await;
         if self.condition.borrow().is_none() {
             return;
         }
@@ -95,25 +97,25 @@ impl ConditionWriter {
         tracing::warn!(condition = self.kind, error, "condition of the Node stays as it was");
     }
 
-    async fn keep(
+    async fn write_changes(
         &self,
         condition: &mut watch::Receiver<Option<Arc<NodeCondition>>>,
         attempts: &mut Attempts,
     ) {
-        let mut written: Option<Written> = None;
+        let mut written: Option<LastWrite> = None;
         loop {
-            let wanted = condition.borrow_and_update().clone();
-            let known = written.as_ref().filter(|it| Some(&it.condition) == wanted.as_ref());
-            let is_due = known.is_none_or(|it| it.again <= Instant::now());
-            if let Some(wanted) = wanted.filter(|_| is_due) {
-                let at = known.map_or_else(|| self.clock.now(), |it| it.at);
-                if let Err(error) = self.write(&wanted, at).await {
+            let desired = condition.borrow_and_update().clone();
+            let unchanged = written.as_ref().filter(|it| Some(&it.condition) == desired.as_ref());
+            let is_due = unchanged.is_none_or(|it| it.next_write <= Instant::now());
+            if let Some(desired) = desired.filter(|_| is_due) {
+                let at = unchanged.map_or_else(|| self.clock.now(), |it| it.at);
+                if let Err(error) = self.write(&desired, at).await {
                     sleep(attempts.failed(&error)).await;
                     continue;
                 }
                 attempts.succeeded();
-                if known.is_none() {
-                    let NodeCondition { status, reason, message } = &*wanted;
+                if unchanged.is_none() {
+                    let NodeCondition { status, reason, message } = &*desired;
                     tracing::info!(
                         condition = self.kind,
                         ?status,
@@ -122,13 +124,13 @@ impl ConditionWriter {
                         "condition of the Node written"
                     );
                 }
-                let again = Instant::now() + self.client.limits().apply_again;
-                written = Some(Written { condition: wanted, at, again });
+                let next_write = Instant::now() + self.client.limits().apply_again;
+                written = Some(LastWrite { condition: desired, at, next_write });
             }
-            let again = written.as_ref().map(|written| written.again);
+            let next_write = written.as_ref().map(|written| written.next_write);
             tokio::select! {
                 () = changed(condition) => {}
-                () = optional(again.map(sleep_until)) => {}
+                () = optional(next_write.map(sleep_until)) => {}
             }
         }
     }
@@ -142,16 +144,16 @@ impl ConditionWriter {
         let context = || format!("cannot read Node {name}");
         let node = connection.call(context, nodes.get(name)).await?;
         let document = self.document(&node, condition, at);
-        // The agent owns the condition: changes by others are overwritten.
-        let params = PatchParams::apply(CONDITIONER).force();
+        // The agent owns the condition: it overwrites changes by others.
+        let params = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(&document);
         let context = || format!("cannot write the status of Node {name}");
         connection.call(context, nodes.patch_status(name, &params, &patch)).await.map(drop)
     }
 
-    /// The document to apply. With the UID in it, the API server does not create a missing Node.
+    /// The document to apply. It has the UID, so the API server does not create a missing Node.
     fn document(&self, node: &DynamicObject, condition: &NodeCondition, at: Timestamp) -> Value {
-        let status = condition.status.word();
+        let status = condition.status.as_str();
         let mut conditions = node.data["status"]["conditions"].as_array().into_iter().flatten();
         let before = conditions.find(|it| it["type"] == self.kind && it["status"] == status);
         let since = before.and_then(|it| it["lastTransitionTime"].as_str()?.parse().ok());
@@ -182,7 +184,7 @@ impl std::fmt::Debug for ConditionWriter {
 // === impl ConditionStatus ===
 
 impl ConditionStatus {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
             Self::False => "False",

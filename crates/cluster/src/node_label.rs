@@ -15,8 +15,8 @@ use super::{
 ///
 /// # Guarantees
 ///
-/// The value changes only when the API server shows the Node with another value. It stays while the API server is
-/// unreachable or the Node is deleted.
+/// The value changes only when the API server returns the Node with another value. The last value stays while the API
+/// server is unreachable or the Node is deleted.
 pub fn watch(
     client: Client,
     label: String,
@@ -26,9 +26,9 @@ pub fn watch(
     let node = client.node().to_owned();
     let objects = format!("Node {node}");
     let selector = format!("metadata.name={node}");
-    // The Node's status is large, changes often, and is not requested.
+    // Only metadata is requested: the Node's status is large and changes often.
     let watcher = MetadataWatch::<Node>::new("node label", client, objects, selector);
-    let sink = Publisher { node, label, publish, missing: false };
+    let sink = Publisher { node, label, publish, is_missing: false };
     let run = async move {
         stop.run_until_cancelled(watcher.run(sink)).await;
     };
@@ -40,7 +40,7 @@ struct Publisher {
     label: String,
     publish: watch::Sender<LabelValue>,
     /// True if the last list had no such Node.
-    missing: bool,
+    is_missing: bool,
 }
 
 // === impl Publisher ===
@@ -48,13 +48,13 @@ struct Publisher {
 impl Sink for Publisher {
     fn listed(&mut self, objects: Vec<ObjectMeta>) {
         let node = objects.into_iter().next();
-        if node.is_none() && !self.missing {
+        if node.is_none() && !self.is_missing {
             tracing::warn!(
                 node = self.node,
                 "Node not found in the cluster: waiting for it, check the node's name"
             );
         }
-        self.missing = node.is_none();
+        self.is_missing = node.is_none();
         if let Some(node) = node {
             self.changed(node);
         }

@@ -16,10 +16,10 @@ use super::{
 pub struct PlacedPod {
     /// The pod, without its annotations.
     pub pod: BoundPod,
-    /// The agent's correction of its placement, else the decision.
+    /// The agent's correction of the pod's placement, or else the extender's decision.
     pub placement: PodPlacement,
-    /// Time at which the agent first saw the pod with a readable placement: soon after its binding, if the watch ran
-    /// then.
+    /// Time at which the agent first saw the pod with a readable placement: soon after the pod was bound, if the watch
+    /// was running.
     pub seen: Instant,
 }
 
@@ -53,17 +53,17 @@ impl Sink for Publisher {
             (object.creation_timestamp.as_ref().map(|time| time.0), object.uid.clone())
         });
         self.update(|pods| {
-            let is_there =
+            let exists =
                 |pod: &PlacedPod| objects.iter().any(|it| it.uid.as_ref() == Some(&pod.pod.uid));
-            pods.retain(is_there);
+            pods.retain(exists);
             for object in objects {
-                put(pods, object);
+                insert_or_replace(pods, object);
             }
         });
     }
 
     fn changed(&mut self, object: ObjectMeta) {
-        self.update(|pods| put(pods, object));
+        self.update(|pods| insert_or_replace(pods, object));
     }
 
     fn deleted(&mut self, object: &ObjectMeta) {
@@ -71,14 +71,14 @@ impl Sink for Publisher {
     }
 }
 
-/// Adds a pod at the end, or replaces it in its place.
-fn put(pods: &mut Vec<PlacedPod>, object: ObjectMeta) {
+/// Adds a pod at the end, or replaces it at its position. A pod without a readable placement is removed.
+fn insert_or_replace(pods: &mut Vec<PlacedPod>, object: ObjectMeta) {
     let mut pod = BoundPod::of(object);
-    let known = pods.iter().position(|it| it.pod.uid == pod.uid);
-    // Other annotations are dropped, since they may be large.
+    let existing = pods.iter().position(|it| it.pod.uid == pod.uid);
+    // The annotations are dropped, because they may be large.
     let annotations = std::mem::take(&mut pod.annotations);
     let placement = PodPlacement::readable(&annotations);
-    match (known, placement) {
+    match (existing, placement) {
         (Some(at), Some(placement)) => {
             let seen = pods[at].seen;
             pods[at] = PlacedPod { pod, placement, seen };

@@ -48,7 +48,7 @@ pub(crate) struct StatusFields {
     pub(crate) container_statuses: Vec<ContainerStatusFields>,
     pub(crate) init_container_statuses: Vec<ContainerStatusFields>,
     pub(crate) ephemeral_container_statuses: Vec<ContainerStatusFields>,
-    /// Claims that were made from templates.
+    /// Claims that were created from templates.
     pub(crate) resource_claim_statuses: Vec<ClaimFields>,
 }
 

@@ -10,19 +10,19 @@ use windlass_host::abbreviate::beginning;
 use super::{
     BoundPod,
     attempts::hash,
-    events::{LONGEST_NOTE, REPORTER, reporting_instance},
+    events::{MAX_NOTE_BYTES, REPORTER, reporting_instance},
 };
 
 /// A warning about a pod, for its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodWarning<'a> {
-    /// The reason as one word, `GpuMemoryExceeded`.
+    /// The reason as one word, such as `GpuMemoryExceeded`.
     pub reason: &'static str,
-    /// The action as one word, `Evict`.
+    /// The action as one word, such as `Evict`.
     pub action: &'static str,
     /// The text.
     pub note: &'a str,
-    /// Time.
+    /// Time of the warning.
     pub at: Timestamp,
 }
 
@@ -42,7 +42,7 @@ impl PodWarning<'_> {
             type_: Some("Warning".to_owned()),
             reason: Some(self.reason.to_owned()),
             action: Some(self.action.to_owned()),
-            note: Some(beginning(self.note, LONGEST_NOTE).to_owned()),
+            note: Some(beginning(self.note, MAX_NOTE_BYTES).to_owned()),
             regarding: Some(ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Pod".to_owned()),

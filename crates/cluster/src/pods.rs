@@ -1,4 +1,4 @@
-//! Reader of this node's pods, one at a time. Writes one annotation and events, and evicts.
+//! Requests about single pods of this node: reads them, writes annotations and events, and evicts.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,24 @@ use serde_json::json;
 use windlass_core::virtual_gpus::ContainerRequest;
 
 use super::{
-    BoundPod, Client, ClusterError, MANAGER, PodWarning, as_windlass,
+    BoundPod, Client, ClusterError, MANAGER, PodWarning,
     bound_pod::{is_mirror_of, requests},
-    error::is_overtaken,
-    kept_connection::KeptConnection,
+    create_params,
+    error::is_write_conflict,
     pod_fields::{self, PodFields},
+    shared_connection::SharedConnection,
 };
 
 /// Pods of this node. Clones share a connection until it fails.
 #[derive(Clone, Debug)]
-pub struct Pods(KeptConnection);
+pub struct Pods(SharedConnection);
 
 /// Claims and containers of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodParts {
-    /// Names of the claims that it uses, its own included, in its namespace.
+    /// Names of the claims that the pod uses, including claims created from its templates.
     pub claims: Vec<String>,
-    /// Names of its started containers, by their ids at the container runtime.
+    /// Names of the pod's started containers, by container id at the runtime.
     pub containers: BTreeMap<String, String>,
 }
 
@@ -36,12 +37,12 @@ pub struct PodParts {
 impl Pods {
     /// Pods of this client's node.
     pub fn new(client: Client) -> Self {
-        Self(KeptConnection::new(client))
+        Self(SharedConnection::new(client))
     }
 
-    /// Pod by its UID in the kubelet's checkpoint; `None` if the API server lists no such pod on this node, perhaps
-    /// because its cache lags. The API server has no lookup by UID, so all pods of the node are listed. A static pod
-    /// is found by its mirror pod, unless several pods claim to be its mirror.
+    /// Finds a pod by its UID in the kubelet's checkpoint. `None` if the API server lists no such pod on this node, for
+    /// instance because its cache lags. The API server has no lookup by UID, so all pods of the node are listed. A
+    /// static pod is found by its mirror pod, unless several pods claim to be its mirror.
     pub async fn find(&self, uid: &str) -> Result<Option<BoundPod>, ClusterError> {
         let connection = self.0.connect().await?;
         let node = self.0.client().node();
@@ -51,7 +52,7 @@ impl Pods {
         let params = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
         let context = || format!("cannot list pods of node {node}");
         let listed = connection.call(context, pods.list_metadata(&params)).await;
-        let listed = listed.inspect_err(|_| self.0.forget())?;
+        let listed = listed.inspect_err(|_| self.0.reset())?;
         let mut all: Vec<_> = listed.items.into_iter().map(|pod| pod.metadata).collect();
         let own = all.iter().position(|pod| pod.uid.as_deref() == Some(uid));
         let mut mirrors = all.iter().enumerate().filter(|(_, pod)| is_mirror_of(pod, uid));
@@ -77,7 +78,7 @@ impl Pods {
         let pods = pod_fields::pods(connection.kube.clone(), &pod.namespace);
         let context = || format!("cannot read pod {}", pod.title());
         let found = connection.call(context, pods.get_opt(&pod.name)).await;
-        let found = found.inspect_err(|_| self.0.forget())?;
+        let found = found.inspect_err(|_| self.0.reset())?;
         let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
         let fields = found.map(|found| serde_json::from_value(found.data)).transpose();
         fields.map_err(|error| ClusterError::of(context(), kube::Error::SerdeError(error)))
@@ -92,7 +93,7 @@ impl Pods {
         let params = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
         let context = || format!("cannot evict pod {}", pod.title());
         let evicted = connection.call(context, pods.evict(&pod.name, &params)).await;
-        evicted.inspect_err(|_| self.0.forget()).map(drop)
+        evicted.inspect_err(|_| self.0.reset()).map(drop)
     }
 
     /// Writes a warning as an event of the pod.
@@ -101,11 +102,11 @@ impl Pods {
         let events: Api<Event> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         let event = warning.event(pod, self.0.client().node());
         let context = || format!("cannot write an event of pod {}", pod.title());
-        let written = connection.call(context, events.create(&as_windlass(), &event)).await;
+        let written = connection.call(context, events.create(&create_params(), &event)).await;
         match written {
             // An earlier attempt wrote the event, and its answer was lost.
-            Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
-            written => written.inspect_err(|_| self.0.forget()).map(drop),
+            Err(error) if error.status().is_some_and(is_write_conflict) => Ok(()),
+            written => written.inspect_err(|_| self.0.reset()).map(drop),
         }
     }
 
@@ -126,7 +127,7 @@ impl Pods {
         let change = Patch::Merge(&change);
         let request = pods.patch_metadata(&pod.name, &params, &change);
         let written = connection.call(context, request).await;
-        written.inspect_err(|_| self.0.forget()).map(drop)
+        written.inspect_err(|_| self.0.reset()).map(drop)
     }
 }
 

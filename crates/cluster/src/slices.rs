@@ -5,7 +5,7 @@
 //!   off ────────────> watching ───────────────────────────────────────────────> off
 //!    ^  desired        │  ^
 //!    │                 │  └── changed by others: restored, after growing pauses
-//!    │  failed: again  │  └── new desired slices: published after 100 ms, together
+//!    │  failed: retry  │  └── new desired slices: published after 100 ms, together
 //!    └── after a pause ┘  └── conflict, or the watch is too old: list again
 //! ```
 //!
@@ -16,8 +16,8 @@ mod cache;
 mod content;
 mod dropped_fields;
 mod layout;
-mod learned;
 mod limits;
+mod observations;
 mod plan;
 mod reconcile;
 mod repair_backoff;
@@ -53,9 +53,9 @@ use super::{Client, ClusterError, attempts::Attempts};
 pub struct DesiredSlices {
     /// Slices of each pool, in order.
     pub pools: BTreeMap<String, Vec<SliceContent>>,
-    /// Pools with unknown devices: their published slices stay.
+    /// Pools whose devices are not known yet: their published slices are unchanged.
     pub undecided: BTreeSet<String>,
-    /// Devices that the driver left out itself.
+    /// Devices that the driver does not publish.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -75,7 +75,7 @@ pub struct LeftOut {
 pub struct PublishState {
     /// Published pools.
     pub pools: BTreeMap<String, PublishedPool>,
-    /// Reason that the desired slices are not published.
+    /// Reason why the desired slices are not published.
     pub error: Option<String>,
     /// Number of failures and refusals.
     pub errors: u64,
@@ -107,13 +107,13 @@ pub struct PublishedPool {
 /// # Guarantees
 ///
 /// The task opens its first connection when slices are desired. Unchanged slices are not written. A refusal or a
-/// dropped field affects only the devices concerned. The slices stay when the task stops: the next agent finds
-/// them.
+/// dropped field affects only the devices concerned. The slices stay published when the task stops: the next
+/// agent continues with them.
 ///
 /// # Assumptions
 ///
-/// A writer that repeats a change as soon as it is undone may do so forever. The pause before each restoration
-/// grows, so that the two do not write without end.
+/// Another writer may repeat a change each time that it is undone. The pause before each restoration grows, which
+/// limits the rate of writes.
 pub fn publish(
     client: Client,
     driver: DriverName,
@@ -137,20 +137,20 @@ struct Publisher {
     desired: watch::Receiver<Option<Arc<DesiredSlices>>>,
     attempts: Attempts,
     reconciler: SliceReconciler,
-    /// True if slices may have to be removed once nothing is desired.
+    /// True if published slices may exist, which must be removed once nothing is desired.
     may_be_published: bool,
 }
 
-/// Reasons to stop using a list of the published slices.
-enum Ended {
+/// Reason to stop using a list of the published slices.
+enum ListEnd {
     /// Nothing is desired or published.
     Off,
     /// The list is outdated; slices are listed again after this pause.
     Stale(Duration),
 }
 
-/// Delay of a publication. Changes within it are published together: a new MIG layout causes many.
-const BURST: Duration = Duration::from_millis(100);
+/// Delay of a publication. Changes within this delay are published together: a new MIG layout causes many changes.
+const PUBLISH_DELAY: Duration = Duration::from_millis(100);
 
 // === impl Publisher ===
 
@@ -178,12 +178,12 @@ impl Publisher {
     /// Publishes the desired slices over one connection, until it fails or nothing is desired.
     async fn follow(&mut self) -> Result<(), ClusterError> {
         let connection = self.client.connect().await?;
-        self.reconciler.begin();
+        self.reconciler.reset_observations();
         loop {
             let mut cache = SliceCache::list(&self.client, &connection, &self.driver).await?;
             match self.reconcile_until_stale(&mut cache).await? {
-                Ended::Off => return Ok(()),
-                Ended::Stale(pause) => sleep(pause).await,
+                ListEnd::Off => return Ok(()),
+                ListEnd::Stale(pause) => sleep(pause).await,
             }
         }
     }
@@ -193,20 +193,20 @@ impl Publisher {
     async fn reconcile_until_stale(
         &mut self,
         cache: &mut SliceCache<'_>,
-    ) -> Result<Ended, ClusterError> {
+    ) -> Result<ListEnd, ClusterError> {
         let mut due = Some(Instant::now());
         loop {
             tokio::select! {
                 event = cache.next() => match event? {
-                    CacheEvent::Changed => drop(due.get_or_insert(Instant::now() + BURST)),
+                    CacheEvent::Changed => drop(due.get_or_insert(Instant::now() + PUBLISH_DELAY)),
                     CacheEvent::None => {}
                     CacheEvent::Expired => {
-                        return Ok(Ended::Stale(self.client.limits().retry_first));
+                        return Ok(ListEnd::Stale(self.client.limits().retry_first));
                     }
                 },
                 () = changed(&mut self.desired) => {
-                    let soon = Instant::now() + BURST;
-                    due = Some(due.map_or(soon, |due| due.min(soon)));
+                    let next_publish = Instant::now() + PUBLISH_DELAY;
+                    due = Some(due.map_or(next_publish, |due| due.min(next_publish)));
                 }
                 () = optional(due.map(sleep_until)) => {
                     let desired = self.desired.borrow_and_update().clone();
@@ -214,13 +214,13 @@ impl Publisher {
                     due = match self.reconciler.reconcile(desired.as_deref(), cache).await? {
                         Next::Done => None,
                         Next::Wait(until) => Some(until),
-                        Next::ListAgain(pause) => return Ok(Ended::Stale(pause)),
+                        Next::ListAgain(pause) => return Ok(ListEnd::Stale(pause)),
                     };
                     if due.is_none() {
                         self.attempts.succeeded();
                     }
                     if due.is_none() && desired.is_none() {
-                        return Ok(Ended::Off);
+                        return Ok(ListEnd::Off);
                     }
                 }
             }

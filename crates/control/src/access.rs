@@ -19,7 +19,7 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 #[error("no access to the API server: give --kubeconfig, or run in a pod with a service account")]
 pub struct NoAccess(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// A request that the API server refused, or to which it gave no readable answer.
+/// A request that the API server refused, did not answer, or answered unreadably.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct RequestError {
@@ -31,12 +31,12 @@ pub struct RequestError {
 // === impl RequestError ===
 
 impl RequestError {
-    /// True if there is no such object or kind.
+    /// True if the object or its kind does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.code == Some(404)
     }
 
-    /// True if the same request may succeed later: the API server is away, or has too much to do.
+    /// True if the same request may succeed later: the API server is unreachable, fails (5xx), or is overloaded (429).
     pub(crate) fn is_transient(&self) -> bool {
         self.code.is_none_or(|code| code >= 500 || code == 429)
     }
@@ -55,7 +55,8 @@ impl From<kube::Error> for RequestError {
     }
 }
 
-/// Reads the credentials. Without a path, `KUBECONFIG` and `~/.kube/config` come before the pod's service account.
+/// Reads the credentials. Without a path, `KUBECONFIG` and `~/.kube/config` take precedence over the pod's service
+/// account.
 pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, NoAccess> {
     let Some(path) = kubeconfig else {
         return kube::Config::infer().await.map_err(no_access);
@@ -74,15 +75,15 @@ pub(crate) fn no_access(error: impl std::error::Error + Send + Sync + 'static) -
     NoAccess(Box::new(error))
 }
 
-/// Lists all objects of a kind, page by page, and keeps `keep` of each.
-pub(crate) async fn list<K, T>(api: &Api<K>, keep: impl Fn(K) -> T) -> kube::Result<Vec<T>>
+/// Lists all objects of a kind, page by page, and returns `convert(object)` of each.
+pub(crate) async fn list<K, T>(api: &Api<K>, convert: impl Fn(K) -> T) -> kube::Result<Vec<T>>
 where
     K: Clone + Debug + DeserializeOwned,
 {
     let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
     loop {
         let listed = api.list(&page).await?;
-        all.extend(listed.items.into_iter().map(&keep));
+        all.extend(listed.items.into_iter().map(&convert));
         match listed.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Ok(all),

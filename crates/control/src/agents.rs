@@ -22,7 +22,7 @@ pub struct Agents {
     namespace: String,
 }
 
-/// Reason why an agent gives no answer.
+/// Reason why a request to an agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// No agent runs on the node.
@@ -35,10 +35,10 @@ pub enum AgentError {
         /// The namespace that was searched.
         namespace: String,
     },
-    /// The agent's pod has no port for HTTP.
+    /// The agent's pod has no port named `http`.
     #[error("the agent {0} has no port named http: give it --listen and the port")]
     NoPort(String),
-    /// The right to get `pods/proxy` is missing.
+    /// The user lacks the right to get `pods/proxy`.
     #[error("may not ask the agent {0}: the right to get pods/proxy is needed")]
     Forbidden(String, #[source] Box<kube::Error>),
     /// The API server cannot reach the pod, or the agent refuses.
@@ -47,7 +47,7 @@ pub enum AgentError {
          port?"
     )]
     Unreached(String, #[source] Box<kube::Error>),
-    /// No answer in time.
+    /// The agent did not answer in time.
     #[error("the agent {0} did not answer within {LIMIT:?}")]
     Late(String),
     /// The API server did not list pods in time.
@@ -56,28 +56,28 @@ pub enum AgentError {
     /// Pods cannot be listed.
     #[error("cannot list the agents")]
     List(#[source] Box<kube::Error>),
-    /// The name cannot be that of a node.
+    /// The node's name is invalid.
     #[error("{0:?} is not a valid node name")]
-    NoName(String),
+    InvalidNode(String),
 }
 
 // === impl Agents ===
 
 impl Agents {
-    /// Connects with a kubeconfig; `None` searches as kubectl does.
+    /// Connects with this kubeconfig; `None` searches for credentials as kubectl does.
     ///
     /// # Errors
     ///
     /// No credentials.
     pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, NoAccess> {
         let mut access = access::access(kubeconfig).await?;
-        // An agent that is not ready is a result to show. With retries kube would hide it behind the deadline.
+        // The user must see that an agent is not ready. With kube's retries the request would end at the deadline.
         access.default_retry = false;
         let client = Client::try_from(access).map_err(access::no_access)?;
         Ok(Self::new(client, namespace))
     }
 
-    /// Limited to one namespace, because in others any user could label a pod as an agent.
+    /// Agents of one namespace. In other namespaces any user could label a pod as an agent.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { client, namespace: namespace.to_owned() }
     }
@@ -88,9 +88,9 @@ impl Agents {
     ///
     /// The node has no agent, or the agent cannot be reached.
     pub async fn state(&self, node: &str) -> Result<String, AgentError> {
-        let is_plain = |it: char| it.is_ascii_alphanumeric() || "-.".contains(it);
-        if node.is_empty() || !node.chars().all(is_plain) {
-            return Err(AgentError::NoName(node.to_owned()));
+        let is_valid = |it: char| it.is_ascii_alphanumeric() || "-.".contains(it);
+        if node.is_empty() || !node.chars().all(is_valid) {
+            return Err(AgentError::InvalidNode(node.to_owned()));
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let of_node = ListParams::default()
@@ -98,11 +98,11 @@ impl Agents {
             .fields(&format!("spec.nodeName={node}"));
         let listed = timeout(LIMIT, pods.list(&of_node)).await.map_err(|_| AgentError::LateList)?;
         let listed = listed.map_err(|error| AgentError::List(Box::new(error)))?;
-        let runs = |pod: &Pod| {
+        let is_running = |pod: &Pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
         };
-        let pod = listed.items.into_iter().find(runs);
+        let pod = listed.items.into_iter().find(is_running);
         let pod = pod.ok_or_else(|| {
             let (node, namespace) = (node.to_owned(), self.namespace.clone());
             AgentError::NoAgent { node, namespace }

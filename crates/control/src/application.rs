@@ -1,7 +1,7 @@
-//! Objects of one application in a namespace: check, apply, await and delete them, and run a Job beside them.
+//! Objects of one application in a namespace: check, apply, await and delete them, and run a Job.
 //!
-//! `windlass pipeline render` labels these objects. An object of the same name without the labels belongs to somebody
-//! else, and is refused. Only commands use this module, with the user's own credentials; the extender does not.
+//! `windlass pipeline render` labels these objects. An object of the same name without the labels has another owner: it
+//! is refused. Only commands use this module, with the user's own credentials; the extender does not.
 
 use std::{fmt, path::PathBuf};
 
@@ -41,18 +41,18 @@ pub enum Readiness {
     Ready,
     /// Some replicas are missing, for this reason.
     Waiting(String),
-    /// A container ends again and again.
+    /// A container was restarted too often.
     Failed(String),
 }
 
 /// State of a Job with one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// Its pod does not run yet, for this reason.
+    /// The Job's pod does not run yet, for this reason.
     Pending(String),
-    /// Its pod runs.
+    /// The Job's pod runs.
     Running,
-    /// It has ended. The text is the log of its container, or the reason of the end if there is none.
+    /// The Job has ended. The text is the log of its container, or the reason of the end if the log is empty.
     Ended(String),
 }
 
@@ -71,7 +71,7 @@ pub enum ApplicationError {
         /// The answer.
         source: RequestError,
     },
-    /// An object of the same name belongs to somebody else.
+    /// An object of the same name has another owner.
     #[error(
         "{object} is in namespace {namespace} already, and does not belong to {application}: delete or rename it, or \
          take another namespace"
@@ -95,11 +95,12 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const MANAGER: &str = "windlass";
 /// Label that the Job controller sets on its pods.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
-/// Restarts after which a container is not expected to run any more. Kubernetes has then waited for half a minute.
+/// Number of restarts after which a waiting container counts as failed. The kubelet's back-off has then lasted for half
+/// a minute.
 const MAX_RESTARTS: i32 = 2;
 /// Lines of a container's log in the reason of its end.
 const LAST_LINES: i64 = 3;
-/// Rights for what a check by dry run does not see.
+/// Rights that a dry run does not check.
 const READ_LATER: [Right; 2] = [
     Right::in_namespace("get", "batch", "jobs", ""),
     Right::in_namespace("get", "", "pods", "log"),
@@ -123,12 +124,12 @@ impl Application {
         Ok(Self { client, namespace, name: name.to_owned() })
     }
 
-    /// The namespace of its objects.
+    /// The namespace of the application's objects.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Label selector of its objects.
+    /// Label selector of the application's objects.
     pub fn selector(&self) -> String {
         format!("{PART_OF}={},{MANAGED_BY}={MANAGER}", self.name)
     }
@@ -137,11 +138,11 @@ impl Application {
     ///
     /// # Errors
     ///
-    /// The API server would refuse one, an object of somebody else has its name, or a right is missing.
+    /// The API server would refuse an object, an object of another owner has its name, or a right is missing.
     ///
     /// # Panics
     ///
-    /// As [`Self::apply`].
+    /// See [`Self::apply`].
     pub async fn check(&self, objects: &[&Value], job: &Value) -> Result<(), ApplicationError> {
         for object in objects {
             let (resource, name) = kind_and_name(object);
@@ -149,8 +150,8 @@ impl Application {
             let api = self.dynamic(&resource);
             let refused = |error| self.refused("get", title.clone(), error);
             match api.get_opt(name).await.map_err(refused)? {
-                // It is deleted before it is applied anew.
-                Some(known) if self.owns(&known) => {}
+                // The application's own object is deleted before it is applied again.
+                Some(existing) if self.owns(&existing) => {}
                 Some(_) => {
                     let (namespace, application) = (self.namespace.clone(), self.name.clone());
                     return Err(ApplicationError::Foreign {
@@ -160,9 +161,9 @@ impl Application {
                     });
                 }
                 None => {
-                    let tried = PatchParams::apply(FIELD_MANAGER).dry_run();
-                    let tried = api.patch(name, &tried, &Patch::Apply(object)).await;
-                    tried.map_err(|error| self.refused("apply", title, error))?;
+                    let parameters = PatchParams::apply(FIELD_MANAGER).dry_run();
+                    let applied = api.patch(name, &parameters, &Patch::Apply(object)).await;
+                    applied.map_err(|error| self.refused("apply", title, error))?;
                 }
             }
         }
@@ -178,11 +179,11 @@ impl Application {
     ///
     /// # Errors
     ///
-    /// The API server refuses one, or does not answer.
+    /// The API server refuses an object, or does not answer.
     ///
     /// # Panics
     ///
-    /// An object has a kind that pipelines do not have, or no name.
+    /// An object has no name, or a kind that is not in `kinds`.
     pub async fn apply(&self, objects: &[Value]) -> Result<(), ApplicationError> {
         for object in objects {
             let (resource, name) = kind_and_name(object);
@@ -196,7 +197,7 @@ impl Application {
         Ok(())
     }
 
-    /// Deletes its objects. Their pods end later.
+    /// Deletes the application's objects. Their pods end later.
     ///
     /// # Errors
     ///
@@ -212,7 +213,7 @@ impl Application {
         Ok(())
     }
 
-    /// Names of its pods.
+    /// Names of the application's pods.
     ///
     /// # Errors
     ///
@@ -222,7 +223,7 @@ impl Application {
         Ok(pods.iter().map(ResourceExt::name_any).collect())
     }
 
-    /// State of its Deployments. `count` is the number that there has to be.
+    /// State of the application's Deployments. `count` is their expected number.
     ///
     /// # Errors
     ///
@@ -230,26 +231,28 @@ impl Application {
     pub async fn readiness(&self, count: usize) -> Result<Readiness, ApplicationError> {
         let deployments: Vec<Deployment> = self.list(&self.of_kind(), "deployments").await?;
         if deployments.len() != count {
-            let there = deployments.len();
-            return Ok(Readiness::Waiting(format!("{there} of {count} Deployments are there")));
+            let existing = deployments.len();
+            return Ok(Readiness::Waiting(format!("{existing} of {count} Deployments exist")));
         }
-        let Some(late) = deployments.iter().find(|one| !is_complete(one)) else {
+        let Some(incomplete) = deployments.iter().find(|one| !is_complete(one)) else {
             return Ok(Readiness::Ready);
         };
         let pods: Vec<Pod> = self.list(&self.of_kind(), "pods").await?;
         for pod in &pods {
-            if let Some((container, end)) = containers(pod).iter().find_map(gives_up) {
-                let last_words = self.last_words(&pod.name_any(), container).await;
+            if let Some((container, end)) = containers(pod).iter().find_map(repeated_end) {
+                let last_log_lines = self.last_log_lines(&pod.name_any(), container).await;
                 let reason = format!("pod {}, container {container}: {end}", pod.name_any());
-                return Ok(Readiness::Failed(format!("{reason}{last_words}")));
+                return Ok(Readiness::Failed(format!("{reason}{last_log_lines}")));
             }
         }
         let reason = pods.iter().find_map(reason);
-        Ok(Readiness::Waiting(reason.unwrap_or_else(|| format!("Deployment {}", late.name_any()))))
+        Ok(Readiness::Waiting(
+            reason.unwrap_or_else(|| format!("Deployment {}", incomplete.name_any())),
+        ))
     }
 
-    /// Last lines of the log of a container that has ended; empty where they cannot be had.
-    async fn last_words(&self, pod: &str, container: &str) -> String {
+    /// Last lines of the log of a container that has ended; empty if the log cannot be read.
+    async fn last_log_lines(&self, pod: &str, container: &str) -> String {
         let parameters = LogParams {
             container: Some(container.to_owned()),
             tail_lines: Some(LAST_LINES),
@@ -288,12 +291,12 @@ impl Application {
         let refused = |error| self.refused("get", title(), error);
         let job = self.of_kind::<Job>().get(name).await.map_err(refused)?;
         let pods = self.of_kind::<Pod>();
-        let its = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
-        let pod = pods.list(&its).await.map_err(refused)?.items.into_iter().next();
+        let selected = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
+        let pod = pods.list(&selected).await.map_err(refused)?.items.into_iter().next();
         let conditions = job.status.and_then(|status| status.conditions).unwrap_or_default();
         let Some(end) = conditions.iter().find(|one| is_end(one)) else {
-            let waiting = || format!("Job {name} has no pod: see `kubectl describe job {name}`");
-            let Some(pod) = pod else { return Ok(JobState::Pending(waiting())) };
+            let no_pod = || format!("Job {name} has no pod: see `kubectl describe job {name}`");
+            let Some(pod) = pod else { return Ok(JobState::Pending(no_pod())) };
             return Ok(reason(&pod).map_or(JobState::Running, JobState::Pending));
         };
         let ended = end.message.clone().unwrap_or_default();
@@ -308,7 +311,7 @@ impl Application {
         Ok(JobState::Ended(log))
     }
 
-    /// Deletes a Job with its pod. A missing Job is no error.
+    /// Deletes a Job with its pod. Succeeds if the Job does not exist.
     ///
     /// # Errors
     ///
@@ -335,13 +338,13 @@ impl Application {
         is(PART_OF, &self.name) && is(MANAGED_BY, MANAGER)
     }
 
-    /// Its objects of one kind. One page suffices: a pipeline has few objects of each kind.
+    /// The application's objects of one kind. One page suffices: a pipeline has few objects of each kind.
     async fn list<K>(&self, api: &Api<K>, plural: &str) -> Result<Vec<K>, ApplicationError>
     where
         K: Clone + fmt::Debug + serde::de::DeserializeOwned,
     {
-        let its = ListParams::default().labels(&self.selector());
-        match api.list(&its).await {
+        let selected = ListParams::default().labels(&self.selector());
+        match api.list(&selected).await {
             Ok(listed) => Ok(listed.items),
             // Clusters before 1.34 do not serve claim templates.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
@@ -382,7 +385,7 @@ impl ApplicationError {
     }
 }
 
-/// Kinds of its objects, in the order of deletion: owners of pods before the objects that pods use.
+/// Kinds of an application's objects, in the order of deletion: owners of pods before the objects that pods use.
 fn kinds() -> [ApiResource; 5] {
     [
         ApiResource::erase::<Job>(&()),
@@ -405,7 +408,7 @@ fn is_end(condition: &JobCondition) -> bool {
 
 /// True for a Deployment whose replicas all have its newest revision and are available.
 fn is_complete(deployment: &Deployment) -> bool {
-    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let desired = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let Some(status) = &deployment.status else { return false };
     let DeploymentStatus {
         observed_generation,
@@ -417,7 +420,7 @@ fn is_complete(deployment: &Deployment) -> bool {
     *observed_generation >= deployment.metadata.generation
         && [replicas, updated_replicas, available_replicas]
             .iter()
-            .all(|count| count.unwrap_or(0) == wanted)
+            .all(|count| count.unwrap_or(0) == desired)
 }
 
 /// The reason why a pod does not run; `None` if no container waits.
@@ -434,10 +437,10 @@ fn reason(pod: &Pod) -> Option<String> {
     if containers.is_empty() {
         return Some(format!("pod {name} has no node yet"));
     }
-    containers.iter().find_map(waits_for).map(|reason| format!("pod {name}, {reason}"))
+    containers.iter().find_map(waiting_reason).map(|reason| format!("pod {name}, {reason}"))
 }
 
-fn waits_for(container: &ContainerStatus) -> Option<String> {
+fn waiting_reason(container: &ContainerStatus) -> Option<String> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref().unwrap_or("it waits");
     let message = waiting.message.as_deref().map_or_else(String::new, |text| format!(": {text}"));
@@ -449,11 +452,11 @@ fn containers(pod: &Pod) -> &[ContainerStatus] {
     statuses.unwrap_or_default()
 }
 
-/// Name and last end of a container that was restarted too often.
-fn gives_up(container: &ContainerStatus) -> Option<(&str, String)> {
+/// Name and last exit of a container that is not running and has reached `MAX_RESTARTS`.
+fn repeated_end(container: &ContainerStatus) -> Option<(&str, String)> {
     let end = container.last_state.as_ref()?.terminated.as_ref()?;
-    let runs = container.state.as_ref().is_some_and(|state| state.running.is_some());
-    (!runs && container.restart_count >= MAX_RESTARTS).then(|| {
+    let is_running = container.state.as_ref().is_some_and(|state| state.running.is_some());
+    (!is_running && container.restart_count >= MAX_RESTARTS).then(|| {
         let times = container.restart_count;
         (&*container.name, format!("it ended {times} times, with exit code {}", end.exit_code))
     })
@@ -489,7 +492,7 @@ mod tests {
         let all = json!({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
         assert!(complete(3, all.clone()));
         assert!(!complete(4, all), "the controller has not seen the newest generation");
-        // A pod of the earlier revision is left, or one is not updated, or one is not available.
+        // A pod of the earlier revision still exists, or a pod is not updated, or a pod is not available.
         for (replicas, updated, available) in [(3, 2, 2), (2, 1, 2), (2, 2, 1)] {
             let status = json!({"observedGeneration": 3, "replicas": replicas, "updatedReplicas": updated,
                 "availableReplicas": available});
@@ -500,9 +503,9 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_pending_pod_is_copied_from_its_status() {
-        let why =
+        let reason_of =
             |status: Value| reason(&read(json!({"metadata": {"name": "p"}, "status": status})));
-        let waits = |status: Value| why(status).expect("a reason");
+        let waits = |status: Value| reason_of(status).expect("a reason");
         assert_eq!(waits(json!({"phase": "Pending"})), "pod p has no node yet");
         let refusal = json!({"conditions": [
             {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}]});
@@ -513,7 +516,7 @@ mod tests {
         };
         let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}});
         assert_eq!(waits(container(waiting)), "pod p, container c: ErrImagePull: no such image");
-        assert_eq!(why(container(json!({"running": {}}))), None);
+        assert_eq!(reason_of(container(json!({"running": {}}))), None);
     }
 
     #[test]
@@ -522,7 +525,7 @@ mod tests {
             let container: ContainerStatus = read(json!({"name": "c", "image": "i", "imageID": "",
                 "ready": false, "restartCount": restarts, "state": state,
                 "lastState": {"terminated": {"exitCode": 64}}}));
-            gives_up(&container).map(|(_, end)| end)
+            repeated_end(&container).map(|(_, end)| end)
         };
         let waits = json!({"waiting": {"reason": "CrashLoopBackOff"}});
         let ended = Some("it ended 2 times, with exit code 64".to_owned());

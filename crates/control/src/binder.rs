@@ -1,4 +1,4 @@
-//! Binding of a pod: choice of its devices, and one write that carries both node and devices.
+//! Binding of a pod: chooses its devices, and writes node and devices in one request.
 //!
 //! The Binding carries the placement in its annotations. The API server sets them together with `nodeName` in one
 //! update. It refuses a Binding for another UID, for a deleted pod and for a bound pod.
@@ -21,10 +21,10 @@ use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{
     access::ANSWER_LIMIT,
-    facts::{GpuWish, PodFacts, SharedBy},
+    facts::{GpuRequest, PodFacts, SharedBy},
     fence::{Fence, FenceError},
     gpushare,
-    index::{GangWait, Index, Placed, Refusal, Turn},
+    index::{Arrival, GangWait, Index, Placed, Refusal},
     metrics::Metrics,
     wire::BindArgs,
 };
@@ -40,7 +40,7 @@ pub(crate) struct Binder {
     tasks: Shared<JoinSet<()>>,
 }
 
-/// Limits of the wait for the other members of a gang.
+/// Bounds of the wait for the other members of a gang.
 pub(crate) struct WaitLimits {
     /// Time within which all members must arrive.
     pub(crate) gang_wait: Duration,
@@ -48,16 +48,19 @@ pub(crate) struct WaitLimits {
     pub(crate) stop: CancellationToken,
 }
 
-/// A bind that failed: before its write, or while it was written.
+/// A bind that failed before or during the write of its Binding.
 enum Failed {
-    Before(BindError),
+    BeforeWrite(BindError),
     Writing(BindError),
 }
 
-/// Outcome of a write whose answer was lost or an error.
+/// Outcome of a write without an answer, or with an error as the answer.
 enum WriteOutcome {
+    /// The pod is bound to the node of this write.
     Bound,
+    /// The write has no effect.
     Unbound,
+    /// The write may still take effect.
     Unknown,
 }
 
@@ -65,9 +68,9 @@ enum WriteOutcome {
 const WRITE_LIMIT: Duration = Duration::from_secs(65);
 /// Maximum number of concurrent Binding writes for gang members.
 const MAX_WRITES: usize = 32;
-/// Interval of Lease checks while a gang waits. Each renews the Lease if needed. It is below the validity that a bind
-/// requires, so the Lease does not run out between two checks.
-const KEEP_INTERVAL: Duration = Duration::from_secs(4);
+/// Interval of Lease checks while a gang waits. Each check renews the Lease if needed. The interval is shorter than the
+/// validity that a check leaves, so the Lease does not expire between two checks.
+const LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(4);
 /// Pause between reads of a pod whose write has an unknown outcome.
 const REREAD_PAUSE: Duration = Duration::from_secs(2);
 
@@ -77,7 +80,7 @@ pub(crate) enum BindError {
     /// The watches have not read all objects yet.
     #[error("not ready: the cluster's objects have not been read yet")]
     NotReady,
-    /// The pod is gone, or another pod has its name.
+    /// The pod was deleted or has ended, or another pod has its name.
     #[error("pod {0} is gone")]
     Gone(String),
     /// The node can no longer serve the pod.
@@ -98,7 +101,7 @@ pub(crate) enum BindError {
         /// Time within which all members had to arrive.
         limit: Duration,
     },
-    /// The pod's gang was given up while it waited.
+    /// The pod's gang was given up while the pod waited for it.
     #[error(
         "gang {0} was given up: not all of its pods arrived, or this replica no longer binds. All are retried"
     )]
@@ -111,7 +114,7 @@ pub(crate) enum BindError {
     Kube(#[source] Box<kube::Error>),
     /// The extender is shutting down.
     #[error("the extender is shutting down: try again")]
-    Ending,
+    ShuttingDown,
     /// The API server did not answer.
     #[error("the API server did not answer within {ANSWER_LIMIT:?}")]
     Late,
@@ -142,18 +145,18 @@ impl Binder {
         Self { client, index, fence, clock, metrics, limits, writes, tasks }
     }
 
-    /// Binds the pod in a task of its own, so that a bind completes even if the client disconnects.
+    /// Binds the pod in its own task, so that the bind completes even if the client disconnects.
     pub(crate) async fn bind(self: &Arc<Self>, args: BindArgs) -> Result<(), BindError> {
         let (reply, answer) = oneshot::channel();
         let binder = self.clone();
         self.tasks.step(|tasks| {
             while tasks.try_join_next().is_some() {}
-            tasks.spawn(async move { binder.bind_and_settle(&args, reply).await });
+            tasks.spawn(async move { binder.bind_and_confirm(&args, reply).await });
         });
-        answer.await.unwrap_or(Err(BindError::Ending))
+        answer.await.unwrap_or(Err(BindError::ShuttingDown))
     }
 
-    /// Waits up to `limit` for running binds, and aborts those left. Returns true if all have ended by themselves.
+    /// Waits up to `limit` for running binds, then aborts the others. Returns true if none was aborted.
     pub(crate) async fn drain(&self, limit: Duration) -> bool {
         let mut tasks = self.tasks.step(std::mem::take);
         timeout(limit, async { while tasks.join_next().await.is_some() {} }).await.is_ok()
@@ -161,7 +164,7 @@ impl Binder {
 
     /// Binds the pod and sends the result. While a write's outcome is unknown, the pod keeps its devices and is read
     /// again.
-    async fn bind_and_settle(
+    async fn bind_and_confirm(
         &self,
         args: &BindArgs,
         mut reply: oneshot::Sender<Result<(), BindError>>,
@@ -172,7 +175,7 @@ impl Binder {
                 let _ = reply.send(Ok(()));
                 return;
             }
-            Err(Failed::Before(error)) => {
+            Err(Failed::BeforeWrite(error)) => {
                 let _ = reply.send(Err(error));
                 return;
             }
@@ -199,37 +202,37 @@ impl Binder {
         decided: &mut u64,
     ) -> Result<(), Failed> {
         if !self.index.step(|index| index.is_synced()) {
-            return Err(Failed::Before(BindError::NotReady));
+            return Err(Failed::BeforeWrite(BindError::NotReady));
         }
-        let term = self.fence.hold().await.map_err(|error| Failed::Before(error.into()))?;
-        let known = self.index.step(|index| index.pod(&args.pod_uid).cloned());
-        let pod = match known {
+        let term = self.fence.acquire().await.map_err(|error| Failed::BeforeWrite(error.into()))?;
+        let indexed = self.index.step(|index| index.pod(&args.pod_uid).cloned());
+        let pod = match indexed {
             Some(pod) => pod,
             // kube-scheduler's watch may be ahead of this one.
-            None => self.read(args).await.map_err(Failed::Before)?,
+            None => self.read(args).await.map_err(Failed::BeforeWrite)?,
         };
         let arrived = self.index.step(|index| index.arrive(&pod, &args.node));
         if matches!(arrived, Err(Refusal::GangLostNode(_))) {
-            self.metrics.gathered(false);
+            self.metrics.count_gang(false);
         }
         let refused = |source| BindError::Refused { node: args.node.clone(), source };
-        let (placed, turn) = arrived.map_err(|refusal| Failed::Before(refused(refusal)))?;
+        let (placed, arrival) = arrived.map_err(|refusal| Failed::BeforeWrite(refused(refusal)))?;
         let number = placed.number;
         *decided = number;
-        let is_gang_member = !matches!(turn, Turn::Alone);
-        match turn {
-            Turn::Alone => {}
-            Turn::Last => self.metrics.gathered(true),
-            Turn::Waits(wait) => {
+        let is_gang_member = !matches!(arrival, Arrival::Single);
+        match arrival {
+            Arrival::Single => {}
+            Arrival::Last => self.metrics.count_gang(true),
+            Arrival::Waiting(wait) => {
                 let waited = self.wait_for_gang((&args.pod_uid, number), term, wait, reply).await;
-                waited.map_err(Failed::Before)?;
+                waited.map_err(Failed::BeforeWrite)?;
             }
         }
-        // Limits gangs only, so that a large gang does not delay the binds of single pods.
+        // Only gang members need a permit, so a large gang does not delay the binds of single pods.
         let _permit = if is_gang_member { self.writes.acquire().await.ok() } else { None };
-        if let Err(error) = self.fence.keep(term).await {
+        if let Err(error) = self.fence.renew_in_term(term).await {
             self.index.step(|index| index.forget(&args.pod_uid, number));
-            return Err(Failed::Before(error.into()));
+            return Err(Failed::BeforeWrite(error.into()));
         }
         self.index.step(|index| index.begin_write(&args.pod_uid, number));
         self.write(args, self.annotations(&pod, &placed)).await.map_err(Failed::Writing)?;
@@ -239,7 +242,8 @@ impl Binder {
         Ok(())
     }
 
-    /// Waits for the other members of the pod's gang, while the caller still waits for the answer.
+    /// Waits for the other members of the pod's gang. Ends early if kube-scheduler cancels the bind call, the Lease is
+    /// lost, or the extender shuts down.
     async fn wait_for_gang(
         &self,
         (uid, number): (&str, u64),
@@ -248,40 +252,40 @@ impl Binder {
         reply: &mut oneshot::Sender<Result<(), BindError>>,
     ) -> Result<(), BindError> {
         let WaitLimits { gang_wait, stop } = &self.limits;
-        // Reservations hold only while no other replica may bind.
-        let keep = async {
-            while self.fence.keep(term).await.is_ok() {
-                sleep(KEEP_INTERVAL).await;
+        // Reservations are valid only while no other replica may bind.
+        let lease_lost = async {
+            while self.fence.renew_in_term(term).await.is_ok() {
+                sleep(LEASE_CHECK_INTERVAL).await;
             }
         };
         let mut is_late = false;
         tokio::select! {
             arrived = timeout(*gang_wait, wait.all_arrived()) => is_late = arrived.is_err(),
             () = reply.closed() => {}
-            () = keep => {}
+            () = lease_lost => {}
             () = stop.cancelled() => {}
         }
         let (gang, now) = (wait.gang().to_owned(), Instant::now());
-        let (is_whole, is_given_up) = self.index.step(|index| {
+        let (is_complete, is_given_up) = self.index.step(|index| {
             // A later bind of this pod may have replaced this one.
-            if wait.is_whole() {
+            if wait.is_complete() {
                 return (index.is_current(uid, number), false);
             }
             if reply.is_closed() {
-                index.depart(uid, number, &wait);
+                index.withdraw(uid, number, &wait);
                 return (false, false);
             }
             let is_given_up = index.give_up(&wait);
             if is_given_up && is_late {
-                index.rest(&wait, *gang_wait / 2, now);
+                index.start_backoff(&wait, *gang_wait / 2, now);
             }
             (false, is_given_up)
         });
-        if is_whole {
+        if is_complete {
             return Ok(());
         }
         if is_given_up {
-            self.metrics.gathered(false);
+            self.metrics.count_gang(false);
             tracing::warn!(
                 gang,
                 is_late,
@@ -306,8 +310,8 @@ impl Binder {
         ))
     }
 
-    /// Reads the pod after a failed write. An unbound pod has the outcome `Unbound` only if `is_over`: the write can no
-    /// longer take effect.
+    /// Reads the pod after a failed write. The outcome of an unbound pod is `Unbound` if `is_over` (the write can no
+    /// longer take effect), else `Unknown`.
     async fn reread(&self, args: &BindArgs, number: u64, is_over: bool) -> WriteOutcome {
         match self.read(args).await {
             Ok(pod) if pod.node.is_some() => {
@@ -328,11 +332,11 @@ impl Binder {
     }
 
     async fn read(&self, args: &BindArgs) -> Result<PodFacts, BindError> {
-        let gone = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
+        let deleted = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
         let found = call(self.pods(args).get_opt(&args.pod_name)).await?;
-        let pod = PodFacts::of(&found.ok_or_else(gone)?);
-        let is_it = pod.uid == args.pod_uid && !pod.is_ended;
-        if is_it { Ok(pod) } else { Err(gone()) }
+        let pod = PodFacts::of(&found.ok_or_else(deleted)?);
+        let is_same = pod.uid == args.pod_uid && !pod.is_ended;
+        if is_same { Ok(pod) } else { Err(deleted()) }
     }
 
     async fn write(
@@ -354,10 +358,10 @@ impl Binder {
                 ..ObjectReference::default()
             },
         };
-        let (pods, how) = (self.pods(args), PostParams::default());
+        let (pods, parameters) = (self.pods(args), PostParams::default());
         // The client itself retries after 429 (too many requests).
         let posted =
-            pods.create_subresource::<_, Status>("binding", &args.pod_name, &how, &binding);
+            pods.create_subresource::<_, Status>("binding", &args.pod_name, &parameters, &binding);
         call(posted).await.map(drop)
     }
 
@@ -367,10 +371,12 @@ impl Binder {
         if !placement.devices.is_empty() {
             annotations.insert(PodPlacement::ANNOTATION.to_owned(), placement.to_annotation());
         }
-        if let (Ok(wish @ GpuWish::Share { by: SharedBy::Gpushare, .. }), Some((index, gpu))) =
-            (&pod.wish.gpus, first)
+        if let (
+            Ok(request @ GpuRequest::Share { by: SharedBy::Gpushare, .. }),
+            Some((index, gpu)),
+        ) = (&pod.resources.gpus, first)
         {
-            annotations.extend(gpushare::annotations(*index, gpu, *wish, self.clock.now()));
+            annotations.extend(gpushare::annotations(*index, gpu, *request, self.clock.now()));
         }
         annotations
     }

@@ -22,9 +22,9 @@ use crate::{
 pub struct Evidence {
     /// Objects that placement reads.
     pub objects: Objects,
-    /// Agents and the cluster half; `None` in a recording, or without the right to list them.
+    /// Agents and the cluster half; `None` for a recording, or if they could not be listed.
     pub workloads: Option<Workloads>,
-    /// Findings of the reading itself, about the API server.
+    /// Findings about the API server, from reading the cluster.
     findings: Vec<Finding>,
 }
 
@@ -90,7 +90,7 @@ impl Evidence {
         Ok(Self { objects, workloads, findings })
     }
 
-    /// Runs all checks. After a problem with the API server the others are skipped.
+    /// Runs all checks. If reading the cluster found a problem, returns only the findings about the API server.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = self.findings.clone();
         if findings.iter().any(|finding| finding.severity == Severity::Problem) {
@@ -106,12 +106,12 @@ impl Evidence {
 }
 
 async fn workloads(client: kube::Client) -> kube::Result<Workloads> {
-    let ours = kube::api::ListParams::default().labels(&labels::all());
+    let selector = kube::api::ListParams::default().labels(&labels::all());
     let daemon_sets: Api<DaemonSet> = Api::all(client.clone());
     let deployments: Api<Deployment> = Api::all(client);
     Ok(Workloads {
-        daemon_sets: daemon_sets.list(&ours).await?.items,
-        deployments: deployments.list(&ours).await?.items,
+        daemon_sets: daemon_sets.list(&selector).await?.items,
+        deployments: deployments.list(&selector).await?.items,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Explanation of a pod's placement: the reason against each node that cannot serve it, and the ranks of the others.
+//! Explanation of a pod's placement: the reason why each unsuitable node cannot serve it, and the ranks of the others.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use windlass_sched::request::ShareMemory;
 
 use crate::{
-    facts::{GpuWish, PodFacts},
+    facts::{GpuRequest, PodFacts},
     index::{Index, Refusal},
 };
 
@@ -16,25 +16,25 @@ use crate::{
 pub struct Explanation {
     /// `namespace/name`.
     pub pod: String,
-    /// Its request as text, such as `2 GPUs of one node, 4 CPU, 1024 MiB of memory`.
+    /// The pod's request as text, such as `2 GPUs of one node, 4 CPU, 1024 MiB of memory`.
     pub wants: String,
-    /// Its node, if it has one.
+    /// The pod's node, if it has one.
     pub node: Option<String>,
-    /// Nodes that can serve it, the best first.
+    /// Nodes that can serve the pod, the best first.
     pub fitting: Vec<FittingNode>,
     /// Reasons against the other nodes, the most frequent first.
     pub refused: Vec<RefusedNodes>,
-    /// Pods whose deletion would let it be placed, those with the fewest GPUs first.
+    /// Other pods, each of whose deletion would make room for this pod; those with the fewest GPUs first.
     pub remedies: Vec<Remedy>,
-    /// True if it belongs to a gang.
+    /// True if the pod belongs to a gang.
     #[serde(skip)]
-    pub wants_a_gang: bool,
+    pub is_gang_member: bool,
 }
 
-/// A pod whose deletion would let another be placed. Serialized as a sentence.
+/// A pod whose deletion would make room for the explained pod. Serialized as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Remedy {
-    /// The node that could then serve the pod.
+    /// The node that could then serve the explained pod.
     pub node: String,
     /// The pod to delete, as `namespace/name`.
     pub pod: String,
@@ -44,9 +44,9 @@ pub struct Remedy {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FittingNode {
-    /// Its name.
+    /// The node's name.
     pub node: String,
-    /// The terms of its rank; only for the best nodes.
+    /// The terms of the node's rank; only for the best nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<String>,
 }
@@ -77,10 +77,10 @@ impl Explanation {
         let mut by_reason: BTreeMap<String, RefusedNodes> = BTreeMap::new();
         let mut possible = Vec::new();
         let outcomes = index.filter(pod, &names);
-        let allocates = index.allocates(pod);
+        let claim_check = index.claim_check(pod);
         for (name, outcome) in outcomes {
             let outcome = outcome.map_err(|refusal| refusal.to_string());
-            let Err(reason) = outcome.and_then(|()| allocates(name)) else {
+            let Err(reason) = outcome.and_then(|()| claim_check(name)) else {
                 possible.push(name.to_owned());
                 continue;
             };
@@ -89,7 +89,7 @@ impl Explanation {
                 entry.or_insert(RefusedNodes { reason, nodes: 0, example: name.to_owned() });
             entry.nodes += 1;
         }
-        drop(allocates);
+        drop(claim_check);
         let mut refused: Vec<_> = by_reason.into_values().collect();
         refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
         let mut fitting = Vec::new();
@@ -99,22 +99,23 @@ impl Explanation {
             let rank = is_explained.then(|| index.explain(pod, node)).flatten();
             fitting.push(FittingNode { node: node.to_owned(), rank });
         }
-        // The deletion of one pod makes no room for a gang.
-        let needs_room = fitting.is_empty() && pod.gang.is_none();
-        let remedies = if needs_room { remedies(index, pod, &names) } else { Vec::new() };
+        // A remedy is one pod. Deleting it does not make room for a gang.
+        let needs_remedies = fitting.is_empty() && pod.gang.is_none();
+        let remedies = if needs_remedies { remedies(index, pod, &names) } else { Vec::new() };
         Self {
             pod: pod.title(),
-            wants: wants(pod),
+            wants: request_text(pod),
             node: pod.node.clone(),
             fitting,
             refused,
             remedies,
-            wants_a_gang: pod.gang.is_some(),
+            is_gang_member: pod.gang.is_some(),
         }
     }
 }
 
-/// Reasons against the named nodes for a pod without claims. The caller passes few nodes per call.
+/// The reasons why named nodes cannot serve the pod, one per such node. Claims are not checked. The caller passes few
+/// nodes per call.
 pub(crate) fn reasons(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> {
     let outcomes = index.filter(pod, names).into_iter();
     outcomes.filter_map(|(_, outcome)| Some(outcome.err()?.to_string())).collect()
@@ -134,22 +135,22 @@ impl Serialize for Remedy {
     }
 }
 
-/// The request as text.
-pub(crate) fn wants(pod: &PodFacts) -> String {
-    let gpus = match &pod.wish.gpus {
+/// The pod's request as text.
+pub(crate) fn request_text(pod: &PodFacts) -> String {
+    let gpus = match &pod.resources.gpus {
         Err(error) => error.to_string(),
-        Ok(GpuWish::None) => "no GPU".to_owned(),
-        Ok(GpuWish::Whole(1)) => "1 GPU".to_owned(),
-        Ok(GpuWish::Whole(count)) => format!("{count} GPUs of one node"),
-        Ok(GpuWish::Share { count, milli, memory, .. }) => {
+        Ok(GpuRequest::None) => "no GPU".to_owned(),
+        Ok(GpuRequest::Whole(1)) => "1 GPU".to_owned(),
+        Ok(GpuRequest::Whole(count)) => format!("{count} GPUs of one node"),
+        Ok(GpuRequest::Share { count, milli, memory, .. }) => {
             let memory = (*memory != ShareMemory::Mib(0)).then(|| memory.to_string());
             let compute = (*milli > 0).then(|| format!("{} % of the compute", milli / 10));
             let parts: Vec<_> = memory.into_iter().chain(compute).collect();
-            let of = if *count == 1 { "one GPU" } else { &format!("each of {count} GPUs") };
-            format!("{} of {of}", parts.join(" and "))
+            let gpus = if *count == 1 { "one GPU" } else { &format!("each of {count} GPUs") };
+            format!("{} of {gpus}", parts.join(" and "))
         }
     };
-    let (cpu, memory) = (f64::from(pod.wish.cpu_milli) / 1000.0, pod.wish.memory_mib);
+    let (cpu, memory) = (f64::from(pod.resources.cpu_milli) / 1000.0, pod.resources.memory_mib);
     let gang = match &pod.gang {
         Some(Ok(gang)) => format!(", with gang {} of {}", gang.name, gang.size),
         Some(Err(_)) | None => String::new(),
@@ -157,12 +158,12 @@ pub(crate) fn wants(pod: &PodFacts) -> String {
     format!("{gpus}, {cpu} CPU, {memory} MiB of memory{gang}")
 }
 
-/// Single pods whose deletion would let the pod be placed, those with the fewest GPUs first.
+/// Single pods whose deletion would make room for the pod, those with the fewest GPUs first.
 fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<Remedy> {
-    let blocked = index.filter(pod, names);
+    let outcomes = index.filter(pod, names);
     let depends_on_pods =
         |refusal: &Refusal| matches!(refusal, Refusal::Misfit(_) | Refusal::NotAccepted { .. });
-    let blocked: Vec<_> = blocked
+    let blocked: Vec<_> = outcomes
         .into_iter()
         .filter(|(_, outcome)| outcome.as_ref().err().is_some_and(depends_on_pods))
         .map(|(name, _)| name.to_owned())

@@ -1,7 +1,7 @@
 //! The verbs of kube-scheduler's extender: filter, prioritize, preempt, bind.
 //!
-//! Filter, prioritize and preempt place nothing: kube-scheduler may call them for pods that it then does not bind. Only
-//! bind chooses devices, and writes once.
+//! Filter, prioritize and preempt assume no placement: kube-scheduler may call them for pods that it then does not
+//! bind. Only bind chooses devices, and writes them with the Binding.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Maximum number of nodes with a score. kube-scheduler gives the others zero, so it prefers any of these.
+/// Maximum number of nodes with a score. kube-scheduler scores all other nodes zero, so it prefers these.
 const MAX_SCORED: usize = 100;
 
 /// The extender of one cluster.
@@ -28,11 +28,11 @@ pub(crate) struct Extender {
     binder: Arc<Binder>,
     metrics: Arc<Metrics>,
     /// By UID: the best node of each pod that was ranked and is not bound yet.
-    best: Shared<HashMap<String, String>>,
+    best_nodes: Shared<HashMap<String, String>>,
 }
 
-/// Maximum number of entries in `best`. kube-scheduler binds a ranked pod soon, or has it ranked again.
-const MAX_REMEMBERED: usize = 4096;
+/// Maximum number of entries in `best_nodes`. kube-scheduler soon binds a ranked pod, or calls prioritize again.
+const MAX_BEST_NODES: usize = 4096;
 
 // === impl Extender ===
 
@@ -42,21 +42,20 @@ impl Extender {
         binder: Arc<Binder>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { index, binder, metrics, best: Shared::default() }
+        Self { index, binder, metrics, best_nodes: Shared::default() }
     }
 
-    /// The nodes that can serve the pod, and the first reason against each other node.
+    /// The nodes that can serve the pod, and the first reason for each node that cannot.
     ///
-    /// Refusals that preemption cannot resolve are in `failed_and_unresolvable_nodes`: kube-scheduler evicts no pod
-    /// there.
+    /// Nodes that preemption cannot help are in `failed_and_unresolvable_nodes`: kube-scheduler evicts no pod there.
     pub(crate) fn filter(&self, args: &FilterArgs) -> FilterResult {
-        let begun = Instant::now();
-        let result = self.filter_now(args);
-        self.metrics.answered(Verb::Filter, begun.elapsed(), result.error.is_empty());
+        let start = Instant::now();
+        let result = self.filter_nodes(args);
+        self.metrics.count_call(Verb::Filter, start.elapsed(), result.error.is_empty());
         result
     }
 
-    fn filter_now(&self, args: &FilterArgs) -> FilterResult {
+    fn filter_nodes(&self, args: &FilterArgs) -> FilterResult {
         let Some(names) = &args.node_names else {
             return FilterResult::error("nodeCacheCapable has to be true for this extender");
         };
@@ -68,11 +67,11 @@ impl Extender {
             return FilterResult::error(&reason);
         }
         let outcomes = self.index.step(|index| {
-            index.note_offer(&pod, names);
+            index.add_offer(&pod, names);
             index.filter(&pod, names)
         });
-        // An error makes kube-scheduler retry after its back-off. After a refusal it would wait for an event, and no
-        // event about another pod of the gang wakes this one.
+        // After an error kube-scheduler retries when its back-off ends. After a refusal it would wait for an event, and
+        // events about other pods of the gang do not make it retry this pod.
         if let Some((_, Err(refusal))) = outcomes.first()
             && matches!(
                 refusal,
@@ -81,7 +80,7 @@ impl Extender {
                     | Refusal::GangsWait(_)
             )
         {
-            self.metrics.refused(refusal);
+            self.metrics.count_refusal(refusal);
             return FilterResult::error(&refusal.to_string());
         }
         let mut result = FilterResult::default();
@@ -89,7 +88,7 @@ impl Extender {
             match outcome {
                 Ok(()) => result.node_names.push(name.to_owned()),
                 Err(refusal) => {
-                    self.metrics.refused(&refusal);
+                    self.metrics.count_refusal(&refusal);
                     let list = if is_unresolvable(&refusal) {
                         &mut result.failed_and_unresolvable_nodes
                     } else {
@@ -102,9 +101,9 @@ impl Extender {
         result
     }
 
-    /// A score for each of the best nodes. No two scores are equal: kube-scheduler breaks ties at random.
+    /// A score for each of the best nodes. All scores differ, because kube-scheduler breaks ties at random.
     pub(crate) async fn prioritize(&self, args: &FilterArgs) -> Vec<HostPriority> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let names = args.node_names.as_deref().unwrap_or_default();
         let pod = PodFacts::of(&args.pod);
         // Ranking for claims of a new shape takes several steps; other requests are served between them.
@@ -123,10 +122,10 @@ impl Extender {
         let scores = (1..).zip(ranked.into_iter().rev());
         let scores = scores.map(|(score, host)| HostPriority { host: host.to_owned(), score });
         let scores: Vec<_> = scores.collect();
-        self.metrics.answered(Verb::Prioritize, begun.elapsed(), true);
+        self.metrics.count_call(Verb::Prioritize, start.elapsed(), true);
         if let Some(HostPriority { host, .. }) = scores.last() {
-            self.best.step(|best| {
-                if best.len() >= MAX_REMEMBERED {
+            self.best_nodes.step(|best| {
+                if best.len() >= MAX_BEST_NODES {
                     best.clear();
                 }
                 best.insert(pod.uid.clone(), host.clone());
@@ -135,33 +134,33 @@ impl Extender {
         scores
     }
 
-    /// The nodes on which the pod fits after preemption, with the victims: kube-scheduler's, which counts total amounts
-    /// only, and further ones so that enough is free on one GPU.
+    /// The nodes on which the pod fits after preemption, with the victims. kube-scheduler chose its victims by total
+    /// amounts. More victims are added until the pod fits individual GPUs.
     pub(crate) fn preempt(&self, args: &PreemptArgs) -> PreemptResult {
-        let begun = Instant::now();
+        let start = Instant::now();
         let pod = PodFacts::of(&args.pod);
         let all = args.node_name_to_meta_victims.iter().filter_map(|(name, victims)| {
             let mut victims = victims.clone();
-            let given: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
-            let more = self.index.step(|index| index.more_victims(&pod, name, &given))?;
+            let victim_uids: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
+            let more = self.index.step(|index| index.more_victims(&pod, name, &victim_uids))?;
             victims.pods.extend(more.into_iter().map(|uid| MetaPod { uid }));
             Some((name.clone(), victims))
         });
         let result = PreemptResult { node_name_to_meta_victims: all.collect() };
-        self.metrics.answered(Verb::Preempt, begun.elapsed(), true);
+        self.metrics.count_call(Verb::Preempt, start.elapsed(), true);
         result
     }
 
     /// Chooses the pod's devices on the node, and binds it there.
     pub(crate) async fn bind(&self, args: BindArgs) -> BindResult {
-        let begun = Instant::now();
+        let start = Instant::now();
         let bound = self.binder.bind(args.clone()).await;
-        self.metrics.answered(Verb::Bind, begun.elapsed(), bound.is_ok());
+        self.metrics.count_call(Verb::Bind, start.elapsed(), bound.is_ok());
         match bound {
             Ok(()) => {
                 // kube-scheduler does not prioritize a single candidate.
-                if let Some(best) = self.best.step(|best| best.remove(&args.pod_uid)) {
-                    self.metrics.bound(best == args.node);
+                if let Some(best) = self.best_nodes.step(|best| best.remove(&args.pod_uid)) {
+                    self.metrics.count_bound_pod(best == args.node);
                 }
                 BindResult::default()
             }
@@ -175,11 +174,11 @@ impl Extender {
     }
 }
 
-/// True if no preemption resolves the refusal.
+/// True if preemption cannot resolve the refusal.
 fn is_unresolvable(refusal: &Refusal) -> bool {
     use windlass_sched::fit::Misfit;
     match refusal {
-        Refusal::Wish(_)
+        Refusal::InvalidRequest(_)
         | Refusal::NoAgent(_)
         | Refusal::NoVirtualGpus(_)
         | Refusal::Gang(_)

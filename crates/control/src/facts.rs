@@ -6,7 +6,7 @@ mod amounts;
 pub mod claim_gpus;
 mod gang;
 mod gpu_kind;
-mod gpu_wish;
+mod gpu_request;
 mod node;
 mod pod;
 
@@ -17,9 +17,9 @@ pub(crate) use self::{
 pub use self::{
     claim_gpus::{DeviceName, SliceGpu},
     gang::{Gang, GangError},
-    gpu_wish::{GpuWish, GpuWishError, SharedBy},
+    gpu_request::{GpuRequest, GpuRequestError, SharedBy},
     node::{GpuFacts, MAX_GPUS, NodeFacts},
-    pod::{PodFacts, Wish},
+    pod::{PodFacts, ResourceRequest},
 };
 
 /// Label with the name of a pod's application (one of Kubernetes' recommended labels).

@@ -1,13 +1,13 @@
 //! Leader election for binds: only the replica that holds the Lease may bind.
 //!
 //! ```text
-//!            bind: created, taken over when expired, or renewed
+//!            bind: create, take over if expired, or renew
 //!   idle ──────────────────────────────────────────────────────> held ──> idle, after the Lease's duration
 //!     └──another replica holds it──> refused: kube-scheduler retries
 //! ```
 //!
-//! Only binds write the Lease, so an idle cluster costs nothing. A replica that takes the Lease over first lists all
-//! pods, since the former holder may have bound some that the watch has not delivered yet.
+//! Only binds write the Lease, so an idle cluster causes no writes. A replica that takes the Lease over first lists all
+//! pods: the former holder may have bound pods that the watch has not delivered yet.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,8 +27,8 @@ use crate::{access::ANSWER_LIMIT, watches::Refresh};
 
 /// `leaseDurationSeconds`: time after the last renewal at which another replica may take the Lease over.
 const DURATION: Duration = Duration::from_secs(15);
-/// Validity of the Lease that a write requires: more than the 4 s after which the write is given up. A bind renews the
-/// Lease if less is left.
+/// Remaining validity of the Lease that a write requires: more than `ANSWER_LIMIT` (4 s), the write's deadline. A bind
+/// renews the Lease if less remains.
 const MIN_VALIDITY: Duration = Duration::from_secs(6);
 /// Deadline of the list of all pods after a take-over.
 const REFRESH_LIMIT: Duration = Duration::from_secs(30);
@@ -40,19 +40,19 @@ pub(crate) struct Fence {
     identity: String,
     clock: Clock,
     refresh: Arc<Refresh>,
-    /// Lets one bind at a time read or renew the Lease.
-    turn: Semaphore,
+    /// Serializes renewals: one bind at a time reads or renews the Lease.
+    renewal: Semaphore,
     state: Shared<State>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// End of our Lease's validity, by this machine's clock.
+    /// End of this replica's Lease, by this machine's clock.
     held_until: Option<Instant>,
     /// Number of times that this replica took the Lease over.
     term: u64,
-    /// The Lease as last read, and the time at which that version was first seen.
-    seen: Option<(Lease, Instant)>,
+    /// The Lease as last read or written, and the time at which that version was first read.
+    last_read: Option<(Lease, Instant)>,
 }
 
 /// Reason why this replica may not bind.
@@ -64,7 +64,7 @@ pub(crate) enum FenceError {
     /// The Lease cannot be read or written.
     #[error("cannot read or write the Lease {lease}")]
     Unavailable {
-        /// Its name.
+        /// Name of the Lease.
         lease: String,
         /// The reason.
         source: Box<kube::Error>,
@@ -72,10 +72,10 @@ pub(crate) enum FenceError {
     /// The API server did not answer.
     #[error("the API server did not answer for the Lease {0} within {ANSWER_LIMIT:?}")]
     Late(String),
-    /// The Lease is lost, or valid for less time than a write takes.
+    /// The Lease is lost, or expires before a write would end.
     #[error("the Lease {0} is lost, or expires too soon for a write: try again")]
     Lost(String),
-    /// The pods could not be listed after a take-over.
+    /// The pods could not be listed after this replica took over the Lease.
     #[error("cannot list the pods after taking over the Lease")]
     Stale(#[source] Box<kube::Error>),
 }
@@ -83,13 +83,13 @@ pub(crate) enum FenceError {
 // === impl State ===
 
 impl State {
-    /// Stores the Lease, and returns the time at which this version was first seen. Expiry is counted from there by
-    /// this machine's clock, since the clock of the other replica may differ.
-    fn see(&mut self, lease: &Lease, now: Instant) -> Instant {
-        match &self.seen {
-            Some((known, since)) if known == lease => *since,
+    /// Stores the Lease, and returns the time at which this version was first read. Expiry is counted from that time by
+    /// this machine's clock, because the other replica's clock may differ.
+    fn record(&mut self, lease: &Lease, now: Instant) -> Instant {
+        match &self.last_read {
+            Some((last, since)) if last == lease => *since,
             _ => {
-                self.seen = Some((lease.clone(), now));
+                self.last_read = Some((lease.clone(), now));
                 now
             }
         }
@@ -107,13 +107,13 @@ impl Fence {
         refresh: Arc<Refresh>,
     ) -> Self {
         let (name, identity) = (name.to_owned(), identity.to_owned());
-        let (turn, state) = (Semaphore::new(1), Shared::default());
-        Self { leases, name, identity, clock, refresh, turn, state }
+        let (renewal, state) = (Semaphore::new(1), Shared::default());
+        Self { leases, name, identity, clock, refresh, renewal, state }
     }
 
     /// Acquires or renews the Lease if needed, so that it is valid for a bind. Returns the current term.
-    pub(crate) async fn hold(&self) -> Result<u64, FenceError> {
-        let _turn = self.turn.acquire().await.expect("never closed");
+    pub(crate) async fn acquire(&self) -> Result<u64, FenceError> {
+        let _permit = self.renewal.acquire().await.expect("never closed");
         if self.check().is_ok() {
             return Ok(self.term());
         }
@@ -128,7 +128,7 @@ impl Fence {
                 self.state.step(|state| state.held_until = None);
                 return Err(error);
             }
-            // The list may have used up the validity.
+            // The Lease may have expired during the list.
             self.renew().await?;
             self.state.step(|state| state.term += 1);
             let (lease, identity) = (&self.name, &self.identity);
@@ -142,8 +142,8 @@ impl Fence {
     }
 
     /// Renews the Lease if needed. Fails if the term has ended: between two terms another replica may have bound pods.
-    pub(crate) async fn keep(&self, term: u64) -> Result<(), FenceError> {
-        let _turn = self.turn.acquire().await.expect("never closed");
+    pub(crate) async fn renew_in_term(&self, term: u64) -> Result<(), FenceError> {
+        let _permit = self.renewal.acquire().await.expect("never closed");
         if self.term() != term || !self.is_ours() {
             return Err(self.lost());
         }
@@ -158,7 +158,7 @@ impl Fence {
         held_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Fails unless the Lease is valid for as long as a write takes.
+    /// Fails unless the Lease is valid for at least `MIN_VALIDITY`.
     pub(crate) fn check(&self) -> Result<(), FenceError> {
         let held_until = self.state.step(|state| state.held_until);
         match held_until {
@@ -174,7 +174,7 @@ impl Fence {
         let written = match found {
             None => self.create().await?,
             Some(lease) => {
-                let since = self.state.step(|state| state.see(&lease, now));
+                let since = self.state.step(|state| state.record(&lease, now));
                 let holder = holder(&lease).to_owned();
                 let is_free = holder.is_empty() || now >= since + duration(&lease);
                 if holder != self.identity && !is_free {
@@ -183,10 +183,10 @@ impl Fence {
                 self.replace(lease).await?
             }
         };
-        // Counted from before the write, because the API server may have stored the Lease then.
+        // Counted from before the write: the API server may have stored the Lease right after that.
         let held_until = Some(now + DURATION);
         self.state.step(|state| {
-            (state.held_until, state.seen) = (held_until, Some((written, now)));
+            (state.held_until, state.last_read) = (held_until, Some((written, now)));
         });
         Ok(())
     }
@@ -195,10 +195,10 @@ impl Fence {
         FenceError::Lost(self.name.clone())
     }
 
-    /// Releases the Lease, so that another replica need not wait for its expiry.
-    pub(crate) async fn give_up(&self) {
-        let State { held_until, seen, .. } = self.state.step(std::mem::take);
-        let (Some(_), Some((mut lease, _))) = (held_until, seen) else { return };
+    /// Releases the Lease, so that another replica can take it over before it expires.
+    pub(crate) async fn release(&self) {
+        let State { held_until, last_read, .. } = self.state.step(std::mem::take);
+        let (Some(_), Some((mut lease, _))) = (held_until, last_read) else { return };
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = None;
         }
@@ -215,21 +215,21 @@ impl Fence {
         self.call(self.leases.create(&PostParams::default(), &lease)).await
     }
 
-    /// Replaces the version that was read: of two concurrent replicas one succeeds.
+    /// Replaces the Lease at the version that was read: of two concurrent replicas one succeeds.
     async fn replace(&self, lease: Lease) -> Result<Lease, FenceError> {
         let spec = self.spec(lease.spec.unwrap_or_default());
         let lease = Lease { metadata: lease.metadata, spec: Some(spec) };
         self.call(self.leases.replace(&self.name, &PostParams::default(), &lease)).await
     }
 
-    fn spec(&self, before: LeaseSpec) -> LeaseSpec {
+    fn spec(&self, previous: LeaseSpec) -> LeaseSpec {
         let now = MicroTime(self.now());
-        let is_new = before.holder_identity.as_deref() != Some(&self.identity);
-        let transitions = before.lease_transitions.unwrap_or(0) + i32::from(is_new);
+        let is_new = previous.holder_identity.as_deref() != Some(&self.identity);
+        let transitions = previous.lease_transitions.unwrap_or(0) + i32::from(is_new);
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
-            acquire_time: if is_new { Some(now.clone()) } else { before.acquire_time },
+            acquire_time: if is_new { Some(now.clone()) } else { previous.acquire_time },
             renew_time: Some(now),
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()

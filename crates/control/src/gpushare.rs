@@ -9,11 +9,11 @@ use serde::Serialize;
 use windlass_sched::gpu::GpuState;
 
 use crate::{
-    facts::{GpuFacts, GpuWish},
+    facts::{GpuFacts, GpuRequest},
     index::{Index, Inspected},
 };
 
-/// Prefix of its annotation keys.
+/// Prefix of gpushare's annotation keys.
 pub(crate) const PREFIX: &str = "ALIYUN_COM_GPU_MEM_";
 
 /// MiB per unit of gpushare.
@@ -23,10 +23,10 @@ const MIB_PER_UNIT: u32 = 1024;
 pub(crate) fn annotations(
     index: usize,
     gpu: &GpuFacts,
-    wish: GpuWish,
+    request: GpuRequest,
     now: Timestamp,
 ) -> BTreeMap<String, String> {
-    let memory_mib = wish.share_of(gpu.memory_mib).map_or(0, |(_, mib)| mib);
+    let memory_mib = request.share_of(gpu.memory_mib).map_or(0, |(_, mib)| mib);
     let pair = |key: &str, value: String| (format!("{PREFIX}{key}"), value);
     [
         pair("IDX", index.to_string()),
@@ -114,8 +114,10 @@ impl InspectedGpu {
             name: holder.pod.name.clone(),
             namespace: holder.pod.namespace.clone(),
             used: {
-                let wish = holder.pod.wish.gpus.as_ref().copied().unwrap_or(GpuWish::None);
-                wish.share_of(gpu.memory_mib).map_or(gpu.memory_mib, |(_, mib)| mib) / MIB_PER_UNIT
+                let request =
+                    holder.pod.resources.gpus.as_ref().copied().unwrap_or(GpuRequest::None);
+                request.share_of(gpu.memory_mib).map_or(gpu.memory_mib, |(_, mib)| mib)
+                    / MIB_PER_UNIT
             },
         };
         Self {

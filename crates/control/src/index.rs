@@ -1,4 +1,4 @@
-//! The view of the cluster, kept from the API server's objects.
+//! The scheduler's view of the cluster, built from the API server's objects.
 //!
 //! ```text
 //!  Node, Pod ──> facts ──┐  changed nodes
@@ -10,13 +10,13 @@
 //! # Guarantees
 //!
 //! The view is a function of the facts: a changed node is rebuilt from its object and its pods, in an order that does
-//! not depend on the order of events. A placed pod counts on its node until its placement fails, or it has ended, is
-//! deleted, or is bound to another node; no timer frees a device.
+//! not depend on the order of events. A placed pod occupies its devices until its placement fails, or until the pod
+//! ends, is deleted, or is bound to another node. No timer frees a device.
 
 mod changes;
 mod claim_ranks;
 mod claims;
-mod departures;
+mod deleted_nodes;
 mod entry;
 mod gangs;
 mod inspection;
@@ -42,16 +42,18 @@ use windlass_sched::{
 use self::{
     claim_ranks::{ClaimRanks, Cluster, ShapeKey},
     claims::ClaimIndex,
-    departures::Departures,
+    deleted_nodes::DeletedNodes,
     entry::Entry,
     gangs::Gangs,
 };
 pub use self::{
-    gangs::{GangWait, Turn},
+    gangs::{Arrival, GangWait},
     inspection::{Changes, GpuHolder, Holder, Inspected},
     occupancy::{ClaimPart, Conflict},
 };
-use crate::facts::{GangError, GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
+use crate::facts::{
+    GangError, GpuFacts, GpuRequest, GpuRequestError, NodeFacts, PodFacts, SharedBy,
+};
 
 /// Facts of a cluster's objects, and the scheduler's view made from them.
 #[derive(Debug)]
@@ -64,16 +66,19 @@ pub struct Index {
     claims: ClaimIndex,
     claim_ranks: ClaimRanks,
     gangs: Gangs,
-    departures: Departures,
+    deleted_nodes: DeletedNodes,
+    /// Nodes to rebuild.
     changed: BTreeSet<NodeIx>,
-    /// By node: value of `builds` when it was last rebuilt, for whatever change of its object, pods, slices or claims.
+    /// By node: value of `builds` at the node's last rebuild. A change of the node's object, pods, slices or claims
+    /// rebuilds the node.
     versions: Vec<u64>,
     /// Number of node rebuilds so far.
     builds: u64,
     /// Number of placement decisions so far.
     decisions: u64,
-    /// By running list call: pods that changed since it began.
+    /// By number of a running list call: UIDs of the pods that changed since the call began.
     touched: BTreeMap<u64, HashSet<String>>,
+    /// Number of list calls so far.
     lists: u64,
     is_synced: bool,
 }
@@ -91,9 +96,9 @@ struct Assumed {
     part: Part,
     /// True for a reservation: the pod's gang still waits for members, and nothing has been written.
     is_reserved: bool,
-    /// Number of the last bind that decided it, to tell it from later binds; zero before the first bind.
+    /// Number of the decision by the last bind; zero before the first bind. A later bind has another number.
     number: u64,
-    /// Writes that may still take effect. While there are any, the pod keeps its place.
+    /// Number of writes that may still take effect. The pod keeps its devices until this number is zero.
     writes: u32,
 }
 
@@ -108,16 +113,16 @@ pub struct Placed {
     pub first: Option<(usize, GpuFacts)>,
 }
 
-/// First reason against a placement of a pod.
+/// First reason why a pod is not placed on a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The watch has brought no node of this name.
+    /// The index has no Node object of this name.
     #[error("node {0} is unknown to Windlass: its object has not been seen yet")]
     UnknownNode(String),
     /// The pod's GPU request is invalid.
     #[error(transparent)]
-    Wish(#[from] GpuWishError),
-    /// The node does not fit.
+    InvalidRequest(#[from] GpuRequestError),
+    /// The pod does not fit the node.
     #[error(transparent)]
     Misfit(#[from] Misfit),
     /// The pod's annotations accept too few of the node's GPUs.
@@ -135,7 +140,7 @@ pub enum Refusal {
         "node {0} gives whole GPUs as nvidia.com/gpu: its agent needs `shares.gpus` to serve HAMi's amounts"
     )]
     NoVirtualGpus(String),
-    /// A GPU of the node has no id, so no agent can give a share of it.
+    /// A GPU of the node has no id, so no agent of Windlass serves shares of it.
     #[error("node {0} runs no agent of Windlass, which has to give the share to the pod")]
     NoAgent(String),
     /// A bind is in flight, or its outcome is unknown.
@@ -144,22 +149,22 @@ pub enum Refusal {
     /// The pod's gang labels or annotations are invalid.
     #[error(transparent)]
     Gang(#[from] GangError),
-    /// Members of the pod's gang do not exist yet.
-    #[error("gang {gang} has {there} of the {size} pods that start together")]
+    /// Some members of the pod's gang do not exist yet.
+    #[error("gang {gang} has {existing} of the {size} pods that start together")]
     GangIncomplete {
         /// Name of the gang.
         gang: String,
         /// Number of existing members.
-        there: usize,
+        existing: usize,
         /// Number of members that start together.
         size: usize,
     },
-    /// The members of the pod's gang do not fit side by side.
-    #[error("gang {gang}: its {pods} pods without a place do not fit side by side{}", on_one(.within.as_ref()))]
+    /// The members of the pod's gang do not fit at the same time.
+    #[error("gang {gang}: its {pods} pods without a place do not fit side by side{}", on_domain(.within.as_ref()))]
     GangDoesNotFit {
         /// Name of the gang.
         gang: String,
-        /// Number of members that have no place.
+        /// Number of members without a placement.
         pods: usize,
         /// Key of the node label whose value all nodes of the gang must share.
         within: Option<String>,
@@ -178,7 +183,7 @@ pub enum Refusal {
     Bound {
         /// `namespace/name`.
         pod: String,
-        /// Its node.
+        /// The pod's node.
         node: String,
     },
 }
@@ -196,7 +201,7 @@ impl Default for Index {
             claims: ClaimIndex::default(),
             claim_ranks: ClaimRanks::default(),
             gangs: Gangs::default(),
-            departures: Departures::default(),
+            deleted_nodes: DeletedNodes::default(),
             versions: Vec::new(),
             builds: 0,
             decisions: 0,
@@ -216,7 +221,7 @@ impl Index {
 
     /// Number of nodes whose object exists, and of pods that have not ended.
     pub fn counts(&self) -> (usize, usize) {
-        (self.entries.iter().filter(|entry| entry.is_there).count(), self.pods.len())
+        (self.entries.iter().filter(|entry| entry.has_object).count(), self.pods.len())
     }
 
     /// Number of `ResourceClaims`.
@@ -229,22 +234,22 @@ impl Index {
         self.pods.get(uid).map(|entry| &entry.facts)
     }
 
-    /// Each named node with `Ok` if it can serve the pod, or with the first reason against it.
+    /// The named nodes, each with `Ok` if it can serve the pod, else with the first reason why it cannot.
     pub fn filter<'a>(
         &mut self,
         pod: &PodFacts,
         names: &'a [String],
     ) -> Vec<(&'a str, Result<(), Refusal>)> {
-        self.settle();
+        self.rebuild_changed();
         if let Some(node) = self.assumed_node(&pod.uid).map(str::to_owned) {
             let check = |name: &String| {
                 if *name == node { Ok(()) } else { Err(Refusal::InDoubt(node.clone())) }
             };
             return names.iter().map(|name| (name.as_str(), check(name))).collect();
         }
-        let place = self.gang_node(pod, names);
-        let request = pod.wish.request(self.view.catalog());
-        let check = |name: &String| match &place {
+        let gang_node = self.gang_node(pod, names);
+        let request = pod.resources.request(self.view.catalog());
+        let check = |name: &String| match &gang_node {
             Ok(None) => self.check(pod, &request, name),
             Ok(Some(node)) if node == name => Ok(()),
             Ok(Some(node)) => {
@@ -260,10 +265,10 @@ impl Index {
         names.iter().map(|name| (name.as_str(), check(name))).collect()
     }
 
-    /// Up to `most` of the named nodes that can serve the pod, best first. Names decide between equal ranks.
-    pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], most: usize) -> Vec<&'a str> {
+    /// Up to `limit` of the named nodes that can serve the pod, best first. Equal ranks are ordered by name.
+    pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], limit: usize) -> Vec<&'a str> {
         loop {
-            if let Some(ranked) = self.rank_step(pod, names, most) {
+            if let Some(ranked) = self.rank_step(pod, names, limit) {
                 return ranked;
             }
         }
@@ -274,16 +279,18 @@ impl Index {
         &mut self,
         pod: &PodFacts,
         names: &'a [String],
-        most: usize,
+        limit: usize,
     ) -> Option<Vec<&'a str>> {
-        self.settle();
+        self.rebuild_changed();
         if let Some(node) = self.assumed_node(&pod.uid) {
             return Some(names.iter().filter(|it| *it == node).map(String::as_str).collect());
         }
-        let Ok(request) = pod.wish.request(self.view.catalog()) else { return Some(Vec::new()) };
+        let Ok(request) = pod.resources.request(self.view.catalog()) else {
+            return Some(Vec::new());
+        };
         let mut ranks: Vec<Option<Rank>> = vec![None; self.entries.len()];
         let nodes: Vec<_> = names.iter().map(|name| self.nodes.get(name).copied()).collect();
-        if !pod.wish.accepted.accepts_all_ids() {
+        if !pod.resources.accepted.accepts_all_ids() {
             self.rank_by_ids(pod, &request, nodes.iter().flatten().copied(), &mut ranks);
         } else if pod.claims.is_empty() {
             for (node, rank) in self.scheduler.ranks(&self.view, &request) {
@@ -297,26 +304,27 @@ impl Index {
             .zip(nodes)
             .filter_map(|(name, node)| Some((Reverse(ranks[node?.0 as usize]?), name.as_str())));
         let mut ranked: Vec<_> = ranked.collect();
-        if ranked.len() > most {
-            ranked.select_nth_unstable(most);
-            ranked.truncate(most);
+        if ranked.len() > limit {
+            ranked.select_nth_unstable(limit);
+            ranked.truncate(limit);
         }
         ranked.sort_unstable();
         Some(ranked.into_iter().map(|(_, name)| name).collect())
     }
 
-    /// Chooses devices for the pod on the node and counts it there from now on. The caller then writes the Binding.
-    /// While the outcome of a bind is unknown, a repeated call for the same node returns the same devices.
+    /// Chooses devices of the node for the pod and assumes the placement: from now on the devices count as allocated.
+    /// The caller then writes the Binding. While the outcome of a bind is unknown, a repeated call for the same node
+    /// returns the same devices.
     ///
     /// # Errors
     ///
     /// The node can no longer serve the pod, or the pod is bound. The index is unchanged.
     pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<Placed, Refusal> {
-        self.settle();
-        if let Some(placed) = self.known_placement(pod, name)? {
+        self.rebuild_changed();
+        if let Some(placed) = self.assumed_placement(pod, name)? {
             return Ok(placed);
         }
-        let request = pod.wish.request(self.view.catalog());
+        let request = pod.resources.request(self.view.catalog());
         self.check(pod, &request, name)?;
         let (request, node) = (request?, self.nodes[name]);
         let accepted = self.accepted(pod, node);
@@ -326,15 +334,15 @@ impl Index {
         Ok(self.assume(pod, Placement { node, part }))
     }
 
-    /// The placement on this node of a pod whose bind has an unknown outcome.
-    fn known_placement(&self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
-        let known = self.pods.get(&pod.uid);
-        let bound = pod.node.clone().or_else(|| known.and_then(|known| known.facts.node.clone()));
+    /// The pod's assumed placement on this node, if any. Fails if the pod is bound, or assumed on another node.
+    fn assumed_placement(&self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
+        let entry = self.pods.get(&pod.uid);
+        let bound = pod.node.clone().or_else(|| entry.and_then(|entry| entry.facts.node.clone()));
         if let Some(node) = bound {
             return Err(Refusal::Bound { pod: pod.title(), node });
         }
         let Some(Assumed { node, part, number, .. }) =
-            known.and_then(|known| known.assumed.as_ref())
+            entry.and_then(|entry| entry.assumed.as_ref())
         else {
             return Ok(None);
         };
@@ -350,7 +358,7 @@ impl Index {
         Ok(Some(self.placed(node, pod, *part, *number)))
     }
 
-    /// Counts the pod at this place from now on.
+    /// Assumes the placement: from now on its devices count as taken.
     fn assume(&mut self, pod: &PodFacts, Placement { node, part }: Placement) -> Placed {
         let number = self.next_number();
         let placed = self.placed(node, pod, part, number);
@@ -363,10 +371,10 @@ impl Index {
         placed
     }
 
-    /// True if the pod fits the node without the pods of these UIDs.
+    /// True if the pod would fit the node without the pods of these UIDs.
     pub fn fits_without(&mut self, pod: &PodFacts, name: &str, victims: &[String]) -> bool {
-        self.settle();
-        let Ok(request) = pod.wish.request(self.view.catalog()) else { return false };
+        self.rebuild_changed();
+        let Ok(request) = pod.resources.request(self.view.catalog()) else { return false };
         let Some(node) = self.nodes.get(name) else { return false };
         if self.serves(pod, *node).is_err() {
             return false;
@@ -375,60 +383,61 @@ impl Index {
         let entry = &self.entries[node.0 as usize];
         let pods = entry.pods.iter().filter(others).filter_map(|uid| self.pods.get(uid));
         let pods = pods.map(PodEntry::as_holder).collect();
-        let Ok(empty) = entry.facts.empty(self.view.catalog_mut()) else { return false };
+        let Ok(empty) = entry.facts.empty_node(self.view.catalog_mut()) else { return false };
         let claims = entry.claim_parts(&self.claims);
         let (state, _) = occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
         let state = accepted(pod, &entry.facts, &state).unwrap_or(state);
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
-    /// Check of the pod's claims by node name: `Ok` if the scheduler could allocate them there, or the reason against
-    /// it.
-    pub fn allocates(&self, pod: &PodFacts) -> impl Fn(&str) -> Result<(), String> + '_ {
+    /// Returns a check of a node by its name: `Ok` if kube-scheduler could allocate the pod's claims there, else the
+    /// reason why it could not.
+    pub fn claim_check(&self, pod: &PodFacts) -> impl Fn(&str) -> Result<(), String> + '_ {
         let has_claims = !pod.claims.is_empty();
-        let wanted = self.claims.wanted(&pod.namespace, &pod.claims);
+        let prepared = self.claims.prepare(&pod.namespace, &pod.claims);
         move |name| {
             if !has_claims {
                 return Ok(());
             }
-            let wanted = wanted.as_ref();
-            let wanted = wanted.ok_or("its claims do not exist yet, or have devices already")?;
-            self.claims.check(wanted, name).map_err(|error| error.to_string())
+            let claims = prepared.as_ref();
+            let claims = claims.ok_or("its claims do not exist yet, or have devices already")?;
+            self.claims.check(claims, name).map_err(|error| error.to_string())
         }
     }
 
     /// Terms of the node's rank for the pod, in one line. `None` if the node does not fit, or if the pod selects GPUs
     /// by id.
     pub fn explain(&mut self, pod: &PodFacts, name: &str) -> Option<String> {
-        self.settle();
-        let request = pod.wish.request(self.view.catalog()).ok()?;
+        self.rebuild_changed();
+        let request = pod.resources.request(self.view.catalog()).ok()?;
         let node = *self.nodes.get(name)?;
-        if !pod.wish.accepted.accepts_all_ids() {
+        if !pod.resources.accepted.accepts_all_ids() {
             return None;
         }
         if pod.claims.is_empty() {
             let explanation = self.scheduler.explain(&self.view, node, &request).ok()?;
             return Some(explanation.to_string());
         }
-        let wanted = self.claims.wanted(&pod.namespace, &pod.claims)?;
-        let explanation = self.cluster().1.explain(node, &request, &wanted)?;
+        let claims = self.claims.prepare(&pod.namespace, &pod.claims)?;
+        let explanation = self.cluster().1.explain(node, &request, &claims)?;
         Some(explanation.to_string())
     }
 
-    /// UIDs of lower-priority pods to evict beside the given victims so that the pod fits the node: those of the least
-    /// [`Cost`](victims::Cost), by priority first. `None` if the pod does not fit even without all of them.
+    /// UIDs of lower-priority pods to evict in addition to the given victims so that the pod fits the node. They have
+    /// the least [`Cost`](victims::Cost), which compares priorities first. `None` if the pod does not fit even without
+    /// all lower-priority pods.
     pub fn more_victims(
         &mut self,
         pod: &PodFacts,
         name: &str,
         given: &[String],
     ) -> Option<Vec<String>> {
-        self.settle();
-        // Evictions for one member would be in vain if the other members find no place.
+        self.rebuild_changed();
+        // Evictions for one member are useless if the other members do not fit.
         if pod.gang.is_some() {
             return None;
         }
-        let request = pod.wish.request(self.view.catalog()).ok()?;
+        let request = pod.resources.request(self.view.catalog()).ok()?;
         let node = *self.nodes.get(name)?;
         self.serves(pod, node).ok()?;
         let entry = &self.entries[node.0 as usize];
@@ -441,16 +450,16 @@ impl Index {
             if is_reserved && !given.contains(uid) {
                 continue;
             }
-            let held = holder.facts.wish.request_on(&entry.facts, self.view.catalog());
-            let Ok(held) = held else { continue };
-            if held.gpu_count() != part.gpus.len() {
+            let used = holder.facts.resources.request_on(&entry.facts, self.view.catalog());
+            let Ok(used) = used else { continue };
+            if used.gpu_count() != part.gpus.len() {
                 continue;
             }
             if given.contains(uid) {
-                state.release(&held, part);
+                state.release(&used, part);
             } else {
                 let priority = holder.facts.priority;
-                others.push(victims::Pod { request: held, part, priority, violates_budget: false });
+                others.push(victims::Pod { request: used, part, priority, violates_budget: false });
                 uids.push(uid.clone());
             }
         }
@@ -466,30 +475,30 @@ impl Index {
 
     /// Pods that hold GPUs of a node: UID, `namespace/name`, and the number of GPUs, shared ones included.
     pub fn holders(&mut self, name: &str) -> Vec<(String, String, u32)> {
-        self.settle();
+        self.rebuild_changed();
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
         let parts = self.entries[node.0 as usize].occupancy.parts();
-        let held = parts.filter(|(_, part)| !part.gpus.is_empty());
+        let with_gpus = parts.filter(|(_, part)| !part.gpus.is_empty());
         let holder = |(uid, part): (&String, Part)| {
             Some((uid.clone(), self.pods.get(uid)?.facts.title(), part.gpus.len()))
         };
-        held.filter_map(holder).collect()
+        with_gpus.filter_map(holder).collect()
     }
 
-    /// True if the pod's placement still has this number, and may be written.
+    /// True if the pod's assumed placement still has this number, so that it may be written.
     pub fn is_current(&self, uid: &str, number: u64) -> bool {
         let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
         assumed.is_some_and(|assumed| assumed.number == number)
     }
 
-    /// Counts a write of the placement as begun.
+    /// Records that a write of the placement has begun.
     pub fn begin_write(&mut self, uid: &str, number: u64) {
         if let Some(assumed) = self.assumed_mut(uid, number) {
             assumed.writes += 1;
         }
     }
 
-    /// Counts a write of the placement as ended without effect, and takes the placement back if it was the last one.
+    /// Records that a write of the placement ended without effect. After the last such write the placement is removed.
     pub fn end_write(&mut self, uid: &str, number: u64) {
         if let Some(assumed) = self.assumed_mut(uid, number) {
             assumed.writes = assumed.writes.saturating_sub(1);
@@ -497,7 +506,7 @@ impl Index {
         self.forget(uid, number);
     }
 
-    /// Takes back the placement of this number, unless a write of it may still take effect.
+    /// Removes the assumed placement of this number, unless a write of it may still take effect.
     pub fn forget(&mut self, uid: &str, number: u64) {
         if self.assumed_mut(uid, number).is_some_and(|assumed| assumed.writes == 0) {
             self.forget_any(uid);
@@ -509,6 +518,7 @@ impl Index {
         (assumed.number == number).then_some(assumed)
     }
 
+    /// Removes the pod's assumed placement, if any.
     fn forget_any(&mut self, uid: &str) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
         if let Some(assumed) = entry.assumed.take() {
@@ -519,13 +529,13 @@ impl Index {
 
     /// Expected number of idle GPUs that a typical pod cannot use.
     pub fn fragmentation(&mut self) -> f64 {
-        self.settle();
+        self.rebuild_changed();
         self.scheduler.fragmentation(&self.view)
     }
 
     /// Number of pods and claims that hold more than their node has free, or GPUs that it lacks.
     pub fn conflicts(&mut self) -> usize {
-        self.settle();
+        self.rebuild_changed();
         self.entries.iter().map(|entry| entry.occupancy.conflicts().len()).sum()
     }
 
@@ -533,7 +543,7 @@ impl Index {
     fn present(&self) -> Vec<(&String, NodeIx)> {
         let nodes = self.nodes.iter().map(|(name, node)| (name, *node));
         let mut nodes: Vec<_> =
-            nodes.filter(|(_, node)| self.entries[node.0 as usize].is_there).collect();
+            nodes.filter(|(_, node)| self.entries[node.0 as usize].has_object).collect();
         nodes.sort_unstable();
         nodes
     }
@@ -549,11 +559,11 @@ impl Index {
 
     fn placed(&self, node: NodeIx, pod: &PodFacts, part: Part, number: u64) -> Placed {
         let gpus = &self.entries[node.0 as usize].facts.gpus;
-        let wish = pod.wish.gpus.as_ref().ok();
+        let request = pod.resources.gpus.as_ref().ok();
         let device = |position: usize| {
             let GpuFacts { id, memory_mib, .. } = &gpus[position];
             let id = id.clone()?;
-            Some(match wish.and_then(|wish| wish.share_of(*memory_mib)) {
+            Some(match request.and_then(|request| request.share_of(*memory_mib)) {
                 Some((milli, mib)) => DecidedDevice::share(id, mib, milli),
                 None => DecidedDevice::whole(id),
             })
@@ -563,7 +573,7 @@ impl Index {
         Placed { placement, number, first }
     }
 
-    /// The node of a bind that is in flight, or whose outcome is unknown.
+    /// The node of the pod's bind, if that bind is in flight or its outcome is unknown.
     fn assumed_node(&self, uid: &str) -> Option<&str> {
         let assumed = self.pods.get(uid)?.assumed.as_ref()?;
         (!assumed.is_reserved).then_some(assumed.node.as_str())
@@ -572,19 +582,20 @@ impl Index {
     fn check(
         &self,
         pod: &PodFacts,
-        request: &Result<Request, GpuWishError>,
+        request: &Result<Request, GpuRequestError>,
         name: &str,
     ) -> Result<(), Refusal> {
         let request = request.as_ref().map_err(Clone::clone)?;
-        let node = self.nodes.get(name).filter(|node| self.entries[node.0 as usize].is_there);
+        let node = self.nodes.get(name).filter(|node| self.entries[node.0 as usize].has_object);
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        // Checked first, because preemption cannot remedy it.
+        // Checked first: preemption cannot make a node serve these resource names.
         self.serves(pod, *node)?;
         fit(self.view.catalog(), self.view.node(*node), request)?;
         if let Some(state) = self.accepted(pod, *node) {
             fit(self.view.catalog(), &state, request).map_err(|misfit| {
                 let gpus = self.entries[node.0 as usize].facts.gpus.iter();
-                let is_accepted = |gpu: &&GpuFacts| pod.wish.accepted.accepts_id(gpu.id.as_ref());
+                let is_accepted =
+                    |gpu: &&GpuFacts| pod.resources.accepted.accepts_id(gpu.id.as_ref());
                 Refusal::NotAccepted { accepted: gpus.filter(is_accepted).count(), misfit }
             })?;
         }
@@ -593,7 +604,7 @@ impl Index {
 
     /// Fails if the pod requests shares and the node's agent does not serve the pod's resource names.
     fn serves(&self, pod: &PodFacts, node: NodeIx) -> Result<(), Refusal> {
-        let Ok(GpuWish::Share { by, .. }) = &pod.wish.gpus else { return Ok(()) };
+        let Ok(GpuRequest::Share { by, .. }) = &pod.resources.gpus else { return Ok(()) };
         let facts = &self.entries[node.0 as usize].facts;
         let has_ids = facts.gpus.iter().all(|gpu| gpu.id.is_some());
         match by {
@@ -628,7 +639,7 @@ impl Index {
         }
     }
 
-    /// Ranks nodes for a pod with claims, for one step. True once all are ranked.
+    /// Does one step of ranking nodes for a pod with claims. Returns true once all nodes are ranked.
     fn rank_by_claims(
         &mut self,
         pod: &PodFacts,
@@ -639,37 +650,37 @@ impl Index {
         let Some(specs) = self.claims.specs(&pod.namespace, &pod.claims) else { return true };
         let key =
             ShapeKey { specs, request: Request { memory_mib: 0, gpus: Gpus::None, ..request } };
-        let (kept, mut cluster) = self.cluster();
+        let (cache, mut cluster) = self.cluster();
         let claims = cluster.claims;
-        let prepare = || claims.wanted(&pod.namespace, &pod.claims);
-        kept.step(key, prepare, &mut cluster, nodes, ranks)
+        let prepare = || claims.prepare(&pod.namespace, &pod.claims);
+        cache.step(key, prepare, &mut cluster, nodes, ranks)
     }
 
-    /// The cache of ranks by claims, and the inputs from which it is computed.
+    /// The cache of ranks for pods with claims, and the parts of the index from which these ranks are computed.
     fn cluster(&mut self) -> (&mut ClaimRanks, Cluster<'_>) {
         let Self { claims, entries, versions, view, scheduler, claim_ranks, .. } = self;
         (claim_ranks, Cluster { claims, entries, versions, view, scheduler })
     }
 
     /// Rebuilds every changed node in the view.
-    fn settle(&mut self) {
+    fn rebuild_changed(&mut self) {
         while let Some(node) = self.changed.pop_first() {
             let (view, entry) = (&mut self.view, &mut self.entries[node.0 as usize]);
             self.builds += 1;
             self.versions[node.0 as usize] = self.builds;
-            entry.describe(&self.claims.gpus(&entry.object.name));
+            entry.set_gpus(&self.claims.gpus(&entry.object.name));
             let claims = entry.claim_parts(&self.claims);
-            let empty = entry.facts.empty(view.catalog_mut()).unwrap_or_else(|error| {
+            let empty = entry.facts.empty_node(view.catalog_mut()).unwrap_or_else(|error| {
                 tracing::error!(node = entry.facts.name, %error, "node left out");
-                entry.describe_nothing();
+                entry.clear_gpus();
                 Node::default()
             });
             let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
             let pods: Vec<_> = pods.map(PodEntry::as_holder).collect();
             let (state, occupancy) =
                 occupancy::occupy(view.catalog(), &entry.facts, empty, &claims, pods);
-            let known = entry.occupancy.conflicts();
-            for conflict in occupancy.conflicts().iter().filter(|it| !known.contains(it)) {
+            let logged = entry.occupancy.conflicts();
+            for conflict in occupancy.conflicts().iter().filter(|it| !logged.contains(it)) {
                 let node = &entry.facts.name;
                 tracing::warn!(node, %conflict, "a pod holds devices that its node does not have free");
             }
@@ -677,7 +688,7 @@ impl Index {
             if *view.node(node) != state {
                 view.replace(node, state);
             }
-            self.forget_if_gone(node);
+            self.free_if_deleted(node);
         }
     }
 
@@ -694,14 +705,14 @@ impl Index {
         }
     }
 
-    /// The node's position. A new name gets a free position, or a further one if none is free.
+    /// The node's position. A new name gets a free position, or a new one if none is free.
     fn node_of(&mut self, name: &str) -> NodeIx {
         if let Some(node) = self.nodes.get(name) {
             return *node;
         }
         let object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
         let entry = Entry { facts: object.clone(), object, ..Entry::default() };
-        let node = self.departures.take_position().unwrap_or_else(|| {
+        let node = self.deleted_nodes.take_position().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             self.versions.push(0);
             self.view.add(Node::default())
@@ -719,19 +730,20 @@ impl Index {
 // === impl PodEntry ===
 
 impl PodEntry {
-    /// The pod, and its decided part of the node that the API server has not confirmed yet.
+    /// The pod, and its assumed part of the node, if any.
     fn as_holder(&self) -> (&PodFacts, Option<Part>) {
         (&self.facts, self.assumed.as_ref().map(|assumed| assumed.part))
     }
 }
 
-fn on_one(label: Option<&String>) -> String {
+/// Suffix of the message: the label whose value all nodes of the gang must share.
+fn on_domain(label: Option<&String>) -> String {
     label.map(|label| format!(" on nodes with one {label}")).unwrap_or_default()
 }
 
 /// A node's state with only the GPUs whose ids the pod accepts usable; `None` if it accepts all ids.
 fn accepted(pod: &PodFacts, facts: &NodeFacts, state: &Node) -> Option<Node> {
-    let accepted = &pod.wish.accepted;
+    let accepted = &pod.resources.accepted;
     if accepted.accepts_all_ids() {
         return None;
     }
@@ -743,7 +755,7 @@ fn accepted(pod: &PodFacts, facts: &NodeFacts, state: &Node) -> Option<Node> {
 }
 
 /// The node on which the pod is bound or assumed.
-fn known_node(pod: Option<&PodEntry>) -> Option<String> {
+fn current_node(pod: Option<&PodEntry>) -> Option<String> {
     let pod = pod?;
     pod.facts.node.clone().or_else(|| pod.assumed.as_ref().map(|assumed| assumed.node.clone()))
 }

@@ -6,8 +6,8 @@
 //!  kube-scheduler ──HTTP──> extender ──┘ └──> binder ──Binding, under a Lease──> API server
 //! ```
 //!
-//! All state is rebuilt from the API server's objects, and nothing is stored on disk. The extender writes only Bindings
-//! of pods and the Lease. Objects of an [`application`] are written by commands, with the user's credentials.
+//! All state is rebuilt from the API server's objects; nothing is stored on disk. The extender writes only Bindings of
+//! pods and the Lease. Commands write the objects of an [`application`], with the user's credentials.
 
 pub mod agents;
 pub mod application;

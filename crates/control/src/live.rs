@@ -20,7 +20,7 @@ pub struct Live {
 // === impl Live ===
 
 impl Live {
-    /// Connects with a kubeconfig; `None` searches as kubectl does.
+    /// Connects with this kubeconfig; `None` searches for credentials as kubectl does.
     ///
     /// # Errors
     ///
@@ -34,8 +34,8 @@ impl Live {
         watches::follow(self.client.clone(), self.index.clone()).await;
     }
 
-    /// Applies `look` to the index; `None` until all objects have been read.
-    pub fn look<T>(&self, look: impl FnOnce(&mut Index) -> T) -> Option<T> {
-        self.index.step(|index| index.is_synced().then(|| look(index)))
+    /// Returns `read(index)`; `None` until all objects have been read.
+    pub fn look<T>(&self, read: impl FnOnce(&mut Index) -> T) -> Option<T> {
+        self.index.step(|index| index.is_synced().then(|| read(index)))
     }
 }

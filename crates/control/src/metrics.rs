@@ -32,39 +32,39 @@ pub(crate) enum Verb {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct AnswerLabels {
     verb: &'static str,
     is_ok: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfVerb {
+struct VerbLabels {
     verb: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Chosen {
+struct RankLabels {
     was_best: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByReason {
+struct ReasonLabels {
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfGang {
+struct GangLabels {
     is_whole: &'static str,
 }
 
 /// Counters of the extender.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    answers: Family<Answered, Counter>,
-    seconds: Family<OfVerb, Histogram, fn() -> Histogram>,
-    refusals: Family<ByReason, Counter>,
-    bound: Family<Chosen, Counter>,
-    gangs: Family<OfGang, Counter>,
+    answers: Family<AnswerLabels, Counter>,
+    seconds: Family<VerbLabels, Histogram, fn() -> Histogram>,
+    refusals: Family<ReasonLabels, Counter>,
+    bound: Family<RankLabels, Counter>,
+    gangs: Family<GangLabels, Counter>,
 }
 
 /// Gauges that each scrape computes from the view.
@@ -72,7 +72,7 @@ pub(crate) struct Metrics {
 struct ViewGauges(Arc<Shared<Index>>);
 
 /// Values of the gauges.
-struct Seen {
+struct GaugeValues {
     is_synced: bool,
     nodes: usize,
     pods: usize,
@@ -139,40 +139,40 @@ impl Metrics {
         );
         registry.register_collector(Box::new(ViewGauges(index)));
         for reason in REASONS {
-            drop(metrics.refusals.get_or_create(&ByReason { reason }));
+            drop(metrics.refusals.get_or_create(&ReasonLabels { reason }));
         }
-        for is_whole in [word(true), word(false)] {
-            drop(metrics.gangs.get_or_create(&OfGang { is_whole }));
+        for is_whole in [bool_label(true), bool_label(false)] {
+            drop(metrics.gangs.get_or_create(&GangLabels { is_whole }));
         }
         Arc::new(metrics)
     }
 
-    /// Counts a pod that was bound to the best node of its ranking, or to another.
-    pub(crate) fn bound(&self, was_best: bool) {
-        self.bound.get_or_create(&Chosen { was_best: word(was_best) }).inc();
+    /// Counts a bound pod. `was_best` is true if it is bound to the best node of its ranking.
+    pub(crate) fn count_bound_pod(&self, was_best: bool) {
+        self.bound.get_or_create(&RankLabels { was_best: bool_label(was_best) }).inc();
     }
 
-    /// Counts a gang whose wait ended: all members arrived, or it was given up.
-    pub(crate) fn gathered(&self, is_whole: bool) {
-        self.gangs.get_or_create(&OfGang { is_whole: word(is_whole) }).inc();
+    /// Counts a gang whose wait ended. `is_whole` is true if all members arrived, false if the gang was given up.
+    pub(crate) fn count_gang(&self, is_whole: bool) {
+        self.gangs.get_or_create(&GangLabels { is_whole: bool_label(is_whole) }).inc();
     }
 
-    /// Counts an answer to a verb, with the time that it took.
-    pub(crate) fn answered(&self, verb: Verb, time: Duration, is_ok: bool) {
-        let (verb, is_ok) = (verb.name(), word(is_ok));
-        self.answers.get_or_create(&Answered { verb, is_ok }).inc();
-        self.seconds.get_or_create(&OfVerb { verb }).observe(time.as_secs_f64());
+    /// Counts a call of a verb, with its duration.
+    pub(crate) fn count_call(&self, verb: Verb, time: Duration, is_ok: bool) {
+        let (verb, is_ok) = (verb.name(), bool_label(is_ok));
+        self.answers.get_or_create(&AnswerLabels { verb, is_ok }).inc();
+        self.seconds.get_or_create(&VerbLabels { verb }).observe(time.as_secs_f64());
     }
 
     /// Counts a node that cannot serve a pod.
-    pub(crate) fn refused(&self, refusal: &Refusal) {
-        self.refusals.get_or_create(&ByReason { reason: reason(refusal) }).inc();
+    pub(crate) fn count_refusal(&self, refusal: &Refusal) {
+        self.refusals.get_or_create(&ReasonLabels { reason: reason(refusal) }).inc();
     }
 }
 
 /// Label value of a boolean.
-fn word(truth: bool) -> &'static str {
-    if truth { "true" } else { "false" }
+fn bool_label(value: bool) -> &'static str {
+    if value { "true" } else { "false" }
 }
 
 /// All values of the label `reason`, created at zero.
@@ -202,7 +202,7 @@ const REASONS: [&str; 20] = [
 fn reason(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::UnknownNode(_) => "unknown_node",
-        Refusal::Wish(_) => "wish",
+        Refusal::InvalidRequest(_) => "wish",
         Refusal::NoAgent(_) => "no_agent",
         Refusal::NoVirtualGpus(_) => "no_virtual_gpus",
         Refusal::NotAccepted { .. } => "not_accepted",
@@ -226,9 +226,9 @@ fn reason(refusal: &Refusal) -> &'static str {
     }
 }
 
-// === impl Seen ===
+// === impl GaugeValues ===
 
-impl Seen {
+impl GaugeValues {
     fn of(index: &mut Index) -> Self {
         let (mut gpus, mut idle) = (0, 0.0);
         for node in index.inspect() {
@@ -253,7 +253,7 @@ impl Seen {
 
 impl Collector for ViewGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let seen = self.0.step(Seen::of);
+        let values = self.0.step(GaugeValues::of);
         let mut gauge = |name: &str, help: &str, value: f64| {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
@@ -262,33 +262,37 @@ impl Collector for ViewGauges {
         gauge(
             "windlass_cluster_synced",
             "1 once all objects were read",
-            f64::from(u8::from(seen.is_synced)),
+            f64::from(u8::from(values.is_synced)),
         )?;
-        gauge("windlass_cluster_nodes", "Nodes of the view", number(seen.nodes))?;
-        gauge("windlass_cluster_pods", "Pods of the view that have not ended", number(seen.pods))?;
-        gauge("windlass_cluster_claims", "ResourceClaims of the view", number(seen.claims))?;
-        gauge("windlass_cluster_gpus", "GPUs of the view", number(seen.gpus))?;
+        gauge("windlass_cluster_nodes", "Nodes of the view", number(values.nodes))?;
+        gauge(
+            "windlass_cluster_pods",
+            "Pods of the view that have not ended",
+            number(values.pods),
+        )?;
+        gauge("windlass_cluster_claims", "ResourceClaims of the view", number(values.claims))?;
+        gauge("windlass_cluster_gpus", "GPUs of the view", number(values.gpus))?;
         gauge(
             "windlass_cluster_idle_gpus",
             "Healthy GPUs, or parts of them, without a holder",
-            seen.idle,
+            values.idle,
         )?;
         gauge(
             "windlass_cluster_fragmented_gpus",
             "Expected number of idle GPUs that a typical pod cannot use",
-            seen.fragmentation,
+            values.fragmentation,
         )?;
         gauge(
             "windlass_cluster_conflicts",
             "Pods and claims that hold more GPUs than their nodes had free for them",
-            number(seen.conflicts),
+            number(values.conflicts),
         )
     }
 }
 
 /// All metrics as OpenMetrics text.
-pub(crate) fn page(registry: &Registry) -> String {
-    let mut page = String::new();
-    text::encode(&mut page, registry).expect("a String takes all text");
-    page
+pub(crate) fn encode(registry: &Registry) -> String {
+    let mut text = String::new();
+    text::encode(&mut text, registry).expect("writing to a String cannot fail");
+    text
 }

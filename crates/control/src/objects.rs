@@ -1,8 +1,8 @@
 //! Snapshot of all objects that placement reads, from the API server or from a file.
 //!
 //! The file is a `List`, as printed by `kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json`.
-//! A recording (`windlass cluster record`) has only the fields that placement reads, so that no environment, command or
-//! secret name leaves the cluster.
+//! A recording (`windlass cluster record`) has only the fields that placement reads: no environment variable, command
+//! or name of a Secret leaves the cluster.
 
 use std::{
     collections::BTreeMap,
@@ -81,7 +81,7 @@ impl Objects {
     pub(crate) async fn of(client: kube::Client) -> Result<Self, ObjectsError> {
         let nodes = list(Api::all(client.clone()), "nodes").await?;
         let pods = list(Api::all(client.clone()), "pods").await?;
-        // Clusters before 1.34 do not serve these.
+        // Clusters before 1.34 do not serve these kinds.
         let slices = list_where_served(Api::all(client.clone()), "resourceslices").await?;
         let claims = list_where_served(Api::all(client.clone()), "resourceclaims").await?;
         let classes = list_where_served(Api::all(client), "deviceclasses").await?;
@@ -122,22 +122,22 @@ impl Objects {
         let mut objects = Self::default();
         for (item, object) in items.iter().enumerate() {
             let kind = object["kind"].as_str().unwrap_or_default();
-            let wrong = |source| {
+            let item_error = |source| {
                 let (path, kind) = (path.to_owned(), kind.to_owned());
                 ObjectsError::Item { path, item, kind, source }
             };
             let object = object.clone();
             match kind {
-                "Node" => objects.nodes.push(serde_json::from_value(object).map_err(wrong)?),
-                "Pod" => objects.pods.push(serde_json::from_value(object).map_err(wrong)?),
+                "Node" => objects.nodes.push(serde_json::from_value(object).map_err(item_error)?),
+                "Pod" => objects.pods.push(serde_json::from_value(object).map_err(item_error)?),
                 "ResourceSlice" => {
-                    objects.slices.push(serde_json::from_value(object).map_err(wrong)?);
+                    objects.slices.push(serde_json::from_value(object).map_err(item_error)?);
                 }
                 "ResourceClaim" => {
-                    objects.claims.push(serde_json::from_value(object).map_err(wrong)?);
+                    objects.claims.push(serde_json::from_value(object).map_err(item_error)?);
                 }
                 "DeviceClass" => {
-                    objects.classes.push(serde_json::from_value(object).map_err(wrong)?);
+                    objects.classes.push(serde_json::from_value(object).map_err(item_error)?);
                 }
                 _ => {}
             }
@@ -150,12 +150,12 @@ impl Objects {
         let nodes = self.nodes.iter().map(recorded_node).map(|node| json!(node));
         let pods = self.pods.iter().map(recorded_pod).map(|pod| json!(pod));
         let slices = self.slices.iter().cloned().map(|mut slice| {
-            slice.metadata = named(&slice.metadata);
+            slice.metadata = recorded_metadata(&slice.metadata);
             json!(slice)
         });
         let claims = self.claims.iter().map(recorded_claim).map(|claim| json!(claim));
         let classes = self.classes.iter().cloned().map(|mut class| {
-            class.metadata = named(&class.metadata);
+            class.metadata = recorded_metadata(&class.metadata);
             class.spec.config = None;
             json!(class)
         });
@@ -181,11 +181,11 @@ impl Objects {
 
     /// All pods of this name, in one namespace or in all.
     pub fn pods_named(&self, namespace: Option<&str>, name: &str) -> Vec<PodFacts> {
-        let is_it = |pod: &&Pod| {
+        let is_match = |pod: &&Pod| {
             pod.metadata.name.as_deref() == Some(name)
                 && namespace.is_none_or(|space| pod.metadata.namespace.as_deref() == Some(space))
         };
-        self.pods.iter().filter(is_it).map(PodFacts::of).collect()
+        self.pods.iter().filter(is_match).map(PodFacts::of).collect()
     }
 }
 
@@ -197,7 +197,7 @@ where
     listed.map_err(|error| ObjectsError::List(kind, error.into()))
 }
 
-/// As [`list`]; empty if the API server does not serve the kind.
+/// Like [`list`], but empty if the API server does not serve the kind.
 async fn list_where_served<K>(api: Api<K>, kind: &'static str) -> Result<Vec<K>, ObjectsError>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -212,7 +212,7 @@ fn recorded_node(node: &Node) -> Node {
     let metadata = ObjectMeta {
         name: node.metadata.name.clone(),
         labels: node.metadata.labels.clone(),
-        annotations: ours(&node.metadata),
+        annotations: recorded_annotations(&node.metadata),
         ..ObjectMeta::default()
     };
     let spec = node.spec.as_ref().map(|spec| NodeSpec {
@@ -233,7 +233,7 @@ fn recorded_pod(pod: &Pod) -> Pod {
         creation_timestamp: pod.metadata.creation_timestamp.clone(),
         deletion_timestamp: pod.metadata.deletion_timestamp.clone(),
         labels: recorded_labels(&pod.metadata),
-        annotations: ours(&pod.metadata),
+        annotations: recorded_annotations(&pod.metadata),
         ..ObjectMeta::default()
     };
     let container = |container: &Container| Container {
@@ -266,7 +266,7 @@ fn recorded_pod(pod: &Pod) -> Pod {
 /// A claim without its opaque driver parameters, which may contain secrets.
 fn recorded_claim(claim: &ResourceClaim) -> ResourceClaim {
     let mut claim = claim.clone();
-    claim.metadata = named(&claim.metadata);
+    claim.metadata = recorded_metadata(&claim.metadata);
     if let Some(devices) = &mut claim.spec.devices {
         devices.config = None;
     }
@@ -281,7 +281,7 @@ fn recorded_claim(claim: &ResourceClaim) -> ResourceClaim {
 }
 
 /// Metadata reduced to name, namespace and UID.
-fn named(metadata: &ObjectMeta) -> ObjectMeta {
+fn recorded_metadata(metadata: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         name: metadata.name.clone(),
         namespace: metadata.namespace.clone(),
@@ -298,7 +298,7 @@ fn recorded_labels(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
 }
 
 /// Annotations that placement reads, by prefix.
-fn ours(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
+fn recorded_annotations(metadata: &ObjectMeta) -> Option<BTreeMap<String, String>> {
     let mut annotations = metadata.annotations.clone()?;
     let prefixes = ["windlass.dev/", "nvidia.com/", gpushare::PREFIX];
     annotations.retain(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)));
@@ -331,21 +331,21 @@ mod tests {
         let objects = Objects::parse(text, Path::new("f")).expect("a list");
         let recording = objects.to_recording().to_string();
         assert!(!recording.contains("secret") && !recording.contains("PASSWORD"), "{recording}");
-        let again = Objects::parse(&recording, Path::new("f")).expect("a list");
+        let parsed = Objects::parse(&recording, Path::new("f")).expect("a list");
         let view = |objects: &Objects| {
             let mut index = objects.to_index();
             let nodes = index.inspect();
             nodes.iter().map(|node| node.state.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(view(&again), view(&objects));
+        assert_eq!(view(&parsed), view(&objects));
         let gang = |objects: &Objects| objects.pods_named(None, "p")[0].gang.clone();
-        assert!(gang(&again).is_some_and(|gang| gang.is_ok_and(|gang| gang.size == 2)));
-        assert_eq!(view(&again)[0].gpus[0].idle_milli(), 666);
+        assert!(gang(&parsed).is_some_and(|gang| gang.is_ok_and(|gang| gang.size == 2)));
+        assert_eq!(view(&parsed)[0].gpus[0].idle_milli(), 666);
         let free = |objects: &Objects, without| {
             objects.spare(without).iter().map(|node| node.resources.clone()).collect::<Vec<_>>()
         };
         for without in [None, Some("door")] {
-            assert_eq!(free(&again, without), free(&objects, without));
+            assert_eq!(free(&parsed, without), free(&objects, without));
         }
     }
 

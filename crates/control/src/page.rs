@@ -8,9 +8,9 @@
 //!
 //! # Guarantees
 //!
-//! The page is read-only. Its listener has its own connection limit, so that readers take no connection from
-//! kube-scheduler. All readers share one read of the index per second. The read is split into steps, and binds run
-//! between them.
+//! The page is read-only. Its listener has its own connection limit, so readers cannot use up kube-scheduler's
+//! connections. All readers share one read of the index per second. The read is split into steps, and binds run
+//! between the steps.
 
 mod feed;
 mod gate;

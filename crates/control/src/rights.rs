@@ -1,5 +1,5 @@
-//! Check of the extender's own rights before it reports ready. Without it a missing right would only show as a refused
-//! bind.
+//! Check of the extender's own rights before it reports ready. Without this check, a missing right would first show
+//! when a bind is refused.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use windlass_host::shared::Shared;
 /// Pause between two checks, while rights are missing or the API server does not answer.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A right that the extender needs, in all namespaces or in the Lease's namespace.
+/// A right, in all namespaces or in one.
 pub(crate) struct Right {
     verb: &'static str,
     group: &'static str,
@@ -22,7 +22,8 @@ pub(crate) struct Right {
     is_namespaced: bool,
 }
 
-const NEEDED: [Right; 9] = [
+/// Rights of the extender. Those on Leases are for the Lease's namespace.
+const REQUIRED: [Right; 9] = [
     Right { verb: "list", group: "", resource: "nodes", subresource: "", is_namespaced: false },
     Right { verb: "watch", group: "", resource: "nodes", subresource: "", is_namespaced: false },
     Right { verb: "get", group: "", resource: "pods", subresource: "", is_namespaced: false },
@@ -42,14 +43,14 @@ const NEEDED: [Right; 9] = [
 
 /// Result of the last check.
 #[derive(Debug, Default)]
-pub(crate) struct Rights(Shared<Known>);
+pub(crate) struct Rights(Shared<CheckResult>);
 
 #[derive(Clone, Debug, Default)]
-enum Known {
+enum CheckResult {
     #[default]
-    Nothing,
+    Unchecked,
     Missing(Vec<String>),
-    All,
+    Granted,
 }
 
 // === impl Right ===
@@ -69,13 +70,13 @@ impl Right {
     }
 
     fn review(&self, namespace: &str) -> SelfSubjectAccessReview {
-        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let attributes = ResourceAttributes {
-            verb: some(self.verb),
-            group: some(self.group),
-            resource: some(self.resource),
-            subresource: some(self.subresource),
-            namespace: some(if self.is_namespaced { namespace } else { "" }),
+            verb: non_empty(self.verb),
+            group: non_empty(self.group),
+            resource: non_empty(self.resource),
+            subresource: non_empty(self.subresource),
+            namespace: non_empty(if self.is_namespaced { namespace } else { "" }),
             ..ResourceAttributes::default()
         };
         let spec = SelfSubjectAccessReviewSpec {
@@ -89,8 +90,8 @@ impl Right {
     fn to_text(&self, namespace: &str) -> String {
         let subresource = Some(self.subresource).filter(|it| !it.is_empty());
         let subresource = subresource.map(|it| format!("/{it}")).unwrap_or_default();
-        let place = if self.is_namespaced { format!(" in {namespace}") } else { String::new() };
-        format!("{} {}{subresource}{place}", self.verb, self.resource)
+        let scope = if self.is_namespaced { format!(" in {namespace}") } else { String::new() };
+        format!("{} {}{subresource}{scope}", self.verb, self.resource)
     }
 }
 
@@ -101,13 +102,13 @@ impl Rights {
     pub(crate) async fn follow(&self, client: kube::Client, namespace: &str) {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(client);
         loop {
-            match missing(&reviews, namespace, &NEEDED).await {
+            match missing(&reviews, namespace, &REQUIRED).await {
                 Ok(missing) if missing.is_empty() => break,
                 Ok(missing) => {
-                    let is_changed = self.0.step(|known| {
+                    let is_changed = self.0.step(|result| {
                         let is_changed =
-                            !matches!(known, Known::Missing(before) if *before == missing);
-                        *known = Known::Missing(missing.clone());
+                            !matches!(result, CheckResult::Missing(last) if *last == missing);
+                        *result = CheckResult::Missing(missing.clone());
                         is_changed
                     });
                     if is_changed {
@@ -121,15 +122,15 @@ impl Rights {
             }
             sleep(PAUSE).await;
         }
-        self.0.step(|known| *known = Known::All);
+        self.0.step(|result| *result = CheckResult::Granted);
     }
 
     /// Reason why the extender is not ready; `None` once it has all rights.
     pub(crate) fn obstacle(&self) -> Option<String> {
-        match self.0.step(|known| known.clone()) {
-            Known::All => None,
-            Known::Nothing => Some("the account's rights are being checked".to_owned()),
-            Known::Missing(missing) => {
+        match self.0.step(|result| result.clone()) {
+            CheckResult::Granted => None,
+            CheckResult::Unchecked => Some("the account's rights are being checked".to_owned()),
+            CheckResult::Missing(missing) => {
                 let missing = missing.join(", ");
                 Some(format!("the account may not {missing}: apply deploy/scheduler/extender.yaml"))
             }
@@ -141,10 +142,10 @@ impl Rights {
 pub(crate) async fn missing(
     reviews: &Api<SelfSubjectAccessReview>,
     namespace: &str,
-    needed: &[Right],
+    required: &[Right],
 ) -> kube::Result<Vec<String>> {
     let mut missing = Vec::new();
-    for right in needed {
+    for right in required {
         let answer = reviews.create(&PostParams::default(), &right.review(namespace)).await?;
         if !answer.status.is_some_and(|status| status.allowed) {
             missing.push(right.to_text(namespace));

@@ -21,12 +21,12 @@ use crate::{
     objects::Objects,
     page::{Feed, Gate, Guard, PageSite},
     rights::Rights,
-    server::{self, Pages, Served, TlsAcceptors, TlsError, TlsFiles, Verbs},
+    server::{self, ExtenderSite, HandlerState, ServedPaths, TlsAcceptors, TlsError, TlsFiles},
     watches::{self, Refresh},
 };
 
 /// Time limit for running binds at shutdown.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Configuration of the extender.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct Config {
     pub page: Option<PageConfig>,
     /// Certificate and key of the server; `None` serves plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Kubeconfig; `None` searches as kubectl does, then uses the pod's service account.
+    /// Kubeconfig; `None` searches for one as kubectl does, then uses the pod's service account.
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of the Lease; `None` stands for the credentials' namespace.
     pub namespace: Option<String>,
@@ -59,7 +59,7 @@ impl Config {
     pub const GANG_WAIT: u64 = 20;
 }
 
-/// Configuration of the page beside the extender.
+/// Configuration of the page that the extender serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageConfig {
     /// Address to listen on.
@@ -92,12 +92,12 @@ struct Listeners {
 // === impl Listeners ===
 
 impl Listeners {
-    /// Binds all addresses, so that a bad one fails before anything starts.
+    /// Binds all addresses, so that an unusable address fails before anything starts.
     async fn bind(config: &Config) -> Result<Self, RunError> {
         Ok(Self {
             verbs: listen(config.listen).await?,
-            metrics: listen_if_wanted(config.metrics).await?,
-            page: listen_if_wanted(config.page.map(|page| page.listen)).await?,
+            metrics: listen_if_set(config.metrics).await?,
+            page: listen_if_set(config.page.map(|page| page.listen)).await?,
         })
     }
 }
@@ -107,12 +107,12 @@ impl Listeners {
 /// # Flow
 ///
 /// TLS files, credentials and addresses are checked before anything starts. Then the watches begin, and `/readyz`
-/// succeeds once the view is complete. The page has its own listener. At shutdown open requests are answered, and the
-/// Lease is released.
+/// succeeds once the view is complete and all rights are granted. The page has its own listener. At shutdown open
+/// requests are answered, and the Lease is released if all binds have ended.
 ///
 /// # Errors
 ///
-/// As [`RunError`]. An unreachable API server is no error: the watches wait for it.
+/// See [`RunError`]. If the API server is unreachable, the watches wait for it.
 pub async fn run(
     config: Config,
     stop: CancellationToken,
@@ -146,19 +146,19 @@ pub async fn run(
     let feed = Arc::new(Feed::new(index.clone(), clock));
     let extender = Extender::new(index.clone(), binder.clone(), metrics);
     let rights = Arc::new(Rights::default());
-    let pages =
-        Arc::new(Pages { extender, index: index.clone(), registry, rights: rights.clone() });
+    let state =
+        Arc::new(HandlerState { extender, index: index.clone(), registry, rights: rights.clone() });
     let rights = stop.run_until_cancelled(rights.follow(client.clone(), &namespace));
     let watches = stop.run_until_cancelled(watches::follow(client, index));
-    let verbs = Verbs { pages: pages.clone(), served: Served::All };
+    let verbs = ExtenderSite { state: state.clone(), served: ServedPaths::All };
     let verbs = server::serve(listeners.verbs, tls, verbs, stop.clone());
-    let metrics = serve_metrics(listeners.metrics, pages, stop.clone());
+    let metrics = serve_metrics(listeners.metrics, state, stop.clone());
     let site = PageSite { feed, guard, agents: None, stop: stop.clone() };
     let page = serve_page(listeners.page, page_tls, site);
     tokio::join!(watches, rights, verbs, metrics, page);
-    // An unfinished bind could take effect after another replica has taken over, so the Lease then runs out instead.
-    if binder.drain(DRAIN).await {
-        fence.give_up().await;
+    // An unfinished bind may still take effect, so the Lease is not released before it: no replica takes over early.
+    if binder.drain(DRAIN_LIMIT).await {
+        fence.release().await;
     }
     Ok(())
 }
@@ -223,9 +223,13 @@ fn guard(page: Option<PageConfig>, client: &kube::Client) -> Guard {
     }
 }
 
-async fn serve_metrics(listener: Option<TcpListener>, pages: Arc<Pages>, stop: CancellationToken) {
+async fn serve_metrics(
+    listener: Option<TcpListener>,
+    state: Arc<HandlerState>,
+    stop: CancellationToken,
+) {
     if let Some(listener) = listener {
-        let site = Verbs { pages, served: Served::Metrics };
+        let site = ExtenderSite { state, served: ServedPaths::Metrics };
         server::serve(listener, None, site, stop).await;
     }
 }
@@ -237,7 +241,7 @@ async fn serve_page(listener: Option<TcpListener>, tls: Option<TlsAcceptors>, si
     tokio::join!(history, server::serve(listener, tls, site, stop.clone()));
 }
 
-async fn listen_if_wanted(address: Option<SocketAddr>) -> Result<Option<TcpListener>, RunError> {
+async fn listen_if_set(address: Option<SocketAddr>) -> Result<Option<TcpListener>, RunError> {
     match address {
         Some(address) => listen(address).await.map(Some),
         None => Ok(None),

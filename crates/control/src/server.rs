@@ -30,13 +30,13 @@ pub(crate) use self::{
 };
 use crate::{extender::Extender, gpushare::Inspection, index::Index, metrics, rights::Rights};
 
-/// Maximum size of a request in bytes. One with the names of 15,000 nodes has about half a million.
+/// Maximum size of a request in bytes. A request with the names of 15,000 nodes has about 500,000.
 const MAX_BODY: usize = 8 << 20;
-/// Number of bytes after which reading a too large request is given up.
+/// Number of bytes after which the server stops reading a request that is too large.
 const MAX_DISCARDED: usize = 64 << 20;
 
-/// State behind the handlers.
-pub(crate) struct Pages {
+/// State that the handlers share.
+pub(crate) struct HandlerState {
     pub(crate) extender: Extender,
     pub(crate) index: Arc<Shared<Index>>,
     pub(crate) registry: Registry,
@@ -45,35 +45,35 @@ pub(crate) struct Pages {
 
 /// Paths that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Served {
-    /// All.
+pub(crate) enum ServedPaths {
+    /// All paths.
     All,
-    /// Health and metrics, for clients without a certificate.
+    /// Only health and metrics, for clients without a certificate.
     Metrics,
 }
 
-/// The extender's answers on one listener.
-pub(crate) struct Verbs {
-    pub(crate) pages: Arc<Pages>,
-    pub(crate) served: Served,
+/// The extender's handler of one listener.
+pub(crate) struct ExtenderSite {
+    pub(crate) state: Arc<HandlerState>,
+    pub(crate) served: ServedPaths,
 }
 
 pub(crate) type Answer = Response<Full<Bytes>>;
 
-// === impl Verbs ===
+// === impl ExtenderSite ===
 
-impl Site for Verbs {
+impl Site for ExtenderSite {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
-        answer(&self.pages, self.served, request).await
+        answer(&self.state, self.served, request).await
     }
 }
 
-async fn answer(pages: &Pages, served: Served, request: Request<Incoming>) -> Answer {
+async fn answer(state: &HandlerState, served: ServedPaths, request: Request<Incoming>) -> Answer {
     let path = request.uri().path().trim_end_matches('/').to_owned();
-    let (before, last) = path.rsplit_once('/').unwrap_or(("", &path));
-    let extender = &pages.extender;
-    let is_open = ["healthz", "readyz", "metrics"].contains(&last);
-    if served == Served::Metrics && !is_open {
+    let (parent, last) = path.rsplit_once('/').unwrap_or(("", &path));
+    let extender = &state.extender;
+    let is_public = ["healthz", "readyz", "metrics"].contains(&last);
+    if served == ServedPaths::Metrics && !is_public {
         return plain(StatusCode::NOT_FOUND, "only health and metrics are served here\n");
     }
     match (request.method(), last) {
@@ -94,32 +94,32 @@ async fn answer(pages: &Pages, served: Served, request: Request<Incoming>) -> An
             Err(answer) => answer,
         },
         (&Method::GET, "healthz") => plain(StatusCode::OK, "ok\n"),
-        (&Method::GET, "readyz") => match obstacle(pages) {
+        (&Method::GET, "readyz") => match obstacle(state) {
             None => plain(StatusCode::OK, "ok\n"),
             Some(obstacle) => plain(StatusCode::SERVICE_UNAVAILABLE, obstacle + "\n"),
         },
         (&Method::GET, "metrics") => {
-            let page = metrics::page(&pages.registry);
+            let page = metrics::encode(&state.registry);
             typed("application/openmetrics-text; version=1.0.0; charset=utf-8", page)
         }
-        (&Method::GET, "inspect") => json(&pages.index.step(|it| Inspection::of(it, None))),
-        (&Method::GET, node) if before.ends_with("/inspect") => {
-            json(&pages.index.step(|it| Inspection::of(it, Some(node))))
+        (&Method::GET, "inspect") => json(&state.index.step(|it| Inspection::of(it, None))),
+        (&Method::GET, node) if parent.ends_with("/inspect") => {
+            json(&state.index.step(|it| Inspection::of(it, Some(node))))
         }
         _ => plain(StatusCode::NOT_FOUND, "no such page: see `windlass cluster extend --help`\n"),
     }
 }
 
 /// Reason why the extender is not ready.
-fn obstacle(pages: &Pages) -> Option<String> {
-    pages.rights.obstacle().or_else(|| {
-        let is_synced = pages.index.step(|index| index.is_synced());
+fn obstacle(state: &HandlerState) -> Option<String> {
+    state.rights.obstacle().or_else(|| {
+        let is_synced = state.index.step(|index| index.is_synced());
         (!is_synced).then(|| "the cluster's objects are being read".to_owned())
     })
 }
 
-/// Reads the body of a verb. A too large body is still read, because a client that is sending would miss an early
-/// answer.
+/// Reads the body of a verb. A body above `MAX_BODY` is refused, but read up to `MAX_DISCARDED`: a client that is still
+/// sending would miss an early answer.
 async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Answer> {
     let (mut body, mut bytes, mut length) = (request.into_body(), Vec::new(), 0);
     while let Some(frame) = body.frame().await {

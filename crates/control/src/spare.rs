@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     resource::v1::{DeviceClass, ResourceClaim},
 };
 use windlass_core::selector::{Amount, PreparedDevice, PublishedExpression};
-use windlass_sched::allocator::{Pools, Taken};
+use windlass_sched::allocator::{AllocatedDevices, Pools};
 
 use crate::{
     facts::{PART_OF, PER_UNIT, amount_of_pod},
@@ -23,11 +23,11 @@ pub struct SpareNode {
     pub cpus: f64,
     /// Bytes of memory that no pod requests.
     pub memory: u64,
-    /// Its labels.
+    /// Labels of the node.
     pub labels: BTreeMap<String, String>,
     /// Taints with the effect `NoSchedule` or `NoExecute`.
     pub taints: Vec<Taint>,
-    /// Free extended resources by name; those of zero are left out.
+    /// Free extended resources by name. Resources with nothing free are left out.
     pub resources: BTreeMap<String, u32>,
     /// Published devices that no claim holds.
     pub devices: Vec<SpareDevice>,
@@ -38,34 +38,34 @@ pub struct SpareNode {
 pub struct SpareDevice {
     /// The device, prepared for CEL expressions.
     pub device: PreparedDevice,
-    /// Names of the DeviceClasses that select it.
+    /// Names of the `DeviceClasses` that select the device.
     pub classes: Vec<String>,
 }
 
-/// A class's name with its CEL expressions. `None` if one does not parse; such a class selects nothing.
+/// A class's name with its CEL expressions. `None` if an expression does not parse; such a class selects no device.
 type Class = (String, Option<Vec<PublishedExpression>>);
 
 // === impl Objects ===
 
 impl Objects {
-    /// Free capacity of each schedulable node. Nodes that are cordoned or not ready are left out. Pods of the
-    /// application `without`, and their claims, do not count: they are about to be replaced.
+    /// Free capacity of each schedulable node. Nodes that are cordoned or not ready are left out. The capacity of the
+    /// application `without`'s pods and claims counts as free: these pods are about to be replaced.
     pub fn spare(&self, without: Option<&str>) -> Vec<SpareNode> {
         let is_other = |pod: &&Pod| {
             let labels = pod.metadata.labels.as_ref();
             without.is_none()
                 || labels.and_then(|all| all.get(PART_OF)).map(String::as_str) != without
         };
-        let (pods, gone): (Vec<&Pod>, Vec<&Pod>) = self.pods().iter().partition(is_other);
+        let (pods, replaced): (Vec<&Pod>, Vec<&Pod>) = self.pods().iter().partition(is_other);
         let is_held = |claim: &&ResourceClaim| {
             let holders = claim.status.as_ref().and_then(|status| status.reserved_for.as_deref());
             let holders = holders.unwrap_or_default();
-            let is_gone =
-                |uid: &str| gone.iter().any(|pod| pod.metadata.uid.as_deref() == Some(uid));
-            holders.is_empty() || !holders.iter().all(|holder| is_gone(&holder.uid))
+            let is_replaced =
+                |uid: &str| replaced.iter().any(|pod| pod.metadata.uid.as_deref() == Some(uid));
+            holders.is_empty() || !holders.iter().all(|holder| is_replaced(&holder.uid))
         };
         let slices: Vec<_> = self.slices().iter().cloned().map(Arc::new).collect();
-        let taken = Taken::of(self.claims().iter().filter(is_held));
+        let allocated = AllocatedDevices::of(self.claims().iter().filter(is_held));
         let classes: Vec<_> = self.classes().iter().map(class).collect();
         let nodes = self.nodes().iter().filter(|node| is_schedulable(node));
         nodes
@@ -73,7 +73,7 @@ impl Objects {
                 let name = node.metadata.name.clone().unwrap_or_default();
                 let pods: Vec<_> = pods.iter().copied().filter(|pod| runs_on(pod, &name)).collect();
                 let pools = Pools::new(&slices, node);
-                let devices = pools.untouched(&taken).map(|device| SpareDevice {
+                let devices = pools.free_devices(&allocated).map(|device| SpareDevice {
                     device: device.clone(),
                     classes: classes
                         .iter()
@@ -105,7 +105,7 @@ fn is_schedulable(node: &Node) -> bool {
     !is_cordoned && is_ready
 }
 
-/// The taints that keep pods away. `PreferNoSchedule` does not.
+/// Taints that prevent scheduling. `PreferNoSchedule` does not.
 fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     taints.iter().filter(|taint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect))
@@ -114,8 +114,8 @@ fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
 /// True for a pod on this node that has not ended.
 fn runs_on(pod: &Pod, node: &str) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let is_there = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
-    is_there && !matches!(phase, Some("Succeeded" | "Failed"))
+    let is_on_node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+    is_on_node && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn free(node: &Node, pods: &[&Pod], resource: &str) -> i128 {
@@ -123,9 +123,9 @@ fn free(node: &Node, pods: &[&Pod], resource: &str) -> i128 {
     let all = allocatable
         .and_then(|all| all.get(resource))
         .and_then(|quantity| Amount::parse(&quantity.0));
-    let held =
+    let allocated =
         pods.iter().filter_map(|pod| pod.spec.as_ref()).map(|spec| amount_of_pod(spec, resource));
-    all.map_or(0, Amount::billionths) - held.sum::<i128>()
+    all.map_or(0, Amount::billionths) - allocated.sum::<i128>()
 }
 
 fn cpus(node: &Node, pods: &[&Pod]) -> f64 {

@@ -1,7 +1,7 @@
 //! Watches that keep the index up to date: nodes, pods, slices, claims, device classes.
 //!
 //! A watch begins with a list and continues from the list's resource version. After a failure it resumes with back-off,
-//! with a new list if that version has expired. The index keeps its last state meanwhile.
+//! with a new list if that version has expired. Until then the index keeps its last state.
 
 use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
@@ -42,8 +42,8 @@ trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + S
     /// Removes all objects but those of these keys.
     fn retain(keys: &HashSet<String>, index: &mut Index);
 
-    /// Begins a list, and abandons the earlier one if it has not ended. Returns the list's number, if the kind needs
-    /// one.
+    /// Begins a list, and abandons the earlier list if it has not ended. Returns the list's number if the kind numbers
+    /// its lists.
     fn begin_list(_: Option<u64>, _: &mut Index) -> Option<u64> {
         None
     }
@@ -58,7 +58,7 @@ trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + S
     }
 }
 
-/// Lists pods on demand, beside the watches.
+/// Lists pods on demand, independently of the watches.
 pub(crate) struct Refresh {
     client: kube::Client,
     index: Arc<Shared<Index>>,
@@ -67,16 +67,16 @@ pub(crate) struct Refresh {
 /// Pause before the discovery request is repeated.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
 
-/// Kinds whose first list has not completed yet.
+/// Kinds whose first list is not complete.
 type PendingLists = Shared<HashSet<&'static str>>;
 
 /// Watches nodes and pods, and the objects of Dynamic Resource Allocation if the API server serves them. Never returns:
 /// drop the future to stop.
 pub(crate) async fn follow(client: kube::Client, index: Arc<Shared<Index>>) {
-    let always = [Node::KIND, Pod::KIND];
+    let core_kinds = [Node::KIND, Pod::KIND];
     if has_claims(&client).await {
-        let more = [ResourceSlice::KIND, ResourceClaim::KIND, DeviceClass::KIND];
-        let lists = Shared::new(always.into_iter().chain(more).collect());
+        let claim_kinds = [ResourceSlice::KIND, ResourceClaim::KIND, DeviceClass::KIND];
+        let lists = Shared::new(core_kinds.into_iter().chain(claim_kinds).collect());
         tokio::join!(
             follow_kind::<Node>(client.clone(), &index, &lists),
             follow_kind::<Pod>(client.clone(), &index, &lists),
@@ -86,7 +86,7 @@ pub(crate) async fn follow(client: kube::Client, index: Arc<Shared<Index>>) {
         );
     } else {
         tracing::info!("this cluster has no resource.k8s.io/v1: pods with claims are not ranked");
-        let lists = Shared::new(always.into());
+        let lists = Shared::new(core_kinds.into());
         tokio::join!(
             follow_kind::<Node>(client.clone(), &index, &lists),
             follow_kind::<Pod>(client, &index, &lists)
@@ -150,7 +150,7 @@ async fn follow_kind<K: Watched>(
             Event::InitDone => {
                 let objects = std::mem::take(&mut listed);
                 index.step(|index| K::set_all(objects, list, index));
-                completed::<K>(index, lists);
+                complete_list::<K>(index, lists);
             }
             Event::Apply(object) => index.step(|index| K::set(object.facts(), index)),
             Event::Delete(object) => index.step(|index| object.remove(index)),
@@ -158,8 +158,8 @@ async fn follow_kind<K: Watched>(
     }
 }
 
-/// Marks the first list of a kind as complete. The last one completes the view.
-fn completed<K: Watched>(index: &Arc<Shared<Index>>, lists: &PendingLists) {
+/// Marks the first list of a kind as complete. The view is complete after the first lists of all kinds.
+fn complete_list<K: Watched>(index: &Arc<Shared<Index>>, lists: &PendingLists) {
     let is_complete = lists.step(|lists| {
         lists.remove(K::KIND);
         lists.is_empty()
@@ -181,7 +181,7 @@ impl Refresh {
     }
 
     /// Lists all pods now, and gives up all waiting gangs: another replica may have bound pods to their reserved
-    /// places.
+    /// devices.
     pub(crate) async fn pods(&self) -> kube::Result<()> {
         let list = self.index.step(Index::begin_list);
         let pods = Api::<Pod>::all(self.client.clone());
@@ -249,7 +249,7 @@ impl Watched for Pod {
         index.remove_pod(&self.uid().unwrap_or_default());
     }
 
-    /// Binds and the watch change pods while a list runs, so the index numbers the lists of pods.
+    /// Lists of pods have numbers: binds and the watch change pods while a list runs.
     fn begin_list(earlier: Option<u64>, index: &mut Index) -> Option<u64> {
         if let Some(earlier) = earlier {
             index.abandon_list(earlier);
@@ -331,8 +331,8 @@ impl Watched for DeviceClass {
     }
 
     fn remove(self, index: &mut Index) {
-        let gone = self.name_any();
-        index.retain_classes(|name| name != gone);
+        let deleted = self.name_any();
+        index.retain_classes(|name| name != deleted);
     }
 
     fn retain(keys: &HashSet<String>, index: &mut Index) {

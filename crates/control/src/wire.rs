@@ -106,7 +106,7 @@ pub(crate) struct BindResult {
 // === impl FilterResult ===
 
 impl FilterResult {
-    /// An answer with an error.
+    /// A result with an error and no nodes.
     pub(super) fn error(reason: &str) -> Self {
         Self { error: reason.to_owned(), ..Self::default() }
     }

@@ -21,7 +21,7 @@ use windlass_control::agents::{AgentError, Agents};
 /// An API server with the pods of some agents.
 struct Server {
     agents: Agents,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     _folder: TempDir,
     _serving: JoinSet<()>,
 }
@@ -29,7 +29,7 @@ struct Server {
 const DOCUMENT: &str = r#"{"nodes":[]}"#;
 const PODS: &str = "/api/v1/namespaces/windlass-system/pods";
 
-/// Pods of the nodes: each node is named after its pods.
+/// Pods of a node. The node's name selects them.
 fn pods(node: &str) -> Vec<Value> {
     let pod = |name: &str, phase: &str, ports: Value| {
         json!({
@@ -78,7 +78,7 @@ async fn answer(path: &str, query: &str) -> (u16, String) {
         Some("silent") => std::future::pending().await,
         Some("forbidden") => failure(403, "Forbidden"),
         Some("unready") => failure(503, "ServiceUnavailable"),
-        other => panic!("{path} was asked for: {other:?}"),
+        other => panic!("unexpected path {path}: {other:?}"),
     };
     (code, status.to_string())
 }
@@ -89,15 +89,15 @@ impl Server {
     async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let (mut serving, asked) = (JoinSet::new(), Arc::<Mutex<Vec<String>>>::default());
-        let noted = asked.clone();
+        let (mut serving, requests) = (JoinSet::new(), Arc::<Mutex<Vec<String>>>::default());
+        let recorded = requests.clone();
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let noted = noted.clone();
+                let recorded = recorded.clone();
                 let service = service_fn(move |request: Request<Incoming>| {
                     let uri = request.uri().clone();
-                    noted.lock().expect("no panic").push(uri.path().to_owned());
+                    recorded.lock().expect("no panic").push(uri.path().to_owned());
                     async move {
                         let (code, text) =
                             answer(uri.path(), uri.query().unwrap_or_default()).await;
@@ -121,7 +121,7 @@ impl Server {
         let path = folder.path().join("kubeconfig");
         std::fs::write(&path, kubeconfig.to_string()).expect("written");
         let agents = Agents::connect(Some(path), "windlass-system").await.expect("a client");
-        Self { agents, asked, _folder: folder, _serving: serving }
+        Self { agents, requests, _folder: folder, _serving: serving }
     }
 
     /// The error for a node.
@@ -134,8 +134,8 @@ impl Server {
 async fn a_nodes_document_comes_from_its_agent() {
     let server = Server::start().await;
     assert_eq!(server.agents.state("renewed").await.expect("it runs"), DOCUMENT);
-    let asked = server.asked.lock().expect("no panic").clone();
-    assert_eq!(asked, [PODS.to_owned(), format!("{PODS}/renewed:9400/proxy/page/state")]);
+    let requests = server.requests.lock().expect("no panic").clone();
+    assert_eq!(requests, [PODS.to_owned(), format!("{PODS}/renewed:9400/proxy/page/state")]);
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn an_invalid_node_name_is_refused_before_any_request() {
     let server = Server::start().await;
     for name in ["", "a/b", "..%2f", "a?b", "a b", "n\u{e9}"] {
         let error = server.refusal(name).await;
-        assert!(matches!(&error, AgentError::NoName(named) if named == name), "{error:?}");
+        assert!(matches!(&error, AgentError::InvalidNode(named) if named == name), "{error:?}");
     }
-    assert!(server.asked.lock().expect("no panic").is_empty());
+    assert!(server.requests.lock().expect("no panic").is_empty());
 }

@@ -1,4 +1,4 @@
-//! Bind: one write, under the Lease, and each device given once.
+//! Bind: one write under the Lease, and each device allocated once.
 
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use serde_json::json;
@@ -24,7 +24,8 @@ async fn a_pod_is_bound_with_its_devices_in_one_write() {
     let other = r#"{"devices":[{"id":"GPU-a-1"}]}"#;
     assert_eq!(rig.placement("whole"), Some(("a".into(), other.into())));
     let log = rig.server.objects().log();
-    let writes = log.iter().filter(|asked| asked.method != "GET" && !asked.path.contains("lease"));
+    let writes =
+        log.iter().filter(|request| request.method != "GET" && !request.path.contains("lease"));
     assert_eq!(writes.count(), 3, "one write per pod");
     let late = rig.add_pod("late", memory("1"));
     let error = extender.bind(&late, "a").await;
@@ -33,7 +34,7 @@ async fn a_pod_is_bound_with_its_devices_in_one_write() {
 }
 
 #[tokio::test]
-async fn a_restarted_extender_knows_placements_and_frees_those_of_ended_pods() {
+async fn a_restarted_extender_reads_placements_and_frees_those_of_ended_pods() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
@@ -42,13 +43,13 @@ async fn a_restarted_extender_knows_placements_and_frees_those_of_ended_pods() {
     extender.stop().await;
     let extender = rig.extender("two").await;
     let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
-    assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPU wanted, 0 free");
+    assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPU requested, 0 free");
     // A pod that is being deleted holds its GPU until its containers have ended.
     let objects = rig.server.objects();
-    let mut ended: Pod = objects.get("default", "p").expect("there");
+    let mut ended: Pod = objects.get("default", "p").expect("the object exists");
     ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
     objects.update_status(&ended).expect("updated");
-    extender.sees("idle_gpus", "1.0").await;
+    extender.wait_for_gauge("idle_gpus", "1.0").await;
     assert_eq!(extender.filter(&next, &["a"]).await.0, ["a"]);
     extender.stop().await;
 }
@@ -61,14 +62,14 @@ async fn after_a_lost_answer_the_pod_is_read_again_and_keeps_its_gpu() {
     let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
     let path = "/api/v1/namespaces/default/pods/p/binding";
     rig.server.inject(Fault::at(path, Effect::LoseAnswer).times(1));
-    assert_eq!(extender.bind(&pod, "a").await, "", "the pod's object says that it is bound");
+    assert_eq!(extender.bind(&pod, "a").await, "", "the pod object is bound");
     let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert!(extender.filter(&next, &["a"]).await.0.is_empty());
     extender.stop().await;
 }
 
 #[tokio::test]
-async fn a_refused_bind_gives_its_gpu_back() {
+async fn a_refused_bind_frees_its_gpu() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
@@ -107,7 +108,8 @@ async fn one_replica_binds_and_the_next_takes_over_with_its_placements() {
     one.stop().await;
     assert_eq!(two.bind(&second, "a").await, "");
     assert_ne!(rig.placement("first"), rig.placement("second"));
-    let lease: Lease = rig.server.objects().get("default", "windlass-extender").expect("there");
+    let lease: Lease =
+        rig.server.objects().get("default", "windlass-extender").expect("the object exists");
     let spec = lease.spec.expect("a specification");
     assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("two"), Some(2)));
     two.stop().await;
@@ -125,12 +127,12 @@ async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
     let thief = rig.add_pod_with("thief", &json!({"nvidia.com/gpu": "1"}), &forged);
     assert_eq!(extender.bind(&thief, "a").await, "");
     assert_eq!(rig.placement("thief").expect("bound").1, r#"{"devices":[{"id":"GPU-a-0"}]}"#);
-    // Bound by hand, past the extender: the request counts, and the annotation is ignored.
+    // A pod bound without the extender: its request counts, and its annotation is ignored.
     rig.add_node("b", 2);
     let mut bound = rig.add_pod_with("bound", &json!({"nvidia.com/gpu": "1"}), &forged_on_b);
     bound["spec"]["nodeName"] = "b".into();
     rig.server.objects().put::<Pod>(&serde_json::from_value(bound).expect("a Pod"));
-    extender.sees("idle_gpus", "2.0").await;
+    extender.wait_for_gauge("idle_gpus", "2.0").await;
     let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(extender.bind(&next, "b").await, "");
     assert_eq!(rig.placement("next").expect("bound").1, r#"{"devices":[{"id":"GPU-b-1"}]}"#);
@@ -138,7 +140,7 @@ async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
 }
 
 #[tokio::test]
-async fn a_bind_of_an_unknown_end_keeps_its_gpu_and_is_tried_on_the_same_node() {
+async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same_node() {
     let mut rig = Rig::start();
     rig.add_node("a", 1);
     rig.add_node("b", 1);
@@ -160,7 +162,7 @@ async fn a_bind_of_an_unknown_end_keeps_its_gpu_and_is_tried_on_the_same_node() 
 }
 
 #[tokio::test]
-async fn gpushares_index_is_read_back_where_gpus_have_no_ids() {
+async fn gpushares_index_is_read_if_gpus_have_no_ids() {
     let rig = Rig::start();
     rig.server.objects().put::<k8s_openapi::api::core::v1::Node>(
         &serde_json::from_value(json!({
@@ -178,20 +180,20 @@ async fn gpushares_index_is_read_back_where_gpus_have_no_ids() {
         assert_eq!(extender.bind(&rig.add_pod(name, memory(gib)), "a").await, "");
     }
     rig.server.objects().delete::<Pod>("default", "first").expect("deleted");
-    extender.sees("pods", "2.0").await;
+    extender.wait_for_gauge("pods", "2.0").await;
     extender.stop().await;
     let mut free = [15, 15];
     for (name, gib) in [("second", 10), ("third", 5)] {
-        let pod: Pod = rig.server.objects().get("default", name).expect("there");
+        let pod: Pod = rig.server.objects().get("default", name).expect("the object exists");
         let annotations = pod.metadata.annotations.expect("bound");
         let index: usize = annotations["ALIYUN_COM_GPU_MEM_IDX"].parse().expect("an index");
         free[index] -= gib;
     }
-    let most = free[0].max(free[1]);
+    let largest = free[0].max(free[1]);
     let extender = rig.extender("two").await;
-    let fits = rig.add_pod("fits", memory(&most.to_string()));
+    let fits = rig.add_pod("fits", memory(&largest.to_string()));
     assert_eq!(extender.filter(&fits, &["a"]).await.0, ["a"], "{free:?}");
-    let more = rig.add_pod("more", memory(&(most + 1).to_string()));
+    let more = rig.add_pod("more", memory(&(largest + 1).to_string()));
     assert!(extender.filter(&more, &["a"]).await.0.is_empty(), "{free:?}");
     extender.stop().await;
 }
@@ -201,9 +203,9 @@ async fn an_extender_without_a_right_is_not_ready_and_says_which() {
     let rig = Rig::start();
     rig.server.inject(Fault::at("/binding", Effect::Forbid));
     let extender = rig.start_extender("one").await;
-    let said = "the account may not create pods/binding: apply deploy/scheduler/extender.yaml\n";
-    extender.until("/readyz", |answer| *answer == (503, said.to_owned())).await;
+    let message = "the account may not create pods/binding: apply deploy/scheduler/extender.yaml\n";
+    extender.wait_until("/readyz", |answer| *answer == (503, message.to_owned())).await;
     rig.server.heal();
-    extender.until("/readyz", |(code, _)| *code == 200).await;
+    extender.wait_until("/readyz", |(code, _)| *code == 200).await;
     extender.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Cached ranks for claims, compared with those of an index without cache, in random clusters that change.
 //!
-//! The other index is new for each ranking, and each of its nodes has a different extra capacity, so that no two nodes
-//! have equal signatures.
+//! The index for comparison is new for each ranking. Each of its nodes has a different extra capacity, so that no two
+//! nodes have equal signatures.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass_control::{
-    facts::{GpuWish, NodeFacts, PodFacts, SharedBy, Wish},
+    facts::{GpuRequest, NodeFacts, PodFacts, ResourceRequest, SharedBy},
     index::Index,
 };
 use windlass_core::annotation::AcceptedGpus;
@@ -24,7 +24,7 @@ use windlass_sched::{
 
 const NODES: usize = 10;
 const STEPS: usize = 80;
-const QUESTIONS: usize = 3;
+const RANKINGS: usize = 3;
 
 /// The API server's objects.
 struct Cluster {
@@ -34,9 +34,9 @@ struct Cluster {
     slices: Vec<Vec<Value>>,
     classes: [DeviceClass; 2],
     /// Allocated claims, by name.
-    held: BTreeMap<String, ResourceClaim>,
+    allocated: BTreeMap<String, ResourceClaim>,
     pods: BTreeMap<String, PodFacts>,
-    made: usize,
+    created_count: usize,
 }
 
 fn object<T: DeserializeOwned>(value: Value) -> T {
@@ -101,7 +101,11 @@ fn slices(n: usize) -> Vec<Value> {
             let mut first = slice(n, ("0", 3), &Value::Null);
             let set = |g| json!({"name": set(n, g), "counters": counters(&[0, 1, 2, 3])});
             first["spec"]["sharedCounters"] = json!([set(0), set(1)]);
-            vec![first, slice(n, ("1", 3), &cut(n, 0)), slice(n, ("2", 3), &cut(n, 1))]
+            vec![
+                first,
+                slice(n, ("1", 3), &partitions(n, 0)),
+                slice(n, ("2", 3), &partitions(n, 1)),
+            ]
         }
     }
 }
@@ -115,7 +119,7 @@ fn shared(n: usize, g: usize) -> Value {
 }
 
 /// The partitions of a GPU, and the whole GPU.
-fn cut(n: usize, g: usize) -> Value {
+fn partitions(n: usize, g: usize) -> Value {
     let all: [&[usize]; 7] = [&[3], &[2], &[1], &[0], &[2, 3], &[0, 1], &[0, 1, 2, 3]];
     let device = |slots: &[usize]| {
         let mut gpu = gpu(n, g, "H100");
@@ -160,7 +164,7 @@ fn request(name: &str, class: &str, more: &Value) -> Value {
 }
 
 /// Random specifications of a pod's claims.
-fn wishes(random: &mut Random) -> Vec<Value> {
+fn random_specs(random: &mut Random) -> Vec<Value> {
     let cel = |expression: &str| json!({"selectors": [{"cel": {"expression": expression}}]});
     let gpus = |count: usize| request("gpus", "gpu", &json!({"count": count}));
     let of = |requests: Value, constraints: Value| json!({"devices": {"requests": requests, "constraints": constraints}});
@@ -174,7 +178,7 @@ fn wishes(random: &mut Random) -> Vec<Value> {
     };
     let none = json!([]);
     let n = random.below(NODES);
-    let one = match random.below(12) {
+    let spec = match random.below(12) {
         0 => of(json!([gpus(1 + random.below(4))]), none),
         1 => of(json!([gpus(2)]), root),
         2 => of(json!([share(10 * (1 + random.below(4)))]), none),
@@ -189,7 +193,7 @@ fn wishes(random: &mut Random) -> Vec<Value> {
             let uuid = format!("device.attributes['gpu.nvidia.com'].uuid == 'GPU-{n:04x}-1'");
             of(json!([request("pinned", "gpu", &cel(&uuid))]), none)
         }
-        // Any attribute may be read.
+        // These claims may read any attribute.
         7 => {
             let any = "['uuid'].exists(it, device.attributes['gpu.nvidia.com'][it].endsWith('-2'))";
             of(json!([request("any", "gpu", &cel(any))]), none)
@@ -209,7 +213,7 @@ fn wishes(random: &mut Random) -> Vec<Value> {
             of(json!([request("p", "any", &error)]), none)
         }
     };
-    if random.below(5) == 0 { vec![one, of(json!([gpus(1)]), json!([]))] } else { vec![one] }
+    if random.below(5) == 0 { vec![spec, of(json!([gpus(1)]), json!([]))] } else { vec![spec] }
 }
 
 fn claim(name: &str, spec: &Value) -> ResourceClaim {
@@ -233,25 +237,25 @@ impl Cluster {
             nodes: (0..NODES).map(node).collect(),
             slices: (0..NODES).map(slices).collect(),
             classes: [gpu_class("!= ''"), class("any", "device.driver == 'windlass.dev'")],
-            held: BTreeMap::new(),
+            allocated: BTreeMap::new(),
             pods: BTreeMap::new(),
-            made: 0,
+            created_count: 0,
         }
     }
 
-    fn pod(&mut self, gpus: GpuWish, claims: Vec<String>) -> PodFacts {
-        self.made += 1;
-        let name = format!("pod-{:04}", self.made);
+    fn pod(&mut self, gpus: GpuRequest, claims: Vec<String>) -> PodFacts {
+        self.created_count += 1;
+        let name = format!("pod-{:04}", self.created_count);
         PodFacts {
             uid: name.clone(),
-            version: self.made as u64,
+            version: self.created_count as u64,
             namespace: "ns".to_owned(),
             name,
             node: None,
-            created: i64::try_from(self.made).expect("few"),
+            created: i64::try_from(self.created_count).expect("few"),
             priority: 0,
             is_ended: false,
-            wish: Wish {
+            resources: ResourceRequest {
                 cpu_milli: [500, 4000][self.random.below(2)],
                 memory_mib: 1024,
                 gpus: Ok(gpus),
@@ -264,18 +268,18 @@ impl Cluster {
         }
     }
 
-    /// Pending pods, from which the forecast is learnt.
+    /// Adds pending pods, from which the index computes its forecast.
     fn add_pending(&mut self) {
         let memory = ShareMemory::Mib(20_480);
-        let share = GpuWish::Share { count: 1, milli: 0, memory, by: SharedBy::Windlass };
-        for gpus in [GpuWish::Whole(1), share, GpuWish::Whole(4), GpuWish::Whole(2)] {
+        let share = GpuRequest::Share { count: 1, milli: 0, memory, by: SharedBy::Windlass };
+        for gpus in [GpuRequest::Whole(1), share, GpuRequest::Whole(4), GpuRequest::Whole(2)] {
             let pod = self.pod(gpus, Vec::new());
             self.pods.insert(pod.uid.clone(), pod);
         }
     }
 
-    /// A new index with all objects. With `salt`, no two nodes have equal signatures.
-    fn read(&self, is_salted: bool) -> Index {
+    /// A new index with all objects. If `is_salted`, no two nodes have equal signatures.
+    fn build_index(&self, is_salted: bool) -> Index {
         let mut index = Index::default();
         self.nodes.iter().for_each(|node| index.set_node(NodeFacts::of(&object(node.clone()))));
         for (n, slice) in
@@ -290,7 +294,7 @@ impl Cluster {
             index.set_slice(object(slice));
         }
         self.classes.iter().for_each(|class| index.set_class(class.clone()));
-        self.held.values().for_each(|claim| index.set_claim(claim.clone()));
+        self.allocated.values().for_each(|claim| index.set_claim(claim.clone()));
         self.pods.values().for_each(|pod| index.set_pod(pod.clone()));
         index.set_synced();
         index
@@ -299,11 +303,11 @@ impl Cluster {
     fn change(&mut self, index: &mut Index) {
         let n = self.random.below(NODES);
         match self.random.below(12) {
-            0..5 => self.hold(n, index),
+            0..5 => self.allocate_devices(n, index),
             5..7 => {
-                let names: Vec<_> = self.held.keys().cloned().collect();
+                let names: Vec<_> = self.allocated.keys().cloned().collect();
                 if let Some(name) = names.get(self.random.below(names.len().max(1))) {
-                    self.held.remove(name);
+                    self.allocated.remove(name);
                     index.remove_claim("ns", name);
                 }
             }
@@ -336,7 +340,7 @@ impl Cluster {
                 index.set_class(self.classes[0].clone());
             }
             _ => {
-                let mut pod = self.pod(GpuWish::None, Vec::new());
+                let mut pod = self.pod(GpuRequest::None, Vec::new());
                 pod.node = Some(node_name(n));
                 index.set_pod(pod.clone());
                 self.pods.insert(pod.uid.clone(), pod);
@@ -345,30 +349,31 @@ impl Cluster {
     }
 
     /// Allocates devices of a node to some claims, as kube-scheduler would.
-    fn hold(&mut self, n: usize, index: &mut Index) {
-        self.made += 1;
-        let specs = wishes(&mut self.random);
+    fn allocate_devices(&mut self, n: usize, index: &mut Index) {
+        self.created_count += 1;
+        let specs = random_specs(&mut self.random);
         let named = specs.iter().enumerate();
-        let mut claims: Vec<_> =
-            named.map(|(c, spec)| claim(&format!("held-{}-{c}", self.made), spec)).collect();
+        let mut claims: Vec<_> = named
+            .map(|(c, spec)| claim(&format!("allocated-{}-{c}", self.created_count), spec))
+            .collect();
         let slices: Vec<ResourceSlice> = self.slices[n].iter().cloned().map(object).collect();
-        let held: Vec<_> = self.held.values().cloned().collect();
-        let supply = Supply { classes: &self.classes, slices: &slices, claims: &held };
+        let allocated: Vec<_> = self.allocated.values().cloned().collect();
+        let supply = Supply { classes: &self.classes, slices: &slices, claims: &allocated };
         let node: Node = object(self.nodes[n].clone());
         let Ok(results) = allocate(&claims, supply, &node) else { return };
         for (claim, result) in claims.iter_mut().zip(results) {
             claim.status = Some(object(json!({"allocation": result})));
             index.set_claim(claim.clone());
-            self.held.insert(claim.metadata.name.clone().expect("named"), claim.clone());
+            self.allocated.insert(claim.metadata.name.clone().expect("named"), claim.clone());
         }
     }
 
-    /// Ranks and explanations of all nodes by both indexes.
-    fn ask(&mut self, index: &mut Index) -> usize {
-        let specs = wishes(&mut self.random);
+    /// Compares ranks and explanations of all nodes in both indexes. Returns the number of ranked nodes.
+    fn compare_ranks(&mut self, index: &mut Index) -> usize {
+        let specs = random_specs(&mut self.random);
         let names: Vec<_> = (0..specs.len()).map(|c| format!("wanted-{c}")).collect();
-        let pod = self.pod(GpuWish::None, names.clone());
-        let mut fresh = self.read(true);
+        let pod = self.pod(GpuRequest::None, names.clone());
+        let mut fresh = self.build_index(true);
         for (name, spec) in names.iter().zip(&specs) {
             index.set_claim(claim(name, spec));
             fresh.set_claim(claim(name, spec));
@@ -390,32 +395,32 @@ fn cached_ranks_equal_those_of_an_index_without_cache() {
     for seed in 1..=2 {
         let mut cluster = Cluster::new(seed);
         cluster.add_pending();
-        let mut index = cluster.read(false);
+        let mut index = cluster.build_index(false);
         let mut ranked = 0;
         for _ in 0..STEPS {
             cluster.change(&mut index);
-            for _ in 0..QUESTIONS {
-                ranked += cluster.ask(&mut index);
+            for _ in 0..RANKINGS {
+                ranked += cluster.compare_ranks(&mut index);
             }
         }
-        assert!(ranked > STEPS * QUESTIONS, "{ranked} nodes were ranked");
+        assert!(ranked > STEPS * RANKINGS, "{ranked} nodes were ranked");
     }
 }
 
 #[test]
 fn a_partition_prefers_a_partitioned_gpu_and_the_explanation_says_so() {
     let mut cluster = Cluster::new(1);
-    let mut held = claim("held", &json!({}));
+    let mut allocated = claim("allocated", &json!({}));
     let result = json!({"request": "r", "driver": "windlass.dev", "pool": "node-7/nvidia",
         "device": "gpu-0007-0-1g-3"});
-    held.status = Some(object(json!({"allocation": {"devices": {"results": [result]}}})));
-    cluster.held.insert("held".to_owned(), held);
-    let mut index = cluster.read(false);
+    allocated.status = Some(object(json!({"allocation": {"devices": {"results": [result]}}})));
+    cluster.allocated.insert("allocated".to_owned(), allocated);
+    let mut index = cluster.build_index(false);
     let profile = "device.attributes['gpu.nvidia.com'].?profile.orValue('') == '1g'";
     let selectors = json!({"selectors": [{"cel": {"expression": profile}}]});
     let spec = json!({"devices": {"requests": [request("r", "any", &selectors)]}});
     index.set_claim(claim("wanted", &spec));
-    let pod = cluster.pod(GpuWish::None, vec!["wanted".to_owned()]);
+    let pod = cluster.pod(GpuRequest::None, vec!["wanted".to_owned()]);
     let nodes: Vec<_> = (0..NODES).map(node_name).collect();
     assert_eq!(index.rank(&pod, &nodes, NODES), ["node-7", "node-3"]);
     let reason = |index: &mut Index, node| index.explain(&pod, node).expect("it fits");
@@ -424,8 +429,8 @@ fn a_partition_prefers_a_partitioned_gpu_and_the_explanation_says_so() {
         whole.contains(": fragmentation 50, GPUs broken up -100, places for partitions -50;"),
         "{whole}"
     );
-    let cut = reason(&mut index, "node-7");
-    assert!(cut.starts_with("50 points: fragmentation 50;"), "{cut}");
+    let partitioned = reason(&mut index, "node-7");
+    assert!(partitioned.starts_with("50 points: fragmentation 50;"), "{partitioned}");
 }
 
 #[test]
@@ -439,7 +444,7 @@ fn claims_of_a_new_shape_are_ranked_in_steps() {
     index.set_class(gpu_class("!= ''"));
     index.set_synced();
     let mut cluster = Cluster::new(1);
-    let pod = cluster.pod(GpuWish::None, vec!["wanted".to_owned()]);
+    let pod = cluster.pod(GpuRequest::None, vec!["wanted".to_owned()]);
     let spec = json!({"devices": {"requests": [request("r", "gpu", &json!({}))]}});
     index.set_claim(claim("wanted", &spec));
     let is_last = |_: &usize| index.rank_step(&pod, &names, 100).is_some();

@@ -65,7 +65,7 @@ fn add_pod(rig: &Rig, name: &str, exactly: Value) -> Value {
 fn allocate(rig: &Rig, pod: &str, node: &str, result: &Value) {
     let objects = rig.server.objects();
     let mut claim: ResourceClaim =
-        objects.get("default", &format!("{pod}-claim")).expect("the claim is there");
+        objects.get("default", &format!("{pod}-claim")).expect("the claim exists");
     let mut all =
         json!({"request": "gpu", "driver": "windlass.dev", "pool": format!("{node}/nvidia")});
     all.as_object_mut().expect("a map").extend(result.as_object().cloned().expect("a map"));
@@ -74,7 +74,7 @@ fn allocate(rig: &Rig, pod: &str, node: &str, result: &Value) {
 }
 
 #[tokio::test]
-async fn a_claim_goes_where_it_breaks_least() {
+async fn a_claim_prefers_the_node_that_loses_least() {
     let rig = Rig::start();
     rig.server.objects().put::<DeviceClass>(&object(json!({
         "metadata": {"name": "windlass-gpu"}, "spec": {},
@@ -92,16 +92,16 @@ async fn a_claim_goes_where_it_breaks_least() {
     });
     allocate(&rig, "share", "c", &consumed);
     let extender = rig.extender("one").await;
-    extender.sees("idle_gpus", "10.75").await;
+    extender.wait_for_gauge("idle_gpus", "10.75").await;
 
     let small = add_pod(&rig, "small", json!({}));
     let large = add_pod(&rig, "large", json!({"count": 4}));
     let second_share = add_pod(&rig, "second-share", share);
     let nodes = ["a", "b", "c"];
-    extender.sees("claims", "5.0").await;
-    assert_eq!(extender.ranked(&second_share, &nodes).await[0], "c", "where a GPU is shared");
-    assert_eq!(extender.ranked(&large, &nodes).await, ["a"], "four are free together there only");
-    assert_ne!(extender.ranked(&small, &nodes).await[0], "a", "which stays whole");
-    assert!(extender.ranked(&one, &nodes).await.is_empty(), "it has its device already");
+    extender.wait_for_gauge("claims", "5.0").await;
+    assert_eq!(extender.ranked(&second_share, &nodes).await[0], "c", "a GPU of c is shared");
+    assert_eq!(extender.ranked(&large, &nodes).await, ["a"], "only a has four free GPUs");
+    assert_ne!(extender.ranked(&small, &nodes).await[0], "a", "a keeps its four free GPUs");
+    assert!(extender.ranked(&one, &nodes).await.is_empty(), "the pod has its device already");
     extender.stop().await;
 }

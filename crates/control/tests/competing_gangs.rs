@@ -1,4 +1,4 @@
-//! Gangs that compete for the same GPUs: no gang holds a part of them for ever, and all start one after another.
+//! Gangs that compete for the same GPUs: no gang holds some of them forever, and all gangs start one after another.
 //!
 //! `WINDLASS_MODEL_RUNS` sets the number of contests.
 
@@ -8,15 +8,15 @@ use std::{
 };
 
 use windlass_control::{
-    facts::{Gang, GpuFacts, GpuWish, NodeFacts, PodFacts, Wish},
-    index::{GangWait, Index, Turn},
+    facts::{Gang, GpuFacts, GpuRequest, NodeFacts, PodFacts, ResourceRequest},
+    index::{Arrival, GangWait, Index},
 };
 use windlass_core::annotation::AcceptedGpus;
 use windlass_sched::random::Random;
 
 const RUNS: u64 = 1000;
 /// Number of filter calls and binds after which all gangs must have started.
-const MOST_STEPS: usize = 2000;
+const MAX_STEPS: usize = 2000;
 
 /// A scheduler with some gangs to start. Its bind calls follow some time after its filter calls. It does not offer a
 /// node that is full of pods with a bind in flight.
@@ -62,10 +62,10 @@ fn pod(gang: &Gang, n: usize, gpus: u8) -> PodFacts {
         created: i64::try_from(n).expect("few"),
         priority: 0,
         is_ended: false,
-        wish: Wish {
+        resources: ResourceRequest {
             cpu_milli: 500,
             memory_mib: 256,
-            gpus: Ok(GpuWish::Whole(gpus)),
+            gpus: Ok(GpuRequest::Whole(gpus)),
             accepted: AcceptedGpus::default(),
         },
         gang: Some(Ok(gang.clone())),
@@ -76,8 +76,8 @@ fn pod(gang: &Gang, n: usize, gpus: u8) -> PodFacts {
 }
 
 fn gpus(pod: &PodFacts) -> usize {
-    match pod.wish.gpus {
-        Ok(GpuWish::Whole(count)) => usize::from(count),
+    match pod.resources.gpus {
+        Ok(GpuRequest::Whole(count)) => usize::from(count),
         _ => 0,
     }
 }
@@ -118,18 +118,18 @@ impl Contest {
         match self.random.below(8) {
             0 => self.give_up(),
             1..4 => self.bind(),
-            _ => self.ask(),
+            _ => self.filter(),
         }
     }
 
-    fn ask(&mut self) {
+    fn filter(&mut self) {
         if self.pending.is_empty() {
             return;
         }
         let nth = self.random.below(self.pending.len());
         let pod = self.pending[nth].clone();
         let names = self.offered(&pod);
-        self.index.note_offer(&pod, &names);
+        self.index.add_offer(&pod, &names);
         let fitting = self.index.filter(&pod, &names);
         if let Some((name, _)) = fitting.into_iter().find(|(_, fits)| fits.is_ok()) {
             self.binds.push_back((pod, name.to_owned()));
@@ -142,7 +142,7 @@ impl Contest {
         let binds = self.binds.iter().map(|(pod, name)| (pod, name));
         let mut free = self.nodes.clone();
         for (pod, name) in waiting.chain(binds) {
-            // Two gangs may have been promised the same GPUs.
+            // The scheduler may have assigned the same GPUs to two gangs.
             let left = free.get_mut(name).expect("a node");
             *left = left.saturating_sub(gpus(pod));
         }
@@ -154,26 +154,26 @@ impl Contest {
         let Some((pod, name)) = self.binds.pop_front() else { return };
         match self.index.arrive(&pod, &name) {
             Err(_) => self.pending.push(pod),
-            Ok((_, Turn::Waits(wait))) => self.waiting.push((pod, name, wait)),
-            Ok((_, Turn::Alone | Turn::Last)) => self.start(pod, name),
+            Ok((_, Arrival::Waiting(wait))) => self.waiting.push((pod, name, wait)),
+            Ok((_, Arrival::Single | Arrival::Last)) => self.start(pod, name),
         }
     }
 
     /// Starts all members of the gang, and ends them at once.
     fn start(&mut self, last: PodFacts, name: String) {
-        let (come, waiting): (Vec<_>, Vec<_>) =
+        let (arrived, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|it| it.0.gang == last.gang);
         self.waiting = waiting;
         let gang = last.gang.clone().expect("a gang").expect("of a size");
-        assert_eq!(come.len() + 1, gang.size, "all members start together");
-        let come = come.into_iter().map(|(pod, name, _)| (pod, name));
-        let mut all: Vec<_> = come.chain([(last, name)]).collect();
+        assert_eq!(arrived.len() + 1, gang.size, "all members start together");
+        let arrived = arrived.into_iter().map(|(pod, name, _)| (pod, name));
+        let mut all: Vec<_> = arrived.chain([(last, name)]).collect();
         self.version += 1;
         for (pod, name) in &mut all {
             (pod.version, pod.node) = (self.version, Some(name.clone()));
             self.index.set_pod(pod.clone());
         }
-        assert_eq!(self.index.conflicts(), 0, "no GPU is given twice");
+        assert_eq!(self.index.conflicts(), 0, "no GPU is allocated twice");
         for (pod, _) in &all {
             self.index.remove_pod(&pod.uid);
         }
@@ -186,11 +186,11 @@ impl Contest {
         let nth = self.random.below(self.waiting.len());
         let wait = self.waiting[nth].2.clone();
         let gang = self.waiting[nth].0.gang.clone();
-        assert!(self.index.give_up(&wait), "it waits");
-        let (gone, waiting): (Vec<_>, Vec<_>) =
+        assert!(self.index.give_up(&wait), "the gang waits");
+        let (members, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|it| it.0.gang == gang);
         self.waiting = waiting;
-        self.pending.extend(gone.into_iter().map(|(pod, ..)| pod));
+        self.pending.extend(members.into_iter().map(|(pod, ..)| pod));
     }
 }
 
@@ -206,7 +206,7 @@ fn competing_gangs_start_one_after_the_other() {
         while !is_over(&contest) {
             contest.step();
             steps += 1;
-            assert!(steps < MOST_STEPS, "seed {seed}: {} pods never start", contest.pending.len());
+            assert!(steps < MAX_STEPS, "seed {seed}: {} pods never start", contest.pending.len());
         }
         assert_eq!(contest.index.counts().1, 0);
     }

@@ -16,7 +16,7 @@ fn member(rig: &Rig, name: &str, gpus: usize, size: usize) -> Value {
 
 /// Schedules one pod as kube-scheduler does: filters the nodes, takes the first, and binds.
 async fn schedule(extender: &Extender, pod: &Value, nodes: &[&str]) -> Result<String, String> {
-    let answer = extender.ask("filter", &json!({"Pod": pod, "NodeNames": nodes})).await;
+    let answer = extender.call("filter", &json!({"Pod": pod, "NodeNames": nodes})).await;
     if answer["Error"] != "" {
         return Err(answer["Error"].as_str().expect("text").to_owned());
     }
@@ -30,12 +30,12 @@ async fn schedule(extender: &Extender, pod: &Value, nodes: &[&str]) -> Result<St
 }
 
 /// Schedules two pods whose binds wait for each other. Returns their nodes, sorted.
-async fn both(extender: &Extender, pods: [&Value; 2], nodes: &[&str]) -> [String; 2] {
+async fn schedule_both(extender: &Extender, pods: [&Value; 2], nodes: &[&str]) -> [String; 2] {
     let [one, two] = pods.map(|pod| schedule(extender, pod, nodes));
     let (one, two) = tokio::join!(one, two);
-    let mut taken = [one, two].map(|node| node.expect("bound"));
-    taken.sort_unstable();
-    taken
+    let mut placed_nodes = [one, two].map(|node| node.expect("bound"));
+    placed_nodes.sort_unstable();
+    placed_nodes
 }
 
 /// Nodes with `gpus` GPUs each, and an extender that sees them.
@@ -53,46 +53,46 @@ async fn the_members_of_a_gang_are_bound_once_the_last_has_arrived() {
     let nodes = ["a", "b", "c"];
     let (rig, extender) = cluster(nodes, 2).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 2, 3));
-    extender.sees("pods", "2.0").await;
+    extender.wait_for_gauge("pods", "2.0").await;
     let early = schedule(&extender, &one, &nodes).await;
     assert_eq!(early, Err("gang train has 2 of the 3 pods that start together".to_owned()));
     let three = member(&rig, "three", 2, 3);
     let other = rig.add_pod("other", json!({"nvidia.com/gpu": "1"}));
-    extender.sees("pods", "4.0").await;
+    extender.wait_for_gauge("pods", "4.0").await;
     let (first, second, third) =
         tokio::join!(schedule(&extender, &one, &nodes), schedule(&extender, &two, &nodes), async {
-            // Once two wait, all places are reserved, and nothing is written.
-            extender.sees("idle_gpus", "0.0").await;
+            // Once two members wait, all GPUs are reserved, and nothing is written.
+            extender.wait_for_gauge("idle_gpus", "0.0").await;
             let (fitting, reasons) = extender.filter(&other, &nodes).await;
             assert!(fitting.is_empty(), "{reasons}");
             assert!(["one", "two"].iter().all(|name| rig.placement(name).is_none()));
             schedule(&extender, &three, &nodes).await
         });
-    let mut taken = [first, second, third].map(|node| node.expect("bound"));
-    taken.sort_unstable();
-    assert_eq!(taken, nodes);
+    let mut placed_nodes = [first, second, third].map(|node| node.expect("bound"));
+    placed_nodes.sort_unstable();
+    assert_eq!(placed_nodes, nodes);
     let (_, page) = extender.get("/metrics").await;
     assert!(page.contains("windlass_cluster_gangs_total{is_whole=\"true\"} 1\n"), "{page}");
     // A recreated member does not wait, because the others run.
     rig.server.objects().delete::<Pod>("default", "two").expect("deleted");
-    extender.sees("idle_gpus", "2.0").await;
-    let again = member(&rig, "again", 2, 3);
-    assert!(schedule(&extender, &again, &nodes).await.is_ok());
+    extender.wait_for_gauge("idle_gpus", "2.0").await;
+    let recreated = member(&rig, "recreated", 2, 3);
+    assert!(schedule(&extender, &recreated, &nodes).await.is_ok());
     extender.stop().await;
 }
 
 #[tokio::test]
-async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
+async fn a_gang_that_does_not_fit_completely_holds_nothing() {
     let nodes = ["a", "b"];
     let (rig, extender) = cluster(nodes, 2).await;
     let [one, _, _] = ["one", "two", "three"].map(|name| member(&rig, name, 2, 3));
-    extender.sees("pods", "3.0").await;
+    extender.wait_for_gauge("pods", "3.0").await;
     let (fitting, reasons) = extender.filter(&one, &nodes).await;
     assert!(fitting.is_empty());
-    let said = "for good: gang train: its 3 pods without a place do not fit side by side";
-    assert_eq!((&reasons["a"], &reasons["b"]), (&said.into(), &said.into()));
-    assert!(!extender.bind(&one, "a").await.is_empty(), "a bind plans once more");
-    extender.sees("idle_gpus", "4.0").await;
+    let message = "unresolvable: gang train: its 3 pods without a place do not fit side by side";
+    assert_eq!((&reasons["a"], &reasons["b"]), (&message.into(), &message.into()));
+    assert!(!extender.bind(&one, "a").await.is_empty(), "bind plans the gang too");
+    extender.wait_for_gauge("idle_gpus", "4.0").await;
     let wrong = rig.add_member("wrong", "other", 1, &json!({"windlass.dev/gang-size": "many"}));
     let (_, reasons) = extender.filter(&wrong, &nodes).await;
     assert!(reasons["a"].as_str().expect("text").ends_with(
@@ -103,27 +103,27 @@ async fn a_gang_that_does_not_fit_as_a_whole_takes_nothing() {
 }
 
 #[tokio::test]
-async fn an_incomplete_gang_is_given_up_and_its_places_are_free() {
+async fn an_incomplete_gang_is_given_up_and_its_gpus_are_free() {
     let nodes = ["a", "b"];
     let (rig, extender) = cluster(nodes, 1).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
-    extender.sees("pods", "2.0").await;
-    let begun = Instant::now();
+    extender.wait_for_gauge("pods", "2.0").await;
+    let start = Instant::now();
     let given_up = schedule(&extender, &one, &nodes).await.expect_err("alone");
     assert!(given_up.starts_with("gang train was not complete within 5s: "), "{given_up}");
-    assert!(begun.elapsed() >= GANG_WAIT);
-    extender.sees("idle_gpus", "2.0").await;
+    assert!(start.elapsed() >= GANG_WAIT);
+    extender.wait_for_gauge("idle_gpus", "2.0").await;
     assert!(rig.placement("one").is_none());
-    // It is in back-off, so that others get the GPUs.
-    let rests = schedule(&extender, &one, &nodes).await.expect_err("a rest");
+    // The gang is in back-off, so that other pods can get the GPUs.
+    let refusal = schedule(&extender, &one, &nodes).await.expect_err("in back-off");
     assert!(
-        rests.starts_with("gang train was not complete in time, and is tried again in "),
-        "{rests}"
+        refusal.starts_with("gang train was not complete in time, and is tried again in "),
+        "{refusal}"
     );
-    let question = json!({"Pod": one, "NodeNames": nodes});
-    let is_over = async { while extender.ask("filter", &question).await["Error"] != "" {} };
-    timeout(LIMIT, is_over).await.expect("the rest ends");
-    both(&extender, [&one, &two], &nodes).await;
+    let args = json!({"Pod": one, "NodeNames": nodes});
+    let is_over = async { while extender.call("filter", &args).await["Error"] != "" {} };
+    timeout(LIMIT, is_over).await.expect("the back-off ends");
+    schedule_both(&extender, [&one, &two], &nodes).await;
     extender.stop().await;
 }
 
@@ -132,34 +132,38 @@ async fn an_abandoned_bind_is_replaced_by_the_next_one() {
     let nodes = ["a", "b"];
     let (rig, extender) = cluster(nodes, 1).await;
     let [one, two] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
-    extender.sees("pods", "2.0").await;
-    // kube-scheduler closes the connection, and binds again.
+    extender.wait_for_gauge("pods", "2.0").await;
+    // kube-scheduler closes the connection, and binds the pod again.
     let hung_up = async {
         tokio::select! {
-            _ = extender.bind(&one, "a") => panic!("the gang is not whole"),
-            () = extender.sees("idle_gpus", "0.0") => {}
+            _ = extender.bind(&one, "a") => panic!("the gang is incomplete"),
+            () = extender.wait_for_gauge("idle_gpus", "0.0") => {}
         }
     };
     hung_up.await;
-    extender.sees("idle_gpus", "2.0").await;
-    assert_eq!(both(&extender, [&one, &two], &nodes).await, nodes, "each has a GPU of its own");
+    extender.wait_for_gauge("idle_gpus", "2.0").await;
+    assert_eq!(
+        schedule_both(&extender, [&one, &two], &nodes).await,
+        nodes,
+        "each member has its own GPU"
+    );
     extender.stop().await;
 }
 
 #[tokio::test]
-async fn members_that_disagree_are_refused_and_name_the_other() {
+async fn members_with_different_annotations_are_refused() {
     let (rig, extender) = cluster(["a"], 4).await;
     let (one, _) = (member(&rig, "one", 1, 2), member(&rig, "two", 1, 3));
-    extender.sees("pods", "2.0").await;
-    let answer = extender.ask("filter", &json!({"Pod": one, "NodeNames": ["a"]})).await;
-    let said = "pods of gang train differ in windlass.dev/gang-size or windlass.dev/gang-within, pod two for one: set \
+    extender.wait_for_gauge("pods", "2.0").await;
+    let answer = extender.call("filter", &json!({"Pod": one, "NodeNames": ["a"]})).await;
+    let message = "pods of gang train differ in windlass.dev/gang-size or windlass.dev/gang-within, pod two for one: set \
                 equal values on all";
-    assert_eq!(answer["Error"], said);
+    assert_eq!(answer["Error"], message);
     extender.stop().await;
 }
 
 #[tokio::test]
-async fn a_gang_is_within_one_rack_and_takes_the_smallest_that_holds_it() {
+async fn a_gang_is_placed_in_the_smallest_rack_that_fits_it() {
     let rig = Rig::start();
     let racks = [("a1", "a", 8), ("b1", "b", 2), ("b2", "b", 2), ("c1", "c", 2)];
     for (name, rack, gpus) in racks {
@@ -167,14 +171,14 @@ async fn a_gang_is_within_one_rack_and_takes_the_smallest_that_holds_it() {
     }
     let nodes = racks.map(|(name, ..)| name);
     let extender = rig.extender("one").await;
-    let racked =
+    let within_rack =
         json!({"windlass.dev/gang-size": "2", "windlass.dev/gang-within": "example.com/rack"});
-    let [one, two] = ["one", "two"].map(|name| rig.add_member(name, "racked", 2, &racked));
-    extender.sees("pods", "2.0").await;
-    let taken = both(&extender, [&one, &two], &nodes).await;
-    assert_eq!(taken, ["b1", "b2"], "not c, which is too small, and not a, which is larger");
-    // A further pod of the gang is placed in the same rack.
-    let more = rig.add_member("more", "racked", 2, &racked);
+    let [one, two] = ["one", "two"].map(|name| rig.add_member(name, "racked", 2, &within_rack));
+    extender.wait_for_gauge("pods", "2.0").await;
+    let placed_nodes = schedule_both(&extender, [&one, &two], &nodes).await;
+    assert_eq!(placed_nodes, ["b1", "b2"], "not c, which is too small, and not a, which is larger");
+    // Another pod of the gang must be placed in the same rack.
+    let more = rig.add_member("more", "racked", 2, &within_rack);
     let (fitting, reasons) = extender.filter(&more, &nodes).await;
     assert!(fitting.is_empty(), "{reasons}");
     assert!(reasons["a1"].as_str().expect("text").ends_with("on nodes with one example.com/rack"));
@@ -185,14 +189,14 @@ async fn a_gang_is_within_one_rack_and_takes_the_smallest_that_holds_it() {
 async fn a_shutdown_does_not_wait_for_a_gang() {
     let (rig, extender) = cluster(["a"], 2).await;
     let [one, _] = ["one", "two"].map(|name| member(&rig, name, 1, 2));
-    extender.sees("pods", "2.0").await;
-    let begun = Instant::now();
+    extender.wait_for_gauge("pods", "2.0").await;
+    let start = Instant::now();
     let waiting = async {
-        extender.sees("idle_gpus", "0.0").await;
-        extender.ask_to_stop();
+        extender.wait_for_gauge("idle_gpus", "0.0").await;
+        extender.request_stop();
     };
     let (error, ()) = tokio::join!(extender.bind(&one, "a"), waiting);
     assert!(error.starts_with("gang train was given up"), "{error}");
-    assert!(begun.elapsed() < GANG_WAIT);
+    assert!(start.elapsed() < GANG_WAIT);
     extender.stop().await;
 }

@@ -1,5 +1,5 @@
-//! Model test: random events of pods, nodes and extenders, compared with the state of the API server. No GPU is given
-//! twice, and none is lost.
+//! Model test: random events of pods, nodes and extenders, compared with the state of the API server. No GPU is
+//! allocated twice, and no GPU is lost.
 //!
 //! The API server is a table of pods with their placements. The extender sees it through a watch that lags, fails and
 //! lists again. Its binds succeed, fail, or succeed without an answer. Another replica may take over. Some pods are
@@ -11,8 +11,8 @@ use std::{
 };
 
 use windlass_control::{
-    facts::{Gang, GpuFacts, GpuWish, NodeFacts, PodFacts, SharedBy, Wish},
-    index::{GangWait, Index, Inspected, Refusal, Turn},
+    facts::{Gang, GpuFacts, GpuRequest, NodeFacts, PodFacts, ResourceRequest, SharedBy},
+    index::{Arrival, GangWait, Index, Inspected, Refusal},
 };
 use windlass_core::{
     annotation::{AcceptedGpus, PodPlacement},
@@ -27,32 +27,32 @@ const GPU_MIB: u32 = 24_576;
 const MAX_PODS: usize = 120;
 
 /// The API server's objects.
-struct Truth {
+struct ServerState {
     nodes: BTreeMap<String, NodeFacts>,
     pods: BTreeMap<String, (PodFacts, Option<PodPlacement>)>,
     version: u64,
-    made: usize,
+    created_count: usize,
 }
 
-/// A change on its way to the extender.
+/// A change that the watch will deliver to the extender.
 enum Event {
     Node(NodeFacts),
-    NodeGone(String),
+    NodeDeleted(String),
     Pod(Box<PodFacts>),
-    PodGone(String),
+    PodDeleted(String),
 }
 
 struct Model {
     random: Random,
-    truth: Truth,
+    server: ServerState,
     index: Index,
     /// Events that the watch has not delivered yet.
-    late: VecDeque<Event>,
+    undelivered: VecDeque<Event>,
     /// Members of gangs that have arrived for their bind, with their nodes and devices.
     waiting: Vec<Waiting>,
     bound: usize,
     refused: usize,
-    /// Number of gangs that were bound as a whole, and of those that were given up.
+    /// Number of gangs whose members were all bound, and number of gangs that were given up.
     gangs: (usize, usize),
 }
 
@@ -86,13 +86,13 @@ fn node(n: usize) -> NodeFacts {
 impl Model {
     fn new(seed: u64) -> Self {
         let nodes = (0..NODES).map(node).map(|node| (node.name.clone(), node)).collect();
-        let truth = Truth { nodes, pods: BTreeMap::new(), version: 1, made: 0 };
-        let index = Self::listed(&truth);
+        let server = ServerState { nodes, pods: BTreeMap::new(), version: 1, created_count: 0 };
+        let index = Self::new_index(&server);
         Self {
             random: Random::new(seed),
-            truth,
+            server,
             index,
-            late: VecDeque::new(),
+            undelivered: VecDeque::new(),
             waiting: Vec::new(),
             bound: 0,
             refused: 0,
@@ -101,30 +101,30 @@ impl Model {
     }
 
     /// The index of a new extender that has read all objects.
-    fn listed(truth: &Truth) -> Index {
+    fn new_index(server: &ServerState) -> Index {
         let mut index = Index::default();
-        truth.nodes.values().for_each(|node| index.set_node(node.clone()));
-        truth.pods.values().for_each(|(pod, _)| index.set_pod(pod.clone()));
+        server.nodes.values().for_each(|node| index.set_node(node.clone()));
+        server.pods.values().for_each(|(pod, _)| index.set_pod(pod.clone()));
         index.set_synced();
         index
     }
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..26 if self.truth.pods.len() < MAX_PODS => self.create(None),
-            26..30 if self.truth.pods.len() < MAX_PODS => self.create_gang(),
+            0..26 if self.server.pods.len() < MAX_PODS => self.create(None),
+            26..30 if self.server.pods.len() < MAX_PODS => self.create_gang(),
             0..59 => self.bind(),
             59 if self.random.below(2) == 0 => self.give_up(),
-            59 => self.leave_a_gang(),
+            59 => self.remove_gang_label(),
             60..75 => self.end(),
             75..85 => self.deliver_some(),
             85..89 => self.toggle_health(),
-            89..92 => self.lose_or_return_a_node(),
+            89..92 => self.delete_or_create_node(),
             92..96 => self.list_again(),
             // Another replica takes over. It lists all pods before its first bind.
             96..98 => {
-                self.index = Self::listed(&self.truth);
-                self.late.clear();
+                self.index = Self::new_index(&self.server);
+                self.undelivered.clear();
                 self.waiting.clear();
             }
             _ => self.deliver_all(),
@@ -135,7 +135,7 @@ impl Model {
     fn create_gang(&mut self) {
         let size = 2 + self.random.below(4);
         let gang = Gang {
-            name: format!("gang-{}", self.truth.made),
+            name: format!("gang-{}", self.server.created_count),
             size,
             within: None,
             scheduler: "windlass".to_owned(),
@@ -147,27 +147,27 @@ impl Model {
 
     fn create(&mut self, gang: Option<&Gang>) {
         let gpus = match self.random.below(10) {
-            0..4 => GpuWish::Whole([1, 1, 2, 4][self.random.below(4)]),
-            4 if gang.is_none() => GpuWish::None,
-            _ => GpuWish::Share {
+            0..4 => GpuRequest::Whole([1, 1, 2, 4][self.random.below(4)]),
+            4 if gang.is_none() => GpuRequest::None,
+            _ => GpuRequest::Share {
                 count: [1, 1, 2][self.random.below(3)],
                 milli: [0, 100, 300, 500][self.random.below(4)],
                 memory: ShareMemory::Mib([1024, 4096, 8192, 12_288][self.random.below(4)]),
                 by: SharedBy::Windlass,
             },
         };
-        self.truth.made += 1;
-        let uid = format!("uid-{:06}", self.truth.made);
+        self.server.created_count += 1;
+        let uid = format!("uid-{:06}", self.server.created_count);
         let pod = PodFacts {
             uid: uid.clone(),
-            version: self.truth.next(),
+            version: self.server.next(),
             namespace: "ns".to_owned(),
             name: uid.clone(),
             node: None,
-            created: i64::try_from(self.truth.made).expect("few"),
+            created: i64::try_from(self.server.created_count).expect("few"),
             priority: 0,
             is_ended: false,
-            wish: Wish {
+            resources: ResourceRequest {
                 cpu_milli: 500,
                 memory_mib: 256,
                 gpus: Ok(gpus),
@@ -178,28 +178,28 @@ impl Model {
             claims: Vec::new(),
             gpus: Vec::new(),
         };
-        self.truth.pods.insert(uid, (pod.clone(), None));
-        self.late.push_back(Event::Pod(Box::new(pod)));
+        self.server.pods.insert(uid, (pod.clone(), None));
+        self.undelivered.push_back(Event::Pod(Box::new(pod)));
     }
 
     /// kube-scheduler filters nodes and binds to the best. The write succeeds, fails, or loses its answer.
     fn bind(&mut self) {
-        let Some(pod) = self.pod_whose_turn_it_is() else { return };
+        let Some(pod) = self.next_pod() else { return };
         let pod = &pod;
-        let names: Vec<_> = self.truth.nodes.keys().cloned().collect();
-        self.index.note_offer(pod, &names);
+        let names: Vec<_> = self.server.nodes.keys().cloned().collect();
+        self.index.add_offer(pod, &names);
         let fitting = self.index.filter(pod, &names).into_iter();
         let fitting: Vec<_> =
             fitting.filter_map(|(name, fits)| Some((fits.ok()?, name.to_owned()).1)).collect();
         let ranked = self.index.rank(pod, &fitting, 1).first().map(|name| (*name).to_owned());
-        // Filter leaves a gang's member only its planned node.
+        // For a gang's member, filter returns only the planned node.
         let Some(name) = ranked.or_else(|| fitting.first().cloned()) else {
             self.refused += 1;
             return;
         };
-        let (placed, turn) = match self.index.arrive(pod, &name) {
+        let (placed, arrival) = match self.index.arrive(pod, &name) {
             Ok(arrived) => arrived,
-            // The place of another member is lost, so the whole gang is given up.
+            // Another member has lost its GPUs, so the whole gang is given up.
             Err(Refusal::GangLostNode(_)) => {
                 self.waiting.retain(|it| it.pod.gang != pod.gang);
                 self.refused += 1;
@@ -208,22 +208,22 @@ impl Model {
             Err(refusal) => panic!("a node that fits can serve it: {refusal}"),
         };
         let (pod, placement, number) = (pod.clone(), placed.placement, placed.number);
-        match turn {
-            Turn::Alone => self.write(&pod.uid, &name, placement, number),
-            Turn::Waits(wait) => {
+        match arrival {
+            Arrival::Single => self.write(&pod.uid, &name, placement, number),
+            Arrival::Waiting(wait) => {
                 self.waiting.push(Waiting { pod, node: name, placement, number, wait });
             }
-            Turn::Last => {
+            Arrival::Last => {
                 self.gangs.0 += 1;
                 self.write(&pod.uid, &name, placement, number);
-                let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+                let (members, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
                     .into_iter()
                     .partition(|it| it.pod.gang == pod.gang);
                 self.waiting = waiting;
-                for Waiting { pod, node, placement, number, .. } in over {
+                for Waiting { pod, node, placement, number, .. } in members {
                     // A pod with two bind calls is written once.
                     let is_current = self.index.is_current(&pod.uid, number);
-                    if is_current && self.truth.pods.contains_key(&pod.uid) {
+                    if is_current && self.server.pods.contains_key(&pod.uid) {
                         self.write(&pod.uid, &node, placement, number);
                     }
                 }
@@ -231,38 +231,39 @@ impl Model {
         }
     }
 
-    fn pod_whose_turn_it_is(&mut self) -> Option<PodFacts> {
+    fn next_pod(&mut self) -> Option<PodFacts> {
         let is_waiting = |pod: &PodFacts| self.waiting.iter().any(|it| it.pod.uid == pod.uid);
-        let pods = self.truth.pods.values().map(|(pod, _)| pod);
+        let pods = self.server.pods.values().map(|(pod, _)| pod);
         // A restarted kube-scheduler binds a waiting pod again.
-        let asks_again = self.random.below(20) == 0;
-        let pending = pods.filter(|pod| pod.node.is_none() && (asks_again || !is_waiting(pod)));
+        let binds_again = self.random.below(20) == 0;
+        let pending = pods.filter(|pod| pod.node.is_none() && (binds_again || !is_waiting(pod)));
         let pending: Vec<_> = pending.cloned().collect();
         if pending.is_empty() {
             return None;
         }
-        // Prefers a waiting gang now and then, since kube-scheduler takes members in quick succession.
-        let waits = |pod: &&PodFacts| self.waiting.iter().any(|it| it.pod.gang == pod.gang);
-        let others: Vec<_> = pending.iter().filter(waits).collect();
+        // Often prefers a waiting gang, because kube-scheduler schedules members in quick succession.
+        let is_of_waiting_gang =
+            |pod: &&PodFacts| self.waiting.iter().any(|it| it.pod.gang == pod.gang);
+        let members: Vec<_> = pending.iter().filter(is_of_waiting_gang).collect();
         Some(match self.random.below(2) {
-            0 if !others.is_empty() => others[self.random.below(others.len())].clone(),
+            0 if !members.is_empty() => members[self.random.below(members.len())].clone(),
             _ => pending[self.random.below(pending.len())].clone(),
         })
     }
 
     /// A user removes the gang label of a pending pod.
-    fn leave_a_gang(&mut self) {
-        let pods = self.truth.pods.values().map(|(pod, _)| pod);
+    fn remove_gang_label(&mut self) {
+        let pods = self.server.pods.values().map(|(pod, _)| pod);
         let members = pods.filter(|pod| pod.node.is_none() && pod.gang.is_some());
         let members: Vec<_> = members.map(|pod| pod.uid.clone()).collect();
         if members.is_empty() {
             return;
         }
-        let version = self.truth.next();
+        let version = self.server.next();
         let uid = &members[self.random.below(members.len())];
-        let (pod, _) = self.truth.pods.get_mut(uid).expect("listed above");
+        let (pod, _) = self.server.pods.get_mut(uid).expect("listed above");
         (pod.gang, pod.version) = (None, version);
-        self.late.push_back(Event::Pod(Box::new(pod.clone())));
+        self.undelivered.push_back(Event::Pod(Box::new(pod.clone())));
     }
 
     /// A gang's members did not arrive in time.
@@ -283,10 +284,10 @@ impl Model {
             0 => self.index.end_write(uid, number),
             // The answer is lost. The watch delivers the outcome.
             outcome => {
-                let event = self.truth.bind(uid, name, placement);
+                let event = self.server.bind(uid, name, placement);
                 self.bound += 1;
                 if outcome > 1 {
-                    self.late.push_back(event);
+                    self.undelivered.push_back(event);
                 } else {
                     self.deliver_all();
                     self.apply(event);
@@ -297,61 +298,61 @@ impl Model {
 
     /// A pod ends, is deleted, or is deleted by force.
     fn end(&mut self) {
-        let uids: Vec<_> = self.truth.pods.keys().cloned().collect();
+        let uids: Vec<_> = self.server.pods.keys().cloned().collect();
         if uids.is_empty() {
             return;
         }
         let uid = uids[self.random.below(uids.len())].clone();
-        let (mut pod, _) = self.truth.pods.remove(&uid).expect("listed above");
-        pod.version = self.truth.next();
+        let (mut pod, _) = self.server.pods.remove(&uid).expect("listed above");
+        pod.version = self.server.next();
         pod.is_ended = true;
         if self.random.below(2) == 0 {
-            self.late.push_back(Event::Pod(Box::new(pod)));
+            self.undelivered.push_back(Event::Pod(Box::new(pod)));
         }
-        self.late.push_back(Event::PodGone(uid));
+        self.undelivered.push_back(Event::PodDeleted(uid));
     }
 
     fn toggle_health(&mut self) {
         let n = self.random.below(NODES);
-        let Some(node) = self.truth.nodes.get_mut(&format!("node-{n}")) else { return };
+        let Some(node) = self.server.nodes.get_mut(&format!("node-{n}")) else { return };
         let gpu = self.random.below(node.gpus.len());
         let obstacle = &mut node.gpus[gpu].obstacle;
         *obstacle = if obstacle.is_some() { None } else { Some("xid 79".to_owned()) };
-        self.late.push_back(Event::Node(node.clone()));
+        self.undelivered.push_back(Event::Node(node.clone()));
     }
 
     /// A node is deleted. Its pods stay until they are deleted too.
-    fn lose_or_return_a_node(&mut self) {
+    fn delete_or_create_node(&mut self) {
         let n = self.random.below(NODES);
         let name = format!("node-{n}");
-        if self.truth.nodes.remove(&name).is_some() {
-            self.late.push_back(Event::NodeGone(name));
+        if self.server.nodes.remove(&name).is_some() {
+            self.undelivered.push_back(Event::NodeDeleted(name));
         } else {
-            self.truth.nodes.insert(name, node(n));
-            self.late.push_back(Event::Node(node(n)));
+            self.server.nodes.insert(name, node(n));
+            self.undelivered.push_back(Event::Node(node(n)));
         }
     }
 
     /// The watch fails, and a list delivers the newest state of all objects.
     fn list_again(&mut self) {
-        self.late.clear();
-        let names: HashSet<_> = self.truth.nodes.keys().cloned().collect();
-        self.truth.nodes.values().for_each(|node| self.index.set_node(node.clone()));
+        self.undelivered.clear();
+        let names: HashSet<_> = self.server.nodes.keys().cloned().collect();
+        self.server.nodes.values().for_each(|node| self.index.set_node(node.clone()));
         self.index.retain_nodes(&names);
         let list = self.index.begin_list();
-        let pods = self.truth.pods.values().map(|(pod, _)| pod.clone()).collect();
+        let pods = self.server.pods.values().map(|(pod, _)| pod.clone()).collect();
         self.index.end_list(list, pods);
     }
 
     fn deliver_some(&mut self) {
         for _ in 0..self.random.below(10) {
-            let Some(event) = self.late.pop_front() else { return };
+            let Some(event) = self.undelivered.pop_front() else { return };
             self.apply(event);
         }
     }
 
     fn deliver_all(&mut self) {
-        while let Some(event) = self.late.pop_front() {
+        while let Some(event) = self.undelivered.pop_front() {
             self.apply(event);
         }
     }
@@ -359,39 +360,39 @@ impl Model {
     fn apply(&mut self, event: Event) {
         match event {
             Event::Node(facts) => self.index.set_node(facts),
-            Event::NodeGone(name) => self.index.remove_node(&name),
+            Event::NodeDeleted(name) => self.index.remove_node(&name),
             Event::Pod(facts) => self.index.set_pod(*facts),
-            Event::PodGone(uid) => self.index.remove_pod(&uid),
+            Event::PodDeleted(uid) => self.index.remove_pod(&uid),
         }
     }
 
-    /// No GPU is given beyond its capacity.
-    fn check_truth(&self) {
+    /// Checks that no GPU is allocated beyond its capacity.
+    fn check_capacity(&self) {
         let mut held: BTreeMap<(&str, &str), (u32, u32, bool, usize)> = BTreeMap::new();
-        for (pod, placement) in self.truth.pods.values() {
+        for (pod, placement) in self.server.pods.values() {
             let (Some(node), Some(placement)) = (&pod.node, placement) else { continue };
             for device in &placement.devices {
                 let held = held.entry((node, device.id.as_str())).or_default();
                 held.0 += device.memory_mib.unwrap_or(0);
                 held.1 += u32::from(device.compute_milli.unwrap_or(0));
-                held.2 |= device.is_whole();
+                held.2 |= device.is_complete();
                 held.3 += 1;
             }
         }
-        for (gpu, (mib, milli, is_whole, holders)) in held {
+        for (gpu, (mib, milli, is_complete, holders)) in held {
             assert!(mib <= GPU_MIB && milli <= 1000, "{gpu:?}: {mib} MiB, {milli} thousandths");
-            assert!(!is_whole || holders == 1, "{gpu:?} is whole and has {holders} holders");
+            assert!(!is_complete || holders == 1, "{gpu:?} is whole and has {holders} holders");
         }
     }
 
-    /// After all events are delivered, the view equals that of a new extender.
+    /// Delivers all events, and checks that the view equals that of a new extender.
     fn check_view(&mut self) {
         self.deliver_all();
         self.index.give_up_all();
         self.waiting.clear();
         let states = |index: &mut Index| -> Vec<_> {
             let nodes = index.inspect();
-            // Numbers of products may differ, since they follow the order in which products appear.
+            // Numbers of products may differ: they follow the order in which products appear.
             let free = |node: &Inspected<'_>| {
                 let gpus = node.state.gpus.iter().map(|gpu| (gpu.state, gpu.is_usable));
                 let (cpu, pods) = (node.state.cpu_milli, node.state.pods);
@@ -399,13 +400,13 @@ impl Model {
             };
             nodes.iter().map(free).collect()
         };
-        assert_eq!(states(&mut self.index), states(&mut Self::listed(&self.truth)));
+        assert_eq!(states(&mut self.index), states(&mut Self::new_index(&self.server)));
     }
 }
 
-// === impl Truth ===
+// === impl ServerState ===
 
-impl Truth {
+impl ServerState {
     fn next(&mut self) -> u64 {
         self.version += 1;
         self.version
@@ -430,7 +431,7 @@ fn no_gpu_is_given_twice_and_none_is_lost() {
     for step in 0..steps {
         model.step();
         if step % 10 == 0 {
-            model.check_truth();
+            model.check_capacity();
         }
         if step % 200 == 0 {
             model.check_view();

@@ -37,34 +37,38 @@ impl Page {
     }
 
     async fn get(&self, path: &str) -> Answer {
-        self.ask("GET", path, "localhost", "").await
+        self.request("GET", path, "localhost", "").await
     }
 
-    async fn ask(&self, method: &str, path: &str, host: &str, header: &str) -> Answer {
+    async fn request(&self, method: &str, path: &str, host: &str, header: &str) -> Answer {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{header}connection: close\r\n\r\n"
         );
         exchange(self.address, &request).await
     }
 
-    /// The state after a revision, once it satisfies a condition. The server holds the request until something changes.
-    async fn state_that(&self, after: Option<&str>, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    /// The state after a revision, once it satisfies a condition. The server delays its answer until the state changes.
+    async fn wait_for_state(
+        &self,
+        after: Option<&str>,
+        condition: impl Fn(&Value) -> bool,
+    ) -> Value {
         let wait = async {
             loop {
                 let state = self.state(after).await;
-                if is_wanted(&state) {
+                if condition(&state) {
                     return state;
                 }
                 self.state(Some(revision(&state))).await;
             }
         };
-        timeout(LIMIT, wait).await.expect("the state is as wanted in time")
+        timeout(LIMIT, wait).await.expect("the state satisfies the condition in time")
     }
 
     /// The state after a revision.
     async fn state(&self, after: Option<&str>) -> Value {
         let path = after.map_or("/state".to_owned(), |after| format!("/state?after={after}"));
-        let ask = async {
+        let read = async {
             loop {
                 let answer = self.get(&path).await;
                 match answer.code {
@@ -74,7 +78,7 @@ impl Page {
                 }
             }
         };
-        timeout(LIMIT, ask).await.expect("all objects are seen in time")
+        timeout(LIMIT, read).await.expect("all objects are seen in time")
     }
 
     async fn stop(mut self) {
@@ -99,9 +103,9 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
     rig.add_pod("large", json!({"nvidia.com/gpu": 4}));
 
     let page = Page::start(PageSource::Cluster(Some(rig.kubeconfig()))).await;
-    // The pod's last change may arrive a moment later than the rest.
+    // The pod's last change may arrive later than the other objects.
     let is_held = |state: &Value| !state["nodes"][0]["devices"][0]["holders"].is_null();
-    let state = page.state_that(None, is_held).await;
+    let state = page.wait_for_state(None, is_held).await;
     assert_eq!(state["complete"], true);
     assert_eq!(state["source"], "cluster");
     assert_eq!(state["summary"]["gpus"], 3);
@@ -118,7 +122,7 @@ async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
 
     let first = revision(&state).to_owned();
     rig.add_node("c", 4);
-    let changes = page.state_that(Some(&first), |state| state["nodes"] != json!([])).await;
+    let changes = page.wait_for_state(Some(&first), |state| state["nodes"] != json!([])).await;
     assert_eq!(changes["complete"], false);
     let names: Vec<_> = changes["nodes"].as_array().expect("nodes").iter().collect();
     assert_eq!(names.len(), 1, "{changes}");
@@ -156,8 +160,8 @@ async fn the_page_of_a_recording_is_complete_at_once_and_serves_its_files() {
         assert!(index.head.contains(header), "{header}: {}", index.head);
     }
     let tag = index.head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
-    let again = page.ask("GET", "/", "localhost", &format!("if-none-match: {tag}\r\n")).await;
-    assert_eq!((again.code, again.body.as_str()), (304, ""));
+    let second = page.request("GET", "/", "localhost", &format!("if-none-match: {tag}\r\n")).await;
+    assert_eq!((second.code, second.body.as_str()), (304, ""));
     assert_eq!(page.get("/../Cargo.toml").await.code, 404);
     page.stop().await;
 }
@@ -167,12 +171,12 @@ async fn other_methods_and_other_names_of_this_machine_are_refused() {
     let page = Page::start(PageSource::Recording(Box::default())).await;
     let port = page.address.port();
     for host in ["localhost", "127.0.0.1", "[::1]", &format!("localhost:{port}")] {
-        assert_eq!(page.ask("GET", "/state", host, "").await.code, 200, "{host}");
+        assert_eq!(page.request("GET", "/state", host, "").await.code, 200, "{host}");
     }
     for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", ""] {
-        assert_eq!(page.ask("GET", "/state", host, "").await.code, 403, "{host}");
+        assert_eq!(page.request("GET", "/state", host, "").await.code, 403, "{host}");
     }
-    assert_eq!(page.ask("POST", "/state", "localhost", "").await.code, 405);
+    assert_eq!(page.request("POST", "/state", "localhost", "").await.code, 405);
     page.stop().await;
 }
 
@@ -181,16 +185,16 @@ async fn readers_beyond_the_limit_are_answered_at_once_and_a_stop_ends_held_ones
     let page = Page::start(PageSource::Recording(Box::default())).await;
     let after = revision(&page.state(None).await).to_owned();
     let path = format!("/state?after={after}");
-    let mut held = JoinSet::new();
+    let mut polls = JoinSet::new();
     let (address, request) =
         (page.address, format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"));
-    let (begun, mut waiting) = tokio::sync::mpsc::unbounded_channel();
+    let (started, mut waiting) = tokio::sync::mpsc::unbounded_channel();
     for _ in 0..200 {
-        let (request, begun) = (request.clone(), begun.clone());
-        held.spawn(async move {
+        let (request, started) = (request.clone(), started.clone());
+        polls.spawn(async move {
             let mut stream = TcpStream::connect(address).await.expect("connected");
             stream.write_all(request.as_bytes()).await.expect("sent");
-            begun.send(()).expect("awaited");
+            started.send(()).expect("awaited");
             let mut byte = [0];
             stream.read_exact(&mut byte).await.map(drop)
         });
@@ -198,12 +202,12 @@ async fn readers_beyond_the_limit_are_answered_at_once_and_a_stop_ends_held_ones
     for _ in 0..200 {
         timeout(LIMIT, waiting.recv()).await.expect("in time").expect("sent");
     }
-    // A request beyond the limit is answered at once. A held one would take 20 s.
+    // A request beyond the limit is answered at once. A long poll would take 20 s.
     let answer = timeout(Duration::from_secs(15), page.get(&path)).await.expect("at once");
     assert_eq!(answer.code, 200);
-    assert!(held.try_join_next().is_none(), "the others are held");
+    assert!(polls.try_join_next().is_none(), "the long polls still wait");
     page.stop().await;
-    while let Some(ended) = timeout(LIMIT, held.join_next()).await.expect("in time") {
+    while let Some(ended) = timeout(LIMIT, polls.join_next()).await.expect("in time") {
         ended.expect("no panic").expect("answered before the end");
     }
 }

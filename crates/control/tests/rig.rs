@@ -47,7 +47,7 @@ impl Rig {
     /// Starts an extender and waits until it is ready.
     pub(crate) async fn extender(&self, identity: &str) -> Extender {
         let extender = self.start_extender(identity).await;
-        extender.until("/readyz", |(code, _)| *code == 200).await;
+        extender.wait_until("/readyz", |(code, _)| *code == 200).await;
         extender
     }
 
@@ -135,7 +135,7 @@ impl Rig {
         json!(self.server.objects().create(&pod).expect("created"))
     }
 
-    /// The pod's annotation, once it is bound.
+    /// The pod's node and its annotation `windlass.dev/placement`; `None` before the pod is bound.
     pub(crate) fn placement(&self, name: &str) -> Option<(String, String)> {
         let pod: Pod = self.server.objects().get("default", name)?;
         let node = pod.spec?.node_name?;
@@ -146,7 +146,7 @@ impl Rig {
 
 impl Extender {
     /// Calls a verb of the extender.
-    pub(crate) async fn ask(&self, verb: &str, body: &Value) -> Value {
+    pub(crate) async fn call(&self, verb: &str, body: &Value) -> Value {
         let (code, text) = self.post(verb, &body.to_string()).await;
         assert_eq!(code, 200, "{text}");
         serde_json::from_str(&text).expect("JSON")
@@ -162,22 +162,23 @@ impl Extender {
         self.request(&head).await
     }
 
-    /// Names of the nodes that fit, and the reasons of the others.
+    /// Names of the nodes that fit, and the reasons of the other nodes. A reason that preemption cannot resolve begins
+    /// with `unresolvable: `.
     pub(crate) async fn filter(&self, pod: &Value, nodes: &[&str]) -> (Vec<String>, Value) {
-        let answer = self.ask("filter", &json!({"Pod": pod, "NodeNames": nodes})).await;
+        let answer = self.call("filter", &json!({"Pod": pod, "NodeNames": nodes})).await;
         assert_eq!(answer["Error"], "", "{answer}");
         let names = answer["NodeNames"].as_array().expect("names").iter();
         let names = names.map(|name| name.as_str().expect("a name").to_owned()).collect();
         let mut reasons = answer["FailedNodes"].clone();
         for (name, reason) in answer["FailedAndUnresolvableNodes"].as_object().expect("a map") {
-            reasons[name] = format!("for good: {}", reason.as_str().expect("text")).into();
+            reasons[name] = format!("unresolvable: {}", reason.as_str().expect("text")).into();
         }
         (names, reasons)
     }
 
     /// The nodes with a score, best first. Fails if two scores are equal.
     pub(crate) async fn ranked(&self, pod: &Value, nodes: &[&str]) -> Vec<String> {
-        let scores = self.ask("prioritize", &json!({"Pod": pod, "NodeNames": nodes})).await;
+        let scores = self.call("prioritize", &json!({"Pod": pod, "NodeNames": nodes})).await;
         let score = |it: &Value| {
             let host = it["Host"].as_str().expect("a name").to_owned();
             (it["Score"].as_i64().expect("a number"), host)
@@ -195,27 +196,29 @@ impl Extender {
             "PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"],
             "Node": node,
         });
-        self.ask("bind", &args).await["Error"].as_str().expect("a text").to_owned()
+        self.call("bind", &args).await["Error"].as_str().expect("a text").to_owned()
     }
 
-    /// Waits until a page satisfies a condition.
-    pub(crate) async fn until(&self, path: &str, is_wanted: impl Fn(&(u16, String)) -> bool) {
-        let wait = async { while !is_wanted(&self.get(path).await) {} };
-        timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{path} is never as wanted"));
+    /// Waits until the answer for a path satisfies a condition.
+    pub(crate) async fn wait_until(&self, path: &str, condition: impl Fn(&(u16, String)) -> bool) {
+        let wait = async { while !condition(&self.get(path).await) {} };
+        timeout(LIMIT, wait)
+            .await
+            .unwrap_or_else(|_| panic!("{path} does not satisfy the condition in time"));
     }
 
     /// Waits until a gauge of the view has this value.
-    pub(crate) async fn sees(&self, gauge: &str, value: &str) {
+    pub(crate) async fn wait_for_gauge(&self, gauge: &str, value: &str) {
         let line = format!("windlass_cluster_{gauge} {value}\n");
-        self.until("/metrics", |(_, page)| page.contains(&line)).await;
+        self.wait_until("/metrics", |(_, page)| page.contains(&line)).await;
     }
 
-    pub(crate) fn ask_to_stop(&self) {
+    pub(crate) fn request_stop(&self) {
         self.stop.cancel();
     }
 
     pub(crate) async fn stop(mut self) {
-        self.ask_to_stop();
+        self.request_stop();
         let ended = timeout(LIMIT, self.running.join_next()).await.expect("it ends in time");
         ended.expect("started").expect("no panic").expect("a clean end");
     }

@@ -36,12 +36,12 @@ async fn whole_gpus_are_nvidias_and_shares_are_of_the_other_vendors() {
     let whole = |count: &str| json!({"nvidia.com/gpu": count});
     let share = |gib: &str| json!({"windlass.dev/gpu-memory": gib});
     let three = rig.add_pod("three", whole("3"));
-    assert!(extender.filter(&three, &["a"]).await.0.is_empty(), "AMD's are not counted");
+    assert!(extender.filter(&three, &["a"]).await.0.is_empty(), "AMD's GPUs are not counted");
     assert_eq!(bound(&rig, &extender, "first", share("8")).await, ["amd-0"]);
     assert_eq!(bound(&rig, &extender, "both", whole("2")).await, ["GPU-0", "GPU-1"]);
     assert_eq!(bound(&rig, &extender, "second", share("24")).await, ["amd-1"]);
     let third = rig.add_pod("third", share("17"));
-    assert!(extender.filter(&third, &["a"]).await.0.is_empty(), "NVIDIA's are not shared");
+    assert!(extender.filter(&third, &["a"]).await.0.is_empty(), "NVIDIA's GPUs are not shared");
     extender.stop().await;
     // Another replica reads the placements from the annotations.
     let extender = rig.extender("two").await;
@@ -50,7 +50,7 @@ async fn whole_gpus_are_nvidias_and_shares_are_of_the_other_vendors() {
 }
 
 #[tokio::test]
-async fn a_pod_that_accepts_a_product_gets_it_under_any_kind() {
+async fn a_product_restriction_applies_to_restricted_gpus_too() {
     let rig = Rig::start();
     add_node(&rig);
     let extender = rig.extender("one").await;

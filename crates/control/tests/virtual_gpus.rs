@@ -1,4 +1,4 @@
-//! HAMi's manifests: shares of several GPUs under the name of whole ones, and GPUs by their ids.
+//! HAMi's manifests: shares of several GPUs under the resource name of whole GPUs, and GPUs selected by id.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -27,20 +27,20 @@ async fn pods_of_hami_share_gpus_beside_whole_ones() {
     let share = |n| json!({"id": format!("GPU-a-{n}"), "memoryMib": 3000});
     assert_eq!(first, json!([share(0), share(1)]));
     let half = limits("1", "gpumem-percentage", "50");
-    // Which GPU is best depends on the pods that the watch has brought, so it is named here.
+    // The best GPU depends on the pods that the watch has delivered, so an annotation selects one.
     let half = rig.add_pod_with("half", &half, &json!({"nvidia.com/use-gpuuuid": "GPU-a-0"}));
     let half = bound(&rig, &extender, &half).await;
     assert_eq!(half, json!([{"id": "GPU-a-0", "memoryMib": 12288}]));
     let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(bound(&rig, &extender, &whole).await, json!([{"id": "GPU-a-2"}]));
-    // Without an amount of memory the share has all of it.
+    // Without an amount of memory, a share has all memory of its GPU.
     let cores = rig.add_pod("cores", limits("1", "gpucores", "30"));
     let reason =
-        "300 thousandths and 100 % of the memory of one GPU wanted; no GPU has as much free";
+        "300 thousandths and 100 % of the memory of one GPU requested; no GPU has as much free";
     assert_eq!(extender.filter(&cores, &["a"]).await.1["a"], reason);
-    extender.sees("pods", "4.0").await;
+    extender.wait_for_gauge("pods", "4.0").await;
     rig.server.objects().delete::<Pod>("default", "whole").expect("deleted");
-    extender.sees("pods", "3.0").await;
+    extender.wait_for_gauge("pods", "3.0").await;
     let cores = bound(&rig, &extender, &cores).await;
     assert_eq!(cores, json!([{"id": "GPU-a-2", "memoryMib": 24576, "computeMilli": 300}]));
     extender.stop().await;
@@ -62,28 +62,31 @@ async fn a_node_with_whole_gpus_is_refused_and_its_pods_count_as_whole() {
     let (fit, reasons) = extender.filter(&pod, &["a"]).await;
     assert!(fit.is_empty());
     let reason = reasons["a"].as_str().expect("a reason");
-    assert!(reason.starts_with("for good: node a gives whole GPUs as nvidia.com/gpu"), "{reason}");
+    assert!(
+        reason.starts_with("unresolvable: node a gives whole GPUs as nvidia.com/gpu"),
+        "{reason}"
+    );
     // A pod that another scheduler bound.
     let mut pod = pod;
     pod["spec"]["nodeName"] = "a".into();
     rig.server.objects().put::<Pod>(&serde_json::from_value(pod).expect("a Pod"));
-    extender.sees("idle_gpus", "1.0").await;
-    // The same on a full node, so that no pod is evicted there in vain.
+    extender.wait_for_gauge("idle_gpus", "1.0").await;
+    // The same on a full node: an eviction there would be useless.
     let mut whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
     whole["spec"]["nodeName"] = "a".into();
     rig.server.objects().put::<Pod>(&serde_json::from_value(whole).expect("a Pod"));
-    extender.sees("idle_gpus", "0.0").await;
+    extender.wait_for_gauge("idle_gpus", "0.0").await;
     let mut urgent = rig.add_pod("urgent", limits("1", "gpumem", "3000"));
     urgent["spec"]["priority"] = 1000.into();
     let (_, reasons) = extender.filter(&urgent, &["a"]).await;
     let reason = reasons["a"].as_str().expect("a reason");
-    assert!(reason.starts_with("for good: node a gives whole GPUs"), "{reason}");
+    assert!(reason.starts_with("unresolvable: node a gives whole GPUs"), "{reason}");
     let victims = json!({"Pod": urgent, "NodeNameToMetaVictims": {"a": {"Pods": []}}});
-    let answer = extender.ask("preempt", &victims).await;
+    let answer = extender.call("preempt", &victims).await;
     assert_eq!(answer["NodeNameToMetaVictims"], json!({}));
     let alone = rig.add_pod("alone", json!({"nvidia.com/gpumem": "3000"}));
     let (_, reasons) = extender.filter(&alone, &["a"]).await;
-    let reason = "for good: nvidia.com/gpumem needs nvidia.com/gpu in the same container: the kubelet gives no GPU without it";
+    let reason = "unresolvable: nvidia.com/gpumem needs nvidia.com/gpu in the same container: the kubelet gives no GPU without it";
     assert_eq!(reasons["a"], reason);
     extender.stop().await;
 }
@@ -102,7 +105,7 @@ async fn pods_get_the_gpus_that_they_accept_by_id() {
     let first = accepting("first", &one, "use-gpuuuid", "GPU-a-1,GPU-x");
     let (fit, reasons) = extender.filter(&first, &["a", "b"]).await;
     assert_eq!(fit, ["a"]);
-    let reason = "for good: 0 of the node's GPUs are accepted by the pod's nvidia.com/use-gpuuuid and nouse-gpuuuid: 1 whole GPU wanted, 0 free";
+    let reason = "unresolvable: 0 of the node's GPUs are accepted by the pod's nvidia.com/use-gpuuuid and nouse-gpuuuid: 1 whole GPU requested, 0 free";
     assert_eq!(reasons["b"], reason);
     assert_eq!(extender.ranked(&first, &["a", "b"]).await, ["a"]);
     assert_eq!(bound(&rig, &extender, &first).await, json!([{"id": "GPU-a-1"}]));
@@ -117,18 +120,18 @@ async fn pods_get_the_gpus_that_they_accept_by_id() {
 }
 
 #[tokio::test]
-async fn a_pod_of_another_scheduler_counts_on_as_many_gpus_as_it_shares() {
+async fn a_pod_of_another_scheduler_holds_a_share_of_each_requested_gpu() {
     let rig = Rig::start();
     rig.add_virtual_node("a", 3);
-    // Bound past the extender, so its annotations name no GPUs.
+    // Bound without the extender, so its annotations name no GPUs.
     let mut pod = rig.add_pod("bound", limits("2", "gpumem", "24000"));
     pod["spec"]["nodeName"] = "a".into();
     rig.server.objects().put::<Pod>(&serde_json::from_value(pod).expect("a Pod"));
     let extender = rig.extender("one").await;
     let [one, two] = ["one", "two"].map(|name| rig.add_pod(name, limits("1", "gpumem", "3000")));
-    assert_eq!(bound(&rig, &extender, &one).await[0]["id"], "GPU-a-2", "the others are full");
+    assert_eq!(bound(&rig, &extender, &one).await[0]["id"], "GPU-a-2", "the other GPUs are full");
     let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
-    assert!(extender.filter(&whole, &["a"]).await.0.is_empty(), "each GPU has a share of it");
+    assert!(extender.filter(&whole, &["a"]).await.0.is_empty(), "each GPU is shared");
     assert_eq!(bound(&rig, &extender, &two).await[0]["id"], "GPU-a-2");
     extender.stop().await;
 }

@@ -1,8 +1,8 @@
-//! Benchmark of an allocation on one node, in a cluster of 5,000 nodes with 8 GPUs each, of which most are taken.
+//! Benchmark of an allocation on one node, in a cluster of 5,000 nodes with 8 GPUs each, of which most are allocated.
 //!
 //! `cargo bench -p windlass-sched --bench allocate`. The prepared columns are percentiles over all nodes; each value is
-//! the fastest of three, because other programs may interrupt one. The last column is the ratio to allocations without
-//! prepared values, on some nodes of the same run. Exits with 1 if the budget of the 99th percentile is missed.
+//! the fastest of three runs, because other programs may interrupt a run. The last column is the ratio to allocations
+//! without prepared values, on some nodes of the same run. Exits with 1 if the budget of the 99th percentile is missed.
 
 use std::{
     io::{self, Write as _},
@@ -18,7 +18,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass_sched::{
-    allocator::{Claims, Pools, Supply, Taken, Unallocated, allocate},
+    allocator::{AllocatedDevices, Claims, Pools, Supply, Unallocated, allocate},
     random::Random,
 };
 
@@ -27,7 +27,7 @@ const GPUS: usize = 8;
 /// Budget of the 99th percentile over nodes.
 const BUDGET: Duration = Duration::from_micros(100);
 /// Number of nodes that are also measured without prepared values.
-const UNPREPARED: usize = 10;
+const UNPREPARED_NODES: usize = 10;
 
 /// Objects of a cluster.
 struct Cluster {
@@ -45,30 +45,30 @@ fn main() -> io::Result<ExitCode> {
         Pools::new(&[Arc::new(cluster.slices[node].clone())], &cluster.nodes[node])
     });
     writeln!(out, "preparing a node: p50 {:.1} us, p99 {:.1} us", micros(each.0), micros(each.1))?;
-    let mut taken = Taken::of(&cluster.claims);
-    let (p50, p99) = change(&mut taken, &cluster.claims);
+    let mut allocated = AllocatedDevices::of(&cluster.claims);
+    let (p50, p99) = change(&mut allocated, &cluster.claims);
     writeln!(out, "removing and adding an allocation: p50 {p50:.1} us, p99 {p99:.1} us")?;
     writeln!(
         out,
         "claim       fits  claim us  p50 us  p99 us  budget us  unprepared us  ratio of p50"
     )?;
-    let mut all_held = true;
+    let mut all_within_budget = true;
     for (name, claim) in claims() {
-        let wanted = [claim];
-        let begun = Instant::now();
-        let claims = Claims::new(&wanted, &cluster.classes).expect("valid claims");
-        let preparation = begun.elapsed();
-        let (answers, (p50, p99)) = timed(NODES, |node| claims.allocate(&pools[node], &taken));
-        let wrong = answers.iter().find(|answer| matches!(answer, Err(Unallocated::Wrong(_))));
+        let claim = [claim];
+        let start = Instant::now();
+        let claims = Claims::new(&claim, &cluster.classes).expect("valid claims");
+        let preparation = start.elapsed();
+        let (answers, (p50, p99)) = timed(NODES, |node| claims.allocate(&pools[node], &allocated));
+        let wrong = answers.iter().find(|answer| matches!(answer, Err(Unallocated::Invalid(_))));
         assert!(wrong.is_none(), "{wrong:?}");
         let fitting = answers.iter().filter(|answer| answer.is_ok()).count();
         let Cluster { nodes, classes, slices, claims } = &cluster;
         let supply = Supply { classes, slices, claims };
         let (same, (unprepared, _)) =
-            timed(UNPREPARED, |node| allocate(&wanted, supply, &nodes[node]));
-        assert_eq!(same, answers[..UNPREPARED], "both ways give one answer");
-        let is_held = p99 <= BUDGET;
-        all_held &= is_held;
+            timed(UNPREPARED_NODES, |node| allocate(&claim, supply, &nodes[node]));
+        assert_eq!(same, answers[..UNPREPARED_NODES], "both functions have equal results");
+        let is_within_budget = p99 <= BUDGET;
+        all_within_budget &= is_within_budget;
         writeln!(
             out,
             "{name:<10}  {fitting:>4}  {:>8.1}  {:>6.2}  {:>6.2}  {:>9}  {:>13.0}  {:.5}{}",
@@ -78,19 +78,19 @@ fn main() -> io::Result<ExitCode> {
             BUDGET.as_micros(),
             micros(unprepared),
             p50.as_secs_f64() / unprepared.as_secs_f64(),
-            if is_held { "" } else { "  MISSED" },
+            if is_within_budget { "" } else { "  MISSED" },
         )?;
     }
-    Ok(if all_held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_within_budget { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Microseconds to remove an allocation and add it again.
-fn change(taken: &mut Taken, claims: &[ResourceClaim]) -> (f64, f64) {
+fn change(allocated: &mut AllocatedDevices, claims: &[ResourceClaim]) -> (f64, f64) {
     let (_, (p50, p99)) = timed(claims.len(), |claim| {
         let status = claims[claim].status.as_ref().expect("allocated");
         let allocation = status.allocation.as_ref().expect("allocated");
-        taken.remove(allocation);
-        taken.add(allocation);
+        allocated.remove(allocation);
+        allocated.add(allocation);
     });
     (micros(p50), micros(p99))
 }
@@ -99,9 +99,9 @@ fn change(taken: &mut Taken, claims: &[ResourceClaim]) -> (f64, f64) {
 fn timed<T>(count: usize, mut call: impl FnMut(usize) -> T) -> (Vec<T>, (Duration, Duration)) {
     let mut times = Vec::with_capacity(count);
     let mut once = |index| {
-        let begun = Instant::now();
+        let start = Instant::now();
         let result = call(index);
-        (begun.elapsed(), result)
+        (start.elapsed(), result)
     };
     let fastest = |index| {
         let [(first, result), (second, _), (third, _)] = [(); 3].map(|()| once(index));
@@ -117,7 +117,8 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Half of the nodes offer GPUs as a whole, of which half are taken. The others offer shares, and most memory is taken.
+/// Half of the nodes have GPUs without shares, of which half are allocated. The others have shared GPUs, and most of
+/// their memory is allocated.
 fn cluster() -> Cluster {
     let mut random = Random::new(7);
     let class = json!({

@@ -27,7 +27,7 @@ const BUDGETS: [(usize, Duration); 3] = [
     (15_000, Duration::from_millis(1)),
 ];
 const GPUS: usize = 8;
-/// Decisions that are timed, once the cluster is full.
+/// Number of decisions that are timed, once the cluster is full.
 const TIMED: usize = 20_000;
 
 fn main() -> io::Result<ExitCode> {
@@ -36,14 +36,14 @@ fn main() -> io::Result<ExitCode> {
         out,
         "nodes  policy     p50 us   p99 us   budget us  new us   ratio of p50 to first-fit"
     )?;
-    let mut all_held = true;
+    let mut all_within_budget = true;
     for (nodes, budget) in BUDGETS {
         let mut base = Duration::ZERO;
         for policy in [Policy::FirstFit, Policy::Fgd, Policy::Windlass] {
             let Times { p50, p99, new } = measure(nodes, policy);
             base = if policy == Policy::FirstFit { p50 } else { base };
-            let is_held = p99 <= budget;
-            all_held &= is_held;
+            let is_within_budget = p99 <= budget;
+            all_within_budget &= is_within_budget;
             writeln!(
                 out,
                 "{nodes:<5}  {:<9}  {:>7.1}  {:>7.1}  {:>9}  {:>7.1}  {:>5.2}{}",
@@ -53,18 +53,18 @@ fn main() -> io::Result<ExitCode> {
                 budget.as_micros(),
                 new.as_secs_f64() * 1e6,
                 p50.as_secs_f64() / base.as_secs_f64(),
-                if is_held { "" } else { "  MISSED" },
+                if is_within_budget { "" } else { "  MISSED" },
             )?;
         }
     }
-    Ok(if all_held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_within_budget { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Times of decisions in a full cluster.
 struct Times {
     p50: Duration,
     p99: Duration,
-    /// The first for a shape, after each node has changed.
+    /// Time of the first decision for a shape, after each node has changed.
     new: Duration,
 }
 
@@ -73,27 +73,27 @@ fn measure(nodes: usize, policy: Policy) -> Times {
     let mut random = Random::new(7);
     let mut view = cluster(nodes);
     let mut scheduler = Scheduler::learning(policy, 7);
-    let mut living: Vec<(Request, Placement)> = Vec::new();
+    let mut running: Vec<(Request, Placement)> = Vec::new();
     let mut times = Vec::with_capacity(TIMED);
     let mut refused = 0;
     while times.len() < TIMED {
         let request = request(&mut random);
         let is_full = refused > 100;
-        if is_full && !living.is_empty() {
-            let (request, placement) = living.swap_remove(random.below(living.len()));
+        if is_full && !running.is_empty() {
+            let (request, placement) = running.swap_remove(random.below(running.len()));
             view.release(&request, placement);
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         scheduler.observe(&view, &request);
         let placement = scheduler.decide(&view, &request);
-        let time = begun.elapsed();
+        let time = start.elapsed();
         if is_full {
             times.push(time);
         }
         match placement {
             Some(placement) => {
-                view.take(&request, placement).expect("a decision fits the view it was made on");
-                living.push((request, placement));
+                view.take(&request, placement).expect("a decision fits its view");
+                running.push((request, placement));
             }
             None => refused += 1,
         }
@@ -109,9 +109,9 @@ fn first_of_a_shape(view: &mut View, scheduler: &mut Scheduler) -> Duration {
     }
     let gpus = Gpus::share(100, 0);
     let request = Request { cpu_milli: 1000, memory_mib: 0, gpus, models: ModelSet::ANY };
-    let begun = Instant::now();
+    let start = Instant::now();
     scheduler.decide(view, &request);
-    begun.elapsed()
+    start.elapsed()
 }
 
 fn cluster(nodes: usize) -> View {
@@ -126,7 +126,7 @@ fn cluster(nodes: usize) -> View {
     View::new(catalog, (0..nodes).map(node).collect())
 }
 
-/// Most pods request one GPU or a share, few request eight. With memory there are some 200 shapes.
+/// Most pods request one GPU or a share, few request eight. With memory there are about 200 shapes.
 fn request(random: &mut Random) -> Request {
     const SHARES: [u16; 6] = [810, 470, 320, 650, 230, 160];
     const CPUS: [u32; 8] = [3_152, 4_000, 8_000, 11_300, 11_908, 12_000, 16_000, 24_000];

@@ -1,9 +1,9 @@
 //! Device allocator for Dynamic Resource Allocation: chooses devices of a node for a pod's claims.
 //!
 //! ```text
-//!  claims, classes ────> Claims  once for a pod ────────────────┐
-//!  slices of a node ───> Pools   when a slice changes ──────────┼──> search: depth first, first fit
-//!  allocated claims ───> Taken   add and remove one allocation ─┘         └──> AllocationResult
+//!  claims, classes ────> Claims            once for a pod ───────────────┐
+//!  slices of a node ───> Pools             when a slice changes ─────────┼──> search: depth first, first fit
+//!  allocated claims ───> AllocatedDevices  add and remove one allocation ┘         └──> AllocationResult
 //! ```
 //!
 //! [`Claims::allocate`] allocates on one node from values that are prepared once, so that a live index can call it for
@@ -11,29 +11,29 @@
 //! allocations.
 //!
 //! The allocator decides as Kubernetes 1.36 does with its default feature gates (Kubernetes' "incubating" allocator).
-//! Upstream's oddities are kept, since drivers have to cope with them:
+//! It reproduces upstream's peculiarities, because drivers must cope with them:
 //!
 //! - A partition that is refused for its taints or by a constraint keeps its counters until the search ends.
-//! - `distinctAttribute` remembers only the last value of each request. Three devices of one request are therefore not
+//! - `distinctAttribute` stores only the last value of each request. Three devices of one request are therefore not
 //!   all compared with each other.
 //! - Expressions are evaluated only for devices that are tried, and an error ends the search.
 //!
 //! Not supported: list attributes, binding conditions, time limits. Share ids are deterministic.
 
+mod allocated_devices;
 mod candidate;
 mod capacity;
 mod claims;
 mod constraint;
 mod counters;
+mod node_affinity;
 mod node_losses;
-mod place;
 mod pool;
 mod pools;
 mod request;
 mod result;
 mod search;
 mod signature;
-mod taken;
 
 use k8s_openapi::api::{
     core::v1::Node,
@@ -41,14 +41,14 @@ use k8s_openapi::api::{
 };
 
 pub use self::{
+    allocated_devices::AllocatedDevices,
     claims::Claims,
+    node_affinity::{is_relevant, lets_in},
     node_losses::NodeLosses,
-    place::{is_relevant, lets_in},
     pools::Pools,
     result::ChosenDevice,
     search::Selections,
     signature::{AttributesRead, DeviceSignatures, NodeSignature},
-    taken::Taken,
 };
 
 /// Input of an allocation.
@@ -65,9 +65,9 @@ pub struct Supply<'a> {
 /// Reason why claims cannot be allocated on a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unallocated {
-    /// An error that is the same on every node, so that scheduling of the pod ends.
+    /// An error that is the same on every node: scheduling of the pod ends.
     #[error("{0}")]
-    Wrong(String),
+    Invalid(String),
     /// No devices of this node satisfy the claims.
     #[error("cannot allocate all claims: {0}")]
     NoFit(String),
@@ -85,14 +85,15 @@ const MAX_RESULTS: usize = 32;
 
 /// Allocates devices of one node to claims without an allocation. Returns the first solution.
 ///
-/// Prepares [`Claims`], [`Pools`] and [`Taken`] for this one call. Callers with many nodes keep these values instead.
+/// Prepares [`Claims`], [`Pools`] and [`AllocatedDevices`] for this one call. Callers with many nodes reuse these
+/// values instead.
 pub fn allocate(
     claims: &[ResourceClaim],
     supply: Supply<'_>,
     node: &Node,
 ) -> Result<Vec<AllocationResult>, Unallocated> {
     let claims = Claims::new(claims, supply.classes)?;
-    claims.allocate(&Pools::among(supply.slices, node), &Taken::of(supply.claims))
+    claims.allocate(&Pools::of_cluster(supply.slices, node), &AllocatedDevices::of(supply.claims))
 }
 
 // === impl PoolId ===

@@ -1,11 +1,11 @@
-//! Blocks: free GPUs of one node for pods that need several of them.
+//! Blocks: groups of free GPUs on one node, for pods that need several GPUs.
 
 use crate::{forecast::Count, request::Gpus};
 
 /// Demand for several GPUs on one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Blocks {
-    wanted: Vec<Block>,
+    blocks: Vec<Block>,
 }
 
 /// GPUs and CPU of a request for several GPUs.
@@ -29,15 +29,15 @@ impl Blocks {
             }),
             _ => None,
         };
-        Self { wanted: counts.iter().filter_map(block).collect() }
+        Self { blocks: counts.iter().filter_map(block).collect() }
     }
 
     /// Number of GPUs in the blocks that a node with these free resources can serve, weighted by demand.
     pub fn value(&self, free_gpus: u32, cpu_milli: u32) -> f64 {
-        let of = |block: &Block| {
-            let blocks = (free_gpus / block.gpus).min(cpu_milli / block.cpu_milli);
-            block.weight * f64::from(blocks * block.gpus)
+        let value = |block: &Block| {
+            let count = (free_gpus / block.gpus).min(cpu_milli / block.cpu_milli);
+            block.weight * f64::from(count * block.gpus)
         };
-        self.wanted.iter().map(of).sum()
+        self.blocks.iter().map(value).sum()
     }
 }

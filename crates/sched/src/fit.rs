@@ -2,15 +2,15 @@
 
 use crate::{
     gpu::{Gpu, GpuSet},
-    node::{Node, Part, taken},
+    node::{Node, Part, state_after_take},
     request::{Gpus, Request, ShareMemory},
     view::Catalog,
 };
 
-/// The ways in which a node can serve a request. There is at least one.
+/// The ways in which a node can serve a request; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The request has no GPUs, so the node serves it without any.
+    /// The request has no GPUs.
     Node,
     /// Any `count` of these free GPUs.
     Whole {
@@ -34,46 +34,46 @@ pub enum Fit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum Misfit {
     /// Too little CPU.
-    #[error("{wanted_milli}m of CPU wanted, {free_milli}m free")]
+    #[error("{requested_milli}m of CPU requested, {free_milli}m free")]
     Cpu {
         /// Requested, in thousandths of a core.
-        wanted_milli: u32,
+        requested_milli: u32,
         /// Free, in thousandths of a core.
         free_milli: u32,
     },
     /// Too little memory.
-    #[error("{wanted_mib} MiB of memory wanted, {free_mib} MiB free")]
+    #[error("{requested_mib} MiB of memory requested, {free_mib} MiB free")]
     Memory {
         /// Requested.
-        wanted_mib: u32,
+        requested_mib: u32,
         /// Free.
         free_mib: u32,
     },
     /// Maximum number of pods reached.
     #[error("the node has its maximum number of pods")]
     Pods,
-    /// No GPU of a wanted product.
-    #[error("no GPU of a wanted product")]
+    /// The node has no GPU of an accepted product.
+    #[error("no GPU of a requested product")]
     Model,
     /// Too few free whole GPUs.
-    #[error("{wanted} whole GPU{} wanted, {free} free", plural(*.wanted))]
+    #[error("{requested} whole GPU{} requested, {free} free", plural(*.requested))]
     Whole {
         /// Requested.
-        wanted: u32,
-        /// Free, of a wanted product.
+        requested: u32,
+        /// Free, of an accepted product.
         free: u32,
     },
-    /// No GPU has room for the share.
-    #[error("{milli} thousandths and {memory} of one GPU wanted; no GPU has as much free")]
+    /// No GPU has enough free for the share.
+    #[error("{milli} thousandths and {memory} of one GPU requested; no GPU has as much free")]
     Share {
         /// Requested compute, in thousandths.
         milli: u16,
         /// Requested memory.
         memory: ShareMemory,
     },
-    /// Too few GPUs have room for the shares.
+    /// Too few GPUs have enough free for the shares.
     #[error(
-        "{milli} thousandths and {memory} of each of {wanted} GPUs wanted; {free} have as much free"
+        "{milli} thousandths and {memory} of each of {requested} GPUs requested; {free} have as much free"
     )]
     Shares {
         /// Requested compute, in thousandths.
@@ -81,8 +81,8 @@ pub enum Misfit {
         /// Requested memory.
         memory: ShareMemory,
         /// Requested number of GPUs.
-        wanted: u32,
-        /// Number of GPUs with room.
+        requested: u32,
+        /// Number of GPUs with enough free.
         free: u32,
     },
     /// No GPU has a free place for the MIG instance.
@@ -97,12 +97,12 @@ fn plural(count: u32) -> &'static str {
 /// Finds the ways in which the node can serve the request.
 pub fn fit(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit> {
     if request.cpu_milli > node.cpu_milli.free {
-        let (wanted_milli, free_milli) = (request.cpu_milli, node.cpu_milli.free);
-        return Err(Misfit::Cpu { wanted_milli, free_milli });
+        let (requested_milli, free_milli) = (request.cpu_milli, node.cpu_milli.free);
+        return Err(Misfit::Cpu { requested_milli, free_milli });
     }
     if request.memory_mib > node.memory_mib.free {
-        let (wanted_mib, free_mib) = (request.memory_mib, node.memory_mib.free);
-        return Err(Misfit::Memory { wanted_mib, free_mib });
+        let (requested_mib, free_mib) = (request.memory_mib, node.memory_mib.free);
+        return Err(Misfit::Memory { requested_mib, free_mib });
     }
     if node.pods.free == 0 {
         return Err(Misfit::Pods);
@@ -111,26 +111,26 @@ pub fn fit(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Mis
 }
 
 fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit> {
-    let is_wanted = |gpu: &Gpu| request.models.has(gpu.model);
-    if request.gpus != Gpus::None && !node.gpus.iter().any(is_wanted) {
+    let is_accepted = |gpu: &Gpu| request.models.has(gpu.model);
+    if request.gpus != Gpus::None && !node.gpus.iter().any(is_accepted) {
         return Err(Misfit::Model);
     }
-    let serving = node.gpus_that(|gpu| serves(catalog, gpu, request));
+    let serving = node.gpus_where(|gpu| serves(catalog, gpu, request));
     match request.gpus {
         Gpus::None => Ok(Fit::Node),
         Gpus::Whole(count) => {
             let count = u32::from(count);
-            let enough = serving.len() >= count;
-            enough
+            let suffices = serving.len() >= count;
+            suffices
                 .then_some(Fit::Whole { free: serving, count })
-                .ok_or(Misfit::Whole { wanted: count, free: serving.len() })
+                .ok_or(Misfit::Whole { requested: count, free: serving.len() })
         }
         Gpus::Share { count, milli, memory } => {
-            let (wanted, free) = (u32::from(count), serving.len());
-            match wanted {
-                _ if free >= wanted.max(1) => Ok(Fit::Share { gpus: serving, count: wanted }),
+            let (requested, free) = (u32::from(count), serving.len());
+            match requested {
+                _ if free >= requested.max(1) => Ok(Fit::Share { gpus: serving, count: requested }),
                 0 | 1 => Err(Misfit::Share { milli, memory }),
-                _ => Err(Misfit::Shares { milli, memory, wanted, free }),
+                _ => Err(Misfit::Shares { milli, memory, requested, free }),
             }
         }
         Gpus::Partition(profile) => {
@@ -138,7 +138,7 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
                 let gpu = &node.gpus[position];
                 let places = catalog.places(gpu.model, profile).iter();
                 places
-                    .filter(|place| taken(gpu, request, **place).is_some())
+                    .filter(|place| state_after_take(gpu, request, **place).is_some())
                     .map(move |place| Part { gpus: GpuSet::one(position), slices: *place })
             };
             let places: Vec<_> = serving.iter().flat_map(places).collect();
@@ -154,10 +154,10 @@ pub fn serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
     }
     match request.gpus {
         Gpus::None => false,
-        Gpus::Whole(_) | Gpus::Share { .. } => taken(gpu, request, 0).is_some(),
+        Gpus::Whole(_) | Gpus::Share { .. } => state_after_take(gpu, request, 0).is_some(),
         Gpus::Partition(profile) => {
             let mut places = catalog.places(gpu.model, profile).iter();
-            places.any(|place| taken(gpu, request, *place).is_some())
+            places.any(|place| state_after_take(gpu, request, *place).is_some())
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Forecast of future requests: the counts of past ones.
+//! Forecast of future requests: the counts of past requests.
 
 use std::{cmp::Reverse, collections::HashMap};
 
 use crate::{request::Request, view::View};
 
-/// Typical requests are the most frequent ones that together make up this fraction of all pods, as in FGD.
+/// Typical requests are the most frequent requests that together make up this fraction of all pods, as in FGD.
 const POPULAR_SHARE: f64 = 0.95;
 
-/// Counts of requests, main memory left out. GPU memory counts.
+/// Counts of requests. Requests that differ only in main memory count as equal.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
     counts: HashMap<Request, u64>,
@@ -19,14 +19,14 @@ pub struct Forecast {
 pub struct Count {
     /// The request, without main memory.
     pub request: Request,
-    /// GPUs of each pod in thousandths, on an average GPU: see [`View::usual_milli`].
+    /// GPUs of each pod in thousandths, averaged over the cluster's GPUs: see [`View::average_milli`].
     pub gpu_milli: u32,
     /// Number of pods.
     pub pods: f64,
 }
 
 impl Count {
-    /// GPUs of all these pods, in thousandths.
+    /// Sum of the GPUs of all these pods, in thousandths.
     pub fn demand_milli(&self) -> f64 {
         f64::from(self.gpu_milli) * self.pods
     }
@@ -34,10 +34,10 @@ impl Count {
 
 /// A typical request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Typical {
+pub struct TypicalRequest {
     /// The request, without main memory.
     pub request: Request,
-    /// Its frequency among the typical requests, from 0 to 1.
+    /// Frequency among the typical requests, from 0 to 1.
     pub weight: f64,
 }
 
@@ -61,7 +61,7 @@ impl Forecast {
             .into_iter()
             .map(|(request, pods)| Count {
                 request: *request,
-                gpu_milli: view.usual_milli(request),
+                gpu_milli: view.average_milli(request),
                 pods: number(*pods),
             })
             .collect()
@@ -69,16 +69,19 @@ impl Forecast {
 }
 
 /// The most frequent requests that together make up 95 % of all pods, in the order of `counts`.
-pub fn typical(counts: &[Count]) -> Vec<Typical> {
-    let enough = POPULAR_SHARE * counts.iter().map(|it| it.pods).sum::<f64>();
-    let mut seen = 0.0;
-    let is_wanted = |it: &&Count| {
-        let is_wanted = seen < enough;
-        seen += if is_wanted { it.pods } else { 0.0 };
-        is_wanted
+pub fn typical(counts: &[Count]) -> Vec<TypicalRequest> {
+    let target = POPULAR_SHARE * counts.iter().map(|it| it.pods).sum::<f64>();
+    let mut covered = 0.0;
+    let is_popular = |it: &&Count| {
+        let is_popular = covered < target;
+        covered += if is_popular { it.pods } else { 0.0 };
+        is_popular
     };
-    let popular: Vec<_> = counts.iter().filter(is_wanted).collect();
-    popular.into_iter().map(|it| Typical { request: it.request, weight: it.pods / seen }).collect()
+    let popular: Vec<_> = counts.iter().filter(is_popular).collect();
+    popular
+        .into_iter()
+        .map(|it| TypicalRequest { request: it.request, weight: it.pods / covered })
+        .collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of pods are far below 2^52")]

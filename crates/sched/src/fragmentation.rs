@@ -1,21 +1,22 @@
 //! Fragmentation: the idle part of a node's GPUs that typical requests cannot use.
 //!
 //! The measure is that of "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-//! Descent" (Weng et al., USENIX ATC 2023). It sums over the typical requests, weighted by frequency: on a node that
-//! cannot serve the request, all idle GPU; on other nodes, the idle GPU of those GPUs that cannot serve it.
+//! Descent" (Weng et al., USENIX ATC 2023). It is a sum over the typical requests, weighted by frequency. A node that
+//! cannot serve the request adds the idle parts of all its GPUs. Another node adds the idle parts of the GPUs that
+//! cannot serve it.
 
 use crate::{
     fit::serves,
-    forecast::Typical,
+    forecast::TypicalRequest,
     gpu::{Gpu, ModelSet},
-    node::{Node, Part, taken},
+    node::{Node, Part, state_after_take},
     request::Request,
     view::Catalog,
 };
 
-/// Typical requests, reduced to one set of products. Requests that differ only in CPU form one kind.
+/// Typical requests, restricted to one set of products. Requests that differ only in CPU form one kind.
 #[derive(Clone, Debug, Default)]
-pub struct Outlook {
+pub struct RequestMix {
     kinds: Vec<RequestKind>,
     /// Weight of the requests that can use no GPU of these products.
     useless: f64,
@@ -28,60 +29,60 @@ pub struct Outlook {
 /// Typical requests for the same GPUs.
 #[derive(Clone, Debug)]
 struct RequestKind {
-    /// One of them.
+    /// One of these requests.
     request: Request,
     /// Number of GPUs of one request.
     count: u32,
-    /// Sum of their weights.
+    /// Sum of the requests' weights.
     weight: f64,
 }
 
 /// Usability of one node's GPUs for each kind of typical request.
 #[derive(Clone, Debug, Default)]
-pub struct NodeUse {
-    kinds: Vec<GpuUse>,
+pub struct NodeUsability {
+    kinds: Vec<GpuUsability>,
     idle_milli: u32,
     fragmentation: f64,
 }
 
-impl NodeUse {
+impl NodeUsability {
     /// Idle parts of the node's GPUs, in thousandths of a GPU.
     pub fn idle_milli(&self) -> u32 {
         self.idle_milli
     }
 
-    /// Expected idle GPU of the node that a typical request cannot use, in thousandths of a GPU.
+    /// Expected idle part of the node's GPUs that a typical request cannot use, in thousandths of a GPU.
     pub fn fragmentation(&self) -> f64 {
         self.fragmentation
     }
 }
 
-impl Outlook {
-    /// The outlook for nodes with these products.
-    pub fn new(typical: &[Typical], models: ModelSet) -> Self {
+impl RequestMix {
+    /// The request mix for nodes with these products.
+    pub fn new(typical: &[TypicalRequest], models: ModelSet) -> Self {
         let mut sorted: Vec<_> = typical.to_vec();
         sorted.sort_by_key(|it| it.request.cpu_milli);
-        let mut outlook = Self { served: vec![Vec::new()], ..Self::default() };
-        for Typical { request, weight } in sorted {
+        let mut mix = Self { served: vec![Vec::new()], ..Self::default() };
+        for TypicalRequest { request, weight } in sorted {
             let models = request.models.and(models);
             if request.gpu_count() == 0 || models == ModelSet::NONE {
-                outlook.useless += weight;
+                mix.useless += weight;
             } else {
-                outlook.add(Request { models, ..request }, weight);
+                mix.add(Request { models, ..request }, weight);
             }
         }
-        outlook.served.iter_mut().for_each(|row| row.resize(outlook.kinds.len(), 0.0));
-        outlook
+        mix.served.iter_mut().for_each(|row| row.resize(mix.kinds.len(), 0.0));
+        mix
     }
 
     /// Adds a request. Requests are added in ascending order of CPU.
     fn add(&mut self, request: Request, weight: f64) {
-        let is_alike = |kind: &RequestKind| {
+        let is_same_kind = |kind: &RequestKind| {
             kind.request.gpus == request.gpus && kind.request.models == request.models
         };
-        let known = self.kinds.iter().position(is_alike);
-        let kind = known.unwrap_or(self.kinds.len());
-        if known.is_none() {
+        let existing = self.kinds.iter().position(is_same_kind);
+        let kind = existing.unwrap_or(self.kinds.len());
+        if existing.is_none() {
             self.kinds.push(RequestKind { request, count: request.gpu_count(), weight: 0.0 });
         }
         self.kinds[kind].weight += weight;
@@ -97,19 +98,19 @@ impl Outlook {
     }
 
     /// Computes the usability of the node's GPUs.
-    pub fn node_use(&self, catalog: &Catalog, node: &Node) -> NodeUse {
-        let mut kinds = vec![GpuUse::default(); self.kinds.len()];
+    pub fn node_usability(&self, catalog: &Catalog, node: &Node) -> NodeUsability {
+        let mut kinds = vec![GpuUsability::default(); self.kinds.len()];
         let mut idle_milli = 0;
         for gpus in node.gpus.chunk_by(PartialEq::eq) {
-            let (gpu, count) = (&gpus[0], small(gpus.len()));
+            let (gpu, count) = (&gpus[0], to_u32(gpus.len()));
             let idle = u32::from(gpu.idle_milli());
             for (sum, kind) in kinds.iter_mut().zip(&self.kinds) {
-                *sum = sum.and(count, GpuUse::of(catalog, kind, gpu, idle));
+                *sum = sum.plus(count, GpuUsability::of(catalog, kind, gpu, idle));
             }
             idle_milli += count * idle;
         }
         let fragmentation = self.sum(idle_milli, node.cpu_milli.free, kinds.iter().copied());
-        NodeUse { kinds, idle_milli, fragmentation }
+        NodeUsability { kinds, idle_milli, fragmentation }
     }
 
     /// Decrease of the fragmentation in thousandths of a GPU, if the part serves the request.
@@ -117,13 +118,13 @@ impl Outlook {
         &self,
         catalog: &Catalog,
         node: &Node,
-        before: &NodeUse,
+        before: &NodeUsability,
         request: &Request,
         part: Part,
     ) -> f64 {
         let change = |position: usize| Change::of(&node.gpus[position], request, part.slices);
         let mut all = part.gpus.iter().filter_map(change);
-        // Most parts have one GPU. They need no allocation.
+        // Most parts have one GPU. Their change needs no `Vec`.
         let (first, mut rest) = (all.next(), Vec::<Change>::new());
         for change in all {
             match rest.last_mut() {
@@ -143,19 +144,18 @@ impl Outlook {
         before.fragmentation - self.sum(idle, cpu, uses)
     }
 
-    fn sum(&self, idle: u32, cpu_milli: u32, uses: impl Iterator<Item = GpuUse>) -> f64 {
+    fn sum(&self, idle: u32, cpu_milli: u32, uses: impl Iterator<Item = GpuUsability>) -> f64 {
         let idle = f64::from(idle);
         let served = &self.served[self.cpus.partition_point(|cpu| *cpu <= cpu_milli)];
-        let of_kind = |((kind, served), of): ((&RequestKind, &f64), GpuUse)| {
-            let served = if of.serving >= kind.count { *served } else { 0.0 };
-            served * f64::from(of.unusable_milli) + (kind.weight - served) * idle
+        let of_kind = |((kind, served), usability): ((&RequestKind, &f64), GpuUsability)| {
+            let served = if usability.serving >= kind.count { *served } else { 0.0 };
+            served * f64::from(usability.unusable_milli) + (kind.weight - served) * idle
         };
         self.useless * idle + self.kinds.iter().zip(served).zip(uses).map(of_kind).sum::<f64>()
     }
 }
 
-/// Change of GPUs that are in one state before they serve a request and in one state after, with their idle
-/// thousandths.
+/// Change of `count` GPUs in the same state by serving a request, with the idle thousandths before and after.
 #[derive(Clone, Copy)]
 struct Change {
     old: Gpu,
@@ -167,20 +167,20 @@ struct Change {
 
 impl Change {
     fn of(gpu: &Gpu, request: &Request, slices: u8) -> Option<Self> {
-        let new = Gpu { state: taken(gpu, request, slices)?, ..*gpu };
+        let new = Gpu { state: state_after_take(gpu, request, slices)?, ..*gpu };
         let [old_idle, new_idle] = [gpu, &new].map(|gpu| u32::from(gpu.idle_milli()));
         Some(Self { old: *gpu, old_idle, new, new_idle, count: 1 })
     }
 }
 
-/// For one kind: the number of GPUs that can serve it, and the idle thousandths of the others.
+/// For one kind of request: the number of GPUs that can serve it, and the idle thousandths of the other GPUs.
 #[derive(Clone, Copy, Debug, Default)]
-struct GpuUse {
+struct GpuUsability {
     serving: u32,
     unusable_milli: u32,
 }
 
-impl GpuUse {
+impl GpuUsability {
     fn of(catalog: &Catalog, kind: &RequestKind, gpu: &Gpu, idle_milli: u32) -> Self {
         if serves(catalog, gpu, &kind.request) {
             Self { serving: 1, unusable_milli: 0 }
@@ -189,8 +189,8 @@ impl GpuUse {
         }
     }
 
-    /// The sum with `count` times the other.
-    fn and(self, count: u32, other: Self) -> Self {
+    /// The sum of this value and `count` times the other.
+    fn plus(self, count: u32, other: Self) -> Self {
         Self {
             serving: self.serving + count * other.serving,
             unusable_milli: self.unusable_milli + count * other.unusable_milli,
@@ -203,12 +203,12 @@ impl GpuUse {
             let old = Self::of(catalog, kind, &it.old, it.old_idle);
             self.serving -= it.count * old.serving;
             self.unusable_milli -= it.count * old.unusable_milli;
-            self = self.and(it.count, Self::of(catalog, kind, &it.new, it.new_idle));
+            self = self.plus(it.count, Self::of(catalog, kind, &it.new, it.new_idle));
         }
         self
     }
 }
 
-fn small(count: usize) -> u32 {
+fn to_u32(count: usize) -> u32 {
     u32::try_from(count).expect("a node has at most 64 GPUs")
 }

@@ -1,7 +1,7 @@
 //! Placement of a gang (pods that start together or not at all), by backtracking.
 //!
-//! The largest requests are placed first, each on the node that ranks best. If a later one finds no node, the search
-//! backtracks to the next best node of an earlier one. Equal choices are skipped: nodes in an equal state, and equal
+//! The largest requests are placed first, each on the node that ranks best. If a later member finds no node, the search
+//! backtracks to the next best node of an earlier member. It skips equal choices: nodes in an equal state, and equal
 //! members, whose order makes no difference.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
@@ -17,38 +17,39 @@ use crate::{
 /// A pod of a gang.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
-    /// Its request.
+    /// The pod's request.
     pub request: Request,
-    /// Nodes that may serve it. The first wins among equal ranks.
+    /// Nodes that may serve the pod. Among equal ranks the first node wins.
     pub nodes: &'a [NodeIx],
 }
 
-/// Maximum number of backtracking steps, over all members, after which a gang counts as one that does not fit. A gang
-/// of equal members needs none.
-pub const MOST_TRIES: usize = 4096;
+/// Maximum number of backtracking steps over all members. Beyond it, a gang counts as not fitting. A gang of equal
+/// members needs no backtracking.
+pub const MAX_TRIES: usize = 4096;
 /// Maximum number of nodes that are tried for one member, best first.
 const MAX_NODES: usize = 64;
 /// If fewer than one in this many of the view's nodes may serve a member, they are ranked one by one, without the
 /// cache.
 const CACHE_DIVISOR: usize = 8;
 
-/// Depth-first search for places.
+/// Depth-first search for placements.
 struct Search<'a> {
     view: &'a mut View,
     scheduler: &'a mut Scheduler,
     /// The members, in the order in which they are placed.
     members: Vec<Member<'a>>,
-    /// By member: true if it and all later ones are equal, so that another node for it would not help the later ones.
+    /// By member: true if this and all later members are equal, so that another node for this member cannot help the
+    /// later ones.
     is_uniform: Vec<bool>,
     placed: Vec<Placement>,
     /// Remaining backtracking steps.
     tries: &'a mut usize,
 }
 
-/// Finds a place for each member, in the order of the members; `None` if they do not fit together. The nodes of the
-/// view are unchanged afterwards, though their versions may be newer. `tries` is the remaining number of backtracking
-/// steps; at zero the search does not backtrack any more.
-pub fn places(
+/// Finds a placement for each member, in the order of the members; `None` if they do not fit at the same time. The
+/// nodes of the view are unchanged afterwards, but their versions may be newer. `tries` is the remaining number of
+/// backtracking steps; at zero the search does not backtrack.
+pub fn place_gang(
     view: &mut View,
     scheduler: &mut Scheduler,
     members: &[Member<'_>],
@@ -57,7 +58,7 @@ pub fn places(
     let mut order: Vec<usize> = (0..members.len()).collect();
     order.sort_by_key(|at| {
         let Member { request, nodes } = members[*at];
-        let gpus = (request.gpu_count(), view.usual_milli(&request));
+        let gpus = (request.gpu_count(), view.average_milli(&request));
         (Reverse((gpus, request)), nodes.len())
     });
     let ordered: Vec<_> = order.iter().map(|at| members[*at]).collect();
@@ -74,11 +75,11 @@ pub fn places(
     }
     let mut found: Vec<_> = order.into_iter().zip(search.placed).collect();
     found.sort_by_key(|(at, _)| *at);
-    Some(found.into_iter().map(|(_, place)| place).collect())
+    Some(found.into_iter().map(|(_, placement)| placement).collect())
 }
 
 impl Search<'_> {
-    /// Places the members from the `nth` on. Returns true on success. The view's nodes are unchanged in either case.
+    /// Places the members from the `nth` on. Returns true on success. The view's nodes are unchanged afterwards.
     fn place_from(&mut self, nth: usize) -> bool {
         let Some(Member { request, nodes }) = self.members.get(nth).copied() else { return true };
         let mut failed: Vec<NodeIx> = Vec::new();
@@ -86,7 +87,7 @@ impl Search<'_> {
             if failed.iter().any(|other| self.are_equal(nth, *other, node)) {
                 continue;
             }
-            // Only further choices count, because backtracking is the expensive part.
+            // The first choice is free: only backtracking is expensive.
             if !failed.is_empty() {
                 if *self.tries == 0 {
                     return false;
@@ -94,11 +95,11 @@ impl Search<'_> {
                 *self.tries -= 1;
             }
             let Some(part) = self.scheduler.part(self.view, node, &request) else { continue };
-            let (place, before) = (Placement { node, part }, self.view.node(node).clone());
-            if self.view.take(&request, place).is_err() {
+            let (placement, before) = (Placement { node, part }, self.view.node(node).clone());
+            if self.view.take(&request, placement).is_err() {
                 continue;
             }
-            self.placed.push(place);
+            self.placed.push(placement);
             let all_are_placed = self.place_from(nth + 1);
             self.view.replace(node, before);
             if all_are_placed {
@@ -116,13 +117,13 @@ impl Search<'_> {
         let ranked = ranks.into_iter().enumerate();
         let ranked = ranked.filter_map(|(at, rank)| Some((rank?, Reverse(at))));
         let mut ranked: BinaryHeap<_> = ranked.collect();
-        let most = if self.is_uniform[nth] { 1 } else { MAX_NODES };
-        let best = std::iter::from_fn(|| ranked.pop()).take(most);
+        let limit = if self.is_uniform[nth] { 1 } else { MAX_NODES };
+        let best = std::iter::from_fn(|| ranked.pop()).take(limit);
         best.map(|(_, Reverse(at))| nodes[at]).collect()
     }
 
-    /// The rank of each of these nodes; `None` if it does not fit. Ranks of few nodes are computed, those of many
-    /// cached.
+    /// The rank of each of these nodes; `None` if the member does not fit. Ranks of few nodes are computed, ranks of
+    /// many nodes come from the scheduler's cache.
     fn ranks(&mut self, request: &Request, nodes: &[NodeIx]) -> Vec<Option<Rank>> {
         if nodes.len() < self.view.nodes().len() / CACHE_DIVISOR {
             let rank = |node: &NodeIx| {
@@ -146,8 +147,8 @@ impl Search<'_> {
     }
 }
 
-/// By member: true if it and all later ones have the same request, and the nodes of each are a subset of the next
-/// one's.
+/// By member: true if this and all later members have the same request, and the nodes of each are a subset of the next
+/// member's nodes.
 fn uniform(members: &[Member<'_>], nodes: usize) -> Vec<bool> {
     let mut uniform = vec![true; members.len()];
     for nth in (0..members.len().saturating_sub(1)).rev() {
@@ -159,10 +160,10 @@ fn uniform(members: &[Member<'_>], nodes: usize) -> Vec<bool> {
     uniform
 }
 
-fn is_subset(some: &[NodeIx], all: &[NodeIx], nodes: usize) -> bool {
-    let mut is_there = vec![false; nodes];
+fn is_subset(some: &[NodeIx], all: &[NodeIx], node_count: usize) -> bool {
+    let mut is_member = vec![false; node_count];
     for node in all {
-        is_there[node.0 as usize] = true;
+        is_member[node.0 as usize] = true;
     }
-    some.iter().all(|node| is_there[node.0 as usize])
+    some.iter().all(|node| is_member[node.0 as usize])
 }

@@ -1,4 +1,4 @@
-//! GPU of a node: its product, and the free part of it.
+//! GPU of a node: its product, and its free part.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ pub const WHOLE_MILLI: u16 = 1000;
 /// State of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gpu {
-    /// Its product.
+    /// Product of the GPU.
     pub model: ModelId,
-    /// Its memory in MiB; zero if unknown. No request for memory fits then.
+    /// Memory in MiB; zero if unknown. No request for memory in MiB fits an unknown amount.
     pub memory_mib: u32,
-    /// False while it is unhealthy or withheld: it gets no new holder.
+    /// False while the GPU is unhealthy or withheld: it gets no new holder.
     pub is_usable: bool,
-    /// Its use by holders.
+    /// Use of the GPU by holders.
     pub state: GpuState,
 }
 
 /// Use of a GPU: shared by amounts, held as a whole, or partitioned by MIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuState {
-    /// Shares may be taken from the remainder. The GPU has no holder if the remainder is all of it.
+    /// Shares may be allocated from the free amounts. The GPU has no holder if all of its compute and memory is free.
     Shared {
         /// Compute that no share holds, in thousandths.
         free_milli: u16,
         /// Memory that no share holds, in MiB.
         free_mib: u32,
     },
-    /// One pod holds all of it.
+    /// One pod holds the whole GPU.
     Whole,
-    /// It has MIG instances.
+    /// The GPU has MIG instances.
     Partitioned {
         /// Bit mask of the memory slices in use; never zero.
         slices: u8,
@@ -44,18 +44,18 @@ impl Gpu {
         Self { model, memory_mib, is_usable: true, state }
     }
 
-    /// True if it is usable and has no holder.
+    /// True if the GPU is usable and has no holder.
     pub fn is_free(&self) -> bool {
-        self.is_usable && self.is_unheld()
+        self.is_usable && self.has_no_holder()
     }
 
-    /// True if it has no holder. It may be unusable.
-    pub fn is_unheld(&self) -> bool {
+    /// True if the GPU has no holder. It may be unusable.
+    pub fn has_no_holder(&self) -> bool {
         self.state == Self::free(self.model, self.memory_mib).state
     }
 
     /// The free part in thousandths of the GPU: the smaller of free compute and free memory, or the free compute if the
-    /// memory is unknown. Of a partitioned GPU it is the fraction of free memory slices. Zero for an unusable GPU.
+    /// memory is unknown. For a partitioned GPU: the fraction of free memory slices. Zero for an unusable GPU.
     pub fn idle_milli(&self) -> u16 {
         match self.state {
             _ if !self.is_usable => 0,
@@ -150,10 +150,10 @@ impl GpuSet {
 
     /// The positions, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        let mut rest = self.0;
+        let mut bits = self.0;
         std::iter::from_fn(move || {
-            let position = rest.trailing_zeros();
-            rest &= rest.wrapping_sub(1);
+            let position = bits.trailing_zeros();
+            bits &= bits.wrapping_sub(1);
             (position < u64::BITS).then_some(position as usize)
         })
     }

@@ -1,9 +1,9 @@
-//! Knowledge of a policy: values derived from the forecast, and from each node's state.
+//! Knowledge of a policy: values derived from the forecast and from each node's state.
 
 use crate::{
     blocks::Blocks,
-    forecast::{Forecast, Typical, typical},
-    fragmentation::{NodeUse, Outlook},
+    forecast::{Forecast, TypicalRequest, typical},
+    fragmentation::{NodeUsability, RequestMix},
     gpu::{GpuSet, ModelSet},
     node::Node,
     prices::Prices,
@@ -15,12 +15,13 @@ use crate::{
 /// Values derived from a forecast, for one cluster.
 #[derive(Debug, Default)]
 pub struct Knowledge {
-    typical: Vec<Typical>,
-    outlooks: Vec<(ModelSet, Outlook)>,
+    typical: Vec<TypicalRequest>,
+    /// By set of a node's products.
+    mixes: Vec<(ModelSet, RequestMix)>,
     summaries: Vec<NodeSummary>,
     /// Prices of fractions of a GPU.
     pub prices: Prices,
-    /// CPU that idle GPUs need.
+    /// Mean CPU demand per GPU.
     pub stranding: Stranding,
     /// Demand for single products.
     pub scarcity: Scarcity,
@@ -33,16 +34,16 @@ pub struct Knowledge {
 pub(crate) struct NodeSummary {
     /// The node's version in the view, at least 1.
     version: u64,
-    /// Index of the outlook for the node's products.
-    outlook: usize,
+    /// Index of the request mix for the node's products.
+    mix: usize,
     /// GPUs without a holder.
     pub(crate) free: GpuSet,
-    /// The first GPU of each state, as a representative of its state.
-    pub(crate) firsts: GpuSet,
+    /// The first GPU of each state. GPUs in the same state are interchangeable.
+    pub(crate) representatives: GpuSet,
     /// Value of the blocks of free GPUs.
     pub(crate) blocks: f64,
     /// Usability of the GPUs for typical requests.
-    pub(crate) uses: NodeUse,
+    pub(crate) usability: NodeUsability,
 }
 
 impl Knowledge {
@@ -51,7 +52,7 @@ impl Knowledge {
         let counts = forecast.counts(view);
         Self {
             typical: typical(&counts),
-            outlooks: Vec::new(),
+            mixes: Vec::new(),
             summaries: Vec::new(),
             prices: Prices::of(&counts),
             stranding: Stranding::of(&counts),
@@ -77,24 +78,24 @@ impl Knowledge {
 
     fn compute(&mut self, catalog: &Catalog, node: &Node, version: u64) -> NodeSummary {
         let models = node.models();
-        let known = self.outlooks.iter().position(|(other, _)| *other == models);
-        let outlook = known.unwrap_or(self.outlooks.len());
-        if known.is_none() {
-            self.outlooks.push((models, Outlook::new(&self.typical, models)));
+        let existing = self.mixes.iter().position(|(other, _)| *other == models);
+        let mix = existing.unwrap_or(self.mixes.len());
+        if existing.is_none() {
+            self.mixes.push((models, RequestMix::new(&self.typical, models)));
         }
         let free = node.free_gpus();
         NodeSummary {
             version,
-            outlook,
+            mix,
             free,
-            firsts: node.firsts(node.gpus_that(|_| true)),
+            representatives: node.representatives(node.gpus_where(|_| true)),
             blocks: self.blocks.value(free.len(), node.cpu_milli.free),
-            uses: self.outlooks[outlook].1.node_use(catalog, node),
+            usability: self.mixes[mix].1.node_usability(catalog, node),
         }
     }
 
-    /// The outlook for the products of a node.
-    pub(crate) fn outlook(&self, summary: &NodeSummary) -> &Outlook {
-        &self.outlooks[summary.outlook].1
+    /// The request mix for the products of a node.
+    pub(crate) fn mix(&self, summary: &NodeSummary) -> &RequestMix {
+        &self.mixes[summary.mix].1
     }
 }

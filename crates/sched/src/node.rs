@@ -14,7 +14,7 @@ pub struct Node {
     pub memory_mib: Amount,
     /// Number of pods.
     pub pods: Amount,
-    /// Its GPUs, by position; at most 64.
+    /// GPUs of the node, by position; at most 64.
     pub gpus: Vec<Gpu>,
 }
 
@@ -47,14 +47,14 @@ impl Part {
 
 /// A part that is not free, or whose number of GPUs differs from the request's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the GPUs {gpus} are not free for the request, or their number is another")]
+#[error("the GPUs {gpus} are not free, or are not as many as requested")]
 pub struct Conflict {
     /// The GPUs of the part.
     pub gpus: GpuSet,
 }
 
 impl Amount {
-    /// An amount that is wholly free.
+    /// An amount that is completely free.
     pub fn free(total: u32) -> Self {
         Self { total, free: total, excess: 0 }
     }
@@ -67,14 +67,15 @@ impl Amount {
         1.0 - f64::from(self.free) / f64::from(self.total)
     }
 
-    /// Takes the amount. Pods of other schedulers may hold more than the total. The excess is given back first.
+    /// Takes the amount. The part above `free` becomes excess: pods of other schedulers may hold more than the total.
     fn take(&mut self, amount: u32) {
-        let taken = amount.min(self.free);
-        self.free -= taken;
-        self.excess = self.excess.saturating_add(amount - taken);
+        let from_free = amount.min(self.free);
+        self.free -= from_free;
+        self.excess = self.excess.saturating_add(amount - from_free);
     }
 
-    fn give(&mut self, amount: u32) {
+    /// Releases the amount, the excess first.
+    fn release(&mut self, amount: u32) {
         let of_excess = amount.min(self.excess);
         self.excess -= of_excess;
         self.free = self.free.saturating_add(amount - of_excess).min(self.total);
@@ -82,21 +83,21 @@ impl Amount {
 }
 
 impl Node {
-    /// Gives a part to a request. Unusable GPUs are accepted, because pods keep a failed GPU.
+    /// Allocates a part to a request. Unusable GPUs are accepted: a pod keeps a GPU that fails.
     ///
     /// # Errors
     ///
     /// A GPU of the part has too little free, or the number of GPUs differs from the request's. The node is unchanged.
     pub fn take(&mut self, request: &Request, part: Part) -> Result<(), Conflict> {
         let conflict = Conflict { gpus: part.gpus };
-        let are_there = part.gpus.iter().all(|position| position < self.gpus.len());
-        if part.gpus.len() != request.gpu_count() || !are_there {
+        let all_exist = part.gpus.iter().all(|position| position < self.gpus.len());
+        if part.gpus.len() != request.gpu_count() || !all_exist {
             return Err(conflict);
         }
         let mut after = [None; 64];
         for position in part.gpus.iter() {
             let gpu = &self.gpus[position];
-            after[position] = Some(taken(gpu, request, part.slices).ok_or(conflict)?);
+            after[position] = Some(state_after_take(gpu, request, part.slices).ok_or(conflict)?);
         }
         for position in part.gpus.iter() {
             self.gpus[position].state = after[position].expect("set for each position of the part");
@@ -107,54 +108,54 @@ impl Node {
         Ok(())
     }
 
-    /// Takes back a part that [`take`](Self::take) gave to the request.
+    /// Releases a part that [`take`](Self::take) allocated to the request.
     pub fn release(&mut self, request: &Request, part: Part) {
         for position in part.gpus.iter() {
             let gpu = &mut self.gpus[position];
-            gpu.state = released(gpu, request, part.slices);
+            gpu.state = state_after_release(gpu, request, part.slices);
         }
-        self.cpu_milli.give(request.cpu_milli);
-        self.memory_mib.give(request.memory_mib);
-        self.pods.give(1);
+        self.cpu_milli.release(request.cpu_milli);
+        self.memory_mib.release(request.memory_mib);
+        self.pods.release(1);
     }
 
-    /// Idle parts of its GPUs, in thousandths of a GPU.
+    /// Idle parts of the node's GPUs, in thousandths of a GPU.
     pub fn idle_milli(&self) -> u32 {
         self.gpus.iter().map(|gpu| u32::from(gpu.idle_milli())).sum()
     }
 
-    /// The products of its GPUs.
+    /// The products of the node's GPUs.
     pub fn models(&self) -> ModelSet {
         self.gpus.iter().fold(ModelSet::NONE, |set, gpu| set.with(gpu.model))
     }
 
     /// Usable GPUs without a holder.
     pub fn free_gpus(&self) -> GpuSet {
-        self.gpus_that(Gpu::is_free)
+        self.gpus_where(Gpu::is_free)
     }
 
-    /// The first GPU of each state among these GPUs, as a representative of its state.
-    pub fn firsts(&self, of: GpuSet) -> GpuSet {
-        let mut firsts = GpuSet::default();
-        for position in of.iter() {
-            if !firsts.iter().any(|first| self.gpus[first] == self.gpus[position]) {
-                firsts = firsts.or(GpuSet::one(position));
+    /// The first GPU of each state among these GPUs. GPUs in the same state are interchangeable.
+    pub fn representatives(&self, gpus: GpuSet) -> GpuSet {
+        let mut found = GpuSet::default();
+        for position in gpus.iter() {
+            if !found.iter().any(|first| self.gpus[first] == self.gpus[position]) {
+                found = found.or(GpuSet::one(position));
             }
         }
-        firsts
+        found
     }
 
     /// GPUs that satisfy a condition.
-    pub fn gpus_that(&self, condition: impl Fn(&Gpu) -> bool) -> GpuSet {
+    pub fn gpus_where(&self, condition: impl Fn(&Gpu) -> bool) -> GpuSet {
         let positions = self.gpus.iter().enumerate().filter(|(_, gpu)| condition(gpu));
         positions.fold(GpuSet::default(), |set, (position, _)| GpuSet(set.0 | 1 << position))
     }
 }
 
-/// The GPU's state after it serves the request; `None` if it cannot.
-pub(crate) fn taken(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState> {
+/// State of the GPU once it serves the request; `None` if the GPU cannot serve it.
+pub(crate) fn state_after_take(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState> {
     match (request.gpus, gpu.state) {
-        (Gpus::Whole(_), _) => gpu.is_unheld().then_some(GpuState::Whole),
+        (Gpus::Whole(_), _) => gpu.has_no_holder().then_some(GpuState::Whole),
         (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
             Some(GpuState::Shared {
                 free_milli: free_milli.checked_sub(milli)?,
@@ -165,12 +166,13 @@ pub(crate) fn taken(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState
         (Gpus::Partition(_), GpuState::Partitioned { slices: used }) => {
             (used & slices == 0).then_some(GpuState::Partitioned { slices: used | slices })
         }
-        (Gpus::Partition(_), _) => gpu.is_unheld().then_some(GpuState::Partitioned { slices }),
+        (Gpus::Partition(_), _) => gpu.has_no_holder().then_some(GpuState::Partitioned { slices }),
         _ => None,
     }
 }
 
-fn released(gpu: &Gpu, request: &Request, slices: u8) -> GpuState {
+/// State of the GPU once it no longer serves the request.
+fn state_after_release(gpu: &Gpu, request: &Request, slices: u8) -> GpuState {
     let free = Gpu::free(gpu.model, gpu.memory_mib).state;
     match (request.gpus, gpu.state) {
         (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
@@ -186,7 +188,7 @@ fn released(gpu: &Gpu, request: &Request, slices: u8) -> GpuState {
         (Gpus::Partition(_), GpuState::Partitioned { .. }) | (Gpus::Whole(_), GpuState::Whole) => {
             free
         }
-        // A share of amount zero does not keep a GPU from being given as a whole, and may end after that.
+        // A share with zero amounts leaves the GPU free, so the GPU may be held as a whole when this share ends.
         (_, state) => state,
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     fit::Fit,
     gpu::{Gpu, GpuSet},
     knowledge::{Knowledge, NodeSummary},
-    node::{Node, Part, taken},
+    node::{Node, Part, state_after_take},
     request::Request,
     view::Catalog,
 };
@@ -31,7 +31,7 @@ pub enum Policy {
     BestFit,
     /// The node with the smallest dot product of its free resources and the request.
     DotProduct,
-    /// GPUs in shared use first, then free GPUs of used nodes, then unused nodes.
+    /// GPUs that have shares first, then free GPUs of used nodes, then unused nodes.
     Packing,
     /// Fragmentation gradient descent (FGD), as published.
     Fgd,
@@ -136,39 +136,40 @@ pub(crate) struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Idle thousandths that one GPU loses when the request gets the part.
-    fn taken_milli(&self, position: usize, part: Part) -> u32 {
+    /// Idle thousandths that the GPU at this position loses when the part is allocated to the request.
+    fn allocated_milli(&self, position: usize, part: Part) -> u32 {
         let gpu = &self.node.gpus[position];
-        let state = taken(gpu, self.request, part.slices).expect("a part of a fit is free");
+        let state =
+            state_after_take(gpu, self.request, part.slices).expect("a part of a fit is free");
         u32::from(gpu.idle_milli() - Gpu { state, ..*gpu }.idle_milli())
     }
 }
 
-/// Explains the rank by a policy.
+/// Explains the node's rank by a policy.
 pub(crate) fn explain(policy: Policy, input: &Input<'_>, fit: &Fit) -> Explanation {
     let (rank, part) = rank(policy, input, fit);
-    let all = |name| vec![Term { name, points: rank.score }];
+    let one_term = |name| vec![Term { name, points: rank.score }];
     let terms = match policy {
         Policy::Windlass => windlass::terms(input, part),
-        Policy::Fgd => all("fragmentation"),
-        Policy::LeastAllocated => all("free CPU and memory"),
-        Policy::BestFit => all("best fit"),
-        Policy::DotProduct => all("dot product"),
-        Policy::Packing => all("packing"),
+        Policy::Fgd => one_term("fragmentation"),
+        Policy::LeastAllocated => one_term("free CPU and memory"),
+        Policy::BestFit => one_term("best fit"),
+        Policy::DotProduct => one_term("dot product"),
+        Policy::Packing => one_term("packing"),
         Policy::Random | Policy::FirstFit => Vec::new(),
     };
     Explanation { rank, part, terms }
 }
 
 /// The rank of a given part by [`Policy::Windlass`]; `None` if the part is not free.
-pub(crate) fn rate(input: &Input<'_>, part: Part) -> Option<Rank> {
+pub(crate) fn rank_part(input: &Input<'_>, part: Part) -> Option<Rank> {
     input.node.clone().take(input.request, part).ok()?;
-    Some(windlass::rate(input, part))
+    Some(windlass::rank_part(input, part))
 }
 
-/// Explains the rank by [`rate`]; `None` if the part is not free.
-pub(crate) fn explain_rate(input: &Input<'_>, part: Part) -> Option<Explanation> {
-    let rank = rate(input, part)?;
+/// Explains the rank by [`rank_part`]; `None` if the part is not free.
+pub(crate) fn explain_part(input: &Input<'_>, part: Part) -> Option<Explanation> {
+    let rank = rank_part(input, part)?;
     Some(Explanation { rank, part, terms: windlass::terms(input, part) })
 }
 
@@ -187,19 +188,20 @@ pub(crate) fn rank(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part)
 
 /// The part with the highest score, and this score. Among equal scores the part with the lowest GPU positions wins.
 ///
-/// Shares of several GPUs are chosen greedily: each next GPU is the best in addition to those already chosen.
+/// Shares of several GPUs are chosen greedily: each further GPU is the best in addition to the GPUs already chosen.
 pub(crate) fn best(input: &Input<'_>, fit: &Fit, score: impl Fn(Part) -> i32) -> (i32, Part) {
     let best = match fit {
         Fit::Node => best_of(iter::once(Part::default()), &score),
         Fit::Whole { free, count } => best_of(iter::once(Part::of(free.lowest(*count))), &score),
         Fit::Share { gpus, count } => {
-            let firsts = gpus.and(input.summary.firsts);
-            let first = best_of(firsts.iter().map(|gpu| Part::of(GpuSet::one(gpu))), &score);
+            let representatives = gpus.and(input.summary.representatives);
+            let first =
+                best_of(representatives.iter().map(|gpu| Part::of(GpuSet::one(gpu))), &score);
             (1..*count).fold(first, |best, _| {
                 let chosen = best?.1.gpus;
-                let firsts = input.node.firsts(gpus.without(chosen));
+                let representatives = input.node.representatives(gpus.without(chosen));
                 let with = |gpu: usize| Part::of(chosen.or(GpuSet::one(gpu)));
-                best_of(firsts.iter().map(with), &score)
+                best_of(representatives.iter().map(with), &score)
             })
         }
         Fit::Partition(places) => best_of(places.iter().copied(), &score),

@@ -1,15 +1,15 @@
 //! Prices of fractions of a GPU, and the loss of value that a share causes on the GPU that serves it.
 //!
 //! Packing shares into GPUs is a cutting-stock problem: which patterns of shares fill the fewest GPUs? The dual of its
-//! linear relaxation gives each size a price, such that no pattern is worth more than one GPU. A remainder of a GPU is
-//! worth the most valuable pattern that fits into it. A share of size `s` on a GPU with `r` left costs
-//! `value(r) - value(r - s) - value(s)` beyond its own worth: its *regret*, zero if no value is lost.
+//! linear relaxation gives each size a price, such that no pattern is worth more than one GPU. The value of a remainder
+//! of a GPU is that of the most valuable pattern that fits into it. A share of size `s` on a GPU with `r` left loses
+//! `value(r) - value(r - s) - value(s)`: its *regret*, zero if no value is lost.
 
 use crate::{forecast::Count, gpu::WHOLE_MILLI, request::Gpus};
 
 /// Thousandths of a whole GPU.
 const WHOLE: usize = WHOLE_MILLI as usize;
-/// Maximum number of sizes with a price, the most frequent ones.
+/// Maximum number of sizes with a price. The most frequent sizes are kept.
 const MAX_SIZES: usize = 64;
 /// The simplex method ends once no pattern is worth more than one GPU by more than this.
 const TOLERANCE: f64 = 1e-9;
@@ -21,7 +21,7 @@ pub struct Prices {
 }
 
 impl Default for Prices {
-    /// Prices without known shares: only a whole GPU has a value.
+    /// Prices without counted shares: only a whole GPU has a value.
     fn default() -> Self {
         let mut value = [0.0; WHOLE + 1];
         value[WHOLE] = 1.0;
@@ -38,19 +38,19 @@ impl Prices {
         }
         let duals = duals(&sizes);
         let mut value = [0.0; WHOLE + 1];
-        for room in 1..=WHOLE {
-            let best = sizes.iter().zip(&duals).filter(|(size, _)| size.milli <= room);
-            let best = best.map(|(size, price)| value[room - size.milli] + price);
-            value[room] = best.fold(value[room - 1], f64::max);
+        for remainder in 1..=WHOLE {
+            let best = sizes.iter().zip(&duals).filter(|(size, _)| size.milli <= remainder);
+            let best = best.map(|(size, price)| value[remainder - size.milli] + price);
+            value[remainder] = best.fold(value[remainder - 1], f64::max);
         }
         Self { value }
     }
 
-    /// Value that is lost when a share is cut from a GPU with `left_milli` free, in GPUs; never negative.
+    /// Value, in GPUs, that is lost when a share is allocated from a GPU with `left_milli` free; never negative.
     pub fn regret(&self, left_milli: u16, share_milli: u16) -> f64 {
         let value = |milli: u16| self.value[usize::from(milli).min(WHOLE)];
-        let rest = left_milli.saturating_sub(share_milli);
-        (value(left_milli) - value(rest) - value(share_milli)).max(0.0)
+        let after = left_milli.saturating_sub(share_milli);
+        (value(left_milli) - value(after) - value(share_milli)).max(0.0)
     }
 }
 
@@ -92,7 +92,7 @@ fn duals(sizes: &[Size]) -> Vec<f64> {
     let prices = |inverse: &[Vec<f64>]| -> Vec<f64> {
         (0..rows).map(|column| inverse.iter().map(|row| row[column]).sum()).collect()
     };
-    // A few iterations per size suffice. The bound only guards against cycling.
+    // A few iterations per size suffice. The bound only prevents endless cycles.
     for _ in 0..50 * rows {
         let current = prices(&inverse);
         let (worth, pattern) = best_pattern(sizes, &current);
@@ -122,25 +122,26 @@ fn duals(sizes: &[Size]) -> Vec<f64> {
 fn best_pattern(sizes: &[Size], prices: &[f64]) -> (f64, Vec<f64>) {
     let mut worth = [0.0; WHOLE + 1];
     let mut last: [Option<usize>; WHOLE + 1] = [None; WHOLE + 1];
-    for room in 1..=WHOLE {
-        worth[room] = worth[room - 1];
-        for (position, size) in sizes.iter().enumerate().filter(|(_, size)| size.milli <= room) {
-            let with = worth[room - size.milli] + prices[position];
-            if with > worth[room] + TOLERANCE / 2.0 {
-                worth[room] = with;
-                last[room] = Some(position);
+    for remainder in 1..=WHOLE {
+        worth[remainder] = worth[remainder - 1];
+        for (position, size) in sizes.iter().enumerate().filter(|(_, size)| size.milli <= remainder)
+        {
+            let with = worth[remainder - size.milli] + prices[position];
+            if with > worth[remainder] + TOLERANCE / 2.0 {
+                worth[remainder] = with;
+                last[remainder] = Some(position);
             }
         }
     }
     let mut pattern = vec![0.0; sizes.len()];
-    let mut room = WHOLE;
-    while room > 0 {
-        match last[room] {
+    let mut remainder = WHOLE;
+    while remainder > 0 {
+        match last[remainder] {
             Some(position) => {
                 pattern[position] += 1.0;
-                room -= sizes[position].milli;
+                remainder -= sizes[position].milli;
             }
-            None => room -= 1,
+            None => remainder -= 1,
         }
     }
     (worth[WHOLE], pattern)

@@ -41,7 +41,7 @@ pub enum Gpus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProfileId(pub u8);
 
-/// Size class of a request. Simulations report refusals and waits by class, so that starvation of one class shows.
+/// Size class of a request. Simulations report refusals and waits by class, which shows starvation of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// No GPU.
@@ -79,8 +79,8 @@ impl Gpus {
         Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib) }
     }
 
-    /// Compute in thousandths and memory in MiB of a share, on a GPU with `gpu_mib` of memory. `None` if it is no
-    /// share.
+    /// Compute in thousandths and memory in MiB of a share, on a GPU with `gpu_mib` of memory. `None` if the request is
+    /// not for a share.
     pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
         match self {
             Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
@@ -119,8 +119,8 @@ impl Request {
         }
     }
 
-    /// Requested GPUs in thousandths. Memory and MIG instances count as zero, since their size depends on the GPU: see
-    /// [`View::usual_milli`](crate::view::View::usual_milli).
+    /// Requested GPUs in thousandths. Memory and MIG instances count as zero: their size depends on the GPU. See
+    /// [`View::average_milli`](crate::view::View::average_milli).
     pub fn gpu_milli(&self) -> u32 {
         match self.gpus {
             Gpus::None | Gpus::Partition(_) => 0,

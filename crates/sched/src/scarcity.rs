@@ -1,4 +1,4 @@
-//! Scarcity of products: a pod that any GPU can serve should leave those that other pods require.
+//! Scarcity of products: a pod that any GPU can serve should leave scarce products to pods that require them.
 
 use crate::{
     forecast::Count,
@@ -13,8 +13,8 @@ pub struct Scarcity {
 }
 
 impl Scarcity {
-    /// Scales the counted demand to the cluster's capacity, so that all of it together fills the cluster. A request
-    /// that accepts several products is divided among them in proportion to their numbers of GPUs.
+    /// Scales the counted demand so that it fills the cluster's capacity. The demand of a request that accepts several
+    /// products is divided among these in proportion to their numbers of GPUs.
     pub fn of(counts: &[Count], view: &View) -> Self {
         let mut gpus = [0.0; 64];
         for gpu in view.nodes().iter().flat_map(|node| &node.gpus) {
@@ -31,10 +31,10 @@ impl Scarcity {
             if eligible == 0.0 || eligible >= all {
                 continue;
             }
-            let wanted = it.demand_milli() / total * all;
+            let demand = it.demand_milli() / total * all;
             for (id, scarcity) in (0..).zip(&mut by_model) {
                 if it.request.models.has(ModelId(id)) {
-                    *scarcity += wanted / eligible;
+                    *scarcity += demand / eligible;
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::{
 
 /// Maximum number of cached ranks, one per node and request: 50 MB, or 280 requests in a cluster of 15,000 nodes.
 const MAX_RANKS: usize = 1 << 22;
-/// The knowledge is computed again once the number of observed requests has grown by `1 / RELEARN_DIVISOR`.
+/// The knowledge is computed again each time the number of observed requests has grown by `1 / RELEARN_DIVISOR`.
 const RELEARN_DIVISOR: u64 = 2;
 
 /// Chooses nodes by a policy, and caches the ranks of nodes that have not changed.
@@ -28,29 +28,29 @@ pub struct Scheduler {
     random: Random,
     forecast: Forecast,
     /// True if observed requests update the forecast.
-    learns: bool,
-    /// Number of requests behind `knowledge`.
-    known: u64,
+    is_learning: bool,
+    /// Number of requests from which `knowledge` was computed.
+    forecast_size: u64,
     knowledge: Knowledge,
     /// Free main memory of each node, at version `changes` of the view.
     memory_mib: Vec<u32>,
     changes: u64,
     /// Cached ranks by request, main memory left out.
-    ranked: HashMap<Request, Ranked>,
+    ranked: HashMap<Request, CachedRanks>,
 }
 
 /// The rank of each node at version `changes` of the view, main memory left out. `None` if the node does not fit.
 #[derive(Debug, Default)]
-struct Ranked {
+struct CachedRanks {
     changes: u64,
     ranks: Vec<Option<Rank>>,
 }
 
 impl Scheduler {
     /// A scheduler with a constant forecast of future requests.
-    pub fn informed(policy: Policy, forecast: &Forecast, view: &View, seed: u64) -> Self {
+    pub fn with_forecast(policy: Policy, forecast: &Forecast, view: &View, seed: u64) -> Self {
         let knowledge = Knowledge::of(forecast, view);
-        Self { knowledge, learns: false, ..Self::learning(policy, seed) }
+        Self { knowledge, is_learning: false, ..Self::learning(policy, seed) }
     }
 
     /// A scheduler that learns its forecast from observed requests.
@@ -59,8 +59,8 @@ impl Scheduler {
             policy,
             random: Random::new(seed),
             forecast: Forecast::default(),
-            learns: true,
-            known: 0,
+            is_learning: true,
+            forecast_size: 0,
             knowledge: Knowledge::default(),
             memory_mib: Vec::new(),
             changes: 0,
@@ -68,15 +68,15 @@ impl Scheduler {
         }
     }
 
-    /// Adds the request of a new pod to the forecast. Called before a node is chosen for the pod.
+    /// Adds the request of a new pod to the forecast. Call it before choosing a node for the pod.
     pub fn observe(&mut self, view: &View, request: &Request) {
-        if !self.learns {
+        if !self.is_learning {
             return;
         }
         self.forecast.observe(request);
-        let seen = self.forecast.total();
-        if seen > self.known + self.known / RELEARN_DIVISOR {
-            self.known = seen;
+        let total = self.forecast.total();
+        if total > self.forecast_size + self.forecast_size / RELEARN_DIVISOR {
+            self.forecast_size = total;
             self.knowledge = Knowledge::of(&self.forecast, view);
             self.ranked.clear();
         }
@@ -85,11 +85,11 @@ impl Scheduler {
     /// Chooses a node and a part of it; `None` if no node fits.
     pub fn decide(&mut self, view: &View, request: &Request) -> Option<Placement> {
         if self.policy == Policy::Random {
-            return self.draw(view, request);
+            return self.choose_randomly(view, request);
         }
         let mut best: Option<(Rank, NodeIx)> = None;
         for (node, rank) in self.ranks(view, request) {
-            // The first of equal ranks wins.
+            // Of equal ranks the first node wins.
             if best.is_none_or(|(best, _)| rank > best) {
                 best = Some((rank, node));
             }
@@ -106,7 +106,7 @@ impl Scheduler {
     ) -> impl Iterator<Item = (NodeIx, Rank)> + use<'_> {
         self.refresh_memory(view);
         let shape = Request { memory_mib: 0, ..*request };
-        self.make_room(view, &shape);
+        self.evict_for(view, &shape);
         self.rank(view, &shape);
         let ranked = &self.ranked[&shape];
         let memory_mib = request.memory_mib;
@@ -133,8 +133,8 @@ impl Scheduler {
         ranked.changes = view.changes();
     }
 
-    /// Evicts the ranks of the least recently ranked requests until there is room for one more request.
-    fn make_room(&mut self, view: &View, shape: &Request) {
+    /// Evicts the least recently ranked requests until one more request fits the cache.
+    fn evict_for(&mut self, view: &View, shape: &Request) {
         if self.ranked.contains_key(shape) {
             return;
         }
@@ -175,30 +175,31 @@ impl Scheduler {
     }
 
     /// The rank of a node by [`Policy::Windlass`] for a given part; `None` if the part is not free.
-    pub fn rate(
+    pub fn rank_part(
         &mut self,
         view: &View,
         node: NodeIx,
         request: &Request,
         part: Part,
     ) -> Option<Rank> {
-        policy::rate(&input(&mut self.knowledge, view, node, request), part)
+        policy::rank_part(&input(&mut self.knowledge, view, node, request), part)
     }
 
-    /// The terms of the rank by [`Self::rate`]; `None` if the part is not free.
-    pub fn explain_rate(
+    /// The terms of the rank by [`Self::rank_part`]; `None` if the part is not free.
+    pub fn explain_part(
         &mut self,
         view: &View,
         node: NodeIx,
         request: &Request,
         part: Part,
     ) -> Option<Explanation> {
-        policy::explain_rate(&input(&mut self.knowledge, view, node, request), part)
+        policy::explain_part(&input(&mut self.knowledge, view, node, request), part)
     }
 
-    /// Number of requests behind the forecast in use. While it is constant, ranks of unchanged nodes are too.
-    pub fn known(&self) -> u64 {
-        self.known
+    /// Version of the forecast that ranks use: its number of requests. While it is equal, ranks of unchanged nodes are
+    /// equal.
+    pub fn forecast_version(&self) -> u64 {
+        self.forecast_size
     }
 
     /// The terms of a node's rank, computed by the same functions as the rank.
@@ -226,11 +227,11 @@ impl Scheduler {
     /// Expected number of one node's idle GPUs that a typical request cannot use.
     pub fn node_fragmentation(&mut self, view: &View, node: NodeIx) -> f64 {
         self.knowledge.refresh(view, node);
-        self.knowledge.summary(node).uses.fragmentation() / 1000.0
+        self.knowledge.summary(node).usability.fragmentation() / 1000.0
     }
 
-    /// Draws a node that fits, and a part of it.
-    fn draw(&mut self, view: &View, request: &Request) -> Option<Placement> {
+    /// Chooses a random node that fits, and a random part of it.
+    fn choose_randomly(&mut self, view: &View, request: &Request) -> Option<Placement> {
         let fits = |node: &NodeIx| fit(view.catalog(), view.node(*node), request).is_ok();
         let count = u32::try_from(view.nodes().len()).unwrap_or(u32::MAX);
         let nodes: Vec<_> = (0..count).map(NodeIx).filter(fits).collect();
@@ -241,14 +242,14 @@ impl Scheduler {
         let fit = fit(view.catalog(), view.node(node), request).ok()?;
         let part = match fit {
             Fit::Share { gpus, count } => {
-                let mut drawn = GpuSet::default();
+                let mut chosen = GpuSet::default();
                 for _ in 0..count {
-                    let rest = gpus.without(drawn);
-                    let nth = self.random.below(rest.len() as usize);
-                    let gpu = rest.iter().nth(nth).expect("drawn below the number of GPUs");
-                    drawn = drawn.or(GpuSet::one(gpu));
+                    let remaining = gpus.without(chosen);
+                    let nth = self.random.below(remaining.len() as usize);
+                    let gpu = remaining.iter().nth(nth).expect("nth is below the number of GPUs");
+                    chosen = chosen.or(GpuSet::one(gpu));
                 }
-                Part::of(drawn)
+                Part::of(chosen)
             }
             Fit::Partition(places) => places[self.random.below(places.len())],
             Fit::Node => Part::default(),

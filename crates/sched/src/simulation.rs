@@ -22,7 +22,7 @@ pub struct Simulation {
     pods: Vec<Request>,
 }
 
-/// Maximum number of pods that may be needed to fill a cluster. The public traces need ten thousand.
+/// Maximum number of pods of a run. The public traces need ten thousand pods to fill their clusters.
 const MAX_PODS: u64 = 10_000_000;
 
 /// Reason why a trace cannot be simulated.
@@ -31,7 +31,7 @@ pub enum UnusableTrace {
     /// The cluster has no GPU.
     #[error("no node has a GPU")]
     NoGpu,
-    /// The pods request so little that too many of them would be needed to fill the cluster.
+    /// The pods request so little that more than `MAX_PODS` would be needed to fill the cluster.
     #[error(
         "the pods request too few GPUs: more than {MAX_PODS} pods would be needed to fill the cluster"
     )]
@@ -58,7 +58,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// Tally by class.
+/// Counts by class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Classes([Tally; Class::ALL.len()]);
 
@@ -76,7 +76,7 @@ pub struct Tally {
 }
 
 impl Classes {
-    /// The tally of one class.
+    /// The counts of one class.
     pub fn of(&self, class: Class) -> Tally {
         self.0[class as usize]
     }
@@ -101,8 +101,8 @@ impl Simulation {
         }
         let simulation = Self { view, pods };
         let demand: u64 = simulation.pods.iter().map(|pod| u64::from(pod.gpu_milli())).sum();
-        let filling = u128::from(simulation.capacity_milli()) * simulation.pods.len() as u128;
-        if filling > u128::from(demand) * u128::from(MAX_PODS) {
+        let needed = u128::from(simulation.capacity_milli()) * simulation.pods.len() as u128;
+        if needed > u128::from(demand) * u128::from(MAX_PODS) {
             return Err(UnusableTrace::NoDemand);
         }
         Ok(simulation)
@@ -125,19 +125,19 @@ impl Simulation {
     }
 
     fn scheduler(&self, settings: &Settings) -> Scheduler {
-        // Another seed than the arrivals', so that the scheduler draws other numbers.
+        // The arrivals use the seed itself. Another seed gives the scheduler independent numbers.
         let seed = !settings.seed;
         match settings.knowledge {
             KnowledgeSource::History => Scheduler::learning(settings.policy, seed),
             KnowledgeSource::Trace => {
                 let mut forecast = Forecast::default();
                 self.pods.iter().for_each(|pod| forecast.observe(pod));
-                Scheduler::informed(settings.policy, &forecast, &self.view, seed)
+                Scheduler::with_forecast(settings.policy, &forecast, &self.view, seed)
             }
         }
     }
 
-    /// The cluster with its nodes in random order, since the order decides between equal ranks.
+    /// The cluster with its nodes in random order: the order decides between equal ranks.
     fn shuffled(&self, random: &mut Random) -> View {
         let mut nodes = self.view.nodes().to_vec();
         random.shuffle(&mut nodes);

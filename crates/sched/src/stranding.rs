@@ -2,16 +2,16 @@
 
 use crate::forecast::Count;
 
-/// CPU per idle GPU that a node should keep, as a fraction of the mean request's CPU per GPU.
+/// CPU per idle GPU that a node should keep free, as a fraction of the mean request's CPU per GPU.
 ///
 /// Most traces allocate the most GPUs with 0.7 to 0.9: pods that need less than the mean can still use such a node.
-/// With two thirds or less GPUs are stranded; with more, pods avoid nodes that would suffice.
+/// With two thirds or less, GPUs are stranded; with more than 0.9, pods avoid nodes that would suffice.
 const PART_OF_MEAN: f64 = 0.75;
 
 /// CPU demand of pods with GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stranding {
-    /// Thousandths of a core per GPU that a node should keep.
+    /// Thousandths of a core per idle GPU that a node should keep free.
     cpu_milli_per_gpu: f64,
 }
 

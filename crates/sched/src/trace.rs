@@ -1,4 +1,4 @@
-//! Parser for a recorded cluster and its pods: CSV tables of Alibaba's trace of 2023, as the simulator of FGD has them.
+//! Parser for a recorded cluster and its pods: CSV tables of Alibaba's 2023 trace, in the form of FGD's simulator.
 //!
 //! Nodes have the columns `cpu_milli`, `memory_mib`, `gpu` and `model`. Pods have `cpu_milli`, `memory_mib`, `num_gpu`,
 //! `gpu_milli` and optionally `gpu_spec`, a list of models separated by `|`. Other columns are ignored.
@@ -20,7 +20,7 @@ pub enum TraceError {
     #[error("column {0} is missing")]
     Column(&'static str),
     /// A cell has an invalid value.
-    #[error("line {line}: {column} is {text:?}, not {wanted}")]
+    #[error("line {line}: {column} is {text:?}, not {expected}")]
     Cell {
         /// Line number, from one.
         line: usize,
@@ -29,7 +29,7 @@ pub enum TraceError {
         /// The cell.
         text: String,
         /// The expected value.
-        wanted: &'static str,
+        expected: &'static str,
     },
     /// Too many models.
     #[error("line {line}: {full}")]
@@ -66,7 +66,7 @@ fn number(line: usize, cells: &[&str], at: usize, column: &'static str) -> Resul
         line,
         column,
         text: text.to_owned(),
-        wanted: "a whole number",
+        expected: "a whole number",
     })
 }
 
@@ -80,8 +80,8 @@ fn gpu_count(
     if let Ok(count @ ..=64) = u8::try_from(number(line, cells, at, column)?) {
         return Ok(count);
     }
-    let (text, wanted) = (cells[at].to_owned(), "a number up to 64");
-    Err(TraceError::Cell { line, column, text, wanted })
+    let (text, expected) = (cells[at].to_owned(), "a number up to 64");
+    Err(TraceError::Cell { line, column, text, expected })
 }
 
 /// Parses a table of nodes.
@@ -109,7 +109,7 @@ pub fn nodes(text: &str) -> Result<View, TraceError> {
     Ok(View::new(catalog, nodes))
 }
 
-/// Parses a table of pods. Products that the catalog lacks are left out of a pod's accepted ones.
+/// Parses a table of pods. A pod's accepted products that are not in the catalog are ignored.
 pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
     let table = Table::parse(text);
     let (cpu, memory) = (table.column("cpu_milli")?, table.column("memory_mib")?);
@@ -119,12 +119,12 @@ pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
     for (line, cells) in &table.lines {
         let count = gpu_count(*line, cells, count, "num_gpu")?;
         let milli = number(*line, cells, milli, "gpu_milli")?;
-        let named = models.and_then(|at| cells.get(at)).copied().unwrap_or_default();
+        let spec = models.and_then(|at| cells.get(at)).copied().unwrap_or_default();
         pods.push(Request {
             cpu_milli: number(*line, cells, cpu, "cpu_milli")?,
             memory_mib: number(*line, cells, memory, "memory_mib")?,
             gpus: gpus(count, milli),
-            models: if named.is_empty() { ModelSet::ANY } else { models_of(named, catalog) },
+            models: if spec.is_empty() { ModelSet::ANY } else { models_of(spec, catalog) },
         });
     }
     Ok(pods)
@@ -138,8 +138,8 @@ fn gpus(count: u8, milli: u32) -> Gpus {
     }
 }
 
-/// The named products that the catalog has.
+/// The named products that are in the catalog.
 fn models_of(names: &str, catalog: &Catalog) -> ModelSet {
-    let known = names.split('|').filter_map(|name| catalog.find(name.trim()));
-    known.fold(ModelSet::NONE, ModelSet::with)
+    let models = names.split('|').filter_map(|name| catalog.find(name.trim()));
+    models.fold(ModelSet::NONE, ModelSet::with)
 }

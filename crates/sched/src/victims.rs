@@ -1,7 +1,7 @@
 //! Preemption: the pods of a node to evict so that a pod of higher priority fits.
 //!
-//! The search begins as kube-scheduler's does: it removes all pods of lower priority, and returns each that leaves
-//! enough room, the most valuable first. Then it tries every other choice that may cost less.
+//! The search begins like kube-scheduler's: it removes all pods of lower priority, then puts each pod back that leaves
+//! enough free, the most valuable first. After that it tries every other choice that may cost less.
 
 use std::cmp::Reverse;
 
@@ -18,20 +18,20 @@ const MAX_STEPS: usize = 1 << 13;
 /// A pod of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Its request.
+    /// The pod's request.
     pub request: Request,
-    /// The part of the node's GPUs that it holds.
+    /// The part of the node's GPUs that the pod holds.
     pub part: Part,
-    /// Its priority; larger is higher.
+    /// The pod's priority; larger is higher.
     pub priority: i32,
-    /// True if its eviction would violate a `PodDisruptionBudget`.
+    /// True if the pod's eviction would violate a `PodDisruptionBudget`.
     pub violates_budget: bool,
 }
 
-/// Pods to evict: a minimal set, of which none can stay.
+/// Pods to evict. The set is minimal: the request does not fit if one of them stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victims {
-    /// Their positions in the node's pods, ascending.
+    /// Positions in the node's pods, ascending.
     pub pods: Vec<usize>,
     /// The cost, for comparison with other nodes.
     pub cost: Cost,
@@ -54,7 +54,7 @@ struct Search<'a> {
     catalog: &'a Catalog,
     pods: &'a [Pod],
     request: &'a Request,
-    /// Pods of lower priority, most valuable first: the order in which they are offered to stay.
+    /// Pods of lower priority, most valuable first: the order in which the search tries to keep them.
     order: Vec<usize>,
     /// The node without the victims and without the undecided pods.
     node: Node,
@@ -63,8 +63,8 @@ struct Search<'a> {
     steps: usize,
 }
 
-/// Finds the pods of the node to evict so that a request of this priority fits; `None` if it would not fit even without
-/// all pods of lower priority.
+/// Finds the pods of the node to evict so that a request of this priority fits; `None` if the request would not fit
+/// even without all pods of lower priority.
 ///
 /// The cost is minimal, unless the search exceeds its limit of steps. Equal inputs give equal victims.
 pub fn victims(
@@ -74,7 +74,7 @@ pub fn victims(
     request: &Request,
     priority: i32,
 ) -> Option<Victims> {
-    let pods: Vec<_> = pods.iter().map(Pod::holder).collect();
+    let pods: Vec<_> = pods.iter().map(Pod::without_empty_shares).collect();
     let mut order: Vec<_> = (0..pods.len()).filter(|it| pods[*it].priority < priority).collect();
     order.sort_by_key(|it| {
         let Pod { request, part, priority, violates_budget } = pods[*it];
@@ -90,12 +90,12 @@ pub fn victims(
     let mut search = Search { catalog, pods: &pods, request, order, node, victims, best, steps };
     search.decide(0, Cost::NONE);
     let best = search.best.take()?;
-    Some(search.spare(best))
+    Some(search.reprieve(best))
 }
 
 impl Pod {
-    /// The pod, without GPUs if its shares have amount zero: another pod may hold that GPU as a whole.
-    fn holder(&self) -> Self {
+    /// The pod, without GPUs if its shares have zero amounts: another pod may hold these GPUs as a whole.
+    fn without_empty_shares(&self) -> Self {
         match self.request.gpus {
             Gpus::Share {
                 milli: 0, memory: ShareMemory::Mib(0) | ShareMemory::Percent(0), ..
@@ -111,7 +111,7 @@ impl Pod {
 impl Cost {
     const NONE: Self = Self { violations: 0, highest: i32::MIN, sum: 0, count: 0 };
 
-    fn and(self, pod: &Pod) -> Self {
+    fn plus(self, pod: &Pod) -> Self {
         Self {
             violations: self.violations + usize::from(pod.violates_budget),
             highest: self.highest.max(pod.priority),
@@ -136,20 +136,20 @@ impl Search<'_> {
             return;
         };
         let pods = self.pods;
-        // Among equal pods the first ones stay, so that equal choices are tried once.
-        let before = nth.checked_sub(1).map(|before| self.order[before]);
-        let is_like_a_victim = self.victims.last().copied() == before
-            && before.is_some_and(|before| pods[before] == pods[at]);
-        if !is_like_a_victim && self.can_stay(at) {
+        // Of equal pods the first ones stay, so equal choices are tried once.
+        let previous = nth.checked_sub(1).map(|previous| self.order[previous]);
+        let equals_victim = self.victims.last().copied() == previous
+            && previous.is_some_and(|previous| pods[previous] == pods[at]);
+        if !equals_victim && self.can_stay(at) {
             self.decide(nth + 1, cost);
             self.node.release(&pods[at].request, pods[at].part);
         }
         self.victims.push(at);
-        self.decide(nth + 1, cost.and(&pods[at]));
+        self.decide(nth + 1, cost.plus(&pods[at]));
         self.victims.pop();
     }
 
-    /// Returns the pod to the node if the request fits beside it.
+    /// Puts the pod back on the node if the request then still fits. Returns true if it did.
     fn can_stay(&mut self, at: usize) -> bool {
         let Pod { request, part, .. } = &self.pods[at];
         if self.node.take(request, *part).is_err() {
@@ -162,17 +162,17 @@ impl Search<'_> {
         fits
     }
 
-    /// Lets victims stay if they can. Only a search that ended early leaves such victims.
-    fn spare(mut self, mut victims: Victims) -> Victims {
+    /// Removes victims that need not be evicted. Only a search that reached its limit of steps returns such victims.
+    fn reprieve(mut self, mut victims: Victims) -> Victims {
         let order = std::mem::take(&mut self.order);
-        let (going, staying): (Vec<_>, Vec<_>) =
+        let (evicted, kept): (Vec<_>, Vec<_>) =
             order.into_iter().partition(|at| victims.pods.contains(at));
-        for at in staying {
+        for at in kept {
             self.can_stay(at);
         }
-        let spared: Vec<_> = going.into_iter().filter(|at| self.can_stay(*at)).collect();
-        victims.pods.retain(|at| !spared.contains(at));
-        let cost = victims.pods.iter().fold(Cost::NONE, |cost, at| cost.and(&self.pods[*at]));
+        let reprieved: Vec<_> = evicted.into_iter().filter(|at| self.can_stay(*at)).collect();
+        victims.pods.retain(|at| !reprieved.contains(at));
+        let cost = victims.pods.iter().fold(Cost::NONE, |cost, at| cost.plus(&self.pods[*at]));
         Victims { cost, ..victims }
     }
 }

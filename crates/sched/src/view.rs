@@ -16,7 +16,7 @@ pub struct View {
     gpu_memory: MeanMemory,
 }
 
-/// Sum and number for the mean memory of the GPUs whose memory is known.
+/// Sum and count for the mean memory of the GPUs whose memory is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MeanMemory {
     sum_mib: u64,
@@ -27,7 +27,7 @@ struct MeanMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIx(pub u32);
 
-/// Node and part of its GPUs that serve a request.
+/// The node, and the part of its GPUs, that serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
     /// The node.
@@ -46,14 +46,14 @@ pub struct Catalog {
 /// A product.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
-    /// Its name.
+    /// Name of the product.
     pub name: String,
     /// Possible places of a MIG instance by profile, each as a bit mask of memory slices. A profile without places is
     /// not offered.
     pub places: Vec<(ProfileId, Vec<u8>)>,
 }
 
-/// A catalog has no number left for a further product or profile.
+/// The catalog is full: it has no number for another product or profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is one product or MIG profile too many; a view has at most 64 of each")]
 pub struct CatalogFull {
@@ -62,23 +62,23 @@ pub struct CatalogFull {
 }
 
 impl Catalog {
-    /// The number of a product by its name. An unknown product gets the next number.
+    /// The number of a product by its name. A new product gets the next number.
     pub fn model(&mut self, name: &str) -> Result<ModelId, CatalogFull> {
-        let known = self.models.iter().position(|model| model.name == name);
-        let position = known.unwrap_or(self.models.len());
+        let existing = self.models.iter().position(|model| model.name == name);
+        let position = existing.unwrap_or(self.models.len());
         let id = number(position, name)?;
-        if known.is_none() {
+        if existing.is_none() {
             self.models.push(Model { name: name.to_owned(), places: Vec::new() });
         }
         Ok(ModelId(id))
     }
 
-    /// The number of a MIG profile by its name. An unknown profile gets the next number.
+    /// The number of a MIG profile by its name. A new profile gets the next number.
     pub fn profile(&mut self, name: &str) -> Result<ProfileId, CatalogFull> {
-        let known = self.profiles.iter().position(|profile| profile == name);
-        let position = known.unwrap_or(self.profiles.len());
+        let existing = self.profiles.iter().position(|profile| profile == name);
+        let position = existing.unwrap_or(self.profiles.len());
         let id = number(position, name)?;
-        if known.is_none() {
+        if existing.is_none() {
             self.profiles.push(name.to_owned());
         }
         Ok(ProfileId(id))
@@ -87,19 +87,19 @@ impl Catalog {
     /// Sets the possible places of a profile on a product, as bit masks of memory slices. Empty masks are ignored.
     pub fn set_places(&mut self, model: ModelId, profile: ProfileId, mut places: Vec<u8>) {
         places.retain(|place| *place != 0);
-        let known = &mut self.models[usize::from(model.0)].places;
-        known.retain(|(other, _)| *other != profile);
-        known.push((profile, places));
+        let by_profile = &mut self.models[usize::from(model.0)].places;
+        by_profile.retain(|(other, _)| *other != profile);
+        by_profile.push((profile, places));
     }
 
     /// Possible places of the profile on the product, as bit masks of memory slices.
     pub fn places(&self, model: ModelId, profile: ProfileId) -> &[u8] {
-        let known = self.models.get(usize::from(model.0)).map_or(&[][..], |it| &it.places);
-        known.iter().find(|(other, _)| *other == profile).map_or(&[], |(_, places)| places)
+        let by_profile = self.models.get(usize::from(model.0)).map_or(&[][..], |it| &it.places);
+        by_profile.iter().find(|(other, _)| *other == profile).map_or(&[], |(_, places)| places)
     }
 
     /// Number of memory slices of an instance of the profile, on the first product that offers it; else zero.
-    fn usual_slices(&self, profile: ProfileId) -> u32 {
+    fn slice_count(&self, profile: ProfileId) -> u32 {
         let places = self.models.iter().flat_map(|model| &model.places);
         let mut of_profile = places.filter(|(id, _)| *id == profile).flat_map(|(_, places)| places);
         of_profile.next().map_or(0, |place| place.count_ones())
@@ -110,7 +110,7 @@ impl Catalog {
         (0..).map(ModelId).zip(self.models.iter().map(|model| model.name.as_str()))
     }
 
-    /// The number of a product, if it is known.
+    /// The number of a product, if the catalog has it.
     pub fn find(&self, name: &str) -> Option<ModelId> {
         let position = self.models.iter().position(|model| model.name == name)?;
         u8::try_from(position).ok().map(ModelId)
@@ -125,7 +125,7 @@ fn number(position: usize, name: &str) -> Result<u8, CatalogFull> {
 }
 
 impl View {
-    /// A view of these nodes. GPUs of a node beyond the first 64 are ignored.
+    /// A view of these nodes. Only the first 64 GPUs of a node are used.
     pub fn new(catalog: Catalog, nodes: Vec<Node>) -> Self {
         let mut view = Self { catalog, ..Self::default() };
         for node in nodes {
@@ -134,25 +134,25 @@ impl View {
         view
     }
 
-    /// Adds a node at the end of the order. Its GPUs beyond the first 64 are ignored.
+    /// Adds a node at the end of the order. Only the first 64 GPUs of the node are used.
     pub fn add(&mut self, mut node: Node) -> NodeIx {
         node.gpus.truncate(64);
-        self.gpu_memory.count(&node);
+        self.gpu_memory.add(&node);
         self.nodes.push(node);
         self.versions.push(0);
         let ix = NodeIx(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than numbers"));
-        self.changed(ix);
+        self.record_change(ix);
         ix
     }
 
     /// Replaces a node's state. A deleted node is replaced by an empty one, which fits no pod.
-    pub fn replace(&mut self, node: NodeIx, mut by: Node) {
-        by.gpus.truncate(64);
+    pub fn replace(&mut self, node: NodeIx, mut state: Node) {
+        state.gpus.truncate(64);
         let position = node.0 as usize;
-        self.gpu_memory.discount(&self.nodes[position]);
-        self.gpu_memory.count(&by);
-        self.nodes[position] = by;
-        self.changed(node);
+        self.gpu_memory.remove(&self.nodes[position]);
+        self.gpu_memory.add(&state);
+        self.nodes[position] = state;
+        self.record_change(node);
     }
 
     /// The products and profiles.
@@ -175,8 +175,8 @@ impl View {
         &self.nodes[node.0 as usize]
     }
 
-    /// By node: the number of the view's change that set its state, so that answers about unchanged nodes can be
-    /// cached.
+    /// By node: number of the view's change that set the node's state. A result about a node can be cached until this
+    /// number changes.
     pub fn versions(&self) -> &[u64] {
         &self.versions
     }
@@ -186,51 +186,51 @@ impl View {
         self.changes
     }
 
-    fn changed(&mut self, node: NodeIx) {
+    fn record_change(&mut self, node: NodeIx) {
         self.changes += 1;
         self.versions[node.0 as usize] = self.changes;
     }
 
-    /// GPUs of a request in thousandths, on an average GPU of this cluster: a share of memory counts relative to the
+    /// GPUs of a request in thousandths of an average GPU of this cluster: a share of memory counts relative to the
     /// mean memory, a MIG instance by its memory slices.
-    pub fn usual_milli(&self, request: &Request) -> u32 {
+    pub fn average_milli(&self, request: &Request) -> u32 {
         match request.gpus {
             Gpus::None | Gpus::Whole(_) => request.gpu_milli(),
             Gpus::Share { count, milli, memory } => {
                 let each = share_of(self.gpu_memory.mean_mib(), milli, memory);
                 u32::from(count) * u32::from(each)
             }
-            Gpus::Partition(profile) => self.catalog.usual_slices(profile) * 1000 / u8::BITS,
+            Gpus::Partition(profile) => self.catalog.slice_count(profile) * 1000 / u8::BITS,
         }
     }
 
-    /// Gives a part of a node to a request.
+    /// Allocates a part of a node to a request.
     ///
     /// # Errors
     ///
     /// A GPU of the part has too little free. The view is unchanged.
     pub fn take(&mut self, request: &Request, placement: Placement) -> Result<(), Conflict> {
         self.nodes[placement.node.0 as usize].take(request, placement.part)?;
-        self.changed(placement.node);
+        self.record_change(placement.node);
         Ok(())
     }
 
-    /// Takes back the part of a pod that has ended.
+    /// Releases the part of a pod that has ended.
     pub fn release(&mut self, request: &Request, placement: Placement) {
         self.nodes[placement.node.0 as usize].release(request, placement.part);
-        self.changed(placement.node);
+        self.record_change(placement.node);
     }
 }
 
 impl MeanMemory {
-    fn count(&mut self, node: &Node) {
+    fn add(&mut self, node: &Node) {
         for mib in known_memories(node) {
             self.sum_mib += mib;
             self.gpus += 1;
         }
     }
 
-    fn discount(&mut self, node: &Node) {
+    fn remove(&mut self, node: &Node) {
         for mib in known_memories(node) {
             self.sum_mib -= mib;
             self.gpus -= 1;

@@ -1,4 +1,4 @@
-//! Accounting: no GPU gives more than it has, and a release restores the state exactly.
+//! Accounting: no GPU is allocated beyond its capacity, and a release restores the state exactly.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
@@ -10,9 +10,9 @@ use windlass_sched::{
     view::{NodeIx, Placement, View},
 };
 
-use crate::world::{catalog, idle_clusters, mib_of, request, requests, roomy_node};
+use crate::world::{catalog, idle_clusters, large_node, mib_of, request, requests};
 
-/// A change to a cluster. [`Step::Take`] stands for pods of other schedulers, at any place.
+/// A change to a cluster. [`Step::Take`] is a pod of another scheduler, with an arbitrary placement.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Decide(Request),
@@ -37,20 +37,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..400)
 }
 
-/// A cluster, and the pods that it should hold.
+/// A cluster, and the pods that were placed on it.
 struct Ledger {
     empty: View,
     view: View,
-    living: Vec<(Request, Placement)>,
+    running: Vec<(Request, Placement)>,
 }
 
 impl Ledger {
-    fn play(&mut self, scheduler: &mut Scheduler, step: Step) {
+    fn apply(&mut self, scheduler: &mut Scheduler, step: Step) {
         match step {
             Step::Decide(request) => {
                 if let Some(placement) = scheduler.decide(&self.view, &request) {
                     self.view.take(&request, placement).expect("a decision fits");
-                    self.living.push((request, placement));
+                    self.running.push((request, placement));
                 }
             }
             Step::Take { request, node, gpus, slices } => {
@@ -58,8 +58,8 @@ impl Ledger {
                 let part = Part { gpus: GpuSet(gpus), slices };
                 self.take(request, Placement { node: NodeIx(node % count), part });
             }
-            Step::Release(nth) if !self.living.is_empty() => {
-                let (request, placement) = self.living.remove(nth % self.living.len());
+            Step::Release(nth) if !self.running.is_empty() => {
+                let (request, placement) = self.running.remove(nth % self.running.len());
                 self.view.release(&request, placement);
             }
             Step::Release(_) => {}
@@ -70,7 +70,7 @@ impl Ledger {
     fn take(&mut self, request: Request, placement: Placement) {
         let before = self.view.clone();
         match self.view.take(&request, placement) {
-            Ok(()) => self.living.push((request, placement)),
+            Ok(()) => self.running.push((request, placement)),
             Err(Conflict { gpus }) => {
                 assert_eq!(gpus, placement.part.gpus);
                 assert_eq!(self.view.nodes(), before.nodes());
@@ -79,15 +79,15 @@ impl Ledger {
         }
     }
 
-    /// Checks that the view equals one rebuilt from the running pods, and one that this test computes on its own.
+    /// Checks that the view equals a view rebuilt from the running pods, and the state that this test computes.
     fn check(&self) {
         let mut rebuilt = self.empty.clone();
-        for (request, placement) in &self.living {
-            rebuilt.take(request, *placement).expect("the living pods fit each other");
+        for (request, placement) in &self.running {
+            rebuilt.take(request, *placement).expect("the running pods fit each other");
         }
         assert_eq!(self.view.nodes(), rebuilt.nodes());
         for (ix, (node, empty)) in (0..).zip(self.view.nodes().iter().zip(self.empty.nodes())) {
-            let pods = self.living.iter().filter(|(_, placement)| placement.node == NodeIx(ix));
+            let pods = self.running.iter().filter(|(_, placement)| placement.node == NodeIx(ix));
             let pods: Vec<_> =
                 pods.map(|(request, placement)| (*request, placement.part)).collect();
             check_node(node, empty, &pods);
@@ -97,8 +97,8 @@ impl Ledger {
 
 fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
     let free = |total: u32, each: fn(&Request) -> u32| {
-        let held: u32 = pods.iter().map(|(request, _)| each(request)).sum();
-        total.saturating_sub(held)
+        let allocated: u32 = pods.iter().map(|(request, _)| each(request)).sum();
+        total.saturating_sub(allocated)
     };
     assert_eq!(node.cpu_milli.free, free(empty.cpu_milli.total, |it| it.cpu_milli));
     assert_eq!(node.memory_mib.free, free(empty.memory_mib.total, |it| it.memory_mib));
@@ -112,11 +112,11 @@ fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
 
 /// The state of a GPU with these holders, which together fit on it.
 fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
-    let (mut milli, mut mib, mut slices, mut wholes) = (0, 0, 0, 0);
+    let (mut milli, mut mib, mut slices, mut whole_holders) = (0, 0, 0, 0);
     for (gpus, place) in holders {
         match *gpus {
             Gpus::None => panic!("a pod without GPUs holds one"),
-            Gpus::Whole(_) => wholes += 1,
+            Gpus::Whole(_) => whole_holders += 1,
             Gpus::Share { milli: more, memory, .. } => {
                 milli += more;
                 mib += mib_of(gpu, memory);
@@ -128,10 +128,13 @@ fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
             }
         }
     }
-    let kinds = [wholes > 0, milli > 0 || mib > 0, slices > 0];
+    let kinds = [whole_holders > 0, milli > 0 || mib > 0, slices > 0];
     assert!(kinds.iter().filter(|has| **has).count() <= 1, "two kinds of use: {holders:?}");
-    assert!(milli <= 1000 && mib <= gpu.memory_mib && wholes <= 1, "over 100 %: {holders:?}");
-    match (wholes, slices) {
+    assert!(
+        milli <= 1000 && mib <= gpu.memory_mib && whole_holders <= 1,
+        "over 100 %: {holders:?}"
+    );
+    match (whole_holders, slices) {
         (0, 0) => GpuState::Shared { free_milli: 1000 - milli, free_mib: gpu.memory_mib - mib },
         (0, slices) => GpuState::Partitioned { slices },
         _ => GpuState::Whole,
@@ -142,19 +145,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_view_is_always_that_of_the_living_pods(
+    fn the_view_equals_one_rebuilt_from_the_running_pods(
         empty in idle_clusters(),
         steps in steps(),
         policy in select(&Policy::ALL[..]),
     ) {
         let mut scheduler = Scheduler::learning(policy, 7);
-        let mut ledger = Ledger { view: empty.clone(), empty, living: Vec::new() };
+        let mut ledger = Ledger { view: empty.clone(), empty, running: Vec::new() };
         for step in steps {
-            ledger.play(&mut scheduler, step);
+            ledger.apply(&mut scheduler, step);
             ledger.check();
         }
-        while !ledger.living.is_empty() {
-            ledger.play(&mut scheduler, Step::Release(ledger.living.len() / 2));
+        while !ledger.running.is_empty() {
+            ledger.apply(&mut scheduler, Step::Release(ledger.running.len() / 2));
         }
         prop_assert_eq!(ledger.view.nodes(), ledger.empty.nodes());
     }
@@ -168,14 +171,14 @@ fn only_gpu(position: usize, slices: u8) -> Part {
 fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
     let profile = Gpus::Partition(ProfileId(2));
     let share = |milli, mib| Gpus::share(milli, mib);
-    let check = |held: Option<(Gpus, Part)>, gpus: Gpus, part: Part| {
-        let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
-        if let Some((gpus, part)) = held {
+    let check = |allocated: Option<(Gpus, Part)>, gpus: Gpus, part: Part| {
+        let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+        if let Some((gpus, part)) = allocated {
             node.take(&request(gpus), part).expect("the node is empty");
         }
         let before = node.clone();
-        let refused = node.take(&request(gpus), part).expect_err("it cannot be given");
-        assert_eq!(refused, Conflict { gpus: part.gpus }, "{held:?}, {gpus:?} {part:?}");
+        let refused = node.take(&request(gpus), part).expect_err("it cannot be allocated");
+        assert_eq!(refused, Conflict { gpus: part.gpus }, "{allocated:?}, {gpus:?} {part:?}");
         assert_eq!(node, before);
     };
     let first = only_gpu(0, 0);
@@ -199,19 +202,19 @@ fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
     check(Some((profile, only_gpu(0, 0b11))), Gpus::Whole(1), first);
     assert_eq!(
         Conflict { gpus: GpuSet(0b101) }.to_string(),
-        "the GPUs 0,2 are not free for the request, or their number is another",
+        "the GPUs 0,2 are not free, or are not as many as requested",
     );
 }
 
 #[test]
-fn a_node_that_holds_too_much_is_full_until_the_excess_is_gone() {
-    let mut node = roomy_node(Vec::new());
+fn a_node_with_an_excess_is_full_until_the_excess_is_released() {
+    let mut node = large_node(Vec::new());
     node.cpu_milli = Amount::free(10_000);
     let [first, second] =
         [8000, 5000].map(|cpu_milli| Request { cpu_milli, ..request(Gpus::None) });
     let part = Part::default();
-    node.take(&first, part).expect("no GPU is asked for");
-    node.take(&second, part).expect("others may place more than there is");
+    node.take(&first, part).expect("no GPU is requested");
+    node.take(&second, part).expect("other schedulers may exceed the total");
     assert_eq!(node.cpu_milli.free, 0);
     node.release(&second, part);
     assert_eq!(node.cpu_milli.free, 2000, "only the first pod is left");
@@ -225,41 +228,41 @@ fn pods_on_a_gpu_that_failed_later_are_still_counted() {
         [(Gpus::Whole(1), 0), (Gpus::share(300, 0), 0), (Gpus::Partition(ProfileId(2)), 0b11)]
     {
         let healthy = Gpu::free(ModelId(0), 40_960);
-        let mut before = roomy_node(vec![healthy]);
+        let mut before = large_node(vec![healthy]);
         before.take(&request(gpus), only_gpu(0, slices)).expect("it is free");
         before.gpus[0].is_usable = false;
-        let mut rebuilt = roomy_node(vec![Gpu { is_usable: false, ..healthy }]);
+        let mut rebuilt = large_node(vec![Gpu { is_usable: false, ..healthy }]);
         rebuilt.take(&request(gpus), only_gpu(0, slices)).expect("the pod has it already");
         assert_eq!(rebuilt, before, "{gpus:?}");
     }
 }
 
 #[test]
-fn a_share_of_nothing_leaves_a_whole_gpu_to_its_holder() {
-    let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960)]);
-    let nothing = request(Gpus::share(0, 0));
+fn an_empty_share_does_not_affect_the_holder_of_the_whole_gpu() {
+    let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960)]);
+    let empty_share = request(Gpus::share(0, 0));
     let part = only_gpu(0, 0);
-    node.take(&nothing, part).expect("it takes nothing");
-    node.take(&request(Gpus::Whole(1)), part).expect("nobody has any of it");
-    node.release(&nothing, part);
+    node.take(&empty_share, part).expect("the share has no amount");
+    node.take(&request(Gpus::Whole(1)), part).expect("the GPU has no holder");
+    node.release(&empty_share, part);
     assert_eq!(node.gpus[0].state, GpuState::Whole);
 }
 
 #[test]
-fn instances_come_and_go_in_any_order() {
-    let cut = request(Gpus::Partition(ProfileId(2)));
-    let mut view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(ModelId(0), 40_960)])]);
+fn instances_are_allocated_and_released_in_any_order() {
+    let partition = request(Gpus::Partition(ProfileId(2)));
+    let mut view = View::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(0), 40_960)])]);
     let empty = view.clone();
     let at = |slices| Placement { node: NodeIx(0), part: only_gpu(0, slices) };
     for places in [[0b11, 0b1100, 0b11_0000], [0b11_0000, 0b11, 0b1100]] {
         for place in places {
-            view.take(&cut, at(place)).expect("it is free");
+            view.take(&partition, at(place)).expect("it is free");
         }
         let state = GpuState::Partitioned { slices: 0b11_1111 };
         assert_eq!(view.nodes()[0].gpus[0].state, state);
         assert_eq!(view.nodes()[0].gpus[0].idle_milli(), 250);
         for place in [0b1100, 0b11, 0b11_0000] {
-            view.release(&cut, at(place));
+            view.release(&partition, at(place));
         }
         assert_eq!(view.nodes(), empty.nodes());
     }

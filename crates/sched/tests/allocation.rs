@@ -98,7 +98,7 @@ impl Case {
     }
 
     /// Adds an allocated claim.
-    fn taken(mut self, results: Value) -> Self {
+    fn with_allocated(mut self, results: Value) -> Self {
         let mut other = claim(json!([]));
         other["status"] = json!({"allocation": {"devices": {"results": results}}});
         self.allocated.push(other);
@@ -127,9 +127,9 @@ impl Case {
                 let claims = results.as_array().expect("a list").iter();
                 let results = claims
                     .flat_map(|claim| claim["devices"]["results"].as_array().expect("a list"));
-                let word = |value: &Value| value.as_str().expect("a text").to_owned();
+                let text = |value: &Value| value.as_str().expect("a text").to_owned();
                 let pairs = results.map(|result| {
-                    format!("{}={}", word(&result["request"]), word(&result["device"]))
+                    format!("{}={}", text(&result["request"]), text(&result["device"]))
                 });
                 pairs.collect::<Vec<_>>().join(" ")
             }
@@ -143,13 +143,13 @@ fn check(case: &Case, expected: &str) {
 }
 
 #[test]
-fn the_first_device_that_fits_is_taken_and_the_search_goes_back() {
+fn the_first_device_that_fits_is_chosen_and_the_search_backtracks() {
     let four = ["a", "b", "c", "d"];
     let index = |i: i64| cel(&format!("device.attributes['d.com'].index == {i}"));
     check(&Case::of(&four, json!([request("r", json!({}))])), "r=a");
     check(&Case::of(&four, json!([request("r", json!({"count": 3}))])), "r=a r=b r=c");
     check(&Case::of(&four, json!([request("r", index(2))])), "r=c");
-    // The first request takes the device that the second needs, and the search backtracks.
+    // The first request gets the device that the second needs, so the search backtracks.
     let two = json!([request("any", json!({})), request("first", index(0))]);
     check(&Case::of(&four, two), "any=b first=a");
     let model = cel("device.attributes['d.com'].model == 'B'");
@@ -164,7 +164,7 @@ fn the_first_device_that_fits_is_taken_and_the_search_goes_back() {
 }
 
 #[test]
-fn pools_and_slices_are_taken_in_order_of_their_names_and_devices_as_listed() {
+fn devices_are_tried_by_pool_name_then_slice_name_then_position() {
     let mut other = slice("a", 1, devices(&["z"]));
     other["spec"]["pool"]["name"] = "a".into();
     let (second, first) = (slice("s2", 2, devices(&["x"])), slice("s1", 2, devices(&["y", "w"])));
@@ -173,7 +173,7 @@ fn pools_and_slices_are_taken_in_order_of_their_names_and_devices_as_listed() {
 }
 
 #[test]
-fn only_whole_pools_of_the_newest_generation_are_taken() {
+fn only_complete_pools_of_the_newest_generation_are_used() {
     let requests = || json!([request("r", json!({}))]);
     let mut newer = slice("new", 1, devices(&["b"]));
     newer["spec"]["pool"]["generation"] = 2.into();
@@ -199,7 +199,7 @@ fn only_whole_pools_of_the_newest_generation_are_taken() {
 }
 
 #[test]
-fn all_devices_that_are_selected_are_taken_or_none() {
+fn a_request_for_all_devices_gets_all_selected_devices_or_none() {
     let all = |more: Value| {
         let mut fields = json!({"allocationMode": "All"});
         fields
@@ -214,16 +214,16 @@ fn all_devices_that_are_selected_are_taken_or_none() {
         &Case::of(&four, all(cel("false"))),
         "cannot allocate all claims: request r found 0 of all among 4 devices (4 not selected)",
     );
-    let held = json!([{"request": "r", "driver": "d.com", "pool": "p", "device": "c"}]);
+    let allocated = json!([{"request": "r", "driver": "d.com", "pool": "p", "device": "c"}]);
     check(
-        &Case::of(&four, all(json!({}))).taken(held),
+        &Case::of(&four, all(json!({}))).with_allocated(allocated),
         "cannot allocate all claims: request r found 2 of all among 4 devices (1 in use)",
     );
 }
 
 #[test]
-fn devices_of_others_are_left_unless_one_only_looks() {
-    let held = |more: Value| {
+fn devices_of_other_claims_are_available_only_for_admin_access() {
+    let allocated = |more: Value| {
         let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
         result
             .as_object_mut()
@@ -232,20 +232,20 @@ fn devices_of_others_are_left_unless_one_only_looks() {
         json!([result])
     };
     let one = || Case::of(&["a", "b"], json!([request("r", json!({}))]));
-    check(&one().taken(held(json!({}))), "r=b");
-    check(&one().taken(held(json!({"adminAccess": true}))), "r=a");
+    check(&one().with_allocated(allocated(json!({}))), "r=b");
+    check(&one().with_allocated(allocated(json!({"adminAccess": true}))), "r=a");
     let admin = Case::of(&["a", "b"], json!([request("r", json!({"adminAccess": true}))]));
-    check(&admin.clone().taken(held(json!({}))), "r=a");
+    check(&admin.clone().with_allocated(allocated(json!({}))), "r=a");
     assert_eq!(admin.allocate().expect("devices")[0]["devices"]["results"][0]["adminAccess"], true);
 }
 
 #[test]
-fn an_expression_without_an_answer_ends_the_search() {
+fn an_expression_with_an_error_ends_the_search() {
     let lack = cel("device.attributes['d.com'].colour == 'red'");
     let case = Case::of(&["a"], json!([request("r", lack)]));
     let outcome = case.outcome();
     assert!(outcome.starts_with("claim default/c: selector #0: CEL runtime error: "), "{outcome}");
-    assert!(matches!(case.allocate(), Err(Unallocated::Wrong(_))));
+    assert!(matches!(case.allocate(), Err(Unallocated::Invalid(_))));
     let memory = cel("device.capacity['d.com'].memory.compareTo(quantity('40Gi')) >= 0");
     check(&Case::of(&["a"], json!([request("r", memory)])), "r=a");
     let mut nothing = Case::of(&["a"], json!([request("r", json!({}))]));
@@ -258,7 +258,7 @@ fn an_expression_without_an_answer_ends_the_search() {
 }
 
 #[test]
-fn the_first_alternative_that_there_is_is_taken() {
+fn the_first_alternative_that_fits_is_chosen() {
     let sub = |name: &str, count: i64, expression: &str| {
         json!({
             "name": name, "deviceClassName": "gpu", "count": count,
@@ -291,7 +291,7 @@ fn constraints_compare_attributes() {
 }
 
 #[test]
-fn taints_keep_away_who_does_not_tolerate_them() {
+fn taints_exclude_requests_without_a_toleration() {
     let mut tainted = devices(&["a", "b"]);
     tainted[0]["taints"] = json!([{"key": "k", "value": "v", "effect": "NoSchedule"}]);
     tainted[1]["taints"] = json!([{"key": "k", "effect": "None"}]);
@@ -305,7 +305,7 @@ fn taints_keep_away_who_does_not_tolerate_them() {
     check(&case(json!([{"operator": "Exists", "effect": "NoExecute"}])), "r=b");
 }
 
-/// GPU of 2 parts, whole or in halves.
+/// A GPU with 2 parts: as a whole, and as two halves.
 fn partitions() -> Vec<Value> {
     let counters = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "c"},
@@ -327,21 +327,24 @@ fn partitions() -> Vec<Value> {
 
 #[test]
 fn partitions_share_the_counters_of_their_device() {
-    let ask = |count: i64| json!([request("r", json!({"count": count}))]);
-    check(&Case::new(partitions(), ask(2)), "r=half-0 r=half-1");
+    let count_of = |count: i64| json!([request("r", json!({"count": count}))]);
+    check(&Case::new(partitions(), count_of(2)), "r=half-0 r=half-1");
     let whole = cel("device.driver == 'd.com'");
-    let held =
+    let allocated =
         |device: &str| json!([{"request": "r", "driver": "d.com", "pool": "p", "device": device}]);
-    check(&Case::new(partitions(), json!([request("r", whole)])).taken(held("half-0")), "r=half-1");
     check(
-        &Case::new(partitions(), ask(1)).taken(held("whole")),
+        &Case::new(partitions(), json!([request("r", whole)])).with_allocated(allocated("half-0")),
+        "r=half-1",
+    );
+    check(
+        &Case::new(partitions(), count_of(1)).with_allocated(allocated("whole")),
         "cannot allocate all claims: request r found 0 of 1 among 3 devices (1 in use, 2 without \
          enough counters)",
     );
     let mut dangling = partitions();
     dangling[1]["spec"]["devices"][0]["consumesCounters"][0]["counterSet"] = "other".into();
     check(
-        &Case::new(dangling, ask(1)),
+        &Case::new(dangling, count_of(1)),
         "cannot allocate all claims: request r found 0 of 1 among 0 devices; pool d.com/p is \
          invalid: counter set other not found",
     );
@@ -351,12 +354,12 @@ fn partitions_share_the_counters_of_their_device() {
 fn a_tainted_partition_keeps_its_counters_from_the_others() {
     let mut slices = partitions();
     slices[1]["spec"]["devices"][0]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
-    let ask = |count: i64| json!([request("r", json!({"count": count}))]);
-    check(&Case::new(slices.clone(), ask(1)), "r=half-1");
+    let count_of = |count: i64| json!([request("r", json!({"count": count}))]);
+    check(&Case::new(slices.clone(), count_of(1)), "r=half-1");
     slices[1]["spec"]["devices"][0]["consumesCounters"][0]["counters"]["parts"]["value"] =
         "2".into();
     check(
-        &Case::new(slices, ask(1)),
+        &Case::new(slices, count_of(1)),
         "cannot allocate all claims: request r found 0 of 1 among 3 devices (1 tainted, 2 without \
          enough counters)",
     );
@@ -371,11 +374,11 @@ fn shares_of_a_device_are_rounded_and_counted() {
         }}},
     });
     let case = |memory: &[&str]| {
-        let ask = |(index, memory): (usize, &&str)| {
+        let share = |(index, memory): (usize, &&str)| {
             let name = format!("r{index}");
             request(&name, json!({"capacity": {"requests": {"memory": memory}}}))
         };
-        let requests = memory.iter().enumerate().map(ask).collect();
+        let requests = memory.iter().enumerate().map(share).collect();
         Case::new(vec![slice("s", 1, json!([device]))], requests)
     };
     let two = case(&["1500Mi", "6Gi"]);
@@ -389,20 +392,20 @@ fn shares_of_a_device_are_rounded_and_counted() {
         "cannot allocate all claims: request r1 found 0 of 1 among 1 devices (1 without the \
          capacity)",
     );
-    let held = json!([{
+    let allocated = json!([{
         "request": "r", "driver": "d.com", "pool": "p", "device": "a",
         "shareID": "00000000-0000-4000-8000-000000000000", "consumedCapacity": {"memory": "7Gi"},
     }]);
-    check(&case(&["1Gi"]).taken(held.clone()), "r0=a");
+    check(&case(&["1Gi"]).with_allocated(allocated.clone()), "r0=a");
     check(
-        &case(&["2Gi"]).taken(held),
+        &case(&["2Gi"]).with_allocated(allocated),
         "cannot allocate all claims: request r0 found 0 of 1 among 1 devices (1 without the \
          capacity)",
     );
 }
 
 #[test]
-fn configuration_comes_from_the_class_first_and_the_node_is_named() {
+fn configuration_of_the_class_comes_first_and_the_node_selector_names_the_node() {
     let mut case = Case::of(&["a", "b"], json!([request("r", json!({})), request("s", json!({}))]));
     let opaque = |value: i64| json!({"driver": "d.com", "parameters": {"value": value}});
     case.classes[0]["spec"]["config"] = json!([{"opaque": opaque(1)}]);
@@ -420,8 +423,8 @@ fn configuration_comes_from_the_class_first_and_the_node_is_named() {
         ])
     );
     let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
-    let here = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
-    assert_eq!(result["nodeSelector"], here);
+    let this_node = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    assert_eq!(result["nodeSelector"], this_node);
     let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
     let selector = json!({"nodeSelectorTerms": [{"matchExpressions": [zone]}]});
     case.slices[0]["spec"]["nodeName"] = Value::Null;

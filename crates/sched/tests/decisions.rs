@@ -1,4 +1,4 @@
-//! Decisions: only nodes that fit, always one if any fits, and the same with cached ranks.
+//! Decisions: a pod is placed on a node that fits whenever one does, and cached ranks change no decision.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
@@ -12,21 +12,21 @@ use windlass_sched::{
 };
 
 use crate::world::{
-    catalog, fits, forecast, is_served, request, requests, roomy_node, used_clusters,
+    catalog, fits, forecast, is_served, large_node, request, requests, used_clusters,
 };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_pod_is_refused_only_where_no_node_fits(
+    fn a_pod_is_refused_only_if_no_node_fits(
         cluster in used_clusters(),
         pods in vec(requests(), 1..10),
         seed in any::<u64>(),
     ) {
         for policy in Policy::ALL {
             let mut view = cluster.clone();
-            let mut scheduler = Scheduler::informed(policy, &forecast(&pods), &view, seed);
+            let mut scheduler = Scheduler::with_forecast(policy, &forecast(&pods), &view, seed);
             for pod in &pods {
                 let is_possible = view.nodes().iter().any(|node| fits(view.catalog(), node, pod));
                 let placement = scheduler.decide(&view, pod);
@@ -39,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn a_node_fits_as_the_definition_says(view in used_clusters(), pod in requests()) {
+    fn both_implementations_find_the_same_nodes(view in used_clusters(), pod in requests()) {
         let expected: Vec<_> =
             view.nodes().iter().map(|node| fits(view.catalog(), node, &pod)).collect();
         let found: Vec<_> =
@@ -51,20 +51,20 @@ proptest! {
 #[derive(Clone, Debug)]
 enum Step {
     /// A pod with one of the requests arrives.
-    Come(usize),
-    /// One of the running pods ends.
-    Go(usize),
-    /// A node is replaced by one of the spares, and its pods end.
+    Arrive(usize),
+    /// One of the running pods terminates.
+    End(usize),
+    /// A spare node replaces a node, whose pods terminate.
     Replace { node: usize, by: usize },
-    /// One of the spares joins.
+    /// A spare node joins the cluster.
     Join(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let nth = || 0..100_usize;
     let step = prop_oneof![
-        12 => nth().prop_map(Step::Come),
-        8 => nth().prop_map(Step::Go),
+        12 => nth().prop_map(Step::Arrive),
+        8 => nth().prop_map(Step::End),
         2 => (nth(), nth()).prop_map(|(node, by)| Step::Replace { node, by }),
         1 => nth().prop_map(Step::Join),
     ];
@@ -75,7 +75,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn kept_ranks_answer_as_fresh_ones_do(
+    fn cached_ranks_equal_fresh_ranks(
         mut view in used_clusters(),
         spares in used_clusters(),
         shapes in vec(requests(), 1..8),
@@ -83,18 +83,18 @@ proptest! {
         policy in select(&Policy::ALL[1..]),
     ) {
         let forecast = forecast(&shapes);
-        let mut scheduler = Scheduler::informed(policy, &forecast, &view, 0);
+        let mut scheduler = Scheduler::with_forecast(policy, &forecast, &view, 0);
         // Demand for products is relative to the initial nodes.
-        let told = view.clone();
-        let mut living: Vec<(Request, Placement)> = Vec::new();
+        let initial_view = view.clone();
+        let mut running: Vec<(Request, Placement)> = Vec::new();
         let spare = |nth: usize| spares.nodes()[nth % spares.nodes().len()].clone();
         for step in steps {
             match step {
-                Step::Come(nth) => {
+                Step::Arrive(nth) => {
                     // Ranks of a shape are valid for every amount of memory.
                     let memory_mib = u32::try_from(nth).expect("below 100") * 256;
                     let pod = Request { memory_mib, ..shapes[nth % shapes.len()] };
-                    let mut fresh = Scheduler::informed(policy, &forecast, &told, 0);
+                    let mut fresh = Scheduler::with_forecast(policy, &forecast, &initial_view, 0);
                     let ranks: Vec<_> = scheduler.ranks(&view, &pod).collect();
                     prop_assert_eq!(&ranks, &fresh.ranks(&view, &pod).collect::<Vec<_>>());
                     for (node, _) in ranks {
@@ -104,18 +104,18 @@ proptest! {
                     prop_assert_eq!(placement, fresh.decide(&view, &pod));
                     if let Some(placement) = placement {
                         view.take(&pod, placement).expect("a decision fits");
-                        living.push((pod, placement));
+                        running.push((pod, placement));
                     }
                 }
-                Step::Go(nth) if !living.is_empty() => {
-                    let (pod, placement) = living.swap_remove(nth % living.len());
+                Step::End(nth) if !running.is_empty() => {
+                    let (pod, placement) = running.swap_remove(nth % running.len());
                     view.release(&pod, placement);
                 }
-                Step::Go(_) => {}
+                Step::End(_) => {}
                 Step::Replace { node, by } => {
                     let node = node % view.nodes().len();
                     let node = NodeIx(u32::try_from(node).expect("below 100"));
-                    living.retain(|(_, placement)| placement.node != node);
+                    running.retain(|(_, placement)| placement.node != node);
                     view.replace(node, spare(by));
                 }
                 Step::Join(nth) => drop(view.add(spare(nth))),
@@ -125,28 +125,28 @@ proptest! {
 }
 
 #[test]
-fn more_shapes_than_are_kept_change_no_answer() {
-    // The limit is about four million ranks.
-    let node = || roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+fn shapes_are_ranked_again_with_equal_results_after_eviction_from_the_cache() {
+    // The cache has about four million ranks at most, fewer than 220 shapes on 20,000 nodes need.
+    let node = || large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
     let view = View::new(catalog(), (0..20_000).map(|_| node()).collect());
     let shapes =
         (0..220_u32).map(|cpu_milli| Request { cpu_milli, ..request(Gpus::share(300, 0)) });
     let shapes: Vec<_> = shapes.collect();
     let forecast = forecast(&shapes[..10]);
-    let mut scheduler = Scheduler::informed(Policy::Windlass, &forecast, &view, 0);
+    let mut scheduler = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 0);
     let first: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
-    let again: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
-    assert_eq!(first, again);
+    let second: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
+    assert_eq!(first, second);
     assert!(first.iter().all(Option::is_some));
 }
 
 #[test]
-fn equal_ranks_fall_to_the_first_node_and_gpu() {
-    let view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(ModelId(2), 15_360); 3]); 3]);
+fn the_first_node_and_gpu_are_chosen_among_equal_ranks() {
+    let view = View::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(2), 15_360); 3]); 3]);
     for policy in &Policy::ALL[1..] {
         for gpus in [Gpus::None, Gpus::share(500, 0), Gpus::Whole(2)] {
             let pod = request(gpus);
-            let mut scheduler = Scheduler::informed(*policy, &forecast(&[pod]), &view, 0);
+            let mut scheduler = Scheduler::with_forecast(*policy, &forecast(&[pod]), &view, 0);
             let placement = scheduler.decide(&view, &pod).expect("an empty node fits");
             assert_eq!(placement.node, NodeIx(0), "{policy:?}");
             let count = placement.part.gpus.len();
@@ -156,8 +156,8 @@ fn equal_ranks_fall_to_the_first_node_and_gpu() {
 }
 
 #[test]
-fn a_misfit_is_the_first_reason_and_says_how_much_is_free() {
-    let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960), Gpu::free(ModelId(3), 0)]);
+fn a_misfit_has_the_first_reason_and_the_free_amount() {
+    let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960), Gpu::free(ModelId(3), 0)]);
     node.cpu_milli = Amount::free(2000);
     node.memory_mib = Amount::free(4096);
     node.gpus[1].is_usable = false;
@@ -169,30 +169,34 @@ fn a_misfit_is_the_first_reason_and_says_how_much_is_free() {
     let of = |gpus| request(gpus);
     check(
         Request { cpu_milli: 2001, memory_mib: 5000, ..of(Gpus::Whole(9)) },
-        Misfit::Cpu { wanted_milli: 2001, free_milli: 2000 },
-        "2001m of CPU wanted, 2000m free",
+        Misfit::Cpu { requested_milli: 2001, free_milli: 2000 },
+        "2001m of CPU requested, 2000m free",
     );
     check(
         Request { memory_mib: 5000, ..of(Gpus::Whole(9)) },
-        Misfit::Memory { wanted_mib: 5000, free_mib: 4096 },
-        "5000 MiB of memory wanted, 4096 MiB free",
+        Misfit::Memory { requested_mib: 5000, free_mib: 4096 },
+        "5000 MiB of memory requested, 4096 MiB free",
     );
     check(
         Request { models: ModelSet::NONE.with(ModelId(1)), ..of(Gpus::Whole(1)) },
         Misfit::Model,
-        "no GPU of a wanted product",
+        "no GPU of a requested product",
     );
-    check(of(Gpus::Whole(2)), Misfit::Whole { wanted: 2, free: 1 }, "2 whole GPUs wanted, 1 free");
+    check(
+        of(Gpus::Whole(2)),
+        Misfit::Whole { requested: 2, free: 1 },
+        "2 whole GPUs requested, 1 free",
+    );
     check(
         of(Gpus::share(100, 50_000)),
         Misfit::Share { milli: 100, memory: ShareMemory::Mib(50_000) },
-        "100 thousandths and 50000 MiB of one GPU wanted; no GPU has as much free",
+        "100 thousandths and 50000 MiB of one GPU requested; no GPU has as much free",
     );
     let memory = ShareMemory::Percent(50);
     check(
         of(Gpus::Share { count: 2, milli: 100, memory }),
-        Misfit::Shares { milli: 100, memory, wanted: 2, free: 1 },
-        "100 thousandths and 50 % of the memory of each of 2 GPUs wanted; 1 have as much free",
+        Misfit::Shares { milli: 100, memory, requested: 2, free: 1 },
+        "100 thousandths and 50 % of the memory of each of 2 GPUs requested; 1 have as much free",
     );
     check(
         Request { models: ModelSet::NONE.with(ModelId(3)), ..of(Gpus::Partition(ProfileId(0))) },
@@ -205,8 +209,8 @@ fn a_misfit_is_the_first_reason_and_says_how_much_is_free() {
 }
 
 #[test]
-fn a_pod_may_have_the_last_of_everything() {
-    let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+fn a_pod_that_uses_all_free_resources_of_a_node_fits() {
+    let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
     let pod = |gpus| Request { cpu_milli: 2000, memory_mib: 4096, ..request(gpus) };
     (node.cpu_milli, node.memory_mib) = (Amount::free(2000), Amount::free(4096));
     node.pods = Amount::free(1);

@@ -1,4 +1,4 @@
-//! Explanations of ranks: the deciding term, and all terms.
+//! Explanations of ranks: the terms of a score, and their text.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
@@ -11,18 +11,18 @@ use windlass_sched::{
     view::{NodeIx, View},
 };
 
-use crate::world::{catalog, forecast, request, requests, roomy_node, used_clusters};
+use crate::world::{catalog, forecast, large_node, request, requests, used_clusters};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_terms_sum_to_the_score_that_decides(
+    fn the_terms_sum_to_the_score(
         view in used_clusters(),
         pods in vec(requests(), 1..10),
         policy in select(&Policy::ALL[1..]),
     ) {
-        let mut scheduler = Scheduler::informed(policy, &forecast(&pods), &view, 0);
+        let mut scheduler = Scheduler::with_forecast(policy, &forecast(&pods), &view, 0);
         for pod in &pods {
             let ranks: Vec<_> = scheduler.ranks(&view, pod).collect();
             let mut explained = Vec::new();
@@ -45,35 +45,36 @@ proptest! {
 }
 
 #[test]
-fn each_loss_has_its_term() {
+fn each_loss_has_one_term() {
     let (model, other) = (ModelId(2), ModelId(3));
-    let node = |gpus| roomy_node(vec![Gpu::free(model, 0); gpus]);
+    let node = |gpus| large_node(vec![Gpu::free(model, 0); gpus]);
     let share = |milli| request(Gpus::share(milli, 0));
     let whole = |count| request(Gpus::Whole(count));
-    let explain = |nodes, known: &[Request], pod| {
+    let explain = |nodes, forecast_pods: &[Request], pod| {
         let view = View::new(catalog(), nodes);
-        let mut scheduler = Scheduler::informed(Policy::Windlass, &forecast(known), &view, 0);
+        let mut scheduler =
+            Scheduler::with_forecast(Policy::Windlass, &forecast(forecast_pods), &view, 0);
         scheduler.explain(&view, NodeIx(0), &pod).expect("the node fits")
     };
-    let check = |nodes, known: &[Request], pod, name, points: i32| {
-        let explanation = explain(nodes, known, pod);
+    let check = |nodes, forecast_pods: &[Request], pod, name, points: i32| {
+        let explanation = explain(nodes, forecast_pods, pod);
         let losses: Vec<_> =
             explanation.terms[1..].iter().filter(|term| term.points != 0).copied().collect();
         assert_eq!(losses, [Term { name, points }], "{explanation}");
     };
-    // Only halves are known. A third leaves a GPU whose remainder is worth a half.
+    // The forecast has only shares of a half. A share of 300 thousandths leaves a remainder of the value of one half.
     check(vec![node(1)], &[share(500)], share(300), "value cut from a GPU", -250);
-    // Three quarters of 8 cores per GPU should be kept; 3 of these 6 are left.
+    // Three quarters of 8 cores per GPU should stay free, which are 6 cores. The pod leaves 3 of them.
     let mut small = node(1);
     small.cpu_milli = Amount::free(6000);
-    let known = Request { cpu_milli: 8000, ..whole(1) };
+    let typical = Request { cpu_milli: 8000, ..whole(1) };
     let pod = Request { cpu_milli: 3000, ..request(Gpus::None) };
-    check(vec![small], &[known], pod, "GPUs left without CPU", -50);
-    // A quarter of all demand is for half of the GPUs.
-    let picky = Request { models: ModelSet::NONE.with(model), ..whole(1) };
-    let nodes = vec![node(1), roomy_node(vec![Gpu::free(other, 0)])];
-    check(nodes, &[vec![whole(1); 3], vec![picky]].concat(), whole(1), "scarce product", -50);
-    // Two thirds of all demand are pairs.
+    check(vec![small], &[typical], pod, "GPUs left without CPU", -50);
+    // A quarter of the demand accepts only this product, which half of the GPUs have.
+    let selective = Request { models: ModelSet::NONE.with(model), ..whole(1) };
+    let nodes = vec![node(1), large_node(vec![Gpu::free(other, 0)])];
+    check(nodes, &[vec![whole(1); 3], vec![selective]].concat(), whole(1), "scarce product", -50);
+    // Two thirds of the demanded GPUs are requested in pairs.
     check(vec![node(2)], &[whole(1), whole(2)], whole(1), "broken blocks", -87);
 }
 

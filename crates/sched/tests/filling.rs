@@ -1,4 +1,4 @@
-//! Filling with pods that never end, on clusters small enough to compute by hand.
+//! Filling a cluster with pods that never terminate. The clusters are small enough to compute results by hand.
 
 use windlass_sched::{
     gpu::{Gpu, ModelId},
@@ -9,19 +9,20 @@ use windlass_sched::{
     view::View,
 };
 
-use crate::world::{catalog, request, roomy_node};
+use crate::world::{catalog, large_node, request};
 
 fn settings(policy: Policy) -> Settings {
     Settings { policy, knowledge: KnowledgeSource::History, seed: 1 }
 }
 
 fn cluster(nodes: usize, gpus: usize) -> View {
-    View::new(catalog(), vec![roomy_node(vec![Gpu::free(ModelId(2), 15_360); gpus]); nodes])
+    View::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(2), 15_360); gpus]); nodes])
 }
 
-fn known(filling: &Filling) -> Vec<(usize, f64)> {
-    let known = filling.allocated.iter().enumerate();
-    known.filter_map(|(column, percent)| Some((column, (*percent)?))).collect()
+/// The columns of the curve that have a value.
+fn columns(filling: &Filling) -> Vec<(usize, f64)> {
+    let columns = filling.allocated.iter().enumerate();
+    columns.filter_map(|(column, percent)| Some((column, (*percent)?))).collect()
 }
 
 #[test]
@@ -30,20 +31,20 @@ fn the_curve_has_a_column_per_percent_of_arrived_gpus() {
         let simulation = Simulation::new(cluster(1, 2), pods).expect("GPUs and demand");
         for policy in Policy::ALL {
             let filling = fill(&simulation, &settings(policy), load);
-            assert_eq!(known(&filling), expected, "{policy:?}");
+            assert_eq!(columns(&filling), expected, "{policy:?}");
             assert_eq!(filling.allocated.len(), expected[expected.len() - 1].0 + 1);
         }
     };
     let one = request(Gpus::Whole(1));
     check(vec![one; 4], 2.0, &[(50, 50.0), (100, 100.0), (150, 100.0), (200, 100.0)]);
-    // Copies come until one more would be above the load.
+    // Copies of the pods arrive until one more would exceed the load.
     check(vec![one], 2.4, &[(50, 50.0), (100, 100.0), (150, 100.0), (200, 100.0)]);
     check(vec![one; 2], 1.49, &[(50, 50.0), (100, 100.0)]);
     check(vec![one; 2], 1.5, &[(50, 50.0), (100, 100.0), (150, 100.0)]);
-    // Two arrivals of 600 on two GPUs fit one each. The third has no GPU with 600 left.
+    // Each of the two GPUs has room for one share of 600 thousandths, so the third share is refused.
     let share = request(Gpus::share(600, 0));
     check(vec![share; 3], 0.9, &[(30, 30.0), (60, 60.0), (90, 60.0)]);
-    // Two arrivals on one percent: the mean of 0.5 and 1.0.
+    // Two pods arrive within one percent, so its value is the mean of 0.5 and 1.0.
     let small = request(Gpus::share(10, 0));
     check(vec![small; 3], 0.015, &[(1, 0.75), (2, 1.5)]);
 }
@@ -77,7 +78,7 @@ fn refusals_are_counted_by_class() {
             count(1, 1, 2000, 2000),
             count(1, 1, 8000, 8000),
         ];
-        // Copies without GPUs may follow the pods of the trace.
+        // Copies of pods without GPUs may arrive after the pods of the trace.
         assert_eq!(found[1..], expected[1..], "{policy:?}");
         assert!(found[0].arrived >= 2 && found[0].refused >= 1, "{policy:?}");
         assert_eq!(filling.decisions, found.iter().map(|it| it.arrived).sum::<u64>());
@@ -85,8 +86,8 @@ fn refusals_are_counted_by_class() {
 }
 
 #[test]
-fn packing_policies_leave_a_node_for_the_largest_pod() {
-    // Seven shares fill two GPUs if packed. Spread over the nodes, they break both.
+fn packing_policies_leave_a_node_free_for_the_largest_pod() {
+    // Packed shares need two GPUs of one node. Spread shares would use GPUs of both nodes.
     let pods = vec![request(Gpus::share(250, 0)); 7];
     for policy in [Policy::BestFit, Policy::Packing, Policy::Windlass] {
         let mut view = cluster(2, 8);

@@ -3,8 +3,8 @@
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
     fit::{Fit, fit},
-    forecast::{Typical, typical},
-    fragmentation::Outlook,
+    forecast::{TypicalRequest, typical},
+    fragmentation::RequestMix,
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
     node::{Amount, Node, Part},
     request::{Gpus, Request},
@@ -12,40 +12,41 @@ use windlass_sched::{
 };
 
 use crate::world::{
-    catalog, forecast, gpu_serves, request, requests, roomy_node, used_clusters, wanted_gpus,
+    catalog, forecast, gpu_serves, large_node, request, requested_gpus, requests, used_clusters,
 };
 
-/// The definition, request by request: all idle GPU if the node cannot serve it, else that of the GPUs that cannot.
-fn defined(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
-    let of = |Typical { request, weight }: &Typical| {
+/// The definition in the paper, in thousandths of a GPU. If the node cannot serve a request, all its idle capacity is
+/// fragmented for the request, else the idle capacity of the GPUs that cannot serve it.
+fn by_definition(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> f64 {
+    let of = |TypicalRequest { request, weight }: &TypicalRequest| {
         let serves = |gpu: &&Gpu| gpu_serves(catalog, gpu, request);
-        let is_served = wanted_gpus(request) > 0
+        let is_served = requested_gpus(request) > 0
             && node.cpu_milli.free >= request.cpu_milli
-            && node.gpus.iter().filter(serves).count() >= wanted_gpus(request);
+            && node.gpus.iter().filter(serves).count() >= requested_gpus(request);
         let useless = node.gpus.iter().filter(|gpu| !is_served || !serves(gpu));
         weight * useless.map(|gpu| f64::from(gpu.idle_milli())).sum::<f64>()
     };
     typical.iter().map(of).sum()
 }
 
-fn fragmentation(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
-    Outlook::new(typical, node.models()).node_use(catalog, node).fragmentation()
+fn fragmentation(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> f64 {
+    RequestMix::new(typical, node.models()).node_usability(catalog, node).fragmentation()
 }
 
-/// The first and the last of the GPUs.
-fn some(gpus: GpuSet, count: u32) -> Vec<Part> {
+/// Two choices of `count` GPUs: the first ones and the last ones.
+fn two_choices(gpus: GpuSet, count: u32) -> Vec<Part> {
     let last = gpus.iter().collect::<Vec<_>>().into_iter().rev().take(count as usize);
     let last = last.fold(GpuSet::default(), |set, it| set.or(GpuSet::one(it)));
     [gpus.lowest(count), last].map(Part::of).to_vec()
 }
 
-/// Every part of the node that the request could have, but of several GPUs only two choices.
+/// Every part of the node that fits the request, but only two choices of several GPUs.
 fn parts(fit: &Fit) -> Vec<Part> {
     match fit {
         Fit::Node => vec![Part::default()],
-        Fit::Whole { free, count } => some(*free, *count),
+        Fit::Whole { free, count } => two_choices(*free, *count),
         Fit::Share { gpus, count: 1 } => gpus.iter().map(|it| Part::of(GpuSet::one(it))).collect(),
-        Fit::Share { gpus, count } => some(*gpus, *count),
+        Fit::Share { gpus, count } => two_choices(*gpus, *count),
         Fit::Partition(places) => places.clone(),
     }
 }
@@ -54,74 +55,81 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_is_that_of_the_definition(view in used_clusters(), pods in vec(requests(), 1..20)) {
+    fn fragmentation_equals_the_definition(
+        view in used_clusters(),
+        pods in vec(requests(), 1..20),
+    ) {
         let typical = typical(&forecast(&pods).counts(&View::default()));
         for node in view.nodes() {
             let found = fragmentation(view.catalog(), node, &typical);
-            let expected = defined(view.catalog(), node, &typical);
-            prop_assert!((found - expected).abs() < 1e-6, "{} and not {}", found, expected);
+            let expected = by_definition(view.catalog(), node, &typical);
+            prop_assert!((found - expected).abs() < 1e-6, "{}, expected {}", found, expected);
         }
     }
 
     #[test]
-    fn a_decrease_is_that_of_the_changed_node(
+    fn a_decrease_equals_the_difference_of_the_definitions(
         view in used_clusters(),
         pods in vec(requests(), 1..20),
-        newcomer in requests(),
+        pod in requests(),
     ) {
         let typical = typical(&forecast(&pods).counts(&View::default()));
         for node in view.nodes() {
-            let Ok(fit) = fit(view.catalog(), node, &newcomer) else { continue };
-            let (parts, outlook) = (parts(&fit), Outlook::new(&typical, node.models()));
-            let before = outlook.node_use(view.catalog(), node);
+            let Ok(fit) = fit(view.catalog(), node, &pod) else { continue };
+            let (parts, mix) = (parts(&fit), RequestMix::new(&typical, node.models()));
+            let before = mix.node_usability(view.catalog(), node);
             for part in parts {
-                let found = outlook.decrease(view.catalog(), node, &before, &newcomer, part);
+                let found = mix.decrease(view.catalog(), node, &before, &pod, part);
                 let mut after = node.clone();
-                after.take(&newcomer, part).expect("a part of a fit is free");
-                let expected = defined(view.catalog(), node, &typical)
-                    - defined(view.catalog(), &after, &typical);
-                prop_assert!((found - expected).abs() < 1e-6, "{} and not {}", found, expected);
+                after.take(&pod, part).expect("a part of a fit is free");
+                let expected = by_definition(view.catalog(), node, &typical)
+                    - by_definition(view.catalog(), &after, &typical);
+                prop_assert!((found - expected).abs() < 1e-6, "{}, expected {}", found, expected);
             }
         }
     }
 }
 
 #[test]
-fn hand_computed_nodes_have_the_papers_fragmentation() {
+fn fragmentation_equals_values_computed_by_hand() {
     let share = |milli| request(Gpus::share(milli, 0));
     let typical = [
-        Typical { request: share(500), weight: 0.5 },
-        Typical { request: request(Gpus::Whole(2)), weight: 0.25 },
-        Typical { request: request(Gpus::None), weight: 0.25 },
+        TypicalRequest { request: share(500), weight: 0.5 },
+        TypicalRequest { request: request(Gpus::Whole(2)), weight: 0.25 },
+        TypicalRequest { request: request(Gpus::None), weight: 0.25 },
     ];
-    let check = |taken: &[u16], cpu_milli: u32, expected: f64| {
-        let mut node = roomy_node(vec![Gpu::free(ModelId(2), 0); 3]);
-        for (position, milli) in taken.iter().enumerate().filter(|(_, milli)| **milli > 0) {
+    let check = |allocated_milli: &[u16], cpu_milli: u32, expected: f64| {
+        let mut node = large_node(vec![Gpu::free(ModelId(2), 0); 3]);
+        for (position, milli) in allocated_milli.iter().enumerate().filter(|(_, milli)| **milli > 0)
+        {
             let part = Part { gpus: GpuSet::one(position), slices: 0 };
             node.take(&share(*milli), part).expect("it is free");
         }
         node.cpu_milli = Amount::free(cpu_milli);
         let found = fragmentation(&catalog(), &node, &typical);
-        assert!((found - expected).abs() < 1e-9, "{taken:?}: {found} and not {expected}");
+        assert!(
+            (found - expected).abs() < 1e-9,
+            "{allocated_milli:?}: {found}, expected {expected}"
+        );
     };
-    // Only pods without GPUs, for whom each GPU is useless.
+    // All GPUs are useless only for pods without GPUs.
     check(&[0, 0, 0], 8000, 0.25 * 3000.0);
-    // 400 of the first are too few for a half, and cannot be part of a pair.
+    // The 400 thousandths left of the first GPU serve neither a half nor two whole GPUs.
     check(&[600, 0, 0], 8000, 0.5 * 400.0 + 0.25 * 400.0 + 0.25 * 2400.0);
-    // No pair is left, so all that is idle is useless for it.
+    // Only one GPU is free, so all idle capacity is useless for requests of two whole GPUs.
     check(&[600, 100, 0], 8000, 0.5 * 400.0 + 0.25 * 2300.0 + 0.25 * 2300.0);
-    // CPU for one of the requests suffices for each.
+    // CPU for one pod suffices, because each request is considered alone.
     check(&[600, 0, 0], 1000, 0.5 * 400.0 + 0.25 * 400.0 + 0.25 * 2400.0);
     check(&[600, 0, 0], 999, 2400.0);
-    // Without CPU no request can use it.
+    // Without free CPU no request fits.
     check(&[600, 0, 0], 0, 2400.0);
 }
 
 #[test]
-fn an_unwanted_product_is_all_fragmentation() {
-    let wanted =
+fn gpus_of_a_product_that_no_request_accepts_are_fragmented() {
+    let selective =
         Request { models: ModelSet::NONE.with(ModelId(1)), ..request(Gpus::share(100, 0)) };
-    let node = roomy_node(vec![Gpu::free(ModelId(2), 0), Gpu::free(ModelId(1), 0)]);
-    let typical = [Typical { request: wanted, weight: 1.0 }];
+    let node = large_node(vec![Gpu::free(ModelId(2), 0), Gpu::free(ModelId(1), 0)]);
+    let typical = [TypicalRequest { request: selective, weight: 1.0 }];
     assert!((fragmentation(&catalog(), &node, &typical) - 1000.0).abs() < 1e-9);
 }

@@ -1,4 +1,4 @@
-//! Forecast: counts, typical requests, and learning from arrivals.
+//! Forecasts: their counts, typical requests, and updates on arrivals.
 
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
@@ -12,11 +12,11 @@ use windlass_sched::{
 };
 
 use crate::world::{
-    catalog, forecast, idle_clusters, request, requests, roomy_node, used_clusters,
+    catalog, forecast, idle_clusters, large_node, request, requests, used_clusters,
 };
 
 #[test]
-fn the_popular_requests_are_95_percent_of_all() {
+fn the_typical_requests_are_the_most_frequent_95_percent() {
     let check = |counts: &[usize], expected: &[f64]| {
         let pods: Vec<_> = (1_u8..)
             .zip(counts)
@@ -48,37 +48,40 @@ fn memory_is_not_part_of_a_shape() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    // The forecast is updated when the history has grown by half, and is constant in between.
+    // The scheduler updates its forecast only when the history has grown by half since the last update.
     #[test]
-    fn a_learning_scheduler_equals_one_informed_of_the_history(
+    fn a_learning_scheduler_equals_one_with_the_forecast_of_the_same_history(
         view in used_clusters(),
         pods in vec(requests(), 1..40),
-        newcomers in vec(requests(), 1..4),
+        probes in vec(requests(), 1..4),
     ) {
         for policy in &Policy::ALL[1..] {
             let mut learning = Scheduler::learning(*policy, 3);
-            let mut known = 0;
-            for seen in 1..=pods.len() {
-                learning.observe(&view, &pods[seen - 1]);
-                if seen > known + known / 2 {
-                    known = seen;
+            let mut in_forecast = 0;
+            for arrived in 1..=pods.len() {
+                learning.observe(&view, &pods[arrived - 1]);
+                if arrived > in_forecast + in_forecast / 2 {
+                    in_forecast = arrived;
                 }
-                // Cached ranks by earlier forecasts must not be used.
-                learning.decide(&view, &newcomers[seen % newcomers.len()]);
+                // This decision caches ranks, which must not be used with a later forecast.
+                learning.decide(&view, &probes[arrived % probes.len()]);
             }
-            let told = forecast(&pods[..known]);
-            let mut informed = Scheduler::informed(*policy, &told, &view, 3);
-            for newcomer in &newcomers {
-                prop_assert_eq!(learning.decide(&view, newcomer), informed.decide(&view, newcomer));
+            let forecast = forecast(&pods[..in_forecast]);
+            let mut fixed = Scheduler::with_forecast(*policy, &forecast, &view, 3);
+            for probe in &probes {
+                prop_assert_eq!(learning.decide(&view, probe), fixed.decide(&view, probe));
             }
         }
     }
 
     #[test]
-    fn an_informed_scheduler_learns_nothing(view in used_clusters(), pods in vec(requests(), 1..20)) {
-        let told = forecast(&pods[..1]);
-        let mut one = Scheduler::informed(Policy::Windlass, &told, &view, 3);
-        let mut other = Scheduler::informed(Policy::Windlass, &told, &view, 3);
+    fn a_scheduler_with_a_fixed_forecast_ignores_arrivals(
+        view in used_clusters(),
+        pods in vec(requests(), 1..20),
+    ) {
+        let forecast = forecast(&pods[..1]);
+        let mut one = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);
+        let mut other = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);
         for pod in &pods {
             other.observe(&view, pod);
             prop_assert_eq!(one.decide(&view, pod), other.decide(&view, pod));
@@ -95,9 +98,9 @@ proptest! {
         mut pods in vec(requests(), 1..20),
         seed in any::<u64>(),
     ) {
-        // A simulation needs a GPU to fill, and a pod that asks for one.
+        // A simulation needs at least one GPU, and a pod that requests GPUs.
         let mut nodes = idle.nodes().to_vec();
-        nodes.push(roomy_node(vec![Gpu::free(ModelId(0), 40_960)]));
+        nodes.push(large_node(vec![Gpu::free(ModelId(0), 40_960)]));
         pods.push(request(Gpus::Whole(1)));
         let simulation = Simulation::new(View::new(catalog(), nodes), pods).expect("GPUs and demand");
         for policy in Policy::ALL {

@@ -1,4 +1,4 @@
-//! The four losses that Windlass' policy measures and FGD does not, with one hand-made choice each.
+//! The four losses that Windlass' policy measures and FGD does not, with one decision each.
 
 use windlass_sched::{
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
@@ -9,7 +9,7 @@ use windlass_sched::{
     view::{NodeIx, View},
 };
 
-use crate::world::{catalog, forecast, request, roomy_node};
+use crate::world::{catalog, forecast, large_node, request};
 
 const T4: ModelId = ModelId(2);
 const L4: ModelId = ModelId(3);
@@ -19,23 +19,24 @@ fn share(milli: u16) -> Request {
 }
 
 fn node(gpus: usize) -> Node {
-    roomy_node(vec![Gpu::free(T4, 0); gpus])
+    large_node(vec![Gpu::free(T4, 0); gpus])
 }
 
-/// Checks that FGD takes the first node and GPU, and Windlass' policy the other one.
-fn check(view: &View, known: &[Request], pod: Request, own: (u32, usize)) {
+/// Checks that FGD chooses GPU 0 of node 0, and Windlass' policy the given node and GPU.
+fn check(view: &View, forecast_pods: &[Request], pod: Request, expected: (u32, usize)) {
     let choice = |policy| {
-        let mut scheduler = Scheduler::informed(policy, &forecast(known), view, 0);
-        let placement = scheduler.decide(view, &pod).expect("there is room");
+        let mut scheduler = Scheduler::with_forecast(policy, &forecast(forecast_pods), view, 0);
+        let placement = scheduler.decide(view, &pod).expect("the pod fits");
         (placement.node, placement.part.gpus.iter().next().unwrap_or(0))
     };
     assert_eq!(choice(Policy::Fgd), (NodeIx(0), 0));
-    assert_eq!(choice(Policy::Windlass), (NodeIx(own.0), own.1));
+    assert_eq!(choice(Policy::Windlass), (NodeIx(expected.0), expected.1));
 }
 
 #[test]
-fn a_share_is_cut_where_the_rest_stays_as_useful() {
-    // Three shares fit into 900 and into 1000, but only two into 800.
+fn a_share_is_placed_where_the_remainder_keeps_its_value() {
+    // A free GPU fits three shares of 300 thousandths, before and after the placement. The other one fits three before,
+    // and two after.
     let mut node = node(2);
     let first = Part { gpus: GpuSet::one(0), slices: 0 };
     node.take(&share(100), first).expect("it is free");
@@ -43,28 +44,28 @@ fn a_share_is_cut_where_the_rest_stays_as_useful() {
 }
 
 #[test]
-fn cpu_is_left_for_the_gpus_of_its_node() {
-    // Known pods request 8 cores per GPU. The new pod would leave the first node four cores for one GPU.
+fn cpu_is_reserved_for_the_gpus_of_its_node() {
+    // Pods of the forecast request 8 cores per GPU. The new pod would leave 4 cores for the GPU of the first node.
     let (mut small, large) = (node(1), node(1));
     small.cpu_milli = Amount::free(10_000);
-    let known = Request { cpu_milli: 4000, ..share(500) };
+    let typical = Request { cpu_milli: 4000, ..share(500) };
     let pod = Request { cpu_milli: 6000, ..request(Gpus::None) };
-    check(&View::new(catalog(), vec![small, large]), &[known], pod, (1, 0));
+    check(&View::new(catalog(), vec![small, large]), &[typical], pod, (1, 0));
 }
 
 #[test]
-fn a_product_is_left_for_those_who_insist_on_it() {
-    // Requests for the product are too rare for FGD, which knows only the most frequent ones.
-    let nodes = [T4, L4].map(|model| roomy_node(vec![Gpu::free(model, 0)]));
+fn a_product_is_reserved_for_pods_that_require_it() {
+    // Requests for the product are too rare for FGD, which uses only the most frequent ones.
+    let nodes = [T4, L4].map(|model| large_node(vec![Gpu::free(model, 0)]));
     let any = request(Gpus::Whole(1));
-    let picky = Request { models: ModelSet::NONE.with(T4), ..any };
-    let known = [vec![any; 96], vec![picky; 4]].concat();
-    check(&View::new(catalog(), nodes.to_vec()), &known, any, (1, 0));
+    let selective = Request { models: ModelSet::NONE.with(T4), ..any };
+    let typical = [vec![any; 96], vec![selective; 4]].concat();
+    check(&View::new(catalog(), nodes.to_vec()), &typical, any, (1, 0));
 }
 
 #[test]
-fn a_pair_is_left_for_those_who_need_two() {
+fn a_pair_is_reserved_for_pods_with_two_gpus() {
     let view = View::new(catalog(), vec![node(2), node(3)]);
-    let known = [vec![share(500); 96], vec![request(Gpus::Whole(2)); 4]].concat();
-    check(&view, &known, share(500), (1, 0));
+    let typical = [vec![share(500); 96], vec![request(Gpus::Whole(2)); 4]].concat();
+    check(&view, &typical, share(500), (1, 0));
 }

@@ -9,9 +9,9 @@ use windlass_sched::{
 
 use crate::world::request;
 
-const NEAR: f64 = 1e-6;
+const TOLERANCE: f64 = 1e-6;
 
-/// Counts of shares: size in thousandths, and pods.
+/// Counts of shares, from their size in thousandths of a GPU and their number of pods.
 fn counts(shares: &[(u16, u32)]) -> Vec<Count> {
     let count = |(milli, pods): &(u16, u32)| Count {
         request: request(Gpus::share(*milli, 0)),
@@ -21,7 +21,7 @@ fn counts(shares: &[(u16, u32)]) -> Vec<Count> {
     shares.iter().map(count).collect()
 }
 
-/// The value of each remainder in steps of 10 thousandths, from the public regrets alone.
+/// The value of each remainder in steps of 10 thousandths, computed from regrets, because values are private.
 ///
 /// The regret of the smallest share is `v(r) - v(r - 10) - v(10)`, so its sum to `r` is `v(r)` less a multiple of
 /// `v(10)`. A whole GPU is worth one, which gives `v(10)`.
@@ -40,12 +40,15 @@ fn value(values: &[f64], milli: u16) -> f64 {
 }
 
 #[test]
-fn known_problems_have_their_known_prices() {
+fn prices_equal_known_solutions() {
     let check = |shares: &[(u16, u32)], expected: &[(u16, f64)]| {
         let values = values(&Prices::of(&counts(shares)));
         for (milli, price) in expected {
             let found = value(&values, *milli);
-            assert!((found - price).abs() < NEAR, "{milli} of {shares:?}: {found}, not {price}");
+            assert!(
+                (found - price).abs() < TOLERANCE,
+                "{milli} of {shares:?}: {found}, expected {price}"
+            );
         }
     };
     let (third, quarter) = (1.0 / 3.0, 0.25);
@@ -79,7 +82,7 @@ fn known_problems_have_their_known_prices() {
     );
     check(&[(333, 7)], &[(330, 0.0), (340, third), (670, 2.0 * third), (1000, 1.0)]);
     check(&[(125, 7)], &[(120, 0.0), (130, 0.125), (880, 0.875), (1000, 1.0)]);
-    // Halves and quarters share a GPU, or halves pair and quarters come in fours.
+    // A GPU fits two halves, one half and two quarters, or four quarters.
     check(&[(500, 10), (250, 10)], &[(250, quarter), (500, 0.5), (750, 0.75)]);
 }
 
@@ -87,7 +90,10 @@ fn known_problems_have_their_known_prices() {
 fn a_regret_is_the_value_that_a_share_destroys() {
     let check = |shares: &[(u16, u32)], left: u16, share: u16, expected: f64| {
         let found = Prices::of(&counts(shares)).regret(left, share);
-        assert!((found - expected).abs() < NEAR, "{share} of {left}: {found}, not {expected}");
+        assert!(
+            (found - expected).abs() < TOLERANCE,
+            "{share} of {left}: {found}, expected {expected}"
+        );
     };
     let halves = [(500, 10)];
     check(&halves, 1000, 500, 0.0);
@@ -98,7 +104,7 @@ fn a_regret_is_the_value_that_a_share_destroys() {
     check(&halves, 700, 300, 0.5);
     check(&halves, 400, 300, 0.0);
     check(&halves, 0, 0, 0.0);
-    // Without a known share only a whole GPU is worth anything.
+    // If the forecast has no share, only a whole GPU has a value.
     check(&[], 1000, 1, 1.0);
     check(&[], 1000, 1000, 0.0);
     check(&[], 990, 500, 0.0);
@@ -109,12 +115,12 @@ fn a_share_between_two_steps_keeps_its_own_price() {
     for milli in [815, 501, 335, 999, 1] {
         let prices = Prices::of(&counts(&[(milli, 10)]));
         let found = prices.regret(1000, milli);
-        assert!(found < NEAR, "{milli} of a GPU for nothing else is a loss of {found}");
+        assert!(found < TOLERANCE, "{milli} of a free GPU has the regret {found}");
     }
 }
 
 #[test]
-fn requests_for_other_things_have_no_price() {
+fn only_shares_have_prices() {
     let others = [Gpus::None, Gpus::Whole(1), Gpus::Whole(8), Gpus::Partition(ProfileId(0))];
     let others = others.map(|gpus| Count { request: request(gpus), gpu_milli: 1000, pods: 5.0 });
     assert_eq!(Prices::of(&others), Prices::default());
@@ -122,28 +128,30 @@ fn requests_for_other_things_have_no_price() {
     assert_eq!(Prices::of(&counts(&[(0, 9)])), Prices::default());
 }
 
-/// The least number of GPUs for two sizes where GPUs may be cut in parts: the best corner of the dual problem, whose
-/// constraints are all patterns.
+/// The least number of GPUs for two sizes of shares, if fractions of a pattern are allowed. It is the maximum of the
+/// dual problem over the corners of its feasible region, with one constraint per pattern.
 fn least_gpus(first: (u16, u32), second: (u16, u32)) -> f64 {
     let patterns: Vec<(f64, f64)> = (0..=1000 / first.0)
         .map(|count| (f64::from(count), f64::from((1000 - count * first.0) / second.0)))
         .collect();
     let is_feasible = |(x, y): (f64, f64)| {
-        x >= -NEAR && y >= -NEAR && patterns.iter().all(|(a, b)| a * x + b * y <= 1.0 + NEAR)
+        x >= -TOLERANCE
+            && y >= -TOLERANCE
+            && patterns.iter().all(|(a, b)| a * x + b * y <= 1.0 + TOLERANCE)
     };
     let mut lines: Vec<(f64, f64, f64)> = patterns.iter().map(|(a, b)| (*a, *b, 1.0)).collect();
     lines.extend([(1.0, 0.0, 0.0), (0.0, 1.0, 0.0)]);
-    let mut most = 0.0_f64;
+    let mut max = 0.0_f64;
     for (nth, (a, b, c)) in lines.iter().enumerate() {
         for (d, e, f) in &lines[..nth] {
             let determinant = a * e - b * d;
             let corner = ((c * e - b * f) / determinant, (a * f - c * d) / determinant);
-            if determinant.abs() > NEAR && is_feasible(corner) {
-                most = most.max(f64::from(first.1) * corner.0 + f64::from(second.1) * corner.1);
+            if determinant.abs() > TOLERANCE && is_feasible(corner) {
+                max = max.max(f64::from(first.1) * corner.0 + f64::from(second.1) * corner.1);
             }
         }
     }
-    most
+    max
 }
 
 proptest! {
@@ -160,18 +168,27 @@ proptest! {
         let worth = f64::from(first.1) * value(&values, first.0)
             + f64::from(second.1) * value(&values, second.0);
         let least = least_gpus(first, second);
-        prop_assert!((worth - least).abs() < least * NEAR, "{} and not {}", worth, least);
+        prop_assert!((worth - least).abs() < least * TOLERANCE, "{}, expected {}", worth, least);
     }
 }
 
 fn check_values(prices: &Prices) -> Result<(), TestCaseError> {
     let values = values(prices);
-    prop_assert!(values[0].abs() < NEAR && (values[100] - 1.0).abs() < NEAR);
-    for room in 1..=100 {
-        prop_assert!(values[room] >= values[room - 1] - NEAR, "less for more at {}", room);
-        for part in 0..=room {
-            let apart = values[part] + values[room - part];
-            prop_assert!(apart <= values[room] + NEAR, "{} and {} of it", room, part);
+    prop_assert!(values[0].abs() < TOLERANCE && (values[100] - 1.0).abs() < TOLERANCE);
+    for remainder in 1..=100 {
+        prop_assert!(
+            values[remainder] >= values[remainder - 1] - TOLERANCE,
+            "the value decreases at {}",
+            remainder
+        );
+        for part in 0..=remainder {
+            let sum = values[part] + values[remainder - part];
+            prop_assert!(
+                sum <= values[remainder] + TOLERANCE,
+                "remainder {} in two parts, one of {}",
+                remainder,
+                part
+            );
         }
     }
     Ok(())
@@ -180,9 +197,9 @@ fn check_values(prices: &Prices) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    // So no pattern of shares is worth more than the GPU that it fits into.
+    // It follows that no pattern of shares is worth more than the GPU that it fits.
     #[test]
-    fn values_grow_and_no_two_remainders_are_worth_more_than_their_sum(
+    fn values_increase_and_are_superadditive(
         shares in btree_map(1..=1000_u16, 1..10_000_u32, 1..12),
     ) {
         check_values(&Prices::of(&counts(&shares.into_iter().collect::<Vec<_>>())))?;
@@ -197,14 +214,14 @@ proptest! {
         for (left, share) in pairs {
             for (left, share) in [(left, share), (left % 1001, share % 1001)] {
                 let regret = prices.regret(left, share);
-                prop_assert!((0.0..=1.0 + NEAR).contains(&regret), "{} of {}", share, left);
+                prop_assert!((0.0..=1.0 + TOLERANCE).contains(&regret), "{} of {}", share, left);
             }
         }
     }
 }
 
 #[test]
-fn more_sizes_than_get_a_price_are_solved_without_the_rarest() {
+fn the_rarest_sizes_beyond_the_limit_have_no_price() {
     let all: Vec<(u16, u32)> =
         (1..=100_u16).map(|steps| (steps * 10, 1000 - u32::from(steps))).collect();
     let prices = Prices::of(&counts(&all));

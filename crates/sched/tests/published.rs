@@ -1,4 +1,4 @@
-//! The published experiment, on the public trace: `WINDLASS_OPENB=DIR cargo test --release -p windlass-sched`.
+//! The published experiment on the public trace, with `WINDLASS_OPENB=DIR cargo test --release -p windlass-sched`.
 
 use std::{env, fs, path::Path};
 
@@ -8,23 +8,23 @@ use windlass_sched::{
     trace,
 };
 
-/// Number of seeds per mean. A single run of FGD or best fit is within 0.2 points of the mean.
+/// Seeds whose results are averaged. A single run of FGD or best fit is within 0.2 points of the mean.
 const SEEDS: [u64; 3] = [1, 2, 3];
-/// A single run of the random policy varies by 0.4 points, so three runs are too few.
-const SEEDS_OF_CHANCE: [u64; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
-/// Largest distance from a published mean, in points.
-const NEAR: f64 = 0.25;
-/// Percentage points that Windlass' policy allocates beyond FGD.
-const LEAD: f64 = 0.3;
+/// Seeds for the random policy, whose runs vary by 0.4 points, so three runs are too few.
+const RANDOM_POLICY_SEEDS: [u64; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+/// Largest permitted difference to a published mean, in percentage points.
+const TOLERANCE: f64 = 0.25;
+/// Least lead of Windlass' policy over FGD, in percentage points of allocated capacity.
+const MIN_LEAD: f64 = 0.3;
 
-/// Mean percentages of allocated GPUs when pods asked for 100 % and for 130 % of them.
+/// Mean percentages of allocated GPU capacity, once pods have requested 100 % and 130 % of it.
 #[derive(Clone, Copy, Debug)]
 struct Allocated {
     at_100: f64,
     at_130: f64,
 }
 
-/// The public trace, if the variable names its folder.
+/// The public trace, or `None` if the environment variable is not set.
 fn simulation() -> Option<Simulation> {
     let dir = env::var_os("WINDLASS_OPENB")?;
     let read = |name: &str| {
@@ -37,14 +37,14 @@ fn simulation() -> Option<Simulation> {
 }
 
 fn allocated(simulation: &Simulation, policy: Policy, knowledge: KnowledgeSource) -> Allocated {
-    let seeds = if policy == Policy::Random { &SEEDS_OF_CHANCE[..] } else { &SEEDS[..] };
+    let seeds = if policy == Policy::Random { &RANDOM_POLICY_SEEDS[..] } else { &SEEDS[..] };
     let run = |seed: &u64| {
         let settings = Settings { policy, knowledge, seed: *seed };
         fill(simulation, &settings, 1.3).allocated
     };
     let runs: Vec<_> = seeds.iter().map(run).collect();
     let mean = |column: usize| {
-        // The last arrival may be just below a percent.
+        // The arrivals may end just below the last percent. The column before it is used then.
         let of = |run: &Vec<Option<f64>>| run.get(column).copied().flatten().or(run[column - 1]);
         let found: Vec<f64> = runs.iter().filter_map(of).collect();
         assert_eq!(found.len(), runs.len(), "pods arrive at each percent");
@@ -56,23 +56,26 @@ fn allocated(simulation: &Simulation, policy: Policy, knowledge: KnowledgeSource
 #[test]
 fn published_means_are_reproduced() {
     let Some(simulation) = simulation() else {
-        return eprintln!("left out: WINDLASS_OPENB names no folder with the public trace");
+        return eprintln!("skipped: WINDLASS_OPENB names no folder with the public trace");
     };
     for (policy, mean) in [(Policy::Random, 86.3), (Policy::BestFit, 92.86), (Policy::Fgd, 95.23)] {
         let found = allocated(&simulation, policy, KnowledgeSource::Trace).at_100;
-        assert!((found - mean).abs() <= NEAR, "{policy:?}: {found:.2}, published {mean}");
+        assert!((found - mean).abs() <= TOLERANCE, "{policy:?}: {found:.2}, published {mean}");
     }
 }
 
 #[test]
-fn our_own_policy_allocates_more_than_fgd() {
+fn the_windlass_policy_allocates_more_than_fgd() {
     let Some(simulation) = simulation() else {
-        return eprintln!("left out: WINDLASS_OPENB names no folder with the public trace");
+        return eprintln!("skipped: WINDLASS_OPENB names no folder with the public trace");
     };
     for knowledge in [KnowledgeSource::Trace, KnowledgeSource::History] {
         let fgd = allocated(&simulation, Policy::Fgd, knowledge);
         let own = allocated(&simulation, Policy::Windlass, knowledge);
         let leads = [own.at_100 - fgd.at_100, own.at_130 - fgd.at_130];
-        assert!(leads.iter().all(|lead| *lead >= LEAD), "{knowledge:?}: {own:?} against {fgd:?}");
+        assert!(
+            leads.iter().all(|lead| *lead >= MIN_LEAD),
+            "{knowledge:?}: {own:?} against {fgd:?}"
+        );
     }
 }

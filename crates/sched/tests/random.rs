@@ -1,4 +1,4 @@
-//! Random numbers: the sequence is that of the paper, and the distributions are uniform.
+//! Random numbers: the published sequence, their ranges and their distributions.
 
 use windlass_sched::random::Random;
 
@@ -16,7 +16,7 @@ fn the_sequence_is_that_of_splitmix64() {
 }
 
 #[test]
-fn draws_are_in_range_and_fair() {
+fn random_numbers_are_in_range_and_uniform() {
     let mut random = Random::new(42);
     let mut counts = [0; 7];
     (0..7000).for_each(|_| counts[random.below(7)] += 1);

@@ -12,7 +12,7 @@ use windlass_sched::{
     view::{NodeIx, Placement, View},
 };
 
-use crate::world::{catalog, forecast, request, roomy_node};
+use crate::world::{catalog, forecast, large_node, request};
 
 const A100: ModelId = ModelId(0);
 
@@ -24,37 +24,37 @@ fn compute(count: u8, milli: u16) -> Request {
     shares(count, milli, ShareMemory::Mib(0))
 }
 
-/// GPUs of which some compute is taken.
-fn node(taken_milli: &[u16]) -> Node {
-    let mut node = roomy_node(vec![Gpu::free(A100, 40_000); taken_milli.len()]);
-    for (position, milli) in taken_milli.iter().enumerate().filter(|(_, milli)| **milli > 0) {
+/// A node with one GPU per entry, of which so many thousandths are allocated.
+fn node(allocated_milli: &[u16]) -> Node {
+    let mut node = large_node(vec![Gpu::free(A100, 40_000); allocated_milli.len()]);
+    for (position, milli) in allocated_milli.iter().enumerate().filter(|(_, milli)| **milli > 0) {
         node.take(&compute(1, *milli), Part::of(GpuSet::one(position))).expect("it is free");
     }
     node
 }
 
 #[test]
-fn each_share_is_of_another_gpu() {
+fn each_share_of_a_pod_is_on_another_gpu() {
     let pod = shares(2, 0, ShareMemory::Mib(3000));
     let mut view = View::new(catalog(), vec![node(&[0, 0, 0])]);
     let placement = Placement { node: NodeIx(0), part: Part::of(GpuSet(0b101)) };
     view.take(&pod, placement).expect("both are free");
-    let left = |view: &View| -> Vec<_> {
-        let left = view.nodes()[0].gpus.iter().map(|gpu| match gpu.state {
+    let free_mib = |view: &View| -> Vec<_> {
+        let free = view.nodes()[0].gpus.iter().map(|gpu| match gpu.state {
             GpuState::Shared { free_mib, .. } => free_mib,
             state => panic!("{state:?}"),
         });
-        left.collect()
+        free.collect()
     };
-    assert_eq!(left(&view), [37_000, 40_000, 37_000]);
+    assert_eq!(free_mib(&view), [37_000, 40_000, 37_000]);
     view.release(&pod, placement);
-    assert_eq!(left(&view), [40_000, 40_000, 40_000]);
+    assert_eq!(free_mib(&view), [40_000, 40_000, 40_000]);
     let one = Part::of(GpuSet(0b1));
-    view.take(&pod, Placement { part: one, ..placement }).expect_err("two were asked for");
+    view.take(&pod, Placement { part: one, ..placement }).expect_err("the pod requests two GPUs");
 }
 
 #[test]
-fn a_node_needs_as_many_gpus_with_room_as_there_are_shares() {
+fn a_node_needs_a_gpu_with_free_capacity_for_each_share() {
     let node = node(&[600, 0, 500]);
     let check = |pod: Request, expected: Result<Fit, Misfit>| {
         assert_eq!(fit(&catalog(), &node, &pod), expected);
@@ -62,22 +62,22 @@ fn a_node_needs_as_many_gpus_with_room_as_there_are_shares() {
     check(compute(2, 500), Ok(Fit::Share { gpus: GpuSet(0b110), count: 2 }));
     check(compute(3, 400), Ok(Fit::Share { gpus: GpuSet(0b111), count: 3 }));
     let memory = ShareMemory::Mib(0);
-    check(compute(3, 500), Err(Misfit::Shares { milli: 500, memory, wanted: 3, free: 2 }));
+    check(compute(3, 500), Err(Misfit::Shares { milli: 500, memory, requested: 3, free: 2 }));
 }
 
 #[test]
 fn gpus_are_chosen_greedily() {
-    let check = |policy, taken_milli: &[u16], known: &[Request], pod, expected: u64| {
-        let view = View::new(catalog(), vec![node(taken_milli)]);
-        let mut scheduler = Scheduler::informed(policy, &forecast(known), &view, 0);
-        let placement = scheduler.decide(&view, &pod).expect("there is room");
-        assert_eq!(placement.part, Part::of(GpuSet(expected)), "{policy:?}: {taken_milli:?}");
+    let check = |policy, allocated_milli: &[u16], forecast_pods: &[Request], pod, expected: u64| {
+        let view = View::new(catalog(), vec![node(allocated_milli)]);
+        let mut scheduler = Scheduler::with_forecast(policy, &forecast(forecast_pods), &view, 0);
+        let placement = scheduler.decide(&view, &pod).expect("the pod fits");
+        assert_eq!(placement.part, Part::of(GpuSet(expected)), "{policy:?}: {allocated_milli:?}");
     };
     check(Policy::FirstFit, &[900, 0, 0, 0], &[], compute(2, 300), 0b110);
-    // The fullest of those with room.
+    // The fullest GPUs with enough free capacity.
     check(Policy::BestFit, &[0, 300, 0, 600, 800], &[], compute(2, 300), 0b1010);
     check(Policy::BestFit, &[0, 300, 0, 600, 800], &[], compute(3, 300), 0b1011);
-    // Three shares fit into 900 and into 1000, but only two into 800.
+    // A GPU with 900 or 1000 free thousandths fits three shares of 300, one with 800 fits two.
     check(Policy::Windlass, &[100, 0, 0], &[compute(1, 300)], compute(2, 100), 0b110);
     check(Policy::Windlass, &[100, 0, 0], &[compute(1, 300)], compute(3, 100), 0b111);
 }
@@ -87,17 +87,17 @@ fn random_shares_are_on_different_gpus() {
     let view = View::new(catalog(), vec![node(&[0; 4])]);
     for seed in 0..20 {
         let mut scheduler = Scheduler::learning(Policy::Random, seed);
-        let placement = scheduler.decide(&view, &compute(3, 300)).expect("there is room");
+        let placement = scheduler.decide(&view, &compute(3, 300)).expect("the pod fits");
         assert_eq!(placement.part.gpus.len(), 3);
     }
 }
 
 #[test]
-fn percent_are_of_the_gpu_that_serves() {
+fn a_percentage_is_of_the_memory_of_the_allocated_gpu() {
     let half = shares(1, 0, ShareMemory::Percent(50));
     let gpus = [10_000, 30_000, 0].map(|memory_mib| Gpu::free(A100, memory_mib));
-    let mut node = roomy_node(gpus.to_vec());
-    // A percentage of an unknown memory is unknown.
+    let mut node = large_node(gpus.to_vec());
+    // The third GPU has unknown memory, so it cannot serve a percentage.
     let gpus = GpuSet(0b11);
     assert_eq!(fit(&catalog(), &node, &half), Ok(Fit::Share { gpus, count: 1 }));
     let both = shares(2, 0, ShareMemory::Percent(50));
@@ -113,10 +113,10 @@ fn percent_are_of_the_gpu_that_serves() {
 }
 
 #[test]
-fn shares_count_for_each_of_their_gpus() {
-    let view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(A100, 10_000); 2])]);
+fn a_request_for_several_shares_counts_each_of_them() {
+    let view = View::new(catalog(), vec![large_node(vec![Gpu::free(A100, 10_000); 2])]);
     for memory in [ShareMemory::Mib(3000), ShareMemory::Percent(30)] {
-        assert_eq!(view.usual_milli(&shares(2, 0, memory)), 600);
+        assert_eq!(view.average_milli(&shares(2, 0, memory)), 600);
         assert_eq!(share_of(10_000, 100, memory), 300);
     }
     let pod = compute(3, 250);

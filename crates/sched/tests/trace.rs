@@ -1,4 +1,4 @@
-//! Tables of a recorded cluster: their values, and errors that name line and column.
+//! Parsing of trace tables: their values, and errors that name line and column.
 
 use windlass_sched::{
     gpu::{ModelId, ModelSet},
@@ -30,7 +30,7 @@ fn summary(view: &View) -> Vec<(u32, u32, Vec<u8>)> {
 
 #[test]
 fn nodes_have_the_gpus_of_their_line() {
-    let view = trace::nodes(NODES).expect("a good table");
+    let view = trace::nodes(NODES).expect("a valid table");
     let expected = vec![
         (64_000, 262_144, vec![0; 2]),
         (96_000, 393_216, vec![]),
@@ -45,8 +45,8 @@ fn nodes_have_the_gpus_of_their_line() {
 }
 
 #[test]
-fn the_form_of_the_text_does_not_matter() {
-    let expected = summary(&trace::nodes(NODES).expect("a good table"));
+fn line_endings_spaces_and_the_order_of_columns_do_not_matter() {
+    let expected = summary(&trace::nodes(NODES).expect("a valid table"));
     let check = |text: &str| {
         let view = trace::nodes(text).expect(text);
         assert_eq!(summary(&view), expected, "{text:?}");
@@ -61,7 +61,7 @@ fn the_form_of_the_text_does_not_matter() {
 }
 
 #[test]
-fn a_pod_asks_for_the_gpus_of_its_line() {
+fn a_pod_requests_the_gpus_of_its_line() {
     let any = ModelSet::ANY;
     let of = |ids: &[u8]| ids.iter().fold(ModelSet::NONE, |set, id| set.with(ModelId(*id)));
     let check = |line: &str, gpus: Gpus, models: ModelSet| {
@@ -88,15 +88,15 @@ fn a_pod_asks_for_the_gpus_of_its_line() {
 }
 
 #[test]
-fn pods_need_no_column_of_models() {
+fn the_models_column_of_pods_is_optional() {
     let text = "cpu_milli,memory_mib,num_gpu,gpu_milli\n6000,12288,1,460\n";
-    let pods = trace::pods(text, &catalog()).expect("a good table");
+    let pods = trace::pods(text, &catalog()).expect("a valid table");
     assert_eq!(pods.len(), 1);
     assert_eq!(pods[0].models, ModelSet::ANY);
 }
 
 #[test]
-fn a_bad_cell_is_named_by_line_and_column() {
+fn an_error_names_line_and_column_of_an_invalid_cell() {
     let nodes = |lines: &str| {
         trace::nodes(&format!("sn,cpu_milli,memory_mib,gpu,model\n{lines}")).expect_err(lines)
     };
@@ -122,7 +122,7 @@ fn a_bad_cell_is_named_by_line_and_column() {
 }
 
 #[test]
-fn a_missing_column_is_named() {
+fn an_error_names_a_missing_column() {
     let headers = "sn,cpu_milli,memory_mib,gpu,model";
     for column in ["cpu_milli", "memory_mib", "gpu", "model"] {
         let error = trace::nodes(&headers.replace(column, "x")).expect_err(column);
@@ -139,7 +139,7 @@ fn a_missing_column_is_named() {
 }
 
 #[test]
-fn one_product_too_many_is_named() {
+fn an_error_names_the_first_product_beyond_the_limit() {
     let table = |count: u32| {
         let lines = (0..count).map(|n| format!("n,1,1,1,model-{n}\n"));
         format!("sn,cpu_milli,memory_mib,gpu,model\n{}", lines.collect::<String>())

@@ -12,35 +12,35 @@ use windlass_sched::{
     view::{Catalog, Placement, View},
 };
 
-use crate::world::{catalog, idle_nodes, request, requests, roomy_node};
+use crate::world::{catalog, idle_nodes, large_node, request, requests};
 
-fn without(node: &Node, pods: &[Pod], gone: &[usize]) -> Node {
+fn without(node: &Node, pods: &[Pod], evicted: &[usize]) -> Node {
     let mut node = node.clone();
-    for at in gone {
+    for at in evicted {
         node.release(&pods[*at].request, pods[*at].part);
     }
     node
 }
 
-fn hold(node: &mut Node, pods: &[Pod]) {
+fn allocate(node: &mut Node, pods: &[Pod]) {
     for pod in pods {
-        node.take(&pod.request, pod.part).expect("there is room");
+        node.take(&pod.request, pod.part).expect("the pods fit");
     }
 }
 
-/// The cost in the words of kube-scheduler: its sum counts each priority from the lowest number.
-fn cost(pods: &[Pod], gone: &[usize]) -> Cost {
-    let gone: Vec<_> = gone.iter().map(|it| pods[*it]).collect();
+/// Cost by the definition of kube-scheduler. Its sum counts each priority from the lowest one, `i32::MIN`.
+fn cost(pods: &[Pod], evicted: &[usize]) -> Cost {
+    let evicted: Vec<_> = evicted.iter().map(|it| pods[*it]).collect();
     Cost {
-        violations: gone.iter().filter(|pod| pod.violates_budget).count(),
-        highest: gone.iter().map(|pod| pod.priority).max().unwrap_or(i32::MIN),
-        sum: gone.iter().map(|pod| i64::from(pod.priority) + (1 << 31)).sum(),
-        count: gone.len(),
+        violations: evicted.iter().filter(|pod| pod.violates_budget).count(),
+        highest: evicted.iter().map(|pod| pod.priority).max().unwrap_or(i32::MIN),
+        sum: evicted.iter().map(|pod| i64::from(pod.priority) + (1 << 31)).sum(),
+        count: evicted.len(),
     }
 }
 
-/// The least cost of all choices.
-fn least(
+/// The least cost over all subsets of the pods that may be evicted, or `None` if none of them suffices.
+fn least_cost(
     catalog: &Catalog,
     node: &Node,
     pods: &[Pod],
@@ -49,26 +49,26 @@ fn least(
 ) -> Option<Cost> {
     let choices = (0..1_u32 << pods.len())
         .map(|bits| -> Vec<usize> { (0..pods.len()).filter(|it| bits >> it & 1 == 1).collect() });
-    let is_possible = |gone: &Vec<usize>| {
-        gone.iter().all(|it| pods[*it].priority < priority)
-            && fit(catalog, &without(node, pods, gone), newcomer).is_ok()
+    let is_possible = |evicted: &Vec<usize>| {
+        evicted.iter().all(|it| pods[*it].priority < priority)
+            && fit(catalog, &without(node, pods, evicted), newcomer).is_ok()
     };
-    choices.filter(is_possible).map(|gone| cost(pods, &gone)).min()
+    choices.filter(is_possible).map(|evicted| cost(pods, &evicted)).min()
 }
 
-/// Places pods until they do not fit, or until there are enough.
+/// Places those of the pods that fit.
 fn filled(node: Node, pods: &[(Request, i32, bool)], policy: Policy) -> (Node, Vec<Pod>) {
     let mut view = View::new(catalog(), vec![node]);
     let mut scheduler = Scheduler::learning(policy, 3);
-    let mut living = Vec::new();
+    let mut running = Vec::new();
     for (request, priority, violates_budget) in pods.iter().copied() {
         if let Some(placement) = scheduler.decide(&view, &request) {
             let Placement { part, .. } = placement;
             view.take(&request, placement).expect("a decision fits");
-            living.push(Pod { request, part, priority, violates_budget });
+            running.push(Pod { request, part, priority, violates_budget });
         }
     }
-    (view.nodes()[0].clone(), living)
+    (view.nodes()[0].clone(), running)
 }
 
 fn pods(count: usize) -> impl Strategy<Value = Vec<(Request, i32, bool)>> {
@@ -95,36 +95,36 @@ proptest! {
         let (node, pods) = filled(node, &pods, policy);
         let catalog = catalog();
         let found = victims(&catalog, &node, &pods, &newcomer, priority);
-        let least = least(&catalog, &node, &pods, &newcomer, priority);
+        let least = least_cost(&catalog, &node, &pods, &newcomer, priority);
         prop_assert_eq!(found.as_ref().map(|it| it.cost), least);
-        let Some(Victims { pods: gone, cost: of }) = found else { return Ok(()) };
-        prop_assert_eq!(of, cost(&pods, &gone));
-        prop_assert!(gone.is_sorted());
-        prop_assert!(fit(&catalog, &without(&node, &pods, &gone), &newcomer).is_ok());
+        let Some(Victims { pods: evicted, cost: of }) = found else { return Ok(()) };
+        prop_assert_eq!(of, cost(&pods, &evicted));
+        prop_assert!(evicted.is_sorted());
+        prop_assert!(fit(&catalog, &without(&node, &pods, &evicted), &newcomer).is_ok());
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    // More pods than can be searched to the end.
+    // The search is not exhaustive for so many pods.
     #[test]
-    fn no_victim_goes_in_vain(
+    fn no_victim_is_unnecessary(
         gpus in vec(0..3_u8, 8..=16),
         pods in pods(60),
         newcomer in requests(),
     ) {
         let gpus = gpus.into_iter().map(|model| Gpu::free(ModelId(model), 40_960)).collect();
         let cpu_milli = Amount::free(200_000);
-        let (node, pods) = filled(Node { cpu_milli, ..roomy_node(gpus) }, &pods, Policy::BestFit);
+        let (node, pods) = filled(Node { cpu_milli, ..large_node(gpus) }, &pods, Policy::BestFit);
         let catalog = catalog();
         let found = victims(&catalog, &node, &pods, &newcomer, 3);
-        let Some(Victims { pods: gone, .. }) = found else { return Ok(()) };
-        prop_assert!(fit(&catalog, &without(&node, &pods, &gone), &newcomer).is_ok());
-        for spared in &gone {
-            let fewer: Vec<_> = gone.iter().copied().filter(|it| it != spared).collect();
-            let node = without(&node, &pods, &fewer);
-            prop_assert!(fit(&catalog, &node, &newcomer).is_err(), "{} in vain", spared);
+        let Some(Victims { pods: evicted, .. }) = found else { return Ok(()) };
+        prop_assert!(fit(&catalog, &without(&node, &pods, &evicted), &newcomer).is_ok());
+        for kept in &evicted {
+            let others: Vec<_> = evicted.iter().copied().filter(|it| it != kept).collect();
+            let node = without(&node, &pods, &others);
+            prop_assert!(fit(&catalog, &node, &newcomer).is_err(), "{} need not be evicted", kept);
         }
     }
 }
@@ -140,15 +140,15 @@ fn the_cheapest_victims_are_those_of_kube_scheduler() {
     let on = |gpu: usize| Part::of(GpuSet::one(gpu));
     let half = Gpus::share(500, 0);
     let check = |pods: &[Pod], newcomer, priority, expected: Option<&[usize]>| {
-        let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
-        hold(&mut node, pods);
+        let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+        allocate(&mut node, pods);
         let found = victims(&catalog(), &node, pods, &request(newcomer), priority);
         assert_eq!(found.as_ref().map(|it| &it.pods[..]), expected, "{pods:?}");
     };
     let one = Gpus::Whole(1);
-    // There is room.
+    // The pod fits without eviction.
     check(&[of(one, on(0), 0)], one, 5, Some(&[]));
-    // Pods of the same priority stay.
+    // Pods of the same priority are not evicted.
     check(&[of(one, on(0), 5), of(one, on(1), 5)], one, 5, None);
     check(&[of(one, on(0), 5), of(one, on(1), 4)], one, 5, Some(&[1]));
     check(&[of(one, on(0), 3), of(one, on(1), 3)], Gpus::Whole(2), 5, Some(&[0, 1]));
@@ -158,10 +158,10 @@ fn the_cheapest_victims_are_those_of_kube_scheduler() {
     // Among equal priorities the fewest pods are evicted.
     let halves = [of(half, on(0), 2), of(half, on(0), 2), of(one, on(1), 2)];
     check(&halves, one, 5, Some(&[2]));
-    // A violation is worse than a higher priority.
-    let guarded = Pod { violates_budget: true, ..of(one, on(0), 1) };
-    check(&[guarded, of(one, on(1), 4)], one, 5, Some(&[1]));
-    // Only instances in the place of the larger one are evicted.
+    // A violated disruption budget costs more than a higher priority.
+    let protected = Pod { violates_budget: true, ..of(one, on(0), 1) };
+    check(&[protected, of(one, on(1), 4)], one, 5, Some(&[1]));
+    // Only MIG instances that overlap the place of the larger instance are evicted.
     let instance = |gpu, slices, priority| {
         of(Gpus::Partition(ProfileId(2)), Part { slices, ..on(gpu) }, priority)
     };
@@ -172,7 +172,7 @@ fn the_cheapest_victims_are_those_of_kube_scheduler() {
 }
 
 #[test]
-fn a_node_with_many_pods_is_searched_in_part() {
+fn a_search_with_many_pods_is_limited_and_deterministic() {
     let pod = |n: u32| Pod {
         request: Request { cpu_milli: 500 + 7 * n, ..request(Gpus::None) },
         part: Part::default(),
@@ -180,9 +180,9 @@ fn a_node_with_many_pods_is_searched_in_part() {
         violates_budget: false,
     };
     let pods: Vec<_> = (0..250).map(pod).collect();
-    let mut node = roomy_node(Vec::new());
+    let mut node = large_node(Vec::new());
     node.cpu_milli = Amount::free(pods.iter().map(|pod| pod.request.cpu_milli).sum());
-    hold(&mut node, &pods);
+    allocate(&mut node, &pods);
     let newcomer = Request { cpu_milli: 20_000, ..request(Gpus::None) };
     let catalog = catalog();
     let found = victims(&catalog, &node, &pods, &newcomer, 1).expect("they suffice");

@@ -1,4 +1,4 @@
-//! Random clusters and requests, and a second implementation of fitting, by its documentation.
+//! Random clusters and requests, and a second implementation of the check that a request fits a node.
 
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
@@ -35,13 +35,13 @@ pub(crate) fn catalog() -> Catalog {
     catalog
 }
 
-/// A request for GPUs of any product, with little else.
+/// A request for GPUs of any product, with one core and 1 GiB of memory.
 pub(crate) fn request(gpus: Gpus) -> Request {
     Request { cpu_milli: 1000, memory_mib: 1024, gpus, models: ModelSet::ANY }
 }
 
 /// A node with more CPU, memory and pods than the tests use.
-pub(crate) fn roomy_node(gpus: Vec<Gpu>) -> Node {
+pub(crate) fn large_node(gpus: Vec<Gpu>) -> Node {
     let plenty = Amount::free(1_000_000);
     Node { cpu_milli: plenty, memory_mib: plenty, pods: plenty, gpus }
 }
@@ -83,9 +83,9 @@ fn nodes(gpu: fn(ModelId) -> BoxedStrategy<Gpu>) -> impl Strategy<Value = Node> 
     let cpu = prop_oneof![1 => 0..=4000_u32, 4 => 16_000..=96_000_u32];
     let memory = prop_oneof![1 => 0..=4096_u32, 4 => 65_536..=524_288_u32];
     let pods = prop_oneof![1 => 0..=2_u32, 4 => 10..=110_u32];
-    let alike = models().prop_flat_map(move |model| vec(gpu(model), 0..=16));
+    let uniform = models().prop_flat_map(move |model| vec(gpu(model), 0..=16));
     let mixed = vec(models().prop_flat_map(gpu), 0..=16);
-    let gpus = prop_oneof![alike, mixed];
+    let gpus = prop_oneof![uniform, mixed];
     (cpu, memory, pods, gpus).prop_map(|(cpu, memory, pods, gpus)| Node {
         cpu_milli: Amount::free(cpu),
         memory_mib: Amount::free(memory),
@@ -144,40 +144,41 @@ pub(crate) fn requests() -> impl Strategy<Value = Request> {
     ];
     let models = prop_oneof![
         4 => Just(ModelSet::ANY),
-        3 => vec(models(), 0..3).prop_map(|some| some.into_iter().fold(ModelSet::NONE, ModelSet::with)),
+        3 => vec(models(), 0..3)
+            .prop_map(|ids| ids.into_iter().fold(ModelSet::NONE, ModelSet::with)),
     ];
     (0..=12_000_u32, 0..=32_768_u32, gpus, models).prop_map(
         |(cpu_milli, memory_mib, gpus, models)| Request { cpu_milli, memory_mib, gpus, models },
     )
 }
 
-// === The definition of fitting ===
+// === A second implementation of the check ===
 
-/// True if the placement has all that the request needs, and no other pod holds any of it.
+/// True if the placement has everything that the request needs, and no other pod has any part of it.
 pub(crate) fn is_served(view: &View, request: &Request, placement: Placement) -> bool {
     let (node, part) = (view.node(placement.node), placement.part);
     let gpu_serves = |position: usize| {
         let gpu = node.gpus.get(position);
         gpu.is_some_and(|gpu| gpu_serves_at(view.catalog(), gpu, request, part.slices))
     };
-    has_room(node, request)
-        && part.gpus.iter().count() == wanted_gpus(request)
+    has_free_resources(node, request)
+        && part.gpus.iter().count() == requested_gpus(request)
         && part.gpus.iter().all(gpu_serves)
 }
 
-/// True if the node can serve the request in some way.
+/// True if the node has free resources for the request.
 pub(crate) fn fits(catalog: &Catalog, node: &Node, request: &Request) -> bool {
     let serving = node.gpus.iter().filter(|gpu| gpu_serves(catalog, gpu, request)).count();
-    has_room(node, request) && serving >= wanted_gpus(request)
+    has_free_resources(node, request) && serving >= requested_gpus(request)
 }
 
-/// True if the GPU, alone or as one of several, can serve the request at some place.
+/// True if the GPU can be one of those that serve the request, for a partition at any of its places.
 pub(crate) fn gpu_serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
     let last = if matches!(request.gpus, Gpus::Partition(_)) { u8::MAX } else { 0 };
     (0..=last).any(|slices| gpu_serves_at(catalog, gpu, request, slices))
 }
 
-pub(crate) fn wanted_gpus(request: &Request) -> usize {
+pub(crate) fn requested_gpus(request: &Request) -> usize {
     match request.gpus {
         Gpus::None => 0,
         Gpus::Whole(count) | Gpus::Share { count, .. } => usize::from(count),
@@ -185,7 +186,7 @@ pub(crate) fn wanted_gpus(request: &Request) -> usize {
     }
 }
 
-fn has_room(node: &Node, request: &Request) -> bool {
+fn has_free_resources(node: &Node, request: &Request) -> bool {
     let Node { cpu_milli, memory_mib, pods, .. } = node;
     cpu_milli.free >= request.cpu_milli && memory_mib.free >= request.memory_mib && pods.free >= 1
 }
@@ -198,9 +199,9 @@ pub(crate) fn mib_of(gpu: &Gpu, memory: ShareMemory) -> u32 {
 }
 
 fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) -> bool {
-    let untouched = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
+    let unallocated = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
     let is_free = match (request.gpus, gpu.state) {
-        (Gpus::Whole(_), state) => slices == 0 && state == untouched,
+        (Gpus::Whole(_), state) => slices == 0 && state == unallocated,
         (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
             let has_memory = match memory {
                 ShareMemory::Percent(0) => true,
@@ -213,7 +214,7 @@ fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) ->
         (Gpus::Partition(profile), state) => {
             let is_place_free = match state {
                 GpuState::Partitioned { slices: used } => used & slices == 0,
-                state => state == untouched,
+                state => state == unallocated,
             };
             is_place_free && catalog.places(gpu.model, profile).contains(&slices)
         }

@@ -5,37 +5,37 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Capacity: enough for all GPUs of the largest nodes to fail and recover at once.
-const MAX: u32 = 32;
+const CAPACITY: u32 = 32;
 
-/// Interval of new tokens. It bounds one node's lasting load on the API server.
-const EVERY: Duration = Duration::from_secs(10);
+/// Interval of new tokens. It bounds the sustained load of one node on the API server.
+const INTERVAL: Duration = Duration::from_secs(10);
 
-pub(super) struct Bucket {
+pub(super) struct TokenBucket {
     tokens: u32,
     /// Time of the last token.
     filled: Instant,
 }
 
-// === impl Bucket ===
+// === impl TokenBucket ===
 
-impl Bucket {
+impl TokenBucket {
     pub(super) fn full(now: Instant) -> Self {
-        Self { tokens: MAX, filled: now }
+        Self { tokens: CAPACITY, filled: now }
     }
 
     /// Takes a token, or returns the time of the next one.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         self.fill(now);
-        self.tokens = self.tokens.checked_sub(1).ok_or(self.filled + EVERY)?;
+        self.tokens = self.tokens.checked_sub(1).ok_or(self.filled + INTERVAL)?;
         Ok(())
     }
 
     fn fill(&mut self, now: Instant) {
-        while self.tokens < MAX && self.filled + EVERY <= now {
+        while self.tokens < CAPACITY && self.filled + INTERVAL <= now {
             self.tokens += 1;
-            self.filled += EVERY;
+            self.filled += INTERVAL;
         }
-        if self.tokens == MAX {
+        if self.tokens == CAPACITY {
             self.filled = now;
         }
     }
@@ -48,14 +48,14 @@ mod tests {
     #[test]
     fn a_burst_passes_once_and_then_one_event_per_interval() {
         let start = Instant::now();
-        let mut bucket = Bucket::full(start);
-        assert!((0..MAX).all(|_| bucket.take(start).is_ok()));
-        assert_eq!(bucket.take(start), Err(start + EVERY));
-        assert_eq!(bucket.take(start + EVERY / 2), Err(start + EVERY));
-        assert_eq!(bucket.take(start + EVERY), Ok(()));
-        assert_eq!(bucket.take(start + EVERY), Err(start + EVERY * 2));
-        let later = start + EVERY * 1000;
-        assert!((0..MAX).all(|_| bucket.take(later).is_ok()));
-        assert_eq!(bucket.take(later), Err(later + EVERY));
+        let mut bucket = TokenBucket::full(start);
+        assert!((0..CAPACITY).all(|_| bucket.take(start).is_ok()));
+        assert_eq!(bucket.take(start), Err(start + INTERVAL));
+        assert_eq!(bucket.take(start + INTERVAL / 2), Err(start + INTERVAL));
+        assert_eq!(bucket.take(start + INTERVAL), Ok(()));
+        assert_eq!(bucket.take(start + INTERVAL), Err(start + INTERVAL * 2));
+        let later = start + INTERVAL * 1000;
+        assert!((0..CAPACITY).all(|_| bucket.take(later).is_ok()));
+        assert_eq!(bucket.take(later), Err(later + INTERVAL));
     }
 }

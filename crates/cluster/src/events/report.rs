@@ -12,11 +12,11 @@ use windlass_host::abbreviate::beginning;
 use windlass_lifecycle::cleanup::Failure;
 use windlass_resources::NodeState;
 
-use super::LONGEST_NOTE;
+use super::MAX_NOTE_BYTES;
 
 /// Devices whose last event was `Unhealthy`, with the health in that event.
 #[derive(Debug, Default)]
-pub(super) struct Reported(BTreeMap<DeviceId, String>);
+pub(super) struct ReportedDevices(BTreeMap<DeviceId, String>);
 
 /// One change of a device, for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,16 +37,16 @@ pub(super) enum Change {
     Recovered,
 }
 
-// === impl Reported ===
+// === impl ReportedDevices ===
 
-impl Reported {
+impl ReportedDevices {
     /// The first change in the state that is not reported yet.
     pub(super) fn next(&mut self, state: &NodeState) -> Option<Report> {
         self.0.retain(|id, _| state.inventory.get(id.as_str()).is_some());
-        state.inventory.devices.iter().find_map(|device| self.about(device, state))
+        state.inventory.devices.iter().find_map(|device| self.report_for(device, state))
     }
 
-    /// Remembers a reported change.
+    /// Records a reported change.
     pub(super) fn add(&mut self, report: &Report) {
         match &report.change {
             Change::Unhealthy(health) => self.0.insert(report.device.clone(), health.clone()),
@@ -54,23 +54,23 @@ impl Reported {
         };
     }
 
-    fn about(&self, device: &Device, state: &NodeState) -> Option<Report> {
-        let (inventory, known) = (&state.inventory, self.0.get(&device.id));
+    fn report_for(&self, device: &Device, state: &NodeState) -> Option<Report> {
+        let (inventory, reported) = (&state.inventory, self.0.get(&device.id));
         let health = device.health.to_string();
         let (change, event, at) = match device.health.state {
             HealthState::Unknown => return None,
             HealthState::Healthy => match state.unclean.get(&device.id) {
-                Some(Failure { why, .. }) if known == Some(why) => return None,
+                Some(Failure { why, .. }) if reported == Some(why) => return None,
                 Some(Failure { why, since, .. }) => {
                     let event = format!("is withheld: cleanup failed: {why}");
                     (Change::Unhealthy(why.clone()), event, *since)
                 }
                 None => {
-                    let event = format!("is {health} again, was {}", known?);
+                    let event = format!("is {health} again, was {}", reported?);
                     (Change::Recovered, event, device.health.since)
                 }
             },
-            HealthState::Unhealthy if known == Some(&health) => return None,
+            HealthState::Unhealthy if reported == Some(&health) => return None,
             HealthState::Unhealthy if is_fault_of_parent(device, inventory) => return None,
             HealthState::Unhealthy => {
                 let failure = device.health.failure();
@@ -85,12 +85,12 @@ impl Reported {
 
 /// True if the parent has the same fault: a GPU's fault is reported once, not for each instance.
 fn is_fault_of_parent(device: &Device, inventory: &Inventory) -> bool {
-    let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
-    whole.is_some_and(|whole| whole.health.to_string() == device.health.to_string())
+    let parent = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
+    parent.is_some_and(|parent| parent.health.to_string() == device.health.to_string())
 }
 
 fn note(device: &Device, event: &str, simulated: Option<&str>) -> String {
     let simulated = simulated.map(|profile| format!(" (simulated {profile})")).unwrap_or_default();
     let note = format!("{} {}{simulated} {event}", device.kind, device.id);
-    beginning(&note, LONGEST_NOTE).to_owned()
+    beginning(&note, MAX_NOTE_BYTES).to_owned()
 }

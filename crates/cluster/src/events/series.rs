@@ -19,17 +19,17 @@ use super::{
 };
 use crate::attempts::hash;
 
-/// Time in which an event may become a series: API servers forget events after an hour by default.
-const OPEN: Duration = Duration::from_secs(60 * 60);
+/// Time in which an event may become a series. API servers delete events after an hour by default.
+const SERIES_WINDOW: Duration = Duration::from_secs(60 * 60);
 
 /// Recent events that may become series.
 pub(super) struct Series {
     node: String,
-    open: BTreeMap<(DeviceId, String), Open>,
+    open: BTreeMap<(DeviceId, String), OpenEvent>,
 }
 
-/// An event that equal reports continue as a series.
-struct Open {
+/// An event that equal reports extend to a series.
+struct OpenEvent {
     name: String,
     count: i32,
     last: Timestamp,
@@ -50,7 +50,7 @@ impl Series {
     }
 
     pub(super) fn next(&mut self, report: &Report) -> Write {
-        let too_old = report.at.saturating_sub(OPEN).unwrap_or(Timestamp::MIN);
+        let too_old = report.at.saturating_sub(SERIES_WINDOW).unwrap_or(Timestamp::MIN);
         self.open.retain(|_, open| open.last >= too_old);
         let Some(open) = self.open.get(&key(report)) else {
             return Write::Create(Box::new(self.event(report)));
@@ -60,17 +60,17 @@ impl Series {
         Write::Repeat { name: open.name.clone(), series }
     }
 
-    /// Remembers a written event.
-    pub(super) fn written(&mut self, report: &Report, write: Write) {
+    /// Records a written event.
+    pub(super) fn record(&mut self, report: &Report, write: Write) {
         let (name, count) = match write {
             Write::Create(event) => (event.metadata.name.unwrap_or_default(), 1),
             Write::Repeat { name, series } => (name, series.count),
         };
-        self.open.insert(key(report), Open { name, count, last: report.at });
+        self.open.insert(key(report), OpenEvent { name, count, last: report.at });
     }
 
-    /// Forgets an event that no longer exists.
-    pub(super) fn forget(&mut self, report: &Report) {
+    /// Removes an event that no longer exists.
+    pub(super) fn remove(&mut self, report: &Report) {
         self.open.remove(&key(report));
     }
 
@@ -97,7 +97,7 @@ impl Series {
         }
     }
 
-    /// Name of a report's event, a hash of its content. A retry after a lost answer writes no second event.
+    /// Name of a report's event: a hash of its content, so a retry after a lost answer writes no second event.
     fn name(&self, report: &Report) -> String {
         let about = (&self.node, &report.device, &report.note, report.at.as_nanosecond());
         format!("windlass-{:016x}", hash(&about))

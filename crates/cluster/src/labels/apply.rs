@@ -1,4 +1,4 @@
-//! Requests for labels and annotations, by server-side apply: the API server tracks which of them the agent owns.
+//! Requests for labels and annotations, by server-side apply: the API server tracks the fields that the agent owns.
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -15,7 +15,7 @@ use windlass_config::PodIdentity;
 use super::Labels;
 use crate::{Client, ClusterError, MANAGER, client::Connection};
 
-/// Place to which labels or annotations are written.
+/// Target of labels or annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Node,
@@ -25,7 +25,8 @@ pub(super) enum Target {
     Annotations,
 }
 
-/// Field manager of annotations. An apply removes the manager's other fields, so labels have another manager.
+/// Field manager of annotations. It differs from the manager of labels, because an apply removes the manager's fields
+/// that it does not contain.
 const ANNOTATOR: &str = "windlass-devices";
 
 /// A client and its connection, for one request.
@@ -47,7 +48,7 @@ impl Target {
     }
 }
 
-/// Applies exactly these labels to a target. Returns the keys that were left out, since other writers own them.
+/// Applies exactly these labels to a target. Returns the omitted keys, which other writers own.
 pub(super) async fn apply(
     client: &Client,
     connection: &Connection,
@@ -89,9 +90,9 @@ impl Writer<'_> {
         if contested.is_empty() {
             return Err(refused);
         }
-        let mut rest = labels.clone();
-        rest.retain(|key, _| !contested.contains(key));
-        self.patch_node(&uid, &rest).await.map(|()| contested)
+        let mut uncontested = labels.clone();
+        uncontested.retain(|key, _| !contested.contains(key));
+        self.patch_node(&uid, &uncontested).await.map(|()| contested)
     }
 
     /// UID of the Node. An apply without a UID would create a missing Node, which only a kubelet may do. With the UID
@@ -129,7 +130,7 @@ impl Writer<'_> {
         let name = node_feature_name(self.client.node());
         let owners = self.owners(&namespace).await;
         let document = node_feature_document(self.client.node(), labels, &owners);
-        // The agent owns the whole object: changes by others are overwritten.
+        // The agent owns the whole object: it overwrites changes by others.
         let params = PatchParams::apply(MANAGER).force();
         let document = Patch::Apply(&document);
         let objects = self.node_features(&namespace);
@@ -167,9 +168,10 @@ impl Writer<'_> {
         let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
         let context = || format!("cannot read Pod {namespace}/{}", pod.name);
         let found = self.connection.call(context, pods.get_metadata(&pod.name)).await;
-        let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature has no owner but the pod"));
-        let its_owners = found.ok().and_then(|found| found.metadata.owner_references);
-        let controller = its_owners.into_iter().flatten().find(|one| one.controller == Some(true));
+        let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature is owned only by the pod"));
+        let pod_owners = found.ok().and_then(|found| found.metadata.owner_references);
+        let controller =
+            pod_owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
         controller.into_iter().map(as_plain_owner).chain([pod_as_owner(pod)]).collect()
     }
 }
@@ -221,11 +223,11 @@ fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference])
     document
 }
 
-/// Labels that a refusal names as owned by other field managers.
+/// Labels that other field managers own, according to a refusal.
 fn contested(refusal: &Status) -> Vec<String> {
     let causes = refusal.details.iter().flat_map(|details| &details.causes);
-    let theirs = causes.filter(|cause| cause.reason == "FieldManagerConflict");
-    theirs
+    let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
+    conflicts
         .filter_map(|cause| cause.field.strip_prefix(".metadata.labels."))
         .map(str::to_owned)
         .collect()

@@ -23,7 +23,7 @@ pub(super) struct SliceCache<'a> {
     limits: Limits,
     /// Resource version of the last event.
     version: String,
-    /// The present watch, with its deadline.
+    /// The current watch, with its deadline.
     events: Option<(Events, Deadline)>,
     /// Earliest time of the next watch.
     next_watch: Instant,
@@ -79,7 +79,7 @@ impl<'a> SliceCache<'a> {
             };
             let event = match deadline.bound(events.next()).await {
                 Ok(Some(event)) => event,
-                // Limits the rate of watches if the server ends each at once.
+                // Limits the rate of watches if the server ends each watch at once.
                 Ok(None) => {
                     self.events = None;
                     self.next_watch = Instant::now() + self.limits.retry_first;
@@ -99,7 +99,7 @@ impl<'a> SliceCache<'a> {
         self.slices.insert(name(&slice), slice);
     }
 
-    /// Longest duration of a watch. The server ends it in time, unless the connection is dead.
+    /// Longest duration of a watch. The server ends a watch earlier, unless the connection is dead.
     fn watch_limit(&self) -> Duration {
         self.limits.watch + self.limits.answer
     }
@@ -131,10 +131,10 @@ impl<'a> SliceCache<'a> {
             }
         };
         self.version = slice.metadata.resource_version.clone().unwrap_or_default();
-        let known = self.slices.get(&name(&slice));
-        // The agent's own write returns as an event of a known version.
-        let is_change = match known {
-            Some(known) => is_deleted || version(known) < version(&slice),
+        let cached = self.slices.get(&name(&slice));
+        // The agent's own write returns as an event whose version is in the cache already.
+        let is_change = match cached {
+            Some(cached) => is_deleted || version(cached) < version(&slice),
             None => !is_deleted,
         };
         if is_deleted {

@@ -1,5 +1,5 @@
-//! Content of a ResourceSlice, with the API server's equality: quantities are equal by value in any spelling, and
-//! the time of a taint does not count.
+//! Content of a ResourceSlice, compared as the API server does: quantities are equal by value in any spelling, and the
+//! time of a taint is ignored.
 
 use k8s_openapi::{
     api::resource::v1::{
@@ -12,7 +12,7 @@ use windlass_core::selector::Amount;
 /// Content of a slice: devices, or counter sets from which devices of the pool consume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SliceContent {
-    /// Devices in the order of the scheduler's attempts.
+    /// Devices in the order in which the scheduler tries them.
     pub devices: Vec<Device>,
     /// Counter sets that devices consume.
     pub shared_counters: Vec<CounterSet>,
@@ -28,10 +28,11 @@ impl SliceContent {
         }
     }
 
-    /// Sets the content of a slice. Known taints keep their time.
-    pub(super) fn put_into(&self, spec: &mut ResourceSliceSpec) {
-        let known = spec.devices.take().unwrap_or_default();
-        let devices = self.devices.iter().cloned().map(|device| with_taint_times(device, &known));
+    /// Sets the content of a slice. Taints that the slice already has keep their time.
+    pub(super) fn apply_to(&self, spec: &mut ResourceSliceSpec) {
+        let existing = spec.devices.take().unwrap_or_default();
+        let devices = self.devices.iter().cloned();
+        let devices = devices.map(|device| with_taint_times(device, &existing));
         let devices: Vec<_> = devices.collect();
         // A slice has devices or counters; an empty pool's slice has no devices at all.
         spec.devices = Some(devices).filter(|devices| !devices.is_empty());
@@ -39,7 +40,7 @@ impl SliceContent {
         spec.shared_counters = counters.filter(|counters| !counters.is_empty());
     }
 
-    /// True if both are equal to the API server.
+    /// True if the API server treats both contents as equal.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         self.normalized() == other.normalized()
     }
@@ -55,15 +56,16 @@ impl SliceContent {
     }
 }
 
-fn with_taint_times(mut device: Device, known: &[Device]) -> Device {
-    let Some(before) = known.iter().find(|known| known.name == device.name) else { return device };
+/// The device, whose taints have the times of equal taints in `existing`.
+fn with_taint_times(mut device: Device, existing: &[Device]) -> Device {
+    let Some(before) = existing.iter().find(|it| it.name == device.name) else { return device };
     let before = before.taints.iter().flatten();
     let same = |taint: &DeviceTaint, other: &DeviceTaint| {
         (&taint.key, &taint.value, &taint.effect) == (&other.key, &other.value, &other.effect)
     };
     for taint in device.taints.iter_mut().flatten().filter(|taint| taint.time_added.is_none()) {
-        let known = before.clone().find(|known| same(known, taint));
-        taint.time_added = known.and_then(|known| known.time_added.clone());
+        let equal = before.clone().find(|existing| same(existing, taint));
+        taint.time_added = equal.and_then(|existing| existing.time_added.clone());
     }
     device
 }
@@ -92,7 +94,7 @@ fn amounts(policy: &mut CapacityRequestPolicy) -> impl Iterator<Item = &mut Quan
     policy.default.iter_mut().chain(values).chain(range.flatten())
 }
 
-/// A text that is not a quantity stays unchanged.
+/// Converts a quantity to nano units. A text that is not a quantity is unchanged.
 fn normalize(Quantity(text): &mut Quantity) {
     if let Some(amount) = Amount::parse(text) {
         *text = format!("{}n", amount.billionths());
@@ -130,9 +132,9 @@ mod tests {
 
     #[test]
     fn a_taint_that_stays_keeps_its_time() {
-        let known = content("80Gi", Some("2026-01-02T03:04:05Z"));
-        let mut spec = ResourceSliceSpec { devices: Some(known.devices), ..Default::default() };
-        content("40Gi", None).put_into(&mut spec);
+        let published = content("80Gi", Some("2026-01-02T03:04:05Z"));
+        let mut spec = ResourceSliceSpec { devices: Some(published.devices), ..Default::default() };
+        content("40Gi", None).apply_to(&mut spec);
         let device = &spec.devices.as_ref().expect("devices")[0];
         let taint = &device.taints.as_ref().expect("taints")[0];
         assert!(taint.time_added.is_some());

@@ -1,5 +1,4 @@
-//! Fields that the API server drops from a slice: it drops fields silently if their feature gate is
-//! disabled.
+//! Fields of a slice that the API server drops silently because their feature gate is disabled.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -29,7 +28,7 @@ pub enum DroppedFields {
 // === impl DroppedFields ===
 
 impl DroppedFields {
-    /// The fields of a slice.
+    /// Names of the fields.
     pub fn fields(self) -> &'static str {
         match self {
             Self::Sharing => "allowMultipleAllocations, requestPolicy",
@@ -42,7 +41,7 @@ impl DroppedFields {
         }
     }
 
-    /// Feature gate of the API server for the fields.
+    /// Feature gate of the API server that enables the fields.
     pub fn gate(self) -> Option<&'static str> {
         match self {
             Self::Sharing => Some("DRAConsumableCapacity"),
@@ -58,18 +57,18 @@ impl DroppedFields {
     /// Fields that were sent and are missing in the stored content.
     pub(super) fn between(sent: &SliceContent, stored: &SliceContent) -> BTreeSet<Self> {
         let (sent, stored) = (sent.normalized(), stored.normalized());
-        let mut lost = BTreeSet::new();
+        let mut dropped = BTreeSet::new();
         if sent.shared_counters != stored.shared_counters {
-            lost.insert(Self::Counters);
+            dropped.insert(Self::Counters);
         }
         let is_other = |(sent, stored): (&Device, &Device)| sent.name != stored.name;
         let devices = || sent.devices.iter().zip(&stored.devices);
         if sent.devices.len() != stored.devices.len() || devices().any(is_other) {
-            lost.insert(Self::Other);
-            return lost;
+            dropped.insert(Self::Other);
+            return dropped;
         }
-        lost.extend(devices().filter(|(sent, stored)| sent != stored).flat_map(of_device));
-        lost
+        dropped.extend(devices().filter(|(sent, stored)| sent != stored).flat_map(of_device));
+        dropped
     }
 }
 
@@ -79,9 +78,9 @@ impl fmt::Display for DroppedFields {
     }
 }
 
-/// Dropped fields of a device that was stored differently.
+/// Dropped fields of a device whose stored version differs.
 fn of_device((sent, stored): (&Device, &Device)) -> Vec<DroppedFields> {
-    let is_shared_alike = sent.allow_multiple_allocations == stored.allow_multiple_allocations
+    let has_same_sharing = sent.allow_multiple_allocations == stored.allow_multiple_allocations
         && policies(sent).eq(policies(stored));
     let binding = |device: &Device| {
         let conditions =
@@ -90,14 +89,15 @@ fn of_device((sent, stored): (&Device, &Device)) -> Vec<DroppedFields> {
     };
     let mapped = |device: &Device| device.node_allocatable_resource_mappings.clone();
     let found = [
-        (DroppedFields::Sharing, !is_shared_alike),
+        (DroppedFields::Sharing, !has_same_sharing),
         (DroppedFields::Taints, sent.taints != stored.taints),
         (DroppedFields::Counters, sent.consumes_counters != stored.consumes_counters),
         (DroppedFields::Binding, binding(sent) != binding(stored)),
         (DroppedFields::Lists, lists(sent) != lists(stored)),
         (DroppedFields::NodeResources, mapped(sent) != mapped(stored)),
     ];
-    let dropped: Vec<_> = found.into_iter().filter_map(|(it, is)| is.then_some(it)).collect();
+    let dropped: Vec<_> =
+        found.into_iter().filter_map(|(fields, is_dropped)| is_dropped.then_some(fields)).collect();
     if dropped.is_empty() { vec![DroppedFields::Other] } else { dropped }
 }
 
@@ -146,8 +146,8 @@ mod tests {
             let (mut stored, (parent, key)) = (full.clone(), path.rsplit_once('/').expect("one"));
             let parent = stored.pointer_mut(parent).and_then(Value::as_object_mut);
             parent.expect("an object").remove(key);
-            let lost = DroppedFields::between(&content(full.clone()), &content(stored));
-            let gates: Vec<_> = lost.into_iter().map(DroppedFields::gate).collect();
+            let dropped = DroppedFields::between(&content(full.clone()), &content(stored));
+            let gates: Vec<_> = dropped.into_iter().map(DroppedFields::gate).collect();
             assert_eq!(gates, [Some(expected)], "{path}");
         }
         let renamed = content(json!({"name": "gpu-1"}));

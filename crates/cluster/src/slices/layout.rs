@@ -1,5 +1,5 @@
-//! Layout of counter sets: in separate slices, or, before Kubernetes 1.35, in one slice with the devices that
-//! consume them.
+//! Layout of counter sets: in separate slices, or, before Kubernetes 1.35, in the slice of the devices that consume
+//! them.
 
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::version::Info};
 
@@ -10,13 +10,13 @@ use super::SliceContent;
 pub(super) enum Layout {
     /// Each slice has either counters or devices.
     #[default]
-    Apart,
-    /// Each counter set shares a slice with its consumers.
-    Together,
+    Separate,
+    /// Each counter set is in one slice with its consumers.
+    Combined,
 }
 
 /// First minor version of Kubernetes 1 that requires counters in separate slices.
-const FIRST_APART: u32 = 35;
+const FIRST_SEPARATE: u32 = 35;
 
 // === impl Layout ===
 
@@ -24,28 +24,28 @@ impl Layout {
     /// Layout for an API server of this version. An unknown version counts as new.
     pub(super) fn of(version: &Info) -> Self {
         let minor = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let is_old = version.major == "1" && minor.parse().is_ok_and(|it: u32| it < FIRST_APART);
-        if is_old { Self::Together } else { Self::Apart }
+        let is_old = version.major == "1" && minor.parse().is_ok_and(|it: u32| it < FIRST_SEPARATE);
+        if is_old { Self::Combined } else { Self::Separate }
     }
 
     /// Slices of a pool in this layout, from slices with separate counters.
-    pub(super) fn lay_out(self, slices: Vec<SliceContent>) -> Vec<SliceContent> {
+    pub(super) fn arrange(self, slices: Vec<SliceContent>) -> Vec<SliceContent> {
         let has_counters = slices.iter().any(|slice| !slice.shared_counters.is_empty());
-        if self == Self::Apart || !has_counters {
+        if self == Self::Separate || !has_counters {
             return slices;
         }
         let devices = || slices.iter().flat_map(|slice| &slice.devices);
-        let together =
+        let combined =
             slices.iter().flat_map(|slice| &slice.shared_counters).map(|set| SliceContent {
                 devices: devices().filter(|it| set_of(it) == Some(&*set.name)).cloned().collect(),
                 shared_counters: vec![set.clone()],
             });
         let others = slices.iter().filter_map(|slice| {
-            let rest = slice.devices.iter().filter(|device| set_of(device).is_none());
-            let devices: Vec<_> = rest.cloned().collect();
+            let devices = slice.devices.iter().filter(|device| set_of(device).is_none());
+            let devices: Vec<_> = devices.cloned().collect();
             (!devices.is_empty()).then(|| SliceContent { devices, ..SliceContent::default() })
         });
-        others.chain(together).collect()
+        others.chain(combined).collect()
     }
 }
 
@@ -77,31 +77,31 @@ mod tests {
 
     #[test]
     fn older_api_servers_get_a_slice_for_each_set_with_its_consumers() {
-        let apart = vec![
+        let separate = vec![
             slice(&[], &["a", "b"]),
             slice(&[("whole", None)], &[]),
             slice(&[("a0", Some("a")), ("a1", Some("a"))], &[]),
             slice(&[("b0", Some("b"))], &[]),
         ];
-        assert_eq!(Layout::Apart.lay_out(apart.clone()), apart);
-        let together = [
+        assert_eq!(Layout::Separate.arrange(separate.clone()), separate);
+        let combined = [
             slice(&[("whole", None)], &[]),
             slice(&[("a0", Some("a")), ("a1", Some("a"))], &["a"]),
             slice(&[("b0", Some("b"))], &["b"]),
         ];
-        assert_eq!(Layout::Together.lay_out(apart), together);
+        assert_eq!(Layout::Combined.arrange(separate), combined);
         let plain = vec![slice(&[("whole", None)], &[])];
-        assert_eq!(Layout::Together.lay_out(plain.clone()), plain);
+        assert_eq!(Layout::Combined.arrange(plain.clone()), plain);
     }
 
     #[test]
     fn the_version_of_the_api_server_decides() {
         for (minor, expected) in [
-            ("34", Layout::Together),
-            ("34+", Layout::Together),
-            ("35", Layout::Apart),
-            ("36+", Layout::Apart),
-            ("", Layout::Apart),
+            ("34", Layout::Combined),
+            ("34+", Layout::Combined),
+            ("35", Layout::Separate),
+            ("36+", Layout::Separate),
+            ("", Layout::Separate),
         ] {
             let info = Info { major: "1".to_owned(), minor: minor.to_owned(), ..Info::default() };
             assert_eq!(Layout::of(&info), expected, "{minor}");

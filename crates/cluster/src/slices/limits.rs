@@ -37,7 +37,7 @@ pub enum InvalidField {
     /// Capacities are amounts.
     #[error("capacity {0} is not an amount")]
     Amount(String),
-    /// Taints are written like labels, and their number is limited.
+    /// Taints have the syntax of labels, and their number is limited.
     #[error("taint {0:?} is not written as a label is, or there are more than {MAX_TAINTS}")]
     Taint(String),
 }
@@ -49,8 +49,8 @@ const MAX_TAINTS: usize = 16;
 
 /// Checks the name of a pool.
 pub fn check_pool(name: &str) -> Result<(), InvalidField> {
-    let fits = name.len() <= MAX_POOL_NAME && name.split('/').all(is_subdomain);
-    ok_or(fits, || InvalidField::PoolName(name.to_owned()))
+    let is_valid = name.len() <= MAX_POOL_NAME && name.split('/').all(is_subdomain);
+    ok_or(is_valid, || InvalidField::PoolName(name.to_owned()))
 }
 
 /// Checks a device.
@@ -77,8 +77,8 @@ pub fn check_device(device: &Device) -> Result<(), InvalidField> {
     Ok(())
 }
 
-fn ok_or(fits: bool, error: impl FnOnce() -> InvalidField) -> Result<(), InvalidField> {
-    if fits { Ok(()) } else { Err(error()) }
+fn ok_or(is_valid: bool, error: impl FnOnce() -> InvalidField) -> Result<(), InvalidField> {
+    if is_valid { Ok(()) } else { Err(error()) }
 }
 
 /// `domain/identifier`, or the identifier alone.
@@ -108,7 +108,7 @@ fn is_one_value(attribute: &DeviceAttribute) -> bool {
         versions.is_some(),
     ];
     let texts = string.iter().chain(version).chain(strings.iter().chain(versions).flatten());
-    // Kubernetes counts bytes.
+    // Kubernetes limits the number of bytes.
     let mut lengths = texts.map(String::len);
     let mut all_versions = version.iter().chain(versions.iter().flatten());
     values.iter().filter(|is_some| **is_some).count() == 1
@@ -172,8 +172,8 @@ mod tests {
             (json!({"name": "a", "taints": [{"key": "a b", "effect": "None"}]}), "taint \"a b\""),
             (json!({"name": "a", "taints": taints}), "taint \"k16\""),
         ] {
-            let told = refusal(device.clone()).unwrap_or_default();
-            assert!(told.contains(expected), "{device}: {told:?}");
+            let message = refusal(device.clone()).unwrap_or_default();
+            assert!(message.contains(expected), "{device}: {message:?}");
         }
     }
 

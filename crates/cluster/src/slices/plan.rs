@@ -1,9 +1,9 @@
 //! Plan of the requests that make a pool's published slices equal the desired ones: a pure function.
 //!
-//! A slice's name begins with its index in the pool: the scheduler sorts slices by name, and so tries devices in
-//! the desired order. The scheduler uses a pool if the number of its newest slices equals their
-//! `resourceSliceCount`. So a change of one slice keeps the generation. Changes of several slices make a new
-//! generation, which all slices get.
+//! A slice's name begins with its index in the pool. The scheduler sorts slices by name, and therefore tries devices in
+//! the desired order. The scheduler uses a pool only if the number of slices of the newest generation equals their
+//! `resourceSliceCount`. A change of one slice therefore keeps the generation. Changes of several slices start a new
+//! generation, and all slices are written with it.
 
 use k8s_openapi::{
     api::resource::v1::{ResourcePool, ResourceSlice, ResourceSliceSpec},
@@ -41,16 +41,16 @@ const INDEX_DIGITS: usize = 5;
 // === impl PoolPlan ===
 
 impl PoolPlan {
-    /// Plan for a pool with these published slices. `is_kept(index, slice)` is true if the published slice needs no
-    /// update.
+    /// Plan for a pool with these published slices. `is_up_to_date(index, slice)` is true if the content of the
+    /// published slice needs no update.
     pub(super) fn new(
         owner: &Owner,
         desired: DesiredPool<'_>,
-        known: &[&ResourceSlice],
-        is_kept: impl Fn(usize, &ResourceSlice) -> bool,
+        published: &[&ResourceSlice],
+        is_up_to_date: impl Fn(usize, &ResourceSlice) -> bool,
     ) -> Self {
-        let newest = known.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0);
-        let (places, delete) = classify(known, newest, desired.slices.len());
+        let newest = published.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0);
+        let (by_index, delete) = classify(published, newest, desired.slices.len());
         let count = i64::try_from(desired.slices.len()).expect("far fewer slices");
         let pool = |generation| ResourcePool {
             name: desired.name.to_owned(),
@@ -58,15 +58,16 @@ impl PoolPlan {
             resource_slice_count: count,
         };
         let is_current = |(index, slice): (usize, &ResourceSlice)| {
-            slice.spec.pool == pool(newest) && is_kept(index, slice)
+            slice.spec.pool == pool(newest) && is_up_to_date(index, slice)
         };
-        let present = || places.iter().enumerate().filter_map(|(at, slice)| Some((at, (*slice)?)));
-        let outdated = present().filter(|found| !is_current(*found)).count();
-        let is_new = outdated > 1 || places.contains(&None);
-        let pool = pool(if is_new { newest + 1 } else { newest });
-        let update = present().filter(|found| is_new || !is_current(*found));
+        let existing =
+            || by_index.iter().enumerate().filter_map(|(at, slice)| Some((at, (*slice)?)));
+        let outdated = existing().filter(|found| !is_current(*found)).count();
+        let is_new_generation = outdated > 1 || by_index.contains(&None);
+        let pool = pool(if is_new_generation { newest + 1 } else { newest });
+        let update = existing().filter(|found| is_new_generation || !is_current(*found));
         let update = update.map(|(at, slice)| (at, updated(slice, &pool, &desired.slices[at])));
-        let missing = (0..desired.slices.len()).filter(|at| places[*at].is_none());
+        let missing = (0..desired.slices.len()).filter(|at| by_index[*at].is_none());
         let create = missing.map(|at| (at, created(owner, &pool, at, &desired.slices[at])));
         Self { delete, update: update.collect(), create: create.collect() }
     }
@@ -78,19 +79,19 @@ impl PoolPlan {
 
 /// Slices by index, and slices to delete.
 fn classify<'a>(
-    known: &[&'a ResourceSlice],
+    published: &[&'a ResourceSlice],
     newest: i64,
     count: usize,
 ) -> (Vec<Option<&'a ResourceSlice>>, Vec<ResourceSlice>) {
-    let (mut places, mut obsolete) = (vec![None; count], Vec::new());
-    for slice in known {
+    let (mut by_index, mut obsolete) = (vec![None; count], Vec::new());
+    for slice in published {
         let at = index_of(slice).filter(|_| slice.spec.pool.generation == newest);
-        match at.and_then(|at| places.get_mut(at)) {
-            Some(place @ None) => *place = Some(*slice),
+        match at.and_then(|at| by_index.get_mut(at)) {
+            Some(entry @ None) => *entry = Some(*slice),
             Some(Some(_)) | None => obsolete.push((*slice).clone()),
         }
     }
-    (places, obsolete)
+    (by_index, obsolete)
 }
 
 /// Index of a slice in its pool, from its name.
@@ -103,7 +104,7 @@ fn index_of(slice: &ResourceSlice) -> Option<usize> {
 fn updated(slice: &ResourceSlice, pool: &ResourcePool, content: &SliceContent) -> ResourceSlice {
     let mut slice = slice.clone();
     slice.spec.pool = pool.clone();
-    content.put_into(&mut slice.spec);
+    content.apply_to(&mut slice.spec);
     slice
 }
 
@@ -117,7 +118,7 @@ fn created(owner: &Owner, pool: &ResourcePool, at: usize, content: &SliceContent
         pool: pool.clone(),
         ..ResourceSliceSpec::default()
     };
-    content.put_into(&mut spec);
+    content.apply_to(&mut spec);
     ResourceSlice { metadata, spec }
 }
 

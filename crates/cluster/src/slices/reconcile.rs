@@ -11,7 +11,7 @@ use super::{
     DesiredSlices, PublishState, PublishedPool, SliceContent,
     cache::{SliceCache, name},
     layout::Layout,
-    learned::Learned,
+    observations::Observations,
     plan::{DesiredPool, Owner, PoolPlan},
     repair_backoff::RepairBackoff,
     write::{Outcome, SliceApi},
@@ -21,7 +21,7 @@ use crate::{Client, ClusterError, client::Connection};
 /// Makes the published slices equal the desired ones, and reports the state.
 pub(super) struct SliceReconciler {
     owner: Owner,
-    learned: Learned,
+    observations: Observations,
     repairs: RepairBackoff,
     /// Desired slices of the last complete publication.
     published: Option<DesiredSlices>,
@@ -32,7 +32,7 @@ pub(super) struct SliceReconciler {
 pub(super) enum Next {
     /// Nothing to do: all desired slices are published.
     Done,
-    /// Another writer keeps changing the slices: try again at this time.
+    /// Another writer changes the slices repeatedly: try again at this time.
     Wait(Instant),
     /// The cache is outdated: list again after this pause.
     ListAgain(Duration),
@@ -42,8 +42,8 @@ pub(super) enum Next {
 enum Execution {
     Done,
     /// Another writer changed a slice.
-    Overtaken,
-    /// The API server refused a slice, and its reason is recorded.
+    Conflict,
+    /// The API server refused a slice. The observations have the reason.
     Refused,
 }
 
@@ -59,34 +59,34 @@ impl SliceReconciler {
     ) -> Self {
         Self {
             owner: Owner { driver: driver.to_string(), node: client.node().to_owned() },
-            learned: Learned::default(),
+            observations: Observations::default(),
             repairs: RepairBackoff::new(client.limits()),
             published: None,
             outcome,
         }
     }
 
-    /// Forgets what is known of the API server: a new connection may reach another one.
-    pub(super) fn begin(&mut self) {
-        self.learned = Learned::default();
+    /// Drops all observations of the API server: a new connection may reach another API server.
+    pub(super) fn reset_observations(&mut self) {
+        self.observations = Observations::default();
     }
 
-    /// Finds the API server's layout of counters by its version, once, if any slice has counters.
+    /// Determines the layout of counters from the API server's version, once, if a slice has counters.
     pub(super) async fn find_layout(
         &mut self,
         desired: Option<&DesiredSlices>,
         connection: &Connection,
     ) -> Result<(), ClusterError> {
         let slices = desired.into_iter().flat_map(|desired| desired.pools.values()).flatten();
-        let matters = slices.into_iter().any(|slice| !slice.shared_counters.is_empty());
-        if !matters || self.learned.layout.is_some() {
+        let has_counters = slices.into_iter().any(|slice| !slice.shared_counters.is_empty());
+        if !has_counters || self.observations.layout.is_some() {
             return Ok(());
         }
         let context = || "cannot read the API server's version".to_owned();
         let version = connection.call(context, connection.kube.apiserver_version()).await;
-        self.learned.layout = Some(match version {
-            // A server that hides its version counts as new.
-            Err(error) if matches!(error.code(), Some(403 | 404)) => Layout::Apart,
+        self.observations.layout = Some(match version {
+            // A server that does not show its version counts as new.
+            Err(error) if matches!(error.code(), Some(403 | 404)) => Layout::Separate,
             version => Layout::of(&version?),
         });
         Ok(())
@@ -101,14 +101,14 @@ impl SliceReconciler {
         });
     }
 
-    /// Publishes the desired slices. Returns the time of the next attempt if other writers keep changing them.
+    /// Publishes the desired slices. Returns the time of the next attempt if other writers change them repeatedly.
     pub(super) async fn reconcile(
         &mut self,
         desired: Option<&DesiredSlices>,
         cache: &mut SliceCache<'_>,
     ) -> Result<Next, ClusterError> {
-        let nothing = DesiredSlices::default();
-        let desired = desired.unwrap_or(&nothing);
+        let none = DesiredSlices::default();
+        let desired = desired.unwrap_or(&none);
         let mut plans = self.plans(desired, cache);
         if !plans.is_empty() && self.published.as_ref() == Some(desired) {
             if let Err(next) = self.repairs.try_now() {
@@ -120,16 +120,16 @@ impl SliceReconciler {
             );
         }
         while !plans.is_empty() {
-            let known = self.learned.count();
+            let count = self.observations.count();
             let execution = self.execute(plans, desired, cache).await?;
             plans = self.plans(desired, cache);
             // Each refusal and each dropped field changes the next plan, once.
-            let has_learned = self.learned.count() > known;
-            if matches!(execution, Execution::Overtaken) || !(plans.is_empty() || has_learned) {
+            let has_observed = self.observations.count() > count;
+            if matches!(execution, Execution::Conflict) || !(plans.is_empty() || has_observed) {
                 return Ok(Next::ListAgain(self.repairs.pause()));
             }
         }
-        self.learned.published(desired);
+        self.observations.prune(desired);
         self.report(desired, &cache.slices);
         self.published = Some(desired.clone());
         Ok(Next::Done)
@@ -137,25 +137,25 @@ impl SliceReconciler {
 
     /// Plans for all pools with differences.
     fn plans(&self, desired: &DesiredSlices, cache: &SliceCache<'_>) -> Plans {
-        let desired = self.learned.apply(desired);
-        let mut known = BTreeMap::<&str, Vec<&ResourceSlice>>::new();
+        let desired = self.observations.apply(desired);
+        let mut published = BTreeMap::<&str, Vec<&ResourceSlice>>::new();
         for pool in desired.pools.keys() {
-            known.entry(pool).or_default();
+            published.entry(pool).or_default();
         }
         for slice in cache.slices.values() {
-            known.entry(&slice.spec.pool.name).or_default().push(slice);
+            published.entry(&slice.spec.pool.name).or_default().push(slice);
         }
-        known.retain(|pool, _| {
+        published.retain(|pool, _| {
             !desired.undecided.contains(*pool) || desired.pools.contains_key(*pool)
         });
         let mut plans = Plans::new();
-        for (pool, known) in known {
+        for (pool, published) in published {
             let slices = desired.pools.get(pool).map(Vec::as_slice).unwrap_or_default();
-            let is_kept = |at: usize, slice: &ResourceSlice| {
-                self.learned.keeps((pool, at), &slices[at], slice)
+            let is_up_to_date = |at: usize, slice: &ResourceSlice| {
+                self.observations.is_published((pool, at), &slices[at], slice)
             };
             let desired = DesiredPool { name: pool, slices };
-            let plan = PoolPlan::new(&self.owner, desired, &known, is_kept);
+            let plan = PoolPlan::new(&self.owner, desired, &published, is_up_to_date);
             if !plan.is_empty() {
                 plans.insert(pool.to_owned(), plan);
             }
@@ -163,7 +163,7 @@ impl SliceReconciler {
         plans
     }
 
-    /// Executes plans, until a request is refused or overtaken.
+    /// Executes plans until a request is refused or conflicts with another writer.
     async fn execute(
         &mut self,
         plans: Plans,
@@ -173,24 +173,24 @@ impl SliceReconciler {
         let api = SliceApi { api: cache.api.clone(), connection: cache.connection };
         for (pool, plan) in plans {
             let desired = desired.pools.get(&pool).map(Vec::as_slice).unwrap_or_default();
-            let before = complete_pool(&pool, &cache.slices);
+            let previous = complete_pool(&pool, &cache.slices);
             for slice in &plan.delete {
                 match api.delete(slice).await? {
                     Outcome::Done(()) => drop(cache.slices.remove(&name(slice))),
-                    Outcome::Overtaken | Outcome::Invalid(_) => return Ok(Execution::Overtaken),
+                    Outcome::Conflict | Outcome::Invalid(_) => return Ok(Execution::Conflict),
                 }
             }
             for (at, slice) in api.with_owner(plan, &self.owner.node).await? {
                 let sent = SliceContent::of(&slice);
                 match api.write(&slice).await? {
                     Outcome::Done(stored) => {
-                        self.learned.stored((&pool, at), &sent, &stored);
+                        self.observations.record_stored((&pool, at), &sent, &stored);
                         cache.record_write(stored);
                     }
-                    Outcome::Overtaken => return Ok(Execution::Overtaken),
+                    Outcome::Conflict => return Ok(Execution::Conflict),
                     Outcome::Invalid(status) => {
                         self.outcome.send_modify(|state| Arc::make_mut(state).errors += 1);
-                        self.learned.refused(&pool, desired, &before, &sent, &status);
+                        self.observations.record_refusal(&pool, desired, &previous, &sent, &status);
                         return Ok(Execution::Refused);
                     }
                 }
@@ -199,17 +199,17 @@ impl SliceReconciler {
         Ok(Execution::Done)
     }
 
-    fn report(&self, desired: &DesiredSlices, known: &BTreeMap<String, ResourceSlice>) {
+    fn report(&self, desired: &DesiredSlices, published: &BTreeMap<String, ResourceSlice>) {
         let mut pools = BTreeMap::<String, PublishedPool>::new();
-        for ResourceSlice { spec, .. } in known.values() {
+        for ResourceSlice { spec, .. } in published.values() {
             let pool = pools.entry(spec.pool.name.clone()).or_default();
             pool.generation = pool.generation.max(spec.pool.generation);
             pool.slices += 1;
             pool.devices += spec.devices.as_ref().map_or(0, Vec::len);
         }
-        let left_out = self.learned.apply(desired).left_out;
+        let left_out = self.observations.apply(desired).left_out;
         let (error, dropped_fields) =
-            (self.learned.refusals(), self.learned.dropped_fields().clone());
+            (self.observations.refusals(), self.observations.dropped_fields().clone());
         self.outcome.send_if_modified(|state| {
             let errors = state.errors;
             let now = PublishState { pools, error, errors, left_out, dropped_fields };
@@ -224,8 +224,8 @@ impl SliceReconciler {
 }
 
 /// Content of a complete published pool, in order. Empty for an incomplete pool, which schedulers ignore.
-fn complete_pool(pool: &str, known: &BTreeMap<String, ResourceSlice>) -> Vec<SliceContent> {
-    let all = || known.values().filter(|slice| slice.spec.pool.name == pool);
+fn complete_pool(pool: &str, published: &BTreeMap<String, ResourceSlice>) -> Vec<SliceContent> {
+    let all = || published.values().filter(|slice| slice.spec.pool.name == pool);
     let newest = all().map(|slice| slice.spec.pool.generation).max();
     let newest = all().filter(|slice| Some(slice.spec.pool.generation) == newest);
     let slices: Vec<_> = newest.collect();

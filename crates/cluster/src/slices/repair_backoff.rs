@@ -1,7 +1,7 @@
 //! Back-off of repairs. A repair restores slices that another writer changed.
 //!
-//! Two writers that undo each other's work would never end. So the pause grows with the number of recent repairs. That
-//! number falls by one each second, so occasional changes are repaired without a pause, however many.
+//! Two writers could undo each other's changes forever. Therefore the pause grows with the number of recent repairs.
+//! This number falls by one each `Limits::retry_first` (a second), so occasional changes are repaired without a pause.
 
 use std::time::Duration;
 
@@ -16,25 +16,26 @@ pub(super) struct RepairBackoff {
     /// Number of recent repairs.
     recent: u32,
     /// Time of the last repair.
-    since: Instant,
+    last: Instant,
     /// Time of a postponed repair.
     due: Option<Instant>,
 }
 
 /// Repairs without a pause: slices may be deleted one by one.
-const AT_ONCE: u32 = 4;
+const IMMEDIATE_REPAIRS: u32 = 4;
 
-/// Most recent repairs that count: more would not lengthen the pause, but keep it long after the last change.
-const MAX_RECENT: u32 = AT_ONCE + 16;
+/// Maximum of `recent`. A larger number would not lengthen the pause, but the pause would last longer after the last
+/// change.
+const MAX_RECENT: u32 = IMMEDIATE_REPAIRS + 16;
 
 // === impl RepairBackoff ===
 
 impl RepairBackoff {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, recent: 0, since: Instant::now(), due: None }
+        Self { limits, recent: 0, last: Instant::now(), due: None }
     }
 
-    /// Permits a repair now, or returns the time of the next one.
+    /// Permits a repair now, or returns the time of the next repair.
     pub(super) fn try_now(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
         let due = self.due.unwrap_or_else(|| now + self.pause());
@@ -45,14 +46,14 @@ impl RepairBackoff {
     /// Counts a repair, and returns the pause before it.
     pub(super) fn pause(&mut self) -> Duration {
         let Limits { retry_first, retry_most, .. } = self.limits;
-        let periods = self.since.elapsed().as_millis() / retry_first.as_millis().max(1);
-        let forgiven = u32::try_from(periods).unwrap_or(u32::MAX);
-        self.recent = (self.recent.saturating_sub(forgiven) + 1).min(MAX_RECENT);
-        let pause = match self.recent.saturating_sub(AT_ONCE) {
+        let periods = self.last.elapsed().as_millis() / retry_first.as_millis().max(1);
+        let expired = u32::try_from(periods).unwrap_or(u32::MAX);
+        self.recent = (self.recent.saturating_sub(expired) + 1).min(MAX_RECENT);
+        let pause = match self.recent.saturating_sub(IMMEDIATE_REPAIRS) {
             0 => Duration::ZERO,
-            late => backoff(retry_first, retry_most, late),
+            delayed => backoff(retry_first, retry_most, delayed),
         };
-        self.since = Instant::now() + pause;
+        self.last = Instant::now() + pause;
         pause
     }
 }
@@ -68,11 +69,11 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..times {
             advance(lasts).await;
-            let begun = Instant::now();
+            let start = Instant::now();
             while let Err(due) = repairs.try_now() {
                 advance(due - Instant::now()).await;
             }
-            waits.push(begun.elapsed().as_secs());
+            waits.push(start.elapsed().as_secs());
         }
         waits
     }
@@ -82,9 +83,9 @@ mod tests {
         let mut repairs = RepairBackoff::new(Limits::default());
         let (at_once, a_while) = (Duration::from_millis(100), Duration::from_millis(1500));
         assert_eq!(waits(&mut repairs, a_while, 50).await, [0; 50]);
-        let fight = waits(&mut repairs, at_once, 16).await;
-        assert_eq!(fight[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
-        assert_eq!(fight[15], Limits::default().retry_most.as_secs());
+        let contested = waits(&mut repairs, at_once, 16).await;
+        assert_eq!(contested[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
+        assert_eq!(contested[15], Limits::default().retry_most.as_secs());
         advance(Duration::from_secs(20)).await;
         assert_eq!(waits(&mut repairs, at_once, 5).await, [0, 0, 0, 0, 1]);
     }

@@ -11,7 +11,7 @@ use kube::{
 };
 
 use super::{cache::name, plan::PoolPlan};
-use crate::{ClusterError, as_windlass, client::Connection, error::is_overtaken};
+use crate::{ClusterError, client::Connection, create_params, error::is_write_conflict};
 
 /// The API of slices, over one connection.
 pub(super) struct SliceApi<'a> {
@@ -23,7 +23,7 @@ pub(super) struct SliceApi<'a> {
 pub(super) enum Outcome<T> {
     Done(T),
     /// Another writer changed the slice.
-    Overtaken,
+    Conflict,
     /// The API server refused the slice as invalid.
     Invalid(Box<Status>),
 }
@@ -46,8 +46,8 @@ impl SliceApi<'_> {
         }
     }
 
-    /// The slices to update, then those to create, with the Node as owner. The Node is read for each
-    /// creation, since it may have been recreated.
+    /// The slices to update, then the slices to create. Created slices have the Node as their owner. The Node is read
+    /// for each creation, because it may have been recreated.
     pub(super) async fn with_owner(
         &self,
         plan: PoolPlan,
@@ -64,7 +64,7 @@ impl SliceApi<'_> {
         Ok(writes)
     }
 
-    /// Updates a slice that has a name, and creates one without.
+    /// Updates a slice that has a name, and creates a slice without a name.
     pub(super) async fn write(
         &self,
         slice: &ResourceSlice,
@@ -78,19 +78,19 @@ impl SliceApi<'_> {
     async fn update(&self, slice: &ResourceSlice) -> Result<Outcome<ResourceSlice>, ClusterError> {
         let name = name(slice);
         let context = || format!("cannot update ResourceSlice {name}");
-        let params = as_windlass();
+        let params = create_params();
         match self.connection.call(context, self.api.replace(&name, &params, slice)).await {
-            Err(error) if error.is_not_found() => Ok(Outcome::Overtaken),
+            Err(error) if error.is_not_found() => Ok(Outcome::Conflict),
             answer => outcome_of(answer),
         }
     }
 
     async fn create(&self, slice: &ResourceSlice) -> Result<Outcome<ResourceSlice>, ClusterError> {
         let context = || format!("cannot create a ResourceSlice of pool {}", slice.spec.pool.name);
-        outcome_of(self.connection.call(context, self.api.create(&as_windlass(), slice)).await)
+        outcome_of(self.connection.call(context, self.api.create(&create_params(), slice)).await)
     }
 
-    /// Reference to the Node as the owner of slices: they are deleted with it.
+    /// Reference to the Node as the owner of slices: the slices are deleted with the Node.
     async fn owner(&self, node: &str) -> Result<OwnerReference, ClusterError> {
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let context = || format!("cannot read Node {node}");
@@ -111,7 +111,7 @@ fn outcome_of<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterE
         Ok(done) => Ok(Outcome::Done(done)),
         // HTTP 422: the API server's validation refused the content.
         Err(ClusterError::Refused(_, status)) if status.code == 422 => Ok(Outcome::Invalid(status)),
-        Err(error) if error.status().is_some_and(is_overtaken) => Ok(Outcome::Overtaken),
+        Err(error) if error.status().is_some_and(is_write_conflict) => Ok(Outcome::Conflict),
         Err(error) => Err(error),
     }
 }

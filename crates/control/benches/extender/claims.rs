@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use windlass_cluster_sim::api::ApiServer;
 use windlass_sched::random::Random;
 
-use super::{ASKED, Budget, Client, Extender, GPUS, name, object, percentiles, row};
+use super::{Budget, Client, Extender, GPUS, REQUESTS, name, object, percentiles, row};
 
 /// Memory slices of the partitions that a GPU in MIG mode may have, with their names.
 const PARTITIONS: [(&str, std::ops::Range<usize>); 14] = [
@@ -37,18 +37,18 @@ pub(super) async fn measure(budget: Budget) -> bool {
     let claims = fill(&server, nodes);
     let (mut extender, started) = Extender::start(&server).await;
     let client = &mut extender.client;
-    let idle = client.ask("GET", "/healthz", "").await.0;
+    let idle = client.measure("GET", "/healthz", "").await.0;
     let names: Vec<_> = (0..nodes).map(name).collect();
-    let mut all_held = true;
-    for (question, spec) in questions() {
-        let body = add_pod(&server, question, &spec, &names);
-        see(client, question, &body).await;
-        let mut times = Vec::with_capacity(ASKED);
-        for asked in 0..ASKED {
-            toggle(&server, asked * 7 % nodes);
+    let mut within_budget = true;
+    for (case, spec) in cases() {
+        let body = add_pod(&server, case, &spec, &names);
+        wait_for_rank(client, case, &body).await;
+        let mut times = Vec::with_capacity(REQUESTS);
+        for request in 0..REQUESTS {
+            toggle(&server, request * 7 % nodes);
             times.push(client.time("POST", "/prioritize", &body).await.0);
         }
-        all_held &= row(nodes, question, percentiles(times), Some(answer), idle);
+        within_budget &= row(nodes, case, percentiles(times), Some(answer), idle);
     }
     let mut times = Vec::with_capacity(NEW_SHAPES);
     for gib in 1..=NEW_SHAPES {
@@ -56,16 +56,16 @@ pub(super) async fn measure(budget: Budget) -> bool {
             format!("device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('{gib}Gi'))");
         let body = add_pod(&server, &format!("new-{gib}"), &spec(2, &larger, true), &names);
         // The watch must deliver the claim before the pod is measured.
-        see_claims(client, claims + questions().len() + gib + 1).await;
+        wait_for_claims(client, claims + cases().len() + gib + 1).await;
         times.push(client.time("POST", "/prioritize", &body).await.0);
     }
-    all_held &= row(nodes, "claims, new", percentiles(times), Some(new_shape), idle);
+    within_budget &= row(nodes, "claims, new", percentiles(times), Some(new_shape), idle);
     extender.report(nodes, started, (None, &format!("slices and {claims} claims")));
     extender.stop().await;
-    all_held
+    within_budget
 }
 
-fn questions() -> [(&'static str, Value); 3] {
+fn cases() -> [(&'static str, Value); 3] {
     let partition = "device.attributes['gpu.nvidia.com'].?profile.orValue('') == '1g.10gb'";
     [
         ("one GPU", spec(1, "true", false)),
@@ -77,9 +77,9 @@ fn questions() -> [(&'static str, Value); 3] {
     ]
 }
 
-fn spec(count: usize, expression: &str, is_near: bool) -> Value {
+fn spec(count: usize, expression: &str, is_same_root: bool) -> Value {
     let mut spec = object_of("gpu", count, expression);
-    if is_near {
+    if is_same_root {
         spec["devices"]["constraints"] =
             json!([{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]);
     }
@@ -108,29 +108,29 @@ fn add_pod(server: &ApiServer, name: &str, spec: &Value, names: &[String]) -> St
     json!({"Pod": pod, "NodeNames": names}).to_string()
 }
 
-/// Waits until a pod's claim has been seen and is ranked.
-async fn see(client: &mut Client, question: &str, body: &str) {
+/// Waits until the view has the pod's claim and ranks nodes for it.
+async fn wait_for_rank(client: &mut Client, case: &str, body: &str) {
     for _ in 0..1000 {
         if client.time("POST", "/prioritize", body).await.1.contains("Host") {
             return;
         }
     }
-    panic!("{question} fits no node");
+    panic!("{case} fits no node");
 }
 
-async fn see_claims(client: &mut Client, count: usize) {
+async fn wait_for_claims(client: &mut Client, count: usize) {
     let line = format!("windlass_cluster_claims {count}.0\n");
     for _ in 0..1000 {
         if client.time("GET", "/metrics", "").await.1.contains(&line) {
             return;
         }
     }
-    panic!("{count} claims are not seen");
+    panic!("the view does not reach {count} claims");
 }
 
-/// The last GPU of a node gets a claim, or a new one.
+/// Moves the claim `toggled` to the last GPU of a node.
 fn toggle(server: &ApiServer, n: usize) {
-    server.objects().put(&held("toggled", n, &device_name(n, GPUS - 1)));
+    server.objects().put(&allocated_claim("toggled", n, &device_name(n, GPUS - 1)));
 }
 
 /// Fills a cluster, and returns the number of claims.
@@ -154,20 +154,20 @@ fn fill(server: &ApiServer, nodes: usize) -> usize {
         }
         for g in 0..GPUS - 1 {
             let device = device_name(n, g);
-            let device = match (is_cut(n), random.below(4)) {
+            let device = match (is_partitioned(n), random.below(4)) {
                 (true, 0) => format!("{device}-mig-0"),
                 (true, 1) => format!("{device}-mig-10"),
                 (false, 0 | 1) => device,
                 _ => continue,
             };
-            objects.put(&held(&format!("held-{n}-{g}"), n, &device));
+            objects.put(&allocated_claim(&format!("held-{n}-{g}"), n, &device));
             claims += 1;
         }
     }
     claims
 }
 
-fn held(claim: &str, n: usize, device: &str) -> ResourceClaim {
+fn allocated_claim(claim: &str, n: usize, device: &str) -> ResourceClaim {
     let result = json!({
         "request": "r", "driver": "windlass.dev", "pool": format!("{}/nvidia", name(n)), "device": device,
     });
@@ -177,7 +177,7 @@ fn held(claim: &str, n: usize, device: &str) -> ResourceClaim {
     }))
 }
 
-fn is_cut(n: usize) -> bool {
+fn is_partitioned(n: usize) -> bool {
     n % 20 == 19
 }
 
@@ -187,7 +187,7 @@ fn device_name(n: usize, g: usize) -> String {
 
 /// A node's slices: whole GPUs of one of three products, or the partitions of each GPU, and the counters.
 fn slices(n: usize) -> Vec<ResourceSlice> {
-    let contents: Vec<Value> = if is_cut(n) {
+    let contents: Vec<Value> = if is_partitioned(n) {
         let sets = (0..GPUS).map(|g| json!({"name": set(n, g), "counters": counters(&(0..8))}));
         let partitions = |g| json!({"devices": (0..PARTITIONS.len()).map(|p| partition(n, g, p)).collect::<Vec<_>>()});
         let counters = json!({"sharedCounters": sets.collect::<Vec<_>>()});

@@ -4,8 +4,8 @@
 //! of the budget. The last column is the ratio to `/healthz` in the same run, a request without work. Exits with 1 if a
 //! budget is missed.
 //!
-//! Pods with claims are ranked in separate clusters. Before each ranking a claim gets a GPU or ends. A *new* row has
-//! claims of a new shape each time, which are allocated for each node signature first. The start of these clusters has
+//! Pods with claims are ranked in separate clusters. Before each ranking a claim moves to another GPU. A row *new* has
+//! claims of a new shape each time, which are first allocated for each node signature. The start in these clusters has
 //! no budget.
 
 mod claims;
@@ -35,7 +35,7 @@ struct Budget {
     nodes: usize,
     /// 99th percentile of rankings of all nodes.
     answer: Duration,
-    /// The same for claims of a new shape.
+    /// 99th percentile of rankings for claims of a new shape.
     new_shape: Duration,
     /// Time from the start to a complete view.
     start: Duration,
@@ -58,20 +58,20 @@ const BUDGETS: [Budget; 2] = [
 const GPUS: usize = 8;
 /// Number of running pods per node.
 const PODS: usize = 4;
-const ASKED: usize = 300;
+const REQUESTS: usize = 300;
 /// Number of pods of the waiting gang, with a GPU each.
 const GANG: usize = 64;
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let mut all_held = true;
-    print("nodes  question          p50 ms   p99 ms   budget ms  ratio of p50 to /healthz");
+    let mut within_budget = true;
+    print("nodes  request           p50 ms   p99 ms   budget ms  ratio of p50 to /healthz");
     for budget in BUDGETS {
-        all_held &= runtime.block_on(measure(budget));
-        all_held &= runtime.block_on(claims::measure(budget));
+        within_budget &= runtime.block_on(measure(budget));
+        within_budget &= runtime.block_on(claims::measure(budget));
     }
-    if all_held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if within_budget { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 async fn measure(budget: Budget) -> bool {
@@ -80,23 +80,23 @@ async fn measure(budget: Budget) -> bool {
     fill(&server, nodes);
     let (mut extender, started) = Extender::start(&server).await;
     let names: Vec<_> = (0..nodes).map(name).collect();
-    let body = json!({"Pod": pod("asked", &share(6)), "NodeNames": names}).to_string();
+    let body = json!({"Pod": pod("ranked", &share(6)), "NodeNames": names}).to_string();
     let client = &mut extender.client;
-    let idle = client.ask("GET", "/healthz", "").await.0;
-    let mut all_held = true;
+    let idle = client.measure("GET", "/healthz", "").await.0;
+    let mut within_budget = true;
     // Filter returns every name, which takes most of its time. It has no budget.
     for (verb, limit) in [("filter", None), ("prioritize", Some(answer))] {
-        let times = client.ask("POST", &format!("/{verb}"), &body).await;
-        all_held &= row(nodes, verb, times, limit, idle);
+        let times = client.measure("POST", &format!("/{verb}"), &body).await;
+        within_budget &= row(nodes, verb, times, limit, idle);
     }
     // Filter for one member plans all of them.
     let body = json!({"Pod": member(0), "NodeNames": names}).to_string();
-    let times = client.ask("POST", "/filter", &body).await;
+    let times = client.measure("POST", "/filter", &body).await;
     row(nodes, &format!("filter, gang {GANG}"), times, None, idle);
-    all_held &= started <= budget.start;
+    within_budget &= started <= budget.start;
     extender.report(nodes, started, (Some(budget.start), &format!("{} pods", nodes * PODS)));
     extender.stop().await;
-    all_held
+    within_budget
 }
 
 /// An extender, with the time from its start to a complete view.
@@ -126,7 +126,7 @@ impl Extender {
             identity: "bench".to_owned(),
             gang_wait: Duration::from_secs(Config::GANG_WAIT),
         };
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut running = JoinSet::new();
         let ready = move |address| bound.send(address).expect("awaited below");
         running.spawn(run(config, stop.clone(), ready));
@@ -134,12 +134,12 @@ impl Extender {
         while client.request("GET", "/readyz", "").await.0 != 200 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let started = begun.elapsed();
+        let started = start.elapsed();
         let memory_mib = resident_mib().saturating_sub(before);
         (Self { client, stop, running, folder, memory_mib }, started)
     }
 
-    /// Prints the time of the start.
+    /// Prints the duration of the start.
     fn report(&self, nodes: usize, took: Duration, (limit, with): (Option<Duration>, &str)) {
         let of = limit.map_or_else(String::new, |limit| format!(" of {} s", limit.as_secs()));
         let missed = if limit.is_some_and(|limit| took > limit) { "  MISSED" } else { "" };
@@ -161,20 +161,20 @@ impl Extender {
 /// Prints a row. Returns true if its budget is met.
 fn row(
     nodes: usize,
-    question: &str,
+    title: &str,
     (p50, p99): (Duration, Duration),
     limit: Option<Duration>,
     idle: Duration,
 ) -> bool {
-    let is_held = limit.is_none_or(|limit| p99 <= limit);
+    let is_within_budget = limit.is_none_or(|limit| p99 <= limit);
     let ratio = p50.as_secs_f64() / idle.as_secs_f64();
-    let missed = if is_held { "" } else { "  MISSED" };
+    let missed = if is_within_budget { "" } else { "  MISSED" };
     let (p50, p99) = (p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3);
     let budget = limit.map_or_else(String::new, |limit| limit.as_millis().to_string());
     print(&format!(
-        "{nodes:<5}  {question:<16}  {p50:>6.2}   {p99:>6.2}   {budget:>9}  {ratio:>5.1}{missed}"
+        "{nodes:<5}  {title:<16}  {p50:>6.2}   {p99:>6.2}   {budget:>9}  {ratio:>5.1}{missed}"
     ));
-    is_held
+    is_within_budget
 }
 
 /// Median and 99th percentile.
@@ -183,7 +183,7 @@ fn percentiles(mut times: Vec<Duration>) -> (Duration, Duration) {
     (times[times.len() / 2], times[times.len() * 99 / 100])
 }
 
-/// A connection that is kept alive.
+/// A keep-alive connection.
 struct Client {
     stream: TcpStream,
 }
@@ -195,10 +195,10 @@ impl Client {
         Self { stream }
     }
 
-    /// Median and 99th percentile of a request.
-    async fn ask(&mut self, method: &str, path: &str, body: &str) -> (Duration, Duration) {
-        let mut times = Vec::with_capacity(ASKED);
-        for _ in 0..ASKED {
+    /// Median and 99th percentile of the time of a request.
+    async fn measure(&mut self, method: &str, path: &str, body: &str) -> (Duration, Duration) {
+        let mut times = Vec::with_capacity(REQUESTS);
+        for _ in 0..REQUESTS {
             times.push(self.time(method, path, body).await.0);
         }
         percentiles(times)
@@ -206,10 +206,10 @@ impl Client {
 
     /// Time and answer of one request.
     async fn time(&mut self, method: &str, path: &str, body: &str) -> (Duration, String) {
-        let begun = Instant::now();
+        let start = Instant::now();
         let (code, text) = self.request(method, path, body).await;
         assert_eq!(code, 200, "{text}");
-        (begun.elapsed(), text)
+        (start.elapsed(), text)
     }
 
     async fn request(&mut self, method: &str, path: &str, body: &str) -> (u16, String) {
@@ -221,7 +221,7 @@ impl Client {
         let (mut answer, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
         loop {
             let read = self.stream.read(&mut buffer).await.expect("read");
-            assert!(read > 0, "the connection is kept");
+            assert!(read > 0, "the connection is open");
             answer.extend_from_slice(&buffer[..read]);
             let Some(head) = answer.windows(4).position(|it| it == b"\r\n\r\n") else { continue };
             let text = String::from_utf8_lossy(&answer[..head]).to_lowercase();

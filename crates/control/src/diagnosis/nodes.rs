@@ -28,7 +28,8 @@ pub(super) fn check(index: &mut Index) -> Vec<Finding> {
     findings
 }
 
-/// Pods and claims that hold more than the node has. A node without GPUs has lost its agent; its pods keep their GPUs.
+/// Finding about pods and claims that hold more GPUs than the node has. A node that publishes no GPU has lost its
+/// agent; its pods keep their GPUs.
 fn conflicts(node: &Inspected<'_>) -> Option<Finding> {
     let holders: Vec<_> = node.conflicts.iter().map(|it| it.holder.as_str()).collect();
     if holders.is_empty() {
@@ -37,7 +38,7 @@ fn conflicts(node: &Inspected<'_>) -> Option<Finding> {
     let (subject, holders) = (format!("node {}", node.facts.name), holders.join(", "));
     Some(if node.facts.gpus.is_empty() {
         Finding::warning(AREA, subject, format!("publishes no GPU, but GPUs are held: {holders}"))
-            .remedy("its agent is away: see its pod; the holders keep their GPUs")
+            .remedy("its agent does not run: see the agent's pod; the holders keep their GPUs")
     } else {
         Finding::problem(AREA, subject, format!("more GPUs are held than it has: {holders}"))
             .remedy(

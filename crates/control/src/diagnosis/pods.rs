@@ -17,9 +17,9 @@ pub(super) fn check(index: &mut Index) -> Vec<Finding> {
     for pod in pending.iter().take(MAX_EXPLAINED) {
         findings.push(waiting(&Explanation::of(index, pod)));
     }
-    let rest = pending.len().saturating_sub(MAX_EXPLAINED);
-    if rest > 0 {
-        let detail = format!("{rest} more pods wait for devices");
+    let unexplained = pending.len().saturating_sub(MAX_EXPLAINED);
+    if unexplained > 0 {
+        let detail = format!("{unexplained} more pods wait for devices");
         findings.push(
             Finding::warning(AREA, "pending pods", detail)
                 .remedy("`windlass cluster explain POD` explains each"),
@@ -44,11 +44,11 @@ fn waiting(explanation: &Explanation) -> Finding {
     let finding = Finding::warning(AREA, subject, detail);
     match explanation.remedies.first().map(Remedy::to_string) {
         Some(remedy) => finding.remedy(remedy),
-        None if explanation.wants_a_gang => finding.remedy(
+        None if explanation.is_gang_member => finding.remedy(
             "all pods of its gang start together: create the missing ones, or wait until all fit side by side",
         ),
         None => {
-            finding.remedy("no single pod's end would free enough: add nodes, or request less")
+            finding.remedy("deleting one pod would not free enough: add nodes, or request less")
         }
     }
 }

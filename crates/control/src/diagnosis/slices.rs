@@ -38,12 +38,12 @@ fn newest<'a>(slices: &'a [&'a ResourceSlice]) -> impl Iterator<Item = &'a Resou
 fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     let subject = format!("pool {pool} of {driver}");
     let found = newest(slices).count();
-    let wanted = newest(slices).map(|slice| slice.spec.pool.resource_slice_count).max();
-    let wanted = wanted.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
-    if found < wanted {
-        return Finding::problem(AREA, subject, format!("{found} of {wanted} slices exist"))
+    let expected = newest(slices).map(|slice| slice.spec.pool.resource_slice_count).max();
+    let expected = expected.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
+    if found < expected {
+        return Finding::problem(AREA, subject, format!("{found} of {expected} slices exist"))
             .remedy(
-                "the driver on this node is away, or lacks the right to write slices: see its log",
+                "the driver on this node does not run, or lacks the right to write slices: see its log",
             );
     }
     let devices: usize =
@@ -51,10 +51,10 @@ fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     Finding::ok(AREA, subject, format!("{devices} devices"))
 }
 
-/// Taint of a device that a pod holds through the device plugin. The device works, so the taint is no finding.
+/// Taint of a device that a pod holds through the device plugin. The device is healthy, so there is no warning.
 const IN_USE: &str = "windlass.dev/device-plugin";
 
-/// Warning about a device that a taint keeps from claims.
+/// Warning about a device that claims cannot get because of a taint.
 fn tainted(pool: &str, device: &Device) -> Option<Finding> {
     let mut taints = device.taints.iter().flatten();
     let taint = taints.find(|taint| taint.effect != "None" && taint.key != IN_USE)?;
@@ -66,10 +66,10 @@ fn tainted(pool: &str, device: &Device) -> Option<Finding> {
     )
 }
 
-/// Missing DeviceClasses that claims name.
+/// Findings about classes: those that claims name and that do not exist, or a cluster without any class.
 fn classes(objects: &Objects) -> Vec<Finding> {
     let names = objects.classes().iter().filter_map(|class| class.metadata.name.as_deref());
-    let known: BTreeSet<_> = names.collect();
+    let existing: BTreeSet<_> = names.collect();
     let requests = objects.claims().iter().flat_map(|claim| {
         let devices = claim.spec.devices.iter();
         devices.flat_map(|devices| devices.requests.iter().flatten())
@@ -79,13 +79,13 @@ fn classes(objects: &Objects) -> Vec<Finding> {
         let first = request.first_available.iter().flatten();
         exact.chain(first.map(|sub| sub.device_class_name.as_str()))
     });
-    let wanted: BTreeSet<_> = names.collect();
-    let missing = wanted.difference(&known).map(|name| {
+    let named: BTreeSet<_> = names.collect();
+    let missing = named.difference(&existing).map(|name| {
         Finding::problem(AREA, format!("class {name}"), "claims name it, but it does not exist")
             .remedy("apply deploy/options/claims/deviceclasses.yaml, or correct the claims")
     });
     let mut findings: Vec<_> = missing.collect();
-    if known.is_empty() && findings.is_empty() {
+    if existing.is_empty() && findings.is_empty() {
         findings.push(
             Finding::warning(AREA, "classes", "no DeviceClass: no claim can name a device")
                 .remedy("apply deploy/options/claims/deviceclasses.yaml"),

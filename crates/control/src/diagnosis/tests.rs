@@ -43,7 +43,7 @@ fn slice(pool: &str, generation: i64, count: i64, devices: Value) -> Value {
 }
 
 #[test]
-fn a_cluster_without_agents_has_the_remedy_of_an_installation() {
+fn the_remedy_for_a_cluster_without_agents_is_an_installation() {
     let expected = ["Problem agents: no DaemonSet of Windlass"];
     assert_eq!(found(&evidence(json!([]), Workloads::default())), expected);
 }
@@ -93,7 +93,7 @@ fn incomplete_pools_tainted_devices_and_missing_classes_are_found() {
 }
 
 #[test]
-fn a_pending_pod_has_its_reason_and_the_pod_whose_end_helps() {
+fn a_pending_pod_has_its_reason_and_a_pod_to_delete_as_the_remedy() {
     let devices =
         json!({"devices": [{"id": "GPU-0", "model": "A10", "memoryMib": 24576}]}).to_string();
     let pod = |name: &str, node: Option<&str>| {
@@ -128,14 +128,14 @@ fn pods_that_hold_more_than_their_node_has_are_named_with_the_likely_cause() {
                    {"limits": {"nvidia.com/gpu": "1"}}}]}})
     };
     let items = json!([
-        node("away", &json!({})),
+        node("no-agent", &json!({})),
         node("full", &json!({"windlass.dev/devices": devices})),
-        pod("held", "away"),
+        pod("held", "no-agent"),
         pod("one", "full"),
         pod("two", "full"),
     ]);
     let expected = [
-        "Warning node away: publishes no GPU, but GPUs are held: d/held",
+        "Warning node no-agent: publishes no GPU, but GPUs are held: d/held",
         "Problem node full: more GPUs are held than it has: d/two",
     ];
     assert_eq!(found(&evidence(items, agents(1, 1))), expected);

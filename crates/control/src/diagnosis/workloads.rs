@@ -15,7 +15,7 @@ use crate::{
 const AREA: &str = "agents and cluster half";
 
 /// Node labels that mark GPUs, set by the discovery of AMD, Intel or NVIDIA, or by node-feature-discovery.
-const PRESENT: [&str; 5] = [
+const GPU_LABELS: [&str; 5] = [
     "feature.node.kubernetes.io/amd-gpu",
     "intel.feature.node.kubernetes.io/gpu",
     "nvidia.com/gpu.present",
@@ -35,10 +35,10 @@ pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Fin
         );
     }
     findings.extend(workloads.deployments.iter().map(cluster_half));
-    let ours = objects.pods().iter().filter(|pod| is_ours(pod));
-    findings.extend(ours.clone().filter_map(failing));
-    let serving = ours.filter(|pod| is_agent(pod) && is_ready(pod));
-    let served: Vec<_> = serving.filter_map(node_of).collect();
+    let windlass_pods = objects.pods().iter().filter(|pod| is_ours(pod));
+    findings.extend(windlass_pods.clone().filter_map(failing));
+    let ready_agents = windlass_pods.filter(|pod| is_agent(pod) && is_ready(pod));
+    let served: Vec<_> = ready_agents.filter_map(node_of).collect();
     findings.extend(objects.nodes().iter().filter_map(|node| unserved(node, &served)));
     findings
 }
@@ -68,12 +68,12 @@ fn cluster_half(deployment: &Deployment) -> Finding {
     let subject = title(metadata.namespace.as_ref(), metadata.name.as_ref());
     let status = deployment.status.as_ref();
     let ready = status.and_then(|it| it.ready_replicas).unwrap_or(0);
-    let wanted = deployment.spec.as_ref().and_then(|it| it.replicas).unwrap_or(1);
-    let detail = format!("{ready} of {wanted} replicas are ready");
-    if ready == 0 && wanted > 0 {
+    let desired = deployment.spec.as_ref().and_then(|it| it.replicas).unwrap_or(1);
+    let detail = format!("{ready} of {desired} replicas are ready");
+    if ready == 0 && desired > 0 {
         Finding::problem(AREA, subject, detail)
             .remedy("pods with `schedulerName: windlass` wait: see the logs of its two containers")
-    } else if ready < wanted {
+    } else if ready < desired {
         Finding::warning(AREA, subject, detail).remedy("another replica takes over if it fails")
     } else {
         Finding::ok(AREA, subject, detail)
@@ -99,8 +99,8 @@ fn failing(pod: &Pod) -> Option<Finding> {
     }
     let subject = title(pod.metadata.namespace.as_ref(), pod.metadata.name.as_ref());
     let status = pod.status.as_ref()?;
-    let first = status.init_container_statuses.iter().flatten();
-    let containers = first.chain(status.container_statuses.iter().flatten());
+    let init_containers = status.init_container_statuses.iter().flatten();
+    let containers = init_containers.chain(status.container_statuses.iter().flatten());
     let named = containers.filter_map(|it| Some((&it.name, it.state.as_ref()?)));
     let mut reasons = named.filter_map(|(name, state)| {
         // `PodInitializing` means that an init container runs or waits. That container has the reason.
@@ -124,7 +124,8 @@ fn failing(pod: &Pod) -> Option<Finding> {
 fn unserved(node: &Node, served: &[&str]) -> Option<Finding> {
     let name = node.metadata.name.as_deref()?;
     let labels = node.metadata.labels.as_ref()?;
-    let has_devices = PRESENT.iter().any(|label| labels.get(*label).is_some_and(|it| it == "true"));
+    let has_devices =
+        GPU_LABELS.iter().any(|label| labels.get(*label).is_some_and(|it| it == "true"));
     if !has_devices || served.contains(&name) {
         return None;
     }

@@ -10,23 +10,22 @@ use windlass_core::selector::Amount;
 
 type Quantities = BTreeMap<String, Quantity>;
 
-/// Billionths in a unit.
+/// Number of billionths in a unit.
 pub(crate) const PER_UNIT: i128 = 1_000_000_000;
-/// Billionths in a thousandth.
+/// Number of billionths in a thousandth.
 pub(super) const PER_MILLI: i128 = 1_000_000;
-/// Billionths of a byte in a MiB.
+/// Number of billionths of a byte in a MiB.
 pub(super) const PER_MIB: i128 = PER_UNIT * 1024 * 1024;
 
 /// Largest amount of a resource that the pod holds at any time, in billionths of a unit.
 ///
-/// Init containers run one after another, before the others. A sidecar (an init container with `restartPolicy: Always`)
-/// keeps running beside all later containers (KEP-753). A pod-level request replaces its containers' requests
+/// Init containers run one after another, before the other containers. A sidecar (an init container with
+/// `restartPolicy: Always`) runs until the pod ends (KEP-753). A pod-level request replaces its containers' requests
 /// (KEP-2837).
 pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
     let overhead = spec.overhead.as_ref().map_or(0, |all| amount(all, resource));
-    let of_pod = spec.resources.as_ref();
-    let of_pod = of_pod.and_then(|it| it.requests.as_ref()).filter(|it| it.contains_key(resource));
-    if let Some(quantities) = of_pod {
+    let pod_level = spec.resources.as_ref().and_then(|it| it.requests.as_ref());
+    if let Some(quantities) = pod_level.filter(|it| it.contains_key(resource)) {
         return amount(quantities, resource) + overhead;
     }
     let (mut sidecars, mut largest) = (0, 0);
@@ -47,7 +46,7 @@ fn of_container(container: &Container, resource: &str) -> i128 {
     quantity(container, resource).map_or(0, billionths)
 }
 
-/// The request of a container, or else its limit, which the API server's defaulting copies to the request.
+/// The request of a container, or else its limit: the API server's defaulting copies limits to missing requests.
 pub(super) fn quantity<'a>(container: &'a Container, resource: &str) -> Option<&'a Quantity> {
     let resources = container.resources.as_ref()?;
     resources.requests.iter().chain(&resources.limits).find_map(|all| all.get(resource))

@@ -9,12 +9,12 @@ use windlass_sched::{
 
 use super::{GpuFacts, amounts::PER_MIB};
 
-/// Name of a device in an allocation.
+/// Name of a device in allocations.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceName {
     /// The driver.
     pub driver: String,
-    /// Its pool.
+    /// The pool.
     pub pool: String,
     /// The device.
     pub device: String,
@@ -23,9 +23,9 @@ pub struct DeviceName {
 /// A GPU that a slice describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceGpu {
-    /// Its name in allocations.
+    /// Name of the GPU in allocations.
     pub name: DeviceName,
-    /// Its facts.
+    /// Facts of the GPU.
     pub facts: GpuFacts,
 }
 
@@ -33,7 +33,7 @@ pub struct SliceGpu {
 
 impl DeviceName {
     /// True if this is the name of a slice's device.
-    pub fn is(&self, slice: &ResourceSlice, device: &Device) -> bool {
+    pub fn is_of(&self, slice: &ResourceSlice, device: &Device) -> bool {
         self.device == device.name
             && self.pool == slice.spec.pool.name
             && self.driver == slice.spec.driver
@@ -43,9 +43,8 @@ impl DeviceName {
 // === impl SliceGpu ===
 
 impl SliceGpu {
-    /// True if the GPU has this id by its attribute `uuid`, or by its name: Windlass names devices by the id in lower
-    /// case.
-    pub fn is(&self, id: &DeviceId) -> bool {
+    /// True if the GPU has this id: as its attribute `uuid`, or in lower case as its name, as Windlass names devices.
+    pub fn has_id(&self, id: &DeviceId) -> bool {
         self.facts.id.as_ref() == Some(id) || self.name.device == id.as_str().to_lowercase()
     }
 }
@@ -77,8 +76,8 @@ pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
     gpus.map(gpu).collect()
 }
 
-/// The device that a result of an allocation takes, and the request that it stands for: a whole GPU, or a share.
-pub fn taken(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
+/// The device of an allocation result, and the equivalent request: a whole GPU, or a share.
+pub fn of_result(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
     let (driver, pool) = (result.driver.clone(), result.pool.clone());
     let name = DeviceName { driver, pool, device: result.device.clone() };
     if result.share_id.is_none() {
@@ -89,8 +88,9 @@ pub fn taken(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
     (name, share(amounts))
 }
 
-/// The request that a chosen device stands for: a whole GPU, or a share. The caller checks that the device is a GPU.
-pub fn chosen(device: &ChosenDevice) -> Gpus {
+/// The request that is equivalent to a chosen device: a whole GPU, or a share. The caller checks that the device is a
+/// GPU.
+pub fn of_chosen(device: &ChosenDevice) -> Gpus {
     match &device.consumed {
         None => Gpus::Whole(1),
         Some(consumed) => share(consumed.iter().map(|(name, amount)| (name, *amount))),
@@ -115,9 +115,10 @@ fn mib(amount: Amount) -> u32 {
     u32::try_from((amount.billionths() / PER_MIB).max(0)).unwrap_or(u32::MAX)
 }
 
-fn text<'a>(device: &'a Device, wanted: &str) -> Option<&'a str> {
+/// Value of a string attribute, in any domain.
+fn text<'a>(device: &'a Device, attribute: &str) -> Option<&'a str> {
     let attributes = device.attributes.iter().flatten();
-    let mut named = attributes.filter(|(name, _)| unqualified(name) == wanted);
+    let mut named = attributes.filter(|(name, _)| unqualified(name) == attribute);
     named.find_map(|(_, attribute)| attribute.string.as_deref())
 }
 
@@ -162,7 +163,7 @@ mod tests {
                 .as_object_mut()
                 .expect("a map")
                 .extend(more.as_object().cloned().expect("a map"));
-            taken(&serde_json::from_value(result).expect("a result")).1
+            of_result(&serde_json::from_value(result).expect("a result")).1
         };
         assert_eq!(result(json!({})), Gpus::Whole(1));
         let share = json!({"shareID": "u", "consumedCapacity": {"gpu.nvidia.com/memory": "10Gi"}});

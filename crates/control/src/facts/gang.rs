@@ -3,23 +3,23 @@
 //! | key | meaning |
 //! | --- | --- |
 //! | label `windlass.dev/gang` | name of the gang, in the pod's namespace |
-//! | annotation `windlass.dev/gang-size` | number of its pods that start together |
-//! | annotation `windlass.dev/gang-within` | key of a node label, such as the rack's, whose value all its nodes share |
+//! | annotation `windlass.dev/gang-size` | number of pods that start together |
+//! | annotation `windlass.dev/gang-within` | key of the node label, such as the rack's, whose value all nodes share |
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{GpuWish, Wish};
+use super::{GpuRequest, ResourceRequest};
 
 /// Label with the gang's name.
 pub(crate) const GANG: &str = "windlass.dev/gang";
-/// Annotation with the number of its pods.
+/// Annotation with the gang's size.
 const SIZE: &str = "windlass.dev/gang-size";
-/// Annotation with the key of the node label whose value all its nodes must share.
+/// Annotation with the key of the node label whose value all nodes of the gang must share.
 const WITHIN: &str = "windlass.dev/gang-within";
-/// Maximum size of a gang. Its members can all wait at once, and are planned and bound within the default wait in a
-/// cluster of 15,000 nodes.
+/// Maximum size of a gang. All members of the largest gang can wait at once, and are planned and bound within the
+/// default wait in a cluster of 15,000 nodes.
 const MAX_SIZE: usize = 128;
 /// Maximum number of pods that wait for their gangs at a time. kube-scheduler holds a connection for each.
 pub(crate) const MAX_WAITING: usize = 512;
@@ -28,13 +28,13 @@ const _: () = assert!(MAX_SIZE <= MAX_WAITING);
 /// Gang of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gang {
-    /// Its name.
+    /// The gang's name.
     pub name: String,
     /// Number of pods that start together.
     pub size: usize,
-    /// Key of the node label whose value all its nodes must share.
+    /// Key of the node label whose value all nodes of the gang must share.
     pub within: Option<String>,
-    /// `schedulerName` of its pods. Pods with another scheduler belong to another gang.
+    /// `schedulerName` of the gang's pods. Pods with another scheduler belong to another gang.
     pub scheduler: String,
 }
 
@@ -71,13 +71,13 @@ pub enum GangError {
 // === impl Gang ===
 
 impl Gang {
-    /// Reads the gang of a pod. A pod for which kube-scheduler does not call the extender has none: one without GPUs,
-    /// with scheduling gates, or being deleted.
-    pub(super) fn of(pod: &Pod, wish: &Wish) -> Option<Result<Self, GangError>> {
+    /// Reads the gang of a pod. `None` for a pod for which kube-scheduler does not call the extender: a pod without
+    /// GPUs, with scheduling gates, or being deleted.
+    pub(super) fn of(pod: &Pod, resources: &ResourceRequest) -> Option<Result<Self, GangError>> {
         let (spec, pod) = (pod.spec.as_ref(), &pod.metadata);
         let gates = spec.and_then(|spec| spec.scheduling_gates.as_ref());
         let is_gated = gates.is_some_and(|gates| !gates.is_empty());
-        if wish.gpus == Ok(GpuWish::None) || is_gated || pod.deletion_timestamp.is_some() {
+        if resources.gpus == Ok(GpuRequest::None) || is_gated || pod.deletion_timestamp.is_some() {
             return None;
         }
         let scheduler = spec.and_then(|spec| spec.scheduler_name.clone()).unwrap_or_default();
@@ -86,7 +86,7 @@ impl Gang {
         let size = text(&pod.annotations, SIZE).unwrap_or_default();
         let within = text(&pod.annotations, WITHIN).filter(|label| !label.is_empty());
         Some(match size.parse() {
-            Ok(1..=MAX_SIZE) if !wish.accepted.accepts_all_ids() => Err(GangError::Ids(name)),
+            Ok(1..=MAX_SIZE) if !resources.accepted.accepts_all_ids() => Err(GangError::Ids(name)),
             Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, within, scheduler }),
             _ => Err(GangError::Size { gang: name, size }),
         })
@@ -114,21 +114,22 @@ mod tests {
             };
         let read = |labels, annotations| read_as(labels, annotations, None);
         let label = json!({GANG: "train"});
-        let ends = read_as(label.clone(), json!({SIZE: "4"}), Some("2026-01-01T00:00:00Z"));
-        assert_eq!(ends, None, "a pod that is being deleted is no member");
+        let deleted = read_as(label.clone(), json!({SIZE: "4"}), Some("2026-01-01T00:00:00Z"));
+        assert_eq!(deleted, None, "a pod that is being deleted is no member");
         assert_eq!(read(json!({}), json!({SIZE: "4"})), None);
         assert_eq!(read(json!({GANG: ""}), json!({})), None);
         let scheduler = "windlass".to_owned();
         let gang = Gang { name: "train".into(), size: 4, within: None, scheduler };
         assert_eq!(read(label.clone(), json!({SIZE: "4", WITHIN: ""})), Some(Ok(gang.clone())));
         let within = Some("example.com/rack".to_owned());
-        let racked = read(label.clone(), json!({SIZE: "4", WITHIN: "example.com/rack"}));
-        assert_eq!(racked, Some(Ok(Gang { within, ..gang })));
+        let with_rack = read(label.clone(), json!({SIZE: "4", WITHIN: "example.com/rack"}));
+        assert_eq!(with_rack, Some(Ok(Gang { within, ..gang })));
         for size in ["0", "-1", "129", "four", ""] {
             let error = read(label.clone(), json!({SIZE: size})).expect("a gang").expect_err(size);
-            let said = error.to_string();
+            let message = error.to_string();
             assert!(
-                said.contains("a number from 1 to 128") && said.ends_with(&format!("{size:?}"))
+                message.contains("a number from 1 to 128")
+                    && message.ends_with(&format!("{size:?}"))
             );
         }
         assert!(read(label.clone(), json!({})).expect("a gang").is_err());

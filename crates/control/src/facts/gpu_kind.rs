@@ -1,12 +1,12 @@
 //! Kind of a GPU: its product, and the pods to which its node restricts it.
 //!
-//! `windlass_sched` knows products only, so a restricted GPU is another product there: its name has a suffix.
+//! `windlass_sched` compares products only. A restricted GPU is a separate product there: its name has a suffix.
 
 use std::fmt;
 
 use windlass_core::annotation::OnlyFor;
 
-use super::GpuWish;
+use super::GpuRequest;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GpuKind<'a> {
@@ -22,18 +22,19 @@ const SHARES: &str = " (shares only)";
 impl<'a> GpuKind<'a> {
     /// Parses a product name of the catalog, written by `Display`.
     pub(super) fn named(name: &'a str) -> Self {
-        let is = |suffix, only| Some((name.strip_suffix(suffix)?, Some(only)));
-        let special = is(WHOLE, OnlyFor::Whole).or_else(|| is(SHARES, OnlyFor::Shares));
+        let restricted = |suffix, only| Some((name.strip_suffix(suffix)?, Some(only)));
+        let special =
+            restricted(WHOLE, OnlyFor::Whole).or_else(|| restricted(SHARES, OnlyFor::Shares));
         let (product, only_for) = special.unwrap_or((name, None));
         Self { product, only_for }
     }
 
-    /// True if pods with this request get such a GPU.
-    pub(super) fn serves(self, wish: &GpuWish) -> bool {
+    /// True if pods with this request may get a GPU of this kind.
+    pub(super) fn serves(self, request: &GpuRequest) -> bool {
         match self.only_for {
             None => true,
-            Some(OnlyFor::Whole) => !matches!(wish, GpuWish::Share { .. }),
-            Some(OnlyFor::Shares) => !matches!(wish, GpuWish::Whole(_)),
+            Some(OnlyFor::Whole) => !matches!(request, GpuRequest::Share { .. }),
+            Some(OnlyFor::Shares) => !matches!(request, GpuRequest::Whole(_)),
         }
     }
 }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_survives_its_name_in_the_catalog() {
+    fn a_kind_is_parsed_from_its_name_in_the_catalog() {
         for only_for in [None, Some(OnlyFor::Whole), Some(OnlyFor::Shares)] {
             let kind = GpuKind { product: "NVIDIA A10", only_for };
             assert_eq!(GpuKind::named(&kind.to_string()), kind);

@@ -22,7 +22,7 @@ use super::{
 /// The facts of a node that placement reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its name.
+    /// The node's name.
     pub name: String,
     /// Allocatable CPU, in thousandths of a core.
     pub cpu_milli: u32,
@@ -30,15 +30,15 @@ pub struct NodeFacts {
     pub memory_mib: u32,
     /// Allocatable number of pods.
     pub pods: u32,
-    /// Its GPUs, by index.
+    /// The node's GPUs, by index.
     pub gpus: Vec<GpuFacts>,
-    /// True if `nvidia.com/gpu` counts virtual GPUs there, so that pods get shares by HAMi's names.
+    /// True if `nvidia.com/gpu` counts virtual GPUs on this node, so that pods get shares by HAMi's resource names.
     pub virtual_gpus: bool,
-    /// True if its agent reports a simulated machine.
+    /// True if the node's agent reports a simulated machine.
     pub simulated: bool,
-    /// True if an agent of Windlass publishes its GPUs.
+    /// True if an agent of Windlass publishes the node's GPUs.
     pub has_agent: bool,
-    /// Its labels, by which slices select nodes.
+    /// Labels of the node. Slices may select nodes by labels.
     pub labels: BTreeMap<String, String>,
     /// Errors in the annotation with the node's GPUs.
     pub mistakes: Vec<String>,
@@ -47,17 +47,17 @@ pub struct NodeFacts {
 /// A GPU of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuFacts {
-    /// Its id; `None` if no agent published one.
+    /// The GPU's id; `None` if no agent published one.
     pub id: Option<DeviceId>,
     /// Product name.
     pub model: String,
     /// Memory in MiB; zero if unknown.
     pub memory_mib: u32,
-    /// Reason why it takes no new pods, if any.
+    /// Reason why the GPU accepts no new pods, if any.
     pub obstacle: Option<String>,
     /// True if the obstacle is a failure.
     pub has_failed: bool,
-    /// The only pods that get it; `None` if all may.
+    /// The kind of request to which the GPU is restricted; `None` if it serves all.
     pub only_for: Option<OnlyFor>,
 }
 
@@ -66,8 +66,8 @@ pub struct GpuFacts {
 impl NodeFacts {
     /// Reads a Node.
     ///
-    /// The GPUs are those of the agent's annotation. On a node of another device plugin they are counted by its labels
-    /// or allocatable resources, and have no ids.
+    /// The GPUs are those of the agent's annotation. On a node with another device plugin the labels and allocatable
+    /// resources give their number; these GPUs have no ids.
     pub fn of(object: &Node) -> Self {
         let metadata = &object.metadata;
         let status = object.status.as_ref();
@@ -113,8 +113,8 @@ impl NodeFacts {
     ///
     /// # Errors
     ///
-    /// The catalog has no room for one of its products.
-    pub fn empty(&self, catalog: &mut Catalog) -> Result<node::Node, CatalogFull> {
+    /// The catalog is full, so one of the node's products gets no number.
+    pub fn empty_node(&self, catalog: &mut Catalog) -> Result<node::Node, CatalogFull> {
         let mut gpu = |it: &GpuFacts| {
             let gpu = Gpu::free(catalog.model(&it.kind().to_string())?, it.memory_mib);
             Ok(Gpu { is_usable: it.obstacle.is_none(), ..gpu })
@@ -131,7 +131,7 @@ impl NodeFacts {
 // === impl GpuFacts ===
 
 impl GpuFacts {
-    /// Its product in the catalog.
+    /// Product of the GPU, and the requests to which the GPU is restricted.
     pub(super) fn kind(&self) -> GpuKind<'_> {
         GpuKind { product: &self.model, only_for: self.only_for }
     }
@@ -140,11 +140,11 @@ impl GpuFacts {
 /// Maximum number of GPUs of a node: `GpuSet` is a 64-bit set.
 pub const MAX_GPUS: usize = 64;
 
-/// Published GPUs. Of two with the same id the first counts.
+/// Published GPUs. A second GPU with the same id is left out, and reported in `mistakes`.
 fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
     let mut gpus: Vec<GpuFacts> = Vec::with_capacity(devices.len());
     for NodeDevice { id, model, memory_mib, obstacle, failed, only_for } in devices {
-        if gpus.iter().any(|known| known.id.as_ref() == Some(&id)) {
+        if gpus.iter().any(|other| other.id.as_ref() == Some(&id)) {
             mistakes.push(format!("annotation {} has {id} twice", NodeDevices::ANNOTATION));
             continue;
         }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_annotation_is_reported_and_the_allocatable_resource_counts() {
+    fn an_unreadable_annotation_is_reported_and_allocatable_gpus_are_counted() {
         let facts = facts(json!({
             "metadata": {"name": "n", "annotations": {"windlass.dev/devices": "{"}},
             "status": {"allocatable": {"nvidia.com/gpu": "1"}},

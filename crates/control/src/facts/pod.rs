@@ -9,7 +9,7 @@ use windlass_core::{
 };
 use windlass_sched::{gpu::ModelSet, request::Request, view::Catalog};
 
-use super::{Gang, GangError, GpuWish, GpuWishError, NodeFacts, amounts, gpu_kind::GpuKind};
+use super::{Gang, GangError, GpuRequest, GpuRequestError, NodeFacts, amounts, gpu_kind::GpuKind};
 
 /// gpushare's annotation with the index of the chosen GPU.
 pub(crate) const GPUSHARE_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
@@ -17,7 +17,7 @@ pub(crate) const GPUSHARE_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 /// The facts of a pod that placement reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodFacts {
-    /// UID of its object.
+    /// UID of the Pod object.
     pub uid: String,
     /// Resource version; later versions are larger (KEP-5504).
     pub version: u64,
@@ -25,35 +25,35 @@ pub struct PodFacts {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// Its node, once it is bound.
+    /// The pod's node, once the pod is bound.
     pub node: Option<String>,
     /// Time of its creation, in seconds since 1970.
     pub created: i64,
-    /// Priority. Pods of lower priority may be evicted for it.
+    /// Priority. Pods of lower priority may be evicted for this pod.
     pub priority: i32,
-    /// True in phase `Succeeded` or `Failed`: it holds nothing.
+    /// True in phase `Succeeded` or `Failed`: the pod holds no devices.
     pub is_ended: bool,
-    /// Its resource request.
-    pub wish: Wish,
-    /// Its gang, if it has one; an error if its gang is invalid.
+    /// The pod's resource request.
+    pub resources: ResourceRequest,
+    /// The pod's gang, if any; an error if the labels or annotations of the gang are invalid.
     pub gang: Option<Result<Gang, GangError>>,
-    /// Index of its GPU, by gpushare's annotation: for nodes whose GPUs have no ids.
+    /// Index of the pod's GPU from gpushare's annotation, for nodes whose GPUs have no ids.
     pub gpu_index: Option<usize>,
-    /// Names of its claims of Dynamic Resource Allocation.
+    /// Names of the pod's `ResourceClaims`.
     pub claims: Vec<String>,
-    /// Ids of its GPUs: from the agent's correction, else from the extender's decision, else empty.
+    /// Ids of the pod's GPUs: from the agent's correction, or else from the extender's decision; else empty.
     pub gpus: Vec<DeviceId>,
 }
 
 /// Resources that a pod requests.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct ResourceRequest {
     /// CPU in thousandths of a core.
     pub cpu_milli: u32,
     /// Memory in MiB.
     pub memory_mib: u32,
     /// GPUs.
-    pub gpus: Result<GpuWish, GpuWishError>,
+    pub gpus: Result<GpuRequest, GpuRequestError>,
     /// Restrictions on products and ids of GPUs.
     pub accepted: AcceptedGpus,
 }
@@ -64,12 +64,12 @@ impl PodFacts {
     /// Reads a Pod.
     pub fn of(object: &Pod) -> Self {
         let metadata = &object.metadata;
-        let (nothing, no_annotations) = (PodSpec::default(), BTreeMap::new());
-        let spec = object.spec.as_ref().unwrap_or(&nothing);
+        let (no_spec, no_annotations) = (PodSpec::default(), BTreeMap::new());
+        let spec = object.spec.as_ref().unwrap_or(&no_spec);
         let annotations = metadata.annotations.as_ref().unwrap_or(&no_annotations);
         let version = metadata.resource_version.as_deref();
         let phase = object.status.as_ref().and_then(|status| status.phase.as_deref());
-        let wish = Wish::of(spec, annotations, is_served_by_claims(object));
+        let resources = ResourceRequest::of(spec, annotations, is_served_by_claims(object));
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             version: version.and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -79,8 +79,8 @@ impl PodFacts {
             created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             priority: spec.priority.unwrap_or(0),
             is_ended: matches!(phase, Some("Succeeded" | "Failed")),
-            gang: Gang::of(object, &wish),
-            wish,
+            gang: Gang::of(object, &resources),
+            resources,
             gpu_index: annotations.get(GPUSHARE_INDEX).and_then(|text| text.parse().ok()),
             claims: claims(object),
             gpus: gpus(annotations),
@@ -93,23 +93,24 @@ impl PodFacts {
     }
 }
 
-/// True if kube-scheduler made a claim for the pod's extended resources (KEP-5004). The claim then counts, and the pod
-/// does not.
+/// True if kube-scheduler created a claim for the pod's extended resources (KEP-5004). The claim then holds the GPUs,
+/// and the pod's own GPU request is ignored.
 fn is_served_by_claims(object: &Pod) -> bool {
     object.status.as_ref().is_some_and(|it| it.extended_resource_claim_status.is_some())
 }
 
-/// Names of the pod's claims. The name is empty for a template whose claim was not created yet.
+/// Names of the pod's claims. The name is empty for a template whose claim does not exist yet.
 fn claims(object: &Pod) -> Vec<String> {
-    let made = object.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
-    let made: BTreeMap<_, _> =
-        made.filter_map(|it| Some((it.name.as_str(), it.resource_claim_name.as_ref()?))).collect();
-    let wanted = object.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let created = object.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
+    let created: BTreeMap<_, _> = created
+        .filter_map(|it| Some((it.name.as_str(), it.resource_claim_name.as_ref()?)))
+        .collect();
+    let claims = object.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
     let name = |claim: &PodResourceClaim| {
-        let made = made.get(claim.name.as_str()).copied();
-        claim.resource_claim_name.as_ref().or(made).cloned().unwrap_or_default()
+        let created = created.get(claim.name.as_str()).copied();
+        claim.resource_claim_name.as_ref().or(created).cloned().unwrap_or_default()
     };
-    wanted.map(name).collect()
+    claims.map(name).collect()
 }
 
 /// Ids in the placement of a pod. An unreadable annotation is ignored, because any user may have written it.
@@ -118,9 +119,9 @@ fn gpus(annotations: &BTreeMap<String, String>) -> Vec<DeviceId> {
     placement.into_iter().flat_map(|it| it.devices).map(|device| device.id).collect()
 }
 
-// === impl Wish ===
+// === impl ResourceRequest ===
 
-impl Wish {
+impl ResourceRequest {
     fn of(
         spec: &PodSpec,
         annotations: &BTreeMap<String, String>,
@@ -132,7 +133,7 @@ impl Wish {
         Self {
             cpu_milli: u32::try_from(cpu).unwrap_or(u32::MAX),
             memory_mib: u32::try_from(memory).unwrap_or(u32::MAX),
-            gpus: if is_served_by_claims { Ok(GpuWish::None) } else { GpuWish::of(spec) },
+            gpus: if is_served_by_claims { Ok(GpuRequest::None) } else { GpuRequest::of(spec) },
             accepted: AcceptedGpus::of(annotations),
         }
     }
@@ -142,11 +143,11 @@ impl Wish {
     /// # Errors
     ///
     /// The pod's GPU request is invalid.
-    pub fn request(&self, catalog: &Catalog) -> Result<Request, GpuWishError> {
+    pub fn request(&self, catalog: &Catalog) -> Result<Request, GpuRequestError> {
         Ok(self.request_for(self.gpus.clone()?, catalog))
     }
 
-    /// The request of a pod on a bound node: without virtual GPUs there, HAMi's names count whole GPUs.
+    /// The request of a pod that is bound to `node`. If the node has no virtual GPUs, HAMi's names count whole GPUs.
     ///
     /// # Errors
     ///
@@ -155,13 +156,13 @@ impl Wish {
         &self,
         node: &NodeFacts,
         catalog: &Catalog,
-    ) -> Result<Request, GpuWishError> {
+    ) -> Result<Request, GpuRequestError> {
         let gpus = self.gpus.clone()?;
         let gpus = if node.virtual_gpus { gpus } else { gpus.without_virtual_gpus() };
         Ok(self.request_for(gpus, catalog))
     }
 
-    fn request_for(&self, gpus: GpuWish, catalog: &Catalog) -> Request {
+    fn request_for(&self, gpus: GpuRequest, catalog: &Catalog) -> Request {
         let (cpu_milli, memory_mib) = (self.cpu_milli, self.memory_mib);
         let models = self.models_for(&gpus, catalog);
         Request { cpu_milli, memory_mib, gpus: gpus.gpus(), models }
@@ -169,11 +170,11 @@ impl Wish {
 
     /// Products of the catalog that the pod accepts.
     pub(crate) fn models(&self, catalog: &Catalog) -> ModelSet {
-        self.models_for(self.gpus.as_ref().unwrap_or(&GpuWish::None), catalog)
+        self.models_for(self.gpus.as_ref().unwrap_or(&GpuRequest::None), catalog)
     }
 
     /// Products of the catalog that the pod accepts and whose GPUs serve the request.
-    fn models_for(&self, gpus: &GpuWish, catalog: &Catalog) -> ModelSet {
+    fn models_for(&self, gpus: &GpuRequest, catalog: &Catalog) -> ModelSet {
         let kinds = || catalog.models().map(|(model, name)| (model, GpuKind::named(name)));
         if self.accepted.accepts_all_products() && kinds().all(|(_, kind)| kind.serves(gpus)) {
             return ModelSet::ANY;
@@ -208,7 +209,7 @@ mod tests {
         let facts = pod(decided.clone());
         assert_eq!(facts.gpus.iter().map(DeviceId::as_str).collect::<Vec<_>>(), ["GPU-a"]);
         assert_eq!((facts.title().as_str(), facts.node.as_deref()), ("ns/p", Some("n1")));
-        assert_eq!((facts.wish.cpu_milli, facts.wish.memory_mib), (1500, 1));
+        assert_eq!((facts.resources.cpu_milli, facts.resources.memory_mib), (1500, 1));
         assert!(!facts.is_ended && facts.created > 0);
         let mut corrected = decided;
         corrected["windlass.dev/placed"] = json!(r#"{"devices":[{"id":"GPU-b"}]}"#);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 
-use super::{Index, PodEntry, claim_ranks::ClaimRanks, gangs::by_age, known_node};
+use super::{Index, PodEntry, claim_ranks::ClaimRanks, current_node, gangs::by_age};
 use crate::facts::{NodeFacts, PodFacts};
 
 // === impl Index ===
@@ -14,11 +14,11 @@ impl Index {
     pub fn set_node(&mut self, facts: NodeFacts) {
         let node = self.node_of(&facts.name);
         let entry = self.entry(node);
-        if !entry.is_there || entry.object != facts {
+        if !entry.has_object || entry.object != facts {
             for mistake in facts.mistakes.iter().filter(|it| !entry.object.mistakes.contains(it)) {
                 tracing::warn!(node = facts.name, mistake, "node misdescribes its devices");
             }
-            entry.is_there = true;
+            entry.has_object = true;
             self.claims.set_labels(&facts.name, &facts.labels);
             self.entries[node.0 as usize].object = facts;
             self.changed.insert(node);
@@ -30,32 +30,33 @@ impl Index {
         if let Some(node) = self.nodes.get(name).copied() {
             let entry = self.entry(node);
             entry.object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
-            entry.is_there = false;
+            entry.has_object = false;
             self.changed.insert(node);
         }
     }
 
-    /// Adds or updates a Pod. A pod that has ended is removed, since it holds nothing.
+    /// Adds or updates a Pod. A pod that has ended holds no devices, and is removed.
     pub fn set_pod(&mut self, facts: PodFacts) {
         if facts.is_ended {
             self.remove_pod(&facts.uid);
             return;
         }
         self.touch_pod(&facts.uid);
-        let known = self.pods.get(&facts.uid);
-        // A list runs beside the watch, so the watch may deliver an older version.
-        let is_old = |known: &PodEntry| known.facts.version > facts.version || known.facts == facts;
-        if known.is_some_and(is_old) {
+        let cached = self.pods.get(&facts.uid);
+        // A list and the watch run concurrently, so either may deliver an older version.
+        let is_old =
+            |cached: &PodEntry| cached.facts.version > facts.version || cached.facts == facts;
+        if cached.is_some_and(is_old) {
             return;
         }
-        let (is_new, before) = (known.is_none(), known_node(known));
-        // An event without a node may be older than the assumed placement, which stays.
+        let (is_new, before) = (cached.is_none(), current_node(cached));
+        // An event without a node may be older than the assumed placement. Keep the placement.
         let assumed = match &facts.node {
-            None => self.pods.get_mut(&facts.uid).and_then(|known| known.assumed.take()),
+            None => self.pods.get_mut(&facts.uid).and_then(|cached| cached.assumed.take()),
             Some(_) => None,
         };
-        let known = self.pods.get(&facts.uid).map(|known| &known.facts);
-        let is_in_its_gang = self.gangs.set(known, &facts);
+        let cached = self.pods.get(&facts.uid).map(|cached| &cached.facts);
+        let is_in_its_gang = self.gangs.set(cached, &facts);
         // A pod that leaves its gang loses the place reserved there.
         let assumed = assumed.filter(|assumed| is_in_its_gang || !assumed.is_reserved);
         let after = facts.node.clone().or_else(|| assumed.as_ref().map(|it| it.node.clone()));
@@ -71,28 +72,28 @@ impl Index {
         self.touch_pod(uid);
         if let Some(entry) = self.pods.remove(uid) {
             self.gangs.remove(&entry.facts);
-            let node = known_node(Some(&entry));
+            let node = current_node(Some(&entry));
             self.move_pod(uid, node.as_deref(), None);
         }
     }
 
     /// Removes all nodes but the named ones.
     pub fn retain_nodes(&mut self, names: &HashSet<String>) {
-        let gone = self.nodes.keys().filter(|name| !names.contains(*name));
-        for name in gone.cloned().collect::<Vec<_>>() {
+        let deleted = self.nodes.keys().filter(|name| !names.contains(*name));
+        for name in deleted.cloned().collect::<Vec<_>>() {
             self.remove_node(&name);
         }
     }
 
-    /// Begins a list of all pods, and returns the list's number. Watch and binds continue meanwhile.
+    /// Begins a list of all pods, and returns the list's number. The watch and binds continue during the list.
     pub fn begin_list(&mut self) -> u64 {
         self.lists += 1;
         self.touched.insert(self.lists, HashSet::new());
         self.lists
     }
 
-    /// Applies a list of all pods. Changes since the list began are newer than it: a pod that was removed meanwhile
-    /// does not come back, and a pod that was added meanwhile stays.
+    /// Applies a list of all pods. Changes since the list began are newer than the list: a pod removed since then is
+    /// not added again, and a pod added since then is not removed.
     pub fn end_list(&mut self, list: u64, pods: Vec<PodFacts>) {
         let touched = self.touched.remove(&list).unwrap_or_default();
         let listed: HashSet<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
@@ -101,8 +102,9 @@ impl Index {
                 self.set_pod(pod);
             }
         }
-        let gone = self.pods.keys().filter(|uid| !listed.contains(*uid) && !touched.contains(*uid));
-        for uid in gone.cloned().collect::<Vec<_>>() {
+        let deleted =
+            self.pods.keys().filter(|uid| !listed.contains(*uid) && !touched.contains(*uid));
+        for uid in deleted.cloned().collect::<Vec<_>>() {
             self.remove_pod(&uid);
         }
     }
@@ -112,6 +114,7 @@ impl Index {
         self.touched.remove(&list);
     }
 
+    /// Records a change of the pod in every list that is in progress.
     pub(super) fn touch_pod(&mut self, uid: &str) {
         for touched in self.touched.values_mut() {
             touched.insert(uid.to_owned());
@@ -164,20 +167,20 @@ impl Index {
         }
     }
 
-    /// Removes the `DeviceClasses` for whose names `is_there` is false.
-    pub fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) {
-        if self.claims.retain_classes(is_there) {
+    /// Removes each `DeviceClass` for whose name `exists` returns false.
+    pub fn retain_classes(&mut self, exists: impl Fn(&str) -> bool) {
+        if self.claims.retain_classes(exists) {
             self.claim_ranks = ClaimRanks::default();
         }
     }
 
-    /// Marks the view as complete, and teaches the forecast all pods known so far, the oldest first.
+    /// Marks the view as complete, and adds all pods of the index to the forecast, oldest first.
     pub fn set_synced(&mut self) {
         if self.is_synced {
             return;
         }
         self.is_synced = true;
-        self.settle();
+        self.rebuild_changed();
         let mut all: Vec<_> = self.pods.values().map(|pod| pod.facts.clone()).collect();
         all.sort_by(by_age);
         for pod in &all {
@@ -185,9 +188,10 @@ impl Index {
         }
     }
 
+    /// Adds the pod's request to the forecast if the pod requests GPUs.
     fn observe(&mut self, pod: &PodFacts) {
-        if let Ok(request) = pod.wish.request(self.view.catalog())
-            && pod.wish.gpus.as_ref().is_ok_and(|wish| wish.is_some())
+        if let Ok(request) = pod.resources.request(self.view.catalog())
+            && pod.resources.gpus.as_ref().is_ok_and(|request| request.is_some())
         {
             self.scheduler.observe(&self.view, &request);
         }

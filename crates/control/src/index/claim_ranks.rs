@@ -3,20 +3,21 @@
 //! ```text
 //!  specifications of the claims ──> shape ──────┐
 //!                                               ├──> outcome: devices by position, losses ──┐
-//!  slices and holders of a node ──> signature ──┘                                           ├──> rank, kept
+//!  slices and holders of a node ──> signature ──┘                                           ├──> rank, cached
 //!  pods and free GPUs of the node, forecast ────────────────────────────────────────────────┘
 //! ```
 //!
-//! Nodes with equal signatures give equal allocations, so a shape is allocated once for each signature. A node is
-//! ranked again once it has changed. For claims that may read any attribute, by computed names or in a loop, nodes have
-//! no signature: the claims are allocated on each node.
+//! A shape is the part of a pod that decides its ranks: the claims' specifications and the pod's request. Nodes with
+//! equal signatures give equal allocations, so a shape is allocated once per signature. A changed node is ranked again.
+//! Claims that may read any attribute, by computed names or in a loop, use no signatures: they are allocated on each
+//! node.
 
 use std::{collections::HashMap, sync::Arc};
 
 use windlass_sched::{
     allocator::{
-        AttributesRead, ChosenDevice, Claims, DeviceSignatures, NodeLosses, NodeSignature, Pools,
-        Selections, Taken,
+        AllocatedDevices, AttributesRead, ChosenDevice, Claims, DeviceSignatures, NodeLosses,
+        NodeSignature, Pools, Selections,
     },
     node::Part,
     policy::{Explanation, Rank},
@@ -29,14 +30,14 @@ use super::{claims::ClaimIndex, entry::Entry};
 
 /// Maximum number of shapes with cached ranks: 24 MB in a cluster of 15,000 nodes.
 const MAX_SHAPES: usize = 64;
-/// Maximum number of cached outcomes of a shape. They serve until each node is ranked once.
+/// Maximum number of cached outcomes of a shape. An outcome is needed until its nodes have cached ranks.
 const MAX_OUTCOMES: usize = 4096;
-/// Work of one step, in ranked nodes: a few milliseconds.
-const STEP: usize = 512;
+/// Maximum work of one step, in ranked nodes: a few milliseconds.
+const MAX_STEP_WORK: usize = 512;
 /// Cost of one allocation, in ranked nodes.
 const ALLOCATION_COST: usize = 8;
 
-/// Cache of ranks for pods with claims, least recently used shape out first.
+/// Cache of ranks for pods with claims. It evicts the least recently used shape.
 #[derive(Debug, Default)]
 pub(super) struct ClaimRanks {
     shapes: HashMap<ShapeKey, Shape>,
@@ -50,11 +51,11 @@ pub(super) struct ClaimRanks {
 pub(super) struct ShapeKey {
     /// The specifications of all claims.
     pub(super) specs: String,
-    /// The pod's request without devices, which `specs` has, and without main memory, which no rank depends on.
+    /// The pod's request without devices, which are in `specs`, and without main memory, which affects no rank.
     pub(super) request: Request,
 }
 
-/// Inputs of a rank: the parts of the index that it reads.
+/// The parts of the index from which ranks are computed.
 pub(super) struct Cluster<'a> {
     pub(super) claims: &'a ClaimIndex,
     pub(super) entries: &'a [Entry],
@@ -63,10 +64,11 @@ pub(super) struct Cluster<'a> {
     pub(super) scheduler: &'a mut Scheduler,
 }
 
+/// Claims of a shape, with the cached outcomes and ranks.
 #[derive(Debug)]
 struct Shape {
     claims: Claims,
-    read: AttributesRead,
+    attributes: AttributesRead,
     /// By the number of the node's signature; `None` if the claims do not fit.
     outcomes: HashMap<u32, Option<Arc<Outcome>>>,
     selections: Selections,
@@ -74,7 +76,7 @@ struct Shape {
     ranks: Vec<CachedRank>,
     /// Version of the scheduler's forecast that `ranks` were computed with.
     forecast_version: u64,
-    /// Number of the last step that used it.
+    /// Number of the last step that used this shape.
     last_used: u64,
 }
 
@@ -85,7 +87,7 @@ struct CachedRank {
     rank: Option<Rank>,
 }
 
-/// An allocation on a node.
+/// The claims' devices on a node, and the losses that the allocation causes there.
 #[derive(Debug)]
 struct Outcome {
     chosen: Vec<ChosenDevice>,
@@ -97,8 +99,8 @@ struct Outcome {
 struct NodeSignatures {
     devices: DeviceSignatures,
     numbers: HashMap<Arc<NodeSignature>, u32>,
-    /// Last number that was assigned. Numbers are never reused.
-    count: u32,
+    /// Last assigned number. Numbers are never reused.
+    last_number: u32,
     /// By node position.
     nodes: Vec<Option<CachedSignature>>,
 }
@@ -114,8 +116,8 @@ struct CachedSignature {
 // === impl ClaimRanks ===
 
 impl ClaimRanks {
-    /// Does one step of work and writes each rank at the position of its node. Returns true once all nodes are ranked, or
-    /// the claims are invalid.
+    /// Does one step of work and writes each rank at the position of its node. Returns true once all nodes are ranked,
+    /// or if `prepare` returns no claims.
     pub(super) fn step(
         &mut self,
         key: ShapeKey,
@@ -124,19 +126,19 @@ impl ClaimRanks {
         nodes: impl Iterator<Item = NodeIx>,
         ranks: &mut [Option<Rank>],
     ) -> bool {
-        let known = self.shapes.remove(&key);
-        let Some(mut shape) = known.or_else(|| prepare().map(Shape::of)) else { return true };
-        self.make_room();
+        let cached = self.shapes.remove(&key);
+        let Some(mut shape) = cached.or_else(|| prepare().map(Shape::of)) else { return true };
+        self.evict_if_full();
         self.steps += 1;
         shape.last_used = self.steps;
-        let signatures = self.signatures.entry(shape.read.clone()).or_default();
+        let signatures = self.signatures.entry(shape.attributes.clone()).or_default();
         let is_done = shape.rank(&key.request, signatures, cluster, nodes, ranks);
         self.shapes.insert(key, shape);
         is_done
     }
 
     /// Evicts the least recently used shape if the cache is full.
-    fn make_room(&mut self) {
+    fn evict_if_full(&mut self) {
         if self.shapes.len() < MAX_SHAPES {
             return;
         }
@@ -145,7 +147,10 @@ impl ClaimRanks {
             self.shapes.remove(&oldest);
         }
         let shapes = &self.shapes;
-        self.signatures.retain(|read, _| shapes.values().any(|shape| shape.read == *read));
+        let is_used = |attributes: &AttributesRead| {
+            shapes.values().any(|shape| shape.attributes == *attributes)
+        };
+        self.signatures.retain(|attributes, _| is_used(attributes));
     }
 }
 
@@ -153,10 +158,10 @@ impl ClaimRanks {
 
 impl Shape {
     fn of(claims: Claims) -> Self {
-        let read = claims.attributes_read();
+        let attributes = claims.attributes_read();
         Self {
             claims,
-            read,
+            attributes,
             outcomes: HashMap::new(),
             selections: Selections::default(),
             ranks: Vec::new(),
@@ -173,7 +178,7 @@ impl Shape {
         nodes: impl Iterator<Item = NodeIx>,
         ranks: &mut [Option<Rank>],
     ) -> bool {
-        let forecast = cluster.scheduler.known();
+        let forecast = cluster.scheduler.forecast_version();
         if self.forecast_version != forecast {
             self.forecast_version = forecast;
             self.ranks.clear();
@@ -185,15 +190,15 @@ impl Shape {
             let position = node.0 as usize;
             let version = cluster.versions[position];
             if self.ranks[position].version != version {
-                if work >= STEP {
+                if work >= MAX_STEP_WORK {
                     return false;
                 }
                 let pools = cluster.pools(node);
                 let outcome = pools.and_then(|pools| {
-                    let taken = cluster.claims.taken();
-                    self.outcome(signatures, (position, version), (pools, taken), &mut work)
+                    let allocated = cluster.claims.allocated();
+                    self.outcome(signatures, (position, version), (pools, allocated), &mut work)
                 });
-                let rank = outcome.and_then(|it| cluster.rate(node, request, &it));
+                let rank = outcome.and_then(|it| cluster.rank_part(node, request, &it));
                 self.ranks[position] = CachedRank { version, rank };
             }
             ranks[position] = self.ranks[position].rank;
@@ -201,32 +206,34 @@ impl Shape {
         true
     }
 
-    /// The outcome on a node: the cached one of its signature, or a new allocation.
+    /// The outcome on a node: cached for its signature, or newly allocated. `None` if the claims do not fit.
     fn outcome(
         &mut self,
         signatures: &mut NodeSignatures,
         (position, version): (usize, u64),
-        (pools, taken): (&Pools, &Taken),
+        (pools, allocated): (&Pools, &AllocatedDevices),
         work: &mut usize,
     ) -> Option<Arc<Outcome>> {
         *work += 1;
-        if self.read.is_any() {
+        if self.attributes.is_any() {
             *work += ALLOCATION_COST;
-            let chosen = self.claims.choose(pools, taken).ok()?;
-            return Some(Arc::new(Outcome::of(pools, taken, chosen)));
+            let chosen = self.claims.choose(pools, allocated).ok()?;
+            return Some(Arc::new(Outcome::of(pools, allocated, chosen)));
         }
-        let known = signatures.known((position, version), pools, taken, &self.read);
-        if let Some(outcome) = self.outcomes.get(&known.number) {
+        let cached =
+            signatures.get_or_compute((position, version), pools, allocated, &self.attributes);
+        if let Some(outcome) = self.outcomes.get(&cached.number) {
             return outcome.clone();
         }
         *work += ALLOCATION_COST;
         let Self { claims, selections, .. } = self;
-        let chosen = claims.choose_by_signature(pools, taken, &known.signature, selections).ok();
-        let outcome = chosen.map(|chosen| Arc::new(Outcome::of(pools, taken, chosen)));
+        let chosen =
+            claims.choose_by_signature(pools, allocated, &cached.signature, selections).ok();
+        let outcome = chosen.map(|chosen| Arc::new(Outcome::of(pools, allocated, chosen)));
         if self.outcomes.len() >= MAX_OUTCOMES {
             self.outcomes.clear();
         }
-        self.outcomes.insert(known.number, outcome.clone());
+        self.outcomes.insert(cached.number, outcome.clone());
         outcome
     }
 }
@@ -234,26 +241,27 @@ impl Shape {
 // === impl NodeSignatures ===
 
 impl NodeSignatures {
-    /// The signature of a node, computed again if the node has changed.
-    fn known(
+    /// The cached signature of a node, computed again if the node has changed.
+    fn get_or_compute(
         &mut self,
         (position, version): (usize, u64),
         pools: &Pools,
-        taken: &Taken,
-        read: &AttributesRead,
+        allocated: &AllocatedDevices,
+        attributes: &AttributesRead,
     ) -> &CachedSignature {
-        let known = &mut self.nodes[position];
-        if known.as_ref().is_none_or(|known| known.version != version) {
-            // Drops signatures of former states. One that comes back gets a new number.
+        let cached = &self.nodes[position];
+        if cached.as_ref().is_none_or(|cached| cached.version != version) {
+            // Drops signatures that no node has now. Such a signature gets a new number if it appears again.
             if self.numbers.len() > 2 * self.nodes.len() + MAX_OUTCOMES {
                 self.numbers.retain(|signature, _| Arc::strong_count(signature) > 1);
             }
-            let signature = Arc::new(NodeSignature::of(pools, taken, read, &mut self.devices));
-            self.count += 1;
+            let signature =
+                Arc::new(NodeSignature::of(pools, allocated, attributes, &mut self.devices));
+            self.last_number += 1;
             let entry = self.numbers.entry(signature);
-            // Nodes with equal signatures share one allocation of it.
+            // Nodes with equal signatures share one `Arc`.
             let signature = entry.key().clone();
-            let number = *entry.or_insert(self.count);
+            let number = *entry.or_insert(self.last_number);
             self.nodes[position] = Some(CachedSignature { version, signature, number });
         }
         self.nodes[position].as_ref().expect("set above")
@@ -263,8 +271,8 @@ impl NodeSignatures {
 // === impl Outcome ===
 
 impl Outcome {
-    fn of(pools: &Pools, taken: &Taken, chosen: Vec<ChosenDevice>) -> Self {
-        let losses = NodeLosses::of(pools, taken, &chosen);
+    fn of(pools: &Pools, allocated: &AllocatedDevices, chosen: Vec<ChosenDevice>) -> Self {
+        let losses = NodeLosses::of(pools, allocated, &chosen);
         Self { chosen, losses }
     }
 }
@@ -279,31 +287,31 @@ impl<'a> Cluster<'a> {
         request: &Request,
         claims: &Claims,
     ) -> Option<Explanation> {
-        let (pools, taken) = (self.pools(node)?, self.claims.taken());
-        let outcome = Outcome::of(pools, taken, claims.choose(pools, taken).ok()?);
-        let (request, part) = self.placed(node, request, &outcome)?;
-        let mut explanation = self.scheduler.explain_rate(self.view, node, &request, part)?;
+        let (pools, allocated) = (self.pools(node)?, self.claims.allocated());
+        let outcome = Outcome::of(pools, allocated, claims.choose(pools, allocated).ok()?);
+        let (request, part) = self.with_gpus(node, request, &outcome)?;
+        let mut explanation = self.scheduler.explain_part(self.view, node, &request, part)?;
         explanation.rank.score += outcome.losses.points();
         explanation.terms.extend(outcome.losses.terms());
         Some(explanation)
     }
 
     /// Rank of the scheduling policy for the outcome's GPUs, with the outcome's losses deducted.
-    fn rate(&mut self, node: NodeIx, request: &Request, outcome: &Outcome) -> Option<Rank> {
-        let (request, part) = self.placed(node, request, outcome)?;
-        let rank = self.scheduler.rate(self.view, node, &request, part)?;
+    fn rank_part(&mut self, node: NodeIx, request: &Request, outcome: &Outcome) -> Option<Rank> {
+        let (request, part) = self.with_gpus(node, request, outcome)?;
+        let rank = self.scheduler.rank_part(self.view, node, &request, part)?;
         Some(Rank { score: rank.score + outcome.losses.points(), ..rank })
     }
 
-    /// The request completed with the outcome's GPUs, and their part of the node.
-    fn placed(
+    /// The pod's request with the outcome's GPUs, and the part of the node that these GPUs make up.
+    fn with_gpus(
         &self,
         node: NodeIx,
         request: &Request,
         outcome: &Outcome,
     ) -> Option<(Request, Part)> {
         let entry = &self.entries[node.0 as usize];
-        let (gpus, part) = entry.together(self.pools(node)?, &outcome.chosen);
+        let (gpus, part) = entry.allocated_gpus(self.pools(node)?, &outcome.chosen);
         Some((Request { gpus, ..*request }, part))
     }
 

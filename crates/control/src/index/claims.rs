@@ -1,7 +1,7 @@
 //! Slices, classes and claims of Dynamic Resource Allocation, by node.
 //!
-//! kube-scheduler allocates claims itself, first fit. This module repeats that allocation for each candidate node, so
-//! that a node is ranked by the devices that it would really lose.
+//! kube-scheduler allocates claims itself, first fit. This module computes the same allocation for each candidate node,
+//! so that a node is ranked by the devices that kube-scheduler would allocate there.
 
 use std::{
     cell::OnceCell,
@@ -20,7 +20,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use windlass_sched::{
-    allocator::{Claims, Pools, Taken, Unallocated},
+    allocator::{AllocatedDevices, Claims, Pools, Unallocated},
     request::Gpus,
 };
 
@@ -30,18 +30,18 @@ use crate::facts::{DeviceName, SliceGpu, claim_gpus};
 #[derive(Debug, Default)]
 pub(super) struct ClaimIndex {
     classes: BTreeMap<String, DeviceClass>,
-    /// By name; only slices with a `nodeName`. Network-attached devices belong to no node, so they are no node's GPUs.
+    /// By name; only slices with a `nodeName`. Network-attached devices belong to no node and are left out.
     slices: HashMap<String, Arc<ResourceSlice>>,
     nodes: HashMap<String, NodeSlices>,
-    /// The nodes of each pool.
+    /// Names of the nodes of each pool.
     pools: HashMap<PoolName, BTreeSet<String>>,
     claims: BTreeMap<(String, String), ResourceClaim>,
     /// Keys of the claims that hold devices of each pool.
     holders: HashMap<PoolName, BTreeSet<(String, String)>>,
-    taken: Taken,
+    allocated: AllocatedDevices,
 }
 
-/// Driver and pool: a key, since drivers may use equal pool names.
+/// Driver and pool: the key of a pool, because two drivers may use equal pool names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PoolName {
     driver: String,
@@ -60,7 +60,7 @@ struct NodeSlices {
 pub(super) struct ClaimHold {
     /// `namespace/name` of the claim.
     pub(super) claim: String,
-    /// Its pods, as `namespace/name`.
+    /// Pods for which the claim is reserved, as `namespace/name`.
     pub(super) pods: Vec<String>,
     pub(super) device: DeviceName,
     pub(super) gpus: Gpus,
@@ -69,7 +69,7 @@ pub(super) struct ClaimHold {
 // === impl ClaimIndex ===
 
 impl ClaimIndex {
-    /// Sets a node's labels, by which slices may select it.
+    /// Sets a node's labels, by which slices may select the node.
     pub(super) fn set_labels(&mut self, node: &str, labels: &BTreeMap<String, String>) {
         let slices = self.nodes.entry(node.to_owned()).or_default();
         if slices.labels != *labels {
@@ -90,7 +90,7 @@ impl ClaimIndex {
     /// Adds or updates a slice. Returns the slice's node if the slice has changed.
     pub(super) fn set_slice(&mut self, slice: ResourceSlice) -> Option<String> {
         let name = slice.metadata.name.clone().unwrap_or_default();
-        if self.slices.get(&name).is_some_and(|known| known.spec == slice.spec) {
+        if self.slices.get(&name).is_some_and(|cached| cached.spec == slice.spec) {
             return None;
         }
         let node = slice.spec.node_name.clone()?;
@@ -128,33 +128,33 @@ impl ClaimIndex {
     /// Adds or updates a class. Returns true if it is new or has changed.
     pub(super) fn set_class(&mut self, class: DeviceClass) -> bool {
         let name = class.metadata.name.clone().unwrap_or_default();
-        let known = self.classes.get(&name);
-        let is_new = known.is_none_or(|known| known.spec != class.spec);
+        let cached = self.classes.get(&name);
+        let is_new = cached.is_none_or(|cached| cached.spec != class.spec);
         self.classes.insert(name, class);
         is_new
     }
 
     /// Keeps the classes that still exist. Returns true if one was removed.
-    pub(super) fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) -> bool {
+    pub(super) fn retain_classes(&mut self, exists: impl Fn(&str) -> bool) -> bool {
         let before = self.classes.len();
-        self.classes.retain(|name, _| is_there(name));
+        self.classes.retain(|name, _| exists(name));
         self.classes.len() < before
     }
 
-    /// Adds or updates a claim. Returns the nodes whose devices it held or holds, if the allocation or its pods have
-    /// changed.
+    /// Adds or updates a claim. Returns the nodes whose devices the claim held or holds, if its allocation or its
+    /// pods have changed.
     pub(super) fn set_claim(&mut self, claim: ResourceClaim) -> BTreeSet<String> {
         let key = key(&claim);
-        let known = self.claims.get(&key);
-        if let Some(known) = known.filter(|known| allocation(known) == allocation(&claim)) {
-            let is_same = users(known).eq(users(&claim));
-            let nodes = allocation(&claim).filter(|_| !is_same).map(|it| self.nodes_of(it));
+        let cached = self.claims.get(&key);
+        if let Some(cached) = cached.filter(|cached| allocation(cached) == allocation(&claim)) {
+            let has_same_users = users(cached).eq(users(&claim));
+            let nodes = allocation(&claim).filter(|_| !has_same_users).map(|it| self.nodes_of(it));
             self.claims.insert(key, claim);
             return nodes.unwrap_or_default();
         }
         let mut nodes = self.remove_claim(&key);
         if let Some(allocation) = allocation(&claim) {
-            self.taken.add(allocation);
+            self.allocated.add(allocation);
             for pool in pools_of(allocation) {
                 nodes.extend(self.pools.get(&pool).into_iter().flatten().cloned());
                 self.holders.entry(pool).or_default().insert(key.clone());
@@ -164,11 +164,11 @@ impl ClaimIndex {
         nodes
     }
 
-    /// Removes a claim. Returns the nodes whose devices it held.
+    /// Removes a claim. Returns the nodes whose devices the claim held.
     pub(super) fn remove_claim(&mut self, key: &(String, String)) -> BTreeSet<String> {
         let Some(claim) = self.claims.remove(key) else { return BTreeSet::new() };
         let Some(allocation) = allocation(&claim) else { return BTreeSet::new() };
-        self.taken.remove(allocation);
+        self.allocated.remove(allocation);
         let pools = pools_of(allocation);
         for pool in &pools {
             if let Some(holders) = self.holders.get_mut(pool) {
@@ -200,9 +200,9 @@ impl ClaimIndex {
         let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
         let generation = |slice: &'_ Arc<ResourceSlice>| slice.spec.pool.generation;
         for slice in self.slices_of(node) {
-            let known =
+            let latest =
                 newest.entry((&slice.spec.driver, &slice.spec.pool.name)).or_insert(i64::MIN);
-            *known = generation(slice).max(*known);
+            *latest = generation(slice).max(*latest);
         }
         let is_newest = |slice: &&Arc<ResourceSlice>| {
             let pool = (slice.spec.driver.as_str(), slice.spec.pool.name.as_str());
@@ -211,9 +211,9 @@ impl ClaimIndex {
         let mut gpus: Vec<SliceGpu> = Vec::new();
         for gpu in self.slices_of(node).filter(is_newest).flat_map(|slice| claim_gpus::gpus(slice))
         {
-            let is_known =
-                |known: &SliceGpu| known.facts.id.is_some() && known.facts.id == gpu.facts.id;
-            if !gpus.iter().any(is_known) {
+            let is_same =
+                |other: &SliceGpu| other.facts.id.is_some() && other.facts.id == gpu.facts.id;
+            if !gpus.iter().any(is_same) {
                 gpus.push(gpu);
             }
         }
@@ -232,7 +232,7 @@ impl ClaimIndex {
                 let pods: Vec<_> = users(object).map(|name| format!("{}/{name}", key.0)).collect();
                 let results = allocation(object).into_iter().flat_map(results);
                 for result in results.filter(|result| PoolName::of_result(result) == pool) {
-                    let (device, gpus) = claim_gpus::taken(result);
+                    let (device, gpus) = claim_gpus::of_result(result);
                     let (claim, pods) = (claim.clone(), pods.clone());
                     holds.push(ClaimHold { claim, pods, device, gpus });
                 }
@@ -250,7 +250,7 @@ impl ClaimIndex {
     }
 
     /// A pod's claims, prepared for allocation. `None` if one is unknown, already allocated, or invalid.
-    pub(super) fn wanted(&self, namespace: &str, names: &[String]) -> Option<Claims> {
+    pub(super) fn prepare(&self, namespace: &str, names: &[String]) -> Option<Claims> {
         let claims: Vec<_> = self.unallocated(namespace, names)?.into_iter().cloned().collect();
         let classes: Vec<_> = self.classes.values().cloned().collect();
         Claims::new(&claims, &classes).ok()
@@ -258,19 +258,19 @@ impl ClaimIndex {
 
     fn unallocated(&self, namespace: &str, names: &[String]) -> Option<Vec<&ResourceClaim>> {
         let find = |name: &String| self.claims.get(&(namespace.to_owned(), name.clone()));
-        let is_free = |claim: &&ResourceClaim| allocation(claim).is_none();
-        names.iter().map(|name| find(name).filter(is_free)).collect()
+        let is_unallocated = |claim: &&ResourceClaim| allocation(claim).is_none();
+        names.iter().map(|name| find(name).filter(is_unallocated)).collect()
     }
 
-    /// Fails with the reason if the scheduler could not allocate the claims on a node.
+    /// Fails with the reason if kube-scheduler could not allocate the claims on the node.
     pub(super) fn check(&self, claims: &Claims, node: &str) -> Result<(), Unallocated> {
-        let without = || Unallocated::NoFit("no slices".to_owned());
-        claims.choose(self.pools(node).ok_or_else(without)?, &self.taken).map(drop)
+        let no_slices = || Unallocated::NoFit("no slices".to_owned());
+        claims.choose(self.pools(node).ok_or_else(no_slices)?, &self.allocated).map(drop)
     }
 
     /// Devices and capacity that allocated claims hold, in the whole cluster.
-    pub(super) fn taken(&self) -> &Taken {
-        &self.taken
+    pub(super) fn allocated(&self) -> &AllocatedDevices {
+        &self.allocated
     }
 
     /// The pools of a node; `None` for an unknown node.

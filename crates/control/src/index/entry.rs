@@ -15,17 +15,18 @@ use super::{
 };
 use crate::facts::{DeviceName, GpuFacts, MAX_GPUS, NodeFacts, SliceGpu, claim_gpus};
 
+/// A node: the facts of its objects, its pods, and its occupancy.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    /// Facts of its object.
+    /// Facts of the Node object.
     pub(super) object: NodeFacts,
-    /// The same facts, with the GPUs of its slices.
+    /// The same facts, with the GPUs of the node's slices.
     pub(super) facts: NodeFacts,
-    /// By GPU: its name in allocations of claims, if a slice publishes it.
+    /// By GPU: its device name in claim allocations, if a slice publishes the GPU.
     pub(super) names: Vec<Option<DeviceName>>,
-    /// True while the Node object exists. Pods may be known before it exists and after its deletion.
-    pub(super) is_there: bool,
-    /// UIDs of its pods.
+    /// True while the Node object exists. The index may have pods of the node before that and after the deletion.
+    pub(super) has_object: bool,
+    /// UIDs of the node's pods.
     pub(super) pods: BTreeSet<String>,
     pub(super) occupancy: Occupancy,
 }
@@ -33,16 +34,16 @@ pub(super) struct Entry {
 // === impl Entry ===
 
 impl Entry {
-    /// Joins the GPUs of the object with those of the slices by id. If the object only counts GPUs, or has none, the
+    /// Merges the GPUs of the object and of the slices by id. If the object only counts GPUs, or has none, the
     /// node has the GPUs of its slices.
-    pub(super) fn describe(&mut self, slices: &[SliceGpu]) {
+    pub(super) fn set_gpus(&mut self, slices: &[SliceGpu]) {
         let slices = &slices[..slices.len().min(MAX_GPUS)];
         self.facts = self.object.clone();
         let has_ids = self.object.gpus.iter().any(|gpu| gpu.id.is_some());
         if has_ids || slices.is_empty() {
             let name_of = |gpu: &GpuFacts| {
                 let id = gpu.id.as_ref()?;
-                let mut same = slices.iter().filter(|it| it.is(id));
+                let mut same = slices.iter().filter(|it| it.has_id(id));
                 same.next().map(|it| it.name.clone())
             };
             self.names = self.facts.gpus.iter().map(name_of).collect();
@@ -52,8 +53,8 @@ impl Entry {
         self.facts.gpus = slices.iter().map(|gpu| gpu.facts.clone()).collect();
     }
 
-    /// Removes its GPUs, because the catalog is full and cannot number one of their products.
-    pub(super) fn describe_nothing(&mut self) {
+    /// Removes the node's GPUs. Needed if the catalog is full and has no number for one of their products.
+    pub(super) fn clear_gpus(&mut self) {
         self.facts.gpus.clear();
         self.names.clear();
     }
@@ -70,21 +71,22 @@ impl Entry {
         holds.filter_map(part).collect()
     }
 
-    /// The GPUs of an allocation as one request, with their part of the node. Shares beside whole GPUs are ignored.
-    pub(super) fn together(&self, pools: &Pools, chosen: &[ChosenDevice]) -> (Gpus, Part) {
-        let of = |is_wanted: fn(&Gpus) -> bool| {
-            let taken = chosen.iter().map(|it| (it.device, claim_gpus::chosen(it)));
-            let wanted = taken.filter(|(_, gpus)| is_wanted(gpus));
-            let positions = wanted.filter_map(|(device, gpus)| {
+    /// The GPUs of an allocation as one request, with their part of the node. If the allocation has whole GPUs, its
+    /// shares are ignored.
+    pub(super) fn allocated_gpus(&self, pools: &Pools, chosen: &[ChosenDevice]) -> (Gpus, Part) {
+        let of_kind = |is_kind: fn(&Gpus) -> bool| {
+            let devices = chosen.iter().map(|it| (it.device, claim_gpus::of_chosen(it)));
+            let devices = devices.filter(|(_, gpus)| is_kind(gpus));
+            let positions = devices.filter_map(|(device, gpus)| {
                 let (slice, device) = pools.device(device);
-                Some((self.position(|name| name.is(slice, device))?, gpus))
+                Some((self.position(|name| name.is_of(slice, device))?, gpus))
             });
             positions.fold((GpuSet::default(), Gpus::None), |(set, _), (position, gpus)| {
                 (set.or(GpuSet::one(position)), gpus)
             })
         };
-        let (whole, _) = of(|gpus| matches!(gpus, Gpus::Whole(_)));
-        let (shared, share) = of(|gpus| matches!(gpus, Gpus::Share { .. }));
+        let (whole, _) = of_kind(|gpus| matches!(gpus, Gpus::Whole(_)));
+        let (shared, share) = of_kind(|gpus| matches!(gpus, Gpus::Share { .. }));
         let count = |set: GpuSet| u8::try_from(set.len()).expect("at most 64");
         let (set, gpus) = match (whole.is_empty(), shared.is_empty()) {
             (true, true) => (GpuSet::default(), Gpus::None),
@@ -94,7 +96,7 @@ impl Entry {
         (gpus, Part::of(set))
     }
 
-    fn position(&self, is_it: impl Fn(&DeviceName) -> bool) -> Option<usize> {
-        self.names.iter().position(|name| name.as_ref().is_some_and(&is_it))
+    fn position(&self, is_match: impl Fn(&DeviceName) -> bool) -> Option<usize> {
+        self.names.iter().position(|name| name.as_ref().is_some_and(&is_match))
     }
 }

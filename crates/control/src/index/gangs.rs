@@ -1,18 +1,18 @@
 //! Gangs: pods that start together or not at all.
 //!
 //! ```text
-//!   filter: all members exist, and have places side by side
+//!   filter: all members exist, and fit at the same time
 //!     │
-//!   bind of the first: it waits, and the places of the others are reserved
+//!   bind of the first: it waits, and devices for the others are reserved
 //!     │                              │
-//!   binds of the others              └─ not all arrive in time ─> all places are free again, all members are retried
+//!   binds of the others              └─ not all arrive in time ─> all reservations end, all members are retried
 //!     │
 //!   bind of the last: all Bindings are written
 //! ```
 //!
-//! To arrive is to reach the bind step with a place. A member goes to its reserved place. If kube-scheduler does not
-//! offer that node for a reason of its own, all members that have not arrived are planned again, with their
-//! reservations lifted. No other pod can take one of these places meanwhile.
+//! A member *arrives* when kube-scheduler calls bind for it and it has a placement. A member is bound to its reserved
+//! node. If kube-scheduler does not offer that node, all members that have not arrived are planned again, without their
+//! reservations. The index is locked meanwhile, so no other pod can take the reserved devices.
 
 mod plan;
 
@@ -25,7 +25,7 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 use windlass_sched::request::Request;
 
-use super::{Assumed, Index, Placed, Refusal, known_node, node_set::NodeSet};
+use super::{Assumed, Index, Placed, Refusal, current_node, node_set::NodeSet};
 use crate::facts::{Gang, GangError, MAX_WAITING, PodFacts};
 
 /// Members of all gangs, the gangs that wait at bind, and the history of failed attempts.
@@ -33,15 +33,15 @@ use crate::facts::{Gang, GangError, MAX_WAITING, PodFacts};
 pub(super) struct Gangs {
     members: BTreeMap<GangKey, BTreeSet<String>>,
     waiting: BTreeMap<GangKey, WaitingGang>,
-    /// Nodes that kube-scheduler offered by request, since the gang's current attempt began. Each offer omits nodes
-    /// that kube-scheduler has assigned to members with a bind in flight, so the last offer alone would be too small.
+    /// By request: all nodes that kube-scheduler offered since the gang's current attempt began. One offer is too
+    /// small: it omits the nodes that kube-scheduler has assigned to members with a bind in flight.
     offers: BTreeMap<GangKey, Offers>,
-    /// Failed attempts of a gang by domain: the value of the node label that its nodes must share.
-    given_up: BTreeMap<GangKey, BTreeMap<String, u32>>,
+    /// Number of failed attempts of a gang by domain: the value of the node label that its nodes must share.
+    failed_attempts: BTreeMap<GangKey, BTreeMap<String, u32>>,
     backoffs: BTreeMap<GangKey, Backoff>,
 }
 
-/// Back-off of a gang that was given up. A gang that can never complete leaves its GPUs to others most of the time.
+/// Back-off of a gang that was given up. Other pods can use the GPUs during the back-off.
 #[derive(Clone, Copy, Debug)]
 struct Backoff {
     until: Instant,
@@ -57,13 +57,13 @@ type GangKey = (String, String, String);
 /// Nodes that kube-scheduler offered for a request.
 type Offers = BTreeMap<Request, NodeSet>;
 
-/// A gang whose first members have arrived and wait for the rest.
+/// A gang whose first members have arrived and wait for the other members.
 #[derive(Debug)]
 struct WaitingGang {
     arrived: BTreeSet<String>,
-    /// Number of members that had to arrive, the first included.
+    /// Number of members that must arrive, the first included.
     members: usize,
-    is_whole: watch::Sender<bool>,
+    is_complete: watch::Sender<bool>,
 }
 
 /// Wait of one member for the others.
@@ -71,17 +71,17 @@ struct WaitingGang {
 pub struct GangWait {
     key: GangKey,
     /// Becomes true once all members have arrived; closed once the gang is given up.
-    is_whole: watch::Receiver<bool>,
+    is_complete: watch::Receiver<bool>,
 }
 
-/// The time at which a placed pod may be bound.
+/// The point in time at which an arrived pod may be bound.
 #[derive(Clone, Debug)]
-pub enum Turn {
-    /// Now: it waits for no other pod.
-    Alone,
+pub enum Arrival {
+    /// Now: the pod waits for no other pod.
+    Single,
     /// Once the other members of its gang have arrived.
-    Waits(GangWait),
-    /// Now, together with all members that waited for this last one.
+    Waiting(GangWait),
+    /// Now, with all members that waited for this last one.
     Last,
 }
 
@@ -106,12 +106,12 @@ impl GangWait {
 
     /// Waits for the other members. Returns false if the gang is given up.
     pub async fn all_arrived(&mut self) -> bool {
-        self.is_whole.wait_for(|is_whole| *is_whole).await.is_ok()
+        self.is_complete.wait_for(|is_complete| *is_complete).await.is_ok()
     }
 
     /// True once all members have arrived.
-    pub fn is_whole(&self) -> bool {
-        *self.is_whole.borrow()
+    pub fn is_complete(&self) -> bool {
+        *self.is_complete.borrow()
     }
 }
 
@@ -121,14 +121,15 @@ impl Gangs {
     /// Adds or updates a pod. Returns false if it has left its former gang.
     pub(super) fn set(&mut self, before: Option<&PodFacts>, pod: &PodFacts) -> bool {
         let key = key(pod);
-        let left = before.filter(|before| self::key(before).is_some_and(|it| Some(it) != key));
-        if let Some(before) = left {
-            self.remove(before);
+        let has_left = |before: &&PodFacts| self::key(before).is_some_and(|it| Some(it) != key);
+        let former = before.filter(has_left);
+        if let Some(former) = former {
+            self.remove(former);
         }
         if let Some(key) = key {
             self.members.entry(key).or_default().insert(pod.uid.clone());
         }
-        left.is_none()
+        former.is_none()
     }
 
     /// Removes a pod.
@@ -146,10 +147,10 @@ impl Gangs {
         }
     }
 
-    /// Forgets the history of earlier attempts to start a gang.
+    /// Removes the history of earlier attempts to start a gang.
     fn forget_attempts(&mut self, key: &GangKey) {
         self.offers.remove(key);
-        self.given_up.remove(key);
+        self.failed_attempts.remove(key);
         self.backoffs.remove(key);
     }
 
@@ -174,45 +175,46 @@ pub(super) fn by_age(a: &PodFacts, b: &PodFacts) -> Ordering {
 // === impl Index ===
 
 impl Index {
-    /// As [`place`](Self::place). A pod of a gang then waits for the other members, for which places are reserved.
+    /// Like [`place`](Self::place). A pod of a gang then waits for the other members, for which devices are reserved.
     ///
     /// # Errors
     ///
     /// As [`place`](Self::place), or the gang no longer fits. The index is unchanged.
-    pub fn arrive(&mut self, pod: &PodFacts, node: &str) -> Result<(Placed, Turn), Refusal> {
-        // A bind with an unknown outcome was written, so the gang was complete.
+    pub fn arrive(&mut self, pod: &PodFacts, node: &str) -> Result<(Placed, Arrival), Refusal> {
+        // A bind whose outcome is unknown has been written, so all members had arrived.
         let is_in_doubt = self.assumed_node(&pod.uid).is_some();
         let gang = match pod.gang.clone().transpose()? {
             Some(gang) if !is_in_doubt => gang,
-            _ => return Ok((self.place(pod, node)?, Turn::Alone)),
+            _ => return Ok((self.place(pod, node)?, Arrival::Single)),
         };
         let key = key_of(pod, &gang);
         let others = self.others(pod, &gang)?;
-        self.settle();
-        let placed = if let Some(placed) = self.take_over(pod, &others, node) {
+        self.rebuild_changed();
+        let placed = if let Some(placed) = self.use_reservation(pod, &others, node) {
             placed
         } else {
             let reserved = self.take_reservations(&key, &pod.uid);
-            let placed = self.place_beside(pod, &gang, &others, node);
+            let placed = self.place_and_reserve(pod, &gang, &others, node);
             placed.inspect_err(|_| self.reserve(reserved))?
         };
-        let turn = self.wait_or_go(pod, key, &others)?;
-        Ok((placed, turn))
+        let arrival = self.complete_arrival(pod, key, &others)?;
+        Ok((placed, arrival))
     }
 
-    /// Gives up an incomplete gang and frees its places. Returns false if its wait was already over.
+    /// Gives up an incomplete gang and ends its reservations. Returns false if the gang's wait had already ended.
     pub fn give_up(&mut self, wait: &GangWait) -> bool {
-        let is_waiting = self.waits(wait);
+        let is_waiting = self.is_in_progress(wait);
         if is_waiting {
-            self.note_given_up(&wait.key);
+            self.count_failed_attempt(&wait.key);
             self.release(&wait.key);
         }
         is_waiting
     }
 
-    fn waits(&self, wait: &GangWait) -> bool {
+    /// True if the gang still waits, in the same attempt as `wait`.
+    fn is_in_progress(&self, wait: &GangWait) -> bool {
         let waiting = self.gangs.waiting.get(&wait.key);
-        waiting.is_some_and(|it| it.is_whole.subscribe().same_channel(&wait.is_whole))
+        waiting.is_some_and(|it| it.is_complete.subscribe().same_channel(&wait.is_complete))
     }
 
     /// Gives up all waiting gangs and returns their number.
@@ -224,10 +226,10 @@ impl Index {
         keys.len()
     }
 
-    /// Takes back the arrival of one member, after kube-scheduler has given up its bind call. Its place stays reserved
+    /// Withdraws the arrival of one member after kube-scheduler has cancelled its bind call. Its devices stay reserved
     /// while other members wait.
-    pub fn depart(&mut self, uid: &str, number: u64, wait: &GangWait) {
-        if !self.waits(wait) {
+    pub fn withdraw(&mut self, uid: &str, number: u64, wait: &GangWait) {
+        if !self.is_in_progress(wait) {
             return;
         }
         let is_current = self.is_current(uid, number);
@@ -247,33 +249,33 @@ impl Index {
     }
 
     /// Starts the back-off of a gang that was given up. It lasts `first`, and doubles with each further failure up to
-    /// `MAX_BACKOFF`. A gang whose last back-off ended that long ago starts again with `first`.
-    pub fn rest(&mut self, wait: &GangWait, first: Duration, now: Instant) {
+    /// `MAX_BACKOFF`. If the last back-off ended `MAX_BACKOFF` ago or earlier, the next one lasts `first`.
+    pub fn start_backoff(&mut self, wait: &GangWait, first: Duration, now: Instant) {
         if self.gangs.members.contains_key(&wait.key) {
-            let known = self.gangs.backoffs.get(&wait.key);
-            let known = known.filter(|backoff| now < backoff.until + MAX_BACKOFF);
-            let duration = known.map_or(first, |it| (it.duration * 2).min(MAX_BACKOFF));
+            let last = self.gangs.backoffs.get(&wait.key);
+            let last = last.filter(|backoff| now < backoff.until + MAX_BACKOFF);
+            let duration = last.map_or(first, |it| (it.duration * 2).min(MAX_BACKOFF));
             let backoff = Backoff { until: now + duration, duration };
             self.gangs.backoffs.insert(wait.key.clone(), backoff);
         }
     }
 
-    /// Number of members of all waiting gangs, absent ones included.
+    /// Number of members of all waiting gangs, including those that have not arrived.
     fn waiting_count(&self) -> usize {
         self.gangs.waiting.values().map(|waiting| waiting.members).sum()
     }
 
     /// Adds the nodes that kube-scheduler offers for a member of a gang. Members with the same request are planned on
     /// these nodes too: only kube-scheduler knows taints, cordons and selectors.
-    pub fn note_offer(&mut self, pod: &PodFacts, names: &[String]) {
+    pub fn add_offer(&mut self, pod: &PodFacts, names: &[String]) {
         let Some(key) = key(pod).filter(|key| self.gangs.members.contains_key(key)) else { return };
-        let Ok(request) = pod.wish.request(self.view.catalog()) else { return };
+        let Ok(request) = pod.resources.request(self.view.catalog()) else { return };
         let nodes = names.iter().filter_map(|name| self.nodes.get(name)).copied();
         self.gangs.offers.entry(key).or_default().entry(request).or_default().extend(nodes);
     }
 
-    /// The node, among the named ones, on which the gang's plan places the pod. `None` for a pod that waits for no
-    /// gang.
+    /// The node, among the named ones, on which the gang's plan places the pod. `None` if no plan is needed: the pod
+    /// has no gang or is bound, or its gang has no member to wait for and no domain.
     pub(super) fn gang_node(
         &mut self,
         pod: &PodFacts,
@@ -289,7 +291,7 @@ impl Index {
         }
         if let Some(node) = self.reserved_node(&pod.uid)
             && names.contains(node)
-            && self.keeps_its_place(&pod.uid)
+            && self.has_valid_reservation(&pod.uid)
         {
             return Ok(Some(node.clone()));
         }
@@ -299,16 +301,17 @@ impl Index {
         let offered = names.iter().filter_map(|name| self.nodes.get(name)).copied().collect();
         let planned = self.plan(pod, &gang, &others, Some(&offered));
         self.reserve(reserved);
-        self.settle();
-        let (place, _) = planned?;
-        Ok(Some(self.name_of(place.node).to_owned()))
+        self.rebuild_changed();
+        let (placement, _) = planned?;
+        Ok(Some(self.name_of(placement.node).to_owned()))
     }
 
-    /// Turns the pod's reservation on this node into its placement, if all absent members have reservations too.
-    fn take_over(&mut self, pod: &PodFacts, others: &Others, node: &str) -> Option<Placed> {
-        let have_places = others.awaited.iter().all(|it| self.reserved_node(&it.uid).is_some());
-        let is_here = self.reserved_node(&pod.uid).is_some_and(|it| it == node);
-        if !have_places || !is_here || !self.keeps_its_place(&pod.uid) {
+    /// Turns the pod's reservation on this node into its placement, if all members that have not arrived have
+    /// reservations too.
+    fn use_reservation(&mut self, pod: &PodFacts, others: &Others, node: &str) -> Option<Placed> {
+        let are_reserved = others.awaited.iter().all(|it| self.reserved_node(&it.uid).is_some());
+        let is_on_node = self.reserved_node(&pod.uid).is_some_and(|it| it == node);
+        if !are_reserved || !is_on_node || !self.has_valid_reservation(&pod.uid) {
             return None;
         }
         let (number, node) = (self.next_number(), *self.nodes.get(node)?);
@@ -319,17 +322,17 @@ impl Index {
         Some(self.placed(node, pod, part, number))
     }
 
-    /// Makes a placed member wait for the absent ones, or ends the wait of all if none is absent.
+    /// Makes a placed member wait for the members that have not arrived, or ends the wait if all have arrived.
     ///
     /// # Errors
     ///
-    /// A node of the gang can no longer serve it; all places are free. Or too many pods wait already.
-    fn wait_or_go(
+    /// A node can no longer serve its member: all reservations of the gang end. Or too many pods wait already.
+    fn complete_arrival(
         &mut self,
         pod: &PodFacts,
         key: GangKey,
         others: &Others,
-    ) -> Result<Turn, Refusal> {
+    ) -> Result<Arrival, Refusal> {
         if !others.awaited.is_empty() {
             if let Err(refusal) = self.check_waiting_limit(&key, others) {
                 self.forget_any(&pod.uid);
@@ -341,14 +344,14 @@ impl Index {
             let waiting = self.gangs.waiting.entry(key.clone()).or_insert_with(|| WaitingGang {
                 arrived: BTreeSet::new(),
                 members,
-                is_whole: watch::Sender::new(false),
+                is_complete: watch::Sender::new(false),
             });
             waiting.arrived.insert(pod.uid.clone());
-            let is_whole = waiting.is_whole.subscribe();
-            return Ok(Turn::Waits(GangWait { key, is_whole }));
+            let is_complete = waiting.is_complete.subscribe();
+            return Ok(Arrival::Waiting(GangWait { key, is_complete }));
         }
-        self.settle();
-        if let Some(lost) = others.arrived.iter().find(|uid| !self.keeps_its_place(uid)) {
+        self.rebuild_changed();
+        if let Some(lost) = others.arrived.iter().find(|uid| !self.has_valid_reservation(uid)) {
             let node = self.reserved_node(lost).cloned().unwrap_or_default();
             self.forget_any(&pod.uid);
             self.release(&key);
@@ -357,30 +360,30 @@ impl Index {
         for uid in &others.arrived {
             self.set_reserved(uid, false);
         }
-        // A gang may have more pods than its size. Pods beyond it are bound one by one, without a reservation.
+        // A gang may have more pods than its size. Excess pods are bound one by one, without a reservation.
         drop(self.take_reservations(&key, &pod.uid));
         self.gangs.forget_attempts(&key);
         Ok(match self.gangs.waiting.remove(&key) {
-            None => Turn::Alone,
+            None => Arrival::Single,
             Some(waiting) => {
-                waiting.is_whole.send_replace(true);
-                Turn::Last
+                waiting.is_complete.send_replace(true);
+                Arrival::Last
             }
         })
     }
 
-    /// Fails if this gang would begin to wait and exceed the limit of waiting members.
+    /// Fails if this gang is not waiting yet and its members would exceed the limit of waiting members.
     fn check_waiting_limit(&self, key: &GangKey, others: &Others) -> Result<(), Refusal> {
-        let begins = !self.gangs.waiting.contains_key(key);
+        let is_new = !self.gangs.waiting.contains_key(key);
         let count = self.waiting_count() + others.awaited.len() + 1;
-        if begins && count > MAX_WAITING { Err(Refusal::GangsWait(MAX_WAITING)) } else { Ok(()) }
+        if is_new && count > MAX_WAITING { Err(Refusal::GangsWait(MAX_WAITING)) } else { Ok(()) }
     }
 
-    /// The other members of a pod's gang. If one is bound, the gang has started, and no member waits.
+    /// The other members of a pod's gang. If one is bound, the gang has started, and the result has no awaited members.
     ///
     /// # Errors
     ///
-    /// Fewer members exist than start together, or members describe the gang differently.
+    /// Fewer members exist than must start together, or members describe the gang differently.
     fn others(&self, pod: &PodFacts, gang: &Gang) -> Result<Others, Refusal> {
         let key = key_of(pod, gang);
         let (mut others, mut absent) = (Others::default(), Vec::new());
@@ -402,21 +405,21 @@ impl Index {
         if !others.bound.is_empty() {
             return Ok(others);
         }
-        let lacking = gang.size.saturating_sub(others.arrived.len() + 1);
-        if absent.len() < lacking {
-            let there = gang.size - lacking + absent.len();
+        let missing = gang.size.saturating_sub(others.arrived.len() + 1);
+        if absent.len() < missing {
+            let existing = gang.size - missing + absent.len();
             return Err(Refusal::GangIncomplete {
                 gang: gang.name.clone(),
-                there,
+                existing,
                 size: gang.size,
             });
         }
         absent.sort_by(|a, b| by_age(a, b));
-        others.awaited = absent.into_iter().take(lacking).cloned().collect();
+        others.awaited = absent.into_iter().take(missing).cloned().collect();
         Ok(others)
     }
 
-    /// Takes back the reservations of this pod and of all members that have not arrived.
+    /// Removes and returns the reservations of this pod and of all members that have not arrived.
     fn take_reservations(&mut self, key: &GangKey, uid: &str) -> Vec<(String, Assumed)> {
         let members = self.gangs.members.get(key).into_iter().flatten();
         let absent = members.filter(|it| *it != uid && !self.gangs.has_arrived(key, it));
@@ -425,21 +428,22 @@ impl Index {
         self.take_reserved(uids)
     }
 
+    /// Removes and returns the reservations of these pods.
     fn take_reserved(&mut self, uids: Vec<String>) -> Vec<(String, Assumed)> {
-        let mut taken = Vec::new();
+        let mut reservations = Vec::new();
         for uid in uids {
             let entry = self.pods.get_mut(&uid);
             let assumed = entry.and_then(|it| it.assumed.take_if(|assumed| assumed.is_reserved));
             if let Some(assumed) = assumed {
                 self.move_pod(&uid, Some(&assumed.node), None);
-                taken.push((uid, assumed));
+                reservations.push((uid, assumed));
             }
         }
-        taken
+        reservations
     }
 
-    fn reserve(&mut self, places: Vec<(String, Assumed)>) {
-        for (uid, assumed) in places {
+    fn reserve(&mut self, reservations: Vec<(String, Assumed)>) {
+        for (uid, assumed) in reservations {
             if let Some(entry) = self.pods.get_mut(&uid) {
                 let node = assumed.node.clone();
                 entry.assumed = Some(assumed);
@@ -459,21 +463,21 @@ impl Index {
         Some(&assumed.node)
     }
 
-    /// True if the pod still holds its reserved place, and the GPUs there can serve it. A claim, or an
-    /// agent's correction of another pod's placement, may take it.
-    fn keeps_its_place(&self, uid: &str) -> bool {
+    /// True if the pod still holds its reserved devices, and they are usable. A claim, or an agent's correction of
+    /// another pod's placement, may take them.
+    fn has_valid_reservation(&self, uid: &str) -> bool {
         let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
         let Some(assumed) = assumed.filter(|assumed| assumed.is_reserved) else { return false };
         let Some(node) = self.nodes.get(&assumed.node) else { return false };
         let entry = &self.entries[node.0 as usize];
         let is_usable =
             |at: usize| entry.facts.gpus.get(at).is_some_and(|gpu| gpu.obstacle.is_none());
-        entry.is_there
+        entry.has_object
             && entry.occupancy.part(uid) == Some(assumed.part)
             && assumed.part.gpus.iter().all(is_usable)
     }
 
-    /// Ends the wait of a gang and frees the places of all members that are not bound.
+    /// Ends the wait of a gang and the reservations of all its members.
     fn release(&mut self, key: &GangKey) {
         self.gangs.waiting.remove(key);
         self.gangs.offers.remove(key);
@@ -482,14 +486,20 @@ impl Index {
     }
 
     /// Counts a failed attempt in the gang's domain, so that the next attempt prefers another one.
-    fn note_given_up(&mut self, key: &GangKey) {
+    fn count_failed_attempt(&mut self, key: &GangKey) {
         let arrived = self.gangs.waiting.get(key).and_then(|waiting| waiting.arrived.first());
         let Some(entry) = arrived.and_then(|uid| self.pods.get(uid)) else { return };
         let Some(Ok(Gang { within: Some(label), .. })) = &entry.facts.gang else { return };
-        let node = known_node(Some(entry)).and_then(|name| self.nodes.get(&name).copied());
+        let node = current_node(Some(entry)).and_then(|name| self.nodes.get(&name).copied());
         let value = node.and_then(|it| self.entries[it.0 as usize].object.labels.get(label));
         if let Some(value) = value.cloned() {
-            *self.gangs.given_up.entry(key.clone()).or_default().entry(value).or_default() += 1;
+            *self
+                .gangs
+                .failed_attempts
+                .entry(key.clone())
+                .or_default()
+                .entry(value)
+                .or_default() += 1;
         }
     }
 }

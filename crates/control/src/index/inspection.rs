@@ -19,13 +19,13 @@ pub struct Inspected<'a> {
     pub facts: &'a NodeFacts,
     /// Free and held resources.
     pub state: &'a Node,
-    /// Expected number of its idle GPUs that a typical pod cannot use.
+    /// Expected number of the node's idle GPUs that a typical pod cannot use.
     pub fragmentation: f64,
-    /// Its pods with the GPUs that they hold.
+    /// Pods of the node with the GPUs that they hold.
     pub holders: Vec<Holder<'a>>,
-    /// Its claims with the GPUs that they hold.
+    /// Claims with the GPUs of the node that they hold.
     pub claims: &'a [ClaimPart],
-    /// Pods and claims that hold more than it has free.
+    /// Pods and claims that hold more than the node has free.
     pub conflicts: &'a [Conflict],
 }
 
@@ -34,7 +34,7 @@ pub struct Inspected<'a> {
 pub struct Holder<'a> {
     /// The pod.
     pub pod: &'a PodFacts,
-    /// Its part.
+    /// The part that the pod holds.
     pub part: Part,
 }
 
@@ -53,9 +53,9 @@ pub struct Changes<'a> {
     /// Changed nodes whose object exists.
     pub nodes: Vec<Inspected<'a>>,
     /// Names of deleted nodes.
-    pub gone: Vec<String>,
+    pub deleted: Vec<String>,
     /// Number of the newest of these changes: the `after` of the next call.
-    pub until: u64,
+    pub last: u64,
 }
 
 // === impl Inspected ===
@@ -70,8 +70,8 @@ impl Inspected<'_> {
         let gpu_mib = self.facts.gpus[position].memory_mib;
         let pods = self.holders.iter().filter(move |holder| holder.part.gpus.has(position));
         let pods = pods.map(move |holder| {
-            let wish = holder.pod.wish.gpus.as_ref().ok();
-            (GpuHolder::Pod(holder.pod), wish.and_then(|wish| wish.share_of(gpu_mib)))
+            let request = holder.pod.resources.gpus.as_ref().ok();
+            (GpuHolder::Pod(holder.pod), request.and_then(|request| request.share_of(gpu_mib)))
         });
         let claims = self.claims.iter().filter(move |claim| claim.part.gpus.has(position));
         let claims = claims.map(move |held| (GpuHolder::Claim(held), held.gpus.share_of(gpu_mib)));
@@ -84,45 +84,46 @@ impl Inspected<'_> {
 impl Index {
     /// Every node whose object exists, sorted by name.
     pub fn inspect(&mut self) -> Vec<Inspected<'_>> {
-        self.settle();
+        self.rebuild_changed();
         let nodes = self.present().into_iter().map(|(_, node)| node).collect();
         self.inspected(nodes)
     }
 
-    /// Up to `most` nodes that changed after the change of this number, oldest change first. 0 stands for all nodes.
-    pub fn inspect_changed(&mut self, after: u64, most: usize) -> Changes<'_> {
-        self.settle();
+    /// Up to `limit` nodes that changed after the change number `after`, oldest change first. 0 stands for all nodes.
+    pub fn inspect_changed(&mut self, after: u64, limit: usize) -> Changes<'_> {
+        self.rebuild_changed();
         let versions = (0..).map(NodeIx).zip(self.versions.iter().copied());
         let changed = versions.filter(|(node, version)| {
             // A position without a name is free.
             *version > after && !self.entries[node.0 as usize].object.name.is_empty()
         });
-        let left = self.departures.after(after).map(|(version, name)| (version, Err(name)));
+        let deleted = self.deleted_nodes.after(after).map(|(version, name)| (version, Err(name)));
         let mut changed: Vec<_> =
-            changed.map(|(node, version)| (version, Ok(node))).chain(left).collect();
+            changed.map(|(node, version)| (version, Ok(node))).chain(deleted).collect();
         changed.sort_unstable();
-        changed.truncate(most);
-        let until = changed.last().map_or(after, |(version, _)| *version);
-        let (mut nodes, mut gone) = (Vec::new(), Vec::new());
+        changed.truncate(limit);
+        let last = changed.last().map_or(after, |(version, _)| *version);
+        let (mut nodes, mut deleted) = (Vec::new(), Vec::new());
         for (_, node) in changed {
             match node {
-                Ok(node) if self.entries[node.0 as usize].is_there => nodes.push(node),
-                Ok(node) => gone.push(self.name_of(node).to_owned()),
-                Err(name) => gone.push(name.to_owned()),
+                Ok(node) if self.entries[node.0 as usize].has_object => nodes.push(node),
+                Ok(node) => deleted.push(self.name_of(node).to_owned()),
+                Err(name) => deleted.push(name.to_owned()),
             }
         }
-        Changes { nodes: self.inspected(nodes), gone, until }
+        Changes { nodes: self.inspected(nodes), deleted, last }
     }
 
-    /// Unbound pods that request GPUs or have claims, oldest first.
+    /// Pods without a node or an assumed placement that request GPUs or have claims, oldest first.
     pub fn pending(&self) -> Vec<PodFacts> {
-        let asks = |pod: &PodFacts| {
-            !pod.claims.is_empty() || pod.wish.gpus.as_ref().map_or(true, |wish| wish.is_some())
+        let needs_devices = |pod: &PodFacts| {
+            !pod.claims.is_empty()
+                || pod.resources.gpus.as_ref().map_or(true, |request| request.is_some())
         };
-        let waits =
+        let unbound =
             self.pods.values().filter(|pod| pod.facts.node.is_none() && pod.assumed.is_none());
         let mut pending: Vec<_> =
-            waits.map(|pod| &pod.facts).filter(|pod| asks(pod)).cloned().collect();
+            unbound.map(|pod| &pod.facts).filter(|pod| needs_devices(pod)).cloned().collect();
         pending.sort_by(by_age);
         pending
     }

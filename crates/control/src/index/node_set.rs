@@ -1,8 +1,8 @@
-//! A set of nodes as a bit set. Every waiting gang has one.
+//! A set of nodes as a bit set. Gangs store the nodes that kube-scheduler offered in such sets.
 
 use windlass_sched::view::NodeIx;
 
-/// Nodes of a view.
+/// Nodes of a view: bit `n % 64` of word `n / 64` stands for node `n`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeSet(Vec<u64>);
 
@@ -10,14 +10,14 @@ pub(super) struct NodeSet(Vec<u64>);
 
 impl NodeSet {
     pub(super) fn contains(&self, node: NodeIx) -> bool {
-        let (word, bit) = place(node);
+        let (word, bit) = word_and_bit(node);
         self.0.get(word).is_some_and(|word| word & bit != 0)
     }
 }
 
 impl Extend<NodeIx> for NodeSet {
     fn extend<I: IntoIterator<Item = NodeIx>>(&mut self, nodes: I) {
-        for (word, bit) in nodes.into_iter().map(place) {
+        for (word, bit) in nodes.into_iter().map(word_and_bit) {
             if self.0.len() <= word {
                 self.0.resize(word + 1, 0);
             }
@@ -34,7 +34,7 @@ impl FromIterator<NodeIx> for NodeSet {
     }
 }
 
-/// The word of a node, and its bit there.
-fn place(node: NodeIx) -> (usize, u64) {
+/// Position of a node's word, and the word with only the node's bit set.
+fn word_and_bit(node: NodeIx) -> (usize, u64) {
     ((node.0 / u64::BITS) as usize, 1 << (node.0 % u64::BITS))
 }

@@ -19,16 +19,16 @@ pub(super) struct Occupancy {
     conflicts: Vec<Conflict>,
 }
 
-/// GPUs of a node that a claim holds by one result of its allocation.
+/// The GPUs of a node that one result of a claim's allocation holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimPart {
     /// The claim, as `namespace/name`.
     pub claim: String,
-    /// The pods for which it is reserved, as `namespace/name`.
+    /// The pods for which the claim is reserved, as `namespace/name`.
     pub pods: Vec<String>,
     /// The GPUs of this result, whole or a share.
     pub gpus: Gpus,
-    /// Its part of the node.
+    /// The same GPUs as a part of the node.
     pub part: Part,
 }
 
@@ -37,14 +37,14 @@ pub struct ClaimPart {
 pub struct Conflict {
     /// The pod or claim.
     pub holder: String,
-    wanted: Gpus,
+    gpus: Gpus,
 }
 
 /// Places the claims and pods on an empty node, and returns the node's state.
 ///
 /// Claims come first: their allocations name devices. Pods with known GPUs come before pods of which only the number of
-/// GPUs is known; among equals the older comes first. A pod that another scheduler bound counts on free GPUs, healthy
-/// or not, as far as there are enough.
+/// GPUs is known; in each group the oldest comes first. A pod that another scheduler bound gets free GPUs, healthy ones
+/// preferred. If too few are free, it gets those that are free, and is a conflict.
 pub(super) fn occupy(
     catalog: &Catalog,
     facts: &NodeFacts,
@@ -58,25 +58,25 @@ pub(super) fn occupy(
     let order = |(pod, decided): &(&PodFacts, Option<Part>)| (decided.is_none(), pod.created);
     pods.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.0.uid.cmp(&b.0.uid)));
     let mut occupancy = Occupancy::default();
-    for held in claims {
-        let ClaimPart { claim, gpus, part, .. } = held;
-        // CPU and memory belong to the claim's pod, which is counted below.
+    for claim_part in claims {
+        let ClaimPart { claim, gpus, part, .. } = claim_part;
+        // CPU and memory are counted below, for the claim's pod.
         let request = Request { cpu_milli: 0, memory_mib: 0, gpus: *gpus, models: ModelSet::ANY };
-        if take_gpus(&mut node, &request, *part) {
-            occupancy.claims.push(held.clone());
+        if allocate_gpus(&mut node, &request, *part) {
+            occupancy.claims.push(claim_part.clone());
         } else {
-            let conflict = Conflict { holder: format!("claim {claim}"), wanted: *gpus };
+            let conflict = Conflict { holder: format!("claim {claim}"), gpus: *gpus };
             occupancy.conflicts.push(conflict);
         }
     }
     for (pod, decided) in pods {
-        let request = pod.wish.request_on(facts, catalog);
+        let request = pod.resources.request_on(facts, catalog);
         // A pod with an invalid GPU request was bound by another scheduler, and holds no GPU.
         let request = request.unwrap_or(Request {
-            cpu_milli: pod.wish.cpu_milli,
-            memory_mib: pod.wish.memory_mib,
+            cpu_milli: pod.resources.cpu_milli,
+            memory_mib: pod.resources.memory_mib,
             gpus: Gpus::None,
-            models: pod.wish.models(catalog),
+            models: pod.resources.models(catalog),
         });
         let part = decided.filter(|part| node.take(&request, *part).is_ok());
         let part = part.or_else(|| {
@@ -84,23 +84,23 @@ pub(super) fn occupy(
             node.take(&request, free).is_ok().then_some(free)
         });
         let part = part.unwrap_or_else(|| {
-            occupancy.conflicts.push(Conflict { holder: pod.title(), wanted: request.gpus });
-            take_available(&mut node, &request)
+            occupancy.conflicts.push(Conflict { holder: pod.title(), gpus: request.gpus });
+            allocate_available(&mut node, &request)
         });
         occupancy.parts.insert(pod.uid.clone(), part);
     }
     (node, occupancy)
 }
 
-/// Takes GPUs for a claim without counting a pod. Returns false if they are not free.
-fn take_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
+/// Allocates GPUs to a claim without counting a pod. Returns false if they are not free.
+fn allocate_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
     let pods = node.pods;
-    let is_taken = node.take(request, part).is_ok();
+    let is_allocated = node.take(request, part).is_ok();
     node.pods = pods;
-    is_taken
+    is_allocated
 }
 
-/// The GPUs that the pod's annotation names; `None` if the node lacks one of them.
+/// The GPUs that the pod's annotation names; `None` without an annotation, or if the node lacks one of them.
 fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
     let position = |id| facts.gpus.iter().position(|gpu| gpu.id.as_ref() == Some(id));
     if pod.gpus.is_empty() {
@@ -110,23 +110,22 @@ fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
         return index.map(|index| Part::of(GpuSet::one(index)));
     }
     let positions: Option<Vec<_>> = pod.gpus.iter().map(position).collect();
-    let ones = positions?.into_iter().map(GpuSet::one);
-    Some(Part::of(ones.fold(GpuSet::default(), GpuSet::or)))
+    let gpus = positions?.into_iter().map(GpuSet::one);
+    Some(Part::of(gpus.fold(GpuSet::default(), GpuSet::or)))
 }
 
-/// Free GPUs for a bound pod's request, healthy ones preferred. Unhealthy ones count too, since a pod keeps a failed
-/// GPU.
+/// Free GPUs for a bound pod's request; `None` if too few are free. Unhealthy GPUs come last: the pod may hold a GPU
+/// that failed after the bind.
 fn free_part(node: &Node, request: &Request) -> Option<Part> {
     let accepted = accepted(node, request);
     let gpus = match request.gpus {
         Gpus::None => GpuSet::default(),
         Gpus::Whole(count) => {
             let usable = node.free_gpus().and(accepted);
-            let free = node.gpus_that(Gpu::is_unheld).and(accepted);
+            let free = node.gpus_where(Gpu::has_no_holder).and(accepted);
             let set = if usable.len() >= u32::from(count) { usable } else { free };
             (set.len() >= u32::from(count)).then(|| set.lowest(u32::from(count)))?
         }
-        // Only claims get MIG instances.
         Gpus::Share { count, .. } => {
             let one = Request { gpus: request.gpus.with_count(1), ..*request };
             let fits = |at: &usize| node.clone().take(&one, Part::of(GpuSet::one(*at))).is_ok();
@@ -135,6 +134,7 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
             let chosen = fitting.get(..usize::from(count))?.iter();
             chosen.map(|at| GpuSet::one(*at)).fold(GpuSet::default(), GpuSet::or)
         }
+        // Only claims get MIG instances.
         Gpus::Partition(_) => return None,
     };
     Some(Part::of(gpus))
@@ -142,19 +142,19 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
 
 /// GPUs whose product the pod accepts.
 fn accepted(node: &Node, request: &Request) -> GpuSet {
-    node.gpus_that(|gpu| request.models.has(gpu.model))
+    node.gpus_where(|gpu| request.models.has(gpu.model))
 }
 
-/// Takes the request's CPU and memory, and the free GPUs, which are fewer than it requests.
-fn take_available(node: &mut Node, request: &Request) -> Part {
-    let all = node.gpus_that(Gpu::is_unheld);
-    // A pod that was bound by hand may be on a node that lacks its product.
+/// Allocates the request's CPU and memory, and all free GPUs up to the requested number.
+fn allocate_available(node: &mut Node, request: &Request) -> Part {
+    let all = node.gpus_where(Gpu::has_no_holder);
+    // A pod that a user bound may be on a node without an accepted product.
     let free = Some(all.and(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
     let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
     let part = Part::of(free.lowest(u32::from(count)));
-    let rest = Request { gpus, ..*request };
-    node.take(&rest, part).expect("as many free GPUs as are taken");
+    let available = Request { gpus, ..*request };
+    node.take(&available, part).expect("the chosen GPUs are free");
     part
 }
 
@@ -186,6 +186,6 @@ impl Occupancy {
 
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} wants {:?}", self.holder, self.wanted)
+        write!(f, "{} wants {:?}", self.holder, self.gpus)
     }
 }

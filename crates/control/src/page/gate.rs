@@ -20,19 +20,19 @@ use windlass_host::{causes, shared::Shared};
 use crate::access::ANSWER_LIMIT;
 
 /// Time for which a decision is cached.
-const VALID: Duration = Duration::from_secs(60);
+const CACHE_TTL: Duration = Duration::from_secs(60);
 /// Maximum number of cached decisions.
 const MAX_CACHED: usize = 1_000;
 /// Maximum number of concurrent reviews by the API server.
 const MAX_REVIEWS: usize = 4;
-/// Resources that the page shows. An account that may list them in all namespaces may read the page. Claims are shown
-/// only by name, with their pods.
+/// Resources that the page shows. An account that may list these in all namespaces may read the page. Claims need no
+/// right: the page shows only their names, with their pods.
 const LISTED: [&str; 2] = ["nodes", "pods"];
 
 /// Access control for readers, with a cache of decisions.
 pub(crate) struct Gate {
     client: Client,
-    /// By a keyed hash of the token, so that no token stays in memory.
+    /// By keyed hash of the token: tokens themselves are not stored.
     cached: Shared<HashMap<u64, Decision>>,
     hasher: RandomState,
     /// Limits concurrent reviews.
@@ -42,11 +42,11 @@ pub(crate) struct Gate {
 }
 
 /// A decision and its time.
-type Decision = (Instant, Result<(), Refused>);
+type Decision = (Instant, Result<(), AccessError>);
 
 /// Reason why a reader is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum AccessError {
     /// The token is missing or invalid.
     #[error("a token of this cluster is needed")]
     NoToken,
@@ -60,7 +60,7 @@ pub(super) enum Refused {
     },
     /// The review failed.
     #[error("the API server did not review your token: try again")]
-    Undecided,
+    NotReviewed,
 }
 
 // === impl Gate ===
@@ -77,27 +77,27 @@ impl Gate {
     }
 
     /// Checks that the bearer of a token may read.
-    pub(super) async fn check(&self, token: Option<&str>) -> Result<(), Refused> {
-        let token = token.filter(|token| !token.is_empty()).ok_or(Refused::NoToken)?;
+    pub(super) async fn check(&self, token: Option<&str>) -> Result<(), AccessError> {
+        let token = token.filter(|token| !token.is_empty()).ok_or(AccessError::NoToken)?;
         let key = self.hasher.hash_one(token);
         let now = Instant::now();
-        let known = self.cached.step(|cached| cached.get(&key).cloned());
-        if let Some((since, decision)) = known
-            && now - since < VALID
+        let decided = self.cached.step(|cached| cached.get(&key).cloned());
+        if let Some((since, decision)) = decided
+            && now - since < CACHE_TTL
         {
             return decision;
         }
         let Ok(decision) = timeout(ANSWER_LIMIT, self.review(token)).await else {
-            return Err(Refused::Undecided);
+            return Err(AccessError::NotReviewed);
         };
         let decision = decision?;
         // Invalid tokens are not cached, because their number is unbounded.
-        if decision == Err(Refused::NoToken) {
+        if decision == Err(AccessError::NoToken) {
             return decision;
         }
         self.cached.step(|cached| {
             if cached.len() >= MAX_CACHED {
-                cached.retain(|_, (since, _)| now - *since < VALID);
+                cached.retain(|_, (since, _)| now - *since < CACHE_TTL);
             }
             if cached.len() < MAX_CACHED {
                 cached.insert(key, (now, decision.clone()));
@@ -106,33 +106,34 @@ impl Gate {
         decision
     }
 
-    /// Has a token reviewed. Few reviews run at a time, because they use the same API server quota as binds.
-    async fn review(&self, token: &str) -> Result<Result<(), Refused>, Refused> {
-        let _turn = self.reviews.acquire().await.map_err(|_| Refused::Undecided)?;
-        let answer = self.ask(token).await;
+    /// Reviews a token. Few reviews run at a time, because they use the same API server quota as binds.
+    async fn review(&self, token: &str) -> Result<Result<(), AccessError>, AccessError> {
+        let _permit = self.reviews.acquire().await.map_err(|_| AccessError::NotReviewed)?;
+        let answer = self.request_reviews(token).await;
         let was_failing =
             self.is_failing.step(|is_failing| std::mem::replace(is_failing, answer.is_err()));
         answer.map_err(|error| {
             if !was_failing {
                 tracing::warn!(error = causes(&error), "readers of the page cannot be checked");
             }
-            Refused::Undecided
+            AccessError::NotReviewed
         })
     }
 
-    async fn ask(&self, token: &str) -> kube::Result<Result<(), Refused>> {
+    /// Asks the API server for the token's user, and for the user's rights.
+    async fn request_reviews(&self, token: &str) -> kube::Result<Result<(), AccessError>> {
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: None };
         let review = TokenReview { spec, ..TokenReview::default() };
         let reviews: Api<TokenReview> = Api::all(self.client.clone());
         let status = reviews.create(&PostParams::default(), &review).await?.status;
         let status = status.filter(|status| status.authenticated == Some(true));
         let Some(user) = status.and_then(|status| status.user) else {
-            return Ok(Err(Refused::NoToken));
+            return Ok(Err(AccessError::NoToken));
         };
         for resource in LISTED {
             if !self.may_list(&user, resource).await? {
                 let user = user.username.unwrap_or_default();
-                return Ok(Err(Refused::MayNotList { user, resource }));
+                return Ok(Err(AccessError::MayNotList { user, resource }));
             }
         }
         Ok(Ok(()))
@@ -176,7 +177,7 @@ mod tests {
 
     /// An API server with two accounts: alice may list everything, bob only pods.
     struct Reviews {
-        asked: Arc<AtomicUsize>,
+        review_count: Arc<AtomicUsize>,
         gate: Gate,
         _server: JoinSet<()>,
     }
@@ -186,9 +187,9 @@ mod tests {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
             let url = format!("http://{}", listener.local_addr().expect("bound"));
             let config = kube::Config::new(url.parse().expect("a URL"));
-            let asked = Arc::new(AtomicUsize::new(0));
+            let review_count = Arc::new(AtomicUsize::new(0));
             let mut server = JoinSet::new();
-            let counted = asked.clone();
+            let counted = review_count.clone();
             server.spawn(async move {
                 let mut connections = JoinSet::new();
                 while let Ok((stream, _)) = listener.accept().await {
@@ -200,7 +201,7 @@ mod tests {
                 }
             });
             let client = Client::try_from(config).expect("a client");
-            Self { asked, gate: Gate::new(client), _server: server }
+            Self { review_count, gate: Gate::new(client), _server: server }
         }
 
         async fn check(&self, token: Option<&str>) -> String {
@@ -213,9 +214,9 @@ mod tests {
 
     async fn review(
         request: Request<Incoming>,
-        asked: Arc<AtomicUsize>,
+        review_count: Arc<AtomicUsize>,
     ) -> Result<Response<Full<hyper::body::Bytes>>, hyper::Error> {
-        asked.fetch_add(1, Ordering::Relaxed);
+        review_count.fetch_add(1, Ordering::Relaxed);
         let body = request.into_body().collect().await?.to_bytes();
         let mut review: Value = serde_json::from_slice(&body).expect("JSON");
         let spec = &review["spec"];
@@ -232,14 +233,14 @@ mod tests {
                 assert_eq!(attributes["verb"], "list");
                 json!({"allowed": spec["user"] == "alice" || attributes["resource"] == "pods"})
             }
-            kind => panic!("{kind:?} was asked for"),
+            kind => panic!("unexpected kind {kind:?}"),
         };
         review["status"] = status;
         Ok(Response::new(Full::from(review.to_string())))
     }
 
     #[tokio::test]
-    async fn readers_are_those_who_may_list_nodes_and_pods() {
+    async fn accounts_that_may_list_nodes_and_pods_may_read() {
         let reviews = Reviews::start().await;
         assert_eq!(reviews.check(Some("alice")).await, "may read");
         assert_eq!(reviews.check(Some("bob")).await, "bob may not list nodes of all namespaces");
@@ -254,14 +255,14 @@ mod tests {
         for _ in 0..3 {
             reviews.check(Some("alice")).await;
         }
-        assert_eq!(reviews.asked.load(Ordering::Relaxed), 3, "one token, nodes, pods");
+        assert_eq!(reviews.review_count.load(Ordering::Relaxed), 3, "one token, nodes, pods");
         tokio::time::pause();
-        tokio::time::advance(VALID).await;
+        tokio::time::advance(CACHE_TTL).await;
         tokio::time::resume();
         reviews.check(Some("alice")).await;
-        assert_eq!(reviews.asked.load(Ordering::Relaxed), 6);
-        let nobody = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
-        let gate = Gate::new(Client::try_from(nobody).expect("a client"));
-        assert_eq!(gate.check(Some("alice")).await, Err(Refused::Undecided));
+        assert_eq!(reviews.review_count.load(Ordering::Relaxed), 6);
+        let unreachable = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let gate = Gate::new(Client::try_from(unreachable).expect("a client"));
+        assert_eq!(gate.check(Some("alice")).await, Err(AccessError::NotReviewed));
     }
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_host::causes;
 use windlass_page::{Asset, Revision};
 
-use super::{Feed, Gate, gate::Refused};
+use super::{Feed, Gate, gate::AccessError};
 use crate::{
     agents::{AgentError, Agents},
     server::{Answer, Site, plain, typed},
@@ -23,7 +23,7 @@ use crate::{
 
 /// Access policy for readers.
 pub(crate) enum Guard {
-    /// Readers on this machine. The `Host` header must name it, against DNS rebinding.
+    /// Readers on this machine. The `Host` header must name this machine, which prevents DNS rebinding.
     ThisMachine,
     /// Readers whose token the API server accepts.
     Tokens(Box<Gate>),
@@ -35,8 +35,8 @@ pub(crate) enum Guard {
 pub(crate) struct PageSite {
     pub(crate) feed: Arc<Feed>,
     pub(crate) guard: Guard,
-    /// Access to agents, for details of a node. It uses the rights of this process, so only `windlass cluster page` has
-    /// it: there the reader is the user who started the process.
+    /// Access to agents, for details of a node; `Some` only in `windlass cluster page`. The requests use the rights of
+    /// this process, and there the reader is the user who started the process.
     pub(crate) agents: Option<Agents>,
     pub(crate) stop: CancellationToken,
 }
@@ -95,7 +95,7 @@ impl PageSite {
         };
         match agents.state(node).await {
             Ok(text) => typed("application/json", text),
-            Err(error @ AgentError::NoName(_)) => {
+            Err(error @ AgentError::InvalidNode(_)) => {
                 plain(StatusCode::NOT_FOUND, causes(&error) + "\n")
             }
             Err(error) => plain(StatusCode::BAD_GATEWAY, causes(&error) + "\n"),
@@ -104,12 +104,12 @@ impl PageSite {
 
     async fn state(&self, headers: &HeaderMap, after: Option<&str>) -> Answer {
         if let Guard::Tokens(gate) = &self.guard
-            && let Err(refused) = gate.check(bearer(headers)).await
+            && let Err(error) = gate.check(bearer(headers)).await
         {
-            return refusal(&refused);
+            return refusal(&error);
         }
         if !self.feed.is_ready() {
-            return later("the cluster's objects are being read\n");
+            return retry_later("the cluster's objects are being read\n");
         }
         let document = self.feed.document(after, &self.stop).await;
         let mut answer = typed("application/json", document);
@@ -135,8 +135,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 fn file(asset: &Asset, headers: &HeaderMap) -> Answer {
     let tag = asset.tag();
-    let known = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-    let mut answer = if known == Some(tag.as_str()) {
+    let cached = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    let mut answer = if cached == Some(tag.as_str()) {
         let unchanged = Response::builder().status(StatusCode::NOT_MODIFIED);
         unchanged.body(Full::default()).expect("a constant status")
     } else {
@@ -148,20 +148,20 @@ fn file(asset: &Asset, headers: &HeaderMap) -> Answer {
     answer
 }
 
-fn refusal(refused: &Refused) -> Answer {
-    let text = format!("{refused}\n");
-    match refused {
-        Refused::NoToken => {
+fn refusal(error: &AccessError) -> Answer {
+    let text = format!("{error}\n");
+    match error {
+        AccessError::NoToken => {
             let mut answer = plain(StatusCode::UNAUTHORIZED, text);
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             answer
         }
-        Refused::MayNotList { .. } => plain(StatusCode::FORBIDDEN, text),
-        Refused::Undecided => later(text),
+        AccessError::MayNotList { .. } => plain(StatusCode::FORBIDDEN, text),
+        AccessError::NotReviewed => retry_later(text),
     }
 }
 
-fn later(text: impl Into<String>) -> Answer {
+fn retry_later(text: impl Into<String>) -> Answer {
     let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, text);
     answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
     answer

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use windlass_page::{DeviceView, Health, HolderView, NodeView, PendingPod, RefusedNodes};
 
 use crate::{
-    explanation::{Explanation, wants},
+    explanation::{Explanation, request_text},
     facts::PodFacts,
     index::{GpuHolder, Inspected},
 };
@@ -23,7 +23,7 @@ pub(super) fn node(node: &Inspected<'_>) -> NodeView {
         simulated: node.facts.simulated,
         free_gpus: node.state.free_gpus().len() as usize,
         idle_gpus: gpus(node.state.idle_milli()),
-        // Rounded, because each new pod changes the forecast a little, and the document with it.
+        // Rounded: each new pod changes the forecast a little, and would change the document.
         fragmented_gpus: Some((node.fragmentation * 100.0).round() / 100.0),
         cpu_free: Some(gpus(node.state.cpu_milli.free)),
         memory_free_bytes: Some(bytes(node.state.memory_mib.free)),
@@ -45,27 +45,30 @@ fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
         reason: facts.obstacle.clone(),
         idle: if is_usable { gpus(idle.into()) } else { 0.0 },
         memory_bytes: (facts.memory_mib > 0).then(|| bytes(facts.memory_mib)),
-        holders: node.holders_of(position).map(|(holder, share)| named(holder, share)).collect(),
+        holders: node
+            .holders_of(position)
+            .map(|(holder, share)| holder_view(holder, share))
+            .collect(),
         ..DeviceView::default()
     }
 }
 
-/// A pod, or a claim with its pod if exactly one uses it.
-fn named(holder: GpuHolder<'_>, share: Option<(u16, u32)>) -> HolderView {
+/// A pod, or a claim. A claim has its pod if exactly one pod uses it.
+fn holder_view(holder: GpuHolder<'_>, share: Option<(u16, u32)>) -> HolderView {
     match holder {
-        GpuHolder::Pod(pod) => HolderView { pod: Some(pod.title()), ..amounts(share) },
-        GpuHolder::Claim(held) => {
-            let pod = match held.pods.as_slice() {
+        GpuHolder::Pod(pod) => HolderView { pod: Some(pod.title()), ..share_view(share) },
+        GpuHolder::Claim(claim_part) => {
+            let pod = match claim_part.pods.as_slice() {
                 [pod] => Some(pod.clone()),
                 _ => None,
             };
-            HolderView { pod, claim: Some(held.claim.clone()), ..amounts(share) }
+            HolderView { pod, claim: Some(claim_part.claim.clone()), ..share_view(share) }
         }
     }
 }
 
-/// Amounts of a share: compute in thousandths and memory in MiB. Zero is left out.
-fn amounts(share: Option<(u16, u32)>) -> HolderView {
+/// A holder without a name, with its share: compute in thousandths and memory in MiB. Zero amounts are left out.
+fn share_view(share: Option<(u16, u32)>) -> HolderView {
     let (milli, mib) = share.unwrap_or_default();
     HolderView {
         memory_bytes: (mib > 0).then(|| bytes(mib)),
@@ -84,7 +87,7 @@ pub(super) fn refused(
     let reasons = reasons.into_iter().map(|(reason, nodes)| RefusedNodes { reason, nodes });
     let mut reasons: Vec<_> = reasons.filter(|_| is_refused).collect();
     reasons.sort_by_key(|it| Reverse(it.nodes));
-    PendingPod { request: wants(pod), reasons: Some(reasons), ..pending(pod, None) }
+    PendingPod { request: request_text(pod), reasons: Some(reasons), ..pending(pod, None) }
 }
 
 fn bytes(mib: u32) -> u64 {

@@ -21,13 +21,13 @@ use crate::facts::MAX_WAITING;
 const MAX_CONNECTIONS: usize = MAX_WAITING + 256;
 /// Time limit for a request's head, and for a TLS handshake.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// Time limit for an answer, from its first write that blocks: enough for ten megabytes over a slow line. A client that
-/// does not read keeps its version of the page's document in memory for as long.
+/// Time limit for an answer, from its first write that blocks: enough for ten megabytes over a slow line. Until then, a
+/// client that does not read keeps its version of the page's document in memory.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);
-/// Pause after a failed accept. Without free file descriptors the next one would fail too.
+/// Pause after a failed accept. Without free file descriptors, an immediate retry would fail too.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Time limit for open requests at shutdown.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Request handler of a listener.
 pub(crate) trait Site: Send + Sync + 'static {
@@ -35,14 +35,14 @@ pub(crate) trait Site: Send + Sync + 'static {
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Answer> + Send;
 }
 
-/// Serves connections until stopped, then completes open requests.
+/// Serves connections until stopped, then completes open requests within `DRAIN_LIMIT`.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptors>,
     site: impl Site,
     stop: CancellationToken,
 ) {
-    let (room, tls) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), tls.map(Arc::new));
+    let (slots, tls) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), tls.map(Arc::new));
     let site = Arc::new(site);
     let mut connections = JoinSet::new();
     loop {
@@ -59,8 +59,8 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        // Beyond the limit a connection is closed at once.
-        let Ok(permit) = room.clone().try_acquire_owned() else { continue };
+        // Above the limit a connection is closed at once.
+        let Ok(permit) = slots.clone().try_acquire_owned() else { continue };
         let (tls, site, stop) = (tls.clone(), site.clone(), stop.clone());
         connections.spawn(async move {
             match tls {
@@ -74,7 +74,7 @@ pub(crate) async fn serve(
             drop(permit);
         });
     }
-    let _ = timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = timeout(DRAIN_LIMIT, async { while connections.join_next().await.is_some() {} }).await;
 }
 
 async fn serve_connection(
@@ -140,11 +140,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_read_is_disconnected() {
         let document = Bytes::from(vec![b'x'; MIB]);
-        let begun = Instant::now();
+        let start = Instant::now();
         let (readers, mut connections) = request_document(&document).await;
         while connections.join_next().await.is_some() {}
-        assert_eq!(begun.elapsed(), WRITE_LIMIT);
-        assert!(document.is_unique(), "no copy is left");
+        assert_eq!(start.elapsed(), WRITE_LIMIT);
+        assert!(document.is_unique(), "no connection holds the document");
         drop(readers);
     }
 
@@ -153,17 +153,17 @@ mod tests {
         for (pause, is_served) in [(Duration::from_millis(10), true), (HEAD_LIMIT / 10, false)] {
             let document = Bytes::from(vec![b'x'; MIB]);
             let (mut readers, mut connections) = request_document(&document).await;
-            let (mut reader, mut got, mut part) =
+            let (mut reader, mut received, mut buffer) =
                 (readers.pop().expect("many"), 0, [0_u8; 1 << 10]);
             drop(readers);
-            while got < MIB {
+            while received < MIB {
                 sleep(pause).await;
-                match reader.read(&mut part).await {
+                match reader.read(&mut buffer).await {
                     Ok(0) | Err(_) => break,
-                    Ok(count) => got += count,
+                    Ok(count) => received += count,
                 }
             }
-            assert_eq!(got >= MIB, is_served, "{got} bytes");
+            assert_eq!(received >= MIB, is_served, "{received} bytes");
             drop(reader);
             while connections.join_next().await.is_some() {}
             assert!(document.is_unique());

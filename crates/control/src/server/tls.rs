@@ -1,4 +1,4 @@
-//! TLS of the server. The certificate is reloaded when its file changes, since issuers renew it.
+//! TLS of the server. The certificate is reloaded when its file changes, because issuers renew certificates.
 
 use std::{
     fs, io,
@@ -48,11 +48,11 @@ pub enum TlsError {
 #[derive(Debug)]
 pub(crate) struct TlsAcceptors {
     files: TlsFiles,
-    current: Shared<Current>,
+    current: Shared<LoadedConfig>,
 }
 
 #[derive(Debug)]
-struct Current {
+struct LoadedConfig {
     config: Arc<ServerConfig>,
     modified: Option<SystemTime>,
 }
@@ -63,7 +63,7 @@ impl TlsAcceptors {
     /// Reads the files.
     pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
         let modified = modified(&files.certificate);
-        let current = Shared::new(Current { config: files.read()?, modified });
+        let current = Shared::new(LoadedConfig { config: files.read()?, modified });
         Ok(Self { files, current })
     }
 
@@ -76,8 +76,8 @@ impl TlsAcceptors {
         self.current.step(|current| {
             if modified.is_some() && modified != current.modified {
                 match self.files.read() {
-                    Ok(config) => *current = Current { config, modified },
-                    // The issuer may still be writing. The next connection tries again.
+                    Ok(config) => *current = LoadedConfig { config, modified },
+                    // The issuer may still be writing the files. The next connection reads them again.
                     Err(error) => {
                         tracing::warn!(error = causes(&error), "new certificate not used yet");
                     }

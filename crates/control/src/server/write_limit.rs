@@ -1,4 +1,4 @@
-//! Deadline of writes: a client that does not read its response is disconnected, so that it holds no connection slot.
+//! Deadline of writes: a client that does not read its response is disconnected, which frees its connection slot.
 
 use std::{
     io,
@@ -14,23 +14,23 @@ use tokio::{
 
 /// A stream with a time limit per response, from the first write that blocks to the flush.
 ///
-/// A client that reads a few bytes now and then misses the limit too: hyper flushes whole responses only.
+/// A client that reads only a few bytes now and then exceeds the limit too: hyper flushes whole responses only.
 #[derive(Debug)]
 pub(super) struct WriteLimit<S> {
     stream: S,
     limit: Duration,
-    late: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 // === impl WriteLimit ===
 
 impl<S> WriteLimit<S> {
     pub(super) fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, late: None }
+        Self { stream, limit, timer: None }
     }
 
-    /// The result of a write, or an error once it has waited too long.
-    fn written<T>(
+    /// Returns a ready result. A pending write fails with `TimedOut` once the limit has elapsed.
+    fn limited<T>(
         &mut self,
         result: Poll<io::Result<T>>,
         cx: &mut Context<'_>,
@@ -39,8 +39,8 @@ impl<S> WriteLimit<S> {
             return result;
         }
         let limit = self.limit;
-        let late = self.late.get_or_insert_with(|| Box::pin(sleep(limit)));
-        ready!(late.as_mut().poll(cx));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+        ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -62,17 +62,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteLimit<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.written(result, cx)
+        self.limited(result, cx)
     }
 
-    /// Several buffers at once: hyper would copy each body into one buffer otherwise.
+    /// Writes several buffers at once. Without it hyper copies each body into one buffer.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
-        self.written(result, cx)
+        self.limited(result, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -81,15 +81,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteLimit<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_flush(cx);
-        let result = self.written(result, cx);
+        let result = self.limited(result, cx);
         if result.is_ready() {
-            self.late = None;
+            self.timer = None;
         }
         result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.written(result, cx)
+        self.limited(result, cx)
     }
 }

@@ -11,22 +11,22 @@ use windlass_core::{
     selector::{PreparedDevice, PublishedDevice},
 };
 
-use super::{capacity, counters::Draw, place, pool::Contents};
+use super::{capacity, counters::CounterConsumption, node_affinity, pool::Contents};
 
-/// Device of a complete and valid pool.
+/// A device of a complete and valid pool.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) slice: Arc<ResourceSlice>,
-    /// Index in its slice.
+    /// Index of the device in its slice.
     index: usize,
-    /// Index of its pool in [`Pools::all`](super::pools::Pools).
+    /// Index of the device's pool in [`Pools::all`](super::pools::Pools).
     pub(super) pool: usize,
     /// Value of `device` in CEL expressions, built on first use.
     facts: OnceLock<PreparedDevice>,
-    /// True if its own node selection, if any, admits the node.
-    pub(super) is_here: bool,
-    /// Counters that it consumes.
-    pub(super) draws: Vec<Draw>,
+    /// True unless the device has its own node selection and the node does not match it.
+    pub(super) is_on_node: bool,
+    /// Counters that the device consumes.
+    pub(super) consumptions: Vec<CounterConsumption>,
 }
 
 // === impl Candidate ===
@@ -38,10 +38,11 @@ impl Candidate {
         node: &Node,
     ) -> Self {
         let device = &slice.spec.devices.as_deref().unwrap_or_default()[index];
-        let is_here = !place::is_by_device(slice) || place::device_matches(device, node);
-        let draws = contents.stock.draws(device);
+        let is_on_node =
+            !node_affinity::is_per_device(slice) || node_affinity::device_matches(device, node);
+        let consumptions = contents.counter_sets.consumptions(device);
         let (slice, facts) = (Arc::clone(slice), OnceLock::new());
-        Self { slice, index, pool, facts, is_here, draws }
+        Self { slice, index, pool, facts, is_on_node, consumptions }
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -77,13 +78,13 @@ impl Candidate {
         }
     }
 
-    /// Taints that keep claims away, unless they tolerate them.
+    /// Taints that exclude claims without a toleration.
     pub(super) fn taints(&self) -> impl Iterator<Item = &DeviceTaint> {
-        let counts = |taint: &&DeviceTaint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect);
-        self.device().taints.iter().flatten().filter(counts)
+        let excludes = |taint: &&DeviceTaint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect);
+        self.device().taints.iter().flatten().filter(excludes)
     }
 
-    /// True if several claims may have a share of it.
+    /// True if several claims may hold shares of the device.
     pub(super) fn is_shared(&self) -> bool {
         self.device().allow_multiple_allocations == Some(true)
     }

@@ -8,18 +8,19 @@ use windlass_core::selector::PublishedExpression;
 
 use super::{
     Unallocated,
+    allocated_devices::AllocatedDevices,
     constraint::{self, Constraint},
     pools::Pools,
     request::{self, Alternative, ClaimRequest},
     result::ChosenDevice,
     search::{Search, Selections},
     signature::{AttributesRead, NodeSignature},
-    taken::Taken,
 };
 
 /// Claims to allocate: requests with their classes and parsed expressions, constraints and configuration.
 ///
-/// A value owns its parts and may be sent to other threads. One is made for each pod, and again when a class changes.
+/// A value owns its parts and may be sent to other threads. It is prepared for each pod, and again when a class
+/// changes.
 #[derive(Clone, Debug)]
 pub struct Claims {
     all: Vec<Claim>,
@@ -40,11 +41,11 @@ pub(super) struct Claim {
 // === impl Claims ===
 
 impl Claims {
-    /// Prepares claims. Their own allocations, if they have any, are ignored.
+    /// Prepares claims. Existing allocations of these claims are ignored.
     ///
     /// # Errors
     ///
-    /// [`Unallocated::Wrong`] for an unknown class, allocation mode or constraint. As in Kubernetes, an invalid
+    /// [`Unallocated::Invalid`] for an unknown class, allocation mode or constraint. As in Kubernetes, an invalid
     /// expression is an error only once it is evaluated for a device.
     pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Result<Self, Unallocated> {
         let read = |claim| request::requests(claim, classes);
@@ -62,53 +63,57 @@ impl Claims {
     ///
     /// # Guarantees
     ///
-    /// Equal inputs give equal results, share ids included. Nothing is recorded: the caller passes a result that it
-    /// uses to [`Taken::add`].
+    /// Equal inputs give equal results, share ids included. The inputs are unchanged: the caller passes a result that
+    /// it uses to [`AllocatedDevices::add`].
     ///
     /// # Errors
     ///
-    /// [`Unallocated::NoFit`] concerns this node. [`Unallocated::Wrong`] ends the scheduling of the pod: an invalid
+    /// [`Unallocated::NoFit`] concerns this node. [`Unallocated::Invalid`] ends the scheduling of the pod: an invalid
     /// expression, more devices than a claim may have, or a request for all devices while a pool is incomplete.
     pub fn allocate(
         &self,
         pools: &Pools,
-        taken: &Taken,
+        allocated: &AllocatedDevices,
     ) -> Result<Vec<AllocationResult>, Unallocated> {
         let mut selections = Selections::default();
-        let solved = Search::new(&self.all, pools, taken, (None, &mut selections))?.run()?;
+        let solved = Search::new(&self.all, pools, allocated, (None, &mut selections))?.run()?;
         Ok((0..self.all.len()).map(|claim| solved.result(claim)).collect())
     }
 
-    /// The devices that [`allocate`](Self::allocate) would choose, by their positions in the pools. Nodes with equal
-    /// [`NodeSignature`]s for these claims have equal devices.
+    /// The devices that [`allocate`](Self::allocate) would choose, by their positions in the pools. On nodes with equal
+    /// [`NodeSignature`]s for these claims the positions are equal.
     ///
     /// # Errors
     ///
-    /// As [`allocate`](Self::allocate).
-    pub fn choose(&self, pools: &Pools, taken: &Taken) -> Result<Vec<ChosenDevice>, Unallocated> {
+    /// See [`allocate`](Self::allocate).
+    pub fn choose(
+        &self,
+        pools: &Pools,
+        allocated: &AllocatedDevices,
+    ) -> Result<Vec<ChosenDevice>, Unallocated> {
         let mut selections = Selections::default();
-        Ok(Search::new(&self.all, pools, taken, (None, &mut selections))?.run()?.chosen())
+        Ok(Search::new(&self.all, pools, allocated, (None, &mut selections))?.run()?.chosen())
     }
 
-    /// As [`choose`](Self::choose), with the expressions evaluated once for each device signature.
+    /// Like [`choose`](Self::choose), but evaluates the expressions once for each device signature.
     ///
     /// # Assumptions
     ///
     /// The signature is that of the node. All calls with the same `selections` are for these claims, with signatures
-    /// made by the same [`DeviceSignatures`](super::DeviceSignatures).
+    /// from the same [`DeviceSignatures`](super::DeviceSignatures).
     ///
     /// # Errors
     ///
-    /// As [`allocate`](Self::allocate), without the reasons of single devices.
+    /// See [`allocate`](Self::allocate). The error has no reasons of single devices.
     pub fn choose_by_signature(
         &self,
         pools: &Pools,
-        taken: &Taken,
+        allocated: &AllocatedDevices,
         signature: &NodeSignature,
         selections: &mut Selections,
     ) -> Result<Vec<ChosenDevice>, Unallocated> {
-        let known = (Some(&*signature.devices), selections);
-        Ok(Search::new(&self.all, pools, taken, known)?.run()?.chosen())
+        let cache = (Some(&*signature.devices), selections);
+        Ok(Search::new(&self.all, pools, allocated, cache)?.run()?.chosen())
     }
 
     /// The device attributes that the claims' expressions and constraints read.

@@ -8,12 +8,13 @@ use windlass_core::attribute::AttributeName;
 
 use super::Unallocated;
 
-/// Constraint, with its state over the chosen devices.
+/// A constraint, and its state for the devices chosen so far.
 #[derive(Clone, Debug)]
 pub(super) struct Constraint {
     requests: Arc<[String]>,
     attribute: Arc<str>,
     rule: Rule,
+    /// Number of chosen devices that the constraint applies to.
     chosen: usize,
 }
 
@@ -25,9 +26,9 @@ enum Rule {
     Distinct(BTreeMap<String, DeviceAttribute>),
 }
 
-/// Request and alternative for which a device is chosen.
+/// Names of the request and alternative for which a device is chosen.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker<'a> {
+pub(super) struct RequestName<'a> {
     pub(super) request: &'a str,
     /// `request/alternative`.
     pub(super) full_name: &'a str,
@@ -41,7 +42,7 @@ pub(super) fn constraints(
     let all = claim.spec.devices.iter().flat_map(|devices| devices.constraints.iter().flatten());
     let read = |(index, constraint)| {
         Constraint::of(constraint).ok_or_else(|| {
-            Unallocated::Wrong(format!(
+            Unallocated::Invalid(format!(
                 "claim {title}, constraint #{index}: empty constraint (unsupported constraint type?)"
             ))
         })
@@ -69,50 +70,50 @@ impl Constraint {
         })
     }
 
-    /// The attribute that it compares; `None` for a name without a domain, which means a different attribute for each
-    /// driver.
+    /// The attribute that the constraint compares. `None` for a name without a domain: it names a different attribute
+    /// for each driver.
     pub(super) fn attribute_read(&self) -> Option<AttributeName> {
         let (domain, name) = self.attribute.split_once('/')?;
         (!name.contains('/')).then(|| AttributeName::published(domain, name))
     }
 
     /// Adds a device if it satisfies the constraint. Returns false if it does not.
-    pub(super) fn add(&mut self, asker: Asker<'_>, device: &Device, driver: &str) -> bool {
-        if !self.is_about(asker) {
+    pub(super) fn add(&mut self, names: RequestName<'_>, device: &Device, driver: &str) -> bool {
+        if !self.applies_to(names) {
             return true;
         }
         let Some(value) = lookup(device, driver, &self.attribute) else { return false };
-        let may_join = self.chosen == 0
+        let is_satisfied = self.chosen == 0
             || match &self.rule {
-                Rule::Match(first) => is_plain(value) && first.as_ref() == Some(value),
-                Rule::Distinct(others) => is_plain(value) && others.values().all(|o| o != value),
+                Rule::Match(first) => is_single(value) && first.as_ref() == Some(value),
+                Rule::Distinct(others) => is_single(value) && others.values().all(|o| o != value),
             };
-        if may_join {
+        if is_satisfied {
             match &mut self.rule {
                 Rule::Match(first) if self.chosen == 0 => *first = Some(value.clone()),
                 Rule::Match(_) => {}
                 Rule::Distinct(others) => {
-                    others.insert(asker.request.to_owned(), value.clone());
+                    others.insert(names.request.to_owned(), value.clone());
                 }
             }
             self.chosen += 1;
         }
-        may_join
+        is_satisfied
     }
 
     /// Removes an added device.
-    pub(super) fn remove(&mut self, asker: Asker<'_>) {
-        if self.is_about(asker) {
+    pub(super) fn remove(&mut self, names: RequestName<'_>) {
+        if self.applies_to(names) {
             self.chosen = self.chosen.saturating_sub(1);
             if let Rule::Distinct(others) = &mut self.rule {
-                others.remove(asker.request);
+                others.remove(names.request);
             }
         }
     }
 
-    fn is_about(&self, asker: Asker<'_>) -> bool {
-        let named = |name: &String| *name == asker.request || *name == asker.full_name;
-        self.requests.is_empty() || self.requests.iter().any(named)
+    fn applies_to(&self, names: RequestName<'_>) -> bool {
+        let is_named = |name: &String| *name == names.request || *name == names.full_name;
+        self.requests.is_empty() || self.requests.iter().any(is_named)
     }
 }
 
@@ -126,6 +127,6 @@ fn lookup<'a>(device: &'a Device, driver: &str, name: &str) -> Option<&'a Device
 }
 
 /// True for a single value. Lists never compare equal.
-fn is_plain(value: &DeviceAttribute) -> bool {
+fn is_single(value: &DeviceAttribute) -> bool {
     value.string.is_some() || value.int.is_some() || value.bool.is_some() || value.version.is_some()
 }

@@ -6,27 +6,27 @@ use k8s_openapi::api::resource::v1::{Counter, Device};
 use windlass_core::selector::Amount;
 
 use super::{
+    allocated_devices::Holdings,
     capacity,
     pool::{Pool, State},
-    taken::Holdings,
 };
 
 /// Counters of a pool, and the devices that consume them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stock {
+pub(super) struct CounterSets {
     /// Value of each counter without consumption.
     full: Vec<Amount>,
-    /// Index in `full` of the first counter of each set.
+    /// Position in `full` of each set's first counter.
     starts: Vec<usize>,
-    /// Index in `full` by set and counter.
+    /// Position in `full` by set name and counter name.
     index: BTreeMap<String, BTreeMap<String, usize>>,
-    /// Consumption by device name, devices for other nodes included.
-    consumers: BTreeMap<String, Vec<Draw>>,
+    /// Consumption by device name, including devices for other nodes.
+    consumers: BTreeMap<String, Vec<CounterConsumption>>,
 }
 
 /// Amount that a device consumes of one counter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Draw {
+pub(super) struct CounterConsumption {
     counter: usize,
     amount: Amount,
 }
@@ -34,13 +34,13 @@ pub(super) struct Draw {
 /// Remaining value by pool and counter; may be negative.
 #[derive(Debug)]
 pub(super) struct Counters {
-    left: Vec<Vec<Amount>>,
+    remaining: Vec<Vec<Amount>>,
 }
 
-// === impl Stock ===
+// === impl CounterSets ===
 
-impl Stock {
-    /// Adds a counter set. Returns false if its name is known.
+impl CounterSets {
+    /// Adds a counter set. Returns false if a set of this name exists.
     pub(super) fn add_set(&mut self, name: &str, counters: &BTreeMap<String, Counter>) -> bool {
         if self.index.contains_key(name) {
             return false;
@@ -52,33 +52,35 @@ impl Stock {
         true
     }
 
-    /// Adds a device that may consume counters. Fails if it names an unknown counter or set.
+    /// Adds a device that may consume counters. Fails if the device names an unknown counter or set.
     pub(super) fn add_consumer(&mut self, device: &Device) -> Result<(), String> {
         for consumption in device.consumes_counters.iter().flatten() {
             let set = consumption.counter_set.as_str();
-            let known = self.index.get(set).ok_or(format!("counter set {set} not found"))?;
-            if let Some(counter) = consumption.counters.keys().find(|it| !known.contains_key(*it)) {
+            let counters = self.index.get(set).ok_or(format!("counter set {set} not found"))?;
+            if let Some(counter) =
+                consumption.counters.keys().find(|it| !counters.contains_key(*it))
+            {
                 return Err(format!("counter {counter} not found in counter set {set}"));
             }
         }
-        let draws = self.draws(device);
-        if !draws.is_empty() {
-            self.consumers.entry(device.name.clone()).or_default().extend(draws);
+        let consumptions = self.consumptions(device);
+        if !consumptions.is_empty() {
+            self.consumers.entry(device.name.clone()).or_default().extend(consumptions);
         }
         Ok(())
     }
 
     /// Amounts that a device consumes.
-    pub(super) fn draws(&self, device: &Device) -> Vec<Draw> {
+    pub(super) fn consumptions(&self, device: &Device) -> Vec<CounterConsumption> {
         let consumed = device.consumes_counters.iter().flatten();
-        let draws = consumed.flat_map(|consumption| {
-            let known = self.index.get(&consumption.counter_set);
+        let consumptions = consumed.flat_map(|consumption| {
+            let counters = self.index.get(&consumption.counter_set);
             consumption.counters.iter().filter_map(move |(name, counter)| {
                 let amount = capacity::amount(&counter.value);
-                Some(Draw { counter: *known?.get(name)?, amount })
+                Some(CounterConsumption { counter: *counters?.get(name)?, amount })
             })
         });
-        draws.collect()
+        consumptions.collect()
     }
 
     /// Value of each counter without consumption.
@@ -92,42 +94,44 @@ impl Stock {
     }
 
     /// Index of the counter set from which a device consumes.
-    pub(super) fn set_of(&self, draws: &[Draw]) -> Option<usize> {
-        let Draw { counter, .. } = draws.first()?;
+    pub(super) fn set_of(&self, consumptions: &[CounterConsumption]) -> Option<usize> {
+        let CounterConsumption { counter, .. } = consumptions.first()?;
         Some(self.starts.partition_point(|start| start <= counter) - 1)
     }
 
-    /// Fraction of a set that a device consumes, in thousandths: the mean over the set's counters.
-    pub(super) fn milli_of(&self, set: usize, draws: &[Draw]) -> u32 {
+    /// Fraction of a set that a device consumes, in thousandths: the mean over the set's counters above zero.
+    pub(super) fn milli_of(&self, set: usize, consumptions: &[CounterConsumption]) -> u32 {
         let end = self.starts.get(set + 1).copied().unwrap_or(self.full.len());
         let counters = self.starts[set]..end;
-        let counted = counters.clone().filter(|it| self.full[*it] > Amount::ZERO).count();
-        let of = |draw: &Draw| match self.full[draw.counter].billionths() {
-            full if full > 0 && counters.contains(&draw.counter) => {
-                draw.amount.billionths().saturating_mul(1000) / full
-            }
-            _ => 0,
-        };
-        let sum: i128 = draws.iter().map(of).sum();
-        u32::try_from(sum / i128::try_from(counted.max(1)).unwrap_or(1)).unwrap_or(0)
+        let nonzero = counters.clone().filter(|it| self.full[*it] > Amount::ZERO).count();
+        let milli =
+            |consumption: &CounterConsumption| match self.full[consumption.counter].billionths() {
+                full if full > 0 && counters.contains(&consumption.counter) => {
+                    consumption.amount.billionths().saturating_mul(1000) / full
+                }
+                _ => 0,
+            };
+        let sum: i128 = consumptions.iter().map(milli).sum();
+        u32::try_from(sum / i128::try_from(nonzero.max(1)).unwrap_or(1)).unwrap_or(0)
     }
 
-    /// Counters after the consumption of allocated devices. These may overdraw a counter, which then blocks further
-    /// devices without an error.
-    fn left(&self, holdings: Option<&Holdings>) -> Vec<Amount> {
-        let mut left = self.full.clone();
-        if !left.is_empty() {
-            let held = holdings.into_iter().flat_map(BTreeMap::keys);
-            let draws = held.filter_map(|device| self.consumers.get(device)).flatten();
-            draws.for_each(|draw| draw.apply(&mut left, Amount::saturating_sub));
+    /// Counters after the consumption of allocated devices. Allocated devices may consume more than a counter has: the
+    /// counter is then negative, and no further device that consumes it fits.
+    fn remaining(&self, holdings: Option<&Holdings>) -> Vec<Amount> {
+        let mut remaining = self.full.clone();
+        if !remaining.is_empty() {
+            let allocated = holdings.into_iter().flat_map(BTreeMap::keys);
+            let consumptions = allocated.filter_map(|device| self.consumers.get(device)).flatten();
+            consumptions
+                .for_each(|consumption| consumption.apply(&mut remaining, Amount::saturating_sub));
         }
-        left
+        remaining
     }
 }
 
-// === impl Draw ===
+// === impl CounterConsumption ===
 
-impl Draw {
+impl CounterConsumption {
     pub(super) fn counter(self) -> usize {
         self.counter
     }
@@ -136,8 +140,8 @@ impl Draw {
         self.amount
     }
 
-    fn apply(self, left: &mut [Amount], by: fn(Amount, Amount) -> Amount) {
-        left[self.counter] = by(left[self.counter], self.amount);
+    fn apply(self, remaining: &mut [Amount], by: fn(Amount, Amount) -> Amount) {
+        remaining[self.counter] = by(remaining[self.counter], self.amount);
     }
 }
 
@@ -146,43 +150,43 @@ impl Draw {
 impl Counters {
     /// Counters of pools after the consumption of allocated devices.
     pub(super) fn of(pools: &[Pool], holdings: &[Option<&Holdings>]) -> Self {
-        let left = |(pool, holdings): (&Pool, Option<&Holdings>)| match &pool.state {
-            State::Ready(contents) => contents.stock.left(holdings),
+        let remaining = |(pool, holdings): (&Pool, Option<&Holdings>)| match &pool.state {
+            State::Ready(contents) => contents.counter_sets.remaining(holdings),
             State::Incomplete | State::Invalid(_) => Vec::new(),
         };
-        Self { left: pools.iter().zip(holdings.iter().copied()).map(left).collect() }
+        Self { remaining: pools.iter().zip(holdings.iter().copied()).map(remaining).collect() }
     }
 
     /// Remaining value of each counter of a pool.
     pub(super) fn of_pool(&self, pool: usize) -> &[Amount] {
-        &self.left[pool]
+        &self.remaining[pool]
     }
 
     /// True if the counters suffice for a device.
-    pub(super) fn suffice(&mut self, pool: usize, draws: &[Draw]) -> bool {
-        let suffice = self.take(pool, draws);
-        if suffice {
-            self.give_back(pool, draws);
+    pub(super) fn suffice(&mut self, pool: usize, consumptions: &[CounterConsumption]) -> bool {
+        let suffices = self.take(pool, consumptions);
+        if suffices {
+            self.release(pool, consumptions);
         }
-        suffice
+        suffices
     }
 
     /// Consumes a device's counters and returns true, unless one of them is too low.
-    pub(super) fn take(&mut self, pool: usize, draws: &[Draw]) -> bool {
-        let left = &mut self.left[pool];
-        for draw in draws {
-            draw.apply(left, Amount::saturating_sub);
+    pub(super) fn take(&mut self, pool: usize, consumptions: &[CounterConsumption]) -> bool {
+        let remaining = &mut self.remaining[pool];
+        for consumption in consumptions {
+            consumption.apply(remaining, Amount::saturating_sub);
         }
-        let enough = left.iter().all(|left| *left >= Amount::ZERO);
-        if !enough {
-            self.give_back(pool, draws);
+        let suffices = remaining.iter().all(|remaining| *remaining >= Amount::ZERO);
+        if !suffices {
+            self.release(pool, consumptions);
         }
-        enough
+        suffices
     }
 
-    pub(super) fn give_back(&mut self, pool: usize, draws: &[Draw]) {
-        for draw in draws {
-            draw.apply(&mut self.left[pool], Amount::saturating_add);
+    pub(super) fn release(&mut self, pool: usize, consumptions: &[CounterConsumption]) {
+        for consumption in consumptions {
+            consumption.apply(&mut self.remaining[pool], Amount::saturating_add);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Losses of a node by an allocation: devices that become less useful, beside those that it takes.
+//! Losses of a node by an allocation: unallocated devices that become less useful.
 //!
 //! | loss | meaning | points |
 //! | --- | --- | --- |
-//! | broken up | a GPU without a holder, of which the claims take a part | 100 per GPU |
-//! | place | largest possible partition of a GPU: before, minus after, minus the one taken | 200 per GPU |
+//! | broken up | a GPU without a holder, of which the claims get a part | 100 per GPU |
+//! | place | largest possible partition of a GPU: before, minus after, minus the one allocated | 200 per GPU |
 //! | stranded | a PCIe switch or root with free GPUs and free NICs that keeps only one of the two | 50 each |
 //! | distance | between two chosen devices: 0 at one PCIe switch or root, 1 on one NUMA node, else 2 | 40 times the mean |
 //!
 //! The points are on the scale of [`Policy::Windlass`](crate::policy::Policy::Windlass). A GPU that is broken up costs
-//! as much as a GPU of a scarce product. A distance of 2 costs less: it slows one pod, but a broken-up GPU serves no
-//! pod that needs a whole one.
+//! as much as a GPU of a scarce product. A distance of 2 costs less: it slows one pod, whereas a broken-up GPU can
+//! serve no pod that needs a whole one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,23 +17,23 @@ use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
 use windlass_core::selector::Amount;
 
 use super::{
+    allocated_devices::{AllocatedDevices, Holding, Holdings},
     capacity::amount,
     counters::Counters,
     pool::State,
     pools::Pools,
     result::ChosenDevice,
-    taken::{Holding, Holdings, Taken},
 };
 use crate::policy::Term;
 
 /// Losses by one allocation on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLosses {
-    /// GPUs without a holder before, which can no longer be given as a whole.
+    /// Number of GPUs that had no holder, and can no longer be allocated as a whole.
     pub broken_gpus: u32,
-    /// Loss of places for partitions, in thousandths of a GPU.
-    pub place_milli: u32,
-    /// PCIe switches or roots that had free GPUs and free NICs, and keep only one of the two.
+    /// Loss in the size of the largest possible partitions, in thousandths of a GPU.
+    pub partition_milli: u32,
+    /// Number of PCIe switches or roots that had free GPUs and free NICs, and keep only one of the two.
     pub stranded: u32,
     /// Mean distance between the chosen GPUs and NICs, in thousandths.
     pub distance_milli: u32,
@@ -51,7 +51,7 @@ enum Kind {
 }
 
 /// Availability of a node's devices, before or after an allocation.
-struct Room<'a> {
+struct Availability<'a> {
     pools: &'a Pools,
     holdings: &'a [Option<&'a Holdings>],
     counters: Counters,
@@ -60,7 +60,7 @@ struct Room<'a> {
 
 /// Number of free devices below one PCIe switch or root: `[before, after]` the allocation.
 #[derive(Default)]
-struct Neighbours {
+struct FreeCounts {
     gpus: [u32; 2],
     nics: [u32; 2],
 }
@@ -69,13 +69,14 @@ struct Neighbours {
 
 impl NodeLosses {
     /// The losses by the devices that [`Claims::choose`](super::Claims::choose) has chosen from these pools.
-    pub fn of(pools: &Pools, taken: &Taken, chosen: &[ChosenDevice]) -> Self {
-        let holdings = taken.of_pools(&pools.all);
-        let mut rooms = [&[], chosen].map(|chosen| Room::of(pools, &holdings, chosen));
+    pub fn of(pools: &Pools, allocated: &AllocatedDevices, chosen: &[ChosenDevice]) -> Self {
+        let holdings = allocated.of_pools(&pools.all);
+        let mut availabilities =
+            [&[], chosen].map(|chosen| Availability::of(pools, &holdings, chosen));
         Self {
-            broken_gpus: broken_gpus(&mut rooms),
-            place_milli: place_milli(&mut rooms),
-            stranded: stranded(&mut rooms),
+            broken_gpus: broken_gpus(&mut availabilities),
+            partition_milli: partition_milli(&mut availabilities),
+            stranded: stranded(&mut availabilities),
             distance_milli: distance_milli(pools, chosen),
         }
     }
@@ -93,80 +94,88 @@ impl NodeLosses {
         };
         [
             term("GPUs broken up", self.broken_gpus, 100, 1),
-            term("places for partitions", self.place_milli, 200, 1000),
+            term("places for partitions", self.partition_milli, 200, 1000),
             term("stranded GPUs or NICs", self.stranded, 50, 1),
             term("distance of the devices", self.distance_milli, 40, 1000),
         ]
     }
 }
 
-fn broken_gpus([before, after]: &mut [Room<'_>; 2]) -> u32 {
+fn broken_gpus([before, after]: &mut [Availability<'_>; 2]) -> u32 {
     let gpus = before.pools.of_kind(Kind::Gpu);
     let is_broken = |gpu: &usize| {
         let device = before.pools.device(*gpu).1;
-        let is_given = after.is_chosen(*gpu, |chosen| {
-            chosen.consumed.as_ref().is_none_or(|consumed| is_all(device, consumed))
+        let is_fully_allocated = after.is_chosen(*gpu, |chosen| {
+            chosen.consumed.as_ref().is_none_or(|consumed| exhausts(device, consumed))
         });
-        !is_given && before.is_free(*gpu) && !after.is_free(*gpu)
+        !is_fully_allocated && before.is_free(*gpu) && !after.is_free(*gpu)
     };
     count(gpus.filter(is_broken))
 }
 
 /// True if this consumption exhausts a capacity of a shared device, so that no other claim can have a share.
-fn is_all(device: &Device, consumed: &BTreeMap<String, Amount>) -> bool {
+fn exhausts(device: &Device, consumed: &BTreeMap<String, Amount>) -> bool {
     device.capacity.iter().flatten().any(|(name, capacity)| {
         let consumed = consumed.get(name).copied().unwrap_or(Amount::ZERO);
         consumed > Amount::ZERO && consumed >= amount(&capacity.value)
     })
 }
 
-/// Sum of the loss over the counter sets from which the claims take a partition.
-fn place_milli([before, after]: &mut [Room<'_>; 2]) -> u32 {
-    let mut own: BTreeMap<(usize, usize), u32> = BTreeMap::new();
+/// Sum of the loss over the counter sets from which the claims get a partition.
+fn partition_milli([before, after]: &mut [Availability<'_>; 2]) -> u32 {
+    let mut allocated_milli: BTreeMap<(usize, usize), u32> = BTreeMap::new();
     for ChosenDevice { device, .. } in after.chosen {
-        if let Some((pool, set, milli)) = after.pools.cut(*device) {
-            *own.entry((pool, set)).or_default() += milli;
+        if let Some((pool, set, milli)) = after.pools.partition(*device) {
+            *allocated_milli.entry((pool, set)).or_default() += milli;
         }
     }
     let lost = |((pool, set), own): ((usize, usize), u32)| {
-        let largest = |room: &mut Room<'_>| {
-            let cuts = (0..room.pools.len()).filter_map(|it| Some((it, room.pools.cut(it)?)));
-            let of_set = cuts.filter(|(_, cut)| (cut.0, cut.1) == (pool, set));
-            let open: Vec<_> = of_set.map(|(device, cut)| (cut.2, device)).collect();
-            open.into_iter().filter(|(_, it)| room.is_open(*it)).map(|it| it.0).max().unwrap_or(0)
+        let largest = |availability: &mut Availability<'_>| {
+            let partitions = (0..availability.pools.len())
+                .filter_map(|it| Some((it, availability.pools.partition(it)?)));
+            let of_set =
+                partitions.filter(|(_, partition)| (partition.0, partition.1) == (pool, set));
+            let sizes: Vec<_> = of_set.map(|(device, partition)| (partition.2, device)).collect();
+            sizes
+                .into_iter()
+                .filter(|(_, it)| availability.is_available(*it))
+                .map(|it| it.0)
+                .max()
+                .unwrap_or(0)
         };
         largest(before).saturating_sub(largest(after) + own)
     };
-    own.into_iter().map(lost).sum()
+    allocated_milli.into_iter().map(lost).sum()
 }
 
-fn stranded(rooms: &mut [Room<'_>; 2]) -> u32 {
-    let pools = rooms[0].pools;
-    let mut places: BTreeMap<&str, Neighbours> = BTreeMap::new();
+fn stranded(availabilities: &mut [Availability<'_>; 2]) -> u32 {
+    let pools = availabilities[0].pools;
+    let mut parents: BTreeMap<&str, FreeCounts> = BTreeMap::new();
     for device in 0..pools.len() {
-        let Some((kind, place)) = pools.kind(device).zip(place(pools.device(device).1)) else {
+        let Some((kind, parent)) = pools.kind(device).zip(pcie_parent(pools.device(device).1))
+        else {
             continue;
         };
-        let neighbours = places.entry(place).or_default();
-        for (time, room) in rooms.iter_mut().enumerate() {
+        let counts = parents.entry(parent).or_default();
+        for (when, availability) in availabilities.iter_mut().enumerate() {
             match kind {
-                Kind::Gpu => neighbours.gpus[time] += u32::from(room.is_free(device)),
-                Kind::Nic => neighbours.nics[time] += u32::from(room.is_open(device)),
+                Kind::Gpu => counts.gpus[when] += u32::from(availability.is_free(device)),
+                Kind::Nic => counts.nics[when] += u32::from(availability.is_available(device)),
             }
         }
     }
-    let is_stranded = |Neighbours { gpus, nics }: &&Neighbours| {
+    let is_stranded = |FreeCounts { gpus, nics }: &&FreeCounts| {
         gpus[0] > 0 && nics[0] > 0 && (gpus[1] > 0) != (nics[1] > 0)
     };
-    count(places.values().filter(is_stranded))
+    count(parents.values().filter(is_stranded))
 }
 
 fn distance_milli(pools: &Pools, chosen: &[ChosenDevice]) -> u32 {
-    let near: BTreeSet<_> = chosen.iter().map(|chosen| chosen.device).collect();
-    let near: Vec<_> = near.into_iter().filter(|it| pools.kind(*it).is_some()).collect();
+    let devices: BTreeSet<_> = chosen.iter().map(|chosen| chosen.device).collect();
+    let devices: Vec<_> = devices.into_iter().filter(|it| pools.kind(*it).is_some()).collect();
     let (mut sum, mut pairs) = (0, 0);
-    for (index, first) in near.iter().enumerate() {
-        for second in &near[index + 1..] {
+    for (index, first) in devices.iter().enumerate() {
+        for second in &devices[index + 1..] {
             let [first, second] = [first, second].map(|it| pools.device(*it).1);
             sum += distance(first, second);
             pairs += 1;
@@ -176,10 +185,10 @@ fn distance_milli(pools: &Pools, chosen: &[ChosenDevice]) -> u32 {
 }
 
 fn distance(first: &Device, second: &Device) -> u32 {
-    let places = place(first).zip(place(second));
+    let parents = pcie_parent(first).zip(pcie_parent(second));
     let [numa, other] = [first, second].map(|it| attribute(it, "numaNode").and_then(|it| it.int));
-    match (places, numa.zip(other)) {
-        (Some((place, other)), _) if place == other => 0,
+    match (parents, numa.zip(other)) {
+        (Some((parent, other)), _) if parent == other => 0,
         (_, Some((numa, other))) if numa == other => 1,
         (None, None) => 0,
         _ => 2,
@@ -187,14 +196,15 @@ fn distance(first: &Device, second: &Device) -> u32 {
 }
 
 /// The PCIe switch above a device, or else its PCIe root.
-fn place(device: &Device) -> Option<&str> {
+fn pcie_parent(device: &Device) -> Option<&str> {
     let text = |name| attribute(device, name).and_then(|value| value.string.as_deref());
     text(SWITCH).or_else(|| text("pcieRoot"))
 }
 
-fn attribute<'a>(device: &'a Device, wanted: &str) -> Option<&'a DeviceAttribute> {
+/// The attribute with this name, in any domain.
+fn attribute<'a>(device: &'a Device, attribute: &str) -> Option<&'a DeviceAttribute> {
     let attributes = device.attributes.iter().flatten();
-    let mut named = attributes.filter(|(name, _)| name.rsplit('/').next() == Some(wanted));
+    let mut named = attributes.filter(|(name, _)| name.rsplit('/').next() == Some(attribute));
     named.next().map(|(_, value)| value)
 }
 
@@ -217,61 +227,65 @@ impl Pools {
         (0..self.len()).filter(move |device| self.kind(*device) == Some(kind))
     }
 
-    /// Pool and counter set from which a partition is made, and its fraction of the set in thousandths.
-    fn cut(&self, device: usize) -> Option<(usize, usize, u32)> {
+    /// Pool and counter set of a partition, and the fraction of the set that it consumes, in thousandths. `None` for a
+    /// device that is no partition.
+    fn partition(&self, device: usize) -> Option<(usize, usize, u32)> {
         let candidate = &self.candidates[device];
         let State::Ready(contents) = &self.all[candidate.pool].state else { return None };
-        let set = contents.stock.set_of(&candidate.draws)?;
-        Some((candidate.pool, set, contents.stock.milli_of(set, &candidate.draws)))
+        let set = contents.counter_sets.set_of(&candidate.consumptions)?;
+        Some((candidate.pool, set, contents.counter_sets.milli_of(set, &candidate.consumptions)))
     }
 }
 
-// === impl Room ===
+// === impl Availability ===
 
-impl<'a> Room<'a> {
+impl<'a> Availability<'a> {
     fn of(
         pools: &'a Pools,
         holdings: &'a [Option<&'a Holdings>],
         chosen: &'a [ChosenDevice],
     ) -> Self {
         let counters = Counters::of(&pools.all, holdings);
-        let mut room = Self { pools, holdings, counters, chosen: &[] };
+        let mut availability = Self { pools, holdings, counters, chosen: &[] };
         for (index, ChosenDevice { device, .. }) in chosen.iter().enumerate() {
             let candidate = &pools.candidates[*device];
-            room.chosen = &chosen[..index];
-            if !room.needs_no_counters(*device) {
-                room.counters.take(candidate.pool, &candidate.draws);
+            availability.chosen = &chosen[..index];
+            if !availability.needs_no_counters(*device) {
+                availability.counters.take(candidate.pool, &candidate.consumptions);
             }
         }
-        Self { chosen, ..room }
+        Self { chosen, ..availability }
     }
 
     /// True if a new claim could get the device, or a share of it.
-    fn is_open(&mut self, device: usize) -> bool {
+    fn is_available(&mut self, device: usize) -> bool {
         let candidate = &self.pools.candidates[device];
         let is_whole = |chosen: &ChosenDevice| chosen.consumed.is_none();
-        candidate.is_here
+        candidate.is_on_node
             && candidate.taints().next().is_none()
             && self.holding(device).is_none_or(|holding| holding.whole == 0)
             && !self.is_chosen(device, is_whole)
             && (self.needs_no_counters(device)
-                || self.counters.suffice(candidate.pool, &candidate.draws))
+                || self.counters.suffice(candidate.pool, &candidate.consumptions))
     }
 
     /// True if the device has no holder and a new claim could get it.
     fn is_free(&mut self, device: usize) -> bool {
-        self.holding(device).is_none() && !self.is_chosen(device, |_| true) && self.is_open(device)
+        self.holding(device).is_none()
+            && !self.is_chosen(device, |_| true)
+            && self.is_available(device)
     }
 
-    /// True if a further allocation consumes no counters: the device consumes none, or its first share did so.
+    /// True if a further allocation consumes no counters: the device consumes none, or its first share has consumed
+    /// them.
     fn needs_no_counters(&self, device: usize) -> bool {
-        self.pools.candidates[device].draws.is_empty()
+        self.pools.candidates[device].consumptions.is_empty()
             || self.holding(device).is_some_and(|holding| holding.shares > 0)
             || self.is_chosen(device, |chosen| chosen.consumed.is_some())
     }
 
-    fn is_chosen(&self, device: usize, is_so: impl Fn(&ChosenDevice) -> bool) -> bool {
-        self.chosen.iter().any(|chosen| chosen.device == device && is_so(chosen))
+    fn is_chosen(&self, device: usize, condition: impl Fn(&ChosenDevice) -> bool) -> bool {
+        self.chosen.iter().any(|chosen| chosen.device == device && condition(chosen))
     }
 
     fn holding(&self, device: usize) -> Option<&'a Holding> {

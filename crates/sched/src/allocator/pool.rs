@@ -1,4 +1,4 @@
-//! Pool of devices as one node sees it, in its newest generation: its contents, or the reason why it is unusable.
+//! Pool of devices in its newest generation, for one node: its contents, or the reason why it is unusable.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,16 +7,16 @@ use k8s_openapi::api::{
     resource::v1::{Device, ResourceSlice},
 };
 
-use super::{PoolId, counters::Stock, place};
+use super::{PoolId, counters::CounterSets, node_affinity};
 
-/// Pool of a driver, as seen by one node.
+/// Pool of a driver, reduced to the devices for one node.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     pub(super) id: PoolId,
     pub(super) state: State,
 }
 
-/// State of a pool: its contents, or the reason why its devices cannot be taken.
+/// State of a pool: its contents, or the reason why its devices cannot be allocated.
 #[derive(Clone, Debug)]
 pub(super) enum State {
     Ready(Contents),
@@ -30,45 +30,45 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
     /// Slices with devices for the node, sorted by name.
-    pub(super) here: Vec<Arc<ResourceSlice>>,
-    pub(super) stock: Stock,
+    pub(super) slices: Vec<Arc<ResourceSlice>>,
+    pub(super) counter_sets: CounterSets,
 }
 
 // === impl Pool ===
 
 impl Pool {
-    /// The pool with all these slices. `None` if it has nothing for the node, or its newer generation is for other
-    /// nodes.
+    /// The pool with these slices. `None` if no slice is relevant for the node, if the node's slices are incomplete and
+    /// slices for other nodes have a newer generation, or if the pool has only counters for the node.
     pub(super) fn of(slices: &[&Arc<ResourceSlice>], node: &Node) -> Option<Self> {
         let generation = |slice: &Arc<ResourceSlice>| slice.spec.pool.generation;
         let (relevant, others): (Vec<&Arc<ResourceSlice>>, Vec<_>) =
-            slices.iter().copied().partition(|slice| place::is_relevant(slice, node));
+            slices.iter().copied().partition(|slice| node_affinity::is_relevant(slice, node));
         let newest = relevant.iter().map(|slice| generation(slice)).max()?;
         let is_newest = |slice: &&Arc<ResourceSlice>| generation(slice) == newest;
-        let mut here: Vec<_> = relevant.into_iter().filter(is_newest).collect();
-        let spec = &here[0].spec;
+        let mut own: Vec<_> = relevant.into_iter().filter(is_newest).collect();
+        let spec = &own[0].spec;
         let id = PoolId { driver: spec.driver.clone(), name: spec.pool.name.clone() };
-        let wanted = usize::try_from(spec.pool.resource_slice_count).unwrap_or_default();
-        // If the node's own slices are already complete, slices for other nodes do not matter.
-        let is_whole = here.len() == wanted;
-        if !is_whole && others.iter().any(|slice| generation(slice) > newest) {
+        let expected = usize::try_from(spec.pool.resource_slice_count).unwrap_or_default();
+        // If the node's own slices are already complete, slices for other nodes are ignored.
+        let is_complete = own.len() == expected;
+        if !is_complete && others.iter().any(|slice| generation(slice) > newest) {
             return None;
         }
-        let elsewhere: Vec<_> =
-            others.into_iter().filter(is_newest).filter(|_| !is_whole).collect();
-        if here.len() + elsewhere.len() != wanted {
+        let for_others: Vec<_> =
+            others.into_iter().filter(is_newest).filter(|_| !is_complete).collect();
+        if own.len() + for_others.len() != expected {
             return Some(Self { id, state: State::Incomplete });
         }
-        here.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let state = Contents::of(&here, &elsewhere).map_or_else(State::Invalid, State::Ready);
-        // A pool may have only counters here, and its devices on other nodes. It has nothing to allocate then.
-        let is_empty = matches!(&state, State::Ready(contents) if contents.here.is_empty());
+        own.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let state = Contents::of(&own, &for_others).map_or_else(State::Invalid, State::Ready);
+        // The node's slices may have only counters, for devices of other nodes. The node then has no devices.
+        let is_empty = matches!(&state, State::Ready(contents) if contents.slices.is_empty());
         (!is_empty).then_some(Self { id, state })
     }
 
-    pub(super) fn needs_conditions(&self) -> bool {
+    pub(super) fn has_binding_conditions(&self) -> bool {
         let State::Ready(contents) = &self.state else { return false };
-        contents.here.iter().flat_map(devices).any(|device| device.binding_conditions.is_some())
+        contents.slices.iter().flat_map(devices).any(|device| device.binding_conditions.is_some())
     }
 }
 
@@ -78,25 +78,27 @@ impl Contents {
     /// Contents from slices for the node and slices for other nodes, whose devices may consume counters too.
     fn of(
         slices: &[&Arc<ResourceSlice>],
-        elsewhere: &[&Arc<ResourceSlice>],
+        for_others: &[&Arc<ResourceSlice>],
     ) -> Result<Self, String> {
-        let (with, here): (Vec<_>, Vec<_>) =
-            slices.iter().copied().partition(|slice| place::has_counters(slice));
+        let (with_counters, with_devices): (Vec<_>, Vec<_>) =
+            slices.iter().copied().partition(|slice| node_affinity::has_counters(slice));
         let mut names = BTreeSet::new();
-        for device in here.iter().copied().flat_map(devices) {
+        for device in with_devices.iter().copied().flat_map(devices) {
             if !names.insert(&device.name) {
                 return Err(format!("duplicate device name {}", device.name));
             }
         }
-        let mut stock = Stock::default();
-        for set in with.iter().flat_map(|slice| slice.spec.shared_counters.iter().flatten()) {
-            if !stock.add_set(&set.name, &set.counters) {
+        let mut counter_sets = CounterSets::default();
+        for set in
+            with_counters.iter().flat_map(|slice| slice.spec.shared_counters.iter().flatten())
+        {
+            if !counter_sets.add_set(&set.name, &set.counters) {
                 return Err(format!("duplicate counter set name {}", set.name));
             }
         }
-        let all = slices.iter().chain(elsewhere).copied();
-        all.flat_map(devices).try_for_each(|device| stock.add_consumer(device))?;
-        Ok(Self { here: here.into_iter().cloned().collect(), stock })
+        let all = slices.iter().chain(for_others).copied();
+        all.flat_map(devices).try_for_each(|device| counter_sets.add_consumer(device))?;
+        Ok(Self { slices: with_devices.into_iter().cloned().collect(), counter_sets })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pools of one node, with their devices prepared for many allocations.
+//! Pools of one node, prepared for many allocations.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,13 +12,14 @@ use k8s_openapi::api::{
 use windlass_core::selector::PreparedDevice;
 
 use super::{
+    allocated_devices::AllocatedDevices,
     candidate::Candidate,
-    place,
+    node_affinity,
     pool::{Pool, State},
-    taken::Taken,
 };
 
-/// Devices of one node, gathered from slices: pools in their newest generation, checked and complete.
+/// Devices of one node, from the slices of its pools. Only pools that are complete and valid in their newest generation
+/// have devices.
 ///
 /// A value owns its parts, shares the slices, and may be sent to other threads. It depends only on the slices and on
 /// the node's name and labels, so it stays valid when allocations change.
@@ -42,24 +43,24 @@ impl Pools {
     /// # Assumptions
     ///
     /// `slices` has all slices of every pool with a [relevant](super::is_relevant) slice; other pools are ignored. A
-    /// pool with missing slices counts as incomplete. A pool whose newer generation is for other nodes counts as
-    /// outdated.
+    /// pool with missing slices counts as incomplete. It is ignored if slices for other nodes have a newer generation.
     ///
-    /// In Kubernetes a slice with shared counters concerns all nodes, even if it has a node name. A request for all
-    /// devices thus fails on every node while one such pool is incomplete or invalid. A caller that omits the pools of
-    /// other nodes avoids this failure, and gets equal results otherwise.
+    /// In Kubernetes a slice with shared counters is relevant for all nodes, even if it has a node name. A request for
+    /// all devices therefore fails on every node while one such pool is incomplete or invalid. A caller that omits the
+    /// pools of other nodes avoids this failure. Its other results are the same.
     pub fn new(slices: &[Arc<ResourceSlice>], node: &Node) -> Self {
         let mut by_pool: BTreeMap<Key<'_>, Vec<&Arc<ResourceSlice>>> = BTreeMap::new();
         for slice in slices {
             by_pool.entry(key(slice)).or_default().push(slice);
         }
         let pools = by_pool.into_values().filter_map(|slices| Pool::of(&slices, node));
-        let (last, mut all): (Vec<_>, Vec<_>) = pools.partition(Pool::needs_conditions);
-        all.extend(last);
+        let (with_conditions, mut all): (Vec<_>, Vec<_>) =
+            pools.partition(Pool::has_binding_conditions);
+        all.extend(with_conditions);
         let mut candidates = Vec::new();
         for (index, Pool { state, .. }) in all.iter().enumerate() {
             let State::Ready(contents) = state else { continue };
-            for slice in &contents.here {
+            for slice in &contents.slices {
                 let devices = 0..slice.spec.devices.as_ref().map_or(0, Vec::len);
                 let device = |device| Candidate::of((index, contents), (slice, device), node);
                 candidates.extend(devices.map(device));
@@ -69,11 +70,11 @@ impl Pools {
     }
 
     /// Gathers the pools of a node from all slices of the cluster.
-    pub(super) fn among(slices: &[ResourceSlice], node: &Node) -> Self {
-        let relevant = slices.iter().filter(|slice| place::is_relevant(slice, node));
+    pub(super) fn of_cluster(slices: &[ResourceSlice], node: &Node) -> Self {
+        let relevant = slices.iter().filter(|slice| node_affinity::is_relevant(slice, node));
         let keys: BTreeSet<_> = relevant.map(key).collect();
-        let concerning = slices.iter().filter(|slice| keys.contains(&key(slice)));
-        Self::new(&concerning.cloned().map(Arc::new).collect::<Vec<_>>(), node)
+        let of_pools = slices.iter().filter(|slice| keys.contains(&key(slice)));
+        Self::new(&of_pools.cloned().map(Arc::new).collect::<Vec<_>>(), node)
     }
 
     /// A device by its position, with its slice.
@@ -82,16 +83,19 @@ impl Pools {
         (&candidate.slice, candidate.device())
     }
 
-    /// Devices that no claim holds, whole or in part, and that no taint withholds. Devices with shared counters are
-    /// left out, because the allocation of one may exclude the next.
-    pub fn untouched<'a>(&'a self, taken: &'a Taken) -> impl Iterator<Item = &'a PreparedDevice> {
-        let holdings = taken.of_pools(&self.all);
+    /// Devices of the node without a holder and without taints that prevent scheduling. Devices that consume shared
+    /// counters are left out: the allocation of one may exclude another.
+    pub fn free_devices<'a>(
+        &'a self,
+        allocated: &'a AllocatedDevices,
+    ) -> impl Iterator<Item = &'a PreparedDevice> {
+        let holdings = allocated.of_pools(&self.all);
         self.candidates.iter().filter_map(move |candidate| {
             let has_holder = holdings[candidate.pool]
-                .is_some_and(|of| of.contains_key(&candidate.device().name));
-            let is_free = candidate.is_here
+                .is_some_and(|holdings| holdings.contains_key(&candidate.device().name));
+            let is_free = candidate.is_on_node
                 && !has_holder
-                && candidate.draws.is_empty()
+                && candidate.consumptions.is_empty()
                 && candidate.taints().next().is_none();
             is_free.then(|| candidate.facts())
         })

@@ -17,13 +17,13 @@ pub(super) struct ClaimRequest {
     pub(super) alternatives: Vec<Alternative>,
 }
 
-/// One way to satisfy a request.
+/// One way to satisfy a request: its only one, or a subrequest.
 #[derive(Clone, Debug)]
 pub(super) struct Alternative {
     /// `request`, or `request/alternative`.
     pub(super) full_name: String,
     pub(super) class: Arc<DeviceClass>,
-    pub(super) how_many: HowMany,
+    pub(super) device_count: DeviceCount,
     pub(super) admin_access: bool,
     pub(super) capacity: Option<CapacityRequirements>,
     pub(super) tolerations: Option<Vec<DeviceToleration>>,
@@ -32,7 +32,7 @@ pub(super) struct Alternative {
 
 /// Number of requested devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HowMany {
+pub(super) enum DeviceCount {
     Exactly(usize),
     All,
 }
@@ -73,8 +73,8 @@ pub(super) fn requests(
 
 /// `namespace/name`.
 pub(super) fn title(claim: &ResourceClaim) -> String {
-    let word = |text: &Option<String>| text.clone().unwrap_or_default();
-    format!("{}/{}", word(&claim.metadata.namespace), word(&claim.metadata.name))
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    format!("{}/{}", text(&claim.metadata.namespace), text(&claim.metadata.name))
 }
 
 fn request_fields(request: &DeviceRequest) -> Vec<RequestFields<'_>> {
@@ -109,35 +109,35 @@ impl Alternative {
         claim: &str,
         classes: &[DeviceClass],
     ) -> Result<Self, Unallocated> {
-        let wrong = |what: &str| {
-            Unallocated::Wrong(format!("claim {claim}, request {}: {what}", fields.full_name))
+        let invalid = |problem: &str| {
+            Unallocated::Invalid(format!("claim {claim}, request {}: {problem}", fields.full_name))
         };
-        let is_it = |class: &&DeviceClass| class.metadata.name.as_deref() == Some(fields.class);
-        let class = classes.iter().find(is_it).ok_or_else(|| {
+        let is_named = |class: &&DeviceClass| class.metadata.name.as_deref() == Some(fields.class);
+        let class = classes.iter().find(is_named).ok_or_else(|| {
             let name = fields.class;
-            wrong(&format!(
+            invalid(&format!(
                 "could not retrieve device class {name}: deviceclass.resource.k8s.io {name:?} not found"
             ))
         })?;
-        let how_many = match fields.mode.map(String::as_str) {
-            None | Some("ExactCount") => {
-                HowMany::Exactly(usize::try_from(fields.count.unwrap_or(1)).unwrap_or(usize::MAX))
-            }
-            Some("All") => HowMany::All,
-            Some(other) => return Err(wrong(&format!("unsupported count mode {other}"))),
+        let device_count = match fields.mode.map(String::as_str) {
+            None | Some("ExactCount") => DeviceCount::Exactly(
+                usize::try_from(fields.count.unwrap_or(1)).unwrap_or(usize::MAX),
+            ),
+            Some("All") => DeviceCount::All,
+            Some(other) => return Err(invalid(&format!("unsupported count mode {other}"))),
         };
         let of_class = class.spec.selectors.as_deref().unwrap_or_default();
-        let named = |owner: &str, selectors: &[DeviceSelector]| -> Vec<Selector> {
+        let with_owner = |owner: &str, selectors: &[DeviceSelector]| -> Vec<Selector> {
             let owner = |index| format!("{owner}: selector #{index}");
             let indexed = selectors.iter().enumerate();
             indexed.map(|(index, selector)| Selector::of(owner(index), selector)).collect()
         };
-        let mut selectors = named(&format!("class {}", fields.class), of_class);
-        selectors.extend(named(&format!("claim {claim}"), fields.selectors));
+        let mut selectors = with_owner(&format!("class {}", fields.class), of_class);
+        selectors.extend(with_owner(&format!("claim {claim}"), fields.selectors));
         Ok(Self {
             full_name: fields.full_name,
             class: Arc::new(class.clone()),
-            how_many,
+            device_count,
             admin_access: fields.admin_access,
             capacity: fields.capacity.cloned(),
             tolerations: fields.tolerations.cloned(),
@@ -148,24 +148,24 @@ impl Alternative {
     /// True if all expressions select the device.
     pub(super) fn selects(&self, device: &PreparedDevice) -> Result<bool, Unallocated> {
         for Selector { owner, expression } in &self.selectors {
-            let wrong = |sort: &str, error: &dyn std::fmt::Display| {
-                Unallocated::Wrong(format!("{owner}: CEL {sort} error: {error}"))
+            let invalid = |phase: &str, error: &dyn std::fmt::Display| {
+                Unallocated::Invalid(format!("{owner}: CEL {phase} error: {error}"))
             };
-            let expression = expression.as_ref().map_err(|error| wrong("compile", error))?;
-            if !expression.selects(device).map_err(|error| wrong("runtime", &error))? {
+            let expression = expression.as_ref().map_err(|error| invalid("compile", error))?;
+            if !expression.selects(device).map_err(|error| invalid("runtime", &error))? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Its expressions, without those that do not parse.
+    /// The expressions of the alternative that parse.
     pub(super) fn expressions(&self) -> impl Iterator<Item = &PublishedExpression> {
         self.selectors.iter().filter_map(|selector| selector.expression.as_ref().ok())
     }
 
-    /// True if it does not tolerate one of the taints.
-    pub(super) fn is_kept_away_by<'a>(
+    /// True if the alternative does not tolerate one of the taints.
+    pub(super) fn is_excluded_by<'a>(
         &self,
         mut taints: impl Iterator<Item = &'a DeviceTaint>,
     ) -> bool {
@@ -188,10 +188,10 @@ impl Selector {
 
 /// True if the toleration covers the taint. An empty effect or key matches any.
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
-    let word = |text: &Option<String>| text.clone().unwrap_or_default();
-    let (effect, key) = (word(&toleration.effect), word(&toleration.key));
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
     let value = match toleration.operator.as_deref() {
-        None | Some("" | "Equal") => word(&toleration.value) == word(&taint.value),
+        None | Some("" | "Equal") => text(&toleration.value) == text(&taint.value),
         Some("Exists") => true,
         Some(_) => false,
     };

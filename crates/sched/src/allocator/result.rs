@@ -17,18 +17,18 @@ use windlass_core::selector::Amount;
 use super::{
     PoolId, capacity,
     claims::Claim,
-    place,
+    node_affinity,
     request::Alternative,
     search::{Choice, Search},
 };
 use crate::random::Random;
 
-/// A device that an allocation takes.
+/// A device that is chosen for an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChosenDevice {
-    /// Its position in [`Pools`](super::Pools).
+    /// Position of the device in [`Pools`](super::Pools).
     pub device: usize,
-    /// Capacity that is consumed of a shared device; `None` for a whole device.
+    /// Capacity that the allocation consumes of a shared device; `None` for a whole device.
     pub consumed: Option<BTreeMap<String, Amount>>,
 }
 
@@ -38,7 +38,7 @@ impl Search<'_> {
     /// Chosen devices of all claims after a successful search, without those for admin access.
     pub(super) fn chosen(&self) -> Vec<ChosenDevice> {
         let of_claim = |(claim, choices): (&Claim, &Vec<Choice>)| {
-            let takes = |choice: &&Choice| {
+            let holds = |choice: &&Choice| {
                 !claim.requests[choice.request].alternatives[choice.alternative].admin_access
             };
             let amounts = |consumed: &BTreeMap<String, Quantity>| {
@@ -48,16 +48,16 @@ impl Search<'_> {
                 device: choice.candidate,
                 consumed: choice.consumed.as_ref().map(amounts),
             };
-            choices.iter().filter(takes).map(chosen).collect::<Vec<_>>()
+            choices.iter().filter(holds).map(chosen).collect::<Vec<_>>()
         };
         self.claims.iter().zip(&self.chosen).flat_map(of_claim).collect()
     }
 
     /// Result of a claim after a successful search.
     pub(super) fn result(&self, claim: usize) -> AllocationResult {
-        let mut shares = Random::of_text(&self.claims[claim].uid);
+        let mut share_ids = Random::of_text(&self.claims[claim].uid);
         let choices = self.chosen[claim].iter();
-        let results = choices.map(|choice| self.device(claim, choice, &mut shares)).collect();
+        let results = choices.map(|choice| self.device(claim, choice, &mut share_ids)).collect();
         let config = [self.class_config(claim), self.claim_config(claim)].concat();
         AllocationResult {
             devices: Some(DeviceAllocationResult {
@@ -73,7 +73,7 @@ impl Search<'_> {
         &self,
         claim: usize,
         choice: &Choice,
-        shares: &mut Random,
+        share_ids: &mut Random,
     ) -> DeviceRequestAllocationResult {
         let candidate = &self.pools.candidates[choice.candidate];
         let (device, PoolId { driver, name }) =
@@ -87,7 +87,7 @@ impl Search<'_> {
             device: device.name.clone(),
             admin_access: alternative.admin_access.then_some(true),
             tolerations: alternative.tolerations.clone(),
-            share_id: choice.consumed.as_ref().map(|_| shares.uuid()),
+            share_id: choice.consumed.as_ref().map(|_| share_ids.uuid()),
             consumed_capacity: choice.consumed.clone().filter(|consumed| !consumed.is_empty()),
             binding_conditions: device.binding_conditions.clone(),
             binding_failure_conditions: device.binding_failure_conditions.clone(),
@@ -102,22 +102,22 @@ impl Search<'_> {
         })
     }
 
-    /// Configuration of each class, once for all requests that name it.
+    /// Configuration of each class, once for all requests that name the class.
     fn class_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
         let mut config: Vec<DeviceAllocationConfiguration> = Vec::new();
         let mut of_class = BTreeMap::new();
         for alternative in self.chosen_alternatives(claim) {
             let start = config.len();
             let name = alternative.class.metadata.name.clone();
-            if let Some(known) = of_class.get(&name) {
-                let known: &std::ops::Range<usize> = known;
-                for entry in &mut config[known.clone()] {
+            if let Some(entries) = of_class.get(&name) {
+                let entries: &std::ops::Range<usize> = entries;
+                for entry in &mut config[entries.clone()] {
                     entry.requests.get_or_insert_default().push(alternative.full_name.clone());
                 }
                 continue;
             }
-            let of = alternative.class.spec.config.iter().flatten();
-            config.extend(of.map(|entry| DeviceAllocationConfiguration {
+            let class_config = alternative.class.spec.config.iter().flatten();
+            config.extend(class_config.map(|entry| DeviceAllocationConfiguration {
                 source: "FromClass".to_owned(),
                 requests: Some(vec![alternative.full_name.clone()]),
                 opaque: entry.opaque.clone(),
@@ -135,13 +135,16 @@ impl Search<'_> {
             let times = if named.is_empty() {
                 1
             } else {
-                // As upstream, the entry is repeated for each request that it names.
+                // Like upstream, repeats the entry for each request that the entry names.
                 let requests = self.claims[claim].requests.iter().map(|request| &request.name);
-                let both = requests.zip(self.chosen_alternatives(claim));
-                both.filter(|(request, alternative)| {
-                    named.iter().any(|name| *name == **request || *name == alternative.full_name)
-                })
-                .count()
+                let pairs = requests.zip(self.chosen_alternatives(claim));
+                pairs
+                    .filter(|(request, alternative)| {
+                        named
+                            .iter()
+                            .any(|name| *name == **request || *name == alternative.full_name)
+                    })
+                    .count()
             };
             config.extend((0..times).map(|_| DeviceAllocationConfiguration {
                 source: "FromClaim".to_owned(),
@@ -152,13 +155,13 @@ impl Search<'_> {
         config
     }
 
-    /// Nodes on which the devices are available: this node if one device is local to it.
+    /// Nodes on which the devices are available: only this node if one of the devices is local to it.
     fn node_selector(&self, claim: usize) -> Option<NodeSelector> {
         let mut term = NodeSelectorTerm::default();
         for choice in &self.chosen[claim] {
             let candidate = &self.pools.candidates[choice.candidate];
             let (device, slice) = (candidate.device(), &candidate.slice);
-            let (name, selector) = if place::is_by_device(slice) {
+            let (name, selector) = if node_affinity::is_per_device(slice) {
                 (&device.node_name, &device.node_selector)
             } else {
                 (&slice.spec.node_name, &slice.spec.node_selector)
@@ -189,14 +192,15 @@ impl Search<'_> {
     }
 }
 
+/// Adds the requirements that are not there yet.
 fn merge(
-    into: &mut Option<Vec<NodeSelectorRequirement>>,
+    requirements: &mut Option<Vec<NodeSelectorRequirement>>,
     more: Option<&Vec<NodeSelectorRequirement>>,
 ) {
     for requirement in more.into_iter().flatten() {
-        let known = into.get_or_insert_default();
-        if !known.contains(requirement) {
-            known.push(requirement.clone());
+        let merged = requirements.get_or_insert_default();
+        if !merged.contains(requirement) {
+            merged.push(requirement.clone());
         }
     }
 }

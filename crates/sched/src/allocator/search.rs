@@ -10,13 +10,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use self::reason::Refusals;
 use super::{
     MAX_RESULTS, Unallocated,
+    allocated_devices::{AllocatedDevices, Consumed, Holdings},
     claims::Claim,
     constraint::Constraint,
     counters::Counters,
     pool::{Pool, State},
     pools::Pools,
-    request::{Alternative, HowMany},
-    taken::{Consumed, Holdings, Taken},
+    request::{Alternative, ClaimRequest, DeviceCount},
 };
 
 /// State of a search.
@@ -29,20 +29,20 @@ pub(super) struct Search<'a> {
     /// Index of the chosen alternative, by claim and request.
     pub(super) alternatives: BTreeMap<(usize, usize), usize>,
     constraints: Vec<Vec<Constraint>>,
-    /// Devices of other claims, by pool.
+    /// Devices that other claims hold, by pool.
     holdings: Vec<Option<&'a Holdings>>,
     counters: Counters,
-    /// By candidate: the claims for which the search has chosen it as a whole.
+    /// By candidate: the claims for which the search has chosen the whole device.
     allocating: BTreeMap<usize, BTreeSet<usize>>,
     /// By shared candidate: the capacity that each share chosen by the search consumes.
     sharing: BTreeMap<usize, Vec<Consumed>>,
-    /// By candidate: the number of its signature. `None` evaluates expressions for each candidate.
+    /// By candidate: the number of its signature. With `None` the expressions are evaluated for each candidate.
     signatures: Option<&'a [u32]>,
     selections: &'a mut Selections,
     /// By alternative with the allocation mode `All`: its candidates.
     all_devices: BTreeMap<AlternativeIx, Vec<usize>>,
     /// By alternative: the largest number of devices that the search has found for it.
-    reached: BTreeMap<AlternativeIx, usize>,
+    most_found: BTreeMap<AlternativeIx, usize>,
     refused: BTreeMap<AlternativeIx, Refusals>,
 }
 
@@ -53,13 +53,13 @@ pub struct Selections(HashMap<(AlternativeIx, usize), bool>);
 /// Maximum number of cached results.
 const MAX_SELECTIONS: usize = 1 << 16;
 
-/// Chosen device.
+/// A device chosen by the search.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) candidate: usize,
     pub(super) request: usize,
     pub(super) alternative: usize,
-    /// Capacity that it consumes of a shared device.
+    /// Capacity that the choice consumes of a shared device.
     pub(super) consumed: Option<BTreeMap<String, Quantity>>,
 }
 
@@ -73,11 +73,12 @@ struct AlternativeIx {
 
 /// Reason to abandon a branch of the search.
 enum Stop {
-    Wrong(Unallocated),
+    Error(Unallocated),
     /// The claim would exceed its limit of devices.
     TooMany,
 }
 
+/// `Ok(true)` if a step succeeded, `Ok(false)` if the search must backtrack.
 type Step = Result<bool, Stop>;
 
 // === impl Search ===
@@ -86,13 +87,13 @@ impl<'a> Search<'a> {
     pub(super) fn new(
         claims: &'a [Claim],
         pools: &'a Pools,
-        taken: &'a Taken,
+        allocated: &'a AllocatedDevices,
         (signatures, selections): (Option<&'a [u32]>, &'a mut Selections),
     ) -> Result<Self, Unallocated> {
         if selections.0.len() > MAX_SELECTIONS {
             selections.0.clear();
         }
-        let holdings = taken.of_pools(&pools.all);
+        let holdings = allocated.of_pools(&pools.all);
         let mut search = Self {
             claims,
             pools,
@@ -106,7 +107,7 @@ impl<'a> Search<'a> {
             signatures,
             selections,
             all_devices: BTreeMap::new(),
-            reached: BTreeMap::new(),
+            most_found: BTreeMap::new(),
             refused: BTreeMap::new(),
         };
         search.find_all_devices()?;
@@ -122,25 +123,24 @@ impl<'a> Search<'a> {
                 let reason = format!("a claim would have more than {MAX_RESULTS} devices");
                 Err(Unallocated::NoFit(reason))
             }
-            Err(Stop::Wrong(wrong)) => Err(wrong),
+            Err(Stop::Error(error)) => Err(error),
         }
     }
 
-    /// Finds the candidates of requests for all devices. Rejects claims that request more devices than a claim may
-    /// have.
+    /// Finds the candidates of requests for all devices. Fails if a claim requests more than [`MAX_RESULTS`] devices.
     fn find_all_devices(&mut self) -> Result<(), Unallocated> {
         for (claim, Claim { title, requests, .. }) in self.claims.iter().enumerate() {
             let mut least = 0_usize;
-            for (request, wanted) in requests.iter().enumerate() {
+            for (request, ClaimRequest { alternatives, .. }) in requests.iter().enumerate() {
                 let mut least_of_request = usize::MAX;
-                for alternative in 0..wanted.alternatives.len() {
+                for alternative in 0..alternatives.len() {
                     let ix = AlternativeIx { claim, request, alternative };
                     least_of_request = least_of_request.min(self.count(ix)?);
                 }
                 least = least.saturating_add(least_of_request);
             }
             if least > MAX_RESULTS {
-                return Err(Unallocated::Wrong(format!(
+                return Err(Unallocated::Invalid(format!(
                     "claim {title}: number of requested devices {least} exceeds the claim limit of \
                      {MAX_RESULTS}"
                 )));
@@ -150,7 +150,7 @@ impl<'a> Search<'a> {
     }
 
     fn count(&mut self, ix: AlternativeIx) -> Result<usize, Unallocated> {
-        if let HowMany::Exactly(count) = self.alternative(ix).how_many {
+        if let DeviceCount::Exactly(count) = self.alternative(ix).device_count {
             return Ok(count);
         }
         for Pool { id, state } in &self.pools.all {
@@ -161,7 +161,7 @@ impl<'a> Search<'a> {
             };
             let title = &self.claims[ix.claim].title;
             let request = &self.alternative(ix).full_name;
-            return Err(Unallocated::Wrong(format!(
+            return Err(Unallocated::Invalid(format!(
                 "claim {title}, request {request}: asks for all devices, but resource pool \
                  {id} is currently {state}"
             )));
@@ -184,13 +184,13 @@ impl<'a> Search<'a> {
     /// Places a request and all requests after it.
     fn place_request(&mut self, claim: usize, request: usize) -> Step {
         let Some(Claim { requests, .. }) = self.claims.get(claim) else { return Ok(true) };
-        let Some(wanted) = requests.get(request) else {
+        let Some(ClaimRequest { alternatives, .. }) = requests.get(request) else {
             return match self.place_request(claim + 1, 0) {
                 Err(Stop::TooMany) => Ok(false),
                 step => step,
             };
         };
-        let count = wanted.alternatives.len();
+        let count = alternatives.len();
         let mut too_many = true;
         for alternative in 0..count {
             match self.place_device(AlternativeIx { claim, request, alternative }, 0, 0) {
@@ -206,11 +206,11 @@ impl<'a> Search<'a> {
         if too_many && count > 0 { Err(Stop::TooMany) } else { Ok(false) }
     }
 
-    /// Places the request's device with this number, trying candidates from `from` on, and then all later devices.
+    /// Places the request's device with this number and all later devices. Tries the candidates from `from` on.
     fn place_device(&mut self, ix: AlternativeIx, number: usize, from: usize) -> Step {
         let all = self.all_devices.get(&ix).cloned();
-        self.note_reached(ix, number);
-        let wanted = match (&all, self.alternative(ix).how_many) {
+        self.record_found(ix, number);
+        let count = match (&all, self.alternative(ix).device_count) {
             (Some(all), _) if all.is_empty() => {
                 for candidate in 0..self.pools.len() {
                     self.refuse(ix, candidate, "not selected");
@@ -218,13 +218,13 @@ impl<'a> Search<'a> {
                 return Ok(false);
             }
             (Some(all), _) => all.len(),
-            (None, HowMany::Exactly(count)) => count,
-            (None, HowMany::All) => unreachable!("found before the search began"),
+            (None, DeviceCount::Exactly(count)) => count,
+            (None, DeviceCount::All) => unreachable!("find_all_devices ran first"),
         };
-        if number >= wanted {
+        if number >= count {
             return self.place_request(ix.claim, ix.request + 1);
         }
-        if self.chosen[ix.claim].len() + wanted - number > MAX_RESULTS {
+        if self.chosen[ix.claim].len() + count - number > MAX_RESULTS {
             return Err(Stop::TooMany);
         }
         if let Some(all) = all {
@@ -238,14 +238,14 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Takes a candidate and continues with the next device. Gives the candidate back if that fails.
+    /// Takes a candidate and continues with the next device. Releases the candidate if that fails.
     fn try_candidate(&mut self, ix: AlternativeIx, (number, candidate): (usize, usize)) -> Step {
         if !self.take(ix, candidate)? {
             return Ok(false);
         }
         let step = self.place_device(ix, number + 1, candidate + 1);
         if !matches!(step, Ok(true)) {
-            self.give_back(ix, candidate);
+            self.release(ix, candidate);
         }
         step
     }

@@ -6,20 +6,21 @@ use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     let Input { node, summary, request, .. } = input;
     let whole = node.gpus.iter().map(|_| f64::from(WHOLE_MILLI)).sum::<f64>();
-    let (all, idle) = (whole.max(1.0), f64::from(summary.uses.idle_milli()));
-    let cpu = part(request.cpu_milli, node.cpu_milli.total) * (1.0 - node.cpu_milli.used_share());
+    let (all, idle) = (whole.max(1.0), f64::from(summary.usability.idle_milli()));
+    let cpu =
+        fraction(request.cpu_milli, node.cpu_milli.total) * (1.0 - node.cpu_milli.used_share());
     let gpus = f64::from(request.gpu_milli()) / all * (idle / all);
     #[expect(clippy::cast_possible_wrap, reason = "at most two million")]
     let score = -(millionths(f64::midpoint(cpu, gpus)) as i32);
     (Rank { score, tie: 0 }, best_fit::fullest(input, fit))
 }
 
-fn part(amount: u32, of: u32) -> f64 {
-    f64::from(amount) / f64::from(of.max(1))
+fn fraction(amount: u32, total: u32) -> f64 {
+    f64::from(amount) / f64::from(total.max(1))
 }
 
 /// A number from 0 to 1 in millionths.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
-fn millionths(part: f64) -> u32 {
-    (part.clamp(0.0, 1.0) * 1e6) as u32
+fn millionths(fraction: f64) -> u32 {
+    (fraction.clamp(0.0, 1.0) * 1e6) as u32
 }

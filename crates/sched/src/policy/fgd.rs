@@ -1,7 +1,7 @@
 //! Fragmentation gradient descent (FGD): the node whose fragmentation grows least.
 //!
-//! Two roundings of the published experiment are part of the policy: the score is an integer, and the first node wins
-//! among equal scores. An exact score with a best-fit tie-breaker allocates a whole percentage point less of the
+//! Two simplifications of the published experiment are part of the policy: the score is an integer, and the first node
+//! wins among equal scores. An exact score with a best-fit tie-breaker allocates one percentage point less of the
 //! default trace.
 
 use super::{Input, Rank, best};
@@ -15,8 +15,8 @@ pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
 /// The score of a part.
 pub(super) fn score(input: &Input<'_>, part: Part) -> i32 {
     let Input { catalog, knowledge, node, summary, request } = input;
-    let outlook = knowledge.outlook(summary);
-    let decrease = outlook.decrease(catalog, node, &summary.uses, request, part);
+    let mix = knowledge.mix(summary);
+    let decrease = mix.decrease(catalog, node, &summary.usability, request, part);
     points(decrease / f64::from(WHOLE_MILLI))
 }
 

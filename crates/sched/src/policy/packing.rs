@@ -1,4 +1,4 @@
-//! Packing: GPUs in shared use first, then free GPUs of used nodes, then unused nodes.
+//! Packing: GPUs that have shares first, then free GPUs of used nodes, then unused nodes.
 
 use super::{Input, Rank, best_fit};
 use crate::{fit::Fit, node::Part};
@@ -7,8 +7,8 @@ pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     let part = best_fit::fullest(input, fit);
     let free = input.summary.free;
     let all = input.node.gpus.len();
-    let opens = part.gpus.and(free).len();
-    let score = match opens {
+    let newly_used = part.gpus.and(free).len();
+    let score = match newly_used {
         0 => 2,
         _ if (free.len() as usize) < all => 1,
         _ => 0,

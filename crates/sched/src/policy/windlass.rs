@@ -1,8 +1,8 @@
 //! Windlass' policy: fragmentation gradient descent, minus four losses that it does not measure.
 //!
-//! All terms are in points. FGD gives about 25 for one GPU of fragmentation. The losses weigh more, so FGD decides
-//! among the placements that lose least. The weights are rounded from those that allocate the most GPUs of the public
-//! trace. Halving or doubling one of them costs at most 0.2 percentage points there.
+//! All terms are in points. One GPU of fragmentation is about 25 points of FGD. The losses weigh more, so FGD decides
+//! among the placements that lose least. The weights are rounded values of those that allocate the most GPUs of the
+//! public trace. Halving or doubling one weight costs at most 0.2 percentage points there.
 
 use super::{Input, Rank, Term, best, fgd};
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// Points per GPU of value that a share destroys on its GPU (the regret of [`Prices`](crate::prices::Prices)). On the
-/// public trace the smallest such loss is a twelfth of a GPU: 42 points, as much as FGD gives for nearly two GPUs of
-/// fragmentation.
-const CUT: f64 = 500.0;
-/// Points per GPU that is left without CPU.
+/// public trace the smallest such loss is a twelfth of a GPU: 42 points, as much as nearly two GPUs of fragmentation in
+/// FGD.
+const DESTROYED_VALUE: f64 = 500.0;
+/// Points per idle GPU whose node has too little CPU left for it.
 const STRANDED: f64 = 100.0;
 /// Points per GPU of a product that other requests require.
 const SCARCE: f64 = 100.0;
@@ -26,18 +26,18 @@ const LOSSES: [&str; 4] =
     ["value cut from a GPU", "GPUs left without CPU", "scarce product", "broken blocks"];
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let (_, part) = best(input, fit, |part| rate(input, part).score);
-    (rate(input, part), part)
+    let (_, part) = best(input, fit, |part| rank_part(input, part).score);
+    (rank_part(input, part), part)
 }
 
 /// The rank of a given part.
-pub(super) fn rate(input: &Input<'_>, part: Part) -> Rank {
+pub(super) fn rank_part(input: &Input<'_>, part: Part) -> Rank {
     let score = fgd::score(input, part) - points(losses(input, part).iter().sum());
     Rank { score, tie: tie(input) }
 }
 
-/// The terms of a part's score. The score rounds the sum of the losses, so each term is a step of the rounded running
-/// sum.
+/// The terms of a part's score. The score rounds the sum of the losses. To sum to the score, each term is the
+/// difference of two rounded partial sums.
 pub(super) fn terms(input: &Input<'_>, part: Part) -> Vec<Term> {
     let mut terms = vec![Term { name: "fragmentation", points: fgd::score(input, part) }];
     let (mut sum, mut before) = (0.0, 0);
@@ -56,23 +56,23 @@ fn points(loss: f64) -> i32 {
 
 /// The losses in points, in the order of their names.
 fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
-    let (mut taken, mut scarce) = (0, 0.0);
+    let (mut allocated_milli, mut scarce) = (0, 0.0);
     for position in part.gpus.iter() {
-        let of_one = input.taken_milli(position, part);
-        taken += of_one;
+        let milli = input.allocated_milli(position, part);
+        allocated_milli += milli;
         let scarcity = input.knowledge.scarcity.of_model(input.node.gpus[position].model);
-        scarce += scarcity * f64::from(of_one) / 1000.0;
+        scarce += scarcity * f64::from(milli) / 1000.0;
     }
     [
-        CUT * cut(input, part),
-        STRANDED * stranded(input, taken),
+        DESTROYED_VALUE * destroyed_value(input, part),
+        STRANDED * stranded(input, allocated_milli),
         SCARCE * scarce,
         BROKEN * broken(input, part),
     ]
 }
 
 /// Value that the shares destroy on their GPUs, in GPUs.
-fn cut(input: &Input<'_>, part: Part) -> f64 {
+fn destroyed_value(input: &Input<'_>, part: Part) -> f64 {
     let Gpus::Share { milli, memory, .. } = input.request.gpus else { return 0.0 };
     let regret = |position: usize| {
         let gpu = &input.node.gpus[position];
@@ -82,22 +82,22 @@ fn cut(input: &Input<'_>, part: Part) -> f64 {
     part.gpus.iter().map(regret).sum()
 }
 
-/// Number of idle GPUs that lose the CPU they need, when the request takes `taken_milli` of the node's GPUs.
-fn stranded(input: &Input<'_>, taken_milli: u32) -> f64 {
-    let (idle, cpu) = (input.summary.uses.idle_milli(), input.node.cpu_milli.free);
+/// Number of idle GPUs that lose their CPU when the request gets `allocated_milli` of the node's GPUs, and its CPU.
+fn stranded(input: &Input<'_>, allocated_milli: u32) -> f64 {
+    let (idle, cpu) = (input.summary.usability.idle_milli(), input.node.cpu_milli.free);
     let stranding = &input.knowledge.stranding;
     let before = stranding.stranded_gpus(idle, cpu);
     let left = cpu.saturating_sub(input.request.cpu_milli);
-    let after = stranding.stranded_gpus(idle - taken_milli, left);
+    let after = stranding.stranded_gpus(idle - allocated_milli, left);
     (after - before).max(0.0)
 }
 
-/// GPUs of blocks that the request breaks, minus the blocks that it uses itself.
+/// Value of the blocks that the node loses, minus the value of the request's own block, in GPUs.
 fn broken(input: &Input<'_>, part: Part) -> f64 {
     let (blocks, request) = (&input.knowledge.blocks, input.request);
     let (free, cpu) = (input.summary.free, input.node.cpu_milli.free);
-    let opened = free.and(part.gpus).len();
-    let left = blocks.value(free.len() - opened, cpu.saturating_sub(request.cpu_milli));
+    let newly_used = free.and(part.gpus).len();
+    let left = blocks.value(free.len() - newly_used, cpu.saturating_sub(request.cpu_milli));
     let own = match request.gpus {
         Gpus::Whole(count) => blocks.value(u32::from(count), request.cpu_milli),
         _ => 0.0,
@@ -105,8 +105,8 @@ fn broken(input: &Input<'_>, part: Part) -> f64 {
     (input.summary.blocks - left - own).max(0.0)
 }
 
-/// Prefers nodes with fewer free GPUs. Among the rest the first node wins: pods gather at the start of the order, and
-/// nodes at its end drain for pods that need many GPUs.
+/// Prefers nodes with fewer free GPUs. Among equal nodes the first one wins, so pods concentrate on the first nodes,
+/// and the last nodes become free for pods that need many GPUs.
 fn tie(input: &Input<'_>) -> u32 {
     64 - input.summary.free.len()
 }

@@ -1,7 +1,7 @@
-//! Churn: pods arrive and end, so that a cluster is in steady state. Pods that fit nowhere are refused, or wait.
+//! Churn: pods arrive and end, which keeps the cluster in a steady state. Pods that fit no node wait or are refused.
 //!
 //! Pods of the trace are drawn with replacement and arrive as a Poisson process. Lifetimes are exponentially
-//! distributed, and their mean is the unit of time. At the chosen rate of arrivals the pods, if all were served, would
+//! distributed, and their mean is the unit of time. The arrival rate is such that the pods, if all were served, would
 //! hold `offered` times the cluster's GPUs. The measurement begins after a warm-up in which the cluster fills.
 
 use std::{
@@ -29,8 +29,8 @@ const MEASURED: u64 = 4 * MEAN_LIFETIME;
 pub struct Load {
     /// GPUs that the running pods would hold if all were served, relative to the cluster's.
     pub offered: f64,
-    /// True if a pod that fits nowhere waits, first come, first served, while later pods that fit are placed. False if
-    /// it is refused.
+    /// True if a pod that fits no node waits; waiting pods are tried in the order of arrival. False if the pod is
+    /// refused.
     pub queues: bool,
 }
 
@@ -41,31 +41,33 @@ pub struct Churn {
     pub allocated: f64,
     /// Pods that arrived or were refused during the measurement.
     pub classes: Classes,
-    /// Waiting times by class, ascending, in mean lifetimes. A pod that still waits at the end counts with its wait so
-    /// far.
+    /// Waiting times by class, ascending, in mean lifetimes. Pods that still wait at the end are included.
     pub waits: [Vec<f64>; Class::ALL.len()],
     /// Number of scheduling decisions.
     pub decisions: u64,
 }
 
+/// A pod of the run. Times are in ticks.
 struct Arrival {
     request: Request,
-    came: u64,
-    life: u64,
+    arrived_at: u64,
+    lifetime: u64,
 }
 
 struct Run<'a> {
     simulation: &'a Simulation,
     scheduler: Scheduler,
     view: View,
-    departures: BinaryHeap<Reverse<(u64, usize)>>,
-    living: Vec<Option<(Request, Placement)>>,
+    /// Ends of the running pods: tick, and position in `running`.
+    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Pods by number; `None` for pods that have ended.
+    running: Vec<Option<(Request, Placement)>>,
     queue: VecDeque<Arrival>,
-    /// Requests that have fitted nowhere since the last departure.
+    /// Requests that have fitted no node since the last pod ended.
     unplaceable: HashSet<Request>,
     allocated_milli: u64,
     /// Integral of `allocated_milli` over the ticks of the measurement.
-    area: u128,
+    allocated_sum: u128,
     clock: u64,
     result: Churn,
 }
@@ -77,12 +79,12 @@ pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn 
         simulation,
         scheduler: simulation.scheduler(settings),
         view: simulation.shuffled(&mut random),
-        departures: BinaryHeap::new(),
-        living: Vec::new(),
+        ends: BinaryHeap::new(),
+        running: Vec::new(),
         queue: VecDeque::new(),
         unplaceable: HashSet::new(),
         allocated_milli: 0,
-        area: 0,
+        allocated_sum: 0,
         clock: 0,
         result: Churn {
             allocated: 0.0,
@@ -96,20 +98,20 @@ pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn 
     let mean_gpus = demand as f64 / simulation.pods.len().max(1) as f64;
     #[expect(clippy::cast_precision_loss, reason = "thousandths of GPUs are far below 2^52")]
     let spacing = mean_gpus / (load.offered * simulation.capacity_milli() as f64);
-    let mut lives = 0.0;
+    let mut now = 0.0;
     loop {
-        lives += random.exponential(spacing);
-        let came = ticks(lives);
-        if came > WARM_UP + MEASURED {
+        now += random.exponential(spacing);
+        let arrived_at = ticks(now);
+        if arrived_at > WARM_UP + MEASURED {
             break;
         }
         let request = simulation.pods[random.below(simulation.pods.len())];
-        let life = ticks(random.exponential(1.0));
-        run.depart_until(came);
-        run.arrive(Arrival { request, came, life }, load.queues);
+        let lifetime = ticks(random.exponential(1.0));
+        run.end_pods_until(arrived_at);
+        run.arrive(Arrival { request, arrived_at, lifetime }, load.queues);
     }
-    run.depart_until(WARM_UP + MEASURED);
-    run.end()
+    run.end_pods_until(WARM_UP + MEASURED);
+    run.finish()
 }
 
 impl Run<'_> {
@@ -117,7 +119,7 @@ impl Run<'_> {
         self.scheduler.observe(&self.view, &arrival.request);
         let is_unplaceable = self.unplaceable.contains(&arrival.request);
         let is_placed = !is_unplaceable && self.place(&arrival);
-        if arrival.came >= WARM_UP {
+        if arrival.arrived_at >= WARM_UP {
             self.result.classes.count(&arrival.request, !is_placed && !queues);
         }
         if !is_placed && queues {
@@ -125,7 +127,7 @@ impl Run<'_> {
         }
     }
 
-    /// Places the pod and returns true, or records that its request fits nowhere.
+    /// Places the pod and returns true, or records that its request fits no node.
     fn place(&mut self, arrival: &Arrival) -> bool {
         let request = &arrival.request;
         self.result.decisions += 1;
@@ -135,37 +137,37 @@ impl Run<'_> {
         };
         self.view.take(request, placement).expect("a decision fits the view it was made on");
         self.allocated_milli += u64::from(request.gpu_milli());
-        self.departures.push(Reverse((self.clock + arrival.life, self.living.len())));
-        self.living.push(Some((*request, placement)));
-        if arrival.came >= WARM_UP {
-            self.wait(request.class(), self.clock - arrival.came);
+        self.ends.push(Reverse((self.clock + arrival.lifetime, self.running.len())));
+        self.running.push(Some((*request, placement)));
+        if arrival.arrived_at >= WARM_UP {
+            self.record_wait(request.class(), self.clock - arrival.arrived_at);
         }
         true
     }
 
-    fn wait(&mut self, class: Class, ticks: u64) {
+    fn record_wait(&mut self, class: Class, ticks: u64) {
         #[expect(clippy::cast_precision_loss, reason = "a run is some million ticks")]
         self.result.waits[class as usize].push(ticks as f64 / MEAN_LIFETIME as f64);
     }
 
-    /// Ends pods, and starts waiting ones, up to a point in time.
-    fn depart_until(&mut self, until: u64) {
-        while let Some(Reverse((at, pod))) = self.departures.peek().copied() {
+    /// Ends the pods whose lifetime ends by this tick. After each, places waiting pods that fit.
+    fn end_pods_until(&mut self, until: u64) {
+        while let Some(Reverse((at, pod))) = self.ends.peek().copied() {
             if at > until {
                 break;
             }
-            self.departures.pop();
+            self.ends.pop();
             self.advance(at);
-            let (request, placement) = self.living[pod].take().expect("a pod departs once");
+            let (request, placement) = self.running[pod].take().expect("a pod ends once");
             self.view.release(&request, placement);
             self.allocated_milli -= u64::from(request.gpu_milli());
             self.unplaceable.clear();
-            self.start_waiting();
+            self.retry_queue();
         }
         self.advance(until);
     }
 
-    fn start_waiting(&mut self) {
+    fn retry_queue(&mut self) {
         for arrival in std::mem::take(&mut self.queue) {
             if self.unplaceable.contains(&arrival.request) || !self.place(&arrival) {
                 self.queue.push_back(arrival);
@@ -175,19 +177,20 @@ impl Run<'_> {
 
     fn advance(&mut self, to: u64) {
         let measured = to.max(WARM_UP) - self.clock.max(WARM_UP);
-        self.area += u128::from(measured) * u128::from(self.allocated_milli);
+        self.allocated_sum += u128::from(measured) * u128::from(self.allocated_milli);
         self.clock = to;
     }
 
-    fn end(mut self) -> Churn {
+    fn finish(mut self) -> Churn {
         for arrival in std::mem::take(&mut self.queue) {
-            if arrival.came >= WARM_UP {
-                self.wait(arrival.request.class(), self.clock - arrival.came);
+            if arrival.arrived_at >= WARM_UP {
+                self.record_wait(arrival.request.class(), self.clock - arrival.arrived_at);
             }
         }
         let capacity = u128::from(self.simulation.capacity_milli().max(1));
         #[expect(clippy::cast_precision_loss, reason = "a percentage")]
-        let allocated = (100 * self.area) as f64 / (capacity * u128::from(MEASURED)) as f64;
+        let allocated =
+            (100 * self.allocated_sum) as f64 / (capacity * u128::from(MEASURED)) as f64;
         self.result.allocated = allocated;
         self.result.waits.iter_mut().for_each(|waits| waits.sort_by(f64::total_cmp));
         self.result
@@ -198,8 +201,9 @@ impl Run<'_> {
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "some lives"
+    reason = "some lifetimes"
 )]
-fn ticks(lives: f64) -> u64 {
-    (lives * MEAN_LIFETIME as f64).round() as u64
+/// Converts mean lifetimes to ticks.
+fn ticks(lifetimes: f64) -> u64 {
+    (lifetimes * MEAN_LIFETIME as f64).round() as u64
 }

@@ -1,7 +1,7 @@
-//! Pods that never end fill a cluster: the protocol of the experiment in the FGD paper (USENIX ATC 2023).
+//! Filling: pods arrive and never end. This is the protocol of the experiment in the FGD paper (USENIX ATC 2023).
 //!
-//! The pods of the trace arrive in random order, then copies of random pods. Arrivals end when the next pod would
-//! raise the demand above `load` times the cluster's GPUs. A pod that fits nowhere is refused and does not arrive
+//! The pods of the trace arrive in random order, followed by copies of random pods. Arrivals end when the next pod
+//! would raise the demand above `load` times the cluster's GPUs. A pod that fits no node is refused and does not arrive
 //! again.
 
 use super::{Classes, Settings, Simulation};

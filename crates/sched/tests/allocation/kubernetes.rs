@@ -59,12 +59,12 @@ fn alternative(name: &str, more: Value) -> Value {
     with(json!({"name": name, "deviceClassName": "gpu"}), more)
 }
 
-/// Attribute `name` of driver `d.com` has the value.
-fn is(name: &str, value: &str) -> Value {
+/// Selects devices whose attribute `name` of driver `d.com` has the value.
+fn has_value(name: &str, value: &str) -> Value {
     cel(&format!("device.attributes['d.com'].{name} == {value}"))
 }
 
-/// Capacity `memory` of driver `d.com` is so large.
+/// Selects devices whose capacity `memory` of driver `d.com` is at least this amount.
 fn memory(least: &str) -> Value {
     cel(&format!("device.capacity['d.com'].memory.compareTo(quantity('{least}')) >= 0"))
 }
@@ -73,8 +73,8 @@ fn sized(name: &str, memory: &str) -> Value {
     json!({"name": name, "capacity": {"memory": {"value": memory}}})
 }
 
-/// Allocation of devices of pool `p` as a whole.
-fn held(names: &[&str]) -> Value {
+/// Allocation results of whole devices of pool `p`.
+fn device_results(names: &[&str]) -> Value {
     let result =
         |name: &&str| json!({"request": "r", "driver": "d.com", "pool": "p", "device": name});
     names.iter().map(result).collect()
@@ -106,8 +106,8 @@ fn part(name: &str, sets: Value) -> Value {
     json!({"name": name, "consumesCounters": consumes, "capacity": capacity})
 }
 
-/// Part of 8 Gi of the counter `memory` of the set `gpu`.
-fn slab(name: &str, memory: &str) -> Value {
+/// Part that consumes this much of the counter `memory` of the set `gpu`.
+fn memory_part(name: &str, memory: &str) -> Value {
     part(name, json!({"gpu": {"memory": memory}}))
 }
 
@@ -123,13 +123,13 @@ fn check_no_fit(case: &Case) {
 }
 
 #[track_caller]
-fn check_wrong(case: &Case, text: &str) {
+fn check_error(case: &Case, text: &str) {
     let outcome = case.allocate();
-    let is_it = matches!(&outcome, Err(Unallocated::Wrong(error)) if error.contains(text));
-    assert!(is_it, "{outcome:?} is no error about {text:?}");
+    let is_expected = matches!(&outcome, Err(Unallocated::Invalid(error)) if error.contains(text));
+    assert!(is_expected, "{outcome:?} is no error about {text:?}");
 }
 
-/// Names of a list of devices with so many of them.
+/// `count` device names, numbered from `first`.
 fn numbered(first: usize, count: usize) -> Vec<String> {
     (first..first + count).map(|number| format!("n{number:02}")).collect()
 }
@@ -145,7 +145,7 @@ fn each(request: &str, names: &[String]) -> String {
 }
 
 #[test]
-fn claims_without_requests_or_devices_have_their_answers() {
+fn claims_without_requests_fit_and_requests_without_devices_do_not() {
     let mut nothing = case(vec![slice("s", 1, plain(&["a"]))], json!([]));
     check(&nothing, "");
     nothing.claims.clear();
@@ -153,17 +153,20 @@ fn claims_without_requests_or_devices_have_their_answers() {
     let one = || json!([request("r", json!({}))]);
     check_no_fit(&case(Vec::new(), one()));
     check_no_fit(&case(vec![nics(&["n"])], one()));
-    let elsewhere = spec(slice("s", 1, plain(&["a"])), json!({"nodeName": "n2"}));
-    let here = of_pool(slice("t", 1, plain(&["b"])), "q", 1);
-    check(&case(vec![elsewhere, here], one()), "r=b");
+    let on_other_node = spec(slice("s", 1, plain(&["a"])), json!({"nodeName": "n2"}));
+    let on_this_node = of_pool(slice("t", 1, plain(&["b"])), "q", 1);
+    check(&case(vec![on_other_node, on_this_node], one()), "r=b");
     let mut two = case(vec![slice("s", 1, plain(&["a"]))], one());
     two.claims.push(claim(json!([request("s", json!({}))])));
     check_no_fit(&two);
-    check_no_fit(&case(vec![slice("s", 1, plain(&["a"]))], one()).taken(held(&["a", "b"])));
+    check_no_fit(
+        &case(vec![slice("s", 1, plain(&["a"]))], one())
+            .with_allocated(device_results(&["a", "b"])),
+    );
 }
 
 #[test]
-fn drivers_are_kept_apart_though_their_devices_have_the_same_names() {
+fn equal_device_names_of_two_drivers_are_different_devices() {
     let mut both = case(
         vec![slice("s", 1, plain(&["a", "b"])), nics(&["a"])],
         json!([request("r", json!({}))]),
@@ -193,32 +196,32 @@ fn a_large_request_gets_the_large_device_in_any_order() {
 #[test]
 fn unknown_parts_of_claims_and_invalid_expressions_end_the_search() {
     let of = |more: Value| case(vec![slice("s", 1, plain(&["a"]))], json!([request("r", more)]));
-    check_wrong(&of(json!({"deviceClassName": "other"})), "could not retrieve device class other");
-    check_wrong(&of(json!({"deviceClassName": ""})), "claim default/c, request r: ");
-    check_wrong(&of(json!({"allocationMode": "Future"})), "unsupported count mode Future");
-    check_wrong(&of(json!({})).constrained(json!({})), "unsupported constraint type?");
-    check_wrong(&of(json!({"selectors": [{}]})), "claim default/c: selector #0: CEL compile error");
-    check_wrong(&of(cel("nobody")), "claim default/c: selector #0: CEL compile error");
+    check_error(&of(json!({"deviceClassName": "other"})), "could not retrieve device class other");
+    check_error(&of(json!({"deviceClassName": ""})), "claim default/c, request r: ");
+    check_error(&of(json!({"allocationMode": "Future"})), "unsupported count mode Future");
+    check_error(&of(json!({})).constrained(json!({})), "unsupported constraint type?");
+    check_error(&of(json!({"selectors": [{}]})), "claim default/c: selector #0: CEL compile error");
+    check_error(&of(cel("nobody")), "claim default/c: selector #0: CEL compile error");
     let everything = with(cel("nobody"), json!({"allocationMode": "All"}));
-    check_wrong(&of(everything), "claim default/c: selector #0: CEL compile error");
+    check_error(&of(everything), "claim default/c: selector #0: CEL compile error");
     let mut class_itself = of(json!({}));
     class_itself.classes[0] = class("gpu", "nobody");
-    check_wrong(&class_itself, "class gpu: selector #0: CEL compile error");
+    check_error(&class_itself, "class gpu: selector #0: CEL compile error");
 }
 
 #[test]
 fn a_claim_has_at_most_32_devices() {
-    let of = |there: usize, requests: Value| case(vec![slice("s", 1, many(there))], requests);
+    let of = |devices: usize, requests: Value| case(vec![slice("s", 1, many(devices))], requests);
     let count = |count: usize| json!({"count": count});
-    check_wrong(&of(1, json!([request("r", count(500))])), "500 exceeds the claim limit of 32");
+    check_error(&of(1, json!([request("r", count(500))])), "500 exceeds the claim limit of 32");
     check_no_fit(&of(1, json!([request("r", count(32))])));
     check(&of(33, json!([request("r", count(32))])), &each("r", &numbered(0, 32)));
     let both = json!([request("r", count(32)), request("s", json!({}))]);
-    check_wrong(&of(33, both), "33 exceeds the claim limit of 32");
-    check_wrong(&of(33, json!([all("r", json!({}))])), "33 exceeds the claim limit of 32");
+    check_error(&of(33, both), "33 exceeds the claim limit of 32");
+    check_error(&of(33, json!([all("r", json!({}))])), "33 exceeds the claim limit of 32");
     let first = json!([alternative("many", count(500)), alternative("one", json!({}))]);
     check(&of(1, json!([first_of("r", first)])), "r/one=n00");
-    // Each request alone is small enough; together only the second alternatives are.
+    // Each request alone is within the limit. Both requests are within it only with their second alternatives.
     let half = json!([alternative("all", count(32)), alternative("half", count(16))]);
     let twice = json!([first_of("r", half.clone()), first_of("s", half)]);
     let expected = [each("r/half", &numbered(0, 16)), each("s/half", &numbered(16, 16))].join(" ");
@@ -231,7 +234,7 @@ fn a_claim_has_at_most_32_devices() {
 }
 
 #[test]
-fn all_devices_are_those_of_all_pools_and_of_no_other_claim() {
+fn all_devices_are_those_of_all_pools_without_those_of_other_claims() {
     let two =
         || vec![slice("s", 1, plain(&["a", "b"])), of_pool(slice("t", 1, plain(&["c"])), "q", 1)];
     check(&case(two(), json!([all("r", json!({}))])), "r=a r=b r=c");
@@ -255,16 +258,19 @@ fn all_devices_are_those_of_all_pools_and_of_no_other_claim() {
     }
     check_no_fit(&case(vec![slice("s", 1, json!([]))], json!([all("r", json!({}))])));
     check_no_fit(&case(Vec::new(), json!([all("r", json!({}))])));
-    check(&case(gpu_of(json!([slab("a", "4Gi")])), json!([all("r", json!({}))])), "r=a");
+    check(&case(gpu_of(json!([memory_part("a", "4Gi")])), json!([all("r", json!({}))])), "r=a");
 }
 
 #[test]
-fn admin_access_shares_devices_between_claims_and_not_within_one() {
+fn admin_access_shares_devices_between_claims_but_not_within_one() {
     let admin = json!({"adminAccess": true});
     let ab = || vec![slice("s", 1, plain(&["a", "b"]))];
-    check(&case(ab(), json!([all("r", admin.clone())])).taken(held(&["a"])), "r=a r=b");
+    check(
+        &case(ab(), json!([all("r", admin.clone())])).with_allocated(device_results(&["a"])),
+        "r=a r=b",
+    );
     let two = json!([request("r", with(admin.clone(), json!({"count": 2})))]);
-    check(&case(ab(), two).taken(held(&["a"])), "r=a r=b");
+    check(&case(ab(), two).with_allocated(device_results(&["a"])), "r=a r=b");
     check_no_fit(&case(ab(), json!([request("r", admin.clone()), all("s", admin.clone())])));
     let mut both = case(ab(), json!([request("r", admin.clone())]));
     both.claims.push(claim(json!([request("s", admin.clone())])));
@@ -272,11 +278,14 @@ fn admin_access_shares_devices_between_claims_and_not_within_one() {
     let mut one = case(ab(), json!([request("r", json!({}))]));
     one.claims.push(claim(json!([request("s", admin.clone())])));
     check(&one, "r=a s=a");
-    check(&case(ab(), json!([request("r", admin)])).taken(held(&["a", "b"])), "r=a");
+    check(
+        &case(ab(), json!([request("r", admin)])).with_allocated(device_results(&["a", "b"])),
+        "r=a",
+    );
 }
 
 #[test]
-fn tainted_devices_are_for_those_who_tolerate_each_taint() {
+fn a_tainted_device_requires_a_toleration_of_each_taint() {
     let taint = |effect: &str| json!({"key": effect, "value": "v", "effect": effect});
     let tolerate = |effect: &str| json!({"key": effect, "value": "v", "effect": effect});
     let tainted = |name: &str, effects: &[&str]| {

@@ -1,8 +1,8 @@
-//! Losses of small nodes by an allocation.
+//! Losses that an allocation of devices causes on a small node.
 
 use std::sync::Arc;
 
-use windlass_sched::allocator::{Claims, NodeLosses, Pools, Taken};
+use windlass_sched::allocator::{AllocatedDevices, Claims, NodeLosses, Pools};
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn device(name: &str, kind: &str, root: usize) -> Value {
     }})
 }
 
-/// A GPU in shares of its memory.
+/// A GPU of which several requests may share the memory.
 fn shared(name: &str, root: usize) -> Value {
     let mut gpu = device(name, "gpu", root);
     gpu["allowMultipleAllocations"] = true.into();
@@ -23,8 +23,8 @@ fn shared(name: &str, root: usize) -> Value {
     gpu
 }
 
-/// A GPU of four slices, its partitions first.
-fn cut(name: &str) -> Vec<Value> {
+/// A GPU of four slices as devices: its partitions, then the whole GPU.
+fn partitions(name: &str) -> Vec<Value> {
     let parts: [&[usize]; 7] = [&[3], &[2], &[1], &[0], &[2, 3], &[0, 1], &[0, 1, 2, 3]];
     let part = |slots: &[usize]| {
         let kind = if slots.len() == 4 { "gpu" } else { "mig" };
@@ -45,15 +45,15 @@ fn of_kind(kind: &str) -> Value {
     cel(&format!("device.attributes['d.com'].type == '{kind}'"))
 }
 
-/// Losses by a claim with these requests, while other claims hold the named devices.
-fn losses(slices: &[Value], held: &[&str], requests: Value) -> NodeLosses {
+/// Losses by a claim with these requests, while the named devices are allocated to other claims.
+fn losses(slices: &[Value], allocated: &[&str], requests: Value) -> NodeLosses {
     let classes = typed::<DeviceClass>(&[class("gpu", "device.driver == 'd.com'")]);
     let claims = Claims::new(&typed::<ResourceClaim>(&[claim(requests)]), &classes);
     let claims = claims.expect("valid claims");
     let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).expect("a node");
     let slices: Vec<_> = typed::<ResourceSlice>(slices).into_iter().map(Arc::new).collect();
     let pools = Pools::new(&slices, &node);
-    let results = held.iter().map(|device| {
+    let results = allocated.iter().map(|device| {
         let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": device});
         if device.starts_with("shared") {
             result["shareID"] = "00000000-0000-4000-8000-000000000000".into();
@@ -62,14 +62,14 @@ fn losses(slices: &[Value], held: &[&str], requests: Value) -> NodeLosses {
         result
     });
     let results: Vec<_> = results.collect();
-    let mut taken = Taken::default();
-    taken.add(&serde_json::from_value(json!({"devices": {"results": results}})).expect("one"));
-    let chosen = claims.choose(&pools, &taken).expect("it fits");
-    NodeLosses::of(&pools, &taken, &chosen)
+    let mut allocated = AllocatedDevices::default();
+    allocated.add(&serde_json::from_value(json!({"devices": {"results": results}})).expect("one"));
+    let chosen = claims.choose(&pools, &allocated).expect("it fits");
+    NodeLosses::of(&pools, &allocated, &chosen)
 }
 
 #[test]
-fn a_share_breaks_up_a_free_gpu_and_no_other() {
+fn a_share_breaks_only_a_free_gpu() {
     let gpus = [slice("s", 1, json!([shared("shared-a", 0), shared("shared-b", 1)]))];
     let share = || json!([request("r", json!({"capacity": {"requests": {"memory": "2"}}}))]);
     assert_eq!(losses(&gpus, &[], share()).broken_gpus, 1);
@@ -82,26 +82,34 @@ fn a_share_breaks_up_a_free_gpu_and_no_other() {
 }
 
 #[test]
-fn a_partition_loses_the_difference_of_the_largest_that_can_be_cut() {
+fn a_partition_loses_the_difference_of_the_largest_free_partition() {
     let mut first = slice("0", 2, Value::Null);
     first["spec"]["sharedCounters"] = json!([{"name": "a", "counters": counters(&[0, 1, 2, 3])}]);
-    let gpu = [first, slice("1", 2, cut("a").into())];
+    let gpu = [first, slice("1", 2, partitions("a").into())];
     let part = |slices: usize| {
         json!([request("r", cel(&format!("device.attributes['d.com'].slices == {slices}")))])
     };
-    let lost = |held: &[&str], slices: usize| {
-        let losses = losses(&gpu, held, part(slices));
-        (losses.broken_gpus, losses.place_milli)
+    let lost = |allocated: &[&str], slices: usize| {
+        let losses = losses(&gpu, allocated, part(slices));
+        (losses.broken_gpus, losses.partition_milli)
     };
-    assert_eq!(lost(&[], 1), (1, 1000 - 500 - 250), "four slices, then two at most");
-    assert_eq!(lost(&["a-1-3"], 1), (0, 0), "the other one of the same half");
-    assert_eq!(lost(&["a-2-2"], 1), (0, 0), "500 become 250, and 250 are taken");
+    assert_eq!(
+        lost(&[], 1),
+        (1, 1000 - 500 - 250),
+        "at most 4 free slices become at most 2, and 1 is allocated"
+    );
+    assert_eq!(lost(&["a-1-3"], 1), (0, 0), "the other slice of the same half");
+    assert_eq!(
+        lost(&["a-2-2"], 1),
+        (0, 0),
+        "at most 500 free become at most 250, and 250 are allocated"
+    );
     assert_eq!(lost(&[], 2), (1, 0), "two halves");
     assert_eq!(lost(&[], 4), (0, 0));
 }
 
 #[test]
-fn a_place_is_stranded_that_keeps_a_nic_without_a_gpu_or_the_reverse() {
+fn a_pcie_root_with_a_free_nic_but_no_free_gpu_is_stranded_and_the_reverse() {
     let gpus = json!([device("a", "gpu", 0), device("b", "gpu", 1), device("c", "gpu", 1)]);
     let mut nics = slice("t", 1, json!([device("nic-a", "nic", 0), device("nic-b", "nic", 1)]));
     nics["spec"]["pool"]["name"] = "q".into();
@@ -111,7 +119,7 @@ fn a_place_is_stranded_that_keeps_a_nic_without_a_gpu_or_the_reverse() {
     assert_eq!(losses(&node, &["a"], json!([gpu()])).stranded, 0, "NIC b keeps GPU c");
     assert_eq!(losses(&node, &["a", "b"], json!([gpu()])).stranded, 1);
     let both = json!([gpu(), request("nic", of_kind("nic"))]);
-    assert_eq!(losses(&node, &[], both).stranded, 0, "both of one place");
+    assert_eq!(losses(&node, &[], both).stranded, 0, "GPU and NIC of one root");
     let nic = json!([request("nic", of_kind("nic"))]);
     assert_eq!(losses(&node, &[], nic).stranded, 1, "GPU a has no NIC");
 }
@@ -131,12 +139,13 @@ fn the_distance_is_the_mean_over_pairs() {
     assert_eq!(distance(&[0, 0, 2], 3), 4000 / 3);
     let plain = slice("s", 1, devices(&["a", "b"]));
     let two = json!([request("r", json!({"count": 2}))]);
-    assert_eq!(losses(&[plain], &[], two), NodeLosses::default(), "nothing is known of places");
+    assert_eq!(losses(&[plain], &[], two), NodeLosses::default(), "no device has a PCIe root");
 }
 
 #[test]
-fn points_are_those_of_the_losses_and_below_zero() {
-    let losses = NodeLosses { broken_gpus: 1, place_milli: 250, stranded: 2, distance_milli: 1500 };
+fn each_loss_has_negative_points() {
+    let losses =
+        NodeLosses { broken_gpus: 1, partition_milli: 250, stranded: 2, distance_milli: 1500 };
     let points: Vec<_> = losses.terms().iter().map(|term| term.points).collect();
     assert_eq!(points, [-100, -50, -100, -60]);
     assert_eq!(losses.points(), -310);

@@ -1,9 +1,9 @@
-//! Claims, pools and taken devices, prepared once and used for many allocations.
+//! Prepared claims, pools and allocated devices, each used for many allocations.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::AllocationResult;
-use windlass_sched::allocator::{Claims, Pools, Taken};
+use windlass_sched::allocator::{AllocatedDevices, Claims, Pools};
 
 use super::*;
 
@@ -21,14 +21,14 @@ fn claims(requests: Value) -> Claims {
     Claims::new(&typed::<ResourceClaim>(&[claim(requests)]), &classes).expect("valid claims")
 }
 
-/// Allocation of the results, as the status of a claim holds it.
+/// Allocation with the results, as in the status of a claim.
 fn allocation(results: Value) -> AllocationResult {
     serde_json::from_value(json!({"devices": {"results": results}})).expect("an allocation")
 }
 
-/// Chosen devices, or the error.
-fn outcome(claims: &Claims, pools: &Pools, taken: &Taken) -> String {
-    match claims.allocate(pools, taken) {
+/// Names of the allocated devices, or the error.
+fn outcome(claims: &Claims, pools: &Pools, allocated: &AllocatedDevices) -> String {
+    match claims.allocate(pools, allocated) {
         Ok(results) => {
             let results =
                 results.into_iter().filter_map(|result| result.devices.expect("devices").results);
@@ -39,39 +39,43 @@ fn outcome(claims: &Claims, pools: &Pools, taken: &Taken) -> String {
 }
 
 #[test]
-fn prepared_values_may_be_kept_and_sent_to_other_threads() {
-    fn is_kept<T: Clone + Send + Sync + 'static>() {}
-    is_kept::<Claims>();
-    is_kept::<Pools>();
-    is_kept::<Taken>();
+fn prepared_values_can_be_cloned_and_sent_to_other_threads() {
+    fn check<T: Clone + Send + Sync + 'static>() {}
+    check::<Claims>();
+    check::<Pools>();
+    check::<AllocatedDevices>();
 }
 
 #[test]
-fn one_claim_is_asked_on_many_nodes_while_others_come_and_go() {
+fn a_prepared_claim_is_allocated_on_many_nodes_while_other_claims_change() {
     let one = claims(json!([request("r", json!({}))]));
     let pools = Pools::new(&shared(&[slice("s", 1, devices(&["a", "b"]))]), &node("n1"));
     assert_eq!((pools.len(), pools.is_empty()), (2, false));
-    let mut taken = Taken::default();
-    assert_eq!(outcome(&one, &pools, &taken), "a");
-    assert_eq!(outcome(&one, &pools, &taken), "a", "an answer takes nothing");
-    let mut given = Vec::new();
+    let mut allocated = AllocatedDevices::default();
+    assert_eq!(outcome(&one, &pools, &allocated), "a");
+    assert_eq!(
+        outcome(&one, &pools, &allocated),
+        "a",
+        "a result is not added to the allocated devices"
+    );
+    let mut results = Vec::new();
     for expected in ["a", "b"] {
-        let result = one.allocate(&pools, &taken).expect("a free device").remove(0);
-        assert_eq!(outcome(&one, &pools, &taken), expected);
-        taken.add(&result);
-        given.push(result);
+        let result = one.allocate(&pools, &allocated).expect("a free device").remove(0);
+        assert_eq!(outcome(&one, &pools, &allocated), expected);
+        allocated.add(&result);
+        results.push(result);
     }
-    assert!(outcome(&one, &pools, &taken).ends_with("among 2 devices (2 in use)"));
-    taken.remove(&given[0]);
-    assert_eq!(outcome(&one, &pools, &taken), "a");
-    taken.remove(&given[1]);
-    assert_eq!(taken, Taken::default());
+    assert!(outcome(&one, &pools, &allocated).ends_with("among 2 devices (2 in use)"));
+    allocated.remove(&results[0]);
+    assert_eq!(outcome(&one, &pools, &allocated), "a");
+    allocated.remove(&results[1]);
+    assert_eq!(allocated, AllocatedDevices::default());
     let other = Pools::new(&shared(&[slice("s", 1, devices(&["a"]))]), &node("n2"));
     assert!(other.is_empty());
 }
 
 #[test]
-fn an_allocation_that_ends_leaves_those_of_the_same_device() {
+fn removing_an_allocation_keeps_the_others_of_the_same_device() {
     let device = |more: Value| {
         let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
         result
@@ -85,46 +89,46 @@ fn an_allocation_that_ends_leaves_those_of_the_same_device() {
         device(json!({"shareID": id, "consumedCapacity": {"memory": memory}}))
     };
     let all = [share("2Gi"), share("3Gi"), device(json!({})), device(json!({}))];
-    let mut taken = Taken::default();
+    let mut allocated = AllocatedDevices::default();
     for allocation in &all {
-        taken.add(allocation);
+        allocated.add(allocation);
     }
-    taken.add(&device(json!({"adminAccess": true})));
+    allocated.add(&device(json!({"adminAccess": true})));
     for ending in &all[1..] {
-        taken.remove(ending);
+        allocated.remove(ending);
     }
-    let mut rest = Taken::default();
-    rest.add(&all[0]);
-    assert_eq!(taken, rest);
-    taken.remove(&all[0]);
-    assert_eq!(taken, Taken::default());
-    taken.remove(&all[0]);
-    assert_eq!(taken, Taken::default(), "an unknown allocation changes nothing");
+    let mut expected = AllocatedDevices::default();
+    expected.add(&all[0]);
+    assert_eq!(allocated, expected);
+    allocated.remove(&all[0]);
+    assert_eq!(allocated, AllocatedDevices::default());
+    allocated.remove(&all[0]);
+    assert_eq!(allocated, AllocatedDevices::default(), "an unknown allocation changes nothing");
 }
 
 #[test]
-fn slices_of_other_nodes_change_no_answer_but_for_unfinished_counters() {
-    let ours = slice("s", 1, devices(&["a"]));
-    let mut theirs = slice("t", 1, devices(&["b"]));
-    theirs["spec"]["nodeName"] = "n2".into();
-    theirs["spec"]["pool"]["name"] = "q".into();
-    let mut unfinished = slice("u", 2, Value::Null);
-    unfinished["spec"]["nodeName"] = "n3".into();
-    unfinished["spec"]["pool"]["name"] = "w".into();
-    unfinished["spec"]["sharedCounters"] =
+fn slices_of_other_nodes_matter_only_while_their_counters_are_incomplete() {
+    let own = slice("s", 1, devices(&["a"]));
+    let mut other = slice("t", 1, devices(&["b"]));
+    other["spec"]["nodeName"] = "n2".into();
+    other["spec"]["pool"]["name"] = "q".into();
+    let mut incomplete = slice("u", 2, Value::Null);
+    incomplete["spec"]["nodeName"] = "n3".into();
+    incomplete["spec"]["pool"]["name"] = "w".into();
+    incomplete["spec"]["sharedCounters"] =
         json!([{"name": "gpu", "counters": {"parts": {"value": "2"}}}]);
     let all = claims(json!([request("r", json!({"allocationMode": "All"}))]));
-    let ask = |slices: &[Value]| {
-        outcome(&all, &Pools::new(&shared(slices), &node("n1")), &Taken::default())
+    let outcome_with = |slices: &[Value]| {
+        outcome(&all, &Pools::new(&shared(slices), &node("n1")), &AllocatedDevices::default())
     };
-    assert_eq!(ask(std::slice::from_ref(&ours)), "a");
-    assert_eq!(ask(&[theirs.clone(), ours.clone()]), "a");
-    let mut rest = slice("x", 2, devices(&["c"]));
-    rest["spec"]["nodeName"] = "n3".into();
-    rest["spec"]["pool"]["name"] = "w".into();
-    assert_eq!(ask(&[unfinished.clone(), rest, ours.clone()]), "a");
+    assert_eq!(outcome_with(std::slice::from_ref(&own)), "a");
+    assert_eq!(outcome_with(&[other.clone(), own.clone()]), "a");
+    let mut completing = slice("x", 2, devices(&["c"]));
+    completing["spec"]["nodeName"] = "n3".into();
+    completing["spec"]["pool"]["name"] = "w".into();
+    assert_eq!(outcome_with(&[incomplete.clone(), completing, own.clone()]), "a");
     assert_eq!(
-        ask(&[unfinished, ours]),
+        outcome_with(&[incomplete, own]),
         "claim default/c, request r: asks for all devices, but resource pool d.com/w is currently being updated"
     );
 }

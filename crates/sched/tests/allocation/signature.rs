@@ -1,22 +1,23 @@
-//! Nodes with equal signatures: equal results, which are those of an allocation without signatures.
+//! Signatures of nodes: equal signatures give equal results, and an allocation without signatures has the same results.
 
 use std::{collections::HashMap, sync::Arc};
 
 use windlass_sched::{
     allocator::{
-        ChosenDevice, Claims, DeviceSignatures, NodeLosses, NodeSignature, Pools, Selections, Taken,
+        AllocatedDevices, ChosenDevice, Claims, DeviceSignatures, NodeLosses, NodeSignature, Pools,
+        Selections,
     },
     random::Random,
 };
 
 use super::*;
 
-/// Random nodes.
+/// Number of random nodes.
 const NODES: usize = 10_000;
 
-/// A node with random names, whose devices differ little.
-fn random_node(random: &mut Random) -> (Vec<Arc<ResourceSlice>>, Node, Taken) {
-    let (name, mut taken) = (random.uuid(), Taken::default());
+/// A node with random names, and with devices that differ little but for names and UUIDs.
+fn random_node(random: &mut Random) -> (Vec<Arc<ResourceSlice>>, Node, AllocatedDevices) {
+    let (name, mut allocated) = (random.uuid(), AllocatedDevices::default());
     let is_shared = random.below(3) == 0;
     let has_sets = !is_shared && random.below(2) == 0;
     let (mut devices, mut results) = (Vec::new(), Vec::new());
@@ -38,7 +39,7 @@ fn random_node(random: &mut Random) -> (Vec<Arc<ResourceSlice>>, Node, Taken) {
         }
         devices.push(device);
     }
-    taken.add(&serde_json::from_value(json!({"devices": {"results": results}})).expect("one"));
+    allocated.add(&serde_json::from_value(json!({"devices": {"results": results}})).expect("one"));
     let (generation, count) = (random.below(9), 1 + usize::from(has_sets));
     let pool = json!({"name": name, "generation": generation, "resourceSliceCount": count});
     let spec = json!({"driver": "d.com", "nodeName": name, "pool": pool});
@@ -50,7 +51,7 @@ fn random_node(random: &mut Random) -> (Vec<Arc<ResourceSlice>>, Node, Taken) {
         |(index, spec)| json!({"metadata": {"name": format!("{name}-{index}")}, "spec": spec}),
     );
     let node = serde_json::from_value(json!({"metadata": {"name": name}})).expect("a node");
-    (typed(&slices.collect::<Vec<_>>()).into_iter().map(Arc::new).collect(), node, taken)
+    (typed(&slices.collect::<Vec<_>>()).into_iter().map(Arc::new).collect(), node, allocated)
 }
 
 fn random_device(random: &mut Random, index: usize) -> Value {
@@ -76,7 +77,7 @@ fn prepared(requests: Value, constraints: Value) -> Claims {
     Claims::new(&typed::<ResourceClaim>(&[claim]), &classes).expect("valid claims")
 }
 
-fn questions() -> Vec<Claims> {
+fn claim_sets() -> Vec<Claims> {
     let of_kind = |kind: &str| cel(&format!("device.attributes['d.com'].type == '{kind}'"));
     let root = || json!([{"matchAttribute": "x.com/pcieRoot"}]);
     let uuid = || json!([{"distinctAttribute": "d.com/uuid"}]);
@@ -91,9 +92,13 @@ fn questions() -> Vec<Claims> {
     ]
 }
 
-/// Positions of an allocation's devices.
-fn allocated(claims: &Claims, pools: &Pools, taken: &Taken) -> Option<Vec<usize>> {
-    let results = claims.allocate(pools, taken).ok()?;
+/// Positions of the devices that are allocated without signatures, or `None` if the claims do not fit.
+fn allocated_positions(
+    claims: &Claims,
+    pools: &Pools,
+    allocated: &AllocatedDevices,
+) -> Option<Vec<usize>> {
+    let results = claims.allocate(pools, allocated).ok()?;
     let results = results.into_iter().filter_map(|it| it.devices?.results).flatten();
     let position = |name: String| {
         (0..pools.len()).find(|it| pools.device(*it).1.name == name).expect("a device of the node")
@@ -102,42 +107,46 @@ fn allocated(claims: &Claims, pools: &Pools, taken: &Taken) -> Option<Vec<usize>
 }
 
 #[test]
-fn nodes_of_one_signature_have_the_same_devices_chosen_and_lost() {
+fn nodes_of_equal_signatures_have_equal_choices_and_losses() {
     type Answer = Option<(Vec<ChosenDevice>, NodeLosses)>;
-    let (mut random, questions) = (Random::new(3), questions());
-    let mut known: HashMap<(usize, NodeSignature), Answer> = HashMap::new();
-    let mut kept: Vec<_> =
-        questions.iter().map(|_| (DeviceSignatures::default(), Selections::default())).collect();
+    let (mut random, claim_sets) = (Random::new(3), claim_sets());
+    let mut answers: HashMap<(usize, NodeSignature), Answer> = HashMap::new();
+    let mut caches: Vec<_> =
+        claim_sets.iter().map(|_| (DeviceSignatures::default(), Selections::default())).collect();
     let (mut fitting, mut repeated) = (0, 0);
     for _ in 0..NODES {
-        let (slices, node, taken) = random_node(&mut random);
+        let (slices, node, allocated) = random_node(&mut random);
         let pools = Pools::new(&slices, &node);
-        let question = random.below(questions.len());
-        let claims = &questions[question];
-        let chosen = claims.choose(&pools, &taken).ok();
+        let index = random.below(claim_sets.len());
+        let claims = &claim_sets[index];
+        let chosen = claims.choose(&pools, &allocated).ok();
         let positions = chosen.as_ref().map(|it| it.iter().map(|it| it.device).collect::<Vec<_>>());
-        assert_eq!(positions, allocated(claims, &pools, &taken), "{slices:?}");
+        assert_eq!(positions, allocated_positions(claims, &pools, &allocated), "{slices:?}");
         let answer = chosen.map(|chosen| {
-            let losses = NodeLosses::of(&pools, &taken, &chosen);
+            let losses = NodeLosses::of(&pools, &allocated, &chosen);
             (chosen, losses)
         });
         fitting += usize::from(answer.is_some());
-        let (devices, selections) = &mut kept[question];
-        let signature = NodeSignature::of(&pools, &taken, &claims.attributes_read(), devices);
-        let alike = claims.choose_by_signature(&pools, &taken, &signature, selections).ok();
-        assert_eq!(alike, answer.as_ref().map(|it| it.0.clone()), "{slices:?}");
-        if let Some(known) = known.get(&(question, signature.clone())) {
-            assert_eq!(*known, answer, "{slices:?}");
+        let (devices, selections) = &mut caches[index];
+        let signature = NodeSignature::of(&pools, &allocated, &claims.attributes_read(), devices);
+        let by_signature =
+            claims.choose_by_signature(&pools, &allocated, &signature, selections).ok();
+        assert_eq!(by_signature, answer.as_ref().map(|it| it.0.clone()), "{slices:?}");
+        if let Some(earlier) = answers.get(&(index, signature.clone())) {
+            assert_eq!(*earlier, answer, "{slices:?}");
             repeated += 1;
         } else {
-            known.insert((question, signature), answer);
+            answers.insert((index, signature), answer);
         }
     }
-    assert!(fitting > NODES / 4 && repeated > NODES / 4, "{fitting} fit, {repeated} are alike");
+    assert!(
+        fitting > NODES / 4 && repeated > NODES / 4,
+        "{fitting} fit, {repeated} have an earlier signature"
+    );
 }
 
 #[test]
-fn names_and_unread_attributes_make_no_difference_and_all_else_does() {
+fn a_signature_ignores_names_and_unread_attributes_but_nothing_else() {
     let (mut devices, mut devices_by_uuid) =
         (DeviceSignatures::default(), DeviceSignatures::default());
     let signature = |claims: &Claims, device: &Value, devices: &mut DeviceSignatures| {
@@ -146,11 +155,11 @@ fn names_and_unread_attributes_make_no_difference_and_all_else_does() {
         let slices: Vec<_> = slices.into_iter().map(Arc::new).collect();
         let read = claims.attributes_read();
         assert!(!read.is_any());
-        NodeSignature::of(&Pools::new(&slices, &node), &Taken::default(), &read, devices)
+        NodeSignature::of(&Pools::new(&slices, &node), &AllocatedDevices::default(), &read, devices)
     };
-    let questions = questions();
-    let mut plain = |device: &Value| signature(&questions[0], device, &mut devices);
-    let mut by_uuid = |device: &Value| signature(&questions[3], device, &mut devices_by_uuid);
+    let claim_sets = claim_sets();
+    let mut plain = |device: &Value| signature(&claim_sets[0], device, &mut devices);
+    let mut by_uuid = |device: &Value| signature(&claim_sets[3], device, &mut devices_by_uuid);
     let first =
         json!({"name": "a", "attributes": {"uuid": {"string": "1"}, "type": {"string": "gpu"}}});
     let mut second = first.clone();

@@ -21,14 +21,14 @@ fn published(name: &str, device: &str, (generation, count): (i64, i64)) -> Resou
 }
 
 /// The plan, a line each: action, name or index, generation/count.
-fn plan(known: &[ResourceSlice], wanted: &[&str]) -> Vec<String> {
+fn plan(existing: &[ResourceSlice], devices: &[&str]) -> Vec<String> {
     let owner = Owner { driver: "d".to_owned(), node: "n1".to_owned() };
-    let slices: Vec<_> = wanted.iter().map(|device| content(device)).collect();
-    let known: Vec<_> = known.iter().collect();
-    let is_kept =
+    let slices: Vec<_> = devices.iter().map(|device| content(device)).collect();
+    let existing: Vec<_> = existing.iter().collect();
+    let is_up_to_date =
         |at: usize, slice: &ResourceSlice| SliceContent::of(slice).is_same_as(&slices[at]);
-    let wanted = DesiredPool { name: POOL, slices: &slices };
-    let plan = PoolPlan::new(&owner, wanted, &known, is_kept);
+    let desired = DesiredPool { name: POOL, slices: &slices };
+    let plan = PoolPlan::new(&owner, desired, &existing, is_up_to_date);
     let name = |slice: &ResourceSlice| {
         let ObjectMeta { name, generate_name, .. } = slice.metadata.clone();
         name.or(generate_name).expect("a name")
@@ -46,40 +46,40 @@ fn plan(known: &[ResourceSlice], wanted: &[&str]) -> Vec<String> {
 fn only_a_single_change_in_place_keeps_the_generation() {
     let one = published("00000-a", "a", (3, 1));
     let two = [published("00000-a", "a", (3, 2)), published("00001-b", "b", (3, 2))];
-    for (why, known, wanted, expected) in [
-        ("nothing was there", &[][..], &["a"][..], &["+ 00000-d-n1- 1/1"][..]),
-        ("all is right", &two, &["a", "b"], &[]),
+    for (case, existing, devices, expected) in [
+        ("no slice exists", &[][..], &["a"][..], &["+ 00000-d-n1- 1/1"][..]),
+        ("all slices are up to date", &two, &["a", "b"], &[]),
         ("one differs", &two, &["a", "x"], &["~ 00001-b 3/2"]),
         ("two differ", &two, &["b", "a"], &["~ 00000-a 4/2", "~ 00001-b 4/2"]),
         ("one more", &[one], &["a", "b"], &["~ 00000-a 4/2", "+ 00001-d-n1- 4/2"]),
         ("one less", &two, &["a"], &["- 00001-b", "~ 00000-a 3/1"]),
-        ("none is wanted", &two, &[], &["- 00000-a", "- 00001-b"]),
+        ("no slice is desired", &two, &[], &["- 00000-a", "- 00001-b"]),
     ] {
-        assert_eq!(plan(known, wanted), expected, "{why}");
+        assert_eq!(plan(existing, devices), expected, "{case}");
     }
 }
 
 #[test]
 fn a_slice_without_a_desired_index_is_deleted() {
-    for (why, stray) in [
+    for (case, stray) in [
         ("an older generation", published("00000-old", "a", (2, 1))),
         ("too few digits", published("0-a", "a", (3, 1))),
         ("no digits", published("windlass-a", "a", (3, 1))),
         ("a sign is not a digit", published("+0000-a", "a", (3, 1))),
-        ("a place beyond the last", published("00007-a", "a", (3, 1))),
-        ("a place that is taken", published("00000-b", "a", (3, 1))),
+        ("an index beyond the last", published("00007-a", "a", (3, 1))),
+        ("an index that another slice has", published("00000-b", "a", (3, 1))),
     ] {
         let name = stray.metadata.name.clone().expect("a name");
-        let known = [published("00000-a", "a", (3, 1)), stray];
-        assert_eq!(plan(&known, &["a"]), [format!("- {name}")], "{why}");
+        let existing = [published("00000-a", "a", (3, 1)), stray];
+        assert_eq!(plan(&existing, &["a"]), [format!("- {name}")], "{case}");
     }
 }
 
 #[test]
 fn an_incomplete_pool_is_completed_in_a_new_generation() {
-    let known = [published("00000-a", "a", (1, 3)), published("00002-c", "c", (1, 3))];
+    let existing = [published("00000-a", "a", (1, 3)), published("00002-c", "c", (1, 3))];
     assert_eq!(
-        plan(&known, &["a", "b", "c"]),
+        plan(&existing, &["a", "b", "c"]),
         ["~ 00000-a 2/3", "~ 00002-c 2/3", "+ 00001-d-n1- 2/3"]
     );
 }

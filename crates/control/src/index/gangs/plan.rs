@@ -1,21 +1,21 @@
-//! Plan of a gang: a place for each member, all in one domain (nodes that share the value of a label).
+//! Plan of a gang: a placement for each member, all in one domain (nodes that share the value of a label).
 
 use std::collections::{BTreeMap, HashMap};
 
 use windlass_sched::{
-    gang::{MOST_TRIES, Member, places},
+    gang::{MAX_TRIES, Member, place_gang},
     request::{Gpus, Request},
     view::{NodeIx, Placement},
 };
 
 use super::{
-    super::{Assumed, Index, Placed, Refusal, known_node, node_set::NodeSet},
+    super::{Assumed, Index, Placed, Refusal, current_node, node_set::NodeSet},
     Offers, Others, by_age, key_of,
 };
-use crate::facts::{Gang, GpuWish, PodFacts, SharedBy};
+use crate::facts::{Gang, GpuRequest, PodFacts, SharedBy};
 
 /// A request, and the scheme of its resource names for shares.
-type Kind = (Request, Option<SharedBy>);
+type RequestKind = (Request, Option<SharedBy>);
 
 /// Reserved placements of other members, by UID.
 type Reservations = Vec<(String, Assumed)>;
@@ -23,31 +23,31 @@ type Reservations = Vec<(String, Assumed)>;
 // === impl Index ===
 
 impl Index {
-    /// Places the pod on a node, and reserves places for the members that have not arrived.
-    pub(super) fn place_beside(
+    /// Places the pod on a node, and reserves devices for the members that have not arrived.
+    pub(super) fn place_and_reserve(
         &mut self,
         pod: &PodFacts,
         gang: &Gang,
         others: &Others,
         name: &str,
     ) -> Result<Placed, Refusal> {
-        if let Some(placed) = self.known_placement(pod, name)? {
+        if let Some(placed) = self.assumed_placement(pod, name)? {
             return Ok(placed);
         }
         let node = *self.nodes.get(name).ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        // Gives the same plan as the filter, unless the cluster has changed since.
+        // This is the plan of the filter call, unless the cluster has changed since then.
         let planned = self.plan(pod, gang, others, None).ok();
-        let (place, reservations) = match planned.filter(|(place, _)| place.node == node) {
+        let (placement, reservations) = match planned.filter(|(planned, _)| planned.node == node) {
             Some(planned) => planned,
             None => self.plan(pod, gang, others, Some(&NodeSet::from_iter([node])))?,
         };
-        let placed = self.assume(pod, place);
+        let placed = self.assume(pod, placement);
         self.reserve(reservations);
         Ok(placed)
     }
 
-    /// A place for the pod and for each member that has not arrived, on nodes that kube-scheduler offered for their
-    /// requests. The pod itself is placed on a node of `only`, if given.
+    /// A placement for the pod and for each awaited member, on nodes that kube-scheduler offered for their requests.
+    /// The pod itself is placed on a node of `only`, if given.
     pub(super) fn plan(
         &mut self,
         pod: &PodFacts,
@@ -55,38 +55,38 @@ impl Index {
         others: &Others,
         only: Option<&NodeSet>,
     ) -> Result<(Placement, Reservations), Refusal> {
-        self.settle();
-        // kube-scheduler filters members one by one. One order of members gives each of these calls the same plan.
+        self.rebuild_changed();
+        // kube-scheduler filters members one by one. Sorting the members gives each of these calls the same plan.
         let mut pods: Vec<&PodFacts> = others.awaited.iter().chain([pod]).collect();
         pods.sort_by(|a, b| by_age(a, b));
         let own = pods.iter().position(|it| it.uid == pod.uid).expect("chained above");
-        let requests = pods.iter().map(|pod| pod.wish.request(self.view.catalog()));
+        let requests = pods.iter().map(|pod| pod.resources.request(self.view.catalog()));
         let requests = requests.collect::<Result<Vec<_>, _>>()?;
         let offers = self.gangs.offers.get(&key_of(pod, gang)).cloned().unwrap_or_default();
-        let whole = requests.iter().filter(|it| matches!(it.gpus, Gpus::Whole(_)));
-        let whole: u64 = whole.map(|request| u64::from(request.gpu_count())).sum();
-        let mut tries = MOST_TRIES;
+        let whole_gpus = requests.iter().filter(|it| matches!(it.gpus, Gpus::Whole(_)));
+        let whole_gpus: u64 = whole_gpus.map(|request| u64::from(request.gpu_count())).sum();
+        let mut tries = MAX_TRIES;
         for domain in self.domains(pod, gang, others) {
-            if whole > self.free_gpus(&domain) {
+            if whole_gpus > self.free_gpus(&domain) {
                 continue;
             }
             let lists = self.node_lists(&pods, &requests, &offers, &domain);
             let list = |at: usize| &lists[&(requests[at], shared_by(pods[at]))];
-            let few: Vec<_> = only.map_or_else(Vec::new, |only| {
+            let own_nodes: Vec<_> = only.map_or_else(Vec::new, |only| {
                 list(own).iter().filter(|node| only.contains(**node)).copied().collect()
             });
             let members = (0..pods.len()).map(|at| {
                 let is_restricted = only.is_some() && at == own;
-                let nodes = if is_restricted { &few } else { list(at) };
+                let nodes = if is_restricted { &own_nodes } else { list(at) };
                 Member { request: requests[at], nodes }
             });
             let members: Vec<_> = members.collect();
-            let found = places(&mut self.view, &mut self.scheduler, &members, &mut tries);
+            let found = place_gang(&mut self.view, &mut self.scheduler, &members, &mut tries);
             if let Some(found) = found {
                 let reservations = pods.iter().zip(&found).enumerate();
                 let reservations = reservations.filter(|(at, _)| *at != own);
                 let reservations =
-                    reservations.map(|(_, (pod, place))| self.reservation(pod, *place));
+                    reservations.map(|(_, (pod, placement))| self.reservation(pod, *placement));
                 return Ok((found[own], reservations.collect()));
             }
         }
@@ -94,8 +94,8 @@ impl Index {
         Err(Refusal::GangDoesNotFit { gang, pods: pods.len(), within })
     }
 
-    fn reservation(&self, pod: &PodFacts, place: Placement) -> (String, Assumed) {
-        let Placement { node, part } = place;
+    fn reservation(&self, pod: &PodFacts, placement: Placement) -> (String, Assumed) {
+        let Placement { node, part } = placement;
         let node = self.name_of(node).to_owned();
         (pod.uid.clone(), Assumed { node, part, is_reserved: true, number: 0, writes: 0 })
     }
@@ -106,24 +106,27 @@ impl Index {
         let all = self.present().into_iter().map(|(_, node)| node);
         let Some(label) = &gang.within else { return vec![all.collect()] };
         let value = |node: NodeIx| self.entries[node.0 as usize].object.labels.get(label);
-        let present = others.bound.iter().chain(&others.arrived);
-        let mut values = present.filter_map(|uid| {
-            let node = known_node(self.pods.get(uid)).and_then(|it| self.nodes.get(&it).copied());
+        // Members that already have a node decide the domain.
+        let placed = others.bound.iter().chain(&others.arrived);
+        let mut values = placed.filter_map(|uid| {
+            let node = current_node(self.pods.get(uid)).and_then(|it| self.nodes.get(&it).copied());
             node.and_then(value)
         });
-        let here = values.next();
+        let required = values.next();
         let mut domains: BTreeMap<&String, Vec<NodeIx>> = BTreeMap::new();
         for node in all {
-            if let Some(value) = value(node).filter(|it| here.is_none_or(|here| here == *it)) {
+            let value = value(node);
+            if let Some(value) = value.filter(|it| required.is_none_or(|required| required == *it))
+            {
                 domains.entry(value).or_default().push(node);
             }
         }
-        let given_up = self.gangs.given_up.get(&key_of(pod, gang));
-        let given_up = |value: &String| given_up.and_then(|it| it.get(value)).copied().unwrap_or(0);
+        let failed = self.gangs.failed_attempts.get(&key_of(pod, gang));
+        let failed = |value: &String| failed.and_then(|it| it.get(value)).copied().unwrap_or(0);
         let mut domains: Vec<_> = domains.into_iter().collect();
         domains.sort_by_cached_key(|(value, nodes)| {
             let idle = nodes.iter().map(|node| u64::from(self.view.node(*node).idle_milli()));
-            (given_up(value), idle.sum::<u64>())
+            (failed(value), idle.sum::<u64>())
         });
         domains.into_iter().map(|(_, nodes)| nodes).collect()
     }
@@ -132,14 +135,14 @@ impl Index {
         nodes.iter().map(|node| u64::from(self.view.node(*node).free_gpus().len())).sum()
     }
 
-    /// The nodes of a domain that may serve pods, by kind.
+    /// By kind of request: the nodes of the domain that may serve it.
     fn node_lists(
         &self,
         pods: &[&PodFacts],
         requests: &[Request],
         offers: &Offers,
         domain: &[NodeIx],
-    ) -> HashMap<Kind, Vec<NodeIx>> {
+    ) -> HashMap<RequestKind, Vec<NodeIx>> {
         let mut lists = HashMap::new();
         for (pod, request) in pods.iter().zip(requests) {
             lists.entry((*request, shared_by(pod))).or_insert_with(|| {
@@ -155,10 +158,10 @@ impl Index {
     }
 }
 
-/// The scheme of the pod's resource names for shares. A node serves some schemes only.
+/// The scheme of the pod's resource names for shares; `None` without a share. A node may serve only some schemes.
 fn shared_by(pod: &PodFacts) -> Option<SharedBy> {
-    match pod.wish.gpus {
-        Ok(GpuWish::Share { by, .. }) => Some(by),
+    match pod.resources.gpus {
+        Ok(GpuRequest::Share { by, .. }) => Some(by),
         _ => None,
     }
 }

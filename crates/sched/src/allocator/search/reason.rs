@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{AlternativeIx, Search};
 use crate::allocator::{
     pool::{Pool, State},
-    request::HowMany,
+    request::DeviceCount,
 };
 
-/// Result of the requests of one name.
+/// Devices found for the requests of one name.
 struct Shortage {
-    how_many: HowMany,
+    device_count: DeviceCount,
     found: usize,
     refused: Refusals,
 }
@@ -21,20 +21,20 @@ pub(super) type Refusals = BTreeMap<&'static str, BTreeSet<usize>>;
 // === impl Search ===
 
 impl Search<'_> {
-    /// Records the number of devices found for a request.
-    pub(super) fn note_reached(&mut self, ix: AlternativeIx, number: usize) {
-        let best = self.reached.entry(ix).or_default();
+    /// Records the number of devices found for an alternative.
+    pub(super) fn record_found(&mut self, ix: AlternativeIx, number: usize) {
+        let best = self.most_found.entry(ix).or_default();
         *best = number.max(*best);
     }
 
-    /// Records the reason against a candidate. Returns false.
+    /// Records why a candidate is refused. Returns false.
     pub(super) fn refuse(
         &mut self,
         ix: AlternativeIx,
         candidate: usize,
         reason: &'static str,
     ) -> bool {
-        // A search by signatures serves a rank, for which reasons are not needed.
+        // A search by signatures computes a rank, for which reasons are not needed.
         if self.signatures.is_none() {
             self.refused.entry(ix).or_default().entry(reason).or_default().insert(candidate);
         }
@@ -50,20 +50,24 @@ impl Search<'_> {
             State::Invalid(reason) => Some(format!("pool {id} is invalid: {reason}")),
         });
         let shortages = self.shortages();
-        let short = shortages.iter().filter(|(_, it)| it.how_many != HowMany::Exactly(it.found));
-        let short = short.map(|(request, shortage)| shortage.describe(request, total));
-        short.chain(pools).collect::<Vec<_>>().join("; ")
+        let unsatisfied =
+            shortages.iter().filter(|(_, it)| it.device_count != DeviceCount::Exactly(it.found));
+        let unsatisfied = unsatisfied.map(|(request, shortage)| shortage.describe(request, total));
+        unsatisfied.chain(pools).collect::<Vec<_>>().join("; ")
     }
 
-    /// Results by request name, merged over claims, because requests of several claims may have the same name.
+    /// Devices found, by request name. Requests of several claims may have the same name: these are merged.
     fn shortages(&self) -> BTreeMap<&str, Shortage> {
         let mut shortages = BTreeMap::new();
-        for (ix, found) in &self.reached {
+        for (ix, found) in &self.most_found {
             let alternative = self.alternative(*ix);
-            let first =
-                || Shortage { how_many: alternative.how_many, found: 0, refused: Refusals::new() };
+            let empty = || Shortage {
+                device_count: alternative.device_count,
+                found: 0,
+                refused: Refusals::new(),
+            };
             let shortage: &mut Shortage =
-                shortages.entry(alternative.full_name.as_str()).or_insert_with(first);
+                shortages.entry(alternative.full_name.as_str()).or_insert_with(empty);
             shortage.found = shortage.found.max(*found);
             for (reason, candidates) in self.refused.get(ix).into_iter().flatten() {
                 shortage.refused.entry(reason).or_default().extend(candidates);
@@ -77,10 +81,10 @@ impl Search<'_> {
 
 impl Shortage {
     fn describe(&self, request: &str, total: usize) -> String {
-        let Self { how_many, found, refused } = self;
-        let wanted = match how_many {
-            HowMany::Exactly(count) => count.to_string(),
-            HowMany::All => "all".to_owned(),
+        let Self { device_count, found, refused } = self;
+        let requested = match device_count {
+            DeviceCount::Exactly(count) => count.to_string(),
+            DeviceCount::All => "all".to_owned(),
         };
         let reasons: Vec<_> = refused
             .iter()
@@ -88,6 +92,6 @@ impl Shortage {
             .collect();
         let reasons =
             if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
-        format!("request {request} found {found} of {wanted} among {total} devices{reasons}")
+        format!("request {request} found {found} of {requested} among {total} devices{reasons}")
     }
 }

@@ -1,13 +1,14 @@
-//! Trial of one candidate: check it, take it, give it back.
+//! Trial of one candidate: check, allocate, release.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use windlass_core::selector::Amount;
 
 use super::{AlternativeIx, Choice, Search, Step, Stop};
 use crate::allocator::{
-    Unallocated, capacity,
-    constraint::Asker,
-    taken::{Consumed, Holding},
+    Unallocated,
+    allocated_devices::{Consumed, Holding},
+    capacity,
+    constraint::RequestName,
 };
 
 // === impl Search ===
@@ -18,7 +19,7 @@ impl<'a> Search<'a> {
         if self.is_in_use(ix, candidate) {
             return Ok(self.refuse(ix, candidate, "in use"));
         }
-        if !self.is_selected(ix, candidate).map_err(Stop::Wrong)? {
+        if !self.is_selected(ix, candidate).map_err(Stop::Error)? {
             return Ok(self.refuse(ix, candidate, "not selected"));
         }
         if !self.has_capacity(ix, candidate) {
@@ -27,7 +28,7 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// True if the device is in use. Admin access ignores other claims, but may not choose a device twice in its own.
+    /// True if the device is in use. Admin access ignores other claims, but one claim may not choose a device twice.
     fn is_in_use(&self, ix: AlternativeIx, candidate: usize) -> bool {
         let claims = self.allocating.get(&candidate);
         if self.alternative(ix).admin_access {
@@ -37,7 +38,7 @@ impl<'a> Search<'a> {
             || claims.is_some_and(|claims| !claims.is_empty())
     }
 
-    /// The other claims' hold on the device.
+    /// Allocations of the device by other claims.
     fn holding(&self, candidate: usize) -> Option<&'a Holding> {
         let candidate = &self.pools.candidates[candidate];
         self.holdings[candidate.pool]?.get(&candidate.device().name)
@@ -49,11 +50,11 @@ impl<'a> Search<'a> {
         candidate: usize,
     ) -> Result<bool, Unallocated> {
         let signature = self.signatures.map_or(candidate, |numbers| numbers[candidate] as usize);
-        if let Some(known) = self.selections.0.get(&(ix, signature)) {
-            return Ok(*known);
+        if let Some(cached) = self.selections.0.get(&(ix, signature)) {
+            return Ok(*cached);
         }
         let device = &self.pools.candidates[candidate];
-        let selected = self.alternative(ix).selects(device.facts())? && device.is_here;
+        let selected = self.alternative(ix).selects(device.facts())? && device.is_on_node;
         self.selections.0.insert((ix, signature), selected);
         Ok(selected)
     }
@@ -75,18 +76,20 @@ impl<'a> Search<'a> {
         if self.is_in_use(ix, candidate) {
             return Ok(self.refuse(ix, candidate, "in use"));
         }
-        if self.consumes_counters(candidate) && !self.counters.take(device.pool, &device.draws) {
+        if self.consumes_counters(candidate)
+            && !self.counters.take(device.pool, &device.consumptions)
+        {
             return Ok(self.refuse(ix, candidate, "without enough counters"));
         }
-        // A candidate refused below keeps its counters, as upstream.
-        if alternative.is_kept_away_by(device.taints()) {
+        // Like upstream, a candidate refused below keeps its counters until the search ends.
+        if alternative.is_excluded_by(device.taints()) {
             return Ok(self.refuse(ix, candidate, "tainted"));
         }
         if !self.add_to_constraints(ix, candidate) {
             if self.all_devices.contains_key(&ix) {
                 let (title, request) = (&self.claims[ix.claim].title, &alternative.full_name);
                 let id = device.facts().id();
-                return Err(Stop::Wrong(Unallocated::Wrong(format!(
+                return Err(Stop::Error(Unallocated::Invalid(format!(
                     "claim {title}, request {request}: cannot add device {id} because a claim \
                      constraint would not be satisfied"
                 ))));
@@ -99,9 +102,9 @@ impl<'a> Search<'a> {
         let mut consumed = None;
         if device.is_shared() {
             let amounts = capacity::consumed(device.device(), alternative.capacity.as_ref());
-            let of =
+            let parsed =
                 |(name, quantity): (&String, &Quantity)| (name.clone(), capacity::amount(quantity));
-            self.sharing.entry(candidate).or_default().push(amounts.iter().map(of).collect());
+            self.sharing.entry(candidate).or_default().push(amounts.iter().map(parsed).collect());
             consumed = Some(amounts);
         } else {
             self.allocating.entry(candidate).or_default().insert(ix.claim);
@@ -111,41 +114,42 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// True if taking the device consumes counters. For a shared device only the first share does.
+    /// True if an allocation of the device consumes counters. Of a shared device only the first share consumes
+    /// counters.
     fn consumes_counters(&self, candidate: usize) -> bool {
         let device = &self.pools.candidates[candidate];
         let in_use = self.holding(candidate).is_some_and(|holding| holding.shares > 0)
             || self.sharing.get(&candidate).is_some_and(|shares| !shares.is_empty());
-        !(device.draws.is_empty() || device.is_shared() && in_use)
+        !(device.consumptions.is_empty() || device.is_shared() && in_use)
     }
 
     fn add_to_constraints(&mut self, ix: AlternativeIx, candidate: usize) -> bool {
-        let asker = self.asker(ix);
+        let names = self.names(ix);
         let candidate = &self.pools.candidates[candidate];
         let (device, driver) = (candidate.device(), candidate.driver());
         let constraints = &mut self.constraints[ix.claim];
-        let refusing = constraints.iter_mut().position(|c| !c.add(asker, device, driver));
-        if let Some(refusing) = refusing {
-            constraints[..refusing].iter_mut().for_each(|constraint| constraint.remove(asker));
+        let violated = constraints.iter_mut().position(|c| !c.add(names, device, driver));
+        if let Some(violated) = violated {
+            constraints[..violated].iter_mut().for_each(|constraint| constraint.remove(names));
         }
-        refusing.is_none()
+        violated.is_none()
     }
 
-    pub(super) fn give_back(&mut self, ix: AlternativeIx, candidate: usize) {
-        let asker = self.asker(ix);
-        self.constraints[ix.claim].iter_mut().for_each(|c| c.remove(asker));
+    pub(super) fn release(&mut self, ix: AlternativeIx, candidate: usize) {
+        let names = self.names(ix);
+        self.constraints[ix.claim].iter_mut().for_each(|c| c.remove(names));
         let choice = self.chosen[ix.claim].pop();
         if choice.is_some_and(|choice| choice.consumed.is_some()) {
             self.sharing.get_mut(&candidate).and_then(Vec::pop);
         } else {
             self.allocating.get_mut(&candidate).map(|claims| claims.remove(&ix.claim));
             let device = &self.pools.candidates[candidate];
-            self.counters.give_back(device.pool, &device.draws);
+            self.counters.release(device.pool, &device.consumptions);
         }
     }
 
-    fn asker(&self, ix: AlternativeIx) -> Asker<'a> {
+    fn names(&self, ix: AlternativeIx) -> RequestName<'a> {
         let request = &self.claims[ix.claim].requests[ix.request];
-        Asker { request: &request.name, full_name: &self.alternative(ix).full_name }
+        RequestName { request: &request.name, full_name: &self.alternative(ix).full_name }
     }
 }

@@ -1,4 +1,4 @@
-//! Alternatives, constraints and configuration together, and the ways back of the search.
+//! Combinations of alternatives, constraints and configuration, and backtracking.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn of(devices: Value, requests: Value) -> Case {
 }
 
 #[test]
-fn alternatives_are_tried_in_order_and_each_on_its_own() {
+fn alternatives_are_tried_one_by_one_in_order() {
     let nic_first = |count: i64| {
         json!([first_of(
             "r",
@@ -54,7 +54,7 @@ fn alternatives_are_tried_in_order_and_each_on_its_own() {
 }
 
 #[test]
-fn an_alternative_for_all_devices_needs_each_of_them_and_at_least_one() {
+fn an_alternative_for_all_devices_needs_all_of_them_and_at_least_one() {
     let everything = json!({"allocationMode": "All"});
     let all_or_one = || {
         first_of(
@@ -64,8 +64,8 @@ fn an_alternative_for_all_devices_needs_each_of_them_and_at_least_one() {
     };
     let ab = || plain(&["a", "b"]);
     check(&of(ab(), json!([all_or_one()])), "r/all=a r/all=b");
-    check(&of(ab(), json!([all_or_one()])).taken(held(&["a"])), "r/one=b");
-    check(&of(ab(), json!([all_or_one()])).taken(held(&["b"])), "r/one=a");
+    check(&of(ab(), json!([all_or_one()])).with_allocated(device_results(&["a"])), "r/one=b");
+    check(&of(ab(), json!([all_or_one()])).with_allocated(device_results(&["b"])), "r/one=a");
     check(&of(ab(), json!([request("q", json!({})), all_or_one()])), "q=a r/one=b");
     let or_nic = || {
         let nic = alternative("nic", json!({"deviceClassName": "nic"}));
@@ -73,9 +73,14 @@ fn an_alternative_for_all_devices_needs_each_of_them_and_at_least_one() {
     };
     check(&case(vec![slice("s", 1, json!([])), nics(&["n"])], or_nic()), "r/nic=n");
     check(&case(vec![nics(&["n"])], or_nic()), "r/nic=n");
-    check(&case(vec![slice("s", 1, ab()), nics(&["n"])], or_nic()).taken(held(&["a"])), "r/nic=n");
-    let of_kind =
-        |name: &str, kind: &str| alternative(name, with(everything.clone(), is("kind", kind)));
+    check(
+        &case(vec![slice("s", 1, ab()), nics(&["n"])], or_nic())
+            .with_allocated(device_results(&["a"])),
+        "r/nic=n",
+    );
+    let of_kind = |name: &str, kind: &str| {
+        alternative(name, with(everything.clone(), has_value("kind", kind)))
+    };
     let newest = || json!([first_of("r", json!([of_kind("new", "'v6'"), of_kind("old", "'v5'")]))]);
     check(&of(json!([typed("a", "v5")]), newest()), "r/old=a");
     let second = || of_pool(slice("t", 1, json!([typed("b", "v5")])), "q", 1);
@@ -118,7 +123,7 @@ fn constraints_compare_values_of_each_type() {
             "r=a s=b",
         );
         check_no_fit(&of(pair(one.clone(), one.clone()), each).constrained(distinct));
-        check_wrong(
+        check_error(
             &of(pair(one, other), json!([all("r", json!({}))])).constrained(same()),
             "claim default/c, request r: cannot add device d.com/p/b because a claim constraint would not be satisfied",
         );
@@ -147,7 +152,7 @@ fn constraints_name_requests_and_alternatives() {
     let pair = json!([version("a", "1Gi", "1.0.0"), version("b", "1Gi", "2.0.0")]);
     let two = json!([request("r", json!({})), request("s", json!({}))]);
     check(&of(pair, two.clone()).constrained(same(json!(["r"]))), "r=a s=b");
-    // The second constraint sends the first device back.
+    // The second constraint makes the search backtrack over the first device.
     let grouped = |name: &str, version: &str, group: &str| {
         attributes(name, json!({"version": {"version": version}, "group": {"string": group}}))
     };
@@ -184,7 +189,7 @@ fn distinct_constraints_hold_for_the_requests_they_name() {
     let even = |name: &str| {
         first_of(
             name,
-            json!([alternative("even", is("even", "true")), alternative("any", json!({}))]),
+            json!([alternative("even", has_value("even", "true")), alternative("any", json!({}))]),
         )
     };
     let two = json!([of_three("a", "1.0.0", 0, true), of_three("b", "1.0.0", 0, false)]);
@@ -223,7 +228,7 @@ fn configuration_is_that_of_the_chosen_alternatives() {
 }
 
 #[test]
-fn the_search_tries_each_combination_and_goes_back_over_slices_and_pools() {
+fn the_search_tries_each_combination_and_backtracks_over_slices_and_pools() {
     let five = || json!([request("r", json!({"count": 5}))]);
     let names = ["a", "b", "c", "d"];
     check_no_fit(&of(plain(&names), five()));
@@ -231,29 +236,33 @@ fn the_search_tries_each_combination_and_goes_back_over_slices_and_pools() {
     check_no_fit(&case(halves.to_vec(), five()));
     let pools = names.iter().map(|name| of_pool(slice(name, 1, plain(&[name])), name, 1));
     check_no_fit(&case(pools.collect(), five()));
-    let special = || json!([request("r", json!({"count": 2})), request("s", is("kind", "'X'"))]);
+    let special =
+        || json!([request("r", json!({"count": 2})), request("s", has_value("kind", "'X'"))]);
     check(
         &of(json!([typed("a", "X"), typed("b", "Y"), typed("c", "Y")]), special()),
         "r=b r=c s=a",
     );
     let bound = with(typed("c", "Y"), json!({"bindingConditions": ["Ready"]}));
-    let apart = vec![
+    let separate = vec![
         slice("s1", 2, json!([typed("a", "X")])),
         slice("s2", 2, json!([typed("b", "Y")])),
         of_pool(slice("s3", 1, json!([bound])), "q", 1),
     ];
-    check(&case(apart, special()), "r=b r=c s=a");
+    check(&case(separate, special()), "r=b r=c s=a");
     let either = json!([
         first_of(
             "r",
             json!([
-                alternative("three", with(is("kind", "'Y'"), json!({"count": 3}))),
+                alternative("three", with(has_value("kind", "'Y'"), json!({"count": 3}))),
                 alternative("two", json!({"count": 2})),
             ])
         ),
         first_of(
             "s",
-            json!([alternative("two", json!({"count": 2})), alternative("one", is("kind", "'X'"))])
+            json!([
+                alternative("two", json!({"count": 2})),
+                alternative("one", has_value("kind", "'X'"))
+            ])
         ),
     ]);
     check(

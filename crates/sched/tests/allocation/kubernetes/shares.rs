@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Device with shares of a capacity of units.
+/// Device with this capacity, which several requests may share.
 fn shared(name: &str, capacity: Value) -> Value {
     json!({"name": name, "allowMultipleAllocations": true, "capacity": capacity})
 }
@@ -11,19 +11,19 @@ fn units(value: i64) -> Value {
     json!({"units": {"value": value.to_string()}})
 }
 
-/// Units in steps of two from two to four.
-fn in_steps(value: i64) -> Value {
+/// Capacity with requests rounded up to 2 or 4 units.
+fn in_steps_of_two(value: i64) -> Value {
     let range = json!({"min": "2", "step": "2", "max": "4"});
     json!({"units": {"value": value.to_string(), "requestPolicy": {"default": "2", "validRange": range}}})
 }
 
-/// Units of these values.
-fn among(value: i64, valid: &[&str]) -> Value {
+/// Capacity with requests rounded up to one of the valid values. The first is the default.
+fn with_valid_values(value: i64, valid: &[&str]) -> Value {
     let policy = json!({"default": valid[0], "validValues": valid});
     json!({"units": {"value": value.to_string(), "requestPolicy": policy}})
 }
 
-fn wants(units: i64) -> Value {
+fn with_units(units: i64) -> Value {
     json!({"capacity": {"requests": {"units": units.to_string()}}})
 }
 
@@ -31,8 +31,8 @@ fn of(devices: Value, requests: &[Value]) -> Case {
     case(vec![slice("s", 1, devices)], json!(requests))
 }
 
-/// One claim for each request.
-fn each_of(devices: Value, requests: &[Value]) -> Case {
+/// Case with one claim per request.
+fn one_claim_each(devices: Value, requests: &[Value]) -> Case {
     let mut case = of(devices, &requests[..1]);
     case.claims.extend(requests[1..].iter().map(|request| claim(json!([request]))));
     case
@@ -46,7 +46,7 @@ fn share(name: &str, units: i64) -> Value {
     }])
 }
 
-/// Outcome with the consumed units of each device.
+/// Checks the devices of the results, and the units that each one consumes.
 #[track_caller]
 fn check_units(case: &Case, expected: &str) {
     let results = case.allocate().expect("devices");
@@ -65,152 +65,174 @@ fn check_units(case: &Case, expected: &str) {
 }
 
 #[test]
-fn a_device_without_the_requested_capacity_is_left() {
+fn a_device_without_the_requested_capacity_is_skipped() {
     let cores = json!([shared("a", json!({"cores": {"value": "1"}}))]);
-    check_no_fit(&of(cores.clone(), &[request("r", wants(1))]));
-    check_no_fit(&of(cores, &[all("r", wants(1))]));
+    check_no_fit(&of(cores.clone(), &[request("r", with_units(1))]));
+    check_no_fit(&of(cores, &[all("r", with_units(1))]));
     let ab = |b: Value| json!([shared("a", units(2)), b]);
-    check_units(&of(ab(shared("b", json!({}))), &[all("r", wants(2))]), "r=a:2");
-    check_units(&of(ab(shared("b", units(1))), &[all("r", wants(2))]), "r=a:2");
+    check_units(&of(ab(shared("b", json!({}))), &[all("r", with_units(2))]), "r=a:2");
+    check_units(&of(ab(shared("b", units(1))), &[all("r", with_units(2))]), "r=a:2");
 }
 
 #[test]
-fn a_share_without_an_amount_is_the_default_or_everything() {
+fn a_share_without_an_amount_is_the_default_or_the_whole_capacity() {
     let two = || [request("r", json!({})), request("s", json!({}))];
-    check_units(&each_of(json!([shared("a", json!({}))]), &two()), "r=a:none s=a:none");
+    check_units(&one_claim_each(json!([shared("a", json!({}))]), &two()), "r=a:none s=a:none");
     check_units(
-        &each_of(json!([shared("a", units(1)), shared("b", units(1))]), &two()),
+        &one_claim_each(json!([shared("a", units(1)), shared("b", units(1))]), &two()),
         "r=a:1 s=b:1",
     );
-    check_no_fit(&each_of(json!([shared("a", units(2))]), &two()));
-    check_units(&each_of(json!([shared("a", in_steps(4))]), &two()), "r=a:2 s=a:2");
-    check_units(&each_of(json!([shared("a", among(1, &["0"]))]), &two()), "r=a:0 s=a:0");
+    check_no_fit(&one_claim_each(json!([shared("a", units(2))]), &two()));
+    check_units(&one_claim_each(json!([shared("a", in_steps_of_two(4))]), &two()), "r=a:2 s=a:2");
+    check_units(
+        &one_claim_each(json!([shared("a", with_valid_values(1, &["0"]))]), &two()),
+        "r=a:0 s=a:0",
+    );
 }
 
 #[test]
-fn an_amount_is_rounded_up_to_what_the_policy_permits() {
-    let two = |units: i64| [request("r", wants(units)), request("s", wants(units))];
-    check_units(&each_of(json!([shared("a", units(2))]), &two(1)), "r=a:1 s=a:1");
-    check_units(&each_of(json!([shared("a", in_steps(4))]), &two(1)), "r=a:2 s=a:2");
+fn an_amount_is_rounded_up_to_a_permitted_amount() {
+    let two = |units: i64| [request("r", with_units(units)), request("s", with_units(units))];
+    check_units(&one_claim_each(json!([shared("a", units(2))]), &two(1)), "r=a:1 s=a:1");
+    check_units(&one_claim_each(json!([shared("a", in_steps_of_two(4))]), &two(1)), "r=a:2 s=a:2");
     let one = |units: i64, capacity: Value| {
-        of(json!([shared("a", capacity)]), &[request("r", wants(units))])
+        of(json!([shared("a", capacity)]), &[request("r", with_units(units))])
     };
-    check_units(&one(3, in_steps(4)), "r=a:4");
-    check_units(&one(2, among(4, &["1", "2"])), "r=a:2");
-    check_units(&one(2, among(3, &["1", "3"])), "r=a:3");
-    check_no_fit(&one(1, among(1, &["0"])));
-    check_no_fit(&one(6, in_steps(10)));
-    check_no_fit(&each_of(
-        json!([shared("a", in_steps(2))]),
-        &[request("r", wants(1)), request("s", wants(2))],
+    check_units(&one(3, in_steps_of_two(4)), "r=a:4");
+    check_units(&one(2, with_valid_values(4, &["1", "2"])), "r=a:2");
+    check_units(&one(2, with_valid_values(3, &["1", "3"])), "r=a:3");
+    check_no_fit(&one(1, with_valid_values(1, &["0"])));
+    check_no_fit(&one(6, in_steps_of_two(10)));
+    check_no_fit(&one_claim_each(
+        json!([shared("a", in_steps_of_two(2))]),
+        &[request("r", with_units(1)), request("s", with_units(2))],
     ));
 }
 
 #[test]
 fn shares_of_other_claims_are_counted() {
-    let two = |first: i64| json!([shared("a", in_steps(first)), shared("b", in_steps(2))]);
-    let ask = || [request("r", wants(2))];
-    check_units(&of(two(4), &ask()).taken(share("a", 2)), "r=a:2");
-    check_units(&of(two(2), &ask()).taken(share("a", 2)), "r=b:2");
-    check_no_fit(&of(json!([shared("a", in_steps(2))]), &ask()).taken(share("a", 2)));
-    // One share ended, and the other stays.
+    let two =
+        |first: i64| json!([shared("a", in_steps_of_two(first)), shared("b", in_steps_of_two(2))]);
+    let request_two = || [request("r", with_units(2))];
+    check_units(&of(two(4), &request_two()).with_allocated(share("a", 2)), "r=a:2");
+    check_units(&of(two(2), &request_two()).with_allocated(share("a", 2)), "r=b:2");
     check_no_fit(
-        &of(json!([shared("a", in_steps(4))]), &ask()).taken(share("a", 2)).taken(share("a", 2)),
+        &of(json!([shared("a", in_steps_of_two(2))]), &request_two()).with_allocated(share("a", 2)),
+    );
+    // Two shares are allocated, so no unit is free.
+    check_no_fit(
+        &of(json!([shared("a", in_steps_of_two(4))]), &request_two())
+            .with_allocated(share("a", 2))
+            .with_allocated(share("a", 2)),
     );
     check_no_fit(
-        &of(json!([shared("a", in_steps(2))]), &[request("r", wants(1))]).taken(held(&["a"])),
+        &of(json!([shared("a", in_steps_of_two(2))]), &[request("r", with_units(1))])
+            .with_allocated(device_results(&["a"])),
     );
-    let exclusive = json!([{"name": "a", "capacity": in_steps(2)}]);
-    check_no_fit(&of(exclusive, &[request("r", wants(1))]).taken(share("a", 1)));
+    let exclusive = json!([{"name": "a", "capacity": in_steps_of_two(2)}]);
+    check_no_fit(&of(exclusive, &[request("r", with_units(1))]).with_allocated(share("a", 1)));
 }
 
 #[test]
-fn all_shared_devices_are_those_with_the_capacity_before_the_search() {
+fn mode_all_counts_the_devices_whose_capacity_sufficed_before_the_search() {
     let ab = |a: i64| json!([shared("a", units(a)), shared("b", units(1))]);
-    let both = || [request("r", wants(1)), all("s", wants(1))];
+    let both = || [request("r", with_units(1)), all("s", with_units(1))];
     check_units(&of(ab(2), &both()), "r=a:1 s=a:1 s=b:1");
     check_no_fit(&of(ab(1), &both()));
-    check_units(&of(ab(2), &[all("r", wants(1))]).taken(share("a", 1)), "r=a:1 r=b:1");
-    check_units(&of(ab(1), &[all("r", wants(1))]).taken(share("a", 1)), "r=b:1");
+    check_units(
+        &of(ab(2), &[all("r", with_units(1))]).with_allocated(share("a", 1)),
+        "r=a:1 r=b:1",
+    );
+    check_units(&of(ab(1), &[all("r", with_units(1))]).with_allocated(share("a", 1)), "r=b:1");
 }
 
 #[test]
-fn the_search_gives_shares_back() {
+fn the_search_releases_shares_when_it_backtracks() {
     let device = |name: &str, group: &str, units: i64| {
-        with(shared(name, in_steps(units)), json!({"attributes": {"group": {"string": group}}}))
+        with(
+            shared(name, in_steps_of_two(units)),
+            json!({"attributes": {"group": {"string": group}}}),
+        )
     };
     let devices = json!([device("a", "x", 2), device("b", "y", 4)]);
-    let pair = [request("r", wants(2)), request("s", wants(2))];
+    let pair = [request("r", with_units(2)), request("s", with_units(2))];
     let mut case = of(devices, &pair).constrained(json!({"matchAttribute": "d.com/group"}));
-    case.claims.push(claim(json!([request("t", wants(2))])));
+    case.claims.push(claim(json!([request("t", with_units(2))])));
     check_units(&case, "r=b:2 s=b:2 t=a:2");
     let alternatives = json!([
-        alternative("four", wants(4)),
-        alternative("two", wants(2)),
+        alternative("four", with_units(4)),
+        alternative("two", with_units(2)),
         alternative("any", json!({}))
     ]);
     check_units(
-        &of(json!([shared("a", in_steps(2))]), &[first_of("r", alternatives)]),
+        &of(json!([shared("a", in_steps_of_two(2))]), &[first_of("r", alternatives)]),
         "r/two=a:2",
     );
 }
 
 #[test]
-fn a_device_without_shares_serves_one_request_whole() {
+fn a_device_without_multiple_allocations_serves_one_request() {
     let exclusive = json!([{"name": "a", "capacity": units(1)}]);
-    let results = of(exclusive.clone(), &[request("r", wants(1))]).allocate().expect("devices");
+    let results =
+        of(exclusive.clone(), &[request("r", with_units(1))]).allocate().expect("devices");
     assert_eq!(results[0]["devices"]["results"][0]["shareID"], Value::Null);
     assert_eq!(results[0]["devices"]["results"][0]["consumedCapacity"], Value::Null);
-    let larger = json!([{"name": "a", "capacity": in_steps(2)}]);
-    check_no_fit(&each_of(larger, &[request("r", wants(1)), request("s", wants(1))]));
-    let whole = with(wants(1), cel("!device.allowMultipleAllocations"));
+    let larger = json!([{"name": "a", "capacity": in_steps_of_two(2)}]);
+    check_no_fit(&one_claim_each(
+        larger,
+        &[request("r", with_units(1)), request("s", with_units(1))],
+    ));
+    let whole = with(with_units(1), cel("!device.allowMultipleAllocations"));
     check_no_fit(&of(json!([shared("a", units(1))]), &[request("r", whole)]));
 }
 
 #[test]
-fn shares_of_parts_consume_counters_once() {
+fn shares_of_a_partition_consume_its_counters_once() {
     let shared = |name: &str, memory: &str| {
-        with(slab(name, memory), json!({"allowMultipleAllocations": true}))
+        with(memory_part(name, memory), json!({"allowMultipleAllocations": true}))
     };
     let three = gpu_of(json!([shared("a", "4Gi"), shared("b", "6Gi"), shared("c", "4Gi")]));
     let either = json!([alternative("six", memory("6Gi")), alternative("four", memory("4Gi"))]);
     check(&case(three, json!([request("r", json!({})), first_of("s", either)])), "r=a s/four=c");
-    // A share from an earlier allocation has the counters of its part.
+    // An allocated share consumes the counters of its partition.
     let modes = gpu_of(json!([shared("a", "8Gi"), shared("b", "8Gi")]));
-    let mut taken = share("a", 1);
-    taken[0]["consumedCapacity"] = json!({"memory": "1Gi"});
+    let mut allocated = share("a", 1);
+    allocated[0]["consumedCapacity"] = json!({"memory": "1Gi"});
     let other = json!([request(
         "r",
         cel("device.capacity['d.com'].memory.compareTo(quantity('8Gi')) == 0")
     )]);
-    check_no_fit(&case(modes, other).taken(taken));
+    check_no_fit(&case(modes, other).with_allocated(allocated));
     let part = |name: &str, units: &str| {
         let part = part(name, json!({"gpu": {"units": units}, "slot": {"steps": "4"}}));
         let mut part = with(part, json!({"allowMultipleAllocations": true}));
-        part["capacity"]["steps"] = in_steps(4)["units"].clone();
+        part["capacity"]["steps"] = in_steps_of_two(4)["units"].clone();
         part
     };
     let sets = counters(json!({"gpu": {"units": "4"}, "slot": {"steps": "8"}}));
     let parts = slice("parts", 2, json!([part("a", "2"), part("b", "4"), part("c", "2")]));
-    let least = |least: i64| {
+    let at_least = |units: i64| {
         with(
-            wants(1),
-            cel(&format!("device.capacity['d.com'].units.compareTo(quantity('{least}')) >= 0")),
+            with_units(1),
+            cel(&format!("device.capacity['d.com'].units.compareTo(quantity('{units}')) >= 0")),
         )
     };
     let either =
-        first_of("t", json!([alternative("four", least(4)), alternative("two", least(2))]));
-    let requests = json!([request("r", wants(1)), request("s", wants(2)), either]);
+        first_of("t", json!([alternative("four", at_least(4)), alternative("two", at_least(2))]));
+    let requests = json!([request("r", with_units(1)), request("s", with_units(2)), either]);
     check_units(&case(vec![sets, parts], requests), "r=a:1 s=c:2 t/two=a:1");
 }
 
 #[test]
 fn distinct_attributes_keep_shares_on_different_devices() {
     let group = |name: &str, group: &str, units: i64| {
-        with(shared(name, in_steps(units)), json!({"attributes": {"group": {"string": group}}}))
+        with(
+            shared(name, in_steps_of_two(units)),
+            json!({"attributes": {"group": {"string": group}}}),
+        )
     };
     let distinct = || json!({"distinctAttribute": "d.com/group"});
-    let two = || [request("r", wants(1)), request("s", wants(1))];
+    let two = || [request("r", with_units(1)), request("s", with_units(1))];
     check_no_fit(&of(json!([group("a", "x", 4)]), &two()).constrained(distinct()));
     check_units(
         &of(json!([group("a", "x", 4), group("b", "y", 4)]), &two()).constrained(distinct()),

@@ -54,7 +54,7 @@ impl Account {
     pub(super) fn new(policy: Policy, nodes: &[Node]) -> Result<Self> {
         let nodes: Vec<_> = nodes.iter().map(NodeFacts::of).collect();
         let mut catalog = Catalog::default();
-        let empty: Result<Vec<_>, _> = nodes.iter().map(|it| it.empty(&mut catalog)).collect();
+        let empty: Result<Vec<_>, _> = nodes.iter().map(|it| it.empty_node(&mut catalog)).collect();
         let view = View::new(catalog, empty?);
         // No draw depends on the seed: no rule here chooses by chance.
         let scheduler = Scheduler::learning(policy, 0);
@@ -154,7 +154,7 @@ impl Account {
     }
 
     fn observe(&mut self, pod: &Pod) -> Result<Request> {
-        let request = PodFacts::of(pod).wish.request(self.view.catalog())?;
+        let request = PodFacts::of(pod).resources.request(self.view.catalog())?;
         self.scheduler.observe(&self.view, &request);
         Ok(request)
     }

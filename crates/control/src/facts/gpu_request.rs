@@ -17,7 +17,7 @@ use super::amounts;
 const MEMORY: &str = "windlass.dev/gpu-memory";
 /// Compute of one GPU in percent.
 const COMPUTE: &str = "windlass.dev/gpu-compute";
-/// Memory of one GPU in GiB, as gpushare's users write it.
+/// Memory of one GPU in GiB: the resource name of gpushare.
 const GPUSHARE_MEMORY: &str = "aliyun.com/gpu-mem";
 
 /// MiB in a GiB.
@@ -25,7 +25,7 @@ const MIB_PER_GIB: u64 = 1024;
 
 /// GPUs that a pod requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GpuWish {
+pub enum GpuRequest {
     /// None.
     None,
     /// A number of whole GPUs.
@@ -38,7 +38,7 @@ pub enum GpuWish {
         milli: u16,
         /// Memory of each.
         memory: ShareMemory,
-        /// The resource names of the request.
+        /// Scheme of the request's resource names.
         by: SharedBy,
     },
 }
@@ -59,7 +59,7 @@ pub enum SharedBy {
 
 /// A GPU request that no GPU can serve, or that contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GpuWishError {
+pub enum GpuRequestError {
     /// More than 100 percent of a GPU.
     #[error("{resource}: {percent} is more than the 100 percent of a GPU")]
     Percent {
@@ -89,29 +89,30 @@ pub enum GpuWishError {
     Virtual(#[from] RequestError),
 }
 
-// === impl GpuWish ===
+// === impl GpuRequest ===
 
-impl GpuWish {
-    /// Reads the resources of a pod. All of its containers share its GPUs.
-    pub(super) fn of(spec: &PodSpec) -> Result<Self, GpuWishError> {
+impl GpuRequest {
+    /// Reads the resources of a pod. All containers of the pod share its GPUs.
+    pub(super) fn of(spec: &PodSpec) -> Result<Self, GpuRequestError> {
         let units = |resource| units(spec, resource);
         let (whole, gpushare) = (units(COUNT), units(GPUSHARE_MEMORY));
-        let ours = (units(MEMORY), units(COMPUTE));
+        let (memory, compute) = (units(MEMORY), units(COMPUTE));
+        let has_share = (memory, compute) != (0, 0);
         let hami = PodRequest::of(&containers(spec));
         let exclusive = [
-            (ours != (0, 0), if ours.0 > 0 { MEMORY } else { COMPUTE }),
+            (has_share, if memory > 0 { MEMORY } else { COMPUTE }),
             (gpushare > 0, GPUSHARE_MEMORY),
             (whole > 0 || hami != Ok(PodRequest::Whole), COUNT),
         ];
         contradiction(&exclusive)?;
         let of_one_gpu =
             |milli, mib, by| Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by };
-        if ours != (0, 0) {
-            let (milli, mib) = (milli(COMPUTE, ours.1)?, gib(MEMORY, ours.0)?);
+        if has_share {
+            let (milli, mib) = (milli(COMPUTE, compute)?, mib(MEMORY, memory)?);
             return Ok(of_one_gpu(milli, mib, SharedBy::Windlass));
         }
         if gpushare > 0 {
-            return Ok(of_one_gpu(0, gib(GPUSHARE_MEMORY, gpushare)?, SharedBy::Gpushare));
+            return Ok(of_one_gpu(0, mib(GPUSHARE_MEMORY, gpushare)?, SharedBy::Gpushare));
         }
         match hami? {
             PodRequest::Whole if whole == 0 => Ok(Self::None),
@@ -142,8 +143,8 @@ impl GpuWish {
         }
     }
 
-    /// Compute in thousandths and memory in MiB of a share, on a GPU with `gpu_mib` of memory. `None` if it is no
-    /// share.
+    /// Compute in thousandths and memory in MiB of a share, on a GPU with `gpu_mib` of memory. `None` if the request is
+    /// not for a share.
     pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
         match self {
             Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
@@ -173,35 +174,36 @@ fn units(spec: &PodSpec, resource: &str) -> u64 {
 }
 
 /// Fails if a pod uses two of these exclusive names.
-fn contradiction(all: &[(bool, &'static str)]) -> Result<(), GpuWishError> {
+fn contradiction(all: &[(bool, &'static str)]) -> Result<(), GpuRequestError> {
     let mut names = all.iter().filter(|(is_named, _)| *is_named).map(|(_, name)| *name);
     match (names.next(), names.next()) {
-        (Some(one), Some(other)) => Err(GpuWishError::Contradiction { one, other }),
+        (Some(one), Some(other)) => Err(GpuRequestError::Contradiction { one, other }),
         _ => Ok(()),
     }
 }
 
-fn count(gpus: u64) -> Result<u8, GpuWishError> {
+fn count(gpus: u64) -> Result<u8, GpuRequestError> {
     match u8::try_from(gpus) {
         Ok(count @ 1..=64) => Ok(count),
         _ => Err(too_much(COUNT, gpus)),
     }
 }
 
-fn milli(resource: &'static str, percent: u64) -> Result<u16, GpuWishError> {
+fn milli(resource: &'static str, percent: u64) -> Result<u16, GpuRequestError> {
     match u16::try_from(percent) {
         Ok(percent @ 0..=100) => Ok(percent * 10),
-        _ => Err(GpuWishError::Percent { resource, percent }),
+        _ => Err(GpuRequestError::Percent { resource, percent }),
     }
 }
 
-fn gib(resource: &'static str, amount: u64) -> Result<u32, GpuWishError> {
+/// Converts GiB to MiB.
+fn mib(resource: &'static str, amount: u64) -> Result<u32, GpuRequestError> {
     let mib = amount.checked_mul(MIB_PER_GIB).and_then(|mib| u32::try_from(mib).ok());
     mib.ok_or(too_much(resource, amount))
 }
 
-fn too_much(resource: &'static str, amount: u64) -> GpuWishError {
-    GpuWishError::TooMuch { resource, amount }
+fn too_much(resource: &'static str, amount: u64) -> GpuRequestError {
+    GpuRequestError::TooMuch { resource, amount }
 }
 
 #[cfg(test)]
@@ -211,37 +213,37 @@ mod tests {
     use super::*;
 
     #[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
-    fn wish(limits: Value) -> Result<GpuWish, String> {
+    fn parse(limits: Value) -> Result<GpuRequest, String> {
         let spec = json!({"containers": [{"name": "c", "resources": {"limits": limits}}]});
         let spec: PodSpec = serde_json::from_value(spec).expect("a pod's specification");
-        GpuWish::of(&spec).map_err(|error| error.to_string())
+        GpuRequest::of(&spec).map_err(|error| error.to_string())
     }
 
     #[test]
     fn every_scheme_of_resource_names_is_read() {
         let share = |milli, mib, by| {
-            Ok(GpuWish::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by })
+            Ok(GpuRequest::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by })
         };
-        assert_eq!(wish(json!({"cpu": "4"})), Ok(GpuWish::None));
-        assert_eq!(wish(json!({"nvidia.com/gpu": "2"})), Ok(GpuWish::Whole(2)));
-        let ours = json!({"windlass.dev/gpu-memory": "8", "windlass.dev/gpu-compute": "30"});
-        assert_eq!(wish(ours), share(300, 8192, SharedBy::Windlass));
-        let ours = json!({"windlass.dev/gpu-compute": "100"});
-        assert_eq!(wish(ours), share(1000, 0, SharedBy::Windlass));
-        assert_eq!(wish(json!({"aliyun.com/gpu-mem": "3"})), share(0, 3072, SharedBy::Gpushare));
+        assert_eq!(parse(json!({"cpu": "4"})), Ok(GpuRequest::None));
+        assert_eq!(parse(json!({"nvidia.com/gpu": "2"})), Ok(GpuRequest::Whole(2)));
+        let limits = json!({"windlass.dev/gpu-memory": "8", "windlass.dev/gpu-compute": "30"});
+        assert_eq!(parse(limits), share(300, 8192, SharedBy::Windlass));
+        let limits = json!({"windlass.dev/gpu-compute": "100"});
+        assert_eq!(parse(limits), share(1000, 0, SharedBy::Windlass));
+        assert_eq!(parse(json!({"aliyun.com/gpu-mem": "3"})), share(0, 3072, SharedBy::Gpushare));
     }
 
     #[test]
     fn hamis_names_request_a_share_of_each_gpu() {
-        let of = |limits: Value, memory, milli| {
+        let check = |limits: Value, memory, milli| {
             let mut limits = limits;
             limits["nvidia.com/gpu"] = "2".into();
             let by = SharedBy::Hami { whole: 2 };
-            assert_eq!(wish(limits), Ok(GpuWish::Share { count: 2, milli, memory, by }));
+            assert_eq!(parse(limits), Ok(GpuRequest::Share { count: 2, milli, memory, by }));
         };
-        of(json!({"nvidia.com/gpumem": "3000"}), ShareMemory::Mib(3000), 0);
-        of(json!({"nvidia.com/gpumem-percentage": "30"}), ShareMemory::Percent(30), 0);
-        of(json!({"nvidia.com/gpucores": "30"}), ShareMemory::Percent(100), 300);
+        check(json!({"nvidia.com/gpumem": "3000"}), ShareMemory::Mib(3000), 0);
+        check(json!({"nvidia.com/gpumem-percentage": "30"}), ShareMemory::Percent(30), 0);
+        check(json!({"nvidia.com/gpucores": "30"}), ShareMemory::Percent(100), 300);
         let spec = json!({
             "initContainers": [{"name": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
             "containers": [
@@ -249,20 +251,20 @@ mod tests {
                 {"name": "b", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "30"}}},
             ],
         });
-        let wish = GpuWish::of(&serde_json::from_value(spec).expect("a pod's specification"));
-        let wish = wish.expect("the init container has all memory of its GPU, for itself");
+        let request = GpuRequest::of(&serde_json::from_value(spec).expect("a pod's specification"));
+        let request = request.expect("the init container has all memory of its GPU, for itself");
         assert_eq!(
-            wish.gpus(),
+            request.gpus(),
             Gpus::Share { count: 2, milli: 0, memory: ShareMemory::Percent(100) }
         );
-        assert_eq!(wish.without_virtual_gpus(), GpuWish::Whole(3));
-        assert_eq!(wish.share_of(24_576), Some((0, 24_576)));
+        assert_eq!(request.without_virtual_gpus(), GpuRequest::Whole(3));
+        assert_eq!(request.share_of(24_576), Some((0, 24_576)));
     }
 
     #[test]
     fn an_impossible_request_is_refused_with_its_reason() {
         let refused = |limits, part: &str| {
-            let error = wish(limits).expect_err("refused");
+            let error = parse(limits).expect_err("refused");
             assert!(error.contains(part), "{error}");
         };
         refused(json!({"windlass.dev/gpu-compute": "101"}), "101 is more than the 100 percent");

@@ -1,5 +1,4 @@
-//! Deleted nodes: their positions are reused, so that a cluster that grows and shrinks for months needs no more memory
-//! than its largest size.
+//! Deleted nodes. New nodes reuse their positions, so memory is bounded by the largest size of the cluster.
 
 use std::collections::VecDeque;
 
@@ -7,26 +6,26 @@ use windlass_sched::view::NodeIx;
 
 use super::Index;
 
-/// Maximum number of remembered names of deleted nodes. Readers of changes ask every few seconds, so few are needed.
+/// Maximum number of stored names of deleted nodes. Readers poll for changes every few seconds, so few are needed.
 const MAX_NAMES: usize = 4096;
 
-/// Free positions, and the deleted nodes.
+/// Free positions of deleted nodes, and the names of these nodes.
 #[derive(Debug, Default)]
-pub(super) struct Departures {
+pub(super) struct DeletedNodes {
     free: Vec<NodeIx>,
-    /// Names of deleted nodes, each with the change that freed its position, oldest first.
+    /// Names of deleted nodes, each with the number of the change that freed the position, oldest first.
     names: VecDeque<(u64, String)>,
 }
 
-// === impl Departures ===
+// === impl DeletedNodes ===
 
-impl Departures {
+impl DeletedNodes {
     /// A free position for a new node, if there is one.
     pub(super) fn take_position(&mut self) -> Option<NodeIx> {
         self.free.pop()
     }
 
-    /// Nodes deleted after this change, each with the number of its own change.
+    /// Names of the nodes deleted after this change, newest first, each with the number of its own change.
     pub(super) fn after(&self, change: u64) -> impl Iterator<Item = (u64, &str)> {
         let later = self.names.iter().rev().take_while(move |(at, _)| *at > change);
         later.map(|(at, name)| (*at, name.as_str()))
@@ -37,15 +36,15 @@ impl Departures {
 
 impl Index {
     /// Frees the position of a node that was just rebuilt, if it has neither an object, nor pods, nor slices.
-    pub(super) fn forget_if_gone(&mut self, node: NodeIx) {
+    pub(super) fn free_if_deleted(&mut self, node: NodeIx) {
         let entry = &mut self.entries[node.0 as usize];
-        let is_empty = !entry.is_there && entry.pods.is_empty();
+        let is_empty = !entry.has_object && entry.pods.is_empty();
         if !is_empty || !self.claims.forget_node(&entry.object.name) {
             return;
         }
         let name = std::mem::take(entry).object.name;
         self.nodes.remove(&name);
-        let Departures { free, names } = &mut self.departures;
+        let DeletedNodes { free, names } = &mut self.deleted_nodes;
         free.push(node);
         names.push_back((self.builds, name));
         if names.len() > MAX_NAMES {
@@ -77,24 +76,24 @@ mod tests {
     fn positions_of_deleted_nodes_are_reused() {
         let mut index = Index::default();
         let name = |n: usize| format!("node-{n}");
-        let mut seen = 0;
+        let mut last_change = 0;
         for n in 0..1000 {
             index.set_node(node(name(n)));
             if n >= 3 {
                 index.remove_node(&name(n - 3));
             }
-            let changes = index.inspect_changed(seen, usize::MAX);
-            let (came, gone) = (&changes.nodes, &changes.gone);
-            assert_eq!(came.iter().map(|it| &it.facts.name).collect::<Vec<_>>(), [&name(n)]);
-            assert_eq!(*gone, n.checked_sub(3).map(name).into_iter().collect::<Vec<_>>());
-            seen = changes.until;
+            let changes = index.inspect_changed(last_change, usize::MAX);
+            let (updated, deleted) = (&changes.nodes, &changes.deleted);
+            assert_eq!(updated.iter().map(|it| &it.facts.name).collect::<Vec<_>>(), [&name(n)]);
+            assert_eq!(*deleted, n.checked_sub(3).map(name).into_iter().collect::<Vec<_>>());
+            last_change = changes.last;
         }
         assert!(index.entries.len() <= 5, "{} positions", index.entries.len());
         assert_eq!((index.nodes.len(), index.node_names().len()), (3, 3));
         let gpus: Vec<&Gpu> = index.view.nodes().iter().flat_map(|node| &node.gpus).collect();
-        assert_eq!(gpus.len(), 3, "a gone node has no GPUs");
-        // A reader that was away since the first change gets the existing nodes and the deleted ones.
+        assert_eq!(gpus.len(), 3, "a deleted node has no GPUs");
+        // A reader that saw only the first change gets the existing nodes and the deleted ones.
         let changes = index.inspect_changed(1, usize::MAX);
-        assert_eq!((changes.nodes.len(), changes.gone.len()), (3, 997));
+        assert_eq!((changes.nodes.len(), changes.deleted.len()), (3, 997));
     }
 }

@@ -5,7 +5,8 @@ use k8s_openapi::api::{
     resource::v1::{Device, ResourceSlice},
 };
 
-/// True if a slice has devices or counters for a node. Counters concern every node, even in a slice with a node name.
+/// True if a slice has devices for a node, or counters. Slices with counters are relevant for every node, even with a
+/// node name.
 pub fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
     if has_counters(slice) {
         return true;
@@ -16,7 +17,7 @@ pub fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
         let all = spec.all_nodes == Some(true);
         return matches(node, (name, all, spec.node_selector.as_ref()));
     }
-    is_by_device(slice) && spec.devices.iter().flatten().any(|device| device_matches(device, node))
+    is_per_device(slice) && spec.devices.iter().flatten().any(|device| device_matches(device, node))
 }
 
 pub(super) fn has_counters(slice: &ResourceSlice) -> bool {
@@ -24,37 +25,39 @@ pub(super) fn has_counters(slice: &ResourceSlice) -> bool {
 }
 
 /// True if each device of a slice has its own node selection.
-pub(super) fn is_by_device(slice: &ResourceSlice) -> bool {
+pub(super) fn is_per_device(slice: &ResourceSlice) -> bool {
     slice.spec.per_device_node_selection == Some(true)
 }
 
-/// True if a device with its own node selection is available on a node.
+/// True if the node selection of a device matches a node.
 pub(super) fn device_matches(device: &Device, node: &Node) -> bool {
     let name = device.node_name.as_deref().unwrap_or_default();
     matches(node, (name, device.all_nodes == Some(true), device.node_selector.as_ref()))
 }
 
-/// True if an allocation's devices can be used on a node: it matches the allocation's node selector, or there is none.
+/// True if an allocation's devices can be used on a node: the allocation's node selector matches, or there is none.
 pub fn lets_in(selector: Option<&NodeSelector>, node: &Node) -> bool {
     selector.is_none() || matches(node, ("", false, selector))
 }
 
+/// True if a node has this name. Without a name: true if all nodes are selected, or the selector matches.
 fn matches(node: &Node, (name, all, selector): (&str, bool, Option<&NodeSelector>)) -> bool {
     if !name.is_empty() {
         return node.metadata.name.as_deref() == Some(name);
     }
-    all || selector.is_some_and(|s| s.node_selector_terms.iter().any(|term| meets(node, term)))
+    all || selector
+        .is_some_and(|s| s.node_selector_terms.iter().any(|term| matches_term(node, term)))
 }
 
 /// True if a node matches the term. An empty term matches no node.
-fn meets(node: &Node, term: &NodeSelectorTerm) -> bool {
+fn matches_term(node: &Node, term: &NodeSelectorTerm) -> bool {
     let labels = node.metadata.labels.as_ref();
     let label = |r: &NodeSelectorRequirement| {
-        holds(r, labels.and_then(|labels| labels.get(&r.key)).map(String::as_str))
+        is_satisfied(r, labels.and_then(|labels| labels.get(&r.key)).map(String::as_str))
     };
     let field = |r: &NodeSelectorRequirement| {
         let name = node.metadata.name.as_deref();
-        holds(r, name.filter(|_| r.key == "metadata.name"))
+        is_satisfied(r, name.filter(|_| r.key == "metadata.name"))
     };
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -63,14 +66,14 @@ fn meets(node: &Node, term: &NodeSelectorTerm) -> bool {
         && fields.iter().all(field)
 }
 
-fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+fn is_satisfied(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
-    let among = value.is_some_and(|value| values.iter().any(|known| known == value));
+    let is_listed = value.is_some_and(|value| values.iter().any(|listed| listed == value));
     let number = |text: &str| text.parse::<i64>().ok();
     let pair = value.and_then(number).zip(values.first().and_then(|first| number(first)));
     match requirement.operator.as_str() {
-        "In" => among,
-        "NotIn" => !among,
+        "In" => is_listed,
+        "NotIn" => !is_listed,
         "Exists" => value.is_some(),
         "DoesNotExist" => value.is_none(),
         "Gt" => pair.is_some_and(|(value, bound)| value > bound),

@@ -1,4 +1,4 @@
-//! Filter, prioritize and preempt: verbs that change nothing.
+//! Filter, prioritize and preempt: verbs that change no state.
 
 use serde_json::json;
 
@@ -14,21 +14,22 @@ async fn a_refused_node_has_the_first_reason() {
     let two = rig.add_pod("two", json!({"nvidia.com/gpu": "2"}));
     let (fit, reasons) = extender.filter(&two, &nodes).await;
     assert_eq!(fit, ["b"]);
-    assert_eq!(reasons["a"], "2 whole GPUs wanted, 1 free");
+    assert_eq!(reasons["a"], "2 whole GPUs requested, 1 free");
     assert!(reasons["unknown"].as_str().expect("a reason").contains("is unknown to Windlass"));
     let large = rig.add_pod("large", json!({"windlass.dev/gpu-memory": "25"}));
     let (fit, reasons) = extender.filter(&large, &nodes[..2]).await;
     assert!(fit.is_empty());
-    let reason = "0 thousandths and 25600 MiB of one GPU wanted; no GPU has as much free";
+    let reason = "0 thousandths and 25600 MiB of one GPU requested; no GPU has as much free";
     assert_eq!(reasons["a"], reason);
     let wrong = rig.add_pod("wrong", json!({"windlass.dev/gpu-compute": "101"}));
     let (_, reasons) = extender.filter(&wrong, &nodes[..1]).await;
-    let reason = "for good: windlass.dev/gpu-compute: 101 is more than the 100 percent of a GPU";
+    let reason =
+        "unresolvable: windlass.dev/gpu-compute: 101 is more than the 100 percent of a GPU";
     assert_eq!(reasons["a"], reason);
     let annotations = json!({"nvidia.com/use-gputype": "H100"});
     let picky = rig.add_pod_with("picky", &json!({"nvidia.com/gpu": "1"}), &annotations);
     let (_, reasons) = extender.filter(&picky, &nodes[..1]).await;
-    assert_eq!(reasons["a"], "for good: no GPU of a wanted product");
+    assert_eq!(reasons["a"], "unresolvable: no GPU of a requested product");
     extender.stop().await;
 }
 
@@ -50,7 +51,7 @@ async fn scores_differ_and_a_share_prefers_a_shared_gpu() {
 }
 
 #[tokio::test]
-async fn a_node_is_kept_for_preemption_if_the_pod_fits_without_pods_of_lower_priority() {
+async fn a_node_is_offered_for_preemption_if_the_pod_fits_without_pods_of_lower_priority() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     rig.add_node("b", 2);
@@ -66,20 +67,21 @@ async fn a_node_is_kept_for_preemption_if_the_pod_fits_without_pods_of_lower_pri
     let mut urgent = rig.add_pod("urgent", share("24"));
     urgent["spec"]["priority"] = 10.into();
     let uid = |pod: &serde_json::Value| json!({"UID": pod["metadata"]["uid"]});
-    let ask = async |urgent: &serde_json::Value, victims: serde_json::Value| {
+    let preempt = async |urgent: &serde_json::Value, victims: serde_json::Value| {
         let args = json!({"Pod": urgent, "NodeNameToMetaVictims": victims});
-        extender.ask("preempt", &args).await["NodeNameToMetaVictims"].clone()
+        extender.call("preempt", &args).await["NodeNameToMetaVictims"].clone()
     };
-    let given = |pods: serde_json::Value| json!({"Pods": pods, "NumPDBViolations": 0});
-    // By the sum of GiB, 12 of `first` and 4 free ones would suffice, but they are on two GPUs.
-    let asked = json!({"a": given(json!([uid(&victim)])), "b": given(json!([uid(&first)]))});
-    let answer = ask(&urgent, asked).await;
-    assert_eq!(answer["a"], given(json!([uid(&victim)])));
+    let meta_victims = |pods: serde_json::Value| json!({"Pods": pods, "NumPDBViolations": 0});
+    // The sum of 12 GiB of `first` and the free memory would suffice, but it is on two GPUs.
+    let request =
+        json!({"a": meta_victims(json!([uid(&victim)])), "b": meta_victims(json!([uid(&first)]))});
+    let answer = preempt(&urgent, request).await;
+    assert_eq!(answer["a"], meta_victims(json!([uid(&victim)])));
     let pods = answer["b"]["Pods"].as_array().expect("pods");
     assert_eq!(pods.len(), 2, "one GPU is emptied: {answer}");
     urgent["spec"]["priority"] = 0.into();
-    let answer = ask(&urgent, json!({"b": given(json!([]))})).await;
-    assert_eq!(answer, json!({}), "nobody of lower priority is there");
+    let answer = preempt(&urgent, json!({"b": meta_victims(json!([]))})).await;
+    assert_eq!(answer, json!({}), "no pod has a lower priority");
     extender.stop().await;
 }
 
@@ -95,10 +97,10 @@ async fn bad_requests_are_refused_with_their_reason() {
     assert_eq!((code, text.as_str()), (413, "the request has more than 8388608 bytes\n"));
     assert_eq!(extender.get("/nothing").await.0, 404);
     let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
-    let whole = extender.ask("filter", &json!({"Pod": pod, "Nodes": {"items": []}})).await;
+    let whole = extender.call("filter", &json!({"Pod": pod, "Nodes": {"items": []}})).await;
     assert!(whole["Error"].as_str().expect("text").contains("nodeCacheCapable"), "{whole}");
     let names: Vec<_> = (0..15_000).map(|n| format!("unknown-{n}")).chain(["a".into()]).collect();
-    let many = extender.ask("filter", &json!({"Pod": pod, "NodeNames": names})).await;
+    let many = extender.call("filter", &json!({"Pod": pod, "NodeNames": names})).await;
     assert_eq!(many["NodeNames"], json!(["a"]));
     assert_eq!(many["FailedNodes"].as_object().map(serde_json::Map::len), Some(15_000));
     extender.stop().await;

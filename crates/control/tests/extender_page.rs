@@ -23,14 +23,14 @@ use windlass_control::{Config, PageConfig, RunError, TlsFiles, run};
 use crate::rig::{GANG_WAIT, LIMIT, Rig};
 
 /// An extender with a page.
-struct Served {
+struct ExtenderWithPage {
     verbs: SocketAddr,
     page: SocketAddr,
     stop: CancellationToken,
     running: JoinSet<Result<(), RunError>>,
 }
 
-/// Certificate and key of `localhost`, valid until 2126, for tests alone.
+/// Certificate and key of `localhost`, valid until 2126, for tests only.
 fn files() -> TlsFiles {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
     let certificate = folder.join("server.pem");
@@ -45,9 +45,9 @@ fn free_address() -> SocketAddr {
     listener.local_addr().expect("bound")
 }
 
-// === impl Served ===
+// === impl ExtenderWithPage ===
 
-impl Served {
+impl ExtenderWithPage {
     async fn start(rig: &Rig, is_open: bool) -> Self {
         let (stop, (bound, verbs)) = (CancellationToken::new(), oneshot::channel());
         let page = free_address();
@@ -70,7 +70,7 @@ impl Served {
 
     /// Status, head and body of the page's answer over TLS.
     async fn get(&self, path: &str) -> (u16, String, String) {
-        let mut stream = over_tls(self.page).await.expect("no certificate is asked for");
+        let mut stream = over_tls(self.page).await.expect("no client certificate is required");
         let answer = timeout(LIMIT, get(&mut stream, path)).await.expect("in time");
         let answer = answer.expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
@@ -108,10 +108,10 @@ async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> 
 async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     let rig = Rig::start();
     rig.add_node("a", 1);
-    let served = Served::start(&rig, true).await;
+    let extender = ExtenderWithPage::start(&rig, true).await;
     let wait = async {
         loop {
-            let (code, head, body) = served.get("/state").await;
+            let (code, head, body) = extender.get("/state").await;
             if code == 200 {
                 return serde_json::from_str::<Value>(&body).expect("JSON");
             }
@@ -120,28 +120,28 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     };
     let state = timeout(LIMIT, wait).await.expect("all objects are seen in time");
     assert_eq!(state["nodes"][0]["name"], json!("a"));
-    assert_eq!(served.get("/").await.0, 200);
-    // Agents would be reached with the extender's rights.
-    let (code, _, body) = served.get("/node/a/state").await;
+    assert_eq!(extender.get("/").await.0, 200);
+    // The extender does not forward requests to agents: they would have the extender's rights.
+    let (code, _, body) = extender.get("/node/a/state").await;
     let expected = "details of a node are served only by `windlass cluster page`\n";
     assert_eq!((code, body.as_str()), (404, expected));
     // Without TLS there is no answer.
-    let mut plain = TcpStream::connect(served.page).await.expect("connected");
+    let mut plain = TcpStream::connect(extender.page).await.expect("connected");
     let answer = timeout(LIMIT, get(&mut plain, "/")).await.expect("in time");
     assert!(answer.is_err() || answer.is_ok_and(|text| !text.starts_with("HTTP")));
     // kube-scheduler's listener requires a client certificate, which this client lacks.
-    let asked = async { get(&mut over_tls(served.verbs).await?, "/healthz").await };
-    timeout(LIMIT, asked).await.expect("in time").expect_err("no certificate");
-    served.stop().await;
+    let request = async { get(&mut over_tls(extender.verbs).await?, "/healthz").await };
+    timeout(LIMIT, request).await.expect("in time").expect_err("no certificate");
+    extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_protected_page_serves_its_files_to_all_and_its_state_only_with_a_token() {
     let rig = Rig::start();
-    let served = Served::start(&rig, false).await;
-    assert_eq!(served.get("/").await.0, 200);
-    let (code, head, body) = served.get("/state").await;
+    let extender = ExtenderWithPage::start(&rig, false).await;
+    assert_eq!(extender.get("/").await.0, 200);
+    let (code, head, body) = extender.get("/state").await;
     assert_eq!((code, body.as_str()), (401, "a token of this cluster is needed\n"));
     assert!(head.contains("www-authenticate: bearer"), "{head}");
-    served.stop().await;
+    extender.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Allocated devices and consumed capacity of all claims.
+//! Devices and capacity that allocated claims hold.
 
 use std::collections::BTreeMap;
 
@@ -11,37 +11,38 @@ use super::{PoolId, capacity, pool::Pool};
 
 /// Devices that allocated claims hold, whole or in shares.
 ///
-/// One value may cover a node or the whole cluster: a search reads only the pools of its node.
+/// A value may cover one node or the whole cluster: a search reads only the pools of its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct AllocatedDevices {
     pools: BTreeMap<PoolId, Holdings>,
 }
 
-/// Holders of the devices of one pool, by device.
+/// Allocations of the devices of one pool, by device name.
 pub(super) type Holdings = BTreeMap<String, Holding>;
 
-/// Holders of one device.
+/// Allocations of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Holding {
-    /// Number of allocations of the whole device; two if two schedulers chose it. Each ends on its own.
+    /// Number of allocations of the whole device; more than one if two schedulers chose it. Each ends independently.
     pub(super) whole: usize,
+    /// Number of allocated shares.
     pub(super) shares: usize,
-    /// Capacity of all shares.
+    /// Capacity that all shares consume.
     pub(super) consumed: Consumed,
 }
 
 /// Amount by capacity name.
 pub(super) type Consumed = BTreeMap<String, Amount>;
 
-// === impl Taken ===
+// === impl AllocatedDevices ===
 
-impl Taken {
+impl AllocatedDevices {
     /// Devices of these claims. Claims without an allocation are ignored.
     pub fn of<'a>(claims: impl IntoIterator<Item = &'a ResourceClaim>) -> Self {
-        let mut taken = Self::default();
+        let mut allocated = Self::default();
         let statuses = claims.into_iter().filter_map(|claim| claim.status.as_ref());
-        statuses.filter_map(|status| status.allocation.as_ref()).for_each(|it| taken.add(it));
-        taken
+        statuses.filter_map(|status| status.allocation.as_ref()).for_each(|it| allocated.add(it));
+        allocated
     }
 
     /// Adds the allocation of a claim, such as a result of [`Claims::allocate`](super::Claims::allocate). Devices for
@@ -54,7 +55,7 @@ impl Taken {
         }
     }
 
-    /// Removes an allocation that was added before. Other allocations of the same devices stay.
+    /// Removes an allocation that was added before. Other allocations of the same devices are unchanged.
     pub fn remove(&mut self, allocation: &AllocationResult) {
         for result in results(allocation) {
             let pool = pool(result);
@@ -70,7 +71,7 @@ impl Taken {
         }
     }
 
-    /// Holders in each of the pools.
+    /// For each of the pools: the allocations of its devices.
     pub(super) fn of_pools(&self, pools: &[Pool]) -> Vec<Option<&Holdings>> {
         pools.iter().map(|pool| self.of_pool(&pool.id)).collect()
     }

@@ -8,14 +8,14 @@ use super::{Client, ClusterError, client::Connection};
 
 /// A client with its last connection. Clones share the connection.
 #[derive(Clone)]
-pub(super) struct KeptConnection {
+pub(super) struct SharedConnection {
     client: Client,
     connection: Arc<Shared<Option<Connection>>>,
 }
 
-// === impl KeptConnection ===
+// === impl SharedConnection ===
 
-impl KeptConnection {
+impl SharedConnection {
     pub(super) fn new(client: Client) -> Self {
         Self { client, connection: Arc::default() }
     }
@@ -26,22 +26,22 @@ impl KeptConnection {
 
     /// The last connection, or a new one.
     pub(super) async fn connect(&self) -> Result<Connection, ClusterError> {
-        if let Some(connection) = self.connection.step(|known| known.clone()) {
+        if let Some(connection) = self.connection.step(|cached| cached.clone()) {
             return Ok(connection);
         }
         let connection = self.client.connect().await?;
-        self.connection.step(|known| *known = Some(connection.clone()));
+        self.connection.step(|cached| *cached = Some(connection.clone()));
         Ok(connection)
     }
 
     /// Drops a failed connection: a new one reads new credentials.
-    pub(super) fn forget(&self) {
-        self.connection.step(|known| *known = None);
+    pub(super) fn reset(&self) {
+        self.connection.step(|cached| *cached = None);
     }
 }
 
-impl fmt::Debug for KeptConnection {
+impl fmt::Debug for SharedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeptConnection").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("SharedConnection").field("client", &self.client).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
-//! Responses of the API server to published slices, as observed on one connection: refused devices, dropped fields.
+//! Observations of the API server's answers to published slices, on one connection: refused devices, dropped fields.
 //!
 //! An observation is valid for exactly the content that was sent: a changed device is sent again. A new connection
-//! starts without observations, since the API server may have been upgraded.
+//! starts without observations, because the API server may have been upgraded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,60 +12,61 @@ use super::{DesiredSlices, DroppedFields, LeftOut, SliceContent, layout::Layout}
 
 /// Observations on one connection.
 #[derive(Default)]
-pub(super) struct Learned {
+pub(super) struct Observations {
     /// Refused devices with the reason, by pool and name.
     devices: BTreeMap<(String, String), (Device, String)>,
     /// Pools whose refusal named no device.
     pools: BTreeMap<String, RefusedPool>,
     /// Sent and stored content of slices that the API server changed, by pool and index.
-    kept: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
+    stored_differently: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
     dropped_fields: BTreeSet<DroppedFields>,
     /// Layout of counters that the API server accepts; `None` before the first use.
     pub(super) layout: Option<Layout>,
-    /// Number of observations so far; each one changes the next plan.
+    /// Number of observations so far. Each observation changes the next plan.
     count: u64,
 }
 
 struct RefusedPool {
     desired: Vec<SliceContent>,
-    why: String,
+    reason: String,
     /// Previous content, to restore: some slices of the pool may have been overwritten already.
-    before: Vec<SliceContent>,
+    previous: Vec<SliceContent>,
 }
 
 /// Pool of a slice, and its index there.
 pub(super) type Position<'a> = (&'a str, usize);
 
-// === impl Learned ===
+// === impl Observations ===
 
-impl Learned {
+impl Observations {
     /// The desired slices without refused devices; refused pools have their previous content.
     pub(super) fn apply(&self, desired: &DesiredSlices) -> DesiredSlices {
-        let mut rest = desired.clone();
+        let mut accepted = desired.clone();
         for (pool, refused) in &self.pools {
-            if let Some(slices) = rest.pools.get_mut(pool).filter(|it| **it == refused.desired) {
-                slices.clone_from(&refused.before);
+            if let Some(slices) = accepted.pools.get_mut(pool).filter(|it| **it == refused.desired)
+            {
+                slices.clone_from(&refused.previous);
             }
         }
-        for (pool, slices) in &mut rest.pools {
+        for (pool, slices) in &mut accepted.pools {
             for slice in &mut *slices {
-                let kept = |device: &Device| match self.obstacle(pool, device) {
+                let is_accepted = |device: &Device| match self.obstacle(pool, device) {
                     None => true,
                     Some(reason) => {
                         let (pool, device) = (pool.clone(), device.name.clone());
-                        rest.left_out.push(LeftOut { pool, device, reason });
+                        accepted.left_out.push(LeftOut { pool, device, reason });
                         false
                     }
                 };
-                slice.devices.retain(kept);
+                slice.devices.retain(is_accepted);
             }
-            *slices = self.layout.unwrap_or_default().lay_out(std::mem::take(slices));
+            *slices = self.layout.unwrap_or_default().arrange(std::mem::take(slices));
         }
-        rest
+        accepted
     }
 
-    /// True if a published slice has the sent content, or the content that the API server stores in its place.
-    pub(super) fn keeps(
+    /// True if a published slice has the sent content, or the content that the API server stores instead.
+    pub(super) fn is_published(
         &self,
         position: Position<'_>,
         sent: &SliceContent,
@@ -73,12 +74,12 @@ impl Learned {
     ) -> bool {
         let published = SliceContent::of(published).normalized();
         let sent = sent.normalized();
-        let kept = self.kept.get(&(position.0.to_owned(), position.1));
-        published == sent || kept.is_some_and(|kept| kept.0 == sent && kept.1 == published)
+        let stored = self.stored_differently.get(&(position.0.to_owned(), position.1));
+        published == sent || stored.is_some_and(|it| it.0 == sent && it.1 == published)
     }
 
     /// Compares the sent content with the API server's answer, and records a difference.
-    pub(super) fn stored(
+    pub(super) fn record_stored(
         &mut self,
         (pool, at): Position<'_>,
         sent: &SliceContent,
@@ -87,7 +88,7 @@ impl Learned {
         let stored = SliceContent::of(answer);
         let position = (pool.to_owned(), at);
         if stored.is_same_as(sent) {
-            self.kept.remove(&position);
+            self.stored_differently.remove(&position);
             return;
         }
         for dropped in DroppedFields::between(sent, &stored) {
@@ -95,15 +96,15 @@ impl Learned {
                 self.count += 1;
             }
         }
-        self.kept.insert(position, (sent.normalized(), stored.normalized()));
+        self.stored_differently.insert(position, (sent.normalized(), stored.normalized()));
     }
 
-    /// Records a refusal: for the devices that it names, or else for the whole pool.
-    pub(super) fn refused(
+    /// Records a refusal: for the devices that the answer names, or else for the whole pool.
+    pub(super) fn record_refusal(
         &mut self,
         pool: &str,
         desired: &[SliceContent],
-        before: &[SliceContent],
+        previous: &[SliceContent],
         sent: &SliceContent,
         status: &Status,
     ) {
@@ -115,31 +116,32 @@ impl Learned {
                 reasons.entry(at).or_default().push(reason);
             }
         }
-        let named = reasons.into_iter().filter_map(|(at, why)| Some((sent.devices.get(at)?, why)));
-        let named: Vec<_> = named.collect();
+        let refused = reasons.into_iter();
+        let refused = refused.filter_map(|(at, reasons)| Some((sent.devices.get(at)?, reasons)));
+        let refused: Vec<_> = refused.collect();
         self.count += 1;
-        if named.is_empty() {
-            let (desired, mut why) = (desired.to_vec(), status.message.clone());
-            let mut before = before.to_vec();
-            let known = self.pools.get_mut(pool).filter(|known| known.desired == desired);
-            if let Some(known) = known {
+        if refused.is_empty() {
+            let (desired, mut reason) = (desired.to_vec(), status.message.clone());
+            let mut previous = previous.to_vec();
+            let recorded = self.pools.get_mut(pool).filter(|it| it.desired == desired);
+            if let Some(recorded) = recorded {
                 // The previous content is refused as well.
-                (before, why) = (Vec::new(), std::mem::take(&mut known.why));
+                (previous, reason) = (Vec::new(), std::mem::take(&mut recorded.reason));
             }
-            self.pools.insert(pool.to_owned(), RefusedPool { desired, why, before });
+            self.pools.insert(pool.to_owned(), RefusedPool { desired, reason, previous });
         }
-        for (device, why) in named {
+        for (device, reasons) in refused {
             let mut device = device.clone();
-            // Desired devices, with which this one is compared, have no taint times.
+            // This device is later compared with desired devices, which have no taint times.
             device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
-            let reason = format!("refused by the API server: {}", why.join("; "));
+            let reason = format!("refused by the API server: {}", reasons.join("; "));
             let key = (pool.to_owned(), device.name.clone());
             self.devices.insert(key, (device, reason));
         }
     }
 
-    /// Forgets refused pools whose desired content has changed, once the desired slices are published.
-    pub(super) fn published(&mut self, desired: &DesiredSlices) {
+    /// Removes refused pools whose desired content has changed. Called once the desired slices are published.
+    pub(super) fn prune(&mut self, desired: &DesiredSlices) {
         self.pools.retain(|pool, refused| desired.pools.get(pool) == Some(&refused.desired));
     }
 
@@ -156,12 +158,12 @@ impl Learned {
     pub(super) fn refusals(&self) -> Option<String> {
         let refusals = self.pools.iter();
         let refusals: Vec<_> = refusals
-            .map(|(pool, refused)| format!("pool {pool} is refused: {}", refused.why))
+            .map(|(pool, refused)| format!("pool {pool} is refused: {}", refused.reason))
             .collect();
         (!refusals.is_empty()).then(|| refusals.join("; "))
     }
 
-    /// Reason that a device cannot be published.
+    /// Reason why a device cannot be published, if any.
     fn obstacle(&self, pool: &str, device: &Device) -> Option<String> {
         let refused = self.devices.get(&(pool.to_owned(), device.name.clone()));
         if let Some((_, reason)) = refused.filter(|(refused, _)| refused == device) {
@@ -170,13 +172,13 @@ impl Learned {
         let consumes =
             device.consumes_counters.as_ref().is_some_and(|consumed| !consumed.is_empty());
         if consumes && self.dropped_fields.contains(&DroppedFields::Counters) {
-            // Without its counters the device would be allocated beside devices on the same hardware.
+            // Without its counters, the device could be allocated together with devices on the same hardware.
             return Some("it consumes counters, and the API server keeps none".to_owned());
         }
         if !self.dropped_fields.contains(&DroppedFields::Taints) {
             return None;
         }
-        // Without its taint the device would be allocated.
+        // Without its taint, the device could be allocated.
         let taint = device.taints.iter().flatten().find(|taint| taint.effect != "None")?;
         let DeviceTaint { key, value, .. } = taint;
         let value = value.as_deref().unwrap_or_default();
@@ -202,13 +204,13 @@ mod tests {
         let devices = json!([{"name": "gpu-0"}, {"name": "part", "consumesCounters": consumed}]);
         let devices = serde_json::from_value(devices).expect("devices");
         let slices = vec![SliceContent { devices, ..SliceContent::default() }];
-        let wanted =
+        let desired =
             DesiredSlices { pools: [("n1".to_owned(), slices)].into(), ..DesiredSlices::default() };
-        let mut learned = Learned::default();
-        assert_eq!(learned.apply(&wanted), wanted);
-        learned.dropped_fields.insert(DroppedFields::Counters);
-        let rest = learned.apply(&wanted);
-        assert_eq!(rest.pools["n1"][0].devices.len(), 1);
-        assert_eq!(rest.left_out[0].device, "part");
+        let mut observations = Observations::default();
+        assert_eq!(observations.apply(&desired), desired);
+        observations.dropped_fields.insert(DroppedFields::Counters);
+        let accepted = observations.apply(&desired);
+        assert_eq!(accepted.pools["n1"][0].devices.len(), 1);
+        assert_eq!(accepted.left_out[0].device, "part");
     }
 }
