@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_run_backwards_and_words_are_refused() {
+    fn descending_ranges_and_words_are_refused() {
         for wrong in ["", "3-1", "all", "0-"] {
             assert!(wrong.parse::<CpuList>().is_err(), "{wrong}");
         }

@@ -1,4 +1,4 @@
-//! Model of a machine at one moment: every GPU with live values, active faults, recent events.
+//! Model of a machine: its devices, with live values, active faults and recent events.
 //!
 //! `state.json` holds the model. [`crate::Machine`] writes the file; the simulated driver reads it.
 
@@ -24,7 +24,7 @@ mod happened;
 
 pub(crate) use expand::hash;
 
-/// Machine at one moment.
+/// State of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
     /// Name of the source profile.
@@ -62,7 +62,7 @@ pub struct Model {
     pub events: EventLog,
 }
 
-/// GPU at one moment.
+/// State of a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Sequence number of the GPU in this machine, never reused.
@@ -83,7 +83,7 @@ pub struct Gpu {
     pub links: Vec<Option<LinkEnd>>,
     /// MIG instances; `None` when MIG is off.
     pub mig: Option<Vec<MigInstance>>,
-    /// Requested MIG mode that waits for a reset.
+    /// Requested MIG mode, which takes effect at the next reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_at_reset: Option<MigMode>,
     /// Number of MIG devices created one by one, for unique UUIDs.
@@ -91,7 +91,7 @@ pub struct Gpu {
     pub mig_made: u64,
     /// `nvmlComputeMode_t`, set by an administrator.
     pub compute_mode: u32,
-    /// Persistence mode: the driver stays on the idle GPU.
+    /// Persistence mode: the driver keeps the idle GPU initialised.
     pub persistence: bool,
     /// Memory limits, by the path of the cgroup's folder.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -150,7 +150,7 @@ pub struct Live {
     pub utilization_percent: u32,
     /// Share of time with memory reads or writes, in percent.
     pub memory_utilization_percent: u32,
-    /// Frame buffer in use that is no process's.
+    /// Used frame buffer that belongs to no process.
     pub memory_used_mib: u64,
     /// ECC errors since the driver was loaded.
     pub ecc_volatile: EccCounts,
@@ -238,7 +238,7 @@ pub struct Faults {
     pub defect: Option<Defect>,
     /// The fabric manager failed to add the GPU to the fabric.
     pub fabric: bool,
-    /// NVLinks that are down, as bits.
+    /// NVLinks that are down, as a bit mask of ports.
     pub links_down: u32,
     /// Reasons for reduced clocks.
     pub slowed: Slowed,
@@ -349,13 +349,13 @@ impl Gpu {
         (!down).then_some(end)
     }
 
-    /// True if a fabric manager registers the GPU: a GPU on switches, since Hopper.
+    /// True if a fabric manager registers the GPU: a Hopper or newer GPU with switch links.
     pub fn is_on_fabric(&self) -> bool {
         let on_switch = self.links.iter().any(|link| matches!(link, Some(LinkEnd::Switch(_))));
         self.card.architecture.has_fabric() && on_switch
     }
 
-    /// MIG devices: instances with a compute instance.
+    /// MIG devices: GPU instances with their compute instance.
     pub fn mig_devices(&self) -> impl Iterator<Item = (&MigInstance, &ComputeInstance)> {
         self.mig.iter().flatten().filter_map(|one| Some((one, one.compute.as_ref()?)))
     }
@@ -370,7 +370,7 @@ impl MigInstance {
     }
 }
 
-/// Rejects unknown shapes: the state of another version may contain them.
+/// Rejects unknown profile ids, which the state file of another version may contain.
 fn known_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
     let id = u32::deserialize(from)?;
     let known = Shape::is_profile_id(id).then_some(id);

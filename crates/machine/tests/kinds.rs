@@ -1,4 +1,4 @@
-//! Tests of machines with devices of every kind: their fake trees and their changes.
+//! Machines with devices of every kind: their fake trees, and changes of devices.
 
 mod attached;
 mod families;

@@ -1,4 +1,4 @@
-//! Devices added by the name of a device profile.
+//! Devices that a machine profile adds by the name of a device profile.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +33,14 @@ fn a_usb_device_brings_its_controller() {
 }
 
 #[test]
-fn where_its_place_is_taken_a_device_is_in_another_domain() {
+fn a_device_with_a_taken_address_moves_to_another_domain() {
     let (_dir, machine) = made(&with("dgx-h100", "hailo").expect("there is room"));
     assert!(link(&machine, "sys/class/hailo_chardev/hailo0/device").ends_with("0001:50:00.0"));
     check(&machine, "sys/class/hailo_chardev/hailo0/board_location", "0001:50:00.0");
 }
 
 #[test]
-fn a_profile_names_devices_and_says_what_is_wrong_with_a_name() {
+fn a_profile_can_attach_devices_and_errors_name_the_entry() {
     let yaml = |name: &str| {
         let text = "name: small\ndescription: small\nproduct: Test\nnuma: [{cpus: '0-3', memory_gib: 4}]\n";
         MachineProfile::parse(
@@ -52,14 +52,15 @@ fn a_profile_names_devices_and_says_what_is_wrong_with_a_name() {
         yaml("hailo").expect("two").devices.into_iter().map(|one| one.name).collect();
     assert_eq!(names, ["hailo-0", "hailo-1"]);
     let error = yaml("halo").expect_err("no such profile").to_string();
-    let expected = "small.yaml:6: halo:2: no device profile is called so; there are darwin3-files,";
+    let expected =
+        "small.yaml:6: halo:2: there is no such device profile; there are darwin3-files,";
     assert!(error.starts_with(expected), "{error}");
     let error = with("t4-edge", "hailo:11").expect_err("too many");
     assert_eq!(error, "hailo:11: its count is 11, it must be 1 to 10");
 }
 
 #[test]
-fn the_documentation_shows_a_device_that_can_be_and_what_can_happen() {
+fn the_documentation_has_a_valid_device_and_valid_faults() {
     let page = include_str!("../../../../docs/devices/simulation.md");
     let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
     let mut profile = MachineProfile::named("t4-edge").expect("built in");

@@ -1,4 +1,4 @@
-//! Device changes: affected files change, and all other files stay.
+//! Changes of devices: affected files change, and all other files stay.
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::PathBuf};
 
@@ -41,7 +41,7 @@ fn entries(machine: &Machine) -> BTreeMap<PathBuf, u64> {
 }
 
 #[test]
-fn what_is_unplugged_goes_with_all_its_parts_and_comes_back_as_it_was() {
+fn an_unplugged_device_disappears_with_all_its_parts_and_returns_unchanged() {
     let (_dir, machine) = machine("rdma");
     let before = entries(&machine);
     happen(&machine, "unplug:ens1f0np0");
@@ -54,13 +54,13 @@ fn what_is_unplugged_goes_with_all_its_parts_and_comes_back_as_it_was() {
         !exists(&machine, "dev/infiniband/uverbs0") && exists(&machine, "dev/infiniband/uverbs1")
     );
     let touched = without.iter().filter(|(path, inode)| before.get(*path) != Some(*inode));
-    assert_eq!(touched.collect::<Vec<_>>(), [], "what stays is not written again");
+    assert_eq!(touched.collect::<Vec<_>>(), [], "unaffected files were rewritten");
     happen(&machine, "plug:mlx5_0");
     assert!(entries(&machine).keys().eq(before.keys()));
 }
 
 #[test]
-fn a_driver_takes_along_what_it_made() {
+fn an_unbound_driver_removes_its_interfaces_and_nodes() {
     let (_dir, machine) = machine("rdma");
     happen(&machine, "unbind:0000:17:00.2");
     assert!(!exists(&machine, "sys/bus/pci/devices/0000:17:00.2/driver"));
@@ -76,7 +76,7 @@ fn a_driver_takes_along_what_it_made() {
 }
 
 #[test]
-fn virtual_functions_are_made_with_names_and_groups_of_their_own() {
+fn new_virtual_functions_have_unused_names_and_groups() {
     let (_dir, machine) = machine("rdma");
     happen(&machine, "vfs:mlx5_1=2");
     let parent = "sys/bus/pci/devices/0000:17:00.1";
@@ -90,7 +90,7 @@ fn virtual_functions_are_made_with_names_and_groups_of_their_own() {
 }
 
 #[test]
-fn a_group_that_is_numbered_anew_has_another_node() {
+fn a_renumbered_group_has_another_node() {
     let (_dir, machine) = machine("rdma");
     happen(&machine, "group:0000:17:00.3=17");
     assert!(exists(&machine, "dev/vfio/17") && !exists(&machine, "dev/vfio/62"));
@@ -98,7 +98,7 @@ fn a_group_that_is_numbered_anew_has_another_node() {
 }
 
 #[test]
-fn a_cable_that_is_pulled_shows_in_interface_and_port() {
+fn an_unplugged_cable_shows_in_interface_and_port() {
     let (_dir, machine) = machine("rdma");
     happen(&machine, "link-down:ibs3");
     check(&machine, "sys/class/net/ibs3/operstate", "down");
@@ -108,7 +108,7 @@ fn a_cable_that_is_pulled_shows_in_interface_and_port() {
 }
 
 #[test]
-fn a_board_that_is_not_ready_lacks_files_until_it_is() {
+fn files_of_a_board_can_be_removed_and_written() {
     let (_dir, machine) = machine("alveo");
     let rom = "sys/bus/pci/devices/0000:3b:00.1/rom.u.31457280";
     happen(&machine, "unset:u250-0:rom.u.31457280");
@@ -144,16 +144,16 @@ fn a_usb_device_keeps_its_serial_number_in_another_port() {
 }
 
 #[test]
-fn what_cannot_happen_says_why() {
+fn impossible_changes_are_refused_with_the_reason() {
     let (_dir, machine) = machine("rdma");
     refused(
         &machine,
         "unplug:eth9",
-        "there is no device of that name; there are ens1f0np0, ens1f1np1,",
+        "there is no device with that name; there are ens1f0np0, ens1f1np1,",
     );
     refused(&machine, "vfs:mlx5_0=9", "it has 8 virtual functions at most");
     refused(&machine, "vfs:eno1=1", "it has 0 virtual functions at most");
     refused(&machine, "unplug:ens1f0v0", "it is a virtual function");
-    refused(&machine, "replug:eno1=1-2", "it is no USB device");
-    refused(&machine, "set:eno1:../x=y", "`../x` is no file in its folder");
+    refused(&machine, "replug:eno1=1-2", "it is not a USB device");
+    refused(&machine, "set:eno1:../x=y", "`../x` is not a file in its folder");
 }

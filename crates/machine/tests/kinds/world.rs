@@ -12,7 +12,7 @@ pub(crate) fn machine(profile: &str) -> (TempDir, Machine) {
 
 /// Machine of any profile, with an arbitrary file as library.
 pub(crate) fn made(profile: &MachineProfile) -> (TempDir, Machine) {
-    // Prefer a folder in memory: a simulated machine is a thousand small files.
+    // Prefer a folder in memory: a simulated machine has about a thousand small files.
     let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
