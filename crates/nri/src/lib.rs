@@ -1,9 +1,9 @@
 //! Plugin side of the Node Resource Interface (NRI). A container runtime lets NRI plugins adjust containers.
 //!
 //! ```text
-//!  unix socket ── frames ──┬─ connection 1: the runtime calls the plugin (Configure, Synchronize, CreateContainer, ...)
+//!  unix socket ── frames ──┬─ connection 1: the runtime calls the plugin (Configure, Synchronize, ...)
 //!                          └─ connection 2: the plugin calls the runtime (RegisterPlugin)
-//!                             each carries ttrpc messages: a header of ten bytes and a protobuf message
+//!                             each carries ttrpc messages: a ten-byte header and protobuf
 //! ```
 //!
 //! The formats are those of `github.com/containerd/nri` (`pkg/net/multiplex`, `pkg/api/api.proto`) and

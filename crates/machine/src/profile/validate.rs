@@ -150,7 +150,7 @@ pub enum ProblemKind {
     #[error("there is no such device profile; there are {0}")]
     DeviceProfile(String),
     /// A path leads outside of the device's folder.
-    #[error("`{0}` leads out of its folder")]
+    #[error("`{0}` is outside its folder")]
     Outside(PathBuf),
     /// NVIDIA GPUs require NVIDIA's driver.
     #[error("it has NVIDIA GPUs and no `driver`")]
