@@ -1,5 +1,4 @@
-//! OCI state of a container, which the runtime writes to the hook's standard input (OCI runtime specification,
-//! "State").
+//! OCI state of a container, which the runtime writes to the hook's standard input ("State" of the specification).
 
 use std::io::Read;
 
