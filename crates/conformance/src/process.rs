@@ -26,7 +26,7 @@ pub(crate) use self::load::Load;
 /// Number of output lines that are kept.
 const KEPT_LINES: usize = 12;
 
-/// Limit for reading the rest of the output of a program that has exited.
+/// Time limit for reading the remaining output of a program that has exited.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// Running program. Drop kills its process group.
@@ -83,8 +83,8 @@ impl Process {
         self.lines_kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Last lines of its output after its exit. Waits at most a second for the rest of the output, because a surviving
-    /// child may hold it open.
+    /// Last lines of its output after its exit. Waits at most a second for the remaining output, because a surviving child
+    /// may hold it open.
     pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
         let all_is_read = async { while self.readers.join_next().await.is_some() {} };
         let _ = timeout(DRAIN_LIMIT, all_is_read).await;

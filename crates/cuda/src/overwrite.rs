@@ -36,7 +36,7 @@ pub enum OverwriteError {
     #[error("CUDA shows another device: {0}")]
     OtherDevice(DeviceUuid),
     /// The device uses the host's memory.
-    #[error("the device has no memory of its own: it uses the host's")]
+    #[error("the device has no dedicated memory: it uses the host's")]
     Integrated,
     /// Free memory could not be allocated.
     #[error("{left} of {free} MiB of free memory could not be allocated and are not overwritten")]

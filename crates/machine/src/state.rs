@@ -212,7 +212,7 @@ pub struct RemappedRows {
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Frame buffer held by the process.
+    /// Frame buffer memory that the process has allocated.
     pub memory_mib: u64,
     /// GPU instance of the process.
     #[serde(default)]

@@ -114,12 +114,12 @@ pub(super) async fn restarted_program(
     let is_lost = |node: &NodeStatus| Served::all(node).is_empty();
     testbed.until_seen("the kubelet has lost the plugin", is_lost).await?;
     testbed.start()?;
-    testbed.until("all resources are back", all_back(before)).await
+    testbed.until("all resources are registered again", all_back(before)).await
 }
 
 async fn back(testbed: &mut Testbed, before: &[Served]) -> CheckResult {
-    let took = testbed.until("all resources are back", all_back(before)).await?;
-    Ok(format!("{} back after {took:.1?}", before.len()))
+    let took = testbed.until("all resources are registered again", all_back(before)).await?;
+    Ok(format!("{} registered again after {took:.1?}", before.len()))
 }
 
 async fn leaks_no_descriptors(testbed: &mut Testbed) -> CheckResult {

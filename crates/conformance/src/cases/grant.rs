@@ -112,10 +112,10 @@ fn mounts(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
 
 fn path_flaw(host: &str, container: &str) -> Option<String> {
     if !Path::new(container).is_absolute() {
-        return Some(format!("{container:?} is no absolute path in the container"));
+        return Some(format!("{container:?} is not an absolute path in the container"));
     }
     if !Path::new(host).is_absolute() {
-        return Some(format!("{host:?} is no absolute path on the host"));
+        return Some(format!("{host:?} is not an absolute path on the host"));
     }
     (!Path::new(host).exists()).then(|| format!("{host} does not exist on the host"))
 }
@@ -163,7 +163,7 @@ fn is_annotation_key(key: &str) -> bool {
 
 fn cdi_names(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
     each(&response.cdi_devices, |it| {
-        cdi::Name::parse(&it.name).is_none().then(|| format!("{:?} is no CDI name", it.name))
+        cdi::Name::parse(&it.name).is_none().then(|| format!("{:?} is not a CDI name", it.name))
     })
 }
 

@@ -245,7 +245,7 @@ async fn ids_survive_a_program_restart(testbed: &mut Testbed) -> CheckResult {
 async fn ids_survive_a_kubelet_restart(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.started().await?;
     restarted(testbed).await?;
-    testbed.until("all resources are back", all_back(&before)).await?;
+    testbed.until("all resources are registered again", all_back(&before)).await?;
     same_ids(testbed, &before)
 }
 

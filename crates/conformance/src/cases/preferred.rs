@@ -183,7 +183,7 @@ async fn prefers_available_devices(testbed: &mut Testbed) -> CheckResult {
         }
         let answer = preferred(testbed, &mut client, request_for(&ids, &[], 1)).await?;
         if let Some(id) = answer.iter().find(|id| !ids.contains(id)) {
-            return failed(format!("{}: {id} is none of {ids:?}", served.resource));
+            return failed(format!("{}: {id} is not in {ids:?}", served.resource));
         }
     }
     Ok("all preferred devices are available".to_owned())

@@ -12,7 +12,7 @@ use crate::{
     testbed::Testbed,
 };
 
-/// Duration of the watch for repeated registrations. It shows a heartbeat of a few seconds.
+/// Duration of the watch for repeated registrations, long enough for a heartbeat of a few seconds.
 const WATCH_TIME: Duration = Duration::from_secs(6);
 
 /// Downtime of the kubelet.
@@ -193,5 +193,5 @@ async fn leaves_other_files_alone(testbed: &mut Testbed) -> CheckResult {
 async fn starts_over_its_old_socket(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.started().await?;
     let took = restarted_program(testbed, &before).await?;
-    Ok(format!("{} back {took:.1?} after it was killed", before.len()))
+    Ok(format!("{} registered again {took:.1?} after the kill", before.len()))
 }

@@ -209,7 +209,7 @@ impl Testbed {
             if begun.elapsed() >= limit {
                 let (count, name) = (seen.len(), &driver.name);
                 return failed(format!(
-                    "after {limit:?}, the {count} slices of {name} are no complete pools with devices"
+                    "after {limit:?}, the {count} slices of {name} do not form complete pools with devices"
                 ));
             }
             sleep(POLL_INTERVAL).await;

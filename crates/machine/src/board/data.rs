@@ -108,7 +108,8 @@ fn read_edge(stream: &mut impl Read, length: u32) -> io::Result<Vec<u8>> {
 
 /// Holds a client until the client gives up or the board restarts.
 fn hold(stream: &mut TcpStream, chip: &Chip) {
-    // If the timeout cannot be set, the client is held until it closes. That is harmless on a wedged port.
+    // If the timeout cannot be set, the connection remains open until the client closes it. That is harmless on a wedged
+    // port.
     let _ = stream.set_read_timeout(Some(WEDGED_POLL_INTERVAL));
     while chip.model().is_wedged {
         match stream.read(&mut [0; 64]) {

@@ -40,7 +40,7 @@ pub enum HappeningError {
     /// A virtual function has no slot.
     #[error("it is a virtual function, which `vfs:` adds and removes")]
     NoSlot,
-    /// The path leads outside of the device's folder.
+    /// The path is outside of the device's folder.
     #[error("`{0}` is not a file in its folder")]
     Outside(PathBuf),
 }

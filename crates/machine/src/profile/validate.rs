@@ -92,7 +92,7 @@ pub enum ProblemKind {
     /// Two GPUs share an identifier.
     #[error("{0} `{1}` is that of an earlier GPU")]
     Taken(&'static str, String),
-    /// A link has no far end, or leads to its own GPU.
+    /// A link has no remote end, or its remote end is its own GPU.
     #[error("there is no other GPU {0} to link with")]
     Peer(usize),
     /// A link differs at its two ends.
@@ -149,7 +149,7 @@ pub enum ProblemKind {
     /// The device profile is unknown.
     #[error("there is no such device profile; there are {0}")]
     DeviceProfile(String),
-    /// A path leads outside of the device's folder.
+    /// A path is outside of the device's folder.
     #[error("`{0}` is outside its folder")]
     Outside(PathBuf),
     /// NVIDIA GPUs require NVIDIA's driver.

@@ -57,6 +57,7 @@ async fn releases_without_the_object(testbed: &mut Testbed) -> CheckResult {
 }
 
 /// Compares a driver after a kill with the same driver before it. A driver that fails D26 passes if it remembers its
+/// claims. CDI names that outlive a release before the kill may outlive one after it.
 async fn remembers_after_a_kill(testbed: &mut Testbed) -> CheckResult {
     let (driver, first) = claimed(testbed).await?;
     let second = testbed.put(&copy_of(&first, "second"));
