@@ -62,10 +62,10 @@ async fn create_missing(
         let prefix = format!("{index:05x}-");
         if !known.iter().any(|slice| slice.name_any().starts_with(&prefix)) {
             if defect == Defect::InvalidSlices {
-                let mut wrong = slice(index, (name, &node), defect);
-                let devices = wrong.spec.devices.get_or_insert_default();
+                let mut invalid = slice(index, (name, &node), defect);
+                let devices = invalid.spec.devices.get_or_insert_default();
                 "Device_0".clone_into(&mut devices[0].name);
-                let _ = slices.create(&PostParams::default(), &wrong).await;
+                let _ = slices.create(&PostParams::default(), &invalid).await;
             }
             slices.create(&PostParams::default(), &slice(index, (name, &node), defect)).await?;
         }

@@ -51,16 +51,16 @@ fn inspected(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::
     tokio::spawn(async move {
         let ((mut from, mut back), (mut answers, mut onward)) =
             (stream.into_split(), outer.into_split());
-        let asked = async {
+        let requests = async {
             let (mut is_first, mut buffer) = (true, vec![0; 64 * 1024]);
-            let mut all = Vec::new();
+            let mut received = Vec::new();
             while let Ok(count @ 1..) = from.read(&mut buffer).await {
                 let bytes = &buffer[..count];
                 let is_garbage = is_first && !bytes.starts_with(b"PRI")
                     || bytes.windows(LARGE_PREFIX.len()).any(|window| window == LARGE_PREFIX)
                     || bytes.windows(GARBAGE.len()).any(|window| window == GARBAGE);
                 is_first = false;
-                all.extend_from_slice(bytes);
+                received.extend_from_slice(bytes);
                 if is_garbage && defect == Defect::DiesOfGarbage {
                     std::process::exit(1);
                 }
@@ -68,23 +68,24 @@ fn inspected(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::
                     return;
                 }
             }
-            if defect == Defect::DiesOfCutCalls && is_unfinished(&all) {
+            if defect == Defect::DiesOfCutCalls && is_unfinished(&received) {
                 std::process::exit(1);
             }
         };
-        let answered = tokio::io::copy(&mut answers, &mut back);
-        tokio::select! { () = asked => {}, _ = answered => {} }
+        let responses = tokio::io::copy(&mut answers, &mut back);
+        tokio::select! { () = requests => {}, _ = responses => {} }
     });
     Ok(inner)
 }
 
-/// True if a client has begun a request and neither finished nor reset it.
+/// True if a client has started a request and neither finished nor reset it.
 fn is_unfinished(sent: &[u8]) -> bool {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const RST_STREAM: u8 = 3;
     const END_STREAM: u8 = 1;
-    let (mut begun, mut rest) = (BTreeSet::new(), sent.strip_prefix(PREFACE).unwrap_or_default());
+    let (mut open_streams, mut rest) =
+        (BTreeSet::new(), sent.strip_prefix(PREFACE).unwrap_or_default());
     while let Some((head, behind)) = rest.split_at_checked(HEADER_SIZE) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let stream = &head[5..];
@@ -92,17 +93,17 @@ fn is_unfinished(sent: &[u8]) -> bool {
         let Some(next) = behind.get(usize::try_from(length).unwrap_or(usize::MAX)..) else { break };
         match head[3] {
             HEADERS if !ends => {
-                begun.insert(stream);
+                open_streams.insert(stream);
             }
             DATA if ends => {
-                begun.remove(stream);
+                open_streams.remove(stream);
             }
             RST_STREAM => {
-                begun.remove(stream);
+                open_streams.remove(stream);
             }
             _ => {}
         }
         rest = next;
     }
-    !begun.is_empty()
+    !open_streams.is_empty()
 }

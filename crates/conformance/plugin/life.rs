@@ -53,11 +53,11 @@ impl Plugin {
         defect: Defect,
     ) -> Self {
         let name = devices.0;
-        let place =
+        let parent =
             if defect == Defect::SocketElsewhere { folder.join("..") } else { folder.to_owned() };
         Self {
             resource: format!("example.com/{name}"),
-            socket: place.join(format!("{name}.sock")),
+            socket: parent.join(format!("{name}.sock")),
             folder: folder.to_owned(),
             fault_file: scratch.join("fail"),
             service: Service::new(Devices::new(devices, defect), defect),
@@ -104,8 +104,8 @@ impl Plugin {
         loop {
             self.service.shared.state.send_modify(|(_, registration)| *registration += 1);
             if self.defect == Defect::LeaksDescriptors {
-                let leaked = || fs::File::open("/dev/null").map(std::mem::forget);
-                let _ = (0..3).map(|_| leaked()).collect::<Result<Vec<()>, _>>();
+                let leak = || fs::File::open("/dev/null").map(std::mem::forget);
+                let _ = (0..3).map(|_| leak()).collect::<Result<Vec<()>, _>>();
             }
             let attempt = async {
                 tokio::select! {
@@ -137,10 +137,10 @@ impl Plugin {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let channel = SocketPath::new(self.folder.join("kubelet.sock"))?.dial().await?;
         let name = self.socket.file_name().unwrap_or_default().display();
-        let place = if self.defect == Defect::SocketElsewhere { "../" } else { "" };
+        let prefix = if self.defect == Defect::SocketElsewhere { "../" } else { "" };
         let request = wire::RegisterRequest {
             version: version.to_owned(),
-            endpoint: format!("{place}{name}"),
+            endpoint: format!("{prefix}{name}"),
             resource_name: self.resource.clone(),
             options: None,
         };

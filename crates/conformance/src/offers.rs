@@ -57,9 +57,9 @@ impl Offers {
         };
         let started = testbed.set_up().await.and_then(|()| testbed.start());
         started.map_err(|error| start_failure(error.to_string(), Vec::new()))?;
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let ended = watch_apis(&mut testbed, &mut missing).await;
-        let after = begun.elapsed();
+        let after = started_at.elapsed();
         if let Some(status) = ended
             && missing.len() == covered
         {
@@ -91,8 +91,8 @@ impl Offers {
 /// Removes each API from `missing` when it appears. Returns when all have appeared, at the program's exit (with its
 /// status), or at the start limit.
 async fn watch_apis(testbed: &mut Testbed, missing: &mut BTreeSet<Api>) -> Option<ExitStatus> {
-    let begun = Instant::now();
-    while !missing.is_empty() && begun.elapsed() < testbed.subject.within.start {
+    let started_at = Instant::now();
+    while !missing.is_empty() && started_at.elapsed() < testbed.subject.within.start {
         // Read first: an API that appeared before the exit counts.
         let ended = testbed.process().ended();
         let is_registration = |event: &Event| {

@@ -83,8 +83,8 @@ impl Process {
         self.lines_kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Last lines of its output after its exit. Waits at most a second for the remaining output, because a surviving child
-    /// may hold it open.
+    /// Last lines of its output after its exit. Waits at most a second for the remaining output, because a surviving
+    /// child may hold it open.
     pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
         let all_is_read = async { while self.readers.join_next().await.is_some() {} };
         let _ = timeout(DRAIN_LIMIT, all_is_read).await;

@@ -72,9 +72,9 @@ impl Finding {
                 format!("{case}><skipped message=\"{evidence}\"/></testcase>")
             }
             Verdict::Fail => {
-                let words = self.last_words.join("\n");
-                let said = Xml(&words);
-                format!("{case}><failure message=\"{evidence}\">{said}</failure></testcase>")
+                let lines = self.last_words.join("\n");
+                let output = Xml(&lines);
+                format!("{case}><failure message=\"{evidence}\">{output}</failure></testcase>")
             }
         }
     }

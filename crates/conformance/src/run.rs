@@ -31,11 +31,11 @@ pub async fn run(
     mut report: impl FnMut(&Finding),
 ) -> Report {
     let subject = Arc::new(subject);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let offers = match Offers::detect(&subject, cases).await {
         Ok(offers) => Arc::new(offers),
         Err(start_failure) => {
-            let finding = Finding::start_failure(start_failure, begun.elapsed());
+            let finding = Finding::start_failure(start_failure, started_at.elapsed());
             report(&finding);
             return Report { findings: vec![finding] };
         }
@@ -62,7 +62,7 @@ fn propagate_panic(error: tokio::task::JoinError) -> ! {
 }
 
 async fn run_case(case: Case, subject: Arc<Subject>, offers: &Offers) -> Finding {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let testbed = offers.require(case.api()).and_then(|()| Testbed::open(subject));
     let (checked, last_words) = match testbed {
         Ok(mut testbed) => (check(case, &mut testbed).await, testbed.last_words()),
@@ -75,7 +75,7 @@ async fn run_case(case: Case, subject: Arc<Subject>, offers: &Offers) -> Finding
     };
     let Case { id, sentence, source, .. } = case;
     let last_words = if verdict == Verdict::Fail { last_words } else { Vec::new() };
-    Finding { id, sentence, source, verdict, evidence, last_words, took: begun.elapsed() }
+    Finding { id, sentence, source, verdict, evidence, last_words, took: started_at.elapsed() }
 }
 
 async fn check(case: Case, testbed: &mut Testbed) -> CheckResult {

@@ -35,8 +35,8 @@ pub struct Subject {
 pub enum KubeletPath {
     /// Path from the command line: `{kubelet}` in an argument.
     FromCommand,
-    /// `/var/lib/kubelet`, in a private mount namespace, created by `unshare` of util-linux. Without root this needs user
-    /// namespaces.
+    /// `/var/lib/kubelet`, in a private mount namespace, created by `unshare` of util-linux. Without root this needs
+    /// user namespaces.
     Fixed,
 }
 

@@ -138,7 +138,7 @@ impl Testbed {
     /// Waits until a registered resource has sent a list and no resource has changed for the settle time. Returns all
     /// resources with a list.
     pub(crate) async fn served(&mut self, limit: Duration) -> Result<Vec<Served>, CheckError> {
-        let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
+        let (started_at, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
             let now = Served::all(&self.kubelet.node());
             if now != seen {
@@ -148,7 +148,7 @@ impl Testbed {
                 return Ok(seen);
             }
             self.alive()?;
-            if begun.elapsed() >= limit {
+            if started_at.elapsed() >= limit {
                 return failed(format!("no resource with a list of devices after {limit:?}"));
             }
             sleep(POLL_INTERVAL).await;
@@ -162,12 +162,12 @@ impl Testbed {
         what: &str,
         condition: impl Fn(&NodeStatus) -> bool,
     ) -> Result<Duration, CheckError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let seen = self.until_seen(what, condition).await;
         if seen.is_err() {
             self.alive()?;
         }
-        seen.map(|()| begun.elapsed())
+        seen.map(|()| started_at.elapsed())
     }
 
     /// Same as [`Testbed::until`], for a program that may have exited.
@@ -189,12 +189,12 @@ impl Testbed {
         since: u64,
         matches: impl Fn(&Event) -> bool,
     ) -> Result<Duration, CheckError> {
-        let (begun, limit) = (Instant::now(), self.subject.within.react);
+        let (started_at, limit) = (Instant::now(), self.subject.within.react);
         if self.calls().wait_for_one(since, matches, limit).await.is_none() {
             self.alive()?;
             return failed(format!("not within {limit:?}: {what}"));
         }
-        Ok(begun.elapsed())
+        Ok(started_at.elapsed())
     }
 
     /// Number of the next event.

@@ -206,12 +206,12 @@ impl Chip {
     }
 
     /// Records one served transfer.
-    fn record_transfer(&self, event: BoardEvent, begun: Instant) {
+    fn record_transfer(&self, event: BoardEvent, started_at: Instant) {
         let mut model = self.model();
-        model.transfer_time = begun.elapsed();
+        model.transfer_time = started_at.elapsed();
         match &event {
             BoardEvent::Deployed(_) => model.is_deployed = true,
-            BoardEvent::Ran(_) => model.running_time = begun.elapsed(),
+            BoardEvent::Ran(_) => model.running_time = started_at.elapsed(),
             _ => {}
         }
         model.events.push(event);

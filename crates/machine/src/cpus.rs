@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn descending_ranges_and_words_are_refused() {
-        for wrong in ["", "3-1", "all", "0-"] {
-            assert!(wrong.parse::<CpuList>().is_err(), "{wrong}");
+        for invalid in ["", "3-1", "all", "0-"] {
+            assert!(invalid.parse::<CpuList>().is_err(), "{invalid}");
         }
     }
 }

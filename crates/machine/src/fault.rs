@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn syntax_errors_suggest_the_nearest_fault_and_the_help() {
-        for wrong in [
+        for invalid in [
             "",
             "xid@3",
             "xid:a@3",
@@ -321,13 +321,13 @@ mod tests {
             "set:eth0",
             "bind:eth0=",
         ] {
-            let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
+            let error = invalid.parse::<Fault>().expect_err(invalid).to_string();
             assert!(error.contains("machine fault --help"), "{error}");
         }
-        for (wrong, nearest) in
+        for (invalid, nearest) in
             [("xid@3", "xid:79@3"), ("vfs:eth0", "vfs:eth0=4"), ("los@1", "lost@3")]
         {
-            let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
+            let error = invalid.parse::<Fault>().expect_err(invalid).to_string();
             assert!(error.contains(&format!("; {nearest} is one")), "{error}");
         }
     }

@@ -74,8 +74,8 @@ impl PciAddress {
 
     /// Inverse of [`Self::routing_id`].
     pub fn from_routing_id(domain: u16, id: u16) -> Self {
-        let [bus, place] = id.to_be_bytes();
-        Self { domain, bus, device: place >> 3, function: place & 7 }
+        let [bus, slot] = id.to_be_bytes();
+        Self { domain, bus, device: slot >> 3, function: slot & 7 }
     }
 }
 
@@ -91,8 +91,8 @@ impl FromStr for PciAddress {
     /// Parses an address with a domain of any width. Without one, as in `lspci`'s `1b:00.0`, the domain is 0.
     fn from_str(text: &str) -> Result<Self, PciSyntaxError> {
         let parse = || {
-            let (place, function) = text.rsplit_once('.')?;
-            let mut numbers = place.rsplit(':');
+            let (slot, function) = text.rsplit_once('.')?;
+            let mut numbers = slot.rsplit(':');
             let (device, bus) = (numbers.next()?, numbers.next()?);
             let domain = numbers.next().unwrap_or("0");
             let address = Self {

@@ -262,11 +262,11 @@ impl ProfileError {
     }
 
     fn syntax(origin: &str, error: &serde_saphyr::Error) -> Self {
-        let place = error.location();
+        let location = error.location();
         Self::Syntax {
             origin: origin.to_owned(),
-            line: place.map_or(1, |place| place.line()),
-            column: place.map_or(1, |place| place.column()),
+            line: location.map_or(1, |location| location.line()),
+            column: location.map_or(1, |location| location.column()),
             message: message_without_position(error),
         }
     }

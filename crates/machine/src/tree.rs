@@ -111,16 +111,16 @@ impl Tree {
 
     /// Removes the entries that the next tree lacks, in reverse order of creation, and then empty folders.
     fn remove_missing(&self, next: &Self, root: &Path) -> Result<(), MachineError> {
-        let mut gone: Vec<_> =
+        let mut missing: Vec<_> =
             self.entries.iter().filter(|(path, _)| !next.entries.contains_key(*path)).collect();
-        gone.sort_by_key(|(_, entry)| std::cmp::Reverse(*entry));
-        for (path, _) in &gone {
+        missing.sort_by_key(|(_, entry)| std::cmp::Reverse(*entry));
+        for (path, _) in &missing {
             act("remove", &root.join(path), |path| {
                 unless(io::ErrorKind::NotFound, fs::remove_file(path))
             })?;
         }
         let folders: BTreeSet<_> =
-            gone.iter().flat_map(|(path, _)| path.ancestors().skip(1)).collect();
+            missing.iter().flat_map(|(path, _)| path.ancestors().skip(1)).collect();
         let is_permanent = |folder: &Path| {
             PERMANENT_FOLDERS.iter().any(|name| Path::new(name).starts_with(folder))
         };

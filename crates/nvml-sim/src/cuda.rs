@@ -140,8 +140,8 @@ export! {
     fn cuMemGetInfo_v2(free_bytes: Out<usize>, total: Out<usize>) {
         cuda(|| {
             let found = current()?;
-            let taken = in_context(|context| Ok(context.space.taken()))?;
-            free_bytes.put(as_size(free(&found, taken)?)?)?;
+            let allocated = in_context(|context| Ok(context.space.allocated()))?;
+            free_bytes.put(as_size(free(&found, allocated)?)?)?;
             Ok(total.put(as_size(usable(&found)?)?)?)
         })
     }
@@ -150,15 +150,15 @@ export! {
         cuda(|| {
             let found = current()?;
             address.check()?;
-            let taken = in_context(|context| Ok(context.space.taken()))?;
-            let free = free(&found, taken)?;
-            let allocated = in_context(|context| context.space.allocate(bytes as u64, free))?;
-            // Another process of the cgroup may have taken the memory meanwhile.
-            if !charge(&found, in_context(|context| Ok(context.space.taken()))?)? {
-                in_context(|context| context.space.free(allocated))?;
+            let allocated = in_context(|context| Ok(context.space.allocated()))?;
+            let free = free(&found, allocated)?;
+            let start = in_context(|context| context.space.allocate(bytes as u64, free))?;
+            // Another process of the cgroup may have allocated the memory meanwhile.
+            if !charge(&found, in_context(|context| Ok(context.space.allocated()))?)? {
+                in_context(|context| context.space.free(start))?;
                 return Err(CudaError::OUT_OF_MEMORY);
             }
-            Ok(address.put(allocated)?)
+            Ok(address.put(start)?)
         })
     }
 
@@ -166,7 +166,7 @@ export! {
         cuda(|| {
             in_context(|context| {
                 context.space.free(address)?;
-                discharge(&context.uuid, context.space.taken())
+                discharge(&context.uuid, context.space.allocated())
             })
         })
     }
@@ -298,11 +298,11 @@ fn gpu_of(found: &Found) -> &FoundGpu {
     }
 }
 
-/// Reduces the charge of this process to `taken` bytes. Faults of the device are ignored.
-fn discharge(uuid: &str, taken: u64) -> CudaResult {
+/// Reduces the charge of this process to `allocated` bytes. Faults of the device are ignored.
+fn discharge(uuid: &str, allocated: u64) -> CudaResult {
     let Ok(machine) = library::machine() else { return Ok(()) };
     match machine.gpus.iter().find(|gpu| gpu.uuid == uuid) {
-        Some(gpu) => Ok(memory_limits::charge(gpu, taken).map(drop)?),
+        Some(gpu) => Ok(memory_limits::charge(gpu, allocated).map(drop)?),
         None => Ok(()),
     }
 }
@@ -322,19 +322,19 @@ fn limits(found: &Found) -> Option<Limited> {
     }
 }
 
-/// Sets the charge of this process to `taken` bytes. Returns false if a limit would be exceeded.
-fn charge(found: &Found, taken: u64) -> CudaResult<bool> {
+/// Sets the charge of this process to `allocated` bytes. Returns false if a limit would be exceeded.
+fn charge(found: &Found, allocated: u64) -> CudaResult<bool> {
     match found {
-        Found::Gpu(gpu) => Ok(memory_limits::charge(gpu, taken)?),
+        Found::Gpu(gpu) => Ok(memory_limits::charge(gpu, allocated)?),
         Found::Mig(_) => Ok(true),
     }
 }
 
-/// Free memory for this process, which already has `taken` bytes.
-fn free(found: &Found, taken: u64) -> CudaResult<u64> {
+/// Free memory for this process, which already has `allocated` bytes.
+fn free(found: &Found, allocated: u64) -> CudaResult<u64> {
     let processes =
         compute_processes_of(found).iter().map(|process| process.memory_mib * MIB).sum::<u64>();
-    let used = Memory::of(found)?.used + processes + CONTEXT_BYTES + taken;
+    let used = Memory::of(found)?.used + processes + CONTEXT_BYTES + allocated;
     let Memory { total, reserved, .. } = Memory::of(found)?;
     let free = (total - reserved).saturating_sub(used);
     Ok(limits(found).map_or(free, |limited| limited.left.min(free)))

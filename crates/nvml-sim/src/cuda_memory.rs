@@ -8,7 +8,7 @@ use crate::cuda::CudaError;
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     /// Size of each allocation, by address.
-    taken: BTreeMap<u64, u64>,
+    allocated: BTreeMap<u64, u64>,
     /// Writes in chronological order.
     writes: Vec<Write>,
     next: u64,
@@ -33,8 +33,8 @@ const RESIDUE: u8 = 0x5a;
 // === impl Space ===
 
 impl Space {
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.values().sum()
+    pub(crate) fn allocated(&self) -> u64 {
+        self.allocated.values().sum()
     }
 
     /// Allocates memory. Free memory is fragmented: an allocation gets at most half of it, or one page. A program
@@ -49,12 +49,12 @@ impl Space {
         }
         let address = FIRST + self.next;
         self.next += bytes;
-        self.taken.insert(address, bytes);
+        self.allocated.insert(address, bytes);
         Ok(address)
     }
 
     pub(crate) fn free(&mut self, address: u64) -> Result<(), CudaError> {
-        self.taken.remove(&address).map(drop).ok_or(CudaError::INVALID_VALUE)
+        self.allocated.remove(&address).map(drop).ok_or(CudaError::INVALID_VALUE)
     }
 
     pub(crate) fn set(&mut self, at: u64, bytes: u64, value: u8) -> Result<(), CudaError> {
@@ -76,7 +76,7 @@ impl Space {
 
     /// Checks that an access stays within one allocation.
     fn check_bounds(&self, at: u64, bytes: u64) -> Result<(), CudaError> {
-        let before = self.taken.range(..=at).next_back();
+        let before = self.allocated.range(..=at).next_back();
         let fits =
             before.is_some_and(|(address, size)| bytes <= address + size - at.min(address + size));
         if fits { Ok(()) } else { Err(CudaError::INVALID_VALUE) }

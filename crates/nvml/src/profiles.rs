@@ -105,14 +105,14 @@ impl Gpu {
 // === impl MigPlacement ===
 
 impl From<sys::nvmlGpuInstancePlacement_t> for MigPlacement {
-    fn from(place: sys::nvmlGpuInstancePlacement_t) -> Self {
-        Self { start: place.start, size: place.size }
+    fn from(placement: sys::nvmlGpuInstancePlacement_t) -> Self {
+        Self { start: placement.start, size: placement.size }
     }
 }
 
 impl From<MigPlacement> for sys::nvmlGpuInstancePlacement_t {
-    fn from(place: MigPlacement) -> Self {
-        Self { start: place.start, size: place.size }
+    fn from(placement: MigPlacement) -> Self {
+        Self { start: placement.start, size: placement.size }
     }
 }
 

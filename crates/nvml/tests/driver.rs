@@ -442,8 +442,8 @@ fn create_instance(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, Nvm
     let profiles = gpu.mig_profiles().expect("profiles");
     let profile = profiles.into_iter().find(|profile| profile.name == name).expect(name);
     let places = gpu.mig_placements(profile.id).expect("places");
-    let place = places.into_iter().find(|place| place.start == start).expect("a place");
-    gpu.make_gpu_instance(profile.id, place)
+    let placement = places.into_iter().find(|place| place.start == start).expect("a placement");
+    gpu.make_gpu_instance(profile.id, placement)
 }
 
 #[test]

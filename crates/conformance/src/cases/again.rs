@@ -179,13 +179,13 @@ async fn until_dialled(
     testbed: &mut Testbed,
     socket: &std::path::Path,
 ) -> Result<Duration, CheckError> {
-    let (begun, limit) = (std::time::Instant::now(), testbed.subject.within.react);
+    let (started_at, limit) = (std::time::Instant::now(), testbed.subject.within.react);
     loop {
         if dialled(socket).await.is_ok() {
-            return Ok(begun.elapsed());
+            return Ok(started_at.elapsed());
         }
         testbed.alive()?;
-        if begun.elapsed() > limit {
+        if started_at.elapsed() > limit {
             return failed(format!("{} does not answer after {limit:?}", socket.display()));
         }
         sleep(Duration::from_millis(50)).await;

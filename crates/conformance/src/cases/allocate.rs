@@ -214,10 +214,10 @@ async fn answers_fast(testbed: &mut Testbed) -> CheckResult {
     for served in &all {
         let (mut client, healthy) = (served.dial().await?, served.healthy());
         for id in healthy.iter().cycle().take(SEQUENTIAL) {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             let request = allocation(&[vec![id.clone()]]);
             granted("Allocate", limit, client.allocate(request)).await?;
-            delays.push(begun.elapsed());
+            delays.push(started_at.elapsed());
         }
     }
     delays.checked(testbed.process())

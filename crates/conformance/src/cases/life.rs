@@ -69,9 +69,9 @@ pub(super) const CASES: &[Case] = &[
 
 async fn exits_on_sigterm(testbed: &mut Testbed) -> CheckResult {
     testbed.started().await?;
-    let begun = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let status = end(testbed).await?;
-    Ok(format!("{status} after {:.1?}", begun.elapsed()))
+    Ok(format!("{status} after {:.1?}", started_at.elapsed()))
 }
 
 /// Sends SIGTERM, and waits for the exit.
@@ -96,14 +96,14 @@ async fn handles_sigterm(testbed: &mut Testbed) -> CheckResult {
 async fn closes_its_streams(testbed: &mut Testbed) -> CheckResult {
     let served = testbed.started().await?;
     // Measured before the exit: the kernel closes the streams of a process that has ended.
-    let (begun, limit) =
+    let (started_at, limit) =
         (std::time::Instant::now(), testbed.subject.within.stop / STREAM_CLOSE_DIVISOR);
     testbed.process().signal(Signal::TERM);
     let is_gone = |node: &windlass_kubelet_sim::NodeStatus| {
         served.iter().all(|it| node.counts(&it.resource).is_none_or(|(_, free)| free == 0))
     };
     match testbed.kubelet.wait_for(is_gone, limit).await {
-        Ok(_) => Ok(format!("{} withdrawn after {:.1?}", served.len(), begun.elapsed())),
+        Ok(_) => Ok(format!("{} withdrawn after {:.1?}", served.len(), started_at.elapsed())),
         Err(_) => failed(format!("its devices are allocatable {limit:?} after SIGTERM")),
     }
 }

@@ -212,12 +212,12 @@ async fn sends_no_lists_when_idle(testbed: &mut Testbed) -> CheckResult {
     let (Listing(mut stream), _) =
         listed(&all[0].resource, limit, &mut all[0].dial().await?).await?;
     let mut messages = 0;
-    let listening = async {
+    let count_lists = async {
         while let Some(Ok(_)) = stream.next().await {
             messages += 1;
         }
     };
-    let _over = timeout(IDLE_TIME, listening).await;
+    let _over = timeout(IDLE_TIME, count_lists).await;
     match messages {
         0..=MAX_LISTS => Ok(format!("{messages} lists in {IDLE_TIME:?}")),
         more => failed(format!("{more} lists in {IDLE_TIME:?}, without a change of devices")),

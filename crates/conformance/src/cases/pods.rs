@@ -146,10 +146,10 @@ async fn answers_before_a_start(testbed: &mut Testbed) -> CheckResult {
     if let Err(error) = testbed.kubelet.start_container(&uid("pod"), "c").await {
         return failed(format!("{error}"));
     }
-    let is_it = |event: &windlass_kubelet_sim::Event| {
+    let is_prestart = |event: &windlass_kubelet_sim::Event| {
         matches!(event, windlass_kubelet_sim::Event::PreStarted { .. })
     };
-    match testbed.calls().count(is_it) {
+    match testbed.calls().count(is_prestart) {
         0 => failed("the kubelet did not call it"),
         count => Ok(format!("called {count} times")),
     }

@@ -229,9 +229,9 @@ async fn answers_fast(testbed: &mut Testbed) -> CheckResult {
     for (served, mut client) in announcing {
         let ids = served.healthy();
         for size in (1..=ids.len()).cycle().take(SEQUENTIAL) {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             preferred(testbed, &mut client, request_for(&ids, &[], size_of(size))).await?;
-            delays.push(begun.elapsed());
+            delays.push(started_at.elapsed());
         }
     }
     delays.checked(testbed.process())

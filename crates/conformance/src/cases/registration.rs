@@ -166,12 +166,12 @@ async fn survives_an_unanswered_registration(testbed: &mut Testbed) -> CheckResu
 
 async fn leaves_other_files_alone(testbed: &mut Testbed) -> CheckResult {
     let folder = testbed.kubelet.config().plugin_dir();
-    let broken =
+    let failed_setup =
         |error: std::io::Error| CheckError::Failed(format!("cannot set up the test: {error}"));
     let other = folder.join("another-plugin.sock");
-    let _listener = UnixListener::bind(&other).map_err(broken)?;
+    let _listener = UnixListener::bind(&other).map_err(failed_setup)?;
     let file = folder.join("another-file");
-    fs::write(&file, "theirs").map_err(broken)?;
+    fs::write(&file, "theirs").map_err(failed_setup)?;
     testbed.started().await?;
     let limit = testbed.subject.within.stop;
     testbed.process().signal(rustix::process::Signal::TERM);

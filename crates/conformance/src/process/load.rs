@@ -96,9 +96,10 @@ mod tests {
 
     #[test]
     fn contention_does_not_hide_a_busy_loop_and_queueing_counts_as_no_load() {
-        let begun = Instant::now();
-        let now = begun + Duration::from_secs(4);
-        let before = load(begun, &[("loop", 1_000, 10_000), ("idle", 50, 7_000), ("ended", 9, 9)]);
+        let started_at = Instant::now();
+        let now = started_at + Duration::from_secs(4);
+        let before =
+            load(started_at, &[("loop", 1_000, 10_000), ("idle", 50, 7_000), ("ended", 9, 9)]);
         let alone = load(now, &[("loop", 4_990, 10_010), ("idle", 60, 7_000)]);
         assert_eq!(before.percent_until(&alone), 100);
         let beside_others = load(now, &[("loop", 1_220, 13_780), ("idle", 60, 7_000)]);

@@ -81,11 +81,11 @@ impl Testbed {
 
     /// Schedules a pod. Retries up to the start limit, because the driver may still be publishing its devices.
     pub(crate) async fn bound(&mut self, pod: &Pod) -> Result<Scheduled, CheckError> {
-        let (begun, limit) = (Instant::now(), self.subject.within.start);
+        let (started_at, limit) = (Instant::now(), self.subject.within.start);
         loop {
             match self.cluster.schedule(pod) {
                 Ok(scheduled) => return Ok(scheduled),
-                Err(why @ Unscheduled::NoNode { .. }) if begun.elapsed() >= limit => {
+                Err(why @ Unscheduled::NoNode { .. }) if started_at.elapsed() >= limit => {
                     return not_applicable(format!("no device fits the claim: {why}"));
                 }
                 Err(Unscheduled::NoNode { .. }) => sleep(POLL_INTERVAL).await,

@@ -139,14 +139,14 @@ impl Testbed {
         since: u64,
         limit: Duration,
     ) -> Result<Driver, CheckError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         loop {
             let (events, _) = self.calls().since(since);
             if let Some((name, endpoint, service)) = events.iter().find_map(registration) {
                 return connected(name, endpoint, service).await;
             }
             self.alive()?;
-            if begun.elapsed() >= limit {
+            if started_at.elapsed() >= limit {
                 let refusal = events.iter().rev().find_map(refusal).unwrap_or("no refusal");
                 return failed(format!("no driver is registered after {limit:?}: {refusal}"));
             }
@@ -194,7 +194,7 @@ impl Testbed {
         driver: &Driver,
     ) -> Result<Vec<ResourceSlice>, CheckError> {
         let limit = self.subject.within.start;
-        let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
+        let (started_at, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
             let now = self.slices(driver);
             if now != seen {
@@ -206,10 +206,10 @@ impl Testbed {
                 return Ok(seen);
             }
             self.alive()?;
-            if begun.elapsed() >= limit {
+            if started_at.elapsed() >= limit {
                 let (count, name) = (seen.len(), &driver.name);
                 return failed(format!(
-                    "after {limit:?}, the {count} slices of {name} do not form complete pools with devices"
+                    "after {limit:?}, the {count} slices of {name} form no complete pools"
                 ));
             }
             sleep(POLL_INTERVAL).await;

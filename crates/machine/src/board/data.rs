@@ -63,7 +63,7 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
 }
 
 fn answer(stream: &mut TcpStream, header: &[u8; HEADER_BYTES], chip: &Chip) -> io::Result<()> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let [word, lengths @ ..] = words(header);
     let purpose = Purpose::of(word)?;
     let edges: Vec<_> =
@@ -74,7 +74,7 @@ fn answer(stream: &mut TcpStream, header: &[u8; HEADER_BYTES], chip: &Chip) -> i
         Purpose::Run => BoardEvent::Ran(flits),
         Purpose::State => BoardEvent::State(flits),
     };
-    chip.record_transfer(event, begun);
+    chip.record_transfer(event, started_at);
     // Runs and state transfers return the received flits, because the simulation computes nothing.
     let echoed = if purpose == Purpose::Deploy { vec![Vec::new(); EDGES] } else { edges };
     let lengths = echoed.iter().map(|edge| u32::try_from(edge.len()).unwrap_or(u32::MAX));
@@ -108,8 +108,8 @@ fn read_edge(stream: &mut impl Read, length: u32) -> io::Result<Vec<u8>> {
 
 /// Holds a client until the client gives up or the board restarts.
 fn hold(stream: &mut TcpStream, chip: &Chip) {
-    // If the timeout cannot be set, the connection remains open until the client closes it. That is harmless on a wedged
-    // port.
+    // If the timeout cannot be set, the connection remains open until the client closes it. That is harmless on a
+    // wedged port.
     let _ = stream.set_read_timeout(Some(WEDGED_POLL_INTERVAL));
     while chip.model().is_wedged {
         match stream.read(&mut [0; 64]) {

@@ -253,9 +253,9 @@ fn processes_of_a_cgroup_that_race_for_memory_stay_within_its_limit() {
         let result = lines.find_map(|line| Some(line.split_once("took ")?.1.parse::<u64>()));
         result.expect("a result").expect("a number")
     };
-    let taken: Vec<_> = outputs.iter_mut().map(took).collect();
+    let allocated: Vec<_> = outputs.iter_mut().map(took).collect();
     // All racers still hold their memory.
-    assert_eq!(taken.iter().sum::<u64>(), LIMIT_MIB, "{taken:?}");
+    assert_eq!(allocated.iter().sum::<u64>(), LIMIT_MIB, "{allocated:?}");
     for racer in racers {
         // Closes the racer's standard input, which ends the racer.
         assert!(racer.wait_with_output().expect("it ends").status.success());
@@ -265,10 +265,10 @@ fn processes_of_a_cgroup_that_race_for_memory_stay_within_its_limit() {
 /// Allocates pages of 2 MiB until an allocation fails, and holds all of them until standard input ends.
 fn race(machine: &Machine) {
     let cuda = Cuda::open(machine).in_context();
-    let mut taken = 0_u64;
+    let mut allocated = 0_u64;
     while cuda.allocate(2 << 20).is_ok() {
-        taken += 2;
+        allocated += 2;
     }
-    writeln!(io::stdout(), "took {taken}").expect("written");
+    writeln!(io::stdout(), "took {allocated}").expect("written");
     let _ = io::stdin().read_to_end(&mut Vec::new());
 }

@@ -33,12 +33,12 @@ fn create_gpu_instance(
     start: u32,
     size: u32,
 ) -> (nvmlReturn_t, nvmlGpuInstance_t) {
-    let place = nvmlGpuInstancePlacement_t { start, size };
+    let placement = nvmlGpuInstancePlacement_t { start, size };
     let (gpu, mut created) = (rig.gpu(2), ptr::null_mut());
     let out = &raw mut created;
     // SAFETY: pointers to a placement and to a valid handle.
     let code = unsafe {
-        rig.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile, &raw const place, out)
+        rig.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile, &raw const placement, out)
     };
     (code, created)
 }

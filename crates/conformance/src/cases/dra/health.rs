@@ -17,7 +17,8 @@ use crate::{
     testbed::{Driver, Testbed, devices_in, dialled},
 };
 
-/// Timeout of a health report that names none (`DefaultHealthTimeout`). After it the kubelet sets the health to Unknown.
+/// Timeout of a health report that names none (`DefaultHealthTimeout`). After it the kubelet sets the health to
+/// Unknown.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) const CASES: &[Case] = &[

@@ -56,11 +56,11 @@ async fn ends_without_its_socket(testbed: &mut Testbed) -> CheckResult {
     // The kubelet may register a driver before its signal handlers are installed. Kubernetes' helper registers within
     // `Start`, and the program installs them after that. A driver that has published its devices is ready.
     published(testbed).await?;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     end(testbed).await?;
     match testbed.registry().first() {
         Some(socket) => failed(format!("{} still exists", socket.display())),
-        None => Ok(format!("no socket in plugins_registry after {:.1?}", begun.elapsed())),
+        None => Ok(format!("no socket in plugins_registry after {:.1?}", started_at.elapsed())),
     }
 }
 
@@ -85,7 +85,7 @@ async fn handles_a_burst(testbed: &mut Testbed) -> CheckResult {
     let claims = testbed.claims(&driver, BURST).await?;
     // Descriptors of the first round may stay open, such as connections to the API server.
     prepare_and_release(&driver, &claims).await?;
-    let (begun, first) = (Instant::now(), testbed.process().usage().descriptors);
+    let (started_at, first) = (Instant::now(), testbed.process().usage().descriptors);
     for _ in 0..BURST.div_ceil(claims.len()) {
         prepare_and_release(&driver, &claims).await?;
     }
@@ -93,7 +93,7 @@ async fn handles_a_burst(testbed: &mut Testbed) -> CheckResult {
     let evidence = format!(
         "{} in parallel, {BURST} in total in {:.1?}; {first} descriptors before, {last} after",
         claims.len(),
-        begun.elapsed()
+        started_at.elapsed()
     );
     if last > first + SPARE_DESCRIPTORS { failed(evidence) } else { Ok(evidence) }
 }
@@ -121,27 +121,27 @@ async fn prepare_in_parallel(driver: &Driver, claims: &[ResourceClaim]) -> Resul
 async fn tolerates_a_slow_api_server(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = claimed(testbed).await?;
     testbed.cluster.server().inject(Fault::at("/", Effect::Delay(SLOW)));
-    let begun = Instant::now();
+    let started_at = Instant::now();
     driver.prepared(&claim).await?;
-    Ok(format!("prepared after {:.1?}", begun.elapsed()))
+    Ok(format!("prepared after {:.1?}", started_at.elapsed()))
 }
 
 async fn survives_an_api_server_outage(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = claimed(testbed).await?;
     testbed.cluster.server_mut().go_away().await;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     // A driver that has the claim in its cache may prepare it.
     let response = match driver.call_prepare(&[&claim]).await? {
         Ok(answer) => devices(&answer, &claim).map(drop),
         Err(status) => failed(status.message()),
     };
-    let waited = begun.elapsed();
+    let waited = started_at.elapsed();
     testbed.alive()?;
     testbed.cluster.server_mut().come_back();
-    let (begun, limit) = (Instant::now(), testbed.subject.within.recover);
+    let (started_at, limit) = (Instant::now(), testbed.subject.within.recover);
     while let Err(why) = driver.prepared(&claim).await {
         testbed.alive()?;
-        if begun.elapsed() > limit {
+        if started_at.elapsed() > limit {
             return Err(why);
         }
         sleep(Duration::from_millis(100)).await;

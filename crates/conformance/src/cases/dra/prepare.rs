@@ -78,8 +78,8 @@ fn results<'a>(
 async fn answers_for_each_claim(testbed: &mut Testbed) -> CheckResult {
     let driver = testbed.driver().await?;
     let claims = testbed.claims(&driver, 3).await?;
-    let asked: Vec<&ResourceClaim> = claims.iter().collect();
-    let answer = driver.prepare(&asked).await?;
+    let references: Vec<&ResourceClaim> = claims.iter().collect();
+    let answer = driver.prepare(&references).await?;
     for claim in &claims {
         devices(&answer, claim)?;
     }
@@ -108,12 +108,12 @@ async fn names_base_requests(testbed: &mut Testbed) -> CheckResult {
 
 async fn names_allocated_devices(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = claimed(testbed).await?;
-    let wanted: BTreeSet<_> =
+    let expected: BTreeSet<_> =
         results(&claim, &driver).map(|it| (it.pool.clone(), it.device.clone())).collect();
     let named = |it: Device| (it.pool_name, it.device_name);
-    let given: BTreeSet<_> = driver.prepared(&claim).await?.into_iter().map(named).collect();
-    let evidence = format!("{given:?} for {wanted:?}");
-    if given == wanted { Ok(evidence) } else { failed(evidence) }
+    let actual: BTreeSet<_> = driver.prepared(&claim).await?.into_iter().map(named).collect();
+    let evidence = format!("{actual:?} for {expected:?}");
+    if actual == expected { Ok(evidence) } else { failed(evidence) }
 }
 
 async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
@@ -140,13 +140,14 @@ async fn shares_have_their_ids(testbed: &mut Testbed) -> CheckResult {
     let mut seen = Vec::new();
     for name in ["claim", "another"] {
         let claim = testbed.claim(&driver, name, Request::Share).await?;
-        let wanted: BTreeSet<_> = results(&claim, &driver).map(|it| it.share_id.clone()).collect();
-        let given: BTreeSet<_> =
+        let expected: BTreeSet<_> =
+            results(&claim, &driver).map(|it| it.share_id.clone()).collect();
+        let actual: BTreeSet<_> =
             driver.prepared(&claim).await?.into_iter().map(|device| device.share_id).collect();
-        if given != wanted {
-            return failed(format!("share {given:?} for {wanted:?}"));
+        if actual != expected {
+            return failed(format!("share {actual:?} for {expected:?}"));
         }
-        seen.extend(given.into_iter().flatten());
+        seen.extend(actual.into_iter().flatten());
     }
     Ok(format!("{seen:?}"))
 }

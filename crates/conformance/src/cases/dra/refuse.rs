@@ -123,8 +123,8 @@ async fn leaves_devices_of_other_drivers(testbed: &mut Testbed) -> CheckResult {
     let mut theirs = results(&mut claim)[0].clone();
     "another.example.com".clone_into(&mut theirs.driver);
     results(&mut claim).insert(0, theirs);
-    let given = driver.prepared(&testbed.put(&claim)).await?;
-    match given.as_slice() {
+    let prepared = driver.prepared(&testbed.put(&claim)).await?;
+    match prepared.as_slice() {
         [_] => Ok("one device of two".into()),
         more => failed(format!("{} devices, but one belongs to the driver", more.len())),
     }
@@ -153,6 +153,6 @@ async fn admits_admin_access(testbed: &mut Testbed) -> CheckResult {
             exactly.admin_access = Some(true);
         }
     }
-    let given = driver.prepared(&testbed.put(&admin)).await?;
-    Ok(format!("{} device for both claims", given.len()))
+    let prepared = driver.prepared(&testbed.put(&admin)).await?;
+    Ok(format!("{} device for both claims", prepared.len()))
 }

@@ -117,7 +117,7 @@ async fn serves_its_endpoint(testbed: &mut Testbed) -> CheckResult {
 /// up to the start limit. One late response on a busy machine is thus no failure.
 async fn info(testbed: &mut Testbed) -> Result<PluginInfo, CheckError> {
     testbed.start()?;
-    let (begun, limit) = (Instant::now(), testbed.subject.within.start);
+    let (started_at, limit) = (Instant::now(), testbed.subject.within.start);
     loop {
         let error = match call_get_info(testbed).await {
             Some(Ok(info)) => return Ok(info),
@@ -127,7 +127,7 @@ async fn info(testbed: &mut Testbed) -> Result<PluginInfo, CheckError> {
             }
         };
         testbed.alive()?;
-        if begun.elapsed() >= limit {
+        if started_at.elapsed() >= limit {
             return Err(error);
         }
         sleep(POLL_INTERVAL).await;
@@ -173,9 +173,9 @@ async fn restores_its_socket(testbed: &mut Testbed) -> CheckResult {
             return failed(format!("cannot set up the test: {error}"));
         }
     }
-    let begun = Instant::now();
+    let started_at = Instant::now();
     testbed.registered(since, testbed.subject.within.react).await?;
-    Ok(format!("registered again after {:.1?}", begun.elapsed()))
+    Ok(format!("registered again after {:.1?}", started_at.elapsed()))
 }
 
 async fn starts_over_its_old_sockets(testbed: &mut Testbed) -> CheckResult {

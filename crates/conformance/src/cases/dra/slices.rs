@@ -128,7 +128,7 @@ async fn slices_are_restored(testbed: &mut Testbed) -> CheckResult {
 
 /// Waits until new slices have all devices of the `before` slices, which the kubelet or the test deletes.
 async fn restored(testbed: &mut Testbed, driver: &Driver, before: &[ResourceSlice]) -> CheckResult {
-    let (begun, limit) = (Instant::now(), testbed.subject.within.republish);
+    let (started_at, limit) = (Instant::now(), testbed.subject.within.republish);
     loop {
         let mut slices = testbed.slices(driver);
         let is_old =
@@ -136,10 +136,10 @@ async fn restored(testbed: &mut Testbed, driver: &Driver, before: &[ResourceSlic
         slices.retain(|slice| !is_old(slice));
         let missing = devices_in(before).difference(&devices_in(&slices)).count();
         if missing == 0 {
-            return Ok(format!("{} after {:.1?}", summary(&slices), begun.elapsed()));
+            return Ok(format!("{} after {:.1?}", summary(&slices), started_at.elapsed()));
         }
         testbed.alive()?;
-        if begun.elapsed() >= limit {
+        if started_at.elapsed() >= limit {
             return failed(format!("{missing} devices are in no slice after {limit:?}"));
         }
         sleep(POLL_INTERVAL).await;

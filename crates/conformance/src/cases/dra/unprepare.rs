@@ -44,9 +44,9 @@ async fn releases_again(testbed: &mut Testbed) -> CheckResult {
 async fn releases_without_the_object(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = claimed(testbed).await?;
     driver.prepared(&claim).await?;
-    let mut gone = claim.clone();
-    gone.metadata.finalizers = None;
-    testbed.put(&gone);
+    let mut deleted = claim.clone();
+    deleted.metadata.finalizers = None;
+    testbed.put(&deleted);
     if let Err(refusal) = testbed.cluster.objects().delete::<ResourceClaim>("default", "claim") {
         return failed(format!("cannot set up the test: {refusal}"));
     }
@@ -61,13 +61,13 @@ async fn releases_without_the_object(testbed: &mut Testbed) -> CheckResult {
 async fn remembers_after_a_kill(testbed: &mut Testbed) -> CheckResult {
     let (driver, first) = claimed(testbed).await?;
     let second = testbed.put(&copy_of(&first, "second"));
-    let given = driver.prepared(&first).await?;
+    let devices = driver.prepared(&first).await?;
     let refusal = refused(&driver, &second).await;
     if refusal.is_err() {
         driver.release(&[&second]).await?;
     }
     driver.release(&[&first]).await?;
-    let left = names_in_specs(testbed, &given);
+    let remaining = names_in_specs(testbed, &devices);
     driver.prepared(&first).await?;
     let driver = testbed.killed_and_started().await?;
     let evidence = match refusal {
@@ -75,7 +75,7 @@ async fn remembers_after_a_kill(testbed: &mut Testbed) -> CheckResult {
         Err(_) => "it refuses no device of another claim, before the kill either".to_owned(),
     };
     driver.release(&[&first]).await?;
-    if let Some(name) = names_in_specs(testbed, &given).difference(&left).next() {
+    if let Some(name) = names_in_specs(testbed, &devices).difference(&remaining).next() {
         return failed(format!(
             "{name} is still in a CDI spec after its release; without a kill it is not"
         ));
@@ -85,8 +85,8 @@ async fn remembers_after_a_kill(testbed: &mut Testbed) -> CheckResult {
 }
 
 /// CDI names of the devices that occur in the program's CDI specs.
-fn names_in_specs(testbed: &Testbed, given: &[Device]) -> BTreeSet<String> {
+fn names_in_specs(testbed: &Testbed, devices: &[Device]) -> BTreeSet<String> {
     let mut names = cdi::device_names(&testbed.cdi_dirs());
-    names.retain(|name| given.iter().any(|device| device.cdi_device_ids.contains(name)));
+    names.retain(|name| devices.iter().any(|device| device.cdi_device_ids.contains(name)));
     names
 }

@@ -42,14 +42,14 @@ pub(super) async fn call_and_disconnect(
     let mut body = vec![0];
     body.extend(u32::try_from(message.len()).unwrap_or_default().to_be_bytes());
     body.extend(message);
-    let begun = [
+    let unfinished_call = [
         PREFACE,
         &frame((SETTINGS, 0), 0, &[]),
         &frame((HEADERS, END_HEADERS), 1, &headers(path)),
         &frame((PING, 0), 0, &[0; 8]),
     ];
     let call = async {
-        stream.write_all(&begun.concat()).await?;
+        stream.write_all(&unfinished_call.concat()).await?;
         wait_for_pong(&mut stream).await?;
         let data = frame((DATA, 0), 1, &body);
         stream.write_all(&data[..HEADER_SIZE + body.len() / 2]).await
