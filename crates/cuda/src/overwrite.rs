@@ -61,8 +61,8 @@ const MIB: u64 = 1 << 20;
 /// Smallest piece: the driver maps large allocations in pages of 2 MiB.
 const PAGE: usize = 2 << 20;
 
-/// Permitted rest of free memory: fragments below a page, and memory that the driver uses for mapping. NVIDIA documents
-/// no number. This bound is far above that use, and far below the size of a tenant's data.
+/// Permitted remaining free memory: fragments below a page, and memory that the driver uses for mapping. NVIDIA
+/// documents no number. This bound is far above that use, and far below the size of a tenant's data.
 const MAX_LEFT: u64 = 64 * MIB;
 
 /// Fill values, in order. The last value stays in memory.

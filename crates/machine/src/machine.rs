@@ -239,8 +239,8 @@ impl Machine {
         Ok(lock)
     }
 
-    /// Refuses foreign files. A tree is ours if it contains the marker. The other files are ours if the lock file
-    /// exists.
+    /// Fails if a foreign file has the name of a machine's entry. A tree is not foreign if it contains the marker. The
+    /// other files are not foreign if the lock file exists.
     fn refuse_foreign_files(&self) -> Result<(), MachineError> {
         let host = self.host_root();
         if host.join(MARKER).exists() {
@@ -256,8 +256,8 @@ impl Machine {
         }
     }
 
-    /// Removes the files of an earlier machine. The tree moves away first, so that its remains are
-    /// recognisable after a crash.
+    /// Removes the files of an earlier machine. The tree is renamed first, so that its remains are recognisable after a
+    /// crash.
     fn clear(&self) -> Result<(), MachineError> {
         let missing = io::ErrorKind::NotFound;
         let (host, old) = (self.host_root(), self.dir.join(OLD_HOST));

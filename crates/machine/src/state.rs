@@ -79,7 +79,7 @@ pub struct Gpu {
     pub path: PciPath,
     /// Index of the NUMA node, if the firmware reports it.
     pub numa: Option<u32>,
-    /// Far end of each NVLink port; `None` for an unplugged port.
+    /// Remote end of each NVLink port; `None` for an unplugged port.
     pub links: Vec<Option<LinkEnd>>,
     /// MIG instances; `None` when MIG is off.
     pub mig: Option<Vec<MigInstance>>,
@@ -102,7 +102,7 @@ pub struct Gpu {
     pub faults: Faults,
 }
 
-/// Far end of an NVLink.
+/// Remote end of an NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkEnd {
@@ -342,7 +342,7 @@ impl Gpu {
         self.faults.lost || broken
     }
 
-    /// Current far end of an NVLink; `None` for a down or unplugged link.
+    /// Current remote end of an NVLink; `None` for a down or unplugged link.
     pub fn link(&self, port: usize) -> Option<LinkEnd> {
         let end = self.links.get(port).copied().flatten()?;
         let down = self.faults.links_down >> port & 1 == 1;

@@ -1,4 +1,4 @@
-//! NVLink: ports, far ends of links, and error counters.
+//! NVLink: ports, remote ends of links, and error counters.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -125,7 +125,7 @@ pub(crate) fn ports(gpu: &Gpu) -> Answer<NvLinkPorts> {
     gpu.card.nvlink.ok_or(Status::NOT_SUPPORTED)
 }
 
-/// Far end of a link; `None` for a link that is down or unplugged, and while MIG is on.
+/// Remote end of a link; `None` for a link that is down or unplugged, and while MIG is on.
 fn end(gpu: &Gpu, link: c_uint) -> Answer<Option<LinkEnd>> {
     ports(gpu)?;
     gpu.links.get(link as usize).ok_or(Status::INVALID_ARGUMENT)?;

@@ -46,7 +46,7 @@ const MAX_BYTES: u32 = 64 << 20;
 /// Poll interval for a client on a wedged port.
 const WEDGED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Serves one message. A wedged port holds the client silently.
+/// Serves one message. On a wedged port it keeps the connection open without an answer.
 pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
     if chip.model().is_wedged {
         return hold(&mut stream, chip);
@@ -106,7 +106,7 @@ fn read_edge(stream: &mut impl Read, length: u32) -> io::Result<Vec<u8>> {
     Ok(edge)
 }
 
-/// Holds a client until the client gives up or the board restarts.
+/// Keeps a client's connection open until the client closes it or the board restarts.
 fn hold(stream: &mut TcpStream, chip: &Chip) {
     // If the timeout cannot be set, the connection remains open until the client closes it. That is harmless on a
     // wedged port.

@@ -125,7 +125,7 @@ fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuPlace))
     }
 }
 
-/// Far ends of a GPU's ports: direct peers first, or else all ports spread evenly over the switches.
+/// Remote ends of a GPU's ports: direct peers first, or else all ports spread evenly over the switches.
 fn links(profile: &MachineProfile, card: &Card, place: &GpuPlace) -> Vec<Option<LinkEnd>> {
     let ports = card.nvlink.map_or(0, |ports| usize::from(ports.links));
     let peers = place.peers.iter().flat_map(|(&peer, &count)| {

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings::*;
 
 use crate::rig::Rig;
 
-/// Status of the remote PCI call, bus id, and type of the far end.
+/// Status of the remote PCI call, bus id, and type of the remote end.
 fn far_end(rig: &Rig, index: u32, link: u32) -> (nvmlReturn_t, String, u32) {
     // SAFETY: a struct of numbers.
     let mut pci: nvmlPciInfo_t = unsafe { std::mem::zeroed() };

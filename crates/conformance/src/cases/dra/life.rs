@@ -74,7 +74,7 @@ async fn leaves_prepared_devices(testbed: &mut Testbed) -> CheckResult {
     if let Some(name) =
         names.into_iter().find(|it| names_before.contains(*it) && !names_after.contains(*it))
     {
-        return failed(format!("{name} is in no CDI spec any more"));
+        return failed(format!("{name} is no longer in a CDI spec"));
     }
     let driver = testbed.started_again().await?;
     same(&before, &driver.prepared(&claim).await?)

@@ -72,7 +72,7 @@ async fn remembers_after_a_kill(testbed: &mut Testbed) -> CheckResult {
     let driver = testbed.killed_and_started().await?;
     let evidence = match refusal {
         Ok(_) => refused(&driver, &second).await?,
-        Err(_) => "it refuses no device of another claim, before the kill either".to_owned(),
+        Err(_) => "it accepts a device of another claim, before the kill too".to_owned(),
     };
     driver.release(&[&first]).await?;
     if let Some(name) = names_in_specs(testbed, &devices).difference(&remaining).next() {
