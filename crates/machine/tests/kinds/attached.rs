@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windlass_machine::{Attached, Fault, MachineProfile, profile::Device};
 
-use crate::kinds::world::{check, exists, link, made};
+use crate::kinds::fixture::{check, exists, link, made};
 
 fn with(machine: &str, attached: &str) -> Result<MachineProfile, String> {
     let mut profile = MachineProfile::named(machine).expect("built in");

@@ -1,6 +1,6 @@
 //! Driver entries of AMD and Intel GPUs, FPGAs and drives.
 
-use crate::kinds::world::{check, exists, link, machine, read};
+use crate::kinds::fixture::{check, exists, link, machine, read};
 
 const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 

@@ -1,6 +1,6 @@
 //! Sysfs entries of adapters, functions and RDMA devices.
 
-use crate::kinds::world::{check, exists, link, machine, read};
+use crate::kinds::fixture::{check, exists, link, machine, read};
 
 const PF: &str = "sys/bus/pci/devices/0000:17:00.0";
 

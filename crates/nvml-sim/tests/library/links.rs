@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::*;
 use crate::rig::Rig;
 
 /// Status of the remote PCI call, bus id, and type of the remote end.
-fn far_end(rig: &Rig, index: u32, link: u32) -> (nvmlReturn_t, String, u32) {
+fn remote_end(rig: &Rig, index: u32, link: u32) -> (nvmlReturn_t, String, u32) {
     // SAFETY: a struct of numbers.
     let mut pci: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
     let mut kind = 99;
@@ -45,15 +45,15 @@ fn links_of_a_dgx_lead_to_its_switches() {
     let rig = Rig::started("dgx-h100");
     assert_eq!(active_links(&rig, 7), 18);
     let switch = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH;
-    assert_eq!(far_end(&rig, 0, 0), (0, "00000000:05:00.0".to_owned(), switch));
-    assert_eq!(far_end(&rig, 0, 17), (0, "00000000:08:00.0".to_owned(), switch));
-    assert_eq!(far_end(&rig, 0, 18).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+    assert_eq!(remote_end(&rig, 0, 0), (0, "00000000:05:00.0".to_owned(), switch));
+    assert_eq!(remote_end(&rig, 0, 17), (0, "00000000:08:00.0".to_owned(), switch));
+    assert_eq!(remote_end(&rig, 0, 18).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
 }
 
 #[test]
 fn a_hidden_switch_has_the_bus_id_that_nccl_expects() {
     let rig = Rig::started("hgx-b200");
-    assert_eq!(far_end(&rig, 0, 0).1, "FFFFFFF:FFFF:FF");
+    assert_eq!(remote_end(&rig, 0, 0).1, "FFFFFFF:FFFF:FF");
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn bridged_cards_are_linked_and_cards_without_nvlink_are_not_supported() {
     let rig = Rig::started("mixed-models");
     assert_eq!(active_links(&rig, 0), 12);
     let gpu = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU;
-    assert_eq!(far_end(&rig, 0, 3), (0, "00000000:25:00.0".to_owned(), gpu));
-    assert_eq!(far_end(&rig, 2, 0).0, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
+    assert_eq!(remote_end(&rig, 0, 3), (0, "00000000:25:00.0".to_owned(), gpu));
+    assert_eq!(remote_end(&rig, 2, 0).0, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
 }
 
 #[test]
