@@ -86,18 +86,19 @@ impl Service {
             .push(vec![1; bytes]);
     }
 
-    fn known(&self) -> Vec<String> {
+    /// Ids that the current list contains.
+    fn listed_ids(&self) -> Vec<String> {
         self.shared.devices.ids(self.shared.state.borrow().1)
     }
 
     fn granted(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
-        let (defect, known) = (self.shared.defect, self.known());
+        let (defect, listed) = (self.shared.defect, self.listed_ids());
         if ids.is_empty() && defect == Defect::DiesOfEmptyRequests {
             std::process::exit(1);
         }
         let mut allocated = Vec::new();
         for id in ids {
-            match (known.contains(id), defect) {
+            match (listed.contains(id), defect) {
                 (true, _) | (false, Defect::GrantsAnything) => allocated.push(id.clone()),
                 (false, Defect::GrantsWhatItKnows) => {}
                 (false, _) => {
@@ -127,13 +128,13 @@ impl Service {
         } = request;
         let size = usize::try_from(*size).unwrap_or(0);
         let is_odd = size == 0 || size > available.len() || must.len() > size;
-        let is_known = available.iter().chain(must).all(|id| self.known().contains(id));
+        let is_known = available.iter().chain(must).all(|id| self.listed_ids().contains(id));
         let is_odd = is_odd || !is_known || must.iter().any(|id| !available.contains(id));
         if is_odd && defect == Defect::DiesOfOddQuestions {
             std::process::exit(1);
         }
         if defect == Defect::PrefersTheUnavailable {
-            return self.known().into_iter().take(size).collect();
+            return self.listed_ids().into_iter().take(size).collect();
         }
         let mut rest = available.clone();
         if defect != Defect::PrefersByOrder {

@@ -66,7 +66,7 @@ impl Gpu {
         }
         let fits = limits_above.iter().all(|(_, limits)| {
             let own = limits.charged.get(&process).copied().unwrap_or(0);
-            bytes <= own || bytes - own <= limits.left(&is_alive)
+            bytes <= own || bytes - own <= limits.remaining(&is_alive)
         });
         if fits {
             for (_, limits) in limits_above {
@@ -86,7 +86,7 @@ impl CgroupLimits {
     }
 
     /// Remaining memory below the hard limit; 0 if the limit is exceeded.
-    pub fn left(&self, is_alive: impl Fn(u32) -> bool) -> u64 {
+    pub fn remaining(&self, is_alive: impl Fn(u32) -> bool) -> u64 {
         self.hard.saturating_sub(self.used(is_alive))
     }
 }

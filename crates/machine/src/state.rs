@@ -118,7 +118,7 @@ pub struct MigInstance {
     /// Profile name, `1g.5gb`.
     pub profile: String,
     /// Key of the [`Shape`]: the driver's profile id.
-    #[serde(deserialize_with = "known_profile_id")]
+    #[serde(deserialize_with = "valid_profile_id")]
     pub profile_id: u32,
     /// GPU instance id.
     pub gpu_instance: u32,
@@ -371,7 +371,7 @@ impl MigInstance {
 }
 
 /// Rejects unknown profile ids, which the state file of another version may contain.
-fn known_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
+fn valid_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
     let id = u32::deserialize(from)?;
     let known = Shape::is_profile_id(id).then_some(id);
     known.ok_or_else(|| D::Error::custom("unknown MIG profile id"))

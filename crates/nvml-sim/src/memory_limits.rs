@@ -90,7 +90,7 @@ pub(crate) fn of_this_process(gpu: &Gpu) -> Option<Limited> {
     let limits_above: Vec<_> = gpu.limits_above(&cgroup).filter(|it| it.hard != u64::MAX).collect();
     Some(Limited {
         hard: limits_above.iter().map(|limits| limits.hard).min()?,
-        left: limits_above.iter().map(|limits| limits.left(is_alive)).min()?,
+        left: limits_above.iter().map(|limits| limits.remaining(is_alive)).min()?,
     })
 }
 

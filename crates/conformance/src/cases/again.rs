@@ -81,7 +81,7 @@ pub(super) async fn restarted(testbed: &Testbed) -> Result<(), CheckError> {
 }
 
 /// Condition that all resources are connected again, with the same numbers of devices and healthy devices.
-pub(super) fn all_back(before: &[Served]) -> impl Fn(&NodeStatus) -> bool {
+pub(super) fn all_connected(before: &[Served]) -> impl Fn(&NodeStatus) -> bool {
     |node| {
         before.iter().all(|it| {
             let registration = node.registrations.get(&it.resource);
@@ -94,14 +94,14 @@ pub(super) fn all_back(before: &[Served]) -> impl Fn(&NodeStatus) -> bool {
 async fn registers_after_restart(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.started().await?;
     restarted(testbed).await?;
-    back(testbed, &before).await
+    registered_again(testbed, &before).await
 }
 
 async fn registers_after_two_restarts(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.started().await?;
     restarted(testbed).await?;
     restarted(testbed).await?;
-    back(testbed, &before).await
+    registered_again(testbed, &before).await
 }
 
 /// Kills the program, waits until the kubelet has lost it, and starts it again. Returns the time from the start until
@@ -114,22 +114,23 @@ pub(super) async fn restarted_program(
     let is_lost = |node: &NodeStatus| Served::all(node).is_empty();
     testbed.until_seen("the kubelet has lost the plugin", is_lost).await?;
     testbed.start()?;
-    testbed.until("all resources are registered again", all_back(before)).await
+    testbed.until("all resources are registered again", all_connected(before)).await
 }
 
-async fn back(testbed: &mut Testbed, before: &[Served]) -> CheckResult {
-    let took = testbed.until("all resources are registered again", all_back(before)).await?;
+/// Waits until all resources are connected again.
+async fn registered_again(testbed: &mut Testbed, before: &[Served]) -> CheckResult {
+    let took = testbed.until("all resources are registered again", all_connected(before)).await?;
     Ok(format!("{} registered again after {took:.1?}", before.len()))
 }
 
 async fn leaks_no_descriptors(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.started().await?;
     restarted(testbed).await?;
-    back(testbed, &before).await?;
+    registered_again(testbed, &before).await?;
     let first = testbed.process().usage().descriptors;
     for _ in 0..RESTARTS {
         restarted(testbed).await?;
-        back(testbed, &before).await?;
+        registered_again(testbed, &before).await?;
     }
     let last = testbed.process().usage().descriptors;
     if last > first + SPARE_DESCRIPTORS {
@@ -148,7 +149,7 @@ async fn registers_at_each_new_kubelet_socket(testbed: &mut Testbed) -> CheckRes
     let is_again =
         |event: &Event| matches!(event, Event::Registered { resource: it, .. } if *it == resource);
     let took = testbed.until_event("another registration", since, is_again).await?;
-    back(testbed, &before).await?;
+    registered_again(testbed, &before).await?;
     Ok(format!("registered again after {took:.1?}"))
 }
 
@@ -172,7 +173,7 @@ async fn restores_all_sockets(testbed: &mut Testbed) -> CheckResult {
         until_dialled(testbed, &served.socket).await?;
     }
     restarted(testbed).await?;
-    back(testbed, &before).await
+    registered_again(testbed, &before).await
 }
 
 async fn until_dialled(
@@ -198,7 +199,7 @@ async fn registers_after_a_cut_stream(testbed: &mut Testbed) -> CheckResult {
     testbed.kubelet.cancel_stream(&before[0].resource).await;
     let is_again = |event: &Event| matches!(event, Event::Registered { .. });
     let took = testbed.until_event("another registration", since, is_again).await?;
-    back(testbed, &before).await?;
+    registered_again(testbed, &before).await?;
     Ok(format!("registered again after {took:.1?}"))
 }
 
@@ -208,7 +209,7 @@ async fn survives_a_kubelet_downtime(testbed: &mut Testbed) -> CheckResult {
     sleep(DOWNTIME).await;
     testbed.alive()?;
     restarted(testbed).await?;
-    back(testbed, &before).await
+    registered_again(testbed, &before).await
 }
 
 async fn keeps_the_device_of_a_container(testbed: &mut Testbed) -> CheckResult {
@@ -224,7 +225,7 @@ async fn keeps_the_device_of_a_container(testbed: &mut Testbed) -> CheckResult {
         return failed(format!("the container does not start: {error}"));
     }
     restarted(testbed).await?;
-    back(testbed, &before).await?;
+    registered_again(testbed, &before).await?;
     let second = testbed.admit("second", &one.resource, 1).await?;
     match first {
         Some(first) if second.iter().any(|id| first.contains(id)) => {

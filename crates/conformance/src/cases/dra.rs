@@ -30,7 +30,10 @@ async fn published(testbed: &mut Testbed) -> Result<(Driver, Vec<ResourceSlice>)
 }
 
 /// Fails if the devices of a claim changed.
-fn same<T: PartialEq + std::fmt::Debug>(before: &[T], after: &[T]) -> Result<String, CheckError> {
+fn check_unchanged<T: PartialEq + std::fmt::Debug>(
+    before: &[T],
+    after: &[T],
+) -> Result<String, CheckError> {
     if before == after {
         Ok(format!("{} devices, as before", after.len()))
     } else {

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use windlass_kubelet_api::deviceplugin::{self as wire, HEALTHY, UNHEALTHY};
 
-use super::again::{all_back, restarted, restarted_program};
+use super::again::{all_connected, restarted, restarted_program};
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
     clients::{GRPC_MESSAGE_LIMIT, Listing, allocation, granted, listed},
@@ -42,7 +42,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "L03",
-        sentence: "ids have 1 to 63 characters",
+        sentence: "lists ids of 1 to 63 characters",
         source: "deviceplugin/v1beta1/api.proto, Device.ID",
         check: |testbed| Box::pin(ids_are_short(testbed)),
     },
@@ -245,7 +245,7 @@ async fn ids_survive_a_program_restart(testbed: &mut Testbed) -> CheckResult {
 async fn ids_survive_a_kubelet_restart(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.started().await?;
     restarted(testbed).await?;
-    testbed.until("all resources are registered again", all_back(&before)).await?;
+    testbed.until("all resources are registered again", all_connected(&before)).await?;
     same_ids(testbed, &before)
 }
 

@@ -132,7 +132,7 @@ impl Topology<'_> {
     /// Unique id of a part. Newer drivers report the id of the part's first die.
     fn unique_id(&self, part: &Part<'_>) -> u64 {
         match self.amd.partitions {
-            PartitionNames::Dot if !part.is_whole(self.amd) => {
+            PartitionNames::Dot if !part.is_unpartitioned(self.amd) => {
                 hash(&format!("amd/{}/{}/{}", self.seed, part.index, part.nth))
             }
             _ => unique_id(self.seed, part.index),
@@ -161,7 +161,7 @@ impl Topology<'_> {
                 INSIDE_GPU
             } else if !part.is_linked_with(other) {
                 return None;
-            } else if part.is_whole(self.amd) && other.is_whole(self.amd) {
+            } else if part.is_unpartitioned(self.amd) && other.is_unpartitioned(self.amd) {
                 XGMI_WEIGHT
             } else {
                 XGMI_WEIGHT + 2 * INSIDE_GPU
@@ -195,7 +195,7 @@ impl Part<'_> {
         peers.is_none_or(|peers| peers.contains(&(other.index as usize)))
     }
 
-    fn is_whole(&self, amd: &Amd) -> bool {
+    fn is_unpartitioned(&self, amd: &Amd) -> bool {
         self.gpu.compute.parts(amd.card.dies) == 1
     }
 }

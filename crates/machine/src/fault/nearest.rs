@@ -2,7 +2,7 @@
 
 use strsim::levenshtein as distance;
 
-/// Part of a fault before its argument.
+/// Word of a fault, which precedes its argument and its target.
 fn word(text: &str) -> &str {
     text.split([':', '@']).next().unwrap_or_default()
 }

@@ -61,13 +61,13 @@ impl Gpu {
     /// Creates a compute instance that fills a GPU instance. The new MIG device gets an unused UUID.
     /// Returns the instance id.
     pub fn make_compute_instance(&mut self, gpu_instance: u32) -> Result<u32, Refused> {
-        let (made, uuid) = (self.mig_made + 1, self.uuid.clone());
+        let (number, uuid) = (self.mig_made + 1, self.uuid.clone());
         let instance = self.instance_mut(gpu_instance)?;
         if instance.compute.is_some() {
             return Err(Refused::Room);
         }
-        instance.compute = Some(ComputeInstance::made_anew(&uuid, made));
-        self.mig_made = made;
+        instance.compute = Some(ComputeInstance::with_number(&uuid, number));
+        self.mig_made = number;
         Ok(0)
     }
 

@@ -148,11 +148,11 @@ fn instances(
     gpu_uuid: &str,
     names: &[impl AsRef<str>],
 ) -> Result<Vec<MigInstance>, MigError> {
-    let mut made: Vec<MigInstance> = Vec::new();
+    let mut instances: Vec<MigInstance> = Vec::new();
     for (shape, start) in mig::arrange(names, capability)? {
-        let gpu_instance = mig::free_id(shape, &made);
+        let gpu_instance = mig::free_id(shape, &instances);
         let uuid = uuid("MIG", gpu_uuid, gpu_instance);
-        made.push(MigInstance {
+        instances.push(MigInstance {
             profile: shape.name(capability),
             profile_id: shape.profile_id,
             gpu_instance,
@@ -160,15 +160,15 @@ fn instances(
             compute: Some(ComputeInstance { id: 0, uuid }),
         });
     }
-    Ok(made)
+    Ok(instances)
 }
 
 // === impl ComputeInstance ===
 
 impl ComputeInstance {
-    /// Compute instance that fills its GPU instance, with a unique UUID.
-    pub(crate) fn made_anew(gpu_uuid: &str, made: u64) -> Self {
-        Self { id: 0, uuid: uuid("MIG", &format!("{gpu_uuid}/made/{made}"), 0) }
+    /// Compute instance that fills its GPU instance. Its UUID is unique for the GPU and the number.
+    pub(crate) fn with_number(gpu_uuid: &str, number: u64) -> Self {
+        Self { id: 0, uuid: uuid("MIG", &format!("{gpu_uuid}/made/{number}"), 0) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windlass_machine::{Attached, Fault, MachineProfile, profile::Device};
 
-use crate::kinds::fixture::{check, exists, link, made};
+use crate::kinds::fixture::{check, create, exists, link};
 
 fn with(machine: &str, attached: &str) -> Result<MachineProfile, String> {
     let mut profile = MachineProfile::named(machine).expect("built in");
@@ -19,13 +19,13 @@ fn devices_of_every_profile_can_be_added_to_any_machine() {
         for machine in ["t4-edge", "dgx-h100", "kria"] {
             with(machine, name).unwrap_or_else(|error| panic!("{name} in {machine}: {error}"));
         }
-        made(&with("t4-edge", name).expect("checked"));
+        create(&with("t4-edge", name).expect("checked"));
     }
 }
 
 #[test]
 fn a_usb_device_brings_its_controller() {
-    let (_dir, machine) = made(&with("t4-edge", "coral-usb:2").expect("two of them"));
+    let (_dir, machine) = create(&with("t4-edge", "coral-usb:2").expect("two of them"));
     check(&machine, "sys/bus/pci/devices/0000:00:14.0/class", "0x0c0330");
     check(&machine, "sys/bus/usb/devices/usb2/idVendor", "1d6b");
     check(&machine, "sys/bus/usb/devices/2-11/idProduct", "9302");
@@ -34,7 +34,7 @@ fn a_usb_device_brings_its_controller() {
 
 #[test]
 fn a_device_with_a_taken_address_moves_to_another_domain() {
-    let (_dir, machine) = made(&with("dgx-h100", "hailo").expect("there is room"));
+    let (_dir, machine) = create(&with("dgx-h100", "hailo").expect("there is room"));
     assert!(link(&machine, "sys/class/hailo_chardev/hailo0/device").ends_with("0001:50:00.0"));
     check(&machine, "sys/class/hailo_chardev/hailo0/board_location", "0001:50:00.0");
 }
@@ -67,7 +67,7 @@ fn the_documentation_has_a_valid_device_and_valid_faults() {
     let shown: BTreeMap<String, Vec<Device>> =
         serde_saphyr::from_str(yaml.expect("an example")).expect("devices");
     profile.devices.extend(shown["devices"].clone());
-    let (_dir, machine) = made(&profile);
+    let (_dir, machine) = create(&profile);
     assert!(exists(&machine, "dev/ttyUSB0") && exists(&machine, "dev/bus/usb/001/007"));
     let rows = page.lines().filter(|line| line.starts_with("| `") && line.contains(":N"));
     for fault in rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split(", ")) {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use windlass_machine::{Machine, MachineProfile};
 
-use crate::kinds::fixture::{check, exists, link, machine, made, read};
+use crate::kinds::fixture::{check, create, exists, link, machine, read};
 
 fn change(machine: &Machine, fault: &str) {
     machine.inject(&fault.parse().expect(fault)).unwrap_or_else(|error| {
@@ -130,7 +130,7 @@ fn a_usb_device_keeps_its_serial_number_in_another_port() {
                 uevent: {DEVTYPE: usb_device}, files: {serial: A1, busnum: '1', devnum: '7'}, \
                 children: [{folder: '1-4:1.0/ttyUSB0/tty/ttyUSB0', class: tty, number: '188:0', node: ttyUSB0}]}";
     profile.devices.push(serde_saphyr::from_str(yaml).expect("a device"));
-    let (_dir, machine) = made(&profile);
+    let (_dir, machine) = create(&profile);
     let uevent = read(&machine, "sys/bus/usb/devices/1-4/uevent");
     assert!(uevent.contains("MAJOR=189\nMINOR=6\nDEVNAME=bus/usb/001/007\n"), "{uevent}");
     change(&machine, "unplug:stick");

@@ -6,7 +6,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::{task::JoinSet, time::sleep};
 use windlass_cluster_sim::api::{Effect, Fault};
 
-use super::{claimed, published, same};
+use super::{check_unchanged, claimed, published};
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
     cases::life::{SPARE_DESCRIPTORS, end},
@@ -77,7 +77,7 @@ async fn leaves_prepared_devices(testbed: &mut Testbed) -> CheckResult {
         return failed(format!("{name} is no longer in a CDI spec"));
     }
     let driver = testbed.started_again().await?;
-    same(&before, &driver.prepared(&claim).await?)
+    check_unchanged(&before, &driver.prepared(&claim).await?)
 }
 
 async fn handles_a_burst(testbed: &mut Testbed) -> CheckResult {

@@ -6,7 +6,7 @@ use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClai
 use windlass_cluster_sim::node;
 use windlass_kubelet_api::dra::v1::Device;
 
-use super::{claimed, same};
+use super::{check_unchanged, claimed};
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
     cases::{again::restarted, cdi},
@@ -155,14 +155,14 @@ async fn shares_have_their_ids(testbed: &mut Testbed) -> CheckResult {
 async fn repeats_its_devices(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = claimed(testbed).await?;
     let before = driver.prepared(&claim).await?;
-    same(&before, &driver.prepared(&claim).await?)
+    check_unchanged(&before, &driver.prepared(&claim).await?)
 }
 
 async fn repeats_its_devices_after_a_kill(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = claimed(testbed).await?;
     let before = driver.prepared(&claim).await?;
     let driver = testbed.killed_and_started().await?;
-    same(&before, &driver.prepared(&claim).await?)
+    check_unchanged(&before, &driver.prepared(&claim).await?)
 }
 
 async fn repeats_its_devices_to_the_next_kubelet(testbed: &mut Testbed) -> CheckResult {
@@ -173,7 +173,7 @@ async fn repeats_its_devices_to_the_next_kubelet(testbed: &mut Testbed) -> Check
     restarted(testbed).await?;
     testbed.registered(since, testbed.subject.within.react).await?;
     let second = testbed.bound(&pod("second", "claim")).await?;
-    same(&before, &cdi_names_at_start(testbed, node::pod(&second)).await?)
+    check_unchanged(&before, &cdi_names_at_start(testbed, node::pod(&second)).await?)
 }
 
 /// Admits a pod and starts its container; returns the CDI names that the kubelet passes to the
