@@ -1,5 +1,5 @@
-//! Sets the SONAME of the real library, so that the loader treats both as the same. Strips debug
-//! information, because every simulated machine has a copy.
+//! Linker flags: the SONAME of the real library, so that the loader uses this library in its place, and no debug
+//! information, because every simulated machine has a copy of the file.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Prepared claims: planned from the API server's claims, kept in a file, with a CDI spec each.
+//! Prepared claims of the test driver. A file stores them, and each claim has a CDI spec.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,17 +15,17 @@ use windlass_kubelet_api::dra::v1::{Claim, Device};
 
 use crate::{DRIVER, defect::Defect};
 
-/// All claims, by UID.
+/// Prepared claims, and the folder that stores them.
 pub(crate) struct Claims {
     client: Client,
     folder: PathBuf,
     defect: Defect,
-    /// Claims that an earlier process prepared.
+    /// UIDs of claims that an earlier process prepared.
     old: BTreeSet<String>,
-    prepared: Mutex<Record>,
+    prepared: Mutex<Claimed>,
 }
 
-type Record = BTreeMap<String, Vec<Entry>>;
+type Claimed = BTreeMap<String, Vec<Entry>>;
 
 /// Device of a claim.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -46,7 +46,7 @@ impl Claims {
         fs::create_dir_all(folder.join("cdi"))?;
         let prepared = match fs::read(folder.join("claims.json")) {
             Ok(text) if defect != Defect::ForgetsAtTheEnd => serde_json::from_slice(&text)?,
-            _ => Record::new(),
+            _ => Claimed::new(),
         };
         let old = prepared.keys().cloned().collect();
         Ok(Self { client, folder, defect, old, prepared: Mutex::new(prepared) })
@@ -63,12 +63,12 @@ impl Claims {
             found => found?,
         };
         if object.uid().as_ref() != Some(&claim.uid) && self.defect != Defect::IgnoresUids {
-            return Err("it was replaced".to_owned());
+            return Err("the claim was replaced".to_owned());
         }
         let Some(results) = results(object) else {
             return match self.defect {
                 Defect::PreparesTheUnallocated => Ok(Vec::new()),
-                _ => Err("it is not allocated".to_owned()),
+                _ => Err("the claim is not allocated".to_owned()),
             };
         };
         let is_own = |it: &DeviceRequestAllocationResult| {
@@ -92,12 +92,12 @@ impl Claims {
         let DeviceRequestAllocationResult { request, pool, device, share_id, admin_access, .. } =
             result;
         let base = request.split('/').next().unwrap_or_default().to_owned();
-        let life = match self.defect {
+        let suffix = match self.defect {
             Defect::NewNamesEachStart => format!("-{}", std::process::id()),
             _ => String::new(),
         };
         Entry {
-            cdi: format!("{uid}-{device}{life}"),
+            cdi: format!("{uid}-{device}{suffix}"),
             request: if self.defect == Defect::NamesChoices { request } else { base },
             pool: if self.defect == Defect::NamesAnotherPool { "pool".to_owned() } else { pool },
             device,
@@ -110,14 +110,13 @@ impl Claims {
     fn record(&self, uid: &str, entries: Vec<Entry>) -> Result<Vec<Device>, String> {
         let mut prepared = self.prepared();
         if prepared.contains_key(uid) && self.defect == Defect::PreparesOnce {
-            return Err("it is prepared".to_owned());
+            return Err("the claim is prepared".to_owned());
         }
-        let is_alone = |entry: &Entry| !entry.is_admin && entry.device != "shared";
+        let is_exclusive = |entry: &Entry| !entry.is_admin && entry.device != "shared";
         let others = || prepared.iter().filter(|(it, _)| *it != uid).flat_map(|(_, all)| all);
-        let taken = entries
-            .iter()
-            .filter(|entry| is_alone(entry))
-            .find(|entry| others().any(|other| is_alone(other) && other.device == entry.device));
+        let taken = entries.iter().filter(|entry| is_exclusive(entry)).find(|entry| {
+            others().any(|other| is_exclusive(other) && other.device == entry.device)
+        });
         if let Some(entry) = taken.filter(|_| self.defect != Defect::GivesTwice) {
             return Err(format!("another claim has {}", entry.device));
         }
@@ -129,9 +128,9 @@ impl Claims {
         Ok(entries.into_iter().map(Device::from).collect())
     }
 
-    fn write(&self, prepared: &Record) {
-        let text = serde_json::to_vec(prepared).expect("a map of texts");
-        fs::write(self.folder.join("claims.json"), text).expect("the case's own folder");
+    fn write(&self, prepared: &Claimed) {
+        let text = serde_json::to_vec(prepared).expect("a map with string keys");
+        fs::write(self.folder.join("claims.json"), text).expect("the case's folder is writable");
     }
 
     fn document(&self, uid: &str) -> PathBuf {
@@ -142,7 +141,7 @@ impl Claims {
         let devices: Vec<_> = entries.iter().map(|it| json!({"name": it.cdi})).collect();
         let kind = format!("{DRIVER}/claim");
         let document = json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices});
-        fs::write(self.document(uid), document.to_string()).expect("the case's own folder");
+        fs::write(self.document(uid), document.to_string()).expect("the case's folder is writable");
     }
 
     /// Releases a claim.
@@ -153,7 +152,7 @@ impl Claims {
         let mut prepared = self.prepared();
         let known = prepared.remove(&claim.uid);
         if known.is_none() && self.defect == Defect::ReleasesOnce {
-            return Err("it is not prepared".to_owned());
+            return Err("the claim is not prepared".to_owned());
         }
         self.write(&prepared);
         if self.defect != Defect::LeavesOldDocuments || !self.old.contains(&claim.uid) {
@@ -168,11 +167,11 @@ impl Claims {
         for uid in prepared.keys() {
             let _ = fs::remove_file(self.document(uid));
         }
-        self.write(&Record::new());
+        self.write(&Claimed::new());
     }
 
-    fn prepared(&self) -> MutexGuard<'_, Record> {
-        self.prepared.lock().expect("nobody panics")
+    fn prepared(&self) -> MutexGuard<'_, Claimed> {
+        self.prepared.lock().expect("no holder of the lock panics")
     }
 }
 

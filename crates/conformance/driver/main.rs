@@ -1,9 +1,9 @@
-//! DRA driver that conforms, or has one defect: `driver-with-defects KUBELET KUBECONFIG NODE SCRATCH DEFECT`. Its
-//! pool has six devices in two slices, and a seventh that claims may share.
+//! DRA driver of the tests. `driver-with-defects KUBELET KUBECONFIG NODE SCRATCH DEFECT` conforms, except for the
+//! defect that its last argument names. Its pool has two slices with six devices, and a seventh that claims may share.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "a program for tests, which dies on purpose, with all its tasks"
+    reason = "a test program that exits on purpose, and ends all its tasks"
 )]
 
 mod claims;
@@ -25,10 +25,10 @@ use self::{claims::Claims, defect::Defect, services::Services, sockets::Sockets}
 /// Name of the driver and of its CDI vendor.
 const DRIVER: &str = "dra.example.com";
 
-type Broken = Box<dyn Error + Send + Sync>;
+type BoxError = Box<dyn Error + Send + Sync>;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Broken> {
+async fn main() -> Result<(), BoxError> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [kubelet, kubeconfig, node, scratch, defect] = arguments.as_slice() else {
         return Err("usage: driver-with-defects KUBELET KUBECONFIG NODE SCRATCH DEFECT".into());
@@ -38,12 +38,12 @@ async fn main() -> Result<(), Broken> {
     let sockets = Sockets::new(&PathBuf::from(kubelet), defect);
     let claims = Arc::new(Claims::open(client.clone(), PathBuf::from(scratch), defect)?);
     let services = Services::new(Arc::clone(&claims), &sockets.endpoint, node, defect);
-    let mut told = signal(SignalKind::terminate())?;
+    let mut sigterm = signal(SignalKind::terminate())?;
     tokio::select! {
         ended = sockets.serve(services) => ended?,
         () = slices::publish(client, node, defect) => {}
-        _ = told.recv() => {
-            sockets.leave();
+        _ = sigterm.recv() => {
+            sockets.remove_registration();
             if defect == Defect::ReleasesAtTheEnd {
                 claims.release_all();
             }
@@ -52,7 +52,7 @@ async fn main() -> Result<(), Broken> {
     Ok(())
 }
 
-async fn client(kubeconfig: &str, defect: Defect) -> Result<Client, Broken> {
+async fn client(kubeconfig: &str, defect: Defect) -> Result<Client, BoxError> {
     let read = Kubeconfig::read_from(kubeconfig)?;
     let options = KubeConfigOptions::default();
     let mut config = kube::Config::from_custom_kubeconfig(read, &options).await?;

@@ -34,9 +34,9 @@ use windlass_kubelet_api::{
 
 use crate::{DRIVER, claims::Claims, defect::Defect, slices};
 
-/// Timeout of a health report, and its interval, in seconds.
+/// Timeout of a health report, in seconds, and the interval of reports.
 const HEALTH_SECONDS: i64 = 2;
-const REPEATED: Duration = Duration::from_millis(500);
+const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// All services, with shared state.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub(crate) struct Services {
     defect: Defect,
 }
 
-type Lists = Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
+type Reports = Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
 
 // === impl Services ===
 
@@ -61,7 +61,7 @@ impl Services {
         Self { claims, endpoint, pool: node.to_owned(), accepted: Arc::default(), defect }
     }
 
-    /// Health of all devices, or of one device at a time.
+    /// Health report of all devices. With the defect of partial reports it has one device, which `time` selects.
     fn health(&self, time: usize) -> NodeWatchResourcesResponse {
         let each = |device_name: String| DeviceHealth {
             device: Some(DeviceIdentifier { pool_name: self.pool.clone(), device_name }),
@@ -119,12 +119,12 @@ impl DraPlugin for Services {
         &self,
         request: Request<NodePrepareResourcesRequest>,
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        let mut asked = request.into_inner().claims;
+        let mut claims = request.into_inner().claims;
         if self.defect == Defect::AnswersTheFirstClaim {
-            asked.truncate(1);
+            claims.truncate(1);
         }
         let mut answer = NodePrepareResourcesResponse::default();
-        for claim in asked {
+        for claim in claims {
             let one = match self.claims.prepare(&claim).await {
                 Ok(devices) => NodePrepareResourceResponse { devices, error: String::new() },
                 Err(error) => NodePrepareResourceResponse { devices: Vec::new(), error },
@@ -152,13 +152,13 @@ impl DraPlugin for Services {
 
 #[tonic::async_trait]
 impl DraResourceHealth for Services {
-    type NodeWatchResourcesStream = Lists;
+    type NodeWatchResourcesStream = Reports;
 
     async fn node_watch_resources(
         &self,
         _: Request<NodeWatchResourcesRequest>,
-    ) -> Result<Response<Lists>, Status> {
-        let (send, lists) = mpsc::channel(1);
+    ) -> Result<Response<Reports>, Status> {
+        let (send, reports) = mpsc::channel(1);
         let services = self.clone();
         tokio::spawn(async move {
             for time in 0.. {
@@ -168,10 +168,10 @@ impl DraResourceHealth for Services {
                 match services.defect {
                     Defect::EndsHealthStreams => return,
                     Defect::TellsHealthOnce => send.closed().await,
-                    _ => sleep(REPEATED).await,
+                    _ => sleep(HEALTH_INTERVAL).await,
                 }
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(lists))))
+        Ok(Response::new(Box::pin(ReceiverStream::new(reports))))
     }
 }

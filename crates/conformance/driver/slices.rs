@@ -1,4 +1,4 @@
-//! The driver's slices: published, and published again when they are missing.
+//! The driver's slices. Missing slices are published again.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use tokio::time::sleep;
 use crate::{DRIVER, defect::Defect};
 
 /// Interval between checks of the slices.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Number of slices in the pool, and of devices in each slice.
 const SLICES: usize = 2;
-const EACH: usize = 3;
+const DEVICES_PER_SLICE: usize = 3;
 
-/// Device that claims may share.
+/// Name of the device that claims may share.
 const SHARED: &str = "shared";
 
 /// Names of all devices.
 pub(crate) fn devices() -> Vec<String> {
-    let own = (0..SLICES * EACH).map(|number| format!("device-{number}"));
+    let own = (0..SLICES * DEVICES_PER_SLICE).map(|number| format!("device-{number}"));
     own.chain([SHARED.to_owned()]).collect()
 }
 
@@ -35,15 +35,15 @@ pub(crate) async fn publish(client: Client, node: &str, defect: Defect) {
     loop {
         if !(is_published && defect == Defect::PublishesOnce) {
             let node = (node, Api::<Node>::all(client.clone()));
-            // The next iteration tries again.
-            is_published = level(&slices, node, defect).await.is_ok();
+            // After an error the next iteration tries again.
+            is_published = create_missing(&slices, node, defect).await.is_ok();
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Creates missing slices.
-async fn level(
+async fn create_missing(
     slices: &Api<ResourceSlice>,
     (name, nodes): (&str, Api<Node>),
     defect: Defect,
@@ -62,10 +62,10 @@ async fn level(
         let prefix = format!("{index:05x}-");
         if !known.iter().any(|slice| slice.name_any().starts_with(&prefix)) {
             if defect == Defect::InvalidSlices {
-                let mut wrong = slice(index, (name, &node), defect);
-                let devices = wrong.spec.devices.get_or_insert_default();
+                let mut invalid = slice(index, (name, &node), defect);
+                let devices = invalid.spec.devices.get_or_insert_default();
                 "Device_0".clone_into(&mut devices[0].name);
-                let _ = slices.create(&PostParams::default(), &wrong).await;
+                let _ = slices.create(&PostParams::default(), &invalid).await;
             }
             slices.create(&PostParams::default(), &slice(index, (name, &node), defect)).await?;
         }
@@ -74,7 +74,7 @@ async fn level(
 }
 
 fn slice(index: usize, (name, node): (&str, &Node), defect: Defect) -> ResourceSlice {
-    let mut devices: Vec<_> = devices()[index * EACH..(index + 1) * EACH]
+    let mut devices: Vec<_> = devices()[index * DEVICES_PER_SLICE..(index + 1) * DEVICES_PER_SLICE]
         .iter()
         .map(|name| json!({"name": name}))
         .collect();

@@ -1,4 +1,4 @@
-//! The driver's two sockets: they replace leftover files, and return after a deletion.
+//! The driver's two sockets. Both replace leftover files, and a deleted registration socket is bound again.
 
 use std::{
     fs, io,
@@ -17,10 +17,10 @@ use windlass_kubelet_api::{
     server::{Connection, server},
 };
 
-use crate::{Broken, DRIVER, defect::Defect, services::Services};
+use crate::{BoxError, DRIVER, defect::Defect, services::Services};
 
 /// Interval between checks of the registration socket.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Paths of the driver's sockets.
 pub(crate) struct Sockets {
@@ -45,7 +45,7 @@ impl Sockets {
     }
 
     /// Serves both sockets until one fails.
-    pub(crate) async fn serve(&self, services: Services) -> Result<(), Broken> {
+    pub(crate) async fn serve(&self, services: Services) -> Result<(), BoxError> {
         let mut servers = JoinSet::new();
         if self.defect == Defect::ServesLate {
             servers.spawn(serve_registration(self.bind(&self.registration)?, services.clone()));
@@ -60,12 +60,12 @@ impl Sockets {
             if self.defect == Defect::DoesNotWatchItsSocket {
                 std::future::pending::<()>().await;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Removes the registration socket, which makes the kubelet dial.
-    pub(crate) fn leave(&self) {
+    /// Removes the registration socket, because the kubelet would dial it.
+    pub(crate) fn remove_registration(&self) {
         if self.defect == Defect::IgnoresTheSignal {
             std::thread::sleep(Duration::from_secs(60));
         }
@@ -74,7 +74,7 @@ impl Sockets {
         }
     }
 
-    fn bind(&self, path: &Path) -> Result<UnixListener, Broken> {
+    fn bind(&self, path: &Path) -> Result<UnixListener, BoxError> {
         fs::create_dir_all(path.parent().unwrap_or(path))?;
         if self.defect != Defect::KeepsOldSockets {
             let _ = fs::remove_file(path);

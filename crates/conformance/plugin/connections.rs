@@ -1,4 +1,4 @@
-//! Accepted connections. Some defects inspect their bytes and end the plugin.
+//! Accepted connections of the test plugin. Two defects inspect the received bytes and exit.
 
 use std::collections::BTreeSet;
 
@@ -11,20 +11,20 @@ use windlass_kubelet_api::server::Connection;
 
 use crate::defect::Defect;
 
-/// Connection limit of the plugin with the defect of few connections.
-const FEW: usize = 20;
+/// Number of connections that the defect `few-connections` accepts.
+const MAX_CONNECTIONS: usize = 20;
 
-/// Head of a message of 5 MiB: uncompressed, and its length.
-const LARGE: [u8; 5] = [0, 0, 0x50, 0, 0];
+/// gRPC prefix of an uncompressed message of 5 MiB: flag and length.
+const LARGE_PREFIX: [u8; 5] = [0, 0, 0x50, 0, 0];
 
 /// Bytes of an invalid message.
 const GARBAGE: [u8; 32] = [0xff; 32];
 
-/// HTTP/2 connection preface, and the length of a frame's head.
+/// HTTP/2 connection preface, and the size of a frame header in bytes.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEAD: usize = 9;
+const HEADER_SIZE: usize = 9;
 
-/// Accepts connections until it is dropped.
+/// Accepts connections, and sends them to the server until it stops.
 pub(crate) async fn accept(
     listener: UnixListener,
     to: mpsc::Sender<Result<Connection, std::io::Error>>,
@@ -33,11 +33,11 @@ pub(crate) async fn accept(
     let mut accepted = 0;
     while let Ok((stream, _)) = listener.accept().await {
         accepted += 1;
-        if defect == Defect::FewConnections && accepted > FEW {
+        if defect == Defect::FewConnections && accepted > MAX_CONNECTIONS {
             std::future::pending::<()>().await;
         }
-        let is_watched = [Defect::DiesOfGarbage, Defect::DiesOfCutCalls].contains(&defect);
-        let stream = if is_watched { watched(stream, defect) } else { Ok(stream) };
+        let is_inspected = [Defect::DiesOfGarbage, Defect::DiesOfCutCalls].contains(&defect);
+        let stream = if is_inspected { inspected(stream, defect) } else { Ok(stream) };
         let connection = stream.map(|stream| Connection::new(stream, std::future::pending()));
         if to.send(connection).await.is_err() {
             return;
@@ -45,22 +45,22 @@ pub(crate) async fn accept(
     }
 }
 
-/// Wraps a connection in an observer of its bytes.
-fn watched(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Error> {
+/// Forwards a connection through a socket pair, and inspects the received bytes.
+fn inspected(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Error> {
     let (inner, outer) = UnixStream::pair()?;
     tokio::spawn(async move {
         let ((mut from, mut back), (mut answers, mut onward)) =
             (stream.into_split(), outer.into_split());
-        let asked = async {
+        let requests = async {
             let (mut is_first, mut buffer) = (true, vec![0; 64 * 1024]);
-            let mut all = Vec::new();
+            let mut received = Vec::new();
             while let Ok(count @ 1..) = from.read(&mut buffer).await {
                 let bytes = &buffer[..count];
                 let is_garbage = is_first && !bytes.starts_with(b"PRI")
-                    || bytes.windows(LARGE.len()).any(|window| window == LARGE)
+                    || bytes.windows(LARGE_PREFIX.len()).any(|window| window == LARGE_PREFIX)
                     || bytes.windows(GARBAGE.len()).any(|window| window == GARBAGE);
                 is_first = false;
-                all.extend_from_slice(bytes);
+                received.extend_from_slice(bytes);
                 if is_garbage && defect == Defect::DiesOfGarbage {
                     std::process::exit(1);
                 }
@@ -68,41 +68,42 @@ fn watched(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Er
                     return;
                 }
             }
-            if defect == Defect::DiesOfCutCalls && is_unfinished(&all) {
+            if defect == Defect::DiesOfCutCalls && is_unfinished(&received) {
                 std::process::exit(1);
             }
         };
-        let answered = tokio::io::copy(&mut answers, &mut back);
-        tokio::select! { () = asked => {}, _ = answered => {} }
+        let responses = tokio::io::copy(&mut answers, &mut back);
+        tokio::select! { () = requests => {}, _ = responses => {} }
     });
     Ok(inner)
 }
 
-/// True if a client has begun a request and has neither finished nor cancelled it.
+/// True if a client has started a request and neither finished nor reset it.
 fn is_unfinished(sent: &[u8]) -> bool {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const RST_STREAM: u8 = 3;
     const END_STREAM: u8 = 1;
-    let (mut begun, mut rest) = (BTreeSet::new(), sent.strip_prefix(PREFACE).unwrap_or_default());
-    while let Some((head, behind)) = rest.split_at_checked(HEAD) {
+    let (mut open_streams, mut rest) =
+        (BTreeSet::new(), sent.strip_prefix(PREFACE).unwrap_or_default());
+    while let Some((head, behind)) = rest.split_at_checked(HEADER_SIZE) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let stream = &head[5..];
         let ends = head[4] & END_STREAM != 0;
         let Some(next) = behind.get(usize::try_from(length).unwrap_or(usize::MAX)..) else { break };
         match head[3] {
             HEADERS if !ends => {
-                begun.insert(stream);
+                open_streams.insert(stream);
             }
             DATA if ends => {
-                begun.remove(stream);
+                open_streams.remove(stream);
             }
             RST_STREAM => {
-                begun.remove(stream);
+                open_streams.remove(stream);
             }
             _ => {}
         }
         rest = next;
     }
-    !begun.is_empty()
+    !open_streams.is_empty()
 }

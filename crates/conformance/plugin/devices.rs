@@ -6,7 +6,7 @@ use windlass_kubelet_api::deviceplugin::{self as wire, HEALTHY, UNHEALTHY};
 
 use crate::defect::Defect;
 
-/// Devices of a resource, by number.
+/// Devices of a resource, numbered from 0.
 #[derive(Clone, Debug)]
 pub(crate) struct Devices {
     resource: &'static str,
@@ -15,7 +15,7 @@ pub(crate) struct Devices {
     started: u128,
 }
 
-/// Number of devices that exceeds 4 MiB: each takes 26 bytes.
+/// Number of devices whose list exceeds 4 MiB: each takes 26 bytes.
 const MANY: usize = 200_000;
 
 // === impl Devices ===
@@ -70,7 +70,7 @@ impl Devices {
         list
     }
 
-    /// Response for a container with these devices.
+    /// Response for a container that gets these devices.
     pub(crate) fn grant(&self, ids: &[String]) -> wire::ContainerAllocateResponse {
         if self.defect == Defect::GrantsNothing {
             return wire::ContainerAllocateResponse::default();
@@ -121,6 +121,6 @@ pub(crate) fn write_documents(scratch: &Path, defect: Defect) {
     let text = format!(
         r#"{{"cdiVersion": "0.5.0", "kind": "example.com/device", "devices": [{devices}]}}"#
     );
-    fs::create_dir_all(scratch.join("cdi")).expect("a folder of its own");
-    fs::write(scratch.join("cdi/example.json"), text).expect("a folder of its own");
+    fs::create_dir_all(scratch.join("cdi")).expect("the case's folder is writable");
+    fs::write(scratch.join("cdi/example.json"), text).expect("the case's folder is writable");
 }

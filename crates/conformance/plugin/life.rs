@@ -1,4 +1,4 @@
-//! Life of the plugin: it serves, registers, registers again, and ends.
+//! Life cycle of the plugin: it serves, registers, registers again, and exits.
 
 use std::{
     fs,
@@ -26,19 +26,19 @@ use windlass_kubelet_api::{
 
 use crate::{connections, defect::Defect, devices::Devices, service::Service};
 
-/// Interval between checks of sockets and kubelet.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval between checks of the plugin's and the kubelet's socket.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Delay of a late end: longer than streams may stay open after SIGTERM, shorter than the process may run. The test
-/// allows two seconds.
-const LINGERS: Duration = Duration::from_millis(1200);
+/// Delay of the exit after SIGTERM, with the defect of lingering streams. Longer than streams may stay open (a fifth of
+/// the stop limit), and shorter than the stop limit, which the test sets to two seconds.
+const EXIT_DELAY: Duration = Duration::from_millis(1200);
 
-/// One resource: its socket, and the number of its registrations.
+/// Plugin of one resource.
 pub(crate) struct Plugin {
     resource: String,
     socket: PathBuf,
     folder: PathBuf,
-    broken: PathBuf,
+    fault_file: PathBuf,
     service: Service,
     defect: Defect,
 }
@@ -53,20 +53,20 @@ impl Plugin {
         defect: Defect,
     ) -> Self {
         let name = devices.0;
-        let place =
+        let parent =
             if defect == Defect::SocketElsewhere { folder.join("..") } else { folder.to_owned() };
         Self {
             resource: format!("example.com/{name}"),
-            socket: place.join(format!("{name}.sock")),
+            socket: parent.join(format!("{name}.sock")),
             folder: folder.to_owned(),
-            broken: scratch.join("fail"),
+            fault_file: scratch.join("fail"),
             service: Service::new(Devices::new(devices, defect), defect),
             defect,
         }
     }
 
-    /// Serves and registers until it is dropped. Returns when its defect ends it.
-    pub(crate) async fn live(&self) {
+    /// Serves, and registers again after each loss. Returns only because of a defect.
+    pub(crate) async fn run(&self) {
         let mut serving = JoinSet::new();
         loop {
             if self.defect == Defect::RegistersBeforeServing {
@@ -78,7 +78,7 @@ impl Plugin {
             serving.shutdown().await;
             let _ = fs::remove_file(&self.socket);
             let Ok(listener) = UnixListener::bind(&self.socket) else {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
                 continue;
             };
             serving.spawn(serve(listener, self.service.clone()));
@@ -89,14 +89,14 @@ impl Plugin {
         }
     }
 
-    /// Removes leftovers of the plugin.
-    pub(crate) fn leave(&self) {
+    /// Removes the plugin's socket.
+    pub(crate) fn remove_socket(&self) {
         if self.defect != Defect::LeavesItsSocket {
             let _ = fs::remove_file(&self.socket);
         }
     }
 
-    /// Registers until the kubelet accepts. `false` gives up.
+    /// Registers until the kubelet accepts. Returns `false` if a defect gives up.
     async fn registered(&self) -> bool {
         if self.defect == Defect::RegistersWithAWrongVersion {
             let _ = self.register("v1alpha").await;
@@ -104,30 +104,30 @@ impl Plugin {
         loop {
             self.service.shared.state.send_modify(|(_, registration)| *registration += 1);
             if self.defect == Defect::LeaksDescriptors {
-                let leaked = || fs::File::open("/dev/null").map(std::mem::forget);
-                let _ = (0..3).map(|_| leaked()).collect::<Result<Vec<()>, _>>();
+                let leak = || fs::File::open("/dev/null").map(std::mem::forget);
+                let _ = (0..3).map(|_| leak()).collect::<Result<Vec<()>, _>>();
             }
-            let registering = async {
+            let attempt = async {
                 tokio::select! {
                     registered = self.register(VERSION) => Some(registered.is_ok()),
                     // The kubelet would dial a deleted socket for 10 s.
                     () = self.until_deleted(), if self.defect != Defect::GivesUpWhenRefused => None,
                 }
             };
-            match timeout(Duration::from_secs(30), registering).await {
+            match timeout(Duration::from_secs(30), attempt).await {
                 Ok(None | Some(true)) => return true,
                 Ok(Some(false)) if self.defect == Defect::GivesUpWhenRefused => {
                     std::future::pending::<()>().await;
                 }
                 Ok(Some(false)) if self.defect == Defect::EndsWithoutKubelet => return false,
-                Ok(Some(false)) | Err(_) => sleep(LOOK).await,
+                Ok(Some(false)) | Err(_) => sleep(POLL_INTERVAL).await,
             }
         }
     }
 
     async fn until_deleted(&self) {
         while self.socket.exists() {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -135,48 +135,50 @@ impl Plugin {
         &self,
         version: &str,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let kubelet = SocketPath::new(self.folder.join("kubelet.sock"))?.dial().await?;
+        let channel = SocketPath::new(self.folder.join("kubelet.sock"))?.dial().await?;
         let name = self.socket.file_name().unwrap_or_default().display();
-        let place = if self.defect == Defect::SocketElsewhere { "../" } else { "" };
+        let prefix = if self.defect == Defect::SocketElsewhere { "../" } else { "" };
         let request = wire::RegisterRequest {
             version: version.to_owned(),
-            endpoint: format!("{place}{name}"),
+            endpoint: format!("{prefix}{name}"),
             resource_name: self.resource.clone(),
             options: None,
         };
-        RegistrationClient::new(kubelet).register(request).await?;
+        RegistrationClient::new(channel).register(request).await?;
         Ok(())
     }
 
     /// Polls until there is a reason to register again.
     async fn until_lost(&self) {
-        let (kubelet, own) = (self.kubelet(), self.socket.clone());
-        let (mut heard, mut looks) = (false, 0_u32);
+        let (registered, socket) = (self.kubelet_identity(), self.socket.clone());
+        let (mut has_streamed, mut polls) = (false, 0_u32);
         loop {
-            sleep(LOOK).await;
-            looks += 1;
-            let is_broken = self.broken.exists();
+            sleep(POLL_INTERVAL).await;
+            polls += 1;
+            let is_broken = self.fault_file.exists();
             self.service.shared.state.send_if_modified(|(was, _)| {
-                let is_told =
+                let is_changed =
                     *was != is_broken && (is_broken || self.defect != Defect::NeverRecovers);
-                *was = if is_told { is_broken } else { *was };
-                is_told
+                *was = if is_changed { is_broken } else { *was };
+                is_changed
             });
             let streams = *self.service.shared.streams.borrow();
-            heard |= streams > 0;
-            let is_cut = heard && streams == 0 && self.defect != Defect::DoesNotWatchItsStream;
-            let is_deleted = !own.exists() && self.defect != Defect::DoesNotWatchItsSocket;
-            let is_another = self.kubelet() != kubelet && self.kubelet().is_some();
-            let is_time = self.defect == Defect::Heartbeat && looks.is_multiple_of(20);
-            let is_lost = is_cut || is_deleted || is_another || is_time;
+            has_streamed |= streams > 0;
+            let is_cut =
+                has_streamed && streams == 0 && self.defect != Defect::DoesNotWatchItsStream;
+            let is_deleted = !socket.exists() && self.defect != Defect::DoesNotWatchItsSocket;
+            let is_new_kubelet =
+                self.kubelet_identity() != registered && self.kubelet_identity().is_some();
+            let is_heartbeat = self.defect == Defect::Heartbeat && polls.is_multiple_of(20);
+            let is_lost = is_cut || is_deleted || is_new_kubelet || is_heartbeat;
             if is_lost && self.defect != Defect::NeverRegistersAgain {
                 return;
             }
         }
     }
 
-    /// Identity of the kubelet's socket file.
-    fn kubelet(&self) -> Option<(u64, i64, i64)> {
+    /// Identity of the kubelet's socket file: inode and time of change.
+    fn kubelet_identity(&self) -> Option<(u64, i64, i64)> {
         let found = fs::symlink_metadata(self.folder.join("kubelet.sock")).ok()?;
         Some((found.ino(), found.ctime(), found.ctime_nsec()))
     }
@@ -185,23 +187,23 @@ impl Plugin {
 async fn serve(listener: UnixListener, service: Service) {
     let (send, connections) = mpsc::channel(1);
     let defect = service.shared.defect;
-    let look = move |request: &tonic::codegen::http::Request<()>| {
+    let trace = move |request: &tonic::codegen::http::Request<()>| {
         let is_unknown = request.uri().path().ends_with("NoSuchCall");
         if is_unknown && defect == Defect::DiesOfUnknownCalls {
             std::process::exit(1);
         }
         tracing::Span::none()
     };
-    let server = server().trace_fn(look).add_service(DevicePluginServer::new(service));
+    let server = server().trace_fn(trace).add_service(DevicePluginServer::new(service));
     let serving = server.serve_with_incoming(ReceiverStream::new(connections));
     tokio::select! {
         () = connections::accept(listener, send, defect) => {}
-        // Ends with the stream of connections.
+        // The server returns when the stream of connections ends.
         _ = serving => {}
     }
 }
 
-/// Removes everything but the kubelet's socket.
+/// Removes all files of the folder except the kubelet's socket.
 pub(crate) fn clean(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name() != "kubelet.sock" {
@@ -210,14 +212,14 @@ pub(crate) fn clean(folder: &Path) {
     }
 }
 
-/// Waits for SIGTERM. One defect ignores the signal.
-pub(crate) async fn told_to_end(defect: Defect) {
+/// Waits for SIGTERM. Two defects never return.
+pub(crate) async fn wait_for_sigterm(defect: Defect) {
     if defect != Defect::HasNoHandler {
-        let mut told = signal(SignalKind::terminate()).expect("a handler");
-        told.recv().await;
+        let mut sigterm = signal(SignalKind::terminate()).expect("a handler");
+        sigterm.recv().await;
     }
     if defect == Defect::LingersWithOpenStreams {
-        sleep(LINGERS).await;
+        sleep(EXIT_DELAY).await;
     }
     if [Defect::IgnoresTheSignal, Defect::HasNoHandler].contains(&defect) {
         std::future::pending::<()>().await;

@@ -1,11 +1,11 @@
-//! Device plugin that conforms, or has one defect: `plugin-with-defects KUBELET SCRATCH DEFECT`. The plugin offers
-//! `example.com/one` with four devices and `example.com/two` with two. While `SCRATCH/fail` exists, its first device
-//! is unhealthy.
+//! Device plugin of the tests. `plugin-with-defects KUBELET SCRATCH DEFECT` conforms, except for the defect that its
+//! last argument names. The plugin offers `example.com/one` with four devices and `example.com/two` with two. While
+//! `SCRATCH/fail` exists, the first device of `example.com/one` is unhealthy.
 
 #![expect(
     clippy::disallowed_methods,
     clippy::exit,
-    reason = "a program for tests, which dies on purpose, with all its tasks"
+    reason = "a test program that exits on purpose, and ends all its tasks"
 )]
 
 mod connections;
@@ -33,11 +33,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let one = Plugin::new(("one", 4), &folder, &scratch, defect);
     let two = Plugin::new(("two", 2), &folder, &scratch, defect);
     tokio::select! {
-        () = one.live() => {}
-        () = two.live() => {}
-        () = life::told_to_end(defect) => {
-            one.leave();
-            two.leave();
+        () = one.run() => {}
+        () = two.run() => {}
+        () = life::wait_for_sigterm(defect) => {
+            one.remove_socket();
+            two.remove_socket();
         }
         () = life::spin(), if defect == Defect::Spins => {}
     }

@@ -1,4 +1,4 @@
-//! gRPC service of the plugin.
+//! gRPC service of the test plugin, with the defects of its calls.
 
 use std::{
     collections::BTreeSet,
@@ -37,21 +37,21 @@ pub(crate) struct Shared {
     options: AtomicUsize,
     newest: watch::Sender<usize>,
     granted: Mutex<BTreeSet<String>>,
-    leaked: Mutex<Vec<Vec<u8>>>,
+    leaked_memory: Mutex<Vec<Vec<u8>>>,
     calling: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Ends the process if it is dropped early.
-struct Fuse(bool);
+/// Guard that exits the process if it is dropped while its field is true: when a call is cancelled.
+struct ExitGuard(bool);
 
 type Lists = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
 
-/// Delay beyond every call's limit.
+/// Delay that exceeds the time limit of each call.
 const SLOW: Duration = Duration::from_secs(30);
 
-// === impl Fuse ===
+// === impl ExitGuard ===
 
-impl Drop for Fuse {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         if self.0 {
             std::process::exit(1);
@@ -72,29 +72,34 @@ impl Service {
             options: AtomicUsize::new(0),
             newest: watch::Sender::new(0),
             granted: Mutex::default(),
-            leaked: Mutex::default(),
+            leaked_memory: Mutex::default(),
             calling: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
     fn leak(&self, bytes: usize) {
-        self.shared.leaked.lock().expect("nobody panics").push(vec![1; bytes]);
+        self.shared
+            .leaked_memory
+            .lock()
+            .expect("no holder of the lock panics")
+            .push(vec![1; bytes]);
     }
 
-    fn known(&self) -> Vec<String> {
+    /// Ids that the current list contains.
+    fn listed_ids(&self) -> Vec<String> {
         self.shared.devices.ids(self.shared.state.borrow().1)
     }
 
     fn granted(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
-        let (defect, known) = (self.shared.defect, self.known());
+        let (defect, listed) = (self.shared.defect, self.listed_ids());
         if ids.is_empty() && defect == Defect::DiesOfEmptyRequests {
             std::process::exit(1);
         }
-        let mut wanted = Vec::new();
+        let mut allocated = Vec::new();
         for id in ids {
-            match (known.contains(id), defect) {
-                (true, _) | (false, Defect::GrantsAnything) => wanted.push(id.clone()),
+            match (listed.contains(id), defect) {
+                (true, _) | (false, Defect::GrantsAnything) => allocated.push(id.clone()),
                 (false, Defect::GrantsWhatItKnows) => {}
                 (false, _) => {
                     return Err(Status::invalid_argument(format!("unknown device {id:.63}")));
@@ -102,34 +107,34 @@ impl Service {
             }
         }
         if defect == Defect::AllocatesOnce {
-            let mut granted = self.shared.granted.lock().expect("nobody panics");
-            if wanted.iter().any(|id| !granted.insert(id.clone())) {
+            let mut granted = self.shared.granted.lock().expect("no holder of the lock panics");
+            if allocated.iter().any(|id| !granted.insert(id.clone())) {
                 return Err(Status::already_exists("allocated"));
             }
         }
         if defect != Defect::CountsTwice {
             let mut seen = BTreeSet::new();
-            wanted.retain(|id| seen.insert(id.clone()));
+            allocated.retain(|id| seen.insert(id.clone()));
         }
-        Ok(self.shared.devices.grant(&wanted))
+        Ok(self.shared.devices.grant(&allocated))
     }
 
-    fn preference(&self, asked: &wire::ContainerPreferredAllocationRequest) -> Vec<String> {
+    fn preference(&self, request: &wire::ContainerPreferredAllocationRequest) -> Vec<String> {
         let defect = self.shared.defect;
         let wire::ContainerPreferredAllocationRequest {
             available_device_i_ds: available,
             must_include_device_i_ds: must,
             allocation_size: size,
-        } = asked;
+        } = request;
         let size = usize::try_from(*size).unwrap_or(0);
         let is_odd = size == 0 || size > available.len() || must.len() > size;
-        let is_known = available.iter().chain(must).all(|id| self.known().contains(id));
+        let is_known = available.iter().chain(must).all(|id| self.listed_ids().contains(id));
         let is_odd = is_odd || !is_known || must.iter().any(|id| !available.contains(id));
         if is_odd && defect == Defect::DiesOfOddQuestions {
             std::process::exit(1);
         }
         if defect == Defect::PrefersTheUnavailable {
-            return self.known().into_iter().take(size).collect();
+            return self.listed_ids().into_iter().take(size).collect();
         }
         let mut rest = available.clone();
         if defect != Defect::PrefersByOrder {
@@ -141,7 +146,7 @@ impl Service {
         must.iter().cloned().chain(rest).take(size).collect()
     }
 
-    async fn turn(&self) -> Option<OwnedMutexGuard<()>> {
+    async fn lock_turn(&self) -> Option<OwnedMutexGuard<()>> {
         match self.shared.defect {
             Defect::UnreadStreamBlocks => Some(Arc::clone(&self.shared.calling).lock_owned().await),
             _ => None,
@@ -158,9 +163,9 @@ impl DevicePlugin for Service {
         _request: Request<wire::Empty>,
     ) -> Result<Response<wire::DevicePluginOptions>, Status> {
         let time = self.shared.options.fetch_add(1, Ordering::Relaxed);
-        let is_other = time > 0 && self.shared.defect == Defect::ChangesItsOptions;
+        let is_changed = time > 0 && self.shared.defect == Defect::ChangesItsOptions;
         Ok(Response::new(wire::DevicePluginOptions {
-            pre_start_required: !is_other,
+            pre_start_required: !is_changed,
             get_preferred_allocation_available: true,
         }))
     }
@@ -169,7 +174,7 @@ impl DevicePlugin for Service {
         &self,
         _request: Request<wire::Empty>,
     ) -> Result<Response<Lists>, Status> {
-        let turn = self.turn().await;
+        let lock_turn = self.lock_turn().await;
         let (shared, number) =
             (Arc::clone(&self.shared), self.shared.opened.fetch_add(1, Ordering::Relaxed));
         if shared.defect == Defect::LeaksStreams {
@@ -178,9 +183,9 @@ impl DevicePlugin for Service {
         shared.newest.send_replace(number);
         let (send, lists) = mpsc::channel(1);
         tokio::spawn(async move {
-            let _turn = turn;
+            let _turn = lock_turn;
             shared.streams.send_modify(|count| *count += 1);
-            tell(&shared, number, send).await;
+            send_lists(&shared, number, send).await;
             shared.streams.send_modify(|count| *count -= 1);
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(lists))))
@@ -193,14 +198,14 @@ impl DevicePlugin for Service {
         if self.shared.defect == Defect::SlowPreference {
             sleep(SLOW).await;
         }
-        let mut asked = request.into_inner().container_requests;
+        let mut container_requests = request.into_inner().container_requests;
         if self.shared.defect == Defect::AnswersTheFirstContainerOnly {
-            asked.truncate(1);
+            container_requests.truncate(1);
         }
         let answer = |it: &wire::ContainerPreferredAllocationRequest| {
             wire::ContainerPreferredAllocationResponse { device_i_ds: self.preference(it) }
         };
-        let container_responses = asked.iter().map(answer).collect();
+        let container_responses = container_requests.iter().map(answer).collect();
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses }))
     }
 
@@ -209,9 +214,9 @@ impl DevicePlugin for Service {
         request: Request<wire::AllocateRequest>,
     ) -> Result<Response<wire::AllocateResponse>, Status> {
         let defect = self.shared.defect;
-        let mut fuse = Fuse(defect == Defect::DiesOfCancelledCalls);
+        let mut guard = ExitGuard(defect == Defect::DiesOfCancelledCalls);
         tokio::task::yield_now().await;
-        let _turn = self.turn().await;
+        let _turn = self.lock_turn().await;
         let _only = match defect {
             Defect::OneCallAtATime => {
                 let only = self
@@ -230,20 +235,21 @@ impl DevicePlugin for Service {
         if defect == Defect::LeaksMemory {
             self.leak(16 * 1024);
         }
-        let mut asked = request.into_inner().container_requests;
-        if asked.is_empty() && defect == Defect::DiesOfEmptyRequests {
+        let mut container_requests = request.into_inner().container_requests;
+        if container_requests.is_empty() && defect == Defect::DiesOfEmptyRequests {
             std::process::exit(1);
         }
         if defect == Defect::AnswersTheFirstContainerOnly {
-            asked.truncate(1);
+            container_requests.truncate(1);
         }
         let each = |ids: Vec<String>| match defect {
             Defect::AnswersPerDevice => ids.into_iter().map(|id| vec![id]).collect(),
             _ => vec![ids],
         };
-        let containers: Vec<_> = asked.into_iter().flat_map(|it| each(it.devices_ids)).collect();
+        let containers: Vec<_> =
+            container_requests.into_iter().flat_map(|it| each(it.devices_ids)).collect();
         let responses = containers.iter().map(|ids| self.granted(ids)).collect::<Result<_, _>>()?;
-        fuse.0 = false;
+        guard.0 = false;
         Ok(Response::new(wire::AllocateResponse { container_responses: responses }))
     }
 
@@ -259,7 +265,7 @@ impl DevicePlugin for Service {
 }
 
 /// Sends the list at each change, until the stream closes.
-async fn tell(
+async fn send_lists(
     shared: &Shared,
     number: usize,
     send: mpsc::Sender<Result<wire::ListAndWatchResponse, Status>>,

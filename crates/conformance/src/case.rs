@@ -1,10 +1,10 @@
-//! A case: a sentence about a program, its source in Kubernetes, and its check.
+//! Conformance case: expected behaviour of a program, its source in Kubernetes, and its check.
 
 use std::{fmt, pin::Pin, time::Duration};
 
 use serde::Serialize;
 
-use crate::{offers::Stillborn, stage::Stage};
+use crate::{offers::StartFailure, testbed::Testbed};
 
 /// One expectation of a program.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -29,24 +29,24 @@ pub(crate) enum Api {
     Dra,
 }
 
-/// Plays a case on a stage of its own. The kubelet runs, and the program has not been started.
-pub(crate) type Check = for<'a> fn(&'a mut Stage) -> Checking<'a>;
+/// Check of a case, on a testbed where the kubelet runs and the program has not been started.
+pub(crate) type Check = for<'a> fn(&'a mut Testbed) -> CheckFuture<'a>;
 
-pub(crate) type Checking<'a> = Pin<Box<dyn Future<Output = Checked> + Send + 'a>>;
+pub(crate) type CheckFuture<'a> = Pin<Box<dyn Future<Output = CheckResult> + Send + 'a>>;
 
-/// Evidence, or the reason why the case does not hold.
-pub(crate) type Checked = Result<String, Unmet>;
+/// Evidence of a pass, or the reason for another verdict.
+pub(crate) type CheckResult = Result<String, CheckError>;
 
-/// Reason why a case does not hold.
+/// Reason why a case does not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unmet {
-    /// The program behaves otherwise.
+pub(crate) enum CheckError {
+    /// The program behaves differently.
     Failed(String),
     /// The program offers nothing that the case covers.
     NotApplicable(String),
 }
 
-impl fmt::Display for Unmet {
+impl fmt::Display for CheckError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::Failed(why) | Self::NotApplicable(why)) = self;
         f.write_str(why)
@@ -80,7 +80,7 @@ pub struct Finding {
 pub enum Verdict {
     /// The program behaves as the sentence says.
     Pass,
-    /// The program behaves otherwise.
+    /// The program behaves differently.
     Fail,
     /// The program offers nothing that the sentence covers.
     NotApplicable,
@@ -89,11 +89,11 @@ pub enum Verdict {
 // === impl Finding ===
 
 impl Finding {
-    /// Finding about a program that never serves anything. The run has no other finding.
-    pub(crate) fn stillborn(stillborn: Stillborn, took: Duration) -> Self {
-        let Stillborn { why: evidence, last_words } = stillborn;
-        let (id, sentence) = ("START", "starts, and serves until it is told to end");
-        let source = "docs/conformance.md: a program is started with each case";
+    /// Only finding of a run whose program never serves anything.
+    pub(crate) fn start_failure(start_failure: StartFailure, took: Duration) -> Self {
+        let StartFailure { why: evidence, last_words } = start_failure;
+        let (id, sentence) = ("START", "starts, and serves until SIGTERM");
+        let source = "docs/conformance.md: each case starts the program";
         Self { id, sentence, source, verdict: Verdict::Fail, evidence, last_words, took }
     }
 }
@@ -107,13 +107,13 @@ impl Case {
     }
 }
 
-pub(crate) fn failed<T>(evidence: impl Into<String>) -> Result<T, Unmet> {
-    Err(Unmet::Failed(evidence.into()))
+pub(crate) fn failed<T>(evidence: impl Into<String>) -> Result<T, CheckError> {
+    Err(CheckError::Failed(evidence.into()))
 }
 
-/// Ends the case without a verdict.
-pub(crate) fn not_applicable<T>(why: impl Into<String>) -> Result<T, Unmet> {
-    Err(Unmet::NotApplicable(why.into()))
+/// Ends the case as not applicable.
+pub(crate) fn not_applicable<T>(why: impl Into<String>) -> Result<T, CheckError> {
+    Err(CheckError::NotApplicable(why.into()))
 }
 
 fn seconds<S: serde::Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

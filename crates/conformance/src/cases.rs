@@ -17,7 +17,7 @@ mod wire;
 
 use crate::case::Case;
 
-/// Every case, part by part.
+/// All cases, grouped by part of the API.
 pub fn catalogue() -> Vec<Case> {
     [
         registration::CASES,
@@ -48,10 +48,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_has_an_id_of_its_own_and_says_what_and_where_from() {
+    fn every_case_has_a_unique_id_a_sentence_and_a_source() {
         let mut ids = BTreeSet::new();
         for Case { id, sentence, source, .. } in catalogue() {
-            assert!(ids.insert(id), "{id} is there twice");
+            assert!(ids.insert(id), "{id} occurs twice");
             assert!(sentence.len() > 10 && !sentence.ends_with('.'), "{id}: {sentence}");
             assert!(source.len() > 10, "{id}: {source}");
         }

@@ -1,4 +1,4 @@
-//! Calls of the device plugin API, each with the limit of its case.
+//! Calls of the device plugin API, each with a time limit.
 
 use std::time::Duration;
 
@@ -8,42 +8,43 @@ use tonic::{Response, Status, Streaming};
 use windlass_kubelet_api::deviceplugin::{self as wire, UNHEALTHY};
 
 use crate::{
-    case::{Unmet, failed},
+    case::{CheckError, failed},
     process::{Load, Process},
-    stage::Client,
+    testbed::Client,
 };
 
-/// Largest message that the kubelet's gRPC accepts (`defaultClientMaxReceiveMessageSize` of grpc-go).
-pub(crate) const LIMIT_OF_GO: usize = 4 * 1024 * 1024;
+/// Size in bytes of the largest message that the kubelet's gRPC client accepts (`defaultClientMaxReceiveMessageSize` of
+/// grpc-go).
+pub(crate) const GRPC_MESSAGE_LIMIT: usize = 4 * 1024 * 1024;
 
 /// Open `ListAndWatch` stream.
 #[derive(Debug)]
 pub(crate) struct Listing(pub(crate) Streaming<wire::ListAndWatchResponse>);
 
-/// `Allocate` request for containers with these ids.
+/// `Allocate` request. Each element holds the device ids of a container.
 pub(crate) fn allocation(containers: &[Vec<String>]) -> wire::AllocateRequest {
     let request = |ids: &Vec<String>| wire::ContainerAllocateRequest { devices_ids: ids.clone() };
     wire::AllocateRequest { container_requests: containers.iter().map(request).collect() }
 }
 
-/// Response of the plugin, success or error. A timeout fails the case.
+/// Waits for the plugin's response, success or error. A timeout fails the case.
 pub(crate) async fn answered<T>(
     what: &str,
     limit: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<Result<T, Status>, Unmet> {
+) -> Result<Result<T, Status>, CheckError> {
     match timeout(limit, call).await {
         Ok(answer) => Ok(answer.map(Response::into_inner)),
         Err(_) => failed(format!("{what}: no answer within {limit:?}")),
     }
 }
 
-/// Successful response of the plugin. An error fails the case.
+/// Waits for the plugin's successful response. An error or a timeout fails the case.
 pub(crate) async fn granted<T>(
     what: &str,
     limit: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, Unmet> {
+) -> Result<T, CheckError> {
     match answered(what, limit, call).await? {
         Ok(answer) => Ok(answer),
         Err(status) => failed(format!("{what}: {:?}: {}", status.code(), status.message())),
@@ -55,7 +56,7 @@ pub(crate) async fn listed(
     resource: &str,
     limit: Duration,
     client: &mut Client,
-) -> Result<(Listing, Vec<wire::Device>), Unmet> {
+) -> Result<(Listing, Vec<wire::Device>), CheckError> {
     let what = format!("ListAndWatch of {resource}");
     let mut stream = granted(&what, limit, client.list_and_watch(wire::Empty {})).await?;
     match timeout(limit, stream.next()).await {
@@ -66,44 +67,43 @@ pub(crate) async fn listed(
     }
 }
 
-/// Durations of calls, which must not delay the kubelet noticeably.
+/// Durations of calls that block the kubelet, for a check of their median.
 #[derive(Debug)]
 pub(crate) struct Delays {
     calls: Vec<Duration>,
-    /// Load before the first call: of the program, and of this process, which calls it.
+    /// Load before the first call: of the program, and of this process, its client.
     before: [Load; 2],
 }
 
-/// Limit of a fast call. A kubelet that waits a tenth of a second for each container admits ten in a second.
-const SOON: Duration = Duration::from_millis(100);
+/// Limit of the median. With 100 ms for each container, the kubelet admits ten containers in a second.
+const MEDIAN_LIMIT: Duration = Duration::from_millis(100);
 
 // === impl Delays ===
 
 impl Delays {
-    /// Starts the measurement of the calls that follow.
+    /// Starts a measurement of the program's load. Durations follow by [`Delays::push`].
     pub(crate) fn of(program: &Process) -> Self {
-        Self { calls: Vec::new(), before: [program.load(), Process::load_of_asker()] }
+        Self { calls: Vec::new(), before: [program.load(), Process::own_load()] }
     }
 
     pub(crate) fn push(&mut self, delay: Duration) {
         self.calls.push(delay);
     }
 
-    /// Checks that half of the calls are fast, without the time in which other programs had the processors. A call
-    /// waits for two threads: the one queued longest in the program, and the one in this process.
-    pub(crate) fn checked(mut self, program: &Process) -> Result<String, Unmet> {
+    /// Checks that the median is at most 100 ms, without the mean time that a call waited for a processor. That time
+    /// is the longest run-queue wait of a thread in the program plus that of a thread in this process.
+    pub(crate) fn checked(mut self, program: &Process) -> Result<String, CheckError> {
         self.calls.sort_unstable();
-        let now = [program.load(), Process::load_of_asker()];
-        let kept_waiting = self.before.iter().zip(&now).map(|(before, now)| before.wait_until(now));
+        let now = [program.load(), Process::own_load()];
+        let queued = self.before.iter().zip(&now).map(|(before, now)| before.wait_until(now));
         let calls = u32::try_from(self.calls.len()).unwrap_or(u32::MAX).max(1);
-        let kept_waiting = kept_waiting.sum::<Duration>() / calls;
+        let queued = queued.sum::<Duration>() / calls;
         let median = self.calls.get(self.calls.len() / 2).copied().unwrap_or_default();
         let slowest = self.calls.last().copied().unwrap_or_default();
         let evidence = format!(
-            "half within {median:.1?}, of which a processor was waited for {kept_waiting:.1?}; the slowest took \
-             {slowest:.1?}"
+            "half within {median:.1?}, including {queued:.1?} in the run queue; the slowest took {slowest:.1?}"
         );
-        if median.saturating_sub(kept_waiting) > SOON { failed(evidence) } else { Ok(evidence) }
+        if median.saturating_sub(queued) > MEDIAN_LIMIT { failed(evidence) } else { Ok(evidence) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! APIs that a program offers, found once. Cases about the others are not applicable.
+//! Detection of the APIs that a program offers. Cases about other APIs are not applicable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,20 +11,20 @@ use tokio::time::sleep;
 use windlass_kubelet_sim::Event;
 
 use crate::{
-    case::{Api, Case, Unmet, not_applicable},
-    stage::{LOOK, Stage},
+    case::{Api, Case, CheckError, not_applicable},
     subject::Subject,
+    testbed::{POLL_INTERVAL, Testbed},
 };
 
-/// For each API, the reason why its cases do not apply.
+/// APIs of a program. Each API in the map is missing, for the reason given.
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
-    lacking: BTreeMap<Api, String>,
+    missing_reasons: BTreeMap<Api, String>,
 }
 
-/// Program that never serves anything, so no case is played.
+/// Failure of a program that never serves anything. No case runs.
 #[derive(Debug)]
-pub(crate) struct Stillborn {
+pub(crate) struct StartFailure {
     pub(crate) why: String,
     pub(crate) last_words: Vec<String>,
 }
@@ -32,78 +32,82 @@ pub(crate) struct Stillborn {
 // === impl Offers ===
 
 impl Offers {
-    /// Starts the program until it has shown each API that the cases cover. A program that lives and shows nothing
-    /// counts as a device plugin, and the cases report the fault. A program that ends before it shows anything gets
-    /// no case.
-    pub(crate) async fn look(subject: &Arc<Subject>, cases: &[Case]) -> Result<Self, Stillborn> {
+    /// Starts the program and waits until each API that the cases cover has appeared, or the start limit has passed. A
+    /// running program without an API counts as a device plugin, so its cases report the fault. A program that exits
+    /// before an API appears is an error.
+    pub(crate) async fn detect(
+        subject: &Arc<Subject>,
+        cases: &[Case],
+    ) -> Result<Self, StartFailure> {
         let mut missing: BTreeSet<Api> = cases.iter().map(Case::api).collect();
-        let mut lacking = BTreeMap::new();
+        let mut missing_reasons = BTreeMap::new();
         if !subject.reaches_an_api_server() && missing.remove(&Api::Dra) {
             let why =
-                "the command has no {kubeconfig}, without which a driver reaches no API server";
-            lacking.insert(Api::Dra, why.to_owned());
+                "the command has no {kubeconfig}, which a driver needs to reach an API server";
+            missing_reasons.insert(Api::Dra, why.to_owned());
         }
-        let wanted = missing.len();
-        if wanted == 0 {
-            return Ok(Self { lacking });
+        let covered = missing.len();
+        if covered == 0 {
+            return Ok(Self { missing_reasons });
         }
-        let stillborn = |why, last_words| Stillborn { why, last_words };
-        let mut stage = match Stage::open(Arc::clone(subject)) {
-            Ok(stage) => stage,
-            Err(unmet) => return Err(stillborn(unmet.to_string(), Vec::new())),
+        let start_failure = |why, last_words| StartFailure { why, last_words };
+        let mut testbed = match Testbed::open(Arc::clone(subject)) {
+            Ok(testbed) => testbed,
+            Err(error) => return Err(start_failure(error.to_string(), Vec::new())),
         };
-        let started = stage.set_up().await.and_then(|()| stage.start());
-        started.map_err(|unmet| stillborn(unmet.to_string(), Vec::new()))?;
-        let begun = Instant::now();
-        let ended = watch(&mut stage, &mut missing).await;
-        let after = begun.elapsed();
+        let started = testbed.set_up().await.and_then(|()| testbed.start());
+        started.map_err(|error| start_failure(error.to_string(), Vec::new()))?;
+        let started_at = Instant::now();
+        let ended = watch_apis(&mut testbed, &mut missing).await;
+        let after = started_at.elapsed();
         if let Some(status) = ended
-            && missing.len() == wanted
+            && missing.len() == covered
         {
             let why = format!(
                 "the program ended {after:.1?} after its start, before it served anything: {status}"
             );
-            return Err(stillborn(why, stage.all_last_words().await));
+            return Err(start_failure(why, testbed.all_last_words().await));
         }
-        if missing.len() == wanted {
+        if missing.len() == covered {
             missing.remove(&Api::DevicePlugin);
         }
         let until = match ended {
             Some(status) => format!("before it ended after {after:.1?}: {status}"),
             None => format!("within {:?}", subject.within.start),
         };
-        lacking.extend(missing.into_iter().map(|api| match api {
+        missing_reasons.extend(missing.into_iter().map(|api| match api {
             Api::DevicePlugin => (api, format!("it registers no resource {until}")),
             Api::Dra => (api, format!("it has no socket in plugins_registry {until}")),
         }));
-        Ok(Self { lacking })
+        Ok(Self { missing_reasons })
     }
 
-    /// Ends a case about an API that the program lacks.
-    pub(crate) fn has(&self, api: Api) -> Result<(), Unmet> {
-        self.lacking.get(&api).map_or(Ok(()), not_applicable)
+    /// Fails as not applicable if the program lacks the API.
+    pub(crate) fn require(&self, api: Api) -> Result<(), CheckError> {
+        self.missing_reasons.get(&api).map_or(Ok(()), not_applicable)
     }
 }
 
-/// Removes the APIs that the program shows. Ends when none is left, at the program's end, or at the start limit.
-async fn watch(stage: &mut Stage, missing: &mut BTreeSet<Api>) -> Option<ExitStatus> {
-    let begun = Instant::now();
-    while !missing.is_empty() && begun.elapsed() < stage.subject.within.start {
-        // Read before the sockets: an API shown before the end counts.
-        let ended = stage.process().ended();
-        let tried = |event: &Event| {
+/// Removes each API from `missing` when it appears. Returns when all have appeared, at the program's exit (with its
+/// status), or at the start limit.
+async fn watch_apis(testbed: &mut Testbed, missing: &mut BTreeSet<Api>) -> Option<ExitStatus> {
+    let started_at = Instant::now();
+    while !missing.is_empty() && started_at.elapsed() < testbed.subject.within.start {
+        // Read first: an API that appeared before the exit counts.
+        let ended = testbed.process().ended();
+        let is_registration = |event: &Event| {
             matches!(event, Event::Registered { .. } | Event::RegistrationRefused { .. })
         };
-        if stage.calls().count(tried) > 0 {
+        if testbed.calls().count(is_registration) > 0 {
             missing.remove(&Api::DevicePlugin);
         }
-        if !stage.registry().is_empty() {
+        if !testbed.registry().is_empty() {
             missing.remove(&Api::Dra);
         }
         if ended.is_some() {
             return ended;
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     None
 }

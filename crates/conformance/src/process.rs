@@ -1,4 +1,4 @@
-//! Process of the program: in a group of its own, with captured output, measured, killed with its children.
+//! Process of a program, in its own process group, with captured output and measured resources.
 
 mod load;
 
@@ -23,22 +23,22 @@ use tokio::{
 
 pub(crate) use self::load::Load;
 
-/// Number of last lines kept.
-const KEPT: usize = 12;
+/// Number of output lines that are kept.
+const KEPT_LINES: usize = 12;
 
-/// Limit for reading the output of a program that has ended.
-const LISTENED: Duration = Duration::from_secs(1);
+/// Time limit for reading the remaining output of a program that has exited.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// Running program. Dropping it kills its whole group.
+/// Running program. Drop kills its process group.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     group: Pid,
-    said: Arc<Mutex<VecDeque<String>>>,
-    listening: JoinSet<()>,
+    lines_kept: Arc<Mutex<VecDeque<String>>>,
+    readers: JoinSet<()>,
 }
 
-/// Resources of a group's processes at one moment.
+/// Resources in use by the processes of a group, in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
@@ -67,32 +67,33 @@ impl Process {
         let mut child = command.spawn()?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         let group = id.ok_or_else(|| io::Error::other("the program ended at once"))?;
-        let said = Arc::new(Mutex::new(VecDeque::new()));
-        let mut listening = JoinSet::new();
+        let lines_kept = Arc::new(Mutex::new(VecDeque::new()));
+        let mut readers = JoinSet::new();
         if let Some(output) = child.stdout.take() {
-            listening.spawn(listen(output, Arc::clone(&said)));
+            readers.spawn(read_lines(output, Arc::clone(&lines_kept)));
         }
         if let Some(errors) = child.stderr.take() {
-            listening.spawn(listen(errors, Arc::clone(&said)));
+            readers.spawn(read_lines(errors, Arc::clone(&lines_kept)));
         }
-        Ok(Self { child, group, said, listening })
+        Ok(Self { child, group, lines_kept, readers })
     }
 
-    /// Last lines of its output.
+    /// Last lines of its standard output and error.
     pub fn last_words(&self) -> Vec<String> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.lines_kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Last lines of its output after its end. A surviving child that holds the output open does not block this.
+    /// Last lines of its output after its exit. Waits at most a second for the remaining output, because a surviving
+    /// child may hold it open.
     pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
-        let all_is_read = async { while self.listening.join_next().await.is_some() {} };
-        let _ = timeout(LISTENED, all_is_read).await;
+        let all_is_read = async { while self.readers.join_next().await.is_some() {} };
+        let _ = timeout(DRAIN_LIMIT, all_is_read).await;
         self.last_words()
     }
 
-    /// Exit status, if it has ended.
+    /// Exit status, if it has exited.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        // `wait` fails only if another caller has reaped the child, and this is the only one.
+        // The call fails only if another caller has reaped the child, and there is no other caller.
         self.child.try_wait().ok().flatten()
     }
 
@@ -103,16 +104,16 @@ impl Process {
 
     /// Sends a signal to the program and its children.
     pub fn signal(&self, signal: Signal) {
-        // The group is gone if the program has ended.
+        // The call fails if the whole group has exited.
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Waits for its end, up to the limit.
+    /// Waits for its exit, up to the limit.
     pub async fn end_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         timeout(limit, self.child.wait()).await.ok()?.ok()
     }
 
-    /// Kills it with its children, and waits until it is gone.
+    /// Kills it with its children, and waits for its exit.
     pub async fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.wait().await;
@@ -120,16 +121,16 @@ impl Process {
 
     /// Current resources of the program and its children.
     pub fn usage(&self) -> Usage {
-        self.members().filter_map(|process| Usage::of(&process)).fold(Usage::default(), Usage::and)
+        self.members().filter_map(|process| Usage::of(&process)).fold(Usage::default(), Usage::plus)
     }
 
-    /// Processor time of the program and its children so far.
+    /// Scheduling times so far, of the threads of the program and its children.
     pub(crate) fn load(&self) -> Load {
         Load::of(self.members())
     }
 
-    /// Processor time of this process so far.
-    pub(crate) fn load_of_asker() -> Load {
+    /// Scheduling times so far, of the threads of this process.
+    pub(crate) fn own_load() -> Load {
         Load::of(["/proc/self"].into_iter())
     }
 
@@ -146,21 +147,21 @@ impl Drop for Process {
     }
 }
 
-async fn listen(source: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>>>) {
+async fn read_lines(source: impl AsyncRead + Unpin, lines_kept: Arc<Mutex<VecDeque<String>>>) {
     let mut lines = BufReader::new(source).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() == KEPT {
-            said.pop_front();
+        let mut lines_kept = lines_kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines_kept.len() == KEPT_LINES {
+            lines_kept.pop_front();
         }
-        said.push_back(line);
+        lines_kept.push_back(line);
     }
 }
 
 // === impl Usage ===
 
 impl Usage {
-    /// Usage of one process; `None` if it has just ended.
+    /// Usage of one process; `None` if it has just exited.
     fn of(process: &Path) -> Option<Self> {
         let status = fs::read_to_string(process.join("status")).ok()?;
         let number = |name| {
@@ -174,7 +175,7 @@ impl Usage {
         })
     }
 
-    fn and(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         Self {
             descriptors: self.descriptors + other.descriptors,
             resident_kib: self.resident_kib + other.resident_kib,
@@ -183,13 +184,13 @@ impl Usage {
     }
 }
 
-/// Group of a process, from `stat` of proc(5).
+/// Process group of a process, from `stat` of proc(5).
 fn group_of(process: &Path) -> Option<Pid> {
     group_in(&fs::read_to_string(process.join("stat")).ok()?)
 }
 
 fn group_in(stat: &str) -> Option<Pid> {
-    // Fields after the name, which may hold any character: state, parent, group.
+    // Fields after the name: state, parent, group. The name may hold any character, so the search starts at its end.
     let group: i32 = stat.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()?;
     // The kernel reports -1 for a process that is exiting.
     (group > 0).then(|| Pid::from_raw(group))?
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_on_its_way_out_is_in_no_group() {
+    fn an_exiting_process_is_in_no_group() {
         let stat = |group: &str| format!("7 (a) b) S 1 {group} 9");
         assert_eq!(group_in(&stat("8")).map(Pid::as_raw_pid), Some(8));
         assert_eq!([group_in(&stat("0")), group_in(&stat("-1"))], [None, None]);
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_dies_with_its_children_and_its_last_words_are_kept() {
+    async fn a_killed_program_loses_its_children_and_its_last_lines_are_kept() {
         let mut process = sh("echo said; sleep 60 & wait");
         let has_child = |process: &Process| process.usage().threads == 2;
         while !has_child(&process) || process.last_words().is_empty() {

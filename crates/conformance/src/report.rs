@@ -9,7 +9,7 @@ use crate::case::{Finding, Verdict};
 /// Findings, in the order of the catalogue.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// One finding for each case played.
+    /// One finding for each case, or a single one about a program that never serves anything.
     pub findings: Vec<Finding>,
 }
 
@@ -31,7 +31,7 @@ struct Xml<'a>(&'a str);
 // === impl Report ===
 
 impl Report {
-    /// Number of cases by verdict.
+    /// Counts the cases by verdict.
     pub fn totals(&self) -> Totals {
         let count = |verdict| self.findings.iter().filter(|it| it.verdict == verdict).count();
         Totals {
@@ -41,7 +41,7 @@ impl Report {
         }
     }
 
-    /// The findings as a `JUnit` document, which build servers show.
+    /// The findings as a `JUnit` document with this name of the test suite.
     pub fn junit(&self, name: &str) -> String {
         let Totals { fail, not_applicable, .. } = self.totals();
         let (count, name) = (self.findings.len(), Xml(name));
@@ -72,9 +72,9 @@ impl Finding {
                 format!("{case}><skipped message=\"{evidence}\"/></testcase>")
             }
             Verdict::Fail => {
-                let words = self.last_words.join("\n");
-                let said = Xml(&words);
-                format!("{case}><failure message=\"{evidence}\">{said}</failure></testcase>")
+                let lines = self.last_words.join("\n");
+                let output = Xml(&lines);
+                format!("{case}><failure message=\"{evidence}\">{output}</failure></testcase>")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Runner: plays cases in parallel, and reports each finding as it comes.
+//! Runner: runs cases in parallel, and reports each finding when its case ends.
 
 use std::{
     sync::Arc,
@@ -8,18 +8,18 @@ use std::{
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
-    case::{Case, Checked, Finding, Unmet, Verdict},
+    case::{Case, CheckError, CheckResult, Finding, Verdict},
     offers::Offers,
     report::Report,
-    stage::Stage,
     subject::Subject,
+    testbed::Testbed,
 };
 
-/// Limit of a case. The longest restarts a program several times, each within its limits.
-const LONGEST: Duration = Duration::from_secs(180);
+/// Limit of a case. The longest case restarts the program several times, each within the subject's limits.
+const CASE_LIMIT: Duration = Duration::from_secs(180);
 
-/// Plays the cases, a number of them in parallel, and reports each finding when its case ends. A program that exits
-/// before it serves anything yields one finding only.
+/// Runs the cases, `parallel` at a time, and calls `report` with each finding when its case ends. A program that exits
+/// before it serves anything yields a single finding.
 ///
 /// # Panics
 ///
@@ -27,59 +27,61 @@ const LONGEST: Duration = Duration::from_secs(180);
 pub async fn run(
     cases: &[Case],
     subject: Subject,
-    at_once: usize,
-    mut tell: impl FnMut(&Finding),
+    parallel: usize,
+    mut report: impl FnMut(&Finding),
 ) -> Report {
     let subject = Arc::new(subject);
-    let begun = Instant::now();
-    let offers = match Offers::look(&subject, cases).await {
+    let started_at = Instant::now();
+    let offers = match Offers::detect(&subject, cases).await {
         Ok(offers) => Arc::new(offers),
-        Err(stillborn) => {
-            let finding = Finding::stillborn(stillborn, begun.elapsed());
-            tell(&finding);
+        Err(start_failure) => {
+            let finding = Finding::start_failure(start_failure, started_at.elapsed());
+            report(&finding);
             return Report { findings: vec![finding] };
         }
     };
-    let (mut waiting, mut playing) = (cases.iter().copied().enumerate(), JoinSet::new());
+    let (mut waiting, mut running) = (cases.iter().copied().enumerate(), JoinSet::new());
     let mut findings: Vec<Option<Finding>> = cases.iter().map(|_| None).collect();
     loop {
-        while playing.len() < at_once.max(1)
-            && let Some((place, case)) = waiting.next()
+        while running.len() < parallel.max(1)
+            && let Some((index, case)) = waiting.next()
         {
             let (subject, offers) = (Arc::clone(&subject), Arc::clone(&offers));
-            playing.spawn(async move { (place, play(case, subject, &offers).await) });
+            running.spawn(async move { (index, run_case(case, subject, &offers).await) });
         }
-        let Some(ended) = playing.join_next().await else { break };
-        let (place, finding) = ended.unwrap_or_else(|error| resume(error));
-        tell(&finding);
-        findings[place] = Some(finding);
+        let Some(ended) = running.join_next().await else { break };
+        let (index, finding) = ended.unwrap_or_else(|error| propagate_panic(error));
+        report(&finding);
+        findings[index] = Some(finding);
     }
     Report { findings: findings.into_iter().flatten().collect() }
 }
 
-fn resume(error: tokio::task::JoinError) -> ! {
+fn propagate_panic(error: tokio::task::JoinError) -> ! {
     std::panic::resume_unwind(error.into_panic())
 }
 
-async fn play(case: Case, subject: Arc<Subject>, offers: &Offers) -> Finding {
-    let begun = Instant::now();
-    let stage = offers.has(case.api()).and_then(|()| Stage::open(subject));
-    let (checked, last_words) = match stage {
-        Ok(mut stage) => (check(case, &mut stage).await, stage.last_words()),
-        Err(unmet) => (Err(unmet), Vec::new()),
+async fn run_case(case: Case, subject: Arc<Subject>, offers: &Offers) -> Finding {
+    let started_at = Instant::now();
+    let testbed = offers.require(case.api()).and_then(|()| Testbed::open(subject));
+    let (checked, last_words) = match testbed {
+        Ok(mut testbed) => (check(case, &mut testbed).await, testbed.last_words()),
+        Err(error) => (Err(error), Vec::new()),
     };
     let (verdict, evidence) = match checked {
         Ok(seen) => (Verdict::Pass, seen),
-        Err(Unmet::Failed(why)) => (Verdict::Fail, why),
-        Err(Unmet::NotApplicable(why)) => (Verdict::NotApplicable, why),
+        Err(CheckError::Failed(why)) => (Verdict::Fail, why),
+        Err(CheckError::NotApplicable(why)) => (Verdict::NotApplicable, why),
     };
     let Case { id, sentence, source, .. } = case;
     let last_words = if verdict == Verdict::Fail { last_words } else { Vec::new() };
-    Finding { id, sentence, source, verdict, evidence, last_words, took: begun.elapsed() }
+    Finding { id, sentence, source, verdict, evidence, last_words, took: started_at.elapsed() }
 }
 
-async fn check(case: Case, stage: &mut Stage) -> Checked {
-    stage.set_up().await?;
-    let checked = timeout(LONGEST, (case.check)(stage)).await;
-    checked.unwrap_or_else(|_| Err(Unmet::Failed(format!("not over after {LONGEST:?}"))))
+async fn check(case: Case, testbed: &mut Testbed) -> CheckResult {
+    testbed.set_up().await?;
+    let checked = timeout(CASE_LIMIT, (case.check)(testbed)).await;
+    checked.unwrap_or_else(|_| {
+        Err(CheckError::Failed(format!("the case did not end within {CASE_LIMIT:?}")))
+    })
 }

@@ -1,4 +1,4 @@
-//! Program under test: its command, its path to the kubelet, its time limits.
+//! Program under test: its command, the path where it finds the kubelet, its time limits.
 
 use std::{
     env,
@@ -14,14 +14,14 @@ use tokio::process::Command;
 /// Program under test, and its surroundings in a case.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Program and arguments, with placeholders. `{kubelet}` is the kubelet's folder. `{scratch}` is a folder that
-    /// the program owns during a case. `{kubeconfig}` is a file that leads to an API server, and `{node}` the node's
-    /// name there.
+    /// Program and arguments, with placeholders. `{kubelet}` is the kubelet's folder. `{scratch}` is a folder for the
+    /// program during a case. `{kubeconfig}` is a kubeconfig file of an API server, and `{node}` the name of the node
+    /// there.
     pub command: Vec<String>,
     /// Path at which the program finds the kubelet.
-    pub place: Place,
+    pub kubelet_path: KubeletPath,
     /// Time limits.
-    pub within: Within,
+    pub within: TimeLimits,
     /// Folders of CDI specs, with placeholders as in the command.
     pub cdi_dirs: Vec<String>,
     /// Hooks around the program.
@@ -32,29 +32,29 @@ pub struct Subject {
 
 /// Path at which a program finds the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum KubeletPath {
     /// Path from the command line: `{kubelet}` in an argument.
-    Told,
-    /// `/var/lib/kubelet`, in a mount namespace of its own, made by `unshare` of util-linux. Without root this needs
+    FromCommand,
+    /// `/var/lib/kubelet`, in a private mount namespace, created by `unshare` of util-linux. Without root this needs
     /// user namespaces.
     Fixed,
 }
 
 /// Time limits.
 #[derive(Clone, Copy, Debug)]
-pub struct Within {
+pub struct TimeLimits {
     /// From the start to the first list of devices.
     pub start: Duration,
-    /// From an event to the program's reaction: a new registration, a reported fault.
+    /// From an event to the program's reaction, such as a new registration or a reported fault.
     pub react: Duration,
-    /// From a refusal or a lost kubelet to the plugin's next success. Kubernetes names no limit. A node without
-    /// devices for more than a minute has an incident.
+    /// From a refusal or the loss of the kubelet to the program's next success. Kubernetes specifies no limit, but a
+    /// node without devices for more than a minute is an incident for operators.
     pub recover: Duration,
     /// From a change of slices to the moment when all devices are published again. Kubernetes' helper for drivers
     /// syncs 30 s after a change. The helper trusts its cached slices for 60 s (`DefaultSyncDelay` and
     /// `DefaultMutationCacheTTL` of `k8s.io/dynamic-resource-allocation/resourceslice`).
     pub republish: Duration,
-    /// Response to a call on a busy machine. The kubelet itself waits without a limit.
+    /// From a call to its response, on a busy machine. The kubelet itself waits without a limit.
     pub answer: Duration,
     /// From SIGTERM to the exit.
     pub stop: Duration,
@@ -67,7 +67,7 @@ pub struct Hooks {
     pub setup: Option<String>,
     /// Makes one device fail.
     pub fail: Option<String>,
-    /// Repairs the device again.
+    /// Repairs the device.
     pub heal: Option<String>,
 }
 
@@ -77,17 +77,17 @@ pub enum Unstartable {
     /// The file does not exist.
     #[error("there is no program {0}")]
     Missing(String),
-    /// No folder of `PATH` has it.
+    /// No folder of `PATH` has the file.
     #[error("there is no program {0} in a folder of PATH")]
     NotInPath(String),
     /// The file is not executable.
-    #[error("{0} is no program: it is a folder, or nobody may execute it")]
+    #[error("{0} is not a program: it is a folder, or not executable")]
     NotExecutable(String),
 }
 
 /// Values of the placeholders.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
+pub(crate) struct Placeholders {
     pub(crate) kubelet: PathBuf,
     pub(crate) scratch: PathBuf,
     pub(crate) kubeconfig: PathBuf,
@@ -96,8 +96,8 @@ pub(crate) struct Places {
 /// Name of the node.
 pub(crate) const NODE: &str = "node";
 
-/// Mounts the folder `$1` at the kubelet's path for the program `$@`. If the host lacks that path, `/var/lib` is
-/// empty except for it.
+/// Script that mounts the folder `$1` at the kubelet's path, and executes the other arguments. If the host lacks that
+/// path, the script mounts an empty tmpfs at `/var/lib` for it.
 const MOUNT: &str = r#"
 folder=$1; shift
 [ -d /var/lib/kubelet ] ||
@@ -109,7 +109,7 @@ exec "$@"
 // === impl Subject ===
 
 impl Subject {
-    /// Creates a subject that finds the kubelet by `{kubelet}` in its command, or else at the fixed path.
+    /// Creates a subject. The program finds the kubelet by `{kubelet}` in its command, or else at the fixed path.
     pub fn new(mut command: Vec<String>) -> Self {
         // A relative path such as `./my-plugin` would resolve in the folder of the case.
         if let Some(program) = command.first_mut()
@@ -120,20 +120,20 @@ impl Subject {
         {
             whole.clone_into(program);
         }
-        let is_told = command.iter().any(|word| word.contains("{kubelet}"));
-        let place = if is_told { Place::Told } else { Place::Fixed };
+        let has_kubelet = command.iter().any(|word| word.contains("{kubelet}"));
+        let kubelet_path = if has_kubelet { KubeletPath::FromCommand } else { KubeletPath::Fixed };
         // Default folders of container runtimes (Container Device Interface 1.0).
         let cdi_dirs = ["/etc/cdi", "/var/run/cdi"].map(str::to_owned).into();
-        let (within, hooks) = (Within::default(), Hooks::default());
-        Self { command, place, within, cdi_dirs, hooks, devices: None }
+        let (within, hooks) = (TimeLimits::default(), Hooks::default());
+        Self { command, kubelet_path, within, cdi_dirs, hooks, devices: None }
     }
 
-    /// True if its command names an API server.
+    /// True if its command has the placeholder of a kubeconfig.
     pub(crate) fn reaches_an_api_server(&self) -> bool {
         self.command.iter().any(|word| word.contains("{kubeconfig}"))
     }
 
-    /// Checks that the program exists, unless its path has a placeholder.
+    /// Checks that the program exists and is executable, unless its path has a placeholder.
     pub fn check(&self) -> Result<(), Unstartable> {
         let Some(program) = self.command.first().filter(|it| !it.contains('{')) else {
             return Ok(());
@@ -154,19 +154,19 @@ impl Subject {
         })
     }
 
-    /// Words of the command.
-    pub(crate) fn words(&self, places: &Places) -> Vec<OsString> {
-        let own = self.command.iter().map(|word| places.fill(word).into());
-        match self.place {
-            Place::Told => own.collect(),
-            Place::Fixed => {
+    /// Program and arguments with filled placeholders, preceded by the mount command if the path is fixed.
+    pub(crate) fn words(&self, placeholders: &Placeholders) -> Vec<OsString> {
+        let own = self.command.iter().map(|word| placeholders.fill(word).into());
+        match self.kubelet_path {
+            KubeletPath::FromCommand => own.collect(),
+            KubeletPath::Fixed => {
                 let user: &[&str] =
                     if rustix::process::geteuid().is_root() { &[] } else { &["--map-root-user"] };
                 let words = ["unshare", "--mount", "--propagation", "private"];
                 let words = words.iter().chain(user).chain(&["sh", "-c", MOUNT, "sh"]);
                 words
                     .map(OsString::from)
-                    .chain([places.kubelet.clone().into()])
+                    .chain([placeholders.kubelet.clone().into()])
                     .chain(own)
                     .collect()
             }
@@ -178,14 +178,15 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
 }
 
-/// Prefixes of variables that would lead a program to another cluster or node, or change its role. The list covers
-/// client-go, pods, Kubernetes' commands, and Windlass itself.
+/// Prefixes of environment variables that could point a program to another cluster or node, or change its role. The
+/// list covers client-go, pods, Kubernetes' commands, and Windlass itself.
 const FOREIGN: [&str; 3] = ["KUBE", "NODE_NAME", "WINDLASS_"];
 
-// === impl Places ===
+// === impl Placeholders ===
 
-impl Places {
-    /// Sets the environment of a case: that of this process, without foreign variables.
+impl Placeholders {
+    /// Sets the environment of a case: this process' environment without foreign variables, plus `KUBECONFIG` and
+    /// `NODE_NAME`.
     pub(crate) fn set_environment(&self, command: &mut Command) {
         for (name, _) in env::vars_os() {
             let text = name.to_string_lossy();
@@ -200,16 +201,16 @@ impl Places {
     pub(crate) fn fill(&self, text: &str) -> String {
         let Self { kubelet, scratch, kubeconfig } = self;
         let paths = [("{kubelet}", kubelet), ("{scratch}", scratch), ("{kubeconfig}", kubeconfig)];
-        let text = paths.iter().fold(text.to_owned(), |text, (place, path)| {
-            text.replace(place, &path.display().to_string())
+        let text = paths.iter().fold(text.to_owned(), |text, (name, path)| {
+            text.replace(name, &path.display().to_string())
         });
         text.replace("{node}", NODE)
     }
 }
 
-// === impl Within ===
+// === impl TimeLimits ===
 
-impl Default for Within {
+impl Default for TimeLimits {
     /// Limits that follow the kubelet, which dials a plugin for 10 s.
     fn default() -> Self {
         Self {
@@ -227,19 +228,19 @@ impl Default for Within {
 mod tests {
     use super::*;
 
-    fn places() -> Places {
-        Places { kubelet: "/k".into(), scratch: "/s".into(), kubeconfig: "/c".into() }
+    fn placeholders() -> Placeholders {
+        Placeholders { kubelet: "/k".into(), scratch: "/s".into(), kubeconfig: "/c".into() }
     }
 
     #[test]
-    fn a_program_that_is_told_the_folder_is_started_as_it_is() {
+    fn a_command_with_the_folder_starts_unchanged() {
         let words = ["driver", "--dir={kubelet}", "--at={kubeconfig},{node}"].map(str::to_owned);
-        let words = Subject::new(words.into()).words(&places());
+        let words = Subject::new(words.into()).words(&placeholders());
         assert_eq!(words, ["driver", "--dir=/k", "--at=/c,node"]);
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named_before_anything_is_started() {
+    fn a_missing_program_is_found_before_the_start() {
         let check = |program: &str| Subject::new(vec![program.to_owned()]).check();
         assert_eq!(check("/nope"), Err(Unstartable::Missing("/nope".to_owned())));
         assert_eq!(check("no-such-word"), Err(Unstartable::NotInPath("no-such-word".to_owned())));
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_that_of_who_typed_it() {
+    fn a_relative_program_path_starts_at_the_current_folder() {
         let subject = Subject::new(vec!["./plugin".into(), "./argument".into()]);
         let here = env::current_dir().expect("a folder");
         assert_eq!(subject.command[0], here.join("plugin").display().to_string());
@@ -258,9 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_told_finds_the_folder_where_it_always_is() {
+    fn a_command_without_the_folder_gets_it_mounted_at_the_fixed_path() {
         let subject = Subject::new(vec!["plugin".into(), "{scratch}/x".into()]);
-        let words = subject.words(&places());
+        let words = subject.words(&placeholders());
         assert_eq!(words[0], "unshare");
         assert_eq!(words[words.len() - 3..], ["/k", "plugin", "/s/x"]);
     }

@@ -1,5 +1,5 @@
-//! Proof that each case can fail. A conforming plugin and a conforming driver pass all their cases. For each case
-//! there is a defect that fails it.
+//! Proof that each case can fail. A conforming plugin and a conforming driver pass all their cases. Each case detects
+//! at least one defect of these programs.
 
 use std::{
     collections::BTreeSet,
@@ -11,8 +11,8 @@ use std::{
 use tokio::task::JoinSet;
 use windlass_conformance::{Finding, Subject, Verdict, catalogue, run};
 
-/// Defects of the plugin, with the cases that fail at least.
-const OF_PLUGINS: &[(&str, &str)] = &[
+/// Defects of the plugin, each with cases that must fail.
+const PLUGIN_DEFECTS: &[(&str, &str)] = &[
     ("registers-before-serving", "R01"),
     ("registers-with-a-wrong-version", "R02"),
     ("socket-elsewhere", "R03"),
@@ -79,8 +79,8 @@ const OF_PLUGINS: &[(&str, &str)] = &[
     ("leaks-memory", "E06"),
 ];
 
-/// Defects of the driver, with the cases that fail at least.
-const OF_DRIVERS: &[(&str, &str)] = &[
+/// Defects of the driver, each with cases that must fail.
+const DRIVER_DEFECTS: &[(&str, &str)] = &[
     ("plain-socket-name", "D01"),
     ("slow-info", "D02"),
     ("unknown-versions", "D02"),
@@ -127,7 +127,7 @@ const OF_DRIVERS: &[(&str, &str)] = &[
 ];
 
 /// Number of cases or defects in parallel. Most of them wait.
-const AT_ONCE: usize = 8;
+const PARALLEL: usize = 8;
 
 fn plugin(defect: &str) -> Subject {
     let program = env!("CARGO_BIN_EXE_plugin-with-defects");
@@ -148,12 +148,12 @@ fn driver(defect: &str) -> Subject {
 }
 
 /// True for cases about drivers.
-fn is_of_drivers(id: &str) -> bool {
+fn is_driver_case(id: &str) -> bool {
     id.starts_with('D')
 }
 
-/// Shortens the limits for a program that responds at once, or never.
-fn impatient(mut subject: Subject) -> Subject {
+/// Shortens the limits, for a program that responds at once or never.
+fn with_short_limits(mut subject: Subject) -> Subject {
     subject.within.start = Duration::from_secs(4);
     subject.within.react = Duration::from_secs(3);
     subject.within.recover = Duration::from_secs(4);
@@ -164,48 +164,48 @@ fn impatient(mut subject: Subject) -> Subject {
 
 #[tokio::test]
 async fn a_plugin_without_a_defect_passes_every_case() {
-    passes(plugin("none"), |id| !is_of_drivers(id)).await;
+    assert_passes(plugin("none"), |id| !is_driver_case(id)).await;
 }
 
 #[tokio::test]
 async fn a_driver_without_a_defect_passes_every_case() {
-    passes(driver("none"), is_of_drivers).await;
+    assert_passes(driver("none"), is_driver_case).await;
 }
 
-async fn passes(subject: Subject, is_meant: fn(&str) -> bool) {
-    let cases: Vec<_> = catalogue().into_iter().filter(|case| is_meant(case.id)).collect();
-    let mut findings = run(&cases, subject, AT_ONCE, |_| ()).await.findings;
+async fn assert_passes(subject: Subject, filter: fn(&str) -> bool) {
+    let cases: Vec<_> = catalogue().into_iter().filter(|case| filter(case.id)).collect();
+    let mut findings = run(&cases, subject, PARALLEL, |_| ()).await.findings;
     findings.retain(|finding| finding.verdict != Verdict::Pass);
     assert!(findings.is_empty(), "{findings:#?}");
 }
 
 #[tokio::test]
 async fn every_defect_of_a_plugin_is_found() {
-    are_found(OF_PLUGINS, plugin).await;
+    assert_detected(PLUGIN_DEFECTS, plugin).await;
 }
 
 #[tokio::test]
 async fn every_defect_of_a_driver_is_found() {
-    are_found(OF_DRIVERS, driver).await;
+    assert_detected(DRIVER_DEFECTS, driver).await;
 }
 
-async fn are_found(defects: &'static [(&str, &str)], subject: fn(&str) -> Subject) {
-    let (mut waiting, mut playing, mut missed) = (defects.iter(), JoinSet::new(), Vec::new());
+async fn assert_detected(defects: &'static [(&str, &str)], subject: fn(&str) -> Subject) {
+    let (mut waiting, mut running, mut missed) = (defects.iter(), JoinSet::new(), Vec::new());
     loop {
-        while playing.len() < AT_ONCE
+        while running.len() < PARALLEL
             && let Some((defect, cases)) = waiting.next()
         {
-            playing.spawn(overlooked(defect, cases, impatient(subject(defect))));
+            running.spawn(missed_cases(defect, cases, with_short_limits(subject(defect))));
         }
-        let Some(ended) = playing.join_next().await else { break };
+        let Some(ended) = running.join_next().await else { break };
         missed.extend(ended.expect("no case panics"));
     }
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// Similar cases check different things.
+/// Neighbouring cases check different behaviour.
 #[tokio::test]
-async fn who_has_one_defect_passes_the_neighbours_of_its_case() {
+async fn a_defect_fails_its_case_and_passes_neighbouring_cases() {
     for (subject, cases) in [
         (plugin("lingers-with-open-streams"), ["E01", "E04"]),
         (plugin("dies-of-cut-calls"), ["W04", "W06"]),
@@ -214,19 +214,19 @@ async fn who_has_one_defect_passes_the_neighbours_of_its_case() {
         let cases: Vec<_> =
             catalogue().into_iter().filter(|case| cases.contains(&case.id)).collect();
         let what = subject.command.join(" ");
-        let findings = run(&cases, subject, AT_ONCE, |_| ()).await.findings;
-        let passes = findings.iter().all(|finding| finding.verdict == Verdict::Pass);
-        assert!(passes, "{what}: {findings:#?}");
+        let findings = run(&cases, subject, PARALLEL, |_| ()).await.findings;
+        let all_pass = findings.iter().all(|finding| finding.verdict == Verdict::Pass);
+        assert!(all_pass, "{what}: {findings:#?}");
     }
 }
 
 #[tokio::test]
-async fn a_program_is_not_held_against_what_it_does_not_offer() {
+async fn cases_of_a_missing_api_are_not_applicable() {
     let cases: Vec<_> =
         catalogue().into_iter().filter(|case| ["R01", "D01"].contains(&case.id)).collect();
     for (subject, expected) in [
         (plugin("none"), [Verdict::Pass, Verdict::NotApplicable]),
-        (impatient(driver("none")), [Verdict::NotApplicable, Verdict::Pass]),
+        (with_short_limits(driver("none")), [Verdict::NotApplicable, Verdict::Pass]),
     ] {
         let findings = run(&cases, subject, 2, |_| ()).await.findings;
         let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
@@ -235,8 +235,8 @@ async fn a_program_is_not_held_against_what_it_does_not_offer() {
 }
 
 #[tokio::test]
-async fn who_offers_nothing_but_shares_need_not_refuse_a_second_claim() {
-    let mut subject = impatient(driver("gives-twice"));
+async fn a_driver_with_shareable_devices_only_need_not_refuse_a_second_claim() {
+    let mut subject = with_short_limits(driver("gives-twice"));
     subject.devices = Some("device.allowMultipleAllocations == true".to_owned());
     let cases: Vec<_> = catalogue().into_iter().filter(|case| case.id == "D26").collect();
     let findings = run(&cases, subject, 1, |_| ()).await.findings;
@@ -254,37 +254,33 @@ fn can_mount() -> bool {
 }
 
 #[tokio::test]
-async fn a_program_that_is_told_no_folder_finds_it_and_the_host_is_left_as_it_was() {
+async fn a_program_without_a_folder_argument_finds_the_folder_and_the_host_is_unchanged() {
     const FIXED: &str = "/var/lib/kubelet";
     if !can_mount() {
-        eprintln!("left out: no mount namespace can be made here");
+        eprintln!("SKIPPED: needs a mount namespace, as root or in a user namespace");
         return;
     }
     let before = Path::new(FIXED).exists();
     let mut subject = plugin("none");
-    let told = subject.command.iter().map(|word| word.replace("{kubelet}", FIXED)).collect();
+    let command = subject.command.iter().map(|word| word.replace("{kubelet}", FIXED)).collect();
     let (hooks, cdi_dirs) = (subject.hooks, subject.cdi_dirs);
-    subject = Subject { hooks, cdi_dirs, ..Subject::new(told) };
+    subject = Subject { hooks, cdi_dirs, ..Subject::new(command) };
     let cases: Vec<_> = catalogue().into_iter().filter(|case| case.id == "R01").collect();
     let findings = run(&cases, subject, 1, |_| ()).await.findings;
     let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
     assert_eq!(verdicts, [Verdict::Pass], "{findings:#?}");
-    assert_eq!(
-        Path::new(FIXED).exists(),
-        before,
-        "the host's own folder is not the suite's to make"
-    );
+    assert_eq!(Path::new(FIXED).exists(), before, "the suite must not create the host's folder");
 }
 
-/// Findings of the cases that should detect a defect and did not fail.
-async fn overlooked(
+/// Defect and finding of each case that should detect the defect and did not fail.
+async fn missed_cases(
     defect: &'static str,
     cases: &str,
     subject: Subject,
 ) -> Vec<(&'static str, Finding)> {
-    let wanted: BTreeSet<_> = cases.split_whitespace().collect();
-    let cases: Vec<_> = catalogue().into_iter().filter(|it| wanted.contains(it.id)).collect();
-    assert_eq!(cases.len(), wanted.len(), "{defect}: unknown case in {wanted:?}");
+    let expected: BTreeSet<_> = cases.split_whitespace().collect();
+    let cases: Vec<_> = catalogue().into_iter().filter(|it| expected.contains(it.id)).collect();
+    assert_eq!(cases.len(), expected.len(), "{defect}: unknown case in {expected:?}");
     let findings = run(&cases, subject, 2, |_| ()).await.findings;
     let missed = findings.into_iter().filter(|finding| finding.verdict != Verdict::Fail);
     missed.map(|finding| (defect, finding)).collect()
@@ -292,7 +288,7 @@ async fn overlooked(
 
 #[test]
 fn every_case_finds_a_defect() {
-    let defects = OF_PLUGINS.iter().chain(OF_DRIVERS);
+    let defects = PLUGIN_DEFECTS.iter().chain(DRIVER_DEFECTS);
     let found: BTreeSet<_> = defects.flat_map(|(_, cases)| cases.split_whitespace()).collect();
     let never: Vec<_> =
         catalogue().into_iter().map(|it| it.id).filter(|id| !found.contains(id)).collect();

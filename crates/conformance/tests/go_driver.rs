@@ -1,11 +1,11 @@
-//! Third-party DRA drivers in Go against all cases of drivers. Each test needs a variable that names the program.
-//! `docs/conformance.md` lists the versions, the verdicts, and the reasons of failures.
+//! Third-party DRA drivers in Go, tested with all cases of drivers. Each test needs an environment variable with the
+//! path of its program. `docs/conformance.md` lists versions, verdicts, and the causes of failures.
 
 use std::env;
 
 use windlass_conformance::{Report, Subject, Verdict, catalogue, run};
 
-/// Driver, with its known failures.
+/// Driver program, with its known verdicts other than a pass.
 struct Driver {
     variable: &'static str,
     setup: Option<&'static str>,
@@ -15,7 +15,7 @@ struct Driver {
 }
 
 /// Flags of drivers that derive from the example driver.
-const PLACES: [&str; 5] = [
+const PATH_FLAGS: [&str; 5] = [
     "--kubeconfig={kubeconfig}",
     "--node-name={node}",
     "--kubelet-registrar-directory-path={kubelet}/plugins_registry",
@@ -24,7 +24,7 @@ const PLACES: [&str; 5] = [
 ];
 
 #[tokio::test]
-async fn the_driver_of_kubernetes_tests_does_what_the_cases_ask_but_for_what_is_known() {
+async fn the_driver_of_kubernetes_tests_has_the_known_verdicts() {
     let driver = Driver {
         variable: "WINDLASS_GO_DRA_DRIVER",
         // The driver creates the parent of its folder only: its DaemonSet mounts the folder itself.
@@ -40,24 +40,24 @@ async fn the_driver_of_kubernetes_tests_does_what_the_cases_ask_but_for_what_is_
         fails: &["D06", "D26", "D30", "D32"],
         not_applicable: &["D18"],
     };
-    driver.is_judged().await;
+    driver.assert_verdicts().await;
 }
 
 #[tokio::test]
-async fn the_example_driver_does_what_the_cases_ask_but_for_what_is_known() {
+async fn the_example_driver_has_the_known_verdicts() {
     let driver = Driver {
         variable: "WINDLASS_GO_DRA_EXAMPLE",
         setup: None,
-        arguments: PLACES.to_vec(),
+        arguments: PATH_FLAGS.to_vec(),
         fails: &["D06", "D26"],
         not_applicable: &["D18", "D31", "D32"],
     };
-    driver.is_judged().await;
+    driver.assert_verdicts().await;
 }
 
-/// The GPUs belong to a simulated machine, which the `windlass` in `PATH` makes.
+/// Uses the GPUs of a simulated machine, which the `windlass` in `PATH` creates.
 #[tokio::test]
-async fn nvidias_driver_does_what_the_cases_ask_but_for_what_is_known() {
+async fn nvidias_driver_has_the_known_verdicts() {
     let driver = Driver {
         variable: "WINDLASS_GO_DRA_NVIDIA",
         setup: Some(
@@ -65,7 +65,7 @@ async fn nvidias_driver_does_what_the_cases_ask_but_for_what_is_known() {
              ln -s ../libnvidia-ml.so {scratch}/m/host/libnvidia-ml.so.1",
         ),
         arguments: [
-            &PLACES[..],
+            &PATH_FLAGS[..],
             &[
                 "--container-driver-root={scratch}/m/host",
                 "--nvidia-driver-root={scratch}/m/host",
@@ -77,20 +77,20 @@ async fn nvidias_driver_does_what_the_cases_ask_but_for_what_is_known() {
         fails: &["D06"],
         not_applicable: &["D18", "D31", "D32"],
     };
-    driver.is_judged().await;
+    driver.assert_verdicts().await;
 }
 
 // === impl Driver ===
 
 impl Driver {
-    /// Runs all cases against the driver, or skips if its program is missing.
+    /// Runs all cases of drivers and compares the verdicts. Skips if the variable is not set.
     #[expect(
         clippy::print_stderr,
-        reason = "a test that is left out says so, and each finding is to be read"
+        reason = "a skipped test reports its reason, and developers read each finding"
     )]
-    async fn is_judged(&self) {
+    async fn assert_verdicts(&self) {
         let Ok(program) = env::var(self.variable) else {
-            eprintln!("SKIPPED: set {} to judge that driver", self.variable);
+            eprintln!("SKIPPED: set {} to the path of the driver", self.variable);
             return;
         };
         let words = [program.as_str()].into_iter().chain(self.arguments.iter().copied());

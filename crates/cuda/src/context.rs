@@ -1,4 +1,4 @@
-//! CUDA context: allocations, memset, readback.
+//! CUDA context, and its memory: allocate, set, read back.
 
 use std::ffi::c_void;
 
@@ -7,7 +7,7 @@ use crate::{
     table::{Table, call},
 };
 
-/// Context of this thread. The raw pointer keeps it from other threads.
+/// Context that this thread created. The raw pointer makes the type neither `Send` nor `Sync`.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     table: &'a Table,
@@ -32,7 +32,7 @@ pub(crate) struct Allocation<'a> {
 // === impl Context ===
 
 impl<'a> Context<'a> {
-    /// A context that this thread just created.
+    /// Wraps the handle of a context that this thread created.
     pub(crate) fn new(table: &'a Table, handle: *mut c_void) -> Self {
         Self { table, handle }
     }
@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
 
 impl Drop for Context<'_> {
     fn drop(&mut self) {
-        // Failure has no remedy; the process's end frees everything.
+        // A failure has no remedy. The exit of the process frees everything.
         let _ = call!(self.table, cuCtxDestroy_v2, self.handle);
     }
 }
@@ -77,9 +77,12 @@ impl Allocation<'_> {
         call!(self.context.table, cuMemsetD8_v2, self.address, value, self.bytes)
     }
 
-    /// Reads into the buffer from an offset. Panics beyond its end.
+    /// Reads into the buffer from an offset in bytes. Panics if the range exceeds the allocation.
     pub(crate) fn read(&self, offset: usize, buffer: &mut [u8]) -> Result<()> {
-        assert!(offset <= self.bytes && buffer.len() <= self.bytes - offset, "beyond the end");
+        assert!(
+            offset <= self.bytes && buffer.len() <= self.bytes - offset,
+            "the range exceeds the allocation"
+        );
         let (to, from) = (buffer.as_mut_ptr().cast(), self.address + offset as u64);
         call!(self.context.table, cuMemcpyDtoH_v2, to, from, buffer.len())
     }
@@ -87,7 +90,7 @@ impl Allocation<'_> {
 
 impl Drop for Allocation<'_> {
     fn drop(&mut self) {
-        // Failure has no remedy; the context's end frees it.
+        // A failure has no remedy. The destruction of the context frees the memory.
         let _ = call!(self.context.table, cuMemFree_v2, self.address);
     }
 }

@@ -18,7 +18,7 @@ pub struct Device<'a> {
     ordinal: c_int,
 }
 
-/// UUID of a GPU or MIG device; CUDA does not say which.
+/// UUID of a GPU or MIG device. CUDA does not distinguish the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUuid([u8; 16]);
 
@@ -44,7 +44,7 @@ impl<'a> Device<'a> {
         Ok(DeviceUuid(bytes))
     }
 
-    /// True if it uses the host's memory.
+    /// True if the device uses the host's memory.
     pub fn is_integrated(self) -> Result<bool> {
         let mut value = 0;
         call!(self.table, cuDeviceGetAttribute, &raw mut value, INTEGRATED, self.ordinal)?;
@@ -62,8 +62,8 @@ impl<'a> Device<'a> {
 // === impl DeviceUuid ===
 
 impl DeviceUuid {
-    /// True if NVML's text, `GPU-` or `MIG-` and a UUID, names this device.
-    pub fn is_written(self, text: &str) -> bool {
+    /// True if NVML's text, `GPU-` or `MIG-` and a UUID, has this UUID.
+    pub fn matches(self, text: &str) -> bool {
         text.get(4..).is_some_and(|uuid| uuid.eq_ignore_ascii_case(&self.to_string()))
     }
 }
@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_is_written_as_nvml_writes_it() {
+    fn a_uuid_matches_nvml_s_text() {
         let uuid =
             DeviceUuid(std::array::from_fn(|index| u8::try_from(index * 17).expect("small")));
         assert_eq!(uuid.to_string(), "00112233-4455-6677-8899-aabbccddeeff");
-        assert!(uuid.is_written("GPU-00112233-4455-6677-8899-aabbccddeeff"));
-        assert!(uuid.is_written("MIG-00112233-4455-6677-8899-AABBCCDDEEFF"));
+        assert!(uuid.matches("GPU-00112233-4455-6677-8899-aabbccddeeff"));
+        assert!(uuid.matches("MIG-00112233-4455-6677-8899-AABBCCDDEEFF"));
         for other in ["GPU-00112233-4455-6677-8899-aabbccddee00", "0000:3b:00.0", "GPU", ""] {
-            assert!(!uuid.is_written(other), "{other}");
+            assert!(!uuid.matches(other), "{other}");
         }
     }
 }

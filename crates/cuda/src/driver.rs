@@ -1,10 +1,10 @@
-//! CUDA driver library as callers see it: loading, and the first device.
+//! Loaded CUDA driver library, and its first device.
 
 use std::{fmt, path::Path};
 
 use crate::{Result, device::Device, error::LoadError, table::Table};
 
-/// CUDA driver library, loaded and initialised. Only the process's end shuts it down.
+/// Loaded and initialised CUDA driver library. It cannot be shut down before the exit of the process.
 pub struct Cuda {
     table: Table,
 }

@@ -1,4 +1,4 @@
-//! CUDA errors, with remedies for those caused by the machine.
+//! CUDA errors, with the causes of those that the machine is responsible for.
 
 use std::{fmt, path::PathBuf};
 
@@ -20,7 +20,7 @@ pub enum LoadError {
     /// The library is missing, does not load, or is too old.
     #[error("cannot load {0}")]
     Open(PathBuf, #[source] libloading::Error),
-    /// The library has no working driver.
+    /// `cuInit` failed.
     #[error("cannot initialise {0}")]
     Init(PathBuf, #[source] CudaError),
 }
@@ -30,40 +30,48 @@ struct Meaning(u32);
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 
-/// Codes that the machine causes: names after `CUresult` in `cuda.h`, causes after its comments and NVIDIA's
-/// manuals of fabric manager, MPS and CUDA forward compatibility.
+/// Code, name and cause of errors that the machine can cause. Names are those of `CUresult` in `cuda.h`. Causes come
+/// from its comments, and from NVIDIA's manuals of fabric manager, MPS and CUDA forward compatibility.
 const KNOWN: [(u32, &str, &str); 15] = [
     (1, "CUDA_ERROR_INVALID_VALUE", ""),
     (
         OUT_OF_MEMORY,
         "CUDA_ERROR_OUT_OF_MEMORY",
-        "something else has the GPU's memory, or this process none of the host's",
+        "another program uses the GPU's memory, or the host has no memory left",
     ),
     (3, "CUDA_ERROR_NOT_INITIALIZED", ""),
-    (34, "CUDA_ERROR_STUB_LIBRARY", "this library is the toolkit's stub: name the driver's own"),
     (
-        46,
-        "CUDA_ERROR_DEVICE_UNAVAILABLE",
-        "its compute mode lets no program in, or no other beside one that has it",
+        34,
+        "CUDA_ERROR_STUB_LIBRARY",
+        "the library is the toolkit's stub: configure the driver's library",
     ),
+    (46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "the compute mode allows no program, or no second one"),
     (
         100,
         "CUDA_ERROR_NO_DEVICE",
-        "there is no such device, or /dev/nvidia* may not be opened here",
+        "there is no such device, or this process may not open /dev/nvidia*",
     ),
     (101, "CUDA_ERROR_INVALID_DEVICE", "there is no such device"),
-    (214, "CUDA_ERROR_ECC_UNCORRECTABLE", "its memory is broken"),
-    (304, "CUDA_ERROR_OPERATING_SYSTEM", "the kernel refused: /dev/nvidia* may not be opened here"),
+    (214, "CUDA_ERROR_ECC_UNCORRECTABLE", "the memory has an uncorrectable error"),
+    (
+        304,
+        "CUDA_ERROR_OPERATING_SYSTEM",
+        "the kernel refused: this process may not open /dev/nvidia*",
+    ),
     (719, "CUDA_ERROR_LAUNCH_FAILED", "see the kernel's log for an XID"),
     (802, "CUDA_ERROR_SYSTEM_NOT_READY", "the fabric manager does not run, or has not finished"),
-    (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "library and kernel module are of two versions"),
+    (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "library and kernel module have different versions"),
     (
         804,
         "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-        "the library is newer than the kernel module, on a card that cannot have that",
+        "the library is newer than the kernel module, which this card does not support",
     ),
     (805, "CUDA_ERROR_MPS_CONNECTION_FAILED", "the MPS daemon does not answer"),
-    (999, "CUDA_ERROR_UNKNOWN", "often that /dev/nvidia-uvm is missing or may not be opened here"),
+    (
+        999,
+        "CUDA_ERROR_UNKNOWN",
+        "often /dev/nvidia-uvm is missing, or this process may not open it",
+    ),
 ];
 
 // === impl CudaError ===
@@ -74,7 +82,7 @@ impl CudaError {
         if code == 0 { Ok(()) } else { Err(Self { call, code }) }
     }
 
-    /// No piece of memory is large enough.
+    /// True if no free memory range is large enough.
     pub(crate) fn is_out_of_memory(self) -> bool {
         self.code == OUT_OF_MEMORY
     }
@@ -95,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_its_name_and_where_it_comes_from() {
+    fn an_error_has_its_name_and_its_cause() {
         let text = |code| CudaError { call: "cuInit", code }.to_string();
         assert_eq!(
             text(802),

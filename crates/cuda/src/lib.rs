@@ -1,14 +1,14 @@
 //! GPU memory scrubbing through CUDA's driver library.
 //!
-//! `libcuda.so.1` is opened at run time from the caller's path. It belongs to the driver, not to the CUDA
-//! toolkit, and is present wherever programs can compute.
+//! `libcuda.so.1` is opened at run time from the caller's path. It belongs to the driver, not to the CUDA toolkit, so
+//! every node that can run CUDA programs has it.
 //!
 //! # Assumptions
 //!
-//! The process exists for this alone. A CUDA context occupies some hundred MiB of the GPU until the process
-//! ends, and a call into a failing driver may hang. `CUDA_VISIBLE_DEVICES` ([`VISIBLE_DEVICES`]) in the
-//! environment at its start selects the device. Without it the driver opens all devices and shows at most one
-//! MIG device.
+//! The process does nothing else. A CUDA context occupies some hundred MiB of the GPU until the process exits, and a
+//! call into a failing driver may hang. `CUDA_VISIBLE_DEVICES` ([`VISIBLE_DEVICES`]) selects the device, in the
+//! environment at the start of the process. Without the variable the driver opens all devices and shows at most one MIG
+//! device.
 
 mod context;
 mod device;

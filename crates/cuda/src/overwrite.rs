@@ -1,7 +1,7 @@
 //! Overwriting a device's free memory.
 //!
-//! All of it is allocated before any is freed, in the largest possible pieces. Each piece is filled twice and
-//! sampled in between: zeros alone prove nothing if the driver clears memory itself.
+//! All free memory is allocated before any of it is freed, in the largest possible pieces. Each piece is filled twice,
+//! and sampled after each fill. Zeros alone would prove nothing, because the driver may clear memory itself.
 
 use std::path::Path;
 
@@ -12,36 +12,34 @@ use crate::{
     error::{CudaError, LoadError},
 };
 
-/// Result of overwriting, in bytes.
+/// Amounts of memory after a successful overwrite, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overwritten {
-    /// Overwritten.
+    /// Overwritten memory.
     pub overwritten: u64,
-    /// Free after the context was created.
+    /// Free memory before the overwrite, with the context created.
     pub free: u64,
-    /// Total for programs: free memory, the context's, and other processes'.
+    /// Total memory for programs: free, used by the context, and used by other processes.
     pub total: u64,
 }
 
 /// Reason why memory was not, or not provably, overwritten.
 #[derive(Debug, thiserror::Error)]
 pub enum OverwriteError {
-    /// No driver.
+    /// The driver library does not load or initialise.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The driver refused.
+    /// A CUDA call failed.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// `CUDA_VISIBLE_DEVICES` named another device at the start.
-    #[error("CUDA shows the device {0}, which is another")]
-    Another(DeviceUuid),
+    /// The first visible device is not the requested one.
+    #[error("CUDA shows another device: {0}")]
+    OtherDevice(DeviceUuid),
     /// The device uses the host's memory.
-    #[error("it has no memory of its own: it uses the host's")]
+    #[error("the device has no dedicated memory: it uses the host's")]
     Integrated,
     /// Free memory could not be allocated.
-    #[error(
-        "{left} MiB of the {free} MiB that are free cannot be had, so that they are as they were"
-    )]
+    #[error("{left} of {free} MiB of free memory could not be allocated and are not overwritten")]
     Left {
         /// Remaining memory, in MiB.
         left: u64,
@@ -49,7 +47,7 @@ pub enum OverwriteError {
         free: u64,
     },
     /// Written values do not read back.
-    #[error("what is read back is not what was written: {read:#04x} in place of {written:#04x}")]
+    #[error("memory reads back {read:#04x} after {written:#04x} was written")]
     Differs {
         /// Last written value.
         written: u8,
@@ -61,16 +59,16 @@ pub enum OverwriteError {
 const MIB: u64 = 1 << 20;
 
 /// Smallest piece: the driver maps large allocations in pages of 2 MiB.
-const SMALLEST: usize = 2 << 20;
+const PAGE: usize = 2 << 20;
 
-/// Permitted free remainder: fragments below a page, and the driver's own use for mapping. NVIDIA documents
-/// no number; this bound is far above that use and far below a tenant's data.
+/// Permitted remaining free memory: fragments below a page, and memory that the driver uses for mapping. NVIDIA
+/// documents no number. This bound is far above that use, and far below the size of a tenant's data.
 const MAX_LEFT: u64 = 64 * MIB;
 
-/// Fill values in order; the last one stays.
+/// Fill values, in order. The last value stays in memory.
 const VALUES: [u8; 2] = [0xa5, 0];
 
-/// Sample size at the start, middle and end of each piece.
+/// Size in bytes of the samples at the start, middle and end of each piece.
 const SAMPLE: usize = 4096;
 
 /// Overwrites the free memory of the process's only device, which must have this UUID.
@@ -78,8 +76,8 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteErr
     let cuda = Cuda::load(library)?;
     let device = cuda.first_device()?;
     let found = device.uuid()?;
-    if !found.is_written(uuid) {
-        return Err(OverwriteError::Another(found));
+    if !found.matches(uuid) {
+        return Err(OverwriteError::OtherDevice(found));
     }
     if device.is_integrated()? {
         return Err(OverwriteError::Integrated);
@@ -87,42 +85,45 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteErr
     let context = device.context()?;
     warm_up(&context)?;
     let before = context.memory_info()?;
-    let pieces = all(&context, before)?;
+    let pieces = allocate_all(&context, before)?;
     for value in VALUES {
         pieces.iter().try_for_each(|piece| piece.fill(value))?;
         context.finish()?;
-        pieces.iter().try_for_each(|piece| proved(piece, value))?;
+        pieces.iter().try_for_each(|piece| check_samples(piece, value))?;
     }
-    enough(before, context.memory_info()?)?;
+    check_remaining(before, context.memory_info()?)?;
     let overwritten = pieces.iter().map(|piece| piece.bytes() as u64).sum();
     Ok(Overwritten { overwritten, free: before.free, total: before.total })
 }
 
-/// Makes the driver load its fill and copy code before memory is exhausted.
+/// Makes the driver load its code for fill and copy before all memory is allocated.
 fn warm_up(context: &Context<'_>) -> Result<(), OverwriteError> {
-    let Some(piece) = context.allocate(SMALLEST)? else { return Ok(()) };
+    let Some(piece) = context.allocate(PAGE)? else { return Ok(()) };
     piece.fill(VALUES[0])?;
     context.finish()?;
-    proved(&piece, VALUES[0])
+    check_samples(&piece, VALUES[0])
 }
 
-/// Allocates all free memory: as much as is free, then half of that, and so on.
-fn all<'a>(context: &'a Context<'_>, room: MemoryInfo) -> Result<Vec<Allocation<'a>>, CudaError> {
+/// Allocates all free memory. Starts with a piece of all free memory, and halves the size after each failure.
+fn allocate_all<'a>(
+    context: &'a Context<'_>,
+    room: MemoryInfo,
+) -> Result<Vec<Allocation<'a>>, CudaError> {
     let mut pieces = Vec::new();
-    let free = usize::try_from(room.free).expect("CUDA reports it as a size_t");
-    let mut size = free - free % SMALLEST;
-    while size >= SMALLEST {
+    let free = usize::try_from(room.free).expect("CUDA reports a size_t");
+    let mut size = free - free % PAGE;
+    while size >= PAGE {
         match context.allocate(size)? {
             Some(piece) => pieces.push(piece),
-            None if size == SMALLEST => break,
-            None => size = (size / 2).next_multiple_of(SMALLEST),
+            None if size == PAGE => break,
+            None => size = (size / 2).next_multiple_of(PAGE),
         }
     }
     Ok(pieces)
 }
 
-/// Checks samples of a piece.
-fn proved(piece: &Allocation<'_>, written: u8) -> Result<(), OverwriteError> {
+/// Checks that samples of a piece have the written value.
+fn check_samples(piece: &Allocation<'_>, written: u8) -> Result<(), OverwriteError> {
     let mut sample = [!written; SAMPLE];
     let last = piece.bytes() - SAMPLE;
     for offset in [0, last / 2, last] {
@@ -134,8 +135,8 @@ fn proved(piece: &Allocation<'_>, written: u8) -> Result<(), OverwriteError> {
     Ok(())
 }
 
-/// Checks that little memory is still free.
-fn enough(before: MemoryInfo, after: MemoryInfo) -> Result<(), OverwriteError> {
+/// Checks that at most [`MAX_LEFT`] is still free.
+fn check_remaining(before: MemoryInfo, after: MemoryInfo) -> Result<(), OverwriteError> {
     if after.free <= MAX_LEFT {
         return Ok(());
     }
@@ -147,13 +148,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_free_and_cannot_be_had_is_told() {
+    fn free_memory_that_is_not_allocated_is_an_error() {
         let room = |free| MemoryInfo { free: free * MIB, total: 81_000 * MIB };
-        assert!(enough(room(80_000), room(64)).is_ok());
-        let why = enough(room(80_000), room(65)).expect_err("too much").to_string();
+        assert!(check_remaining(room(80_000), room(64)).is_ok());
+        let why = check_remaining(room(80_000), room(65)).expect_err("too much").to_string();
         assert_eq!(
             why,
-            "65 MiB of the 80000 MiB that are free cannot be had, so that they are as they were"
+            "65 of 80000 MiB of free memory could not be allocated and are not overwritten"
         );
     }
 }

@@ -10,7 +10,7 @@ use libloading::Library;
 
 use crate::error::LoadError;
 
-/// Function table; the library stays open beside it.
+/// Defines the function table. It keeps the library open.
 macro_rules! functions {
     ($($name:ident($($parameter:ty),*);)*) => {
         /// Functions by exported name.
@@ -25,8 +25,8 @@ macro_rules! functions {
             fn of(library: Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
                     $(
-                        // SAFETY: the symbol is a function with the signature below, which is that of
-                        // `cuda.h`; the library that it lies in is kept open beside it.
+                        // SAFETY: the symbol is a function with the signature below, from `cuda.h`. The table
+                        // keeps the library open.
                         $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,
                     )*
                     _library: library,
@@ -36,8 +36,8 @@ macro_rules! functions {
     };
 }
 
-// Signatures of `cuda.h`. Suffixes are versions of changed signatures, which libraries keep for existing
-// programs. The newest is `cuDeviceGetUuid_v2` of CUDA 11.4 (driver 470), which distinguishes MIG devices.
+// Signatures of `cuda.h`. A suffix is the version of a changed signature; libraries keep the older ones for existing
+// programs. The newest function is `cuDeviceGetUuid_v2` of CUDA 11.4 (driver 470), which distinguishes MIG devices.
 // CUdevice is an int, CUdeviceptr an unsigned 64-bit number, CUuuid 16 bytes, CUcontext an opaque pointer.
 functions! {
     cuInit(c_uint);
@@ -56,12 +56,12 @@ functions! {
 
 /// Calls a function of the table and checks its result: `call!(table, cuInit, 0)`.
 ///
-/// The only way into CUDA. Callers pass plain values, valid handles and addresses of CUDA, or pointers to
+/// All calls of CUDA use this macro. Callers pass plain values, valid handles and addresses of CUDA, or pointers to
 /// live locals of the type and length in `cuda.h`.
 macro_rules! call {
     ($table:expr, $function:ident $(, $argument:expr)*) => {{
         // SAFETY: the function was resolved in a library that the table keeps open, with the signature of
-        // `cuda.h`. CUDA may be called from any thread; contexts stay on the thread that made them.
+        // `cuda.h`. CUDA may be called from any thread; a context stays on the thread that created it.
         // Pointer arguments are valid for writes of their type during the call (see above).
         let code = unsafe { ($table.$function)($($argument),*) };
         $crate::error::CudaError::check(stringify!($function), code)

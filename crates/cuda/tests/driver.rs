@@ -1,4 +1,4 @@
-//! Overwriting memory of simulated GPUs. Without `CUDA_VISIBLE_DEVICES` the first GPU is used.
+//! Overwrites memory of simulated GPUs. Without `CUDA_VISIBLE_DEVICES` CUDA uses the first GPU.
 
 use std::{fs, path::Path};
 
@@ -8,7 +8,7 @@ use windlass_machine::{Machine, MachineProfile, simulated_driver};
 
 const MIB: u64 = 1 << 20;
 
-/// A machine with a library of its own.
+/// Simulated machine, with its library.
 struct Rig {
     machine: Machine,
     _folder: TempDir,
@@ -28,7 +28,7 @@ impl Rig {
         Self { machine, _folder: folder }
     }
 
-    fn after(fault: &str) -> Self {
+    fn with_fault(fault: &str) -> Self {
         let rig = Self::new();
         rig.machine.inject(&fault.parse().expect(fault)).expect(fault);
         rig
@@ -42,7 +42,7 @@ impl Rig {
         overwrite(&self.machine.cuda_library(), &self.uuid(0))
     }
 
-    fn why_not(&self) -> String {
+    fn failure(&self) -> String {
         let error = self.overwrite().expect_err("it fails");
         let cause = std::error::Error::source(&error);
         cause.map_or(error.to_string(), |cause| format!("{error}: {cause}"))
@@ -50,40 +50,40 @@ impl Rig {
 
     /// Zeroed bytes of the first GPU, as reported by the library.
     fn zeroed(&self) -> Option<u64> {
-        let told = fs::read_to_string(self.machine.dir().join("cuda").join(self.uuid(0)));
-        Some(told.ok()?.parse().expect("a number"))
+        let text = fs::read_to_string(self.machine.dir().join("cuda").join(self.uuid(0)));
+        Some(text.ok()?.parse().expect("a number"))
     }
 }
 
 #[test]
-fn all_that_is_free_is_overwritten_but_less_than_a_page() {
+fn all_free_memory_is_overwritten_except_for_less_than_a_page() {
     let rig = Rig::new();
     let Overwritten { overwritten, free, total } = rig.overwrite().expect("done");
     assert_eq!(rig.zeroed(), Some(overwritten));
     assert!(free - overwritten < 2 * MIB, "{} bytes are left", free - overwritten);
-    assert_eq!(total - free, 256 * MIB, "what the context takes");
+    assert_eq!(total - free, 256 * MIB, "the memory of the context");
 }
 
 #[test]
-fn what_others_hold_is_left_alone() {
-    let (rig, other) = (Rig::new(), Rig::after("memory:4096@0"));
+fn memory_in_use_is_not_overwritten() {
+    let (rig, other) = (Rig::new(), Rig::with_fault("memory:4096@0"));
     let (all, less) = (rig.overwrite().expect("done"), other.overwrite().expect("done"));
     assert_eq!((all.free - less.free, all.total), (4096 * MIB, less.total));
     assert!(less.overwritten <= less.free);
 }
 
 #[test]
-fn memory_that_keeps_what_was_in_it_is_found_out() {
-    let rig = Rig::after("cuda:stale@0");
-    assert_eq!(rig.why_not(), "what is read back is not what was written: 0x5a in place of 0xa5");
+fn memory_that_ignores_writes_is_detected() {
+    let rig = Rig::with_fault("cuda:stale@0");
+    assert_eq!(rig.failure(), "memory reads back 0x5a after 0xa5 was written");
     assert_eq!(rig.zeroed(), None);
 }
 
 #[test]
-fn a_driver_that_refuses_is_told_with_its_reason() {
-    let why = Rig::after("cuda:802@0").why_not();
+fn a_driver_error_has_its_cause() {
+    let why = Rig::with_fault("cuda:802@0").failure();
     assert!(why.starts_with("cuCtxCreate_v2: CUDA_ERROR_SYSTEM_NOT_READY (802)"), "{why}");
-    let why = Rig::after("cuda:2@0").why_not();
+    let why = Rig::with_fault("cuda:2@0").failure();
     assert!(why.starts_with("cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"), "{why}");
     let rig = Rig::new();
     rig.machine.update(|it| it.gpus.clear()).expect("changed");
@@ -95,16 +95,16 @@ fn a_driver_that_refuses_is_told_with_its_reason() {
 }
 
 #[test]
-fn no_device_is_overwritten_but_the_one_that_was_named() {
+fn only_the_named_device_is_overwritten() {
     let rig = Rig::new();
     let why = overwrite(&rig.machine.cuda_library(), &rig.uuid(1)).expect_err("the first is shown");
     let first = rig.uuid(0).replace("GPU-", "");
-    assert_eq!(why.to_string(), format!("CUDA shows the device {first}, which is another"));
+    assert_eq!(why.to_string(), format!("CUDA shows another device: {first}"));
     assert_eq!(rig.zeroed(), None);
 }
 
 #[test]
-fn a_library_that_is_not_there_is_named() {
+fn the_error_names_a_missing_library() {
     let why = overwrite(Path::new("/no/libcuda.so.1"), "GPU-0").expect_err("there is none");
     assert_eq!(why.to_string(), "cannot load /no/libcuda.so.1");
 }

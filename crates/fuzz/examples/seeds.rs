@@ -1,4 +1,4 @@
-//! Writes the accepted inputs of each reader into a folder, as `cargo fuzz` expects them: `-- fuzz/corpus`.
+//! Writes the seeds of each fuzz target to a folder, as `cargo fuzz` expects its corpus. Argument: `fuzz/corpus`.
 
 use std::{env, fs, io, path::PathBuf};
 

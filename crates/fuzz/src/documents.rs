@@ -1,4 +1,4 @@
-//! Document readers: files of an operator, of the kubelet, and of the agent.
+//! Readers of documents: configurations, kubelet checkpoints, files of the agent, and resource claims.
 
 use std::path::Path;
 
@@ -13,29 +13,30 @@ use windlass_node::documents::{self, Document};
 
 use crate::{
     Verdict::{self, Accepted, Refused},
-    has_words, refused,
+    assert_explained, refused,
 };
 
-/// Reads a configuration in any format. An accepted configuration must survive conversion to our format.
+/// Reads a configuration in any format except udev rules. An accepted configuration must survive conversion to
+/// Windlass's format.
 pub(crate) fn configuration(bytes: &[u8]) -> Verdict {
-    configured("w.yaml", bytes)
+    configuration_file("w.yaml", bytes)
 }
 
 /// Reads udev rules as a configuration. The file name selects the format.
 pub(crate) fn udev_rules(bytes: &[u8]) -> Verdict {
-    configured("60-w.rules", bytes)
+    configuration_file("60-w.rules", bytes)
 }
 
-fn configured(name: &str, bytes: &[u8]) -> Verdict {
+fn configuration_file(name: &str, bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     match windlass_migrate::parse(Path::new(name), text, &NvidiaPluginFlags::default()) {
         Ok(loaded) => {
-            let ours = windlass_config::to_yaml(&loaded.config);
-            let read = Config::parse(Path::new("w.yaml"), &ours);
-            let read = read.unwrap_or_else(|error| panic!("{}\nin\n{ours}", causes(&error)));
-            assert_eq!(read, loaded.config, "as read from\n{ours}");
+            let yaml = windlass_config::to_yaml(&loaded.config);
+            let again = Config::parse(Path::new("w.yaml"), &yaml);
+            let again = again.unwrap_or_else(|error| panic!("{}\nin\n{yaml}", causes(&error)));
+            assert_eq!(again, loaded.config, "converted to\n{yaml}");
             for warning in loaded.warnings {
-                has_words(&warning.text);
+                assert_explained(&warning.text);
             }
             Accepted
         }
@@ -52,53 +53,53 @@ pub(crate) fn machine_profile(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Reads a CDI document. An accepted document is checked, and must survive a round trip.
+/// Reads a CDI spec. An accepted spec must survive a round trip, and the mistakes in it must have explanations.
 pub(crate) fn cdi(bytes: &[u8]) -> Verdict {
     match serde_json::from_slice::<Spec>(bytes) {
-        Ok(document) => {
-            for mistake in cdi::check(&document) {
-                has_words(&mistake.to_string());
+        Ok(spec) => {
+            for mistake in cdi::check(&spec) {
+                assert_explained(&mistake.to_string());
             }
-            let again: Spec = serde_json::from_str(&text(&document)).expect("as it was written");
-            assert_eq!(again, document);
+            let again: Spec = serde_json::from_str(&text(&spec)).expect("a written spec");
+            assert_eq!(again, spec);
             Accepted
         }
         Err(error) => refused(&error.to_string()),
     }
 }
 
-/// Reads the device manager's checkpoint.
+/// Reads the checkpoint of the kubelet's device manager.
 pub(crate) fn checkpoint(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     match Checkpoint::parse(text) {
-        Ok(record) => {
-            let again = Checkpoint::parse(&record.to_json()).expect("as it was written");
-            assert_eq!(again, record);
+        Ok(checkpoint) => {
+            let again = Checkpoint::parse(&checkpoint.to_json()).expect("a written checkpoint");
+            assert_eq!(again, checkpoint);
             Accepted
         }
         Err(error) => refused(&causes(&error)),
     }
 }
 
-/// Reads the DRA manager's checkpoint, with and without verification of its checksum.
+/// Reads the checkpoint of the kubelet's DRA manager, with and without verification of its checksum.
 pub(crate) fn claim_checkpoint(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     if let Err(error) = dra::Checkpoint::parse(text) {
-        has_words(&causes(&error));
+        assert_explained(&causes(&error));
     }
-    let Ok(record) = dra::Checkpoint::parse_unverified(text) else { return Refused };
-    let again = dra::Checkpoint::parse(&record.to_json()).expect("as it was written");
-    assert_eq!(again, record);
+    let Ok(checkpoint) = dra::Checkpoint::parse_unverified(text) else { return Refused };
+    let again = dra::Checkpoint::parse(&checkpoint.to_json()).expect("a written checkpoint");
+    assert_eq!(again, checkpoint);
     Accepted
 }
 
-/// Reads the agent's own files. An accepted file must be accepted again after a rewrite.
+/// Reads the input as each kind of file in the agent's state folder. An accepted file must survive a round trip.
 pub(crate) fn kept(bytes: &[u8]) -> Verdict {
     let mut verdict = Refused;
     for document in Document::ALL {
         match document.reread(bytes) {
             Ok(written) => {
-                let again = document.reread(&written).expect("as it was written");
+                let again = document.reread(&written).expect("a written file");
                 assert_eq!(
                     String::from_utf8_lossy(&again),
                     String::from_utf8_lossy(&written),
@@ -106,26 +107,26 @@ pub(crate) fn kept(bytes: &[u8]) -> Verdict {
                 );
                 verdict = Accepted;
             }
-            Err(why) => has_words(&why),
+            Err(error) => assert_explained(&error),
         }
     }
     verdict
 }
 
-/// Reads an allocated claim from an API server.
+/// Reads an allocated resource claim, as received from the API server.
 pub(crate) fn claim(bytes: &[u8]) -> Verdict {
     match documents::check_claim(bytes) {
         Ok(()) => Accepted,
-        Err(why) => refused(&why),
+        Err(error) => refused(&error),
     }
 }
 
-/// Reads the driver parameters of a claim.
+/// Reads the driver's parameters in a resource claim.
 pub(crate) fn parameters(bytes: &[u8]) -> Verdict {
     let Ok(parameters) = serde_json::from_slice(bytes) else { return Refused };
     match documents::check_parameters(parameters) {
         Ok(()) => Accepted,
-        Err(why) => refused(&why),
+        Err(error) => refused(&error),
     }
 }
 
@@ -135,7 +136,7 @@ mod tests {
     use crate::seeds;
 
     #[test]
-    fn of_each_file_that_the_agent_keeps_there_is_one_to_begin_from() {
+    fn each_kind_of_file_has_a_seed() {
         for document in Document::ALL {
             let seeds = seeds::kept();
             let outcomes: Vec<_> = seeds.iter().map(|seed| document.reread(seed)).collect();

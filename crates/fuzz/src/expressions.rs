@@ -1,4 +1,4 @@
-//! Expression readers: device selectors, and short texts for names, addresses and amounts.
+//! Parsers of device selectors, and of names, addresses and amounts.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -14,11 +14,10 @@ use windlass_core::{
 
 use crate::{
     Verdict::{self, Accepted, Refused},
-    has_words, refused,
+    assert_explained, refused,
 };
 
-/// Reads an expression against a device of the node and a published device, then as each short text.
-/// Accepts the input if any reader accepts.
+/// Parses the input as each kind of expression, name, address and amount. Accepts it if any parser accepts it.
 pub(crate) fn selector(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     let amount = Amount::parse(text);
@@ -26,31 +25,33 @@ pub(crate) fn selector(bytes: &[u8]) -> Verdict {
         let _ = amount.rounded_up();
     }
     let verdicts = [
-        expression(text),
-        published(text),
-        reads_back::<DeviceId>(text),
-        reads_back::<PciAddress>(text),
-        reads_back::<ReplicaId>(text),
-        reads_back::<ResourceName>(text),
-        reads_back::<SourceName>(text),
+        device_expression(text),
+        published_expression(text),
+        round_trip::<DeviceId>(text),
+        round_trip::<PciAddress>(text),
+        round_trip::<ReplicaId>(text),
+        round_trip::<ResourceName>(text),
+        round_trip::<SourceName>(text),
     ];
     if amount.is_some() || verdicts.contains(&Accepted) { Accepted } else { Refused }
 }
 
-fn expression(text: &str) -> Verdict {
+/// Parses an expression, and evaluates it for a device of the node.
+fn device_expression(text: &str) -> Verdict {
     match text.parse::<DeviceExpression>() {
         Ok(expression) => {
             assert_eq!(expression.as_str(), text);
-            if let Err(why) = expression.matches(&device()) {
-                has_words(&why.to_string());
+            if let Err(error) = expression.matches(&device()) {
+                assert_explained(&error.to_string());
             }
             Accepted
         }
-        Err(why) => refused(&why.to_string()),
+        Err(error) => refused(&error.to_string()),
     }
 }
 
-fn published(text: &str) -> Verdict {
+/// Parses an expression, and evaluates it for a device of a `ResourceSlice`.
+fn published_expression(text: &str) -> Verdict {
     match text.parse::<PublishedExpression>() {
         Ok(expression) => {
             let name = AttributeName::new("windlass.dev", "type");
@@ -60,12 +61,12 @@ fn published(text: &str) -> Verdict {
                 attributes: [(name, AttributeValue::String("gpu".to_owned()))].into(),
                 ..PublishedDevice::default()
             };
-            if let Err(why) = expression.matches(&device) {
-                has_words(&why.to_string());
+            if let Err(error) = expression.matches(&device) {
+                assert_explained(&error.to_string());
             }
             Accepted
         }
-        Err(why) => refused(&why.to_string()),
+        Err(error) => refused(&error.to_string()),
     }
 }
 
@@ -84,13 +85,14 @@ fn device() -> Device {
     device
 }
 
-fn reads_back<T: FromStr<Err: Display> + Display + PartialEq>(text: &str) -> Verdict {
+/// Parses a value. An accepted value must survive a round trip.
+fn round_trip<T: FromStr<Err: Display> + Display + PartialEq>(text: &str) -> Verdict {
     match text.parse::<T>() {
         Ok(value) => {
             let written = value.to_string();
             assert!(written.parse::<T>().is_ok_and(|again| again == value), "{text:?} {written:?}");
             Accepted
         }
-        Err(why) => refused(&why.to_string()),
+        Err(error) => refused(&error.to_string()),
     }
 }

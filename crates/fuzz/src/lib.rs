@@ -1,8 +1,8 @@
-//! Readers of untrusted input, each as a function of bytes.
+//! Fuzz targets: each reader of untrusted input, as a function of bytes.
 //!
-//! Each function returns a verdict for any bytes. It panics on a broken promise: a refusal without words,
-//! or a failed round trip. Callers look for panics and hangs of the readers: the mutations in `tests/`, and
-//! the targets of `cargo fuzz` in `/fuzz`.
+//! Each function returns a verdict for any bytes. It panics if the reader rejects the input without an explanation, or
+//! if an accepted input does not survive a round trip. The mutations in `tests/` and the targets of `cargo fuzz` in
+//! `/fuzz` call these functions, and detect panics and hangs.
 
 mod documents;
 mod expressions;
@@ -11,14 +11,14 @@ mod messages;
 mod nri;
 mod seeds;
 
-/// Reader of untrusted input.
+/// Fuzz target: a reader of untrusted input.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Name for `cargo fuzz` and messages.
     pub name: &'static str,
-    /// Function that runs the reader.
+    /// Runs the reader on an input.
     pub read: fn(&[u8]) -> Verdict,
-    /// Accepted inputs, as a starting point for mutations.
+    /// Returns accepted inputs, as starting points of mutations.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -27,11 +27,11 @@ pub struct Target {
 pub enum Verdict {
     /// The reader accepts the input.
     Accepted,
-    /// The reader refuses the input, and the refusal has words.
+    /// The reader rejects the input, with an explanation.
     Refused,
 }
 
-/// Every reader.
+/// All fuzz targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "configuration", read: documents::configuration, seeds: seeds::configuration },
     Target { name: "udev_rules", read: documents::udev_rules, seeds: seeds::udev_rules },
@@ -44,27 +44,28 @@ pub const TARGETS: &[Target] = &[
     Target { name: "claim_parameters", read: documents::parameters, seeds: seeds::parameters },
     Target { name: "selector", read: expressions::selector, seeds: seeds::expressions },
     Target { name: "messages", read: messages::all, seeds: messages::seeds },
-    Target { name: "nri", read: nri::conversation, seeds: nri::seeds },
+    Target { name: "nri", read: nri::session, seeds: nri::seeds },
     Target { name: "host", read: host::survey, seeds: host::seeds },
 ];
 
-/// Reader with the given name.
+/// Fuzz target with the given name. Panics if there is none.
 pub fn target(name: &str) -> Target {
     let found = TARGETS.iter().copied().find(|target| target.name == name);
     found.unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Runs the reader with the given name.
+/// Runs the reader of the fuzz target with the given name.
 pub fn read(name: &str, bytes: &[u8]) {
     let _ = (target(name).read)(bytes);
 }
 
-fn refused(refusal: &str) -> Verdict {
-    has_words(refusal);
+/// Returns [`Verdict::Refused`], and asserts that the error contains an explanation.
+fn refused(error: &str) -> Verdict {
+    assert_explained(error);
     Verdict::Refused
 }
 
-/// Asserts that a refusal contains an explanation.
-fn has_words(refusal: &str) {
-    assert!(refusal.trim().len() > 5, "a refusal without words: {refusal:?}");
+/// Asserts that an error contains an explanation: more than five characters.
+fn assert_explained(error: &str) {
+    assert!(error.trim().len() > 5, "an error without an explanation: {error:?}");
 }

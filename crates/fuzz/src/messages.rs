@@ -1,32 +1,33 @@
-//! Protobuf messages of the kubelet, as received from a socket.
+//! Decoders of the kubelet's protobuf messages.
 //!
-//! These bytes reach only the decoder. `crates/node/tests/agent/hostile.rs` and
-//! `crates/node/tests/dra/hostile.rs` send decoded messages to the services of a running agent.
+//! The inputs reach only the decoders. `crates/node/tests/agent/hostile.rs` and `crates/node/tests/dra/hostile.rs` send
+//! valid messages with hostile content to the services of a running agent.
 
 use prost::Message;
 use windlass_kubelet_api::{deviceplugin, dra, pluginregistration, podresources};
 
 use crate::{Verdict, refused};
 
-/// Decodes each message type that the agent receives. Accepts the input if any decoder accepts.
+/// Decodes the input as each message type that the agent receives. Accepts it if any decoder accepts it.
 pub(crate) fn all(bytes: &[u8]) -> Verdict {
     let verdicts = [
-        one::<deviceplugin::AllocateRequest>(bytes),
-        one::<deviceplugin::PreferredAllocationRequest>(bytes),
-        one::<deviceplugin::PreStartContainerRequest>(bytes),
-        one::<dra::v1::NodePrepareResourcesRequest>(bytes),
-        one::<dra::v1beta1::NodeUnprepareResourcesRequest>(bytes),
-        one::<pluginregistration::RegistrationStatus>(bytes),
-        one::<podresources::ListPodResourcesResponse>(bytes),
-        one::<podresources::AllocatableResourcesResponse>(bytes),
+        message::<deviceplugin::AllocateRequest>(bytes),
+        message::<deviceplugin::PreferredAllocationRequest>(bytes),
+        message::<deviceplugin::PreStartContainerRequest>(bytes),
+        message::<dra::v1::NodePrepareResourcesRequest>(bytes),
+        message::<dra::v1beta1::NodeUnprepareResourcesRequest>(bytes),
+        message::<pluginregistration::RegistrationStatus>(bytes),
+        message::<podresources::ListPodResourcesResponse>(bytes),
+        message::<podresources::AllocatableResourcesResponse>(bytes),
     ];
     if verdicts.contains(&Verdict::Accepted) { Verdict::Accepted } else { Verdict::Refused }
 }
 
-fn one<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Verdict {
+/// Decodes a message. An accepted message must survive a round trip.
+fn message<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Verdict {
     match M::decode(bytes) {
         Ok(message) => {
-            let again = M::decode(&*message.encode_to_vec()).expect("as it was written");
+            let again = M::decode(&*message.encode_to_vec()).expect("an encoded message");
             assert_eq!(again, message);
             Verdict::Accepted
         }

@@ -1,13 +1,13 @@
-//! Bytes of a container runtime at the agent's plugin (NRI): frames, ttrpc, and messages.
+//! Reader of the container runtime's bytes in the agent's NRI plugin: frames, ttrpc, and messages.
 
 use prost::Message;
 use windlass_nri::{Adjustment, Container, Ended, NriSettings, Plugin, SessionError, serve};
 
 use crate::{Verdict, refused};
 
-/// Call of the runtime.
+/// ttrpc request of the runtime.
 #[derive(Clone, PartialEq, Message)]
-struct Call {
+struct Request {
     #[prost(string, tag = "1")]
     service: String,
     #[prost(string, tag = "2")]
@@ -16,27 +16,29 @@ struct Call {
     payload: Vec<u8>,
 }
 
-/// A pod and its container, with the same numbers for id and name.
+/// Payload of a request with a pod and a container.
 #[derive(Clone, PartialEq, Message)]
-struct Pair {
+struct Payload {
     #[prost(message, optional, tag = "1")]
-    pod: Option<Named>,
+    pod: Option<Object>,
     #[prost(message, optional, tag = "2")]
-    container: Option<Named>,
+    container: Option<Object>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Named {
+struct Object {
+    /// Id of the pod or container.
     #[prost(string, tag = "1")]
     id: String,
+    /// Name of the pod, or sandbox id of the container.
     #[prost(string, tag = "2")]
     name: String,
 }
 
-/// A plugin that changes nothing.
-struct Idle;
+/// Plugin that adjusts no container.
+struct NoOp;
 
-impl Plugin for Idle {
+impl Plugin for NoOp {
     async fn synchronize(&mut self, _: Vec<Container>) {}
 
     async fn create(&mut self, _: Container) -> Result<Adjustment, String> {
@@ -46,32 +48,33 @@ impl Plugin for Idle {
     async fn ended(&mut self, _: Ended) {}
 }
 
-/// Serves a runtime that sends these bytes and ends. One that keeps to the protocol is accepted.
-pub(crate) fn conversation(bytes: &[u8]) -> Verdict {
+/// Runs a session with a runtime that sends these bytes and closes the connection. Accepts bytes that follow the
+/// protocol.
+pub(crate) fn session(bytes: &[u8]) -> Verdict {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime");
     let stream = tokio::io::join(bytes, tokio::io::sink());
     let settings = NriSettings::new("/nowhere", "fuzz", "10");
-    match runtime.block_on(serve(stream, &settings, &mut Idle, |_| {})) {
+    match runtime.block_on(serve(stream, &settings, &mut NoOp, |_| {})) {
         SessionError::Closed | SessionError::Shutdown => Verdict::Accepted,
         error => refused(&error.to_string()),
     }
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let named = || Some(Named { id: "c0".to_owned(), name: "main".to_owned() });
-    let pair = Pair { pod: named(), container: named() }.encode_to_vec();
+    let object = || Some(Object { id: "c0".to_owned(), name: "main".to_owned() });
+    let objects = Payload { pod: object(), container: object() }.encode_to_vec();
     let methods =
         ["Configure", "Synchronize", "CreateContainer", "StateChange", "StopContainer", "Shutdown"];
-    let calls = methods.map(|method| {
-        let payload = if method == "Configure" { Vec::new() } else { pair.clone() };
-        let call = Call { service: String::new(), method: method.to_owned(), payload };
-        frame(1, 1, &call.encode_to_vec())
+    let requests = methods.map(|method| {
+        let payload = if method == "Configure" { Vec::new() } else { objects.clone() };
+        let request = Request { service: String::new(), method: method.to_owned(), payload };
+        frame(1, 1, &request.encode_to_vec())
     });
-    vec![Vec::new(), frame(2, 2, &[]), [frame(2, 2, &[]), calls.concat()].concat()]
+    vec![Vec::new(), frame(2, 2, &[]), [frame(2, 2, &[]), requests.concat()].concat()]
 }
 
-/// A message of stream 1 in a frame.
+/// Frame with a message of stream 1.
 fn frame(connection: u32, kind: u8, body: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("short").to_be_bytes();
     let message = [&length(body)[..], &1_u32.to_be_bytes(), &[kind, 0], body].concat();

@@ -1,8 +1,8 @@
-//! Mutations of accepted inputs. A reader must never panic, hang, refuse without words, or fail a round
-//! trip.
+//! Runs the fuzz targets on mutations of accepted inputs. A reader must not panic, hang, reject an input without an
+//! explanation, or fail a round trip.
 //!
-//! Mutations are the same in each run. `WINDLASS_FUZZ_SECONDS` continues with new ones for this time per
-//! reader, and prints their number. `cargo fuzz` in `/fuzz` searches for mutations that reach new code.
+//! Each run tries the same mutations. `WINDLASS_FUZZ_SECONDS=N` continues with new mutations for N seconds per target,
+//! and prints their number. `cargo fuzz` in `/fuzz` searches for mutations that reach new code.
 
 use std::{
     env, fs,
@@ -25,9 +25,9 @@ enum Edit {
     /// Replaces a byte.
     Byte(Index, u8),
     /// Removes a range of bytes.
-    Cut(Index, usize),
+    Remove(Index, usize),
     /// Truncates the input.
-    End(Index),
+    Truncate(Index),
     /// Repeats a range of bytes many times.
     Repeat(Index, usize, usize),
     /// Inserts a piece of text.
@@ -36,11 +36,11 @@ enum Edit {
     Word(Index, &'static str),
     /// Moves a line.
     Line(Index, Index),
-    /// Continues with the rest of another input.
+    /// Replaces the end of the input by the end of another input.
     Splice(Index, Index, Index),
 }
 
-/// Texts that often break readers.
+/// Texts on which parsers often fail.
 const PIECES: [&str; 40] = [
     "",
     "0",
@@ -84,10 +84,10 @@ const PIECES: [&str; 40] = [
     "\\",
 ];
 
-/// Most bytes of an input; longer inputs reach no further code.
+/// Maximum size of an input in bytes. Longer inputs reach no other code.
 const MAX_BYTES: usize = 256 * 1024;
 
-/// Deadline of one input, on a slow and busy machine.
+/// Time limit for one input, on a slow and busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Inputs per round.
@@ -100,8 +100,8 @@ impl Edit {
         let at = any::<Index>;
         prop_oneof![
             1 => (at(), any::<u8>()).prop_map(|(at, byte)| Self::Byte(at, byte)),
-            1 => (at(), 1..40_usize).prop_map(|(at, length)| Self::Cut(at, length)),
-            1 => at().prop_map(Self::End),
+            1 => (at(), 1..40_usize).prop_map(|(at, length)| Self::Remove(at, length)),
+            1 => at().prop_map(Self::Truncate),
             1 => (at(), 1..30_usize, 2..400_usize)
                 .prop_map(|(at, length, times)| Self::Repeat(at, length, times)),
             3 => (at(), select(&PIECES[..])).prop_map(|(at, piece)| Self::Insert(at, piece)),
@@ -113,22 +113,24 @@ impl Edit {
 
     fn apply(&self, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
         let end = input.len();
-        let place = |at: &Index| at.index(end + 1);
+        let offset = |at: &Index| at.index(end + 1);
         match self {
             Self::Byte(at, byte) if end > 0 => input[at.index(end)] = *byte,
             Self::Byte(..) => {}
-            Self::Cut(at, length) => drop(input.drain(place(at)..end.min(place(at) + length))),
-            Self::End(at) => input.truncate(place(at)),
-            Self::Repeat(at, length, times) => {
-                let piece = input[place(at)..end.min(place(at) + length)].repeat(*times);
-                input.splice(place(at)..place(at), piece);
+            Self::Remove(at, length) => {
+                drop(input.drain(offset(at)..end.min(offset(at) + length)));
             }
-            Self::Insert(at, piece) => drop(input.splice(place(at)..place(at), piece.bytes())),
+            Self::Truncate(at) => input.truncate(offset(at)),
+            Self::Repeat(at, length, times) => {
+                let piece = input[offset(at)..end.min(offset(at) + length)].repeat(*times);
+                input.splice(offset(at)..offset(at), piece);
+            }
+            Self::Insert(at, piece) => drop(input.splice(offset(at)..offset(at), piece.bytes())),
             Self::Word(at, piece) => {
-                let of_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-/".contains(byte);
-                let before = input[..place(at)].iter().rev().take_while(|byte| of_word(byte));
-                let after = input[place(at)..].iter().take_while(|byte| of_word(byte));
-                let (from, to) = (place(at) - before.count(), place(at) + after.count());
+                let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-/".contains(byte);
+                let before = input[..offset(at)].iter().rev().take_while(|byte| is_word(byte));
+                let after = input[offset(at)..].iter().take_while(|byte| is_word(byte));
+                let (from, to) = (offset(at) - before.count(), offset(at) + after.count());
                 input.splice(from..to, piece.bytes());
             }
             Self::Line(from, to) => {
@@ -142,7 +144,7 @@ impl Edit {
             }
             Self::Splice(at, other, from) => {
                 let other = other.get(seeds);
-                input.truncate(place(at));
+                input.truncate(offset(at));
                 input.extend(&other[from.index(other.len() + 1)..]);
             }
         }
@@ -150,61 +152,63 @@ impl Edit {
     }
 }
 
-/// Reads an input within the deadline. An input that crashes or hangs the process remains in a file.
+/// Runs a target on an input, and fails if that takes longer than [`LIMIT`]. The input of a panic or hang remains in a
+/// file.
 fn read(target: &Target, input: &[u8]) -> Result<Verdict, TestCaseError> {
-    let own = format!("{}-{}", target.name, process::id());
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(own);
+    let name = format!("{}-{}", target.name, process::id());
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&file, input).expect("a file");
-    let began = Instant::now();
+    let start = Instant::now();
     let verdict = (target.read)(input);
-    let took = began.elapsed();
-    fs::remove_file(&file).expect("it is there");
-    let shown = || String::from_utf8_lossy(&input[..input.len().min(2000)]).into_owned();
-    prop_assert!(took < LIMIT, "{} took {took:?} for {:?}", target.name, shown());
+    let duration = start.elapsed();
+    fs::remove_file(&file).expect("the input's file");
+    let excerpt = || String::from_utf8_lossy(&input[..input.len().min(2000)]).into_owned();
+    prop_assert!(duration < LIMIT, "{} took {duration:?} for {:?}", target.name, excerpt());
     Ok(verdict)
 }
 
-/// Tries one round of inputs. The round's number seeds the inputs.
+/// Tries one round of mutations. The round's number seeds the random generator.
 fn try_round(target: &Target, seeds: &[Vec<u8>], (number, cases): (u64, u32)) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&number.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let inputs = (any::<Index>(), vec(Edit::any(), 1..8));
-    let outcome = TestRunner::new_with_rng(config, rng).run(&inputs, |(seed, edits)| {
+    let result = TestRunner::new_with_rng(config, rng).run(&inputs, |(seed, edits)| {
         let mut input = seed.get(seeds).clone();
         for edit in &edits {
             edit.apply(&mut input, seeds);
         }
         read(target, &input).map(drop)
     });
-    outcome.unwrap_or_else(|error| panic!("{}, round {number}: {error}", target.name));
+    result.unwrap_or_else(|error| panic!("{}, round {number}: {error}", target.name));
 }
 
+/// Checks that a target accepts its seeds, then tries this number of mutations.
 fn check(name: &str, cases: u32) {
     let target = target(name);
     let seeds = (target.seeds)();
-    assert!(!seeds.is_empty(), "{name} has nothing to begin from");
+    assert!(!seeds.is_empty(), "{name} has no seeds");
     let is_refused = |seed: &&Vec<u8>| {
         let verdict = read(&target, seed).unwrap_or_else(|error| panic!("{error}"));
         verdict == Verdict::Refused
     };
     let refused: Vec<_> = seeds.iter().filter(is_refused).collect();
-    let shown = refused.iter().map(|seed| String::from_utf8_lossy(seed));
+    let texts = refused.iter().map(|seed| String::from_utf8_lossy(seed));
     assert!(
         refused.is_empty(),
-        "{name} begins from\n{}",
-        shown.collect::<Vec<_>>().join("\n---\n")
+        "{name} rejects its seeds\n{}",
+        texts.collect::<Vec<_>>().join("\n---\n")
     );
     try_round(&target, &seeds, (0, cases));
     let seconds = env::var("WINDLASS_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     let Some(seconds) = seconds.map(Duration::from_secs) else { return };
-    let (began, mut number) = (Instant::now(), 0);
-    while began.elapsed() < seconds {
+    let (start, mut number) = (Instant::now(), 0);
+    while start.elapsed() < seconds {
         number += 1;
         try_round(&target, &seeds, (number, ROUND));
     }
-    #[expect(clippy::print_stdout, reason = "who asked for it reads it, with --nocapture")]
+    #[expect(clippy::print_stdout, reason = "requested by WINDLASS_FUZZ_SECONDS")]
     {
         println!("{name}: {} inputs", number * u64::from(ROUND) + u64::from(cases));
     }
@@ -216,12 +220,12 @@ fn configurations_of_every_format() {
 }
 
 #[test]
-fn rules_of_udev() {
+fn udev_rules() {
     check("udev_rules", 600);
 }
 
 #[test]
-fn profiles_of_machines() {
+fn machine_profiles() {
     check("machine_profile", 300);
 }
 
@@ -231,30 +235,30 @@ fn cdi_documents() {
 }
 
 #[test]
-fn the_device_managers_record() {
+fn device_manager_checkpoints() {
     check("checkpoint", 600);
 }
 
 #[test]
-fn the_dra_managers_record() {
+fn dra_manager_checkpoints() {
     check("claim_checkpoint", 1000);
 }
 
 #[test]
-fn what_an_earlier_agent_kept() {
+fn state_files_of_the_agent() {
     check("kept", 1500);
 }
 
 #[test]
-fn claims_of_an_api_server_that_lies() {
+fn allocated_claims() {
     for seed in (target("claim").seeds)() {
-        assert_eq!(windlass_node::documents::check_claim(&seed), Ok(()), "what is changed is good");
+        assert_eq!(windlass_node::documents::check_claim(&seed), Ok(()), "a valid seed");
     }
     check("claim", 1500);
 }
 
 #[test]
-fn what_a_claim_says_to_the_driver() {
+fn claim_parameters() {
     check("claim_parameters", 1500);
 }
 
@@ -274,6 +278,6 @@ fn messages_of_the_container_runtime() {
 }
 
 #[test]
-fn sysfs_as_it_should_not_be() {
+fn corrupt_sysfs() {
     check("host", 30);
 }

@@ -1,4 +1,4 @@
-//! Cgroup v2 of a container, found through procfs.
+//! Finds the cgroup v2 of a container through procfs.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,71 +15,73 @@ pub(crate) struct Cgroups<'a> {
 
 /// Reason why the cgroup in `/proc/PID/cgroup` cannot be limited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Unfit {
+enum CgroupError {
     #[error("the node has no cgroup v2")]
     Version1,
-    #[error("the node mixes cgroup v1 and v2, and the process has no place in v2")]
+    #[error("the node mixes cgroup v1 and v2, and the process is in no cgroup of v2")]
     Hybrid,
-    #[error("it is in the root of all cgroups, so the container has none of its own")]
+    #[error("it is in the root cgroup, so the container has no cgroup of its own")]
     Root,
-    #[error("`{0}` leads out of the hook's view of cgroups")]
+    #[error("`{0}` is outside the hook's view of cgroups")]
     Outside(String),
-    #[error("{0} contains the hook, so the container has none of its own")]
+    #[error("{0} contains the hook, so the container has no cgroup of its own")]
     Shared(String),
-    #[error("{0} is no directory of cgroup v2")]
-    NoDirectory(PathBuf),
+    #[error("{0} is not a directory of cgroup v2")]
+    NotCgroup(PathBuf),
 }
 
-/// Limit on the bytes of `/proc/PID/cgroup`, which has a path per hierarchy.
+/// Maximum size of `/proc/PID/cgroup` in bytes. The file has a line with a path for each hierarchy.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// File that each cgroup v2 has, and no other folder (`cgroups(7)`).
+/// File that exists in each directory of cgroup v2, and in no other (`cgroups(7)`).
 const MARKER: &str = "cgroup.controllers";
 
 // === impl Cgroups ===
 
 impl Cgroups<'_> {
-    /// Directory of the cgroup of a container's first process.
+    /// Directory of the cgroup of a container. `pid` is the container's first process.
     pub(crate) fn of_container(self, pid: u32) -> Result<PathBuf, HookError> {
-        let container = self.line(&pid.to_string())?;
-        let own = self.line("self")?;
-        let refused = |reason: Unfit| HookError::Cgroup { pid, reason: reason.to_string() };
-        let path = own_path(&container, &own).map_err(refused)?;
+        let container = self.lines(&pid.to_string())?;
+        let own = self.lines("self")?;
+        let failed = |reason: CgroupError| HookError::Cgroup { pid, reason: reason.to_string() };
+        let path = own_path(&container, &own).map_err(failed)?;
         let directory = self.root.join(path);
         if directory.join(MARKER).is_file() {
             Ok(directory)
         } else {
-            Err(refused(Unfit::NoDirectory(directory)))
+            Err(failed(CgroupError::NotCgroup(directory)))
         }
     }
 
-    fn line(self, process: &str) -> Result<String, HookError> {
+    /// Text of `/proc/PID/cgroup`.
+    fn lines(self, process: &str) -> Result<String, HookError> {
         let path = self.proc.join(process).join("cgroup");
         files::read_regular_text(&path, Links::Refused, MAX_BYTES)
             .map_err(|source| HookError::Read { path, source })
     }
 }
 
-/// Path, below the root, of a cgroup that belongs to the container alone, from the lines of container and hook.
-fn own_path<'a>(container: &'a str, hook: &str) -> Result<&'a Path, Unfit> {
+/// Path of the container's cgroup, relative to the root. `container` and `hook` are the texts of their
+/// `/proc/PID/cgroup`. Fails if the hook is in the same cgroup or below it.
+fn own_path<'a>(container: &'a str, hook: &str) -> Result<&'a Path, CgroupError> {
     let path = path_of_version_2(container)?;
-    // A hook without a cgroup v2 shares none with the container.
+    // A hook outside of cgroup v2 shares no cgroup with the container.
     let is_shared = path_of_version_2(hook).is_ok_and(|hook| hook.starts_with(path));
-    if is_shared { Err(Unfit::Shared(path.display().to_string())) } else { Ok(path) }
+    if is_shared { Err(CgroupError::Shared(path.display().to_string())) } else { Ok(path) }
 }
 
-/// Relative path of the `0::` line (`cgroups(7)`).
-fn path_of_version_2(lines: &str) -> Result<&Path, Unfit> {
-    let mut found = lines.lines().filter_map(|line| line.strip_prefix("0::"));
-    let path = found.next().ok_or(Unfit::Version1)?;
+/// Path of the `0::` line, which is that of cgroup v2 (`cgroups(7)`), relative to the root.
+fn path_of_version_2(lines: &str) -> Result<&Path, CgroupError> {
+    let mut paths = lines.lines().filter_map(|line| line.strip_prefix("0::"));
+    let path = paths.next().ok_or(CgroupError::Version1)?;
     let relative = path.strip_prefix('/').map(Path::new);
     let is_inside = |path: &&Path| path.components().all(|it| matches!(it, Component::Normal(_)));
     match relative.filter(is_inside) {
-        None => Err(Unfit::Outside(path.to_owned())),
+        None => Err(CgroupError::Outside(path.to_owned())),
         Some(root) if root.as_os_str().is_empty() && lines.lines().count() > 1 => {
-            Err(Unfit::Hybrid)
+            Err(CgroupError::Hybrid)
         }
-        Some(root) if root.as_os_str().is_empty() => Err(Unfit::Root),
+        Some(root) if root.as_os_str().is_empty() => Err(CgroupError::Root),
         Some(path) => Ok(path),
     }
 }
@@ -89,17 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_has_its_own_cgroup_or_a_reason() {
+    fn the_container_needs_a_cgroup_of_its_own() {
         let hook = "0::/system.slice/containerd.service\n";
-        let outside = |path: &str| Err(Unfit::Outside(path.to_owned()));
-        let shared = |path: &str| Err(Unfit::Shared(path.to_owned()));
+        let outside = |path: &str| Err(CgroupError::Outside(path.to_owned()));
+        let shared = |path: &str| Err(CgroupError::Shared(path.to_owned()));
         for (lines, expected) in [
             ("0::/kubepods/pod1/a\n", Ok("kubepods/pod1/a")),
             ("1:name=systemd:/x\n0::/kubepods/a\n", Ok("kubepods/a")),
-            ("", Err(Unfit::Version1)),
-            ("4:memory:/kubepods/a\n1:name=systemd:/kubepods/a\n", Err(Unfit::Version1)),
-            ("4:memory:/kubepods/a\n0::/\n", Err(Unfit::Hybrid)),
-            ("0::/\n", Err(Unfit::Root)),
+            ("", Err(CgroupError::Version1)),
+            ("4:memory:/kubepods/a\n1:name=systemd:/kubepods/a\n", Err(CgroupError::Version1)),
+            ("4:memory:/kubepods/a\n0::/\n", Err(CgroupError::Hybrid)),
+            ("0::/\n", Err(CgroupError::Root)),
             ("0::/../kubepods/a\n", outside("/../kubepods/a")),
             ("0::/a/..\n", outside("/a/..")),
             ("0::a\n", outside("a")),

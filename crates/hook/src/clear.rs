@@ -1,4 +1,4 @@
-//! Clearing: lifts the limits that a note records, after its container has ended.
+//! Lifts the limits that a note records, after its container has ended.
 
 use std::path::Path;
 
@@ -8,16 +8,18 @@ use windlass_nvml::{Nvml, NvmlError};
 
 use crate::{HookError, boot_id, dmem, gpus, record};
 
-/// Lifts the limits that a note records. Does nothing if the cgroup is gone or the note is of another boot, because the
-/// limits ended then. The agent removes the note. `proc` is the mount point of procfs.
+/// Lifts the limits that a note records. Does nothing if the cgroup no longer exists or the note is of another boot,
+/// because the limits ended with the cgroup or the boot. The agent removes the note. `proc` is the mount point of
+/// procfs.
 ///
 /// # Guarantees
 ///
-/// Tries every GPU. A GPU that the machine no longer has counts as cleared.
+/// Tries every GPU, also after a failure. A GPU that was removed from the machine counts as cleared.
 ///
 /// # Errors
 ///
-/// Fails for an unreadable note and an unusable driver, and names the GPUs whose limits stay.
+/// Fails if the note or the boot id cannot be read, the driver cannot be used, or a limit cannot be lifted. The error
+/// for a limit names the GPUs.
 pub fn clear(note_path: &Path, proc: &Path) -> Result<(), HookError> {
     let note = record::note(note_path)?;
     boot_id(proc)?;
@@ -25,12 +27,12 @@ pub fn clear(note_path: &Path, proc: &Path) -> Result<(), HookError> {
         return Ok(());
     }
     let nvml = gpus::load(note.library())?;
-    let kept = note.gpus().iter().filter_map(|gpu| clear_gpu(nvml.as_ref(), gpu, note.cgroup()));
-    let kept: Vec<_> = kept.collect();
-    if kept.is_empty() {
+    let failed = note.gpus().iter().filter_map(|gpu| clear_gpu(nvml.as_ref(), gpu, note.cgroup()));
+    let failed: Vec<_> = failed.collect();
+    if failed.is_empty() {
         return Ok(());
     }
-    Err(HookError::NotCleared { cgroup: note.cgroup().to_owned(), gpus: kept.join(", ") })
+    Err(HookError::NotCleared { cgroup: note.cgroup().to_owned(), gpus: failed.join(", ") })
 }
 
 /// True if the note is of this boot and its cgroup exists.
@@ -39,7 +41,7 @@ pub(crate) fn is_in_force(note: &MemoryLimitNote, proc: &Path) -> bool {
     is_of_this_boot && note.cgroup().exists()
 }
 
-/// Lifts the limit of one GPU; returns the GPU with its error.
+/// Lifts the limit of one GPU. Returns `None`, or the GPU's UUID with the error.
 fn clear_gpu(nvml: Option<&Nvml>, gpu: &LimitedGpu, cgroup: &Path) -> Option<String> {
     let by_driver = || {
         let nvml = nvml.expect("a note with a GPU of the driver names its library");
@@ -47,13 +49,13 @@ fn clear_gpu(nvml: Option<&Nvml>, gpu: &LimitedGpu, cgroup: &Path) -> Option<Str
     };
     let by_kernel = |region| dmem::lift(cgroup, region).map_err(|error| causes(&error));
     match gpu.region.as_ref().map_or_else(by_driver, by_kernel) {
-        // The limit ended with the cgroup, which was removed meanwhile.
+        // The cgroup was removed meanwhile, and the limit with it.
         Err(_) if !cgroup.exists() => None,
         lifted => lifted.err().map(|error| format!("{} ({error})", gpu.uuid)),
     }
 }
 
-/// Lifts the driver's limit. A GPU that is gone has none.
+/// Lifts the driver's limit. A GPU that was removed has no limit.
 fn lift_driver_limit(nvml: &Nvml, uuid: &str, cgroup: &Path) -> Result<(), NvmlError> {
     match nvml.gpu_with_uuid(uuid) {
         Err(error) if error.is_absent() => Ok(()),

@@ -1,14 +1,14 @@
 //! Limits by the kernel's controller for device memory (`dmem` of cgroup v2, Linux 6.14).
 //!
-//! The kernel gives a cgroup the files of a controller when every cgroup above it has the controller in
-//! `cgroup.subtree_control`. Neither the kubelet nor the container runtimes put `dmem` there.
+//! A cgroup has the files of a controller if every ancestor enables the controller in `cgroup.subtree_control`. Neither
+//! the kubelet nor the container runtimes enable `dmem`.
 //!
 //! ```text
-//! cgroup.subtree_control   +dmem            root, then each cgroup down to the parent of the container's
-//! dmem.max                 REGION BYTES     the container's own; read back
+//! cgroup.subtree_control   +dmem            root, then each cgroup down to the parent of the container's cgroup
+//! dmem.max                 REGION BYTES     container's cgroup; written and read back
 //! ```
 //!
-//! The controller stays enabled, because without limits it only counts. `dmem.min` and `dmem.low` stay 0.
+//! The controller remains enabled, because without limits it only counts memory. `dmem.min` and `dmem.low` remain 0.
 
 use std::{fs::File, io::Write as _, path::Path};
 
@@ -17,24 +17,25 @@ use windlass_host::files::{self, Links};
 
 use crate::{HookError, MAX_DOCUMENT};
 
-/// Files with the controllers of a cgroup, and with those that it enables for the cgroups below it (`cgroups(7)`).
+/// File with the controllers that are available in a cgroup (`cgroups(7)`).
 const CONTROLLERS: &str = "cgroup.controllers";
+/// File with the controllers that a cgroup enables for its children (`cgroups(7)`).
 const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
 
 /// File with the hard limits of a cgroup, by region.
 const LIMITS: &str = "dmem.max";
 
-/// Value without a limit.
+/// Value of a region without a limit.
 const NO_LIMIT: &str = "max";
 
-/// Enables the controller for the container's cgroup, and checks that the kernel knows the region.
+/// Enables the controller for the container's cgroup, and checks that the kernel has the region.
 pub(crate) fn prepare(root: &Path, cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> {
     let outside = |_| HookError::NoDmem(cgroup.to_owned());
-    let below = cgroup.strip_prefix(root).map_err(outside)?;
-    let mut above = root.to_owned();
-    for part in below {
-        enable_below(&above)?;
-        above.push(part);
+    let relative = cgroup.strip_prefix(root).map_err(outside)?;
+    let mut ancestor = root.to_owned();
+    for part in relative {
+        enable_for_children(&ancestor)?;
+        ancestor.push(part);
     }
     if !has_controller(&cgroup.join(CONTROLLERS))? {
         return Err(HookError::NoDmem(cgroup.to_owned()));
@@ -46,7 +47,7 @@ pub(crate) fn prepare(root: &Path, cgroup: &Path, region: &DmemRegion) -> Result
     }
 }
 
-/// Limits a region. Returns the limit as read back, in bytes; `None` for no limit.
+/// Limits a region. Returns the limit that is read back, in bytes; `None` for no limit.
 pub(crate) fn limit(
     cgroup: &Path,
     region: &DmemRegion,
@@ -57,7 +58,7 @@ pub(crate) fn limit(
     Ok(region.value(&read(&path)?).and_then(|value| value.parse().ok()))
 }
 
-/// Lifts the limit of a region. A region that is gone has none.
+/// Lifts the limit of a region. A region that was removed has no limit.
 pub(crate) fn lift(cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> {
     let path = cgroup.join(LIMITS);
     match region.value(&read(&path)?) {
@@ -66,8 +67,8 @@ pub(crate) fn lift(cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> 
     }
 }
 
-/// Enables the controller for the cgroups below this one.
-fn enable_below(cgroup: &Path) -> Result<(), HookError> {
+/// Enables the controller for the children of a cgroup.
+fn enable_for_children(cgroup: &Path) -> Result<(), HookError> {
     if !has_controller(&cgroup.join(CONTROLLERS))? {
         return Err(HookError::NoDmem(cgroup.to_owned()));
     }
@@ -75,6 +76,7 @@ fn enable_below(cgroup: &Path) -> Result<(), HookError> {
     if has_controller(&path)? { Ok(()) } else { write(&path, &format!("+{CONTROLLER}")) }
 }
 
+/// True if a file with controllers contains `dmem`.
 fn has_controller(path: &Path) -> Result<bool, HookError> {
     Ok(read(path)?.split_ascii_whitespace().any(|name| name == CONTROLLER))
 }
@@ -84,7 +86,7 @@ fn read(path: &Path) -> Result<String, HookError> {
     text.map_err(|source| HookError::Read { path: path.to_owned(), source })
 }
 
-/// Writes an existing file of a cgroup, in one call because the kernel takes each call as a command.
+/// Writes an existing file of a cgroup, in one call because the kernel parses each call as one command.
 fn write(path: &Path, text: &str) -> Result<(), HookError> {
     let failed = |source| HookError::Write { path: path.to_owned(), source };
     let mut file = File::options().write(true).truncate(true).open(path).map_err(failed)?;

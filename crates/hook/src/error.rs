@@ -16,7 +16,7 @@ pub enum HookError {
         /// Error from the kernel.
         source: io::Error,
     },
-    /// The note, or the installed program, cannot be written.
+    /// A file of a cgroup, the note, or the installed program cannot be written.
     #[error("cannot write {path}")]
     Write {
         /// Path of the file.
@@ -24,7 +24,7 @@ pub enum HookError {
         /// Error from the kernel.
         source: io::Error,
     },
-    /// Users other than the hook's may write the record or the note.
+    /// Another user owns the record or the note, or may write it.
     #[error("{0} can be written by others")]
     NotOurs(PathBuf),
     /// The record or the note is invalid.
@@ -36,26 +36,26 @@ pub enum HookError {
         source: MemoryLimitError,
     },
     /// The note would be invalid.
-    #[error("cannot make a note")]
+    #[error("cannot create a note")]
     Note(#[from] MemoryLimitError),
-    /// Standard input has no state of a container, or one in which the hook cannot run.
+    /// Standard input has no valid container state, or the container is in a state in which the hook must not run.
     #[error("the state of the container on standard input is unusable: {0}")]
     State(String),
-    /// The container has no cgroup that a limit could be set for.
+    /// The container has no cgroup of its own in cgroup v2.
     #[error("process {pid} has no cgroup to limit: {reason}")]
     Cgroup {
         /// First process of the container.
         pid: u32,
-        /// Reason in words.
+        /// Reason, as a clause.
         reason: String,
     },
-    /// NVML does not load, or has no driver.
+    /// NVML cannot be loaded, or finds no driver.
     #[error("cannot use the driver")]
     Driver(#[from] LoadError),
-    /// The driver is older than memory limits.
-    #[error("{0} has no function that limits memory; the driver has to be 615 or newer")]
+    /// The driver is older than 615, the first version with memory limits.
+    #[error("{0} has no function that limits memory; the driver must be 615 or newer")]
     OldDriver(PathBuf),
-    /// The GPU is gone or fails.
+    /// The GPU was removed, or a call of the driver failed.
     #[error("{uuid} cannot be used")]
     Gpu {
         /// UUID of the GPU.
@@ -63,16 +63,16 @@ pub enum HookError {
         /// Error of the driver.
         source: NvmlError,
     },
-    /// MIG is on. The driver limits whole GPUs only.
+    /// The GPU is in MIG mode. The driver limits whole GPUs only.
     #[error("{0} is in MIG mode, and the driver limits whole GPUs only")]
     Mig(String),
     /// A cgroup lacks the controller for device memory.
     #[error(
-        "{} has no dmem controller: the kernel has to be 6.14 or newer, and every cgroup above has to enable it",
+        "{} has no dmem controller: the kernel must be 6.14 or newer, and every ancestor must enable the controller",
         .0.display()
     )]
     NoDmem(PathBuf),
-    /// The kernel knows no such region: the GPU is gone, or its driver registers none.
+    /// The kernel has no such region: the GPU was removed, or its driver registers no region.
     #[error("{path} has no region {region}")]
     NoRegion {
         /// Name of the region.
@@ -80,37 +80,37 @@ pub enum HookError {
         /// File with the limits of the container's cgroup.
         path: PathBuf,
     },
-    /// The driver does not set the limit or does not read it back.
-    #[error("{uuid}: a limit of {asked} bytes failed")]
-    Refused {
+    /// The driver failed to set the limit, or to read it back.
+    #[error("{uuid}: cannot set a limit of {requested} bytes")]
+    NotSet {
         /// UUID of the GPU.
         uuid: String,
         /// Limit in bytes.
-        asked: u64,
+        requested: u64,
         /// Error of the driver.
         source: NvmlError,
     },
     /// The driver or the kernel reads back another limit.
     #[error(
-        "{uuid}: asked for a limit of {asked} bytes, the {by} reads back {}",
-        limit_text(*.found)
+        "{uuid}: set a limit of {requested} bytes, the {by} reads back {}",
+        limit_text(*.actual)
     )]
-    Differs {
+    Mismatch {
         /// UUID of the GPU.
         uuid: String,
-        /// Limit in bytes.
-        asked: u64,
+        /// Requested limit in bytes.
+        requested: u64,
         /// `driver` or `kernel`.
         by: &'static str,
-        /// Limit that is read back, in bytes.
-        found: Option<u64>,
+        /// Limit that was read back, in bytes; `None` for no limit.
+        actual: Option<u64>,
     },
-    /// The call failed, and limits may remain because they could not be lifted again.
-    #[error("{cause}; the limits of {gpus} may stay, because they could not be lifted")]
-    Kept {
-        /// First failure, with its causes.
+    /// The hook failed, and could not lift all limits that it had set.
+    #[error("{cause}; the limits of {gpus} may remain, because they could not be lifted")]
+    NotUndone {
+        /// Message of the failure, with its causes.
         cause: String,
-        /// UUIDs, with commas.
+        /// UUIDs of GPUs, separated by commas.
         gpus: String,
     },
     /// Limits of a note could not be lifted.
@@ -118,7 +118,7 @@ pub enum HookError {
     NotCleared {
         /// Directory of the cgroup.
         cgroup: PathBuf,
-        /// UUIDs with their errors.
+        /// UUIDs of GPUs with their errors, separated by commas.
         gpus: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Limits on GPUs: setting, reading back, undoing. NVIDIA's driver limits a GPU by its UUID, the kernel by its region.
+//! Sets, reads back and lifts limits of GPUs. NVIDIA's driver limits a GPU by its UUID, the kernel by its region.
 
 use std::path::Path;
 
@@ -25,14 +25,14 @@ enum Limiter<'a> {
     Kernel(&'a DmemRegion),
 }
 
-/// Size of the driver's large pages in bytes. The driver may round a limit up to whole pages.
+/// Size of the driver's large pages, in bytes. The driver may round a limit up to a multiple.
 const PAGE: u64 = 2 << 20;
 
-/// Values that lift the limits of a cgroup. The hook's soft limit is always 0, because another one spreads to the
-/// cgroup's ancestors and stays there.
+/// Values that lift the limits of a cgroup. The hook's soft limit is always 0, because the driver would propagate
+/// another value to the cgroup's ancestors, where it would remain.
 const NONE: MemoryLimits = MemoryLimits { soft: 0, hard: None };
 
-/// Loads NVML, and checks that its driver limits memory; `None` if no library is given.
+/// Loads NVML, and checks that the driver supports memory limits. Returns `None` without a library.
 pub(crate) fn load(library: Option<&Path>) -> Result<Option<Nvml>, HookError> {
     let Some(library) = library else { return Ok(None) };
     let nvml = Nvml::load(library)?;
@@ -43,27 +43,27 @@ pub(crate) fn load(library: Option<&Path>) -> Result<Option<Nvml>, HookError> {
     }
 }
 
-/// Limits every GPU. After a failure, lifts the limits that were set.
+/// Sets the limit of every GPU. After a failure, lifts the limits that were set.
 pub(crate) fn limit(targets: &[Target<'_>], cgroup: &Path) -> Result<Vec<LimitedGpu>, HookError> {
     let mut limited = Vec::new();
     for (index, target) in targets.iter().enumerate() {
         match target.limit(cgroup) {
             Ok(gpu) => limited.push(gpu),
-            // The failed call may have set a limit too, so its GPU is undone as well.
+            // The failed call may have set a limit, so that of its GPU is lifted too.
             Err(error) => return Err(undo(&targets[..=index], cgroup, error)),
         }
     }
     Ok(limited)
 }
 
-/// Lifts limits after a failure. Returns the failure, with the GPUs whose limits stay.
+/// Lifts limits after a failure. Returns the failure, with the GPUs whose limits could not be lifted.
 pub(crate) fn undo(targets: &[Target<'_>], cgroup: &Path, failure: HookError) -> HookError {
-    let kept = targets.iter().filter(|target| target.lift(cgroup).is_err());
-    let kept: Vec<_> = kept.map(|target| target.limit.uuid.as_str()).collect();
-    if kept.is_empty() {
+    let remaining = targets.iter().filter(|target| target.lift(cgroup).is_err());
+    let remaining: Vec<_> = remaining.map(|target| target.limit.uuid.as_str()).collect();
+    if remaining.is_empty() {
         return failure;
     }
-    HookError::Kept { cause: causes(&failure), gpus: kept.join(", ") }
+    HookError::NotUndone { cause: causes(&failure), gpus: remaining.join(", ") }
 }
 
 /// Lifts the driver's limit of a cgroup.
@@ -74,7 +74,8 @@ pub(crate) fn lift(gpu: &Gpu, cgroup: &Path) -> Result<(), NvmlError> {
 // === impl Target ===
 
 impl<'a> Target<'a> {
-    /// Finds the GPU of a limit, and prepares this cgroup for the limit. Fails for a GPU in MIG mode.
+    /// Finds the GPU of a limit, and enables the kernel's controller for `cgroup` if the kernel limits the GPU.
+    /// `cgroups` is the root of all cgroups. Fails for a GPU in MIG mode.
     pub(crate) fn find(
         nvml: Option<&Nvml>,
         cgroups: &Path,
@@ -98,15 +99,15 @@ impl<'a> Target<'a> {
 
     /// Sets the limit and reads it back.
     fn limit(&self, cgroup: &Path) -> Result<LimitedGpu, HookError> {
-        let asked = self.limit.hard_bytes();
-        let found = match &self.by {
-            Limiter::Driver(gpu) => by_driver(gpu, cgroup, asked).map_err(|source| {
+        let requested = self.limit.hard_bytes();
+        let actual = match &self.by {
+            Limiter::Driver(gpu) => by_driver(gpu, cgroup, requested).map_err(|source| {
                 let uuid = self.limit.uuid.clone();
-                HookError::Refused { uuid, asked, source }
+                HookError::NotSet { uuid, requested, source }
             })?,
-            Limiter::Kernel(region) => dmem::limit(cgroup, region, asked)?,
+            Limiter::Kernel(region) => dmem::limit(cgroup, region, requested)?,
         };
-        check(self.limit, found)
+        check(self.limit, actual)
     }
 
     fn lift(&self, cgroup: &Path) -> Result<(), HookError> {
@@ -120,20 +121,23 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Limits a GPU by the driver. Returns the limit as read back, in bytes; `None` for no limit.
+/// Sets a limit through the driver. Returns the limit that is read back, in bytes; `None` for no limit.
 fn by_driver(gpu: &Gpu, cgroup: &Path, bytes: u64) -> Result<Option<u64>, NvmlError> {
     gpu.set_memory_limits(cgroup, MemoryLimits { hard: Some(bytes), ..NONE })?;
-    Ok(gpu.memory_limits(cgroup)?.and_then(|found| found.hard))
+    Ok(gpu.memory_limits(cgroup)?.and_then(|limits| limits.hard))
 }
 
-/// Checks the limit that was read back. The driver may have rounded it up to whole pages; the kernel must not have.
-fn check(limit: &GpuMemoryLimit, found: Option<u64>) -> Result<LimitedGpu, HookError> {
-    let (uuid, region, asked) = (limit.uuid.clone(), limit.region.clone(), limit.hard_bytes());
-    let (by, most) =
-        if region.is_some() { ("kernel", asked) } else { ("driver", asked.next_multiple_of(PAGE)) };
-    match found.filter(|found| [asked, most].contains(found)) {
+/// Checks the limit that was read back. The driver may have rounded the limit up to whole pages; the kernel may not.
+fn check(limit: &GpuMemoryLimit, actual: Option<u64>) -> Result<LimitedGpu, HookError> {
+    let (uuid, region, requested) = (limit.uuid.clone(), limit.region.clone(), limit.hard_bytes());
+    let (by, rounded) = if region.is_some() {
+        ("kernel", requested)
+    } else {
+        ("driver", requested.next_multiple_of(PAGE))
+    };
+    match actual.filter(|actual| [requested, rounded].contains(actual)) {
         Some(hard_bytes) => Ok(LimitedGpu { uuid, region, hard_bytes }),
-        None => Err(HookError::Differs { uuid, asked, by, found }),
+        None => Err(HookError::Mismatch { uuid, requested, by, actual }),
     }
 }
 
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_driver_may_round_a_limit_up_to_whole_pages() {
-        for (asked, found, expected) in [
+        for (requested, actual, expected) in [
             (4, 4, true),
             (3, 3, true),
             (3, 4, true),
@@ -159,23 +163,23 @@ mod tests {
             (4, 0, false),
             (1, 4, false),
         ] {
-            let kept = check(&limit(asked, None), Some(found * MIB));
-            assert_eq!(kept.is_ok(), expected, "{asked} {found}");
+            let result = check(&limit(requested, None), Some(actual * MIB));
+            assert_eq!(result.is_ok(), expected, "{requested} {actual}");
         }
-        check(&limit(4, None), Some(4 * MIB - 1)).expect_err("less");
+        check(&limit(4, None), Some(4 * MIB - 1)).expect_err("one byte less");
     }
 
     #[test]
     fn the_kernel_must_not_round_a_limit() {
         let limit = limit(3, Some("drm/0000:03:00.0/vram"));
-        let kept = check(&limit, Some(3 * MIB)).expect("kept");
-        assert_eq!((kept.region, kept.hard_bytes), (limit.region.clone(), 3 * MIB));
-        for (found, expected) in [
+        let limited = check(&limit, Some(3 * MIB)).expect("equal");
+        assert_eq!((limited.region, limited.hard_bytes), (limit.region.clone(), 3 * MIB));
+        for (actual, expected) in [
             (Some(4 * MIB), "the kernel reads back 4194304 bytes"),
             (Some(3 * MIB - 1), "the kernel reads back 3145727 bytes"),
             (None, "the kernel reads back no limit"),
         ] {
-            let error = check(&limit, found).expect_err(expected).to_string();
+            let error = check(&limit, actual).expect_err(expected).to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Installation of this program in a folder of the host, where container runtimes start it.
+//! Installation of this program in a folder of the host, from which container runtimes start it.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ const PROGRAM: &str = "/proc/self/exe";
 const NAME: &str = "windlass-hook";
 
 /// Copies this program to `windlass-hook` in a folder, atomically and with mode 0755. Creates missing folders with mode
-/// 0755. An equal file is not written again.
+/// 0755. Does not write a file that is identical already.
 ///
 /// # Errors
 ///

@@ -1,18 +1,18 @@
-//! Limits on the GPU memory of a container's cgroup, which NVIDIA's driver or the kernel's controller for device memory
-//! enforces.
+//! Hook that limits the GPU memory of a container's cgroup. NVIDIA's driver or the kernel's controller for device
+//! memory enforces the limit.
 //!
-//! The container runtime starts the hook on the host as root, after it made the container's cgroup and before the
+//! The container runtime starts the hook on the host as root, after it created the container's cgroup and before the
 //! container's first instruction (`createRuntime` of the OCI runtime specification). If the hook fails, the container
 //! does not start.
 //!
 //! ```text
 //! record, state on stdin ─> cgroup of the container ─> every GPU found ─> set, read back ─> note
 //!           │                        │                        │                 │            │
-//!           └────────────────────────┴── refused ─────────────┘                 └─ undone ───┘
+//!           └────────────────────────┴─── error ──────────────┘                 └─ undone ───┘
 //! ```
 //!
-//! The hook fails in case of any doubt. Limits come only from the agent's record. The hook reads neither environment
-//! nor bundle, because the tenant writes both.
+//! The hook fails if anything is missing, invalid or ambiguous. Limits come only from the agent's record. The hook
+//! reads neither environment nor bundle, because the tenant controls both.
 
 mod cgroup;
 mod clear;
@@ -40,20 +40,21 @@ pub use install::install;
 /// Boot id below the mount point of procfs (`random(4)`).
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
 
-/// Limit on the bytes of a record and of a note. A GPU takes 70.
+/// Maximum size of a record and of a note, in bytes. A GPU takes 70 bytes.
 const MAX_DOCUMENT: u64 = 64 << 10;
 
-/// Sets the limits of a record, multiplied by the number of replicas, and writes a note beside the record. The OCI
-/// state of the container is read from `state`. `proc` is the mount point of procfs. Returns the path of the note.
+/// Sets the limits of a record, multiplied by the number of replicas, and writes a note beside the record. `state`
+/// contains the OCI state of the container. `proc` is the mount point of procfs. Returns the path of the note.
 ///
 /// # Guarantees
 ///
-/// On success every limit was read back, as asked or in whole pages. On failure no GPU keeps a limit of this call,
-/// unless the error is [`HookError::Kept`].
+/// On success every limit was read back, as requested or, from the driver, rounded up to whole pages. On failure all
+/// limits of this call are lifted, unless the error is [`HookError::NotUndone`].
 ///
 /// # Errors
 ///
-/// Fails for any missing, damaged or doubtful input, and if the driver or the kernel refuses a limit.
+/// Fails for any missing or invalid input, if the driver or the kernel rejects a limit, and if the note cannot be
+/// written.
 pub fn limit(
     record_path: &Path,
     replicas: u32,
@@ -63,7 +64,7 @@ pub fn limit(
     let record = record::read(record_path, replicas)?;
     let state = state::read(state)?;
     let note_path = MemoryLimitNote::path(record_path, &state.id)
-        .ok_or_else(|| HookError::State(format!("`{}` is no id of a container", state.id)))?;
+        .ok_or_else(|| HookError::State(format!("`{}` is not a valid container id", state.id)))?;
     let cgroup = Cgroups { proc, root: record.cgroup_root() }.of_container(state.pid)?;
     let boot_id = boot_id(proc)?;
     let nvml = gpus::load(record.library())?;
@@ -91,8 +92,8 @@ fn boot_id(proc: &Path) -> Result<String, HookError> {
     Ok(id.trim().to_owned())
 }
 
-/// Removes notes of earlier containers of this record, since a container that restarts has a new id and a new cgroup.
-/// Failures are ignored, because an old note does no harm.
+/// Removes notes of earlier containers of this record, because a container that restarts has a new id and a new cgroup.
+/// Ignores failures, because a stale note is harmless.
 fn remove_stale(record: &Path, current: &Path, proc: &Path) {
     let Some(entries) = record.parent().and_then(|folder| fs::read_dir(folder).ok()) else {
         return;

@@ -1,4 +1,4 @@
-//! Entry point of `windlass-hook`: arguments, one sentence on failure, exit code.
+//! Entry point of `windlass-hook`: parses arguments, runs a command, and reports a failure in one line.
 
 use std::{
     env,
@@ -11,9 +11,9 @@ use std::{
 use windlass_hook::{HookError, clear, install, limit};
 use windlass_host::causes;
 
-/// Command of one run. `proc` is the mount point of procfs.
+/// Command of the program. `proc` is the mount point of procfs.
 #[derive(Debug)]
-enum Task {
+enum Command {
     Limit { record: PathBuf, replicas: u32, proc: PathBuf },
     Clear { note: PathBuf, proc: PathBuf },
     Install { folder: PathBuf },
@@ -23,45 +23,46 @@ enum Task {
 const HELP: &str = "\
 Limits the GPU memory of a container by cgroup v2: through NVIDIA's driver (615 or newer), or through the kernel's dmem
 controller (Linux 6.14 or newer) on GPUs of AMD and Intel.
-Container runtimes start it. Windlass writes FILE, the record of the limits. Beside it, the hook
-leaves a note of each container with the cgroup and the limited GPUs.
+Container runtimes start it. Windlass writes FILE, the record of the limits. Beside FILE, the hook
+writes a note for each container, with its cgroup and its limited GPUs.
 
 Usage: windlass-hook memory-limit --record FILE [--replicas N]
-                     with the container's OCI state on standard input; N times the limits of FILE
+                     sets N times the limits of FILE; standard input is the container's OCI state
        windlass-hook memory-limit --clear NOTE    lifts the limits of one container
        windlass-hook install DIR                  copies this program to DIR/windlass-hook
 
 Exit code: 0 done, 1 failed with the reason on standard error, 64 wrong arguments.
 ";
 
-/// Mount point of procfs. `--proc DIR` moves it for tests.
+/// Mount point of procfs. Tests replace it by `--proc DIR`.
 const PROC: &str = "/proc";
 
 /// `EX_USAGE` of `sysexits.h`.
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let Some(task) = Task::of(env::args_os().skip(1)) else {
-        say("wrong arguments; see windlass-hook --help");
+    let Some(command) = Command::parse(env::args_os().skip(1)) else {
+        report("wrong arguments; see windlass-hook --help");
         return ExitCode::from(USAGE);
     };
-    match task.run() {
+    match command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&causes(&error));
+            report(&causes(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-// === impl Task ===
+// === impl Command ===
 
-impl Task {
-    fn of(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+impl Command {
+    /// Parses the arguments; `None` if they are wrong.
+    fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         let arguments: Vec<_> = arguments.collect();
         let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
         let (proc, arguments) = match arguments.as_slice() {
-            [rest @ .., option, proc] if *option == "--proc" => (*proc, rest),
+            [others @ .., option, proc] if *option == "--proc" => (*proc, others),
             all => (OsStr::new(PROC), all),
         };
         let proc = PathBuf::from(proc);
@@ -70,17 +71,21 @@ impl Task {
             [command, folder] if *command == "install" && !is_option(folder) => {
                 Some(Self::Install { folder: folder.into() })
             }
-            [command, rest @ ..] if *command == "memory-limit" => Self::of_limit(rest, proc),
+            [command, options @ ..] if *command == "memory-limit" => {
+                Self::memory_limit(options, proc)
+            }
             _ => None,
         }
     }
 
-    fn of_limit(arguments: &[&OsStr], proc: PathBuf) -> Option<Self> {
+    fn memory_limit(arguments: &[&OsStr], proc: PathBuf) -> Option<Self> {
         match arguments {
             [option, record] if *option == "--record" => {
                 Some(Self::Limit { record: record.into(), replicas: 1, proc })
             }
-            [option, record, with, replicas] if *option == "--record" && *with == "--replicas" => {
+            [option, record, second, replicas]
+                if *option == "--record" && *second == "--replicas" =>
+            {
                 let replicas = replicas.to_str()?.parse().ok()?;
                 Some(Self::Limit { record: record.into(), replicas, proc })
             }
@@ -97,7 +102,7 @@ impl Task {
             Self::Clear { note, proc } => clear(&note, &proc),
             Self::Install { folder } => install(&folder),
             Self::Help => {
-                // A closed output is the reader's choice.
+                // The reader may close standard output early.
                 let _ = io::stdout().write_all(HELP.as_bytes());
                 Ok(())
             }
@@ -109,7 +114,7 @@ fn is_option(argument: &OsStr) -> bool {
     argument.as_encoded_bytes().starts_with(b"-")
 }
 
-/// Writes one line for the runtime's log. A failed write cannot be reported.
-fn say(sentence: &str) {
-    let _ = writeln!(io::stderr(), "windlass-hook: {}", sentence.replace('\n', " "));
+/// Writes an error as one line to standard error, for the runtime's log. A failed write cannot be reported.
+fn report(error: &str) {
+    let _ = writeln!(io::stderr(), "windlass-hook: {}", error.replace('\n', " "));
 }

@@ -1,4 +1,4 @@
-//! Reading of the agent's record and of the hook's note, both of which only the hook's user may write.
+//! Reads the agent's record and the hook's note. Only the hook's user may own and write these files.
 
 use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -8,14 +8,14 @@ use windlass_host::files::{self, Links};
 use crate::{HookError, MAX_DOCUMENT};
 
 /// Write permission of group and others.
-const WRITTEN_BY_OTHERS: u32 = 0o022;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Reads a record that only this user may write, with its limits for this many replicas.
+/// Reads a record, and multiplies its limits by the number of replicas. Fails if other users own or may write the file.
 pub(crate) fn read(path: &Path, replicas: u32) -> Result<MemoryLimitRecord, HookError> {
     document(path, |text| MemoryLimitRecord::parse(text)?.times(replicas))
 }
 
-/// Reads a note that only this user may write.
+/// Reads a note. Fails if other users own or may write the file.
 pub(crate) fn note(path: &Path) -> Result<MemoryLimitNote, HookError> {
     document(path, MemoryLimitNote::parse)
 }
@@ -27,7 +27,7 @@ fn document<T>(
     let (metadata, text) =
         contents(path).map_err(|source| HookError::Read { path: path.to_owned(), source })?;
     let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
-    if !is_own || metadata.mode() & WRITTEN_BY_OTHERS != 0 {
+    if !is_own || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
         return Err(HookError::NotOurs(path.to_owned()));
     }
     parse(text.as_bytes()).map_err(|source| HookError::Document { path: path.to_owned(), source })

@@ -1,4 +1,4 @@
-//! State of a container, which the runtime writes to the hook's standard input (OCI runtime specification, "State").
+//! OCI state of a container, which the runtime writes to the hook's standard input ("State" of the specification).
 
 use std::io::Read;
 
@@ -7,8 +7,7 @@ use windlass_host::files;
 
 use crate::HookError;
 
-/// Fields of the state that the hook uses. The path of the bundle is not among them, because the tenant writes the
-/// bundle.
+/// Fields of the state that the hook uses. It ignores the path of the bundle, because the tenant controls the bundle.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct ContainerState {
     /// Container id.
@@ -18,24 +17,26 @@ pub(crate) struct ContainerState {
     status: String,
 }
 
-/// Limit on the bytes of a state. Annotations take most of them.
+/// Maximum size of a state, in bytes. Annotations take most of it.
 const MAX_STATE: u64 = 1 << 20;
 
-/// Statuses in which runtimes start `createRuntime` hooks: runc and crun use different ones.
+/// Statuses of a container whose `createRuntime` hooks run. Runtimes differ: runc and crun use different statuses.
 const BEFORE_START: [&str; 2] = ["creating", "created"];
 
 /// Reads the state of a container that has not started.
 pub(crate) fn read(from: impl Read) -> Result<ContainerState, HookError> {
-    let wrong = |reason: String| HookError::State(reason);
-    let text = files::text_of(from, MAX_STATE).map_err(|error| wrong(error.to_string()))?;
+    let invalid = |reason: String| HookError::State(reason);
+    let text = files::text_of(from, MAX_STATE).map_err(|error| invalid(error.to_string()))?;
     let state: ContainerState =
-        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     if state.pid == 0 {
-        return Err(wrong("pid 0 is no process".to_owned()));
+        return Err(invalid("0 is not a valid pid".to_owned()));
     }
     if !BEFORE_START.contains(&state.status.as_str()) {
         let status = &state.status;
-        return Err(wrong(format!("the container is {status}: limits are set before it starts")));
+        return Err(invalid(format!(
+            "the container is {status}, but limits are set before it starts"
+        )));
     }
     Ok(state)
 }
@@ -44,19 +45,19 @@ pub(crate) fn read(from: impl Read) -> Result<ContainerState, HookError> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = r#"{"ociVersion":"1.2.0","id":"a","status":"creating","pid":7,"bundle":"/b","annotations":{"x":"y"}}"#;
+    const VALID: &str = r#"{"ociVersion":"1.2.0","id":"a","status":"creating","pid":7,"bundle":"/b","annotations":{"x":"y"}}"#;
 
     #[test]
-    fn the_state_of_a_container_that_has_not_started_is_read() {
+    fn states_before_the_start_are_accepted() {
         let expected = ContainerState { id: "a".into(), pid: 7, status: "creating".into() };
-        assert_eq!(read(GOOD.as_bytes()).expect("good"), expected);
-        read(GOOD.replace("creating", "created").as_bytes()).expect("good");
+        assert_eq!(read(VALID.as_bytes()).expect("valid"), expected);
+        read(VALID.replace("creating", "created").as_bytes()).expect("valid");
     }
 
     #[test]
-    fn any_other_state_is_refused() {
+    fn other_states_are_rejected() {
         for (from, to) in [
-            (GOOD, ""),
+            (VALID, ""),
             ("}", ""),
             ("\"pid\":7,", ""),
             ("\"id\":\"a\",", ""),
@@ -66,7 +67,7 @@ mod tests {
             ("creating", "running"),
             ("creating", "stopped"),
         ] {
-            let error = read(GOOD.replace(from, to).as_bytes()).expect_err(to);
+            let error = read(VALID.replace(from, to).as_bytes()).expect_err(to);
             assert!(matches!(error, HookError::State(_)), "{error}");
         }
         let endless = std::io::repeat(b' ');

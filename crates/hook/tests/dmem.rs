@@ -1,7 +1,7 @@
-//! The hook against the kernel's controller for device memory, in a folder of plain files.
+//! Runs the hook against the kernel's controller for device memory, simulated by plain files in a folder.
 //!
-//! Where the kernel answers a write at once, the files already have the answer: each cgroup has the controller, and
-//! `dmem.max` has a line per region. A write replaces the content of a file.
+//! A kernel changes the content of files in response to a write. Here the files have that content from the start: each
+//! cgroup has the controller, and `dmem.max` has a line per region. A write replaces the whole content of a file.
 
 use std::{
     fs,
@@ -23,31 +23,31 @@ const BOOT_ID: &str = "6a1f0e3c-0000-4000-8000-000000000001";
 
 const ID: &str = "0a1b2c";
 
-/// Cgroups above the container's, from the root down.
-const ABOVE: [&str; 3] = ["", "kubepods.slice", "kubepods.slice/pod1.slice"];
+/// Ancestors of the container's cgroup, from the root down.
+const ANCESTORS: [&str; 3] = ["", "kubepods.slice", "kubepods.slice/pod1.slice"];
 
 const MIB: u64 = 1 << 20;
 
-/// Hard limit of the record.
+/// Hard limit of the record, in bytes.
 const LIMIT: u64 = 4096 * MIB;
 
-/// Container process that waits for its hook.
-struct Waiting(Child);
+/// First process of a container, which waits for the hook.
+struct ContainerProcess(Child);
 
-/// Procfs and cgroups of a node with one container on a GPU of AMD's.
+/// Procfs and cgroups of a node with one container on an AMD GPU.
 struct Node {
-    container: Waiting,
+    container: ContainerProcess,
     folder: TempDir,
 }
 
-/// File of the container's cgroup.
+/// Relative path of a file of the container's cgroup.
 fn own_file(file: &str) -> String {
-    format!("cgroup/{}/cri-{ID}.scope/{file}", ABOVE[2])
+    format!("cgroup/{}/cri-{ID}.scope/{file}", ANCESTORS[2])
 }
 
-// === impl Waiting ===
+// === impl ContainerProcess ===
 
-impl Drop for Waiting {
+impl Drop for ContainerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -61,11 +61,11 @@ impl Node {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut cat = Command::new("cat");
         let container = cat.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-        let node = Self { container: Waiting(container.expect("cat runs")), folder };
+        let node = Self { container: ContainerProcess(container.expect("cat runs")), folder };
         node.write("proc/sys/kernel/random/boot_id", &format!("{BOOT_ID}\n"));
         node.write("proc/self/cgroup", "0::/system.slice/containerd.service\n");
-        node.enter(&format!("0::/{}/cri-{ID}.scope\n", ABOVE[2]));
-        for cgroup in ABOVE {
+        node.set_cgroup_lines(&format!("0::/{}/cri-{ID}.scope\n", ANCESTORS[2]));
+        for cgroup in ANCESTORS {
             node.write(&format!("cgroup/{cgroup}/cgroup.controllers"), "cpu memory dmem\n");
             node.write(&format!("cgroup/{cgroup}/cgroup.subtree_control"), "cpu memory\n");
         }
@@ -84,16 +84,16 @@ impl Node {
 
     fn write(&self, path: &str, text: &str) {
         let path = self.at(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(path, text).expect("written");
     }
 
     fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.at(path)).expect("it is there")
+        fs::read_to_string(self.at(path)).expect("a file")
     }
 
-    /// Gives the container's process these lines in procfs.
-    fn enter(&self, lines: &str) {
+    /// Sets the lines of `/proc/PID/cgroup` for the container's process.
+    fn set_cgroup_lines(&self, lines: &str) {
         self.write(&format!("proc/{}/cgroup", self.container.0.id()), lines);
     }
 
@@ -120,19 +120,19 @@ impl Node {
         limit(&self.record_path(), 1, self.state().as_bytes(), &self.at("proc"))
     }
 
-    /// Runs the program as a runtime does.
+    /// Runs the program with the OCI state on standard input, as a runtime does.
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-hook"));
         command.args(["memory-limit"]).args(arguments).arg("--proc").arg(self.at("proc"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it runs");
-        // A refused program may end before it reads.
+        // A program that fails may end before it reads.
         let _ = child.stdin.take().expect("a pipe").write_all(self.state().as_bytes());
         child.wait_with_output().expect("it ends")
     }
 
-    /// Checks that the container is refused for this reason, without a limit and without a note.
-    fn check_refused(&self, reason: &str) {
+    /// Checks that the hook fails for this reason, and leaves neither a limit nor a note.
+    fn check_fails(&self, reason: &str) {
         let error = windlass_host::causes(&self.limit().expect_err(reason));
         assert!(error.contains(reason), "{error}");
         assert!(!error.contains('\n'), "{error}");
@@ -143,121 +143,121 @@ impl Node {
 }
 
 #[test]
-fn the_cgroup_of_the_container_is_limited_and_those_above_enable_the_controller() {
+fn the_containers_cgroup_is_limited_and_its_ancestors_enable_the_controller() {
     let node = Node::new();
     assert_eq!(node.limit().expect("limited"), node.note_path());
     assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} {LIMIT}\n"));
-    for cgroup in ABOVE {
+    for cgroup in ANCESTORS {
         let path = format!("cgroup/{cgroup}/cgroup.subtree_control");
         assert_eq!(node.read(&path), "+dmem", "{cgroup}");
         assert!(!node.at(&format!("cgroup/{cgroup}/dmem.max")).exists(), "{cgroup}");
     }
-    assert!(!node.at(&own_file("cgroup.subtree_control")).exists(), "it has no children");
-    let left = MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("good");
-    assert_eq!((left.boot_id(), left.library()), (BOOT_ID, None));
-    assert_eq!(left.cgroup(), node.at(&own_file("")).components().as_path());
-    let gpu = &left.gpus()[0];
+    assert!(!node.at(&own_file("cgroup.subtree_control")).exists(), "no children");
+    let note = MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("valid");
+    assert_eq!((note.boot_id(), note.library()), (BOOT_ID, None));
+    assert_eq!(note.cgroup(), node.at(&own_file("")).components().as_path());
+    let gpu = &note.gpus()[0];
     assert_eq!((gpu.uuid.as_str(), gpu.hard_bytes), (GPU, LIMIT));
     assert_eq!(gpu.region.as_ref().expect("a region").as_str(), REGION);
 }
 
 #[test]
-fn a_controller_that_is_enabled_already_is_not_enabled_again() {
+fn an_enabled_controller_is_not_enabled_again() {
     let node = Node::new();
-    for cgroup in ABOVE {
+    for cgroup in ANCESTORS {
         let path = format!("cgroup/{cgroup}/cgroup.subtree_control");
         node.write(&path, "cpu memory dmem\n");
     }
     node.limit().expect("limited");
-    node.limit().expect("again, as if the runtime tried twice");
-    for cgroup in ABOVE {
+    node.limit().expect("limited again, as after a retry of the runtime");
+    for cgroup in ANCESTORS {
         let path = format!("cgroup/{cgroup}/cgroup.subtree_control");
         assert_eq!(node.read(&path), "cpu memory dmem\n", "{cgroup}");
     }
 }
 
 #[test]
-fn the_program_multiplies_limits_and_lifts_those_of_a_note() {
+fn the_program_multiplies_limits_and_lifts_them() {
     let node = Node::new();
     let record = node.record_path().into_os_string().into_string().expect("text");
     let output = node.run(&["--record", &record, "--replicas", "2"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} {}\n", 2 * LIMIT));
-    let left = node.note_path().into_os_string().into_string().expect("text");
-    let output = node.run(&["--clear", &left]);
+    let note = node.note_path().into_os_string().into_string().expect("text");
+    let output = node.run(&["--clear", &note]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} max\n"));
-    assert!(node.run(&["--clear", &left]).status.success(), "again");
+    assert!(node.run(&["--clear", &note]).status.success(), "cleared again");
 }
 
 #[test]
-fn a_kernel_without_the_controller_refuses_the_container() {
+fn a_kernel_without_the_controller_fails_the_hook() {
     let node = Node::new();
-    for cgroup in ABOVE {
+    for cgroup in ANCESTORS {
         let path = format!("cgroup/{cgroup}/cgroup.controllers");
         node.write(&path, "cpu memory\n");
         let folder = node.at("cgroup").join(cgroup);
         let reason = format!("{} has no dmem controller", folder.components().as_path().display());
-        node.check_refused(&reason);
+        node.check_fails(&reason);
         node.write(&path, "dmem\n");
     }
-    // A cgroup above does not pass it on, whatever was written there.
+    // The ancestors enable the controller, but the container's cgroup does not get it.
     node.write(&own_file("cgroup.controllers"), "cpu memory\n");
-    node.check_refused(&format!("cri-{ID}.scope has no dmem controller"));
+    node.check_fails(&format!("cri-{ID}.scope has no dmem controller"));
 }
 
 #[test]
-fn a_cgroup_that_cannot_enable_the_controller_refuses_the_container() {
+fn an_ancestor_that_cannot_enable_the_controller_fails_the_hook() {
     let node = Node::new();
     let path = node.at("cgroup/kubepods.slice/cgroup.subtree_control");
     fs::remove_file(&path).expect("removed");
-    node.check_refused("kubepods.slice/cgroup.subtree_control: No such file");
-    assert!(!path.exists(), "the hook makes no file");
-    fs::create_dir(&path).expect("made");
-    node.check_refused("kubepods.slice/cgroup.subtree_control");
+    node.check_fails("kubepods.slice/cgroup.subtree_control: No such file");
+    assert!(!path.exists(), "the hook creates no file");
+    fs::create_dir(&path).expect("created");
+    node.check_fails("kubepods.slice/cgroup.subtree_control");
 }
 
 #[test]
-fn a_region_that_the_kernel_does_not_know_refuses_the_container() {
+fn an_unknown_region_fails_the_hook() {
     let node = Node::new();
     for text in ["", "drm/0000:04:00.0/vram max\n", "drm/0000:03:00.0/vram0 max\n"] {
         node.write(&own_file("dmem.max"), text);
-        node.check_refused(&format!("dmem.max has no region {REGION}"));
+        node.check_fails(&format!("dmem.max has no region {REGION}"));
         assert_eq!(node.read(&own_file("dmem.max")), text);
     }
     fs::remove_file(node.at(&own_file("dmem.max"))).expect("removed");
-    node.check_refused("dmem.max: No such file");
+    node.check_fails("dmem.max: No such file");
 }
 
 #[test]
-fn a_container_without_a_cgroup_of_version_2_of_its_own_is_refused() {
+fn a_container_without_its_own_cgroup_v2_fails_the_hook() {
     let node = Node::new();
     for (lines, reason) in [
         ("4:memory:/kubepods/a\n", "no cgroup v2"),
         ("4:memory:/kubepods/a\n0::/\n", "mixes cgroup v1 and v2"),
-        ("0::/\n", "root of all cgroups"),
-        ("0::/kubepods.slice/../../a\n", "leads out"),
-        ("0::/kubepods.slice/gone\n", "is no directory of cgroup v2"),
+        ("0::/\n", "is in the root cgroup"),
+        ("0::/kubepods.slice/../../a\n", "is outside the hook's view"),
+        ("0::/kubepods.slice/gone\n", "is not a directory of cgroup v2"),
     ] {
-        node.enter(lines);
-        node.check_refused(reason);
-        for cgroup in ABOVE {
+        node.set_cgroup_lines(lines);
+        node.check_fails(reason);
+        for cgroup in ANCESTORS {
             let path = format!("cgroup/{cgroup}/cgroup.subtree_control");
-            assert_eq!(node.read(&path), "cpu memory\n", "{reason}: nothing is touched");
+            assert_eq!(node.read(&path), "cpu memory\n", "{reason}: unchanged");
         }
     }
 }
 
 #[test]
-fn a_note_that_cannot_be_written_undoes_the_limit() {
+fn the_limit_is_lifted_if_the_note_cannot_be_written() {
     let node = Node::new();
-    fs::create_dir_all(node.note_path().join("occupied")).expect("made");
-    node.check_refused("cannot write");
+    fs::create_dir_all(node.note_path().join("occupied")).expect("created");
+    node.check_fails("cannot write");
     assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} max\n"));
 }
 
 #[test]
-fn a_note_of_a_removed_cgroup_or_region_needs_no_write() {
+fn clearing_writes_nothing_for_another_boot_or_a_removed_region_or_cgroup() {
     let node = Node::new();
     node.limit().expect("limited");
     let clear = || clear(&node.note_path(), &node.at("proc"));
@@ -266,27 +266,27 @@ fn a_note_of_a_removed_cgroup_or_region_needs_no_write() {
     assert_eq!(node.read(&own_file("dmem.max")), format!("{REGION} {LIMIT}\n"));
     node.write("proc/sys/kernel/random/boot_id", BOOT_ID);
     node.write(&own_file("dmem.max"), "drm/0000:04:00.0/vram max\n");
-    clear().expect("the GPU is unplugged");
+    clear().expect("an unplugged GPU");
     fs::remove_file(node.at(&own_file("dmem.max"))).expect("removed");
-    let error = clear().expect_err("the controller went").to_string();
+    let error = clear().expect_err("no controller").to_string();
     assert!(error.contains(GPU) && error.contains("dmem.max"), "{error}");
     fs::remove_dir_all(node.at(&own_file(""))).expect("removed");
     clear().expect("nothing to do");
 }
 
 #[test]
-fn an_invalid_record_of_a_region_refuses_the_container() {
+fn an_invalid_record_of_a_region_fails_the_hook() {
     let node = Node::new();
-    let good = fs::read_to_string(node.record_path()).expect("a record");
-    MemoryLimitRecord::parse(good.as_bytes()).expect("good");
+    let valid = fs::read_to_string(node.record_path()).expect("a record");
+    MemoryLimitRecord::parse(valid.as_bytes()).expect("valid");
     for (from, to, reason) in [
         ("vram", "vr am", "damaged"),
         ("4096", "0", "is 0 MiB"),
         (GPU, "a/b", "not the UUID of a whole GPU"),
         ("\"region\"", "\"soft\":1,\"region\"", "damaged"),
     ] {
-        node.record(&good.replace(from, to));
-        node.check_refused(reason);
+        node.record(&valid.replace(from, to));
+        node.check_fails(reason);
     }
     assert!(Path::new(&node.record_path()).exists());
 }

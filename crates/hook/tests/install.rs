@@ -1,4 +1,4 @@
-//! The program installs itself in a folder.
+//! Installs the hook in folders through `windlass-hook install`.
 
 use std::{
     fs::{self, Metadata, Permissions},
@@ -9,7 +9,7 @@ use std::{
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_windlass-hook");
 
-/// Runs the program under a umask that removes what it can.
+/// Runs the installation under umask 077, which must not affect the modes.
 fn install(arguments: &[&Path], current: &Path) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 077; exec \"$0\" install \"$@\"", PROGRAM]).args(arguments);
@@ -22,51 +22,52 @@ fn succeed(folder: &Path) {
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
 }
 
-fn mode(found: &Metadata) -> u32 {
-    found.permissions().mode() & 0o7777
+fn mode(metadata: &Metadata) -> u32 {
+    metadata.permissions().mode() & 0o7777
 }
 
 #[test]
-fn the_program_is_installed_once_and_replaces_another() {
+fn installation_replaces_only_a_different_program() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     let folder = temporary.path().join("windlass/bin");
     let installed = folder.join("windlass-hook");
-    let found = || fs::symlink_metadata(&installed).expect("there");
+    let metadata = || fs::symlink_metadata(&installed).expect("installed");
     succeed(&folder);
     let program = fs::read(PROGRAM).expect("a program");
-    let first = found();
-    assert_eq!((mode(&fs::metadata(&folder).expect("made")), mode(&first)), (0o755, 0o755));
+    let first = metadata();
+    assert_eq!((mode(&fs::metadata(&folder).expect("created")), mode(&first)), (0o755, 0o755));
     succeed(&folder);
-    assert_eq!(found().ino(), first.ino(), "an equal program stays");
+    assert_eq!(metadata().ino(), first.ino(), "an identical program is not replaced");
     fs::set_permissions(&installed, Permissions::from_mode(0o644)).expect("set");
     succeed(&folder);
-    assert_eq!(mode(&found()), 0o755);
+    assert_eq!(mode(&metadata()), 0o755);
     fs::write(&installed, "an older version").expect("written");
     succeed(&folder);
-    assert!(fs::read(&installed).expect("there") == program, "it is a copy");
-    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "no draft is left");
+    assert!(fs::read(&installed).expect("installed") == program, "an identical copy");
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "no temporary file remains");
     let help = Command::new(&installed).arg("--help").output().expect("it runs");
     assert!(help.status.success(), "{help:?}");
 }
 
 #[test]
-fn a_failed_installation_says_why_in_one_line() {
+fn a_failed_installation_reports_one_line() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     let occupied = temporary.path().join("occupied");
     fs::write(&occupied, "").expect("written");
-    let why = format!("cannot write {}/windlass-hook: ", occupied.display());
+    let failure = format!("cannot write {}/windlass-hook: ", occupied.display());
     let option = Path::new("--help");
     for (arguments, code, reason) in [
-        (&[occupied.as_path()][..], 1, why.as_str()),
+        (&[occupied.as_path()][..], 1, failure.as_str()),
         (&[], 64, "see windlass-hook --help"),
         (&[option], 64, "see windlass-hook --help"),
         (&[&occupied, &occupied], 64, "see windlass-hook --help"),
     ] {
         let output = install(arguments, temporary.path());
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.starts_with("windlass-hook: ") && said.contains(reason), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("windlass-hook: ") && stderr.contains(reason), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
-    assert_eq!(fs::read_dir(temporary.path()).expect("a folder").count(), 1, "nothing is made");
+    let entries = fs::read_dir(temporary.path()).expect("a folder").count();
+    assert_eq!(entries, 1, "nothing is created");
 }

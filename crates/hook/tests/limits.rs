@@ -1,4 +1,4 @@
-//! The hook against the simulated driver, for a process in a simulated tree of cgroups.
+//! Runs the hook against the simulated driver, for a process in a simulated tree of cgroups.
 
 use std::{
     collections::BTreeMap,
@@ -22,28 +22,28 @@ const ID: &str = "0a1b2c";
 
 const POD: &str = "kubepods.slice/pod1.slice";
 
-/// Container process that waits for its hook.
-struct Waiting(Child);
+/// First process of a container, which waits for the hook.
+struct ContainerProcess(Child);
 
 /// Machine, procfs and cgroups of a node with one container.
 struct Node {
     machine: Machine,
-    container: Waiting,
+    container: ContainerProcess,
     folder: TempDir,
     /// Id of the container.
     id: String,
 }
 
-// === impl Waiting ===
+// === impl ContainerProcess ===
 
-impl Waiting {
+impl ContainerProcess {
     fn start() -> Self {
         let mut command = Command::new("cat");
         Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat runs"))
     }
 }
 
-impl Drop for Waiting {
+impl Drop for ContainerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -64,10 +64,11 @@ impl Node {
         let driver = simulated_driver().expect("built with the tests");
         let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
         let machine = machine.expect("a machine");
-        let node = Self { machine, container: Waiting::start(), folder, id: ID.to_owned() };
+        let container = ContainerProcess::start();
+        let node = Self { machine, container, folder, id: ID.to_owned() };
         node.write("proc/sys/kernel/random/boot_id", &format!("{BOOT_ID}\n"));
         node.write("proc/self/cgroup", "0::/system.slice/containerd.service\n");
-        node.make_cgroup();
+        node.create_cgroup();
         node.write("cgroup/system.slice/containerd.service/cgroup.controllers", "memory\n");
         node.record(&node.gpus(&[4096, 1024]));
         node
@@ -79,19 +80,19 @@ impl Node {
 
     fn write(&self, path: &str, text: &str) {
         let path = self.at(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(path, text).expect("written");
     }
 
-    /// Makes a cgroup for the container.
-    fn make_cgroup(&self) {
-        self.enter(&format!("0::/{POD}/cri-{}.scope\n", self.id));
+    /// Creates a cgroup for the container.
+    fn create_cgroup(&self) {
+        self.set_cgroup_lines(&format!("0::/{POD}/cri-{}.scope\n", self.id));
         let path = format!("cgroup/{POD}/cri-{}.scope/cgroup.controllers", self.id);
         self.write(&path, "memory dmem\n");
     }
 
-    /// Gives the container's process these lines in procfs.
-    fn enter(&self, lines: &str) {
+    /// Sets the lines of `/proc/PID/cgroup` for the container's process.
+    fn set_cgroup_lines(&self, lines: &str) {
         self.write(&format!("proc/{}/cgroup", self.pid()), lines);
     }
 
@@ -103,7 +104,7 @@ impl Node {
         self.machine.model().expect("a machine").gpus[gpu].uuid.clone()
     }
 
-    /// Limits of the first GPUs, in MiB.
+    /// Limits for the first GPUs, from their values in MiB.
     fn gpus(&self, limits: &[u64]) -> Vec<GpuMemoryLimit> {
         let limits = limits.iter().enumerate();
         let limit =
@@ -118,8 +119,8 @@ impl Node {
     fn record_with(&self, library: &Path, gpus: &[GpuMemoryLimit]) {
         let record = MemoryLimitRecord::new(Some(library.into()), gpus.to_vec());
         let record = record.and_then(|record| record.with_cgroup_root(self.at("cgroup")));
-        fs::create_dir_all(self.at("state")).expect("made");
-        fs::write(self.record_path(), record.expect("good").to_json()).expect("written");
+        fs::create_dir_all(self.at("state")).expect("created");
+        fs::write(self.record_path(), record.expect("valid").to_json()).expect("written");
         fs::set_permissions(self.record_path(), fs::Permissions::from_mode(0o600)).expect("set");
     }
 
@@ -156,21 +157,21 @@ impl Node {
         self.machine.inject(&fault.parse().expect(fault)).expect(fault);
     }
 
-    /// Hard limits in MiB by GPU and cgroup, soft limits checked to be 0.
+    /// Hard limits in MiB, by index of the GPU and cgroup. Asserts that soft limits are 0.
     fn limits(&self) -> BTreeMap<(usize, PathBuf), u64> {
         let gpus = self.machine.model().expect("a machine").gpus;
-        let mut found = BTreeMap::new();
+        let mut hard_limits = BTreeMap::new();
         for (gpu, limits) in gpus.iter().enumerate().map(|(gpu, of)| (gpu, &of.memory_limits)) {
             for (cgroup, limits) in limits.iter().filter(|(_, limits)| limits.hard != u64::MAX) {
-                assert_eq!(limits.soft, 0, "it would spread to the ancestors");
-                found.insert((gpu, cgroup.into()), limits.hard / MIB);
+                assert_eq!(limits.soft, 0, "the driver propagates others to the ancestors");
+                hard_limits.insert((gpu, cgroup.into()), limits.hard / MIB);
             }
         }
-        found
+        hard_limits
     }
 
-    /// Checks that the container is refused for this reason and that nothing is left behind.
-    fn check_refused(&self, reason: &str) {
+    /// Checks that the hook fails for this reason, and leaves neither a limit nor a note.
+    fn check_fails(&self, reason: &str) {
         let error = windlass_host::causes(&self.limit().expect_err(reason));
         assert!(error.contains(reason), "{error}");
         assert!(!error.contains('\n'), "{error}");
@@ -178,7 +179,7 @@ impl Node {
         assert!(!self.note_path().is_file(), "{reason}");
     }
 
-    /// The program as a runtime starts it, with a tenant's variables around it.
+    /// Command of the program as a runtime starts it. Its environment has variables of a tenant, which it must ignore.
     fn hook(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-hook"));
         command.args(["memory-limit"]).args(arguments).args(["--proc"]).arg(self.at("proc"));
@@ -189,17 +190,17 @@ impl Node {
         command
     }
 
-    /// Runs the program as a runtime does.
+    /// Runs the program with the OCI state on standard input, as a runtime does.
     fn run(&self, arguments: &[&str]) -> Output {
         let mut child = self.hook(arguments).spawn().expect("it runs");
-        // A refused program may end before it reads.
+        // A program that fails may end before it reads.
         let _ = child.stdin.take().expect("a pipe").write_all(self.state().as_bytes());
         child.wait_with_output().expect("it ends")
     }
 }
 
 #[test]
-fn replicas_multiply_the_limit_and_a_wrong_number_sets_none() {
+fn replicas_multiply_the_limits_and_invalid_options_set_none() {
     let node = Node::new();
     let record = node.record_path().display().to_string();
     for wrong in
@@ -218,75 +219,73 @@ fn replicas_multiply_the_limit_and_a_wrong_number_sets_none() {
 }
 
 #[test]
-fn each_gpu_gets_its_limit_and_the_note_has_them() {
+fn the_note_contains_the_limit_of_each_gpu() {
     let node = Node::new();
     assert_eq!(node.limit().expect("limited"), node.note_path());
     let cgroup = node.cgroup();
     let expected = BTreeMap::from([((0, cgroup.clone()), 4096), ((1, cgroup.clone()), 1024)]);
     assert_eq!(node.limits(), expected);
-    let written =
-        MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("good");
-    assert_eq!((written.boot_id(), written.cgroup()), (BOOT_ID, cgroup.as_path()));
-    assert_eq!(written.library(), Some(&*node.machine.nvml_library()));
-    let limits: Vec<_> =
-        written.gpus().iter().map(|gpu| (gpu.uuid.clone(), gpu.hard_bytes)).collect();
+    let note = MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("valid");
+    assert_eq!((note.boot_id(), note.cgroup()), (BOOT_ID, cgroup.as_path()));
+    assert_eq!(note.library(), Some(&*node.machine.nvml_library()));
+    let limits: Vec<_> = note.gpus().iter().map(|gpu| (gpu.uuid.clone(), gpu.hard_bytes)).collect();
     assert_eq!(limits, [(node.uuid(0), 4096 * MIB), (node.uuid(1), 1024 * MIB)]);
     let mode = fs::metadata(node.note_path()).expect("a note").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
-    node.limit().expect("again, as if the runtime tried twice");
+    node.limit().expect("limited again, as after a retry of the runtime");
     assert_eq!(node.limits(), expected);
 }
 
 #[test]
-fn a_container_without_a_cgroup_of_its_own_is_refused() {
+fn a_container_without_its_own_cgroup_fails_the_hook() {
     let node = Node::new();
     for (lines, reason) in [
-        ("0::/\n", "root of all cgroups"),
+        ("0::/\n", "is in the root cgroup"),
         ("4:memory:/kubepods/a\n", "no cgroup v2"),
         ("4:memory:/kubepods/a\n0::/\n", "mixes cgroup v1 and v2"),
-        ("0::/../kubepods/a\n", "leads out"),
-        ("0::/kubepods/../../a\n", "leads out"),
+        ("0::/../kubepods/a\n", "is outside the hook's view"),
+        ("0::/kubepods/../../a\n", "is outside the hook's view"),
         ("0::/system.slice/containerd.service\n", "contains the hook"),
-        ("0::/kubepods.slice/gone\n", "gone is no directory of cgroup v2"),
-        ("0::/kubepods.slice/pod1.slice\n", "is no directory of cgroup v2"),
-        ("0::/kubepods.slice/a (deleted)\n", "is no directory of cgroup v2"),
+        ("0::/kubepods.slice/gone\n", "gone is not a directory of cgroup v2"),
+        ("0::/kubepods.slice/pod1.slice\n", "is not a directory of cgroup v2"),
+        ("0::/kubepods.slice/a (deleted)\n", "is not a directory of cgroup v2"),
     ] {
-        node.enter(lines);
-        node.check_refused(reason);
+        node.set_cgroup_lines(lines);
+        node.check_fails(reason);
     }
     fs::remove_dir_all(node.at(&format!("proc/{}", node.pid()))).expect("removed");
-    node.check_refused("cannot read");
+    node.check_fails("cannot read");
 }
 
 #[test]
-fn an_invalid_record_refuses_the_container() {
+fn an_invalid_record_fails_the_hook() {
     let node = Node::new();
     let path = node.record_path();
-    let good = fs::read_to_string(&path).expect("a record");
+    let valid = fs::read_to_string(&path).expect("a record");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).expect("set");
-    node.check_refused("can be written by others");
+    node.check_fails("can be written by others");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
     for (from, to, reason) in [
-        (good.as_str(), "", "damaged"),
+        (valid.as_str(), "", "damaged"),
         ("4096", "0", "is 0 MiB"),
         ("\"hardMib\":4096", "\"softMib\":4096", "damaged"),
         (",\"hardMib\":4096", "", "damaged"),
         ("GPU-", "MIG-", "not the UUID of a whole GPU"),
     ] {
-        fs::write(&path, good.replace(from, to)).expect("written");
-        node.check_refused(reason);
+        fs::write(&path, valid.replace(from, to)).expect("written");
+        node.check_fails(reason);
     }
     fs::write(&path, " ".repeat(65 << 10)).expect("written");
-    node.check_refused("larger than");
-    fs::rename(&path, node.at("state/elsewhere")).expect("moved");
-    symlink("elsewhere", &path).expect("linked");
-    node.check_refused("cannot read");
+    node.check_fails("larger than");
+    fs::rename(&path, node.at("state/moved")).expect("moved");
+    symlink("moved", &path).expect("linked");
+    node.check_fails("cannot read");
     fs::remove_file(&path).expect("removed");
-    node.check_refused("share-1.json: No such file");
+    node.check_fails("share-1.json: No such file");
 }
 
 #[test]
-fn an_invalid_state_refuses_the_container() {
+fn an_invalid_state_fails_the_hook() {
     let node = Node::new();
     for (from, to) in
         [("creating", "running"), ("\"pid\"", "\"pod\""), ("{", ""), (ID, "../escaped"), (ID, "")]
@@ -299,72 +298,72 @@ fn an_invalid_state_refuses_the_container() {
 }
 
 #[test]
-fn a_driver_that_cannot_limit_refuses_the_container() {
+fn a_driver_or_gpu_without_memory_limits_fails_the_hook() {
     let node = Node::new();
     node.record_with(&node.at("gone/libnvidia-ml.so.1"), &node.gpus(&[1]));
-    node.check_refused("cannot load");
+    node.check_fails("cannot load");
     node.record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), region: None, hard_mib: 1 }]);
-    node.check_refused("GPU-gone cannot be used");
+    node.check_fails("GPU-gone cannot be used");
     node.record(&node.gpus(&[4096, 1024]));
     node.inject("lost@1");
-    node.check_refused(&format!("{} cannot be used", node.uuid(1)));
+    node.check_fails(&format!("{} cannot be used", node.uuid(1)));
     node.inject("recover@1");
     node.machine.remove_driver().expect("removed");
-    node.check_refused("cannot load");
-    Node::of("l40s-pcie", "614.99").check_refused("no function that limits memory");
-    Node::of("mig-a100", "615.10").check_refused("is in MIG mode");
+    node.check_fails("cannot load");
+    Node::of("l40s-pcie", "614.99").check_fails("no function that limits memory");
+    Node::of("mig-a100", "615.10").check_fails("is in MIG mode");
 }
 
 #[test]
-fn a_limit_that_reads_back_differently_refuses_the_container() {
+fn a_mismatch_at_read_back_fails_the_hook() {
     let node = Node::new();
     node.inject("limit:ignored@0");
-    let (uuid, asked) = (node.uuid(0), 4096 * MIB);
-    node.check_refused(&format!(
-        "{uuid}: asked for a limit of {asked} bytes, the driver reads back no limit"
+    let (uuid, requested) = (node.uuid(0), 4096 * MIB);
+    node.check_fails(&format!(
+        "{uuid}: set a limit of {requested} bytes, the driver reads back no limit"
     ));
 }
 
 #[test]
-fn the_limits_before_a_failure_are_undone() {
+fn limits_are_lifted_after_a_failure() {
     for fault in ["limit:ignored@1", "limit:17@1"] {
         let node = Node::new();
         node.inject(fault);
-        node.check_refused(&node.uuid(1));
+        node.check_fails(&node.uuid(1));
     }
-    // A call without a limit fails on the second GPU too.
+    // On the second GPU the call that lifts the limit fails too.
     let node = Node::new();
     node.inject("limit:17@1");
-    let error = node.limit().expect_err("refused").to_string();
+    let error = node.limit().expect_err("a fault").to_string();
     assert!(error.contains("the operating system"), "{error}");
-    assert!(error.contains(&format!("the limits of {} may stay", node.uuid(1))), "{error}");
+    assert!(error.contains(&format!("the limits of {} may remain", node.uuid(1))), "{error}");
 }
 
 #[test]
-fn a_note_that_cannot_be_written_undoes_the_limits() {
+fn limits_are_lifted_if_the_note_cannot_be_written() {
     let node = Node::new();
-    fs::create_dir_all(node.note_path().join("occupied")).expect("made");
-    node.check_refused("cannot write");
+    fs::create_dir_all(node.note_path().join("occupied")).expect("created");
+    node.check_fails("cannot write");
 }
 
 #[test]
-fn the_limits_of_a_note_are_lifted_while_its_cgroup_exists() {
+fn clearing_lifts_limits_while_the_cgroup_exists() {
     let node = Node::new();
     node.limit().expect("limited");
     node.write("proc/sys/kernel/random/boot_id", "another boot\n");
     node.clear().expect("nothing to do");
-    assert_eq!(node.limits().len(), 2, "they are of a cgroup of this boot");
+    assert_eq!(node.limits().len(), 2, "the note is of another boot");
     node.write("proc/sys/kernel/random/boot_id", BOOT_ID);
     node.inject("limit:17@1");
     let error = node.clear().expect_err("the second GPU fails").to_string();
     assert!(error.contains(&node.uuid(1)) && !error.contains(&node.uuid(0)), "{error}");
-    assert_eq!(node.limits().len(), 1, "the first is tried first");
+    assert_eq!(node.limits().len(), 1, "the limit of the first GPU is lifted");
     node.inject("recover@1");
     node.clear().expect("cleared");
     assert_eq!(node.limits(), BTreeMap::new());
-    node.clear().expect("again");
+    node.clear().expect("cleared again");
     node.inject("remove@1");
-    node.clear().expect("a GPU that is gone has no limits");
+    node.clear().expect("a removed GPU has no limits");
     fs::remove_dir_all(node.cgroup()).expect("removed");
     node.machine.remove_driver().expect("removed");
     node.clear().expect("nothing to do, so no driver is needed");
@@ -373,7 +372,7 @@ fn the_limits_of_a_note_are_lifted_while_its_cgroup_exists() {
 }
 
 #[test]
-fn notes_of_containers_that_are_gone_are_removed() {
+fn stale_notes_are_removed() {
     let node = Node::new();
     let path_of = |id: &str| node.at(&format!("state/share-1.limited-{id}.json"));
     node.limit().expect("limited");
@@ -382,21 +381,21 @@ fn notes_of_containers_that_are_gone_are_removed() {
         ("gone", text.replace(&format!("cri-{ID}"), "cri-gone")),
         ("earlier-boot", text.replace(BOOT_ID, "another")),
     ];
-    let kept = [("alive", text.clone()), ("damaged", "{".to_owned())];
-    for (id, text) in stale.iter().chain(&kept) {
+    let current = [("alive", text.clone()), ("damaged", "{".to_owned())];
+    for (id, text) in stale.iter().chain(&current) {
         node.write(&format!("state/share-1.limited-{id}.json"), text);
     }
     fs::write(node.at("state/share-2.limited-gone.json"), &stale[0].1).expect("written");
     node.limit().expect("limited");
-    let left = |ids: [&str; 2]| ids.map(|id| path_of(id).exists());
-    assert_eq!(left(["gone", "earlier-boot"]), [false, false]);
-    assert_eq!(left(["alive", "damaged"]), [true, true]);
-    assert!(node.at("state/share-2.limited-gone.json").exists(), "another record's");
+    let exist = |ids: [&str; 2]| ids.map(|id| path_of(id).exists());
+    assert_eq!(exist(["gone", "earlier-boot"]), [false, false]);
+    assert_eq!(exist(["alive", "damaged"]), [true, true]);
+    assert!(node.at("state/share-2.limited-gone.json").exists(), "a note of another record");
     assert!(node.record_path().exists() && node.note_path().exists());
 }
 
 #[test]
-fn the_program_takes_limits_from_the_record_only() {
+fn the_program_reads_limits_only_from_the_record() {
     let node = Node::new();
     let environment = r#"{"process":{"env":["NVIDIA_GPU_MEMORY_LIMIT=99999"]}}"#;
     node.write("bundle/config.json", environment);
@@ -406,8 +405,8 @@ fn the_program_takes_limits_from_the_record_only() {
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
     let expected = [4096, 1024];
     assert_eq!(node.limits().into_values().collect::<Vec<_>>(), expected);
-    let left = node.note_path().into_os_string().into_string().expect("text");
-    assert!(node.run(&["--clear", &left]).status.success());
+    let note = node.note_path().into_os_string().into_string().expect("text");
+    assert!(node.run(&["--clear", &note]).status.success());
     assert_eq!(node.limits(), BTreeMap::new());
 }
 
@@ -425,33 +424,34 @@ fn the_program_fails_with_one_line_and_an_exit_code() {
         (&[], 64, "--help".to_owned()),
     ] {
         let output = node.run(arguments);
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.starts_with("windlass-hook: ") && said.contains(&reason), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("windlass-hook: ") && stderr.contains(&reason), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
     let program = Command::new(env!("CARGO_BIN_EXE_windlass-hook")).arg("--help").output();
     let program = program.expect("it runs");
     assert!(program.status.success() && program.stdout.starts_with(b"Limits the GPU memory"));
 }
 
-/// Number of lives in the next test: 10,000 take minutes.
-const LIVES: &str = "WINDLASS_HOOK_LIVES";
+/// Environment variable with the number of containers in the next test: 10,000 take minutes.
+const CONTAINERS: &str = "WINDLASS_HOOK_LIVES";
 
-/// Containers live and die: some are refused by the driver, and some lose their hook at any instruction.
+/// Runs containers one after another. For some the driver rejects the limit, and for some the hook is killed at an
+/// arbitrary instruction.
 #[test]
-fn no_limit_is_left_behind_by_containers_however_they_end() {
-    let lives = env::var(LIVES).map_or(60, |count| count.parse().expect(LIVES));
+fn no_limit_remains_after_failed_and_killed_hooks() {
+    let containers = env::var(CONTAINERS).map_or(60, |count| count.parse().expect(CONTAINERS));
     let mut node = Node::new();
     let record = node.record_path().display().to_string();
     let mut limited = 0;
-    for life in 0..lives {
-        node.id = format!("life{life}");
-        node.make_cgroup();
-        match life % 4 {
+    for number in 0..containers {
+        node.id = format!("container{number}");
+        node.create_cgroup();
+        match number % 4 {
             0 => {
-                node.inject(&format!("limit:17@{}", life / 4 % 2));
-                node.limit().expect_err("the driver refuses");
+                node.inject(&format!("limit:17@{}", number / 4 % 2));
+                node.limit().expect_err("the driver rejects the limit");
                 assert!(node.limits().keys().all(|(_, cgroup)| *cgroup != node.cgroup()));
                 node.inject("recover@0");
                 node.inject("recover@1");
@@ -459,31 +459,31 @@ fn no_limit_is_left_behind_by_containers_however_they_end() {
             1 => {
                 let mut hook = node.hook(&["--record", &record]).spawn().expect("it runs");
                 let _ = hook.stdin.take().expect("a pipe").write_all(node.state().as_bytes());
-                // Later in each life, until it is too late.
-                (0..life % 400 * 20).for_each(|_| std::thread::yield_now());
+                // The delay grows with the number, until the hook ends before the kill.
+                (0..number % 400 * 20).for_each(|_| std::thread::yield_now());
                 let _ = hook.kill();
                 hook.wait().expect("it ends");
             }
             _ => {
                 node.limit().expect("limited");
                 let own = node.cgroup();
-                let of_own = node.limits().into_keys().filter(|(_, cgroup)| *cgroup == own);
-                assert_eq!(of_own.count(), 2, "life {life}");
+                let limits = node.limits().into_keys().filter(|(_, cgroup)| *cgroup == own);
+                assert_eq!(limits.count(), 2, "container {number}");
                 limited += 1;
             }
         }
-        // The runtime removes the cgroup, and with it what the driver keeps of it.
+        // The runtime removes the cgroup, and with it the driver's limits for it.
         fs::remove_dir_all(node.cgroup()).expect("removed");
     }
-    assert!(limited >= lives / 2);
+    assert!(limited >= containers / 2);
     node.id = "last".to_owned();
-    node.make_cgroup();
-    let left = node.limit().expect("the next container is limited");
+    node.create_cgroup();
+    let note = node.limit().expect("the next container is limited");
     let last = node.cgroup();
     let expected = BTreeMap::from([((0, last.clone()), 4096), ((1, last), 1024)]);
-    assert_eq!(node.limits(), expected, "nothing is left of the others");
+    assert_eq!(node.limits(), expected, "limits of the last container only");
     let notes = fs::read_dir(node.at("state")).expect("a folder").flatten();
     let notes = notes.map(|entry| entry.path()).filter(|path| *path != node.record_path());
     let is_finished = |path: &PathBuf| !path.to_string_lossy().ends_with(".draft");
-    assert_eq!(notes.filter(is_finished).collect::<Vec<_>>(), [left]);
+    assert_eq!(notes.filter(is_finished).collect::<Vec<_>>(), [note]);
 }

@@ -34,7 +34,7 @@ const SENSORS: &[(&str, &str)] = &[
     ("freq2_input", "900000000"),
 ];
 
-/// A whole GPU, or one of its partitions.
+/// Unpartitioned GPU, or one partition of a GPU.
 struct Part<'a> {
     gpu: &'a AmdGpu,
     /// Index of the GPU.
@@ -59,17 +59,17 @@ pub(crate) fn devices(profile: &MachineProfile, seed: &str) -> Vec<Device> {
     devices
 }
 
-/// Parts in KFD's order. KFD lists the NUMA nodes before them.
+/// Parts in the order of KFD's nodes. KFD numbers the NUMA nodes first.
 fn parts(amd: &Amd, numa_nodes: usize) -> Vec<Part<'_>> {
     let mut nodes = numa_nodes..;
     let mut parts = Vec::new();
     for (index, gpu) in (0..).zip(&amd.gpus) {
         let used = gpu.compute.parts(amd.card.dies);
-        let shown = match amd.partitions {
+        let present = match amd.partitions {
             PartitionNames::Underscore => amd.card.dies,
             PartitionNames::Dot => used,
         };
-        for nth in 0..shown {
+        for nth in 0..present {
             let node = if nth < used { nodes.next() } else { None };
             parts.push(Part { gpu, index, nth, node });
         }
@@ -118,23 +118,23 @@ fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
 
 /// Partitions after the first are platform devices without a PCI address.
 fn partition(amd: &Amd, part: &Part<'_>) -> Device {
-    // The driver counts partitions over all preceding GPUs.
-    let before = |gpu: &AmdGpu| match amd.partitions {
+    // The driver numbers partitions across all GPUs.
+    let additional = |gpu: &AmdGpu| match amd.partitions {
         PartitionNames::Underscore => amd.card.dies - 1,
         PartitionNames::Dot => gpu.compute.parts(amd.card.dies) - 1,
     };
-    let earlier: u32 = amd.gpus[..part.index as usize].iter().map(before).sum();
+    let earlier: u32 = amd.gpus[..part.index as usize].iter().map(additional).sum();
     let number = earlier + part.nth - 1;
     let separator = match amd.partitions {
         PartitionNames::Underscore => '_',
         PartitionNames::Dot => '.',
     };
-    let own = format!("amdgpu_xcp{separator}{number}");
+    let name = format!("amdgpu_xcp{separator}{number}");
     Device {
         name: format!("amd{}.{}", part.index, part.nth),
-        folder: Some(PathBuf::from("platform").join(&own)),
+        folder: Some(PathBuf::from("platform").join(&name)),
         bus: Some("platform".to_owned()),
-        uevent: BTreeMap::from([("MODALIAS".to_owned(), format!("platform:{own}"))]),
+        uevent: BTreeMap::from([("MODALIAS".to_owned(), format!("platform:{name}"))]),
         children: drm(part.minor(amd)),
         ..Device::default()
     }

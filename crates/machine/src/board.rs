@@ -1,4 +1,4 @@
-//! Simulated Darwin3 board: two servers on sockets, with the behaviour that breaks plugins.
+//! Simulated Darwin3 board: its control and data servers, with the behaviour that breaks plugins.
 //!
 //! The vendor's runtime serves HTTP on port 6001 for control and TCP on port 6000 for data. Both ports lack
 //! authentication. `docs/devices/cleanup.md` lists the known behaviour. Comments mark each assumption.
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The board serves one data client at a time, with one message. A client that closes without a message wedges the
-//! data port. The port then serves nobody until a person restarts the board's server. A chip reset reloads
+//! data port. The port then serves no client until a person restarts the board's server. A chip reset reloads
 //! the drivers and leaves the server's loop unchanged, so the port stays wedged. A probe of the data port
-//! can therefore take a board out of service for good. The simulation demonstrates this hazard.
+//! can therefore disable a board until that restart. The simulation reproduces this hazard.
 //!
 //! ```no_run
 //! use windlass_machine::{Board, BoardAddresses};
@@ -58,7 +58,7 @@ pub enum BoardEvent {
     Reset,
     /// `GET /set_frequency`, with the frequency in MHz.
     Frequency(u32),
-    /// Another GET, with its target.
+    /// `GET /last_running_time` or `GET /last_tcp_time`, with its path.
     Get(String),
     /// A refused GET, with its target.
     Refused(String),
@@ -70,7 +70,7 @@ pub enum BoardEvent {
     State(usize),
     /// A protocol violation by a data client.
     Nonsense(String),
-    /// A data client came without a message. The data port serves no more clients.
+    /// A data client closed without a message. The data port serves no more clients.
     Wedged,
 }
 
@@ -102,11 +102,11 @@ struct Model {
     events: Vec<BoardEvent>,
 }
 
-/// Clock presets of the board, in MHz. The interface's page names 20 and 333.
+/// Clock presets of the board, in MHz. The vendor's documentation names 20 and 333.
 const FREQUENCIES_MHZ: [u32; 8] = [20, 32, 50, 100, 200, 333, 400, 500];
 
-/// Clock of the chip after a reset, in MHz.
-const USUAL_MHZ: u32 = 333;
+/// Clock of the chip after power-on and after a reset, in MHz.
+const DEFAULT_MHZ: u32 = 333;
 
 // === impl BoardAddresses ===
 
@@ -124,7 +124,7 @@ impl Board {
     /// Starts a freshly powered board.
     pub fn start(at: &BoardAddresses) -> io::Result<Self> {
         let chip = Chip::default();
-        chip.model().frequency_mhz = USUAL_MHZ;
+        chip.model().frequency_mhz = DEFAULT_MHZ;
         let (control, data) = (chip.clone(), chip.clone());
         Ok(Self {
             control: Server::start(at.control, move |stream| control::serve(stream, &control))?,
@@ -168,11 +168,11 @@ impl Board {
         self.chip.model().is_wedged
     }
 
-    /// Restarts both servers, as a person at the board does.
+    /// Resets the board's state except for its events, as a restart of both servers does.
     pub fn restart(&self) {
         let mut model = self.chip.model();
         let events = std::mem::take(&mut model.events);
-        *model = Model { frequency_mhz: USUAL_MHZ, events, ..Model::default() };
+        *model = Model { frequency_mhz: DEFAULT_MHZ, events, ..Model::default() };
     }
 }
 
@@ -184,20 +184,20 @@ impl Chip {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn happened(&self, event: BoardEvent) {
+    fn record(&self, event: BoardEvent) {
         self.model().events.push(event);
     }
 
     /// Reloads the drivers and clears the chip. The server's loop is unchanged.
     fn reset(&self) {
         let mut model = self.model();
-        (model.is_deployed, model.frequency_mhz) = (false, USUAL_MHZ);
+        (model.is_deployed, model.frequency_mhz) = (false, DEFAULT_MHZ);
         model.events.push(BoardEvent::Reset);
     }
 
     fn set_frequency(&self, mhz: u32) -> Result<(), String> {
         if !FREQUENCIES_MHZ.contains(&mhz) {
-            return Err(format!("{mhz} MHz is no preset of the clock"));
+            return Err(format!("{mhz} MHz is not a clock preset"));
         }
         let mut model = self.model();
         model.frequency_mhz = mhz;
@@ -206,12 +206,12 @@ impl Chip {
     }
 
     /// Records one served transfer.
-    fn ran(&self, event: BoardEvent, begun: Instant) {
+    fn record_transfer(&self, event: BoardEvent, started_at: Instant) {
         let mut model = self.model();
-        model.transfer_time = begun.elapsed();
+        model.transfer_time = started_at.elapsed();
         match &event {
             BoardEvent::Deployed(_) => model.is_deployed = true,
-            BoardEvent::Ran(_) => model.running_time = begun.elapsed(),
+            BoardEvent::Ran(_) => model.running_time = started_at.elapsed(),
             _ => {}
         }
         model.events.push(event);

@@ -117,15 +117,15 @@ pub struct NvLinkPorts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MigCapability {
-    /// Compute slices: seven, or four on an A30.
+    /// Number of compute slices: seven, or four on an A30.
     #[serde(default = "seven")]
     pub slices: u32,
-    /// Memory in the unit of profile names: 40 makes `1g.5gb`.
+    /// Memory in GB, which profile names derive from: a card with 40 has `1g.5gb`.
     pub memory_gb: u32,
     /// SMs of one compute slice.
     pub multiprocessors: u32,
-    /// Memory of an instance with 1, 2, 4 and 8 memory slices, from `nvidia-smi mig -lgip`. An even share
-    /// if unset. A card of four slices ignores the last number.
+    /// Memory in MiB of an instance with 1, 2, 4 and 8 memory slices, from `nvidia-smi mig -lgip`. If unset, it
+    /// derives from an even share of the card's memory. A card of four slices ignores the last number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<[u64; 4]>,
 }
@@ -148,7 +148,7 @@ impl Architecture {
         matches!(self, Self::Hopper | Self::Blackwell)
     }
 
-    /// Prefix of VBIOS versions of the generation.
+    /// Prefix of the generation's VBIOS versions.
     pub fn vbios_prefix(self) -> &'static str {
         match self {
             Self::Volta => "88.00",
@@ -206,7 +206,7 @@ impl From<ComputeCapability> for String {
     }
 }
 
-/// Serde default for properties of nearly every card.
+/// Serde default of `ecc`, which nearly every card has.
 fn yes() -> bool {
     true
 }

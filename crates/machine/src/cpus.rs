@@ -111,9 +111,9 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_run_backwards_and_words_are_refused() {
-        for wrong in ["", "3-1", "all", "0-"] {
-            assert!(wrong.parse::<CpuList>().is_err(), "{wrong}");
+    fn descending_ranges_and_words_are_refused() {
+        for invalid in ["", "3-1", "all", "0-"] {
+            assert!(invalid.parse::<CpuList>().is_err(), "{invalid}");
         }
     }
 }

@@ -10,8 +10,8 @@ const FILE: &str = "libwindlass_nvml_sim.so";
 /// Environment variable with the library's path.
 const VARIABLE: &str = "WINDLASS_SIM_DRIVER";
 
-/// Folders of installations and cargo, relative to the running executable. In order: beside a test binary,
-/// beside `windlass`, above `deps` and `examples`, in a package.
+/// Folders that may hold the library, relative to the running executable. In order: its own folder, `deps` beside a
+/// built `windlass`, the parent of `deps` and `examples`, and the library folder of a package.
 const BESIDE_EXECUTABLE: [&str; 4] = ["", "deps", "..", "../lib/windlass"];
 
 /// Path from `WINDLASS_SIM_DRIVER`, if set.

@@ -66,7 +66,7 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// Calls to the GPU succeed and write only 0xff bytes: counts, names, UUIDs, shares.
+    /// Calls to the GPU succeed, but write 0xff into every byte: counts, names, UUIDs, shares.
     Garbage {
         /// Index of the GPU.
         gpu: usize,
@@ -162,16 +162,16 @@ pub enum Fault {
 
 /// Syntax error in a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a fault; {nearest} is one, and `windlass machine fault --help` shows all")]
+#[error("`{text}` is not a fault; {nearest} is one, and `windlass machine fault --help` lists all")]
 pub struct FaultSyntaxError {
     text: String,
     nearest: String,
 }
 
-/// Examples and meanings of the faults outside the table: MIG instance faults and faults without a GPU.
+/// Examples and meanings of MIG instance faults and of faults without a GPU, which the table lacks.
 const OTHERS: [(&str, &str); 2] = [
-    ("xid:79@3/1", "an XID, confined to the MIG instance with id 1"),
-    ("add", "one more GPU is plugged in"),
+    ("xid:79@3/1", "logs an XID of the MIG instance with id 1"),
+    ("add", "adds a copy of the last GPU"),
 ];
 
 // === impl Fault ===
@@ -225,12 +225,13 @@ impl fmt::Display for Fault {
             Self::ToDevice { name, what } => return what.write(name, f),
             _ => {}
         }
-        let (word, argument) = table::written(self).expect("a row for every fault of a GPU");
+        let (word, argument) =
+            table::written(self).expect("the table has a row for every GPU fault");
         f.write_str(word)?;
         if let Some(argument) = argument {
             write!(f, ":{argument}")?;
         }
-        write!(f, "@{}", self.gpu().expect("a fault of a GPU"))
+        write!(f, "@{}", self.gpu().expect("a GPU fault"))
     }
 }
 
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_fault_reads_back_as_it_is_written() {
+    fn every_fault_round_trips_through_its_text() {
         let all = "xid:79@3 xid:79@3/1 ecc@0 ecc-count@1 remap-pending@1 remap-failed@1 \
                    nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 memory:4096@3 hang@3 \
                    garbage@3 crash@3 cuda:802@3 cuda:hang@3 cuda:stale@3 limit:ignored@3 limit:17@3 \
@@ -301,8 +302,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_fault_is_answered_with_the_nearest_one_and_where_all_are() {
-        for wrong in [
+    fn syntax_errors_suggest_the_nearest_fault_and_the_help() {
+        for invalid in [
             "",
             "xid@3",
             "xid:a@3",
@@ -320,13 +321,13 @@ mod tests {
             "set:eth0",
             "bind:eth0=",
         ] {
-            let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
+            let error = invalid.parse::<Fault>().expect_err(invalid).to_string();
             assert!(error.contains("machine fault --help"), "{error}");
         }
-        for (wrong, nearest) in
+        for (invalid, nearest) in
             [("xid@3", "xid:79@3"), ("vfs:eth0", "vfs:eth0=4"), ("los@1", "lost@3")]
         {
-            let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
+            let error = invalid.parse::<Fault>().expect_err(invalid).to_string();
             assert!(error.contains(&format!("; {nearest} is one")), "{error}");
         }
     }

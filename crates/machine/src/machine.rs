@@ -4,13 +4,13 @@
 //! dir/
 //!   host/                  fake host tree: sys, proc, dev, run
 //!   libnvidia-ml.so.1      this machine's own copy of the simulated driver
-//!   libcuda.so.1           the same, for programs that compute
+//!   libcuda.so.1           link to libnvidia-ml.so.1, for CUDA programs
 //!   state.json             the model; replaced by rename, never written in place
 //!   state.lock             lock of the process that changes the model
 //! ```
 //!
-//! Each machine has a copy of the driver, because glibc identifies libraries by inode. A link would give
-//! two machines in one process the same instance.
+//! Each machine has a copy of the driver, because glibc identifies libraries by inode. With a link, two machines in
+//! one process would share one library instance.
 
 use std::{
     fs::{self, File},
@@ -32,10 +32,10 @@ const HOST: &str = "host";
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Unversioned name that some clients load: a link to [`LIBRARY`], dangling while the driver is removed.
 const UNVERSIONED_LIBRARY: &str = "libnvidia-ml.so";
-/// CUDA library name that programs load: also a link to [`LIBRARY`].
+/// CUDA library name that programs load: a link to [`LIBRARY`].
 const CUDA_LIBRARY: &str = "libcuda.so.1";
 const SPARE_LIBRARY: &str = ".removed-libnvidia-ml.so.1";
-/// Earlier machine's [`HOST`] during its removal.
+/// [`HOST`] of an earlier machine, during its removal.
 const OLD_HOST: &str = ".removed-host";
 const STATE: &str = "state.json";
 const LOCK: &str = "state.lock";
@@ -50,7 +50,7 @@ pub struct Machine {
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The profile describes an impossible machine.
-    #[error("profile {profile} describes a machine that cannot be")]
+    #[error("profile {profile} describes an impossible machine")]
     Profile {
         /// Name of the profile.
         profile: String,
@@ -76,8 +76,10 @@ pub enum MachineError {
         /// Error from the kernel.
         source: io::Error,
     },
-    /// A foreign file or folder is in the machine's place.
-    #[error("{path} is not of a simulated machine; choose a folder that is empty or missing")]
+    /// A foreign file or folder has the name of a machine's entry.
+    #[error(
+        "{path} does not belong to a simulated machine; choose a folder that is empty or missing"
+    )]
     NotOurs {
         /// Path of the foreign entry.
         path: PathBuf,
@@ -104,8 +106,8 @@ impl Machine {
     /// Creates a machine in a folder, with `driver` as its NVML library: see [`crate::simulated_driver`]. A
     /// machine without NVIDIA's driver ignores `driver`.
     ///
-    /// The folder is created. Files of an earlier machine are replaced. A folder with a foreign entry in a
-    /// machine's place is refused and stays untouched.
+    /// A missing folder is created, and files of an earlier machine are replaced. A folder with a foreign entry under
+    /// the name of a machine's entry is refused and stays untouched.
     pub fn create(
         dir: &Path,
         profile: &MachineProfile,
@@ -116,12 +118,12 @@ impl Machine {
         act("create", dir, fs::create_dir_all)?;
         let dir = act("resolve", dir, fs::canonicalize)?;
         let machine = Self { dir };
-        // Under a lock, another process may be creating a machine; a partial machine proves nothing.
+        // With a lock file, another process may be creating a machine, so check only under the lock.
         if !machine.dir.join(LOCK).exists() {
-            machine.refuse_strangers()?;
+            machine.refuse_foreign_files()?;
         }
         let _lock = machine.lock()?;
-        machine.refuse_strangers()?;
+        machine.refuse_foreign_files()?;
         machine.clear()?;
         Tree::of(&model).replace(&Tree::default(), &machine.host_root())?;
         if model.driver_loaded {
@@ -171,14 +173,14 @@ impl Machine {
         serde_json::from_slice(&json).map_err(|source| MachineError::State { path, source })
     }
 
-    /// Applies a fault to the state and to the fake tree. Waiting NVML clients receive the event before
-    /// this call returns or right after.
+    /// Applies a fault to the state and to the fake tree. Waiting NVML clients receive the event before this call
+    /// returns, or shortly after.
     pub fn inject(&self, fault: &Fault) -> Result<(), MachineError> {
         self.change(|model| Ok(model.apply(fault)?))
     }
 
-    /// Changes the machine atomically: sensors, processes, MIG. The fake tree then shows the changed GPUs
-    /// and MIG instances.
+    /// Changes the model, for example sensors, processes or MIG, and updates the fake tree. The state file is replaced
+    /// atomically.
     pub fn update(&self, change: impl FnOnce(&mut Model)) -> Result<(), MachineError> {
         self.change(|model| {
             change(model);
@@ -223,7 +225,7 @@ impl Machine {
         let before = self.model()?;
         let mut model = before.clone();
         change(&mut model)?;
-        if !shows_the_same(&before, &model) {
+        if !has_same_tree(&before, &model) {
             Tree::of(&model).replace(&Tree::of(&before), &self.host_root())?;
         }
         self.store(&model)
@@ -237,9 +239,9 @@ impl Machine {
         Ok(lock)
     }
 
-    /// Refuses foreign files. Our tree contains the marker; the lock beside our other files proves
-    /// ownership.
-    fn refuse_strangers(&self) -> Result<(), MachineError> {
+    /// Fails if a foreign file has the name of a machine's entry. A tree is not foreign if it contains the marker. The
+    /// other files are not foreign if the lock file exists.
+    fn refuse_foreign_files(&self) -> Result<(), MachineError> {
         let host = self.host_root();
         if host.join(MARKER).exists() {
             return Ok(());
@@ -254,8 +256,8 @@ impl Machine {
         }
     }
 
-    /// Removes the files of an earlier machine. The tree moves away first, so that its remains are
-    /// recognisable after a crash.
+    /// Removes the files of an earlier machine. The tree is renamed first, so that its remains are recognisable after a
+    /// crash.
     fn clear(&self) -> Result<(), MachineError> {
         let missing = io::ErrorKind::NotFound;
         let (host, old) = (self.host_root(), self.dir.join(OLD_HOST));
@@ -270,7 +272,7 @@ impl Machine {
     /// Replaces the state atomically; a reader sees the old or the new state.
     fn store(&self, model: &Model) -> Result<(), MachineError> {
         let path = self.state_file();
-        let json = serde_json::to_vec(model).expect("strings, numbers and lists");
+        let json = serde_json::to_vec(model).expect("the model has only string keys");
         let new = self.dir.join("state.json.new");
         act("write", &new, |new| fs::write(new, json))?;
         act("replace", &path, |path| fs::rename(&new, path))
@@ -288,14 +290,14 @@ impl Machine {
     fn copy_library(&self, driver: &Path, model: &Model) -> Result<(), MachineError> {
         let new = self.dir.join(".new-libnvidia-ml.so.1");
         act("copy the simulated driver", driver, |driver| fs::copy(driver, &new))?;
-        act("change", &new, |new| installed::suit(new, model.driver.as_ref()))?;
+        act("change", &new, |new| installed::export_functions(new, model.driver.as_ref()))?;
         act("replace", &self.nvml_library(), |library| fs::rename(&new, library))
     }
 }
 
-/// True if a change leaves all files of the tree unchanged, as most changes do. Building two trees to
-/// compare them would take longer than the change.
-fn shows_the_same(before: &Model, after: &Model) -> bool {
+/// True if a change leaves all files of the tree unchanged, as most changes do. This comparison is faster than
+/// building and comparing two trees.
+fn has_same_tree(before: &Model, after: &Model) -> bool {
     fn of_gpu(gpu: &Gpu) -> impl PartialEq {
         (gpu.number, &gpu.uuid, gpu.minor, &gpu.path, gpu.numa, &gpu.card, &gpu.mig)
     }
@@ -308,7 +310,7 @@ fn shows_the_same(before: &Model, after: &Model) -> bool {
         && before.gpus.iter().map(of_gpu).eq(after.gpus.iter().map(of_gpu))
 }
 
-/// Runs an operation on a path, with operation and path in the error.
+/// Runs an operation on a path. The error names the operation and the path.
 pub(crate) fn act<'a, T>(
     action: &'static str,
     path: &'a Path,

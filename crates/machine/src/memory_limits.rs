@@ -1,4 +1,4 @@
-//! Memory limits of cgroups on a GPU, and the memory that their processes have taken.
+//! Memory limits of cgroups on a GPU, and the memory charged to their processes.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -9,11 +9,11 @@ use crate::{profile::Driver, state::Gpu};
 /// Memory limits of one cgroup on one GPU, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupLimits {
-    /// Guaranteed memory. The simulation keeps the value only.
+    /// Guaranteed memory. The simulation stores the value without an effect.
     pub soft: u64,
-    /// Most memory; `u64::MAX` is no limit.
+    /// Maximum memory; `u64::MAX` means no limit.
     pub hard: u64,
-    /// Memory by process id. A process may have ended since.
+    /// Memory by process id. An entry may belong to a process that has exited.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub charged: BTreeMap<u32, u64>,
 }
@@ -34,7 +34,7 @@ const FIRST_DRIVER: u32 = 615;
 // === impl Driver ===
 
 impl Driver {
-    /// True if the driver limits memory per cgroup.
+    /// True if the driver supports memory limits per cgroup.
     pub fn has_memory_limits(&self) -> bool {
         let major = self.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         major.is_some_and(|major| major >= FIRST_DRIVER)
@@ -44,14 +44,14 @@ impl Driver {
 // === impl Gpu ===
 
 impl Gpu {
-    /// Limits that apply to a process of this cgroup: those of the cgroup and of its ancestors.
+    /// Limits that apply to a process of this cgroup: of the cgroup and of its ancestors.
     pub fn limits_above(&self, cgroup: &Path) -> impl Iterator<Item = &CgroupLimits> {
         let limits = self.memory_limits.iter();
         limits.filter(|(limited, _)| cgroup.starts_with(limited)).map(|(_, limits)| limits)
     }
 
-    /// Charges a process with all of its memory, unless that is beyond a limit. Less than before always fits. `is_alive`
-    /// tells which other processes still have theirs. Returns true if it fits.
+    /// Sets the charged memory of a process to `bytes`. If a limit would be exceeded, keeps the old charge and returns
+    /// false. A decrease always succeeds. Charges of other processes for which `is_alive` is false are dropped.
     pub fn charge(
         &mut self,
         cgroup: &Path,
@@ -59,17 +59,17 @@ impl Gpu {
         bytes: u64,
         is_alive: impl Fn(u32) -> bool,
     ) -> bool {
-        let mut above: Vec<_> = self.memory_limits.iter_mut().collect();
-        above.retain(|(limited, _)| cgroup.starts_with(limited));
-        for (_, limits) in &mut above {
+        let mut limits_above: Vec<_> = self.memory_limits.iter_mut().collect();
+        limits_above.retain(|(limited, _)| cgroup.starts_with(limited));
+        for (_, limits) in &mut limits_above {
             limits.charged.retain(|&other, _| other == process || is_alive(other));
         }
-        let fits = above.iter().all(|(_, limits)| {
+        let fits = limits_above.iter().all(|(_, limits)| {
             let own = limits.charged.get(&process).copied().unwrap_or(0);
-            bytes <= own || bytes - own <= limits.left(&is_alive)
+            bytes <= own || bytes - own <= limits.remaining(&is_alive)
         });
         if fits {
-            for (_, limits) in above {
+            for (_, limits) in limits_above {
                 limits.charged.insert(process, bytes);
             }
         }
@@ -80,13 +80,13 @@ impl Gpu {
 // === impl CgroupLimits ===
 
 impl CgroupLimits {
-    /// Memory of the processes that still run.
+    /// Memory of the processes for which `is_alive` is true.
     pub fn used(&self, is_alive: impl Fn(u32) -> bool) -> u64 {
         self.charged.iter().filter(|(process, _)| is_alive(**process)).map(|(_, bytes)| bytes).sum()
     }
 
-    /// Memory below the hard limit.
-    pub fn left(&self, is_alive: impl Fn(u32) -> bool) -> u64 {
+    /// Remaining memory below the hard limit; 0 if the limit is exceeded.
+    pub fn remaining(&self, is_alive: impl Fn(u32) -> bool) -> u64 {
         self.hard.saturating_sub(self.used(is_alive))
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_counts_all_living_processes_of_the_cgroup_and_of_those_below() {
+    fn a_limit_counts_all_running_processes_of_the_cgroup_and_its_descendants() {
         let mut gpu = gpu(&[("/pod", 10), ("/pod/a", 8)]);
         let cgroup = |name: &str| Path::new("/pod").join(name);
         assert!(gpu.charge(&cgroup("a"), 1, 6, |_| true));
@@ -115,14 +115,17 @@ mod tests {
         assert_eq!(gpu.memory_limits["/pod"].used(|_| true), 6, "a refusal changes nothing");
         assert!(!gpu.charge(&cgroup("b"), 3, 5, |_| true), "6 + 5 > 10");
         assert!(gpu.charge(&cgroup("b"), 3, 4, |_| true));
-        assert!(gpu.charge(&cgroup("a"), 2, 6, |process| process != 1), "the first has ended");
+        assert!(gpu.charge(&cgroup("a"), 2, 6, |process| process != 1), "process 1 has exited");
         gpu.memory_limits.get_mut("/pod/a").expect("there").hard = 1;
-        assert!(gpu.charge(&cgroup("a"), 2, 5, |_| true), "less than before, of a lower limit");
-        assert!(gpu.charge(Path::new("/podded"), 4, 99, |_| true), "of no limited cgroup");
+        assert!(
+            gpu.charge(&cgroup("a"), 2, 5, |_| true),
+            "a decrease, although the limit is lower"
+        );
+        assert!(gpu.charge(Path::new("/podded"), 4, 99, |_| true), "a cgroup without a limit");
     }
 
     #[test]
-    fn memory_limits_come_with_the_driver_615() {
+    fn memory_limits_exist_since_driver_615() {
         for (version, expected) in [
             ("614.99.9", false),
             ("615.10", true),

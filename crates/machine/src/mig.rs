@@ -13,7 +13,7 @@ pub use mode::{MigMode, ModeChange};
 
 use crate::card::{Card, MigCapability};
 
-/// Memory missing from an instance's even share, on a card whose profile lists no exact sizes: see
+/// Memory that an instance lacks from an even share. Used for a card whose profile lists no exact sizes: see
 /// [`MigCapability::memory_mib`].
 const RESERVED_MIB: u64 = 256;
 
@@ -140,19 +140,19 @@ impl Shape {
         }
     }
 
-    /// Most instances of the shape on one GPU.
+    /// Maximum number of instances of the shape on one GPU.
     pub fn most(&self) -> u32 {
-        let places = u32::try_from(self.starts.len()).expect("a table of at most seven");
+        let places = u32::try_from(self.starts.len()).expect("a shape has at most seven starts");
         if self.media { 1 } else { places }
     }
 
-    /// Memory slices of an instance with the given start, as bits.
+    /// Memory slices of an instance with the given start, as a bit mask.
     pub fn taken_from(&self, start: u32) -> u32 {
         ((1 << self.memory_slices) - 1) << start
     }
 
-    /// First id that the driver gives to instances of this size. 0 is the whole GPU; 1 and 2 are halves; 3
-    /// to 6 are quarters; 7 to 14 are eighths.
+    /// First GPU instance id of this size. The driver gives id 0 to the whole GPU, 1 and 2 to halves, 3 to 6 to
+    /// quarters, and 7 to 14 to eighths.
     pub fn first_instance_id(&self) -> u32 {
         self.whole / self.memory_slices - 1
     }
@@ -163,8 +163,8 @@ impl Shape {
 pub fn place(shapes: &[Shape]) -> Option<Vec<u32>> {
     let mut taken = 0u32;
     let put = |(index, shape): (usize, &Shape)| {
-        let alike = shapes[..index].iter().filter(|earlier| *earlier == shape).count();
-        let allowed = alike < shape.most() as usize;
+        let same_shape = shapes[..index].iter().filter(|earlier| *earlier == shape).count();
+        let allowed = same_shape < shape.most() as usize;
         let free = |start: &&u32| taken & shape.taken_from(**start) == 0;
         let start = *shape.starts.iter().find(free).filter(|_| allowed)?;
         taken |= shape.taken_from(start);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profiles_of_each_card_are_those_that_nvidia_smi_lists() {
+    fn the_profiles_of_each_card_match_nvidia_smi() {
         check(
             "mig-a100",
             "1g.5gb       7   4864  14 0  1 0 0\n\
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_a30_has_quarters_and_an_a100_of_80_gb_the_shapes_of_the_smaller_one() {
+    fn an_a30_has_quarters_and_an_a100_with_80_gb_has_the_shapes_of_the_one_with_40() {
         let profile = MachineProfile::named("mig-pcie").expect("built in");
         check_card(
             &profile.cards["a30"],
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_that_nvidia_prints_for_each_card() {
+    fn names_match_nvidia_s_for_each_card() {
         let a100 = ["1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"];
         assert_eq!(names(40), a100);
         assert_eq!(names(80)[0], "1g.10gb");

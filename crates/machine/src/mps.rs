@@ -7,22 +7,21 @@ use crate::{Machine, MachineError, machine::act, tree::unless};
 /// Fault of a GPU's MPS daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpsFault {
-    /// The daemon refuses to start with this message.
+    /// The daemon refuses to start, and prints this message.
     Refuses(String),
     /// The daemon hangs at the next command.
     Hangs,
-    /// The server accepts no client any more: one of its clients had a fatal fault.
+    /// The server accepts no more clients, because one of them had a fatal fault.
     ServerFault,
 }
 
-/// Folder with one file per GPU whose daemon has a fault, and one with the clients of its server.
+/// Folder with up to two files for each GPU: the fault of its daemon, and the clients of its server.
 const FOLDER: &str = "mps";
 
 // === impl Machine ===
 
 impl Machine {
-    /// Sets or clears the fault of the MPS daemon for the GPU with this UUID. A hanging daemon hangs until
-    /// killed.
+    /// Sets or clears the fault of the MPS daemon for the GPU with this UUID. A hanging daemon hangs until killed.
     pub fn set_mps_fault(&self, gpu: &str, fault: Option<&MpsFault>) -> Result<(), MachineError> {
         let folder = self.dir().join(FOLDER);
         let path = folder.join(gpu);
@@ -47,7 +46,7 @@ impl Machine {
         act("write", &self.mps_clients_file(gpu), |path| fs::write(path, lines.join("\n") + "\n"))
     }
 
-    /// Processes that are clients of the MPS server of a GPU: those that were set, without those that the daemon terminated.
+    /// Processes that are clients of a GPU's MPS server: the processes that were set, except for terminated ones.
     pub fn mps_clients(&self, gpu: &str) -> Result<Vec<u32>, MachineError> {
         let text = act("read", &self.mps_clients_file(gpu), fs::read_to_string)?;
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())

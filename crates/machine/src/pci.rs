@@ -62,20 +62,20 @@ pub enum PciDistance {
 // === impl PciAddress ===
 
 impl PciAddress {
-    /// Bus id in NVML's format: eight upper-case digits of domain.
+    /// Bus id in NVML's format: upper case, with eight digits for the domain.
     pub fn nvml_form(&self) -> String {
         format!("{:08X}:{:02X}:{:02X}.{:X}", self.domain, self.bus, self.device, self.function)
     }
 
-    /// Bus, device and function as one number, for routing of PCI Express requests.
+    /// Bus, device and function as one number: the routing id of PCI Express.
     pub fn routing_id(&self) -> u16 {
         u16::from(self.bus) << 8 | u16::from(self.device) << 3 | u16::from(self.function)
     }
 
     /// Inverse of [`Self::routing_id`].
     pub fn from_routing_id(domain: u16, id: u16) -> Self {
-        let [bus, place] = id.to_be_bytes();
-        Self { domain, bus, device: place >> 3, function: place & 7 }
+        let [bus, slot] = id.to_be_bytes();
+        Self { domain, bus, device: slot >> 3, function: slot & 7 }
     }
 }
 
@@ -88,11 +88,11 @@ impl fmt::Display for PciAddress {
 impl FromStr for PciAddress {
     type Err = PciSyntaxError;
 
-    /// Parses a domain of any width, or none: `1b:00.0` is in domain 0, as `lspci` writes it.
+    /// Parses an address with a domain of any width. Without one, as in `lspci`'s `1b:00.0`, the domain is 0.
     fn from_str(text: &str) -> Result<Self, PciSyntaxError> {
         let parse = || {
-            let (place, function) = text.rsplit_once('.')?;
-            let mut numbers = place.rsplit(':');
+            let (slot, function) = text.rsplit_once('.')?;
+            let mut numbers = slot.rsplit(':');
             let (device, bus) = (numbers.next()?, numbers.next()?);
             let domain = numbers.next().unwrap_or("0");
             let address = Self {
@@ -150,7 +150,7 @@ impl PciPath {
 
     /// Function at the end, and the bridges above it, topmost first.
     pub fn end_and_bridges(&self) -> (PciAddress, &[PciAddress]) {
-        let (end, bridges) = self.steps.split_last().expect("a path is parsed with a step");
+        let (end, bridges) = self.steps.split_last().expect("the parser requires a step");
         (*end, bridges)
     }
 
@@ -172,7 +172,7 @@ impl PciPath {
         let rest = (self.steps.len() - shared).max(other.steps.len() - shared);
         match (shared, rest) {
             (0, _) => PciDistance::HostBridge,
-            // Each remaining path contains at most the switch's downstream port and the device.
+            // Each remaining path has at most the switch's downstream port and the device.
             (_, 0..=2) => PciDistance::OneSwitch,
             _ => PciDistance::SeveralSwitches,
         }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_print_as_the_kernel_and_as_nvml_write_them() {
+    fn addresses_print_in_the_kernel_s_and_in_nvml_s_format() {
         let address: PciAddress = "0000:1b:00.0".parse().expect("an address");
         assert_eq!(address.to_string(), "0000:1b:00.0");
         assert_eq!(address.nvml_form(), "00000000:1B:00.0");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_address_is_refused_with_an_example() {
+    fn invalid_addresses_are_refused_with_an_example() {
         for wrong in ["", "1b", "0:0:0:0.0", "0000:1b:20.0", "0000:1b:00.8", "x:1b:00.0"] {
             let error = wrong.parse::<PciAddress>().expect_err(wrong);
             assert!(error.to_string().contains("0000:1b:00.0"), "{error}");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn distance_counts_switches_on_the_way() {
+    fn distance_counts_switches_on_the_path() {
         let gpu = path("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0");
         let check = |other, expected| assert_eq!(gpu.distance(&path(other)), expected, "{other}");
         check(

@@ -1,4 +1,4 @@
-//! Machine profile: a whole machine in human-readable YAML.
+//! Machine profile: description of a whole machine in YAML.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ pub use device::{Child, Device, PciFunction};
 pub use nic::{
     Bond, BondMode, LinkState, Nic, Sriov, SubFunction, Vdpa, VdpaDriver, VirtualFunction,
 };
-pub use validate::{Problem, Wrong};
+pub use validate::{Problem, ProblemKind};
 
 use crate::{
     card::Card,
@@ -31,7 +31,7 @@ mod device;
 mod nic;
 mod validate;
 
-/// Machine: processors, driver, and devices with their places.
+/// Machine: processors, driver, and devices with their positions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineProfile {
@@ -39,7 +39,7 @@ pub struct MachineProfile {
     pub name: String,
     /// Description in one sentence.
     pub description: String,
-    /// Seed of UUIDs and serial numbers, so that machines of one profile differ; the name if unset.
+    /// Seed of UUIDs and serial numbers, which differ between machines with different seeds; the name if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
     /// NVIDIA driver; unset on a machine without NVIDIA hardware.
@@ -98,7 +98,7 @@ pub struct NumaNode {
     pub memory_gib: u64,
 }
 
-/// GPU: its card and its place.
+/// GPU: its card and its position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuPlace {
@@ -148,7 +148,7 @@ pub struct Switch {
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The name is neither a built-in profile nor a file.
-    #[error("no machine profile is called `{name}` and no such file exists; there are {known}")]
+    #[error("`{name}` is neither a machine profile nor a file; the profiles are {known}")]
     Unknown {
         /// Requested name.
         name: String,
@@ -163,7 +163,7 @@ pub enum ProfileError {
         /// Error from the kernel.
         source: io::Error,
     },
-    /// The text is invalid YAML, or no profile.
+    /// The text is not valid YAML, or not a valid profile.
     #[error("{origin}:{line}:{column}: {message}")]
     Syntax {
         /// File, or name of a built-in profile.
@@ -223,7 +223,7 @@ impl MachineProfile {
         Self::parse(name_or_path, &yaml)
     }
 
-    /// Profile from its text; errors name it `origin`.
+    /// Parses a profile and expands [`Self::attached`]. Errors call the text `origin`.
     pub fn parse(origin: &str, yaml: &str) -> Result<Self, ProfileError> {
         let mut profile: Self =
             serde_saphyr::from_str(yaml).map_err(|error| ProfileError::syntax(origin, &error))?;
@@ -262,18 +262,18 @@ impl ProfileError {
     }
 
     fn syntax(origin: &str, error: &serde_saphyr::Error) -> Self {
-        let place = error.location();
+        let location = error.location();
         Self::Syntax {
             origin: origin.to_owned(),
-            line: place.map_or(1, |place| place.line()),
-            column: place.map_or(1, |place| place.column()),
-            message: message_without_place(error),
+            line: location.map_or(1, |location| location.line()),
+            column: location.map_or(1, |location| location.column()),
+            message: message_without_position(error),
         }
     }
 }
 
-/// Message of the parser. The parser appends the position; our error puts the position first.
-fn message_without_place(error: &serde_saphyr::Error) -> String {
+/// Message of the parser, without the position at its end. [`ProfileError`] puts the position first.
+fn message_without_position(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
     let message = text.split(" at line ").next().unwrap_or(&text);
     message.lines().next().unwrap_or(message).trim_start_matches("error: ").to_owned()

@@ -1,4 +1,4 @@
-//! Model of a machine at one moment: every GPU with live values, active faults, recent events.
+//! Model of a machine: its devices, with live values, active faults and recent events.
 //!
 //! `state.json` holds the model. [`crate::Machine`] writes the file; the simulated driver reads it.
 
@@ -24,7 +24,7 @@ mod happened;
 
 pub(crate) use expand::hash;
 
-/// Machine at one moment.
+/// State of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
     /// Name of the source profile.
@@ -62,7 +62,7 @@ pub struct Model {
     pub events: EventLog,
 }
 
-/// GPU at one moment.
+/// State of a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Sequence number of the GPU in this machine, never reused.
@@ -79,11 +79,11 @@ pub struct Gpu {
     pub path: PciPath,
     /// Index of the NUMA node, if the firmware reports it.
     pub numa: Option<u32>,
-    /// Far end of each NVLink port; `None` for an unplugged port.
+    /// Remote end of each NVLink port; `None` for an unplugged port.
     pub links: Vec<Option<LinkEnd>>,
     /// MIG instances; `None` when MIG is off.
     pub mig: Option<Vec<MigInstance>>,
-    /// Requested MIG mode that waits for a reset.
+    /// Requested MIG mode, which takes effect at the next reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_at_reset: Option<MigMode>,
     /// Number of MIG devices created one by one, for unique UUIDs.
@@ -91,7 +91,7 @@ pub struct Gpu {
     pub mig_made: u64,
     /// `nvmlComputeMode_t`, set by an administrator.
     pub compute_mode: u32,
-    /// Persistence mode: the driver stays on the idle GPU.
+    /// Persistence mode: the driver keeps the idle GPU initialised.
     pub persistence: bool,
     /// Memory limits, by the path of the cgroup's folder.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -102,7 +102,7 @@ pub struct Gpu {
     pub faults: Faults,
 }
 
-/// Far end of an NVLink.
+/// Remote end of an NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkEnd {
@@ -118,7 +118,7 @@ pub struct MigInstance {
     /// Profile name, `1g.5gb`.
     pub profile: String,
     /// Key of the [`Shape`]: the driver's profile id.
-    #[serde(deserialize_with = "known_profile_id")]
+    #[serde(deserialize_with = "valid_profile_id")]
     pub profile_id: u32,
     /// GPU instance id.
     pub gpu_instance: u32,
@@ -150,7 +150,7 @@ pub struct Live {
     pub utilization_percent: u32,
     /// Share of time with memory reads or writes, in percent.
     pub memory_utilization_percent: u32,
-    /// Frame buffer in use that is no process's.
+    /// Used frame buffer that belongs to no process.
     pub memory_used_mib: u64,
     /// ECC errors since the driver was loaded.
     pub ecc_volatile: EccCounts,
@@ -212,7 +212,7 @@ pub struct RemappedRows {
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Frame buffer held by the process.
+    /// Frame buffer memory that the process has allocated.
     pub memory_mib: u64,
     /// GPU instance of the process.
     #[serde(default)]
@@ -238,7 +238,7 @@ pub struct Faults {
     pub defect: Option<Defect>,
     /// The fabric manager failed to add the GPU to the fabric.
     pub fabric: bool,
-    /// NVLinks that are down, as bits.
+    /// NVLinks that are down, as a bit mask of ports.
     pub links_down: u32,
     /// Reasons for reduced clocks.
     pub slowed: Slowed,
@@ -342,20 +342,20 @@ impl Gpu {
         self.faults.lost || broken
     }
 
-    /// Current far end of an NVLink; `None` for a down or unplugged link.
+    /// Current remote end of an NVLink; `None` for a down or unplugged link.
     pub fn link(&self, port: usize) -> Option<LinkEnd> {
         let end = self.links.get(port).copied().flatten()?;
         let down = self.faults.links_down >> port & 1 == 1;
         (!down).then_some(end)
     }
 
-    /// True if a fabric manager registers the GPU: a GPU on switches, since Hopper.
+    /// True if a fabric manager registers the GPU: a Hopper or newer GPU with switch links.
     pub fn is_on_fabric(&self) -> bool {
         let on_switch = self.links.iter().any(|link| matches!(link, Some(LinkEnd::Switch(_))));
         self.card.architecture.has_fabric() && on_switch
     }
 
-    /// MIG devices: instances with a compute instance.
+    /// MIG devices: GPU instances with their compute instance.
     pub fn mig_devices(&self) -> impl Iterator<Item = (&MigInstance, &ComputeInstance)> {
         self.mig.iter().flatten().filter_map(|one| Some((one, one.compute.as_ref()?)))
     }
@@ -370,8 +370,8 @@ impl MigInstance {
     }
 }
 
-/// Rejects unknown shapes: the state of another version may contain them.
-fn known_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
+/// Rejects unknown profile ids, which the state file of another version may contain.
+fn valid_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
     let id = u32::deserialize(from)?;
     let known = Shape::is_profile_id(id).then_some(id);
     known.ok_or_else(|| D::Error::custom("unknown MIG profile id"))

@@ -1,7 +1,7 @@
 //! Fake host tree: the kernel's sysfs, procfs and /dev for a machine.
 //!
-//! A tree is a pure function of the model. A change compares two trees and touches only the differences on
-//! disk. The files of a healthy GPU stay the same files.
+//! A tree is a pure function of the model. A change compares two trees and writes only the differences to disk. The
+//! files of other devices keep their inodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,8 +37,8 @@ pub(crate) const MARKER: &str = "run/windlass/simulated";
 /// Temporary path of an entry before its rename.
 const NEW: &str = ".new";
 
-/// Folders that stay when empty, because every kernel has them.
-const STANDING: &[&str] = &[
+/// Folders that are kept when empty, because every kernel has them.
+const PERMANENT_FOLDERS: &[&str] = &[
     "dev",
     "proc/driver",
     "run",
@@ -48,7 +48,7 @@ const STANDING: &[&str] = &[
     "sys/module",
 ];
 
-/// Entries below the folder that stands for `/`.
+/// Entries of a host, by path below its root folder.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tree {
     entries: BTreeMap<PathBuf, Entry>,
@@ -98,7 +98,7 @@ impl Tree {
 
     /// Updates the folder from the tree `before` to this tree.
     pub(crate) fn replace(&self, before: &Self, root: &Path) -> Result<(), MachineError> {
-        before.leave(self, root)?;
+        before.remove_missing(self, root)?;
         let mut new: Vec<_> = self
             .entries
             .iter()
@@ -106,26 +106,26 @@ impl Tree {
             .collect();
         // The marker comes first, so that every partial tree is recognisable.
         new.sort_by_key(|(path, entry)| (path.as_path() != Path::new(MARKER), *entry));
-        new.into_iter().try_for_each(|(path, entry)| entry.make(root, path))
+        new.into_iter().try_for_each(|(path, entry)| entry.create(root, path))
     }
 
-    /// Removes entries missing from the next tree: links first, then their target folders, then empty
-    /// folders.
-    fn leave(&self, next: &Self, root: &Path) -> Result<(), MachineError> {
-        let mut gone: Vec<_> =
+    /// Removes the entries that the next tree lacks, in reverse order of creation, and then empty folders.
+    fn remove_missing(&self, next: &Self, root: &Path) -> Result<(), MachineError> {
+        let mut missing: Vec<_> =
             self.entries.iter().filter(|(path, _)| !next.entries.contains_key(*path)).collect();
-        gone.sort_by_key(|(_, entry)| std::cmp::Reverse(*entry));
-        for (path, _) in &gone {
+        missing.sort_by_key(|(_, entry)| std::cmp::Reverse(*entry));
+        for (path, _) in &missing {
             act("remove", &root.join(path), |path| {
                 unless(io::ErrorKind::NotFound, fs::remove_file(path))
             })?;
         }
         let folders: BTreeSet<_> =
-            gone.iter().flat_map(|(path, _)| path.ancestors().skip(1)).collect();
-        let standing =
-            |folder: &Path| STANDING.iter().any(|name| Path::new(name).starts_with(folder));
-        // Deepest folders come first; the kernel rightly refuses to remove a folder with entries.
-        for folder in folders.into_iter().rev().filter(|folder| !standing(folder)) {
+            missing.iter().flat_map(|(path, _)| path.ancestors().skip(1)).collect();
+        let is_permanent = |folder: &Path| {
+            PERMANENT_FOLDERS.iter().any(|name| Path::new(name).starts_with(folder))
+        };
+        // Deepest folders come first. The kernel refuses to remove a folder that still has entries.
+        for folder in folders.into_iter().rev().filter(|folder| !is_permanent(folder)) {
             let _ = fs::remove_dir(root.join(folder));
         }
         Ok(())
@@ -173,14 +173,14 @@ impl Tree {
     fn link(&mut self, path: impl AsRef<Path>, target: &Path) {
         let path = path.as_ref();
         let above = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
-        // The kernel always writes the name of the target.
+        // The kernel ends a link with the target's name, even where `..` would suffice.
         let (folder, beside) = (above(path), above(target));
         let pairs = folder.components().zip(beside.components());
         let shared = pairs.take_while(|(a, b)| a == b).count();
         let up = folder.components().skip(shared).map(|_| Path::new(".."));
         let down = target.components().skip(shared).map(|part| Path::new(part.as_os_str()));
-        let way: PathBuf = up.chain(down).collect();
-        self.entries.insert(path.to_owned(), Entry::Link(way));
+        let relative: PathBuf = up.chain(down).collect();
+        self.entries.insert(path.to_owned(), Entry::Link(relative));
     }
 
     /// Adds a link with a literal target relative to the link's folder, as udev and packages write it.
@@ -202,8 +202,8 @@ impl Tree {
 // === impl Entry ===
 
 impl Entry {
-    /// Creates the entry at a temporary path and renames it, so that readers see all or nothing.
-    fn make(&self, root: &Path, path: &Path) -> Result<(), MachineError> {
+    /// Creates the entry at a temporary path and renames it, so that readers never see a partial entry.
+    fn create(&self, root: &Path, path: &Path) -> Result<(), MachineError> {
         let path = root.join(path);
         let folder = path.parent().unwrap_or(root);
         act("create", folder, fs::create_dir_all)?;

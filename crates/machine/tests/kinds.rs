@@ -1,7 +1,7 @@
-//! Tests of machines with devices of every kind: their fake trees and their changes.
+//! Machines with devices of every kind: their fake trees, and changes of devices.
 
 mod attached;
+mod device_changes;
 mod families;
-mod happenings;
+mod fixture;
 mod network;
-mod world;

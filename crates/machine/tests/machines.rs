@@ -12,7 +12,7 @@ use windlass_machine::{Fault, Machine, MachineProfile};
 
 /// Machine with an arbitrary file as library: these tests do not load the library.
 fn machine(profile: &str) -> (TempDir, Machine) {
-    // Prefer a folder in memory: a simulated machine is a thousand small files.
+    // Prefer a folder in memory: a simulated machine has about a thousand small files.
     let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
@@ -31,7 +31,7 @@ fn exists(machine: &Machine, path: &str) -> bool {
 }
 
 #[test]
-fn every_profile_makes_a_machine_that_says_it_is_simulated() {
+fn every_profile_makes_a_machine_marked_as_simulated() {
     for name in MachineProfile::names() {
         let (_dir, machine) = machine(name);
         assert_eq!(read(&machine, "run/windlass/simulated"), format!("{name}\n"));
@@ -85,7 +85,7 @@ fn a_gpu_and_its_nic_share_a_switch_in_the_device_tree() {
 }
 
 #[test]
-fn mig_instances_have_capabilities_with_the_minors_that_the_driver_gives() {
+fn mig_instances_have_capabilities_with_the_driver_s_minors() {
     let (_dir, machine) = machine("mig-a100");
     let minors = read(&machine, "proc/driver/nvidia-caps/mig-minors");
     for line in ["config 1", "gpu0/gi7/access 66", "gpu0/gi7/ci0/access 67"] {
@@ -97,7 +97,7 @@ fn mig_instances_have_capabilities_with_the_minors_that_the_driver_gives() {
 }
 
 #[test]
-fn an_added_gpu_appears_in_the_tree_and_a_removed_one_goes() {
+fn an_added_gpu_appears_in_the_tree_and_a_removed_gpu_disappears() {
     let (_dir, machine) = machine("dgx-h100");
     machine.inject(&Fault::AddGpu).expect("a ninth GPU");
     let model = machine.model().expect("written");
@@ -106,13 +106,13 @@ fn an_added_gpu_appears_in_the_tree_and_a_removed_one_goes() {
     assert!(exists(&machine, "sys/bus/pci/devices/0000:e0:00.0/vendor"));
     assert!(exists(&machine, "proc/driver/nvidia/gpus/0000:e0:00.0/information"));
 
-    machine.inject(&Fault::RemoveGpu { gpu: 8 }).expect("it was there");
+    machine.inject(&Fault::RemoveGpu { gpu: 8 }).expect("the GPU exists");
     assert!(!exists(&machine, "sys/bus/pci/devices/0000:e0:00.0"));
     assert!(!exists(&machine, "dev/nvidia8"));
     machine.inject(&Fault::AddGpu).expect("another one");
     let model = machine.model().expect("written");
     let again = model.gpus.last().expect("nine GPUs");
-    assert_eq!(again.number, 9, "numbers are not given twice");
+    assert_eq!(again.number, 9, "a number is reused");
 }
 
 /// Every path below a folder, with its content and its file identity.
@@ -143,7 +143,7 @@ fn listing(machine: &Machine) -> BTreeMap<PathBuf, (String, u64)> {
 }
 
 #[test]
-fn what_is_added_and_removed_leaves_everything_else_untouched() {
+fn adding_and_removing_a_gpu_leaves_all_other_files_untouched() {
     for name in ["dgx-h100", "mig-a100", "t4-edge"] {
         let (_dir, machine) = machine(name);
         let before = listing(&machine);
@@ -154,14 +154,14 @@ fn what_is_added_and_removed_leaves_everything_else_untouched() {
         for (path, entry) in before.iter().filter(|(path, _)| *path != minors) {
             assert_eq!(with_it.get(path), Some(entry), "{}", path.display());
         }
-        machine.inject(&Fault::RemoveGpu { gpu: added }).expect("it was there");
+        machine.inject(&Fault::RemoveGpu { gpu: added }).expect("the GPU exists");
         let paths = |listing: &BTreeMap<PathBuf, _>| listing.keys().cloned().collect::<Vec<_>>();
         assert_eq!(paths(&listing(&machine)), paths(&before), "{name}");
     }
 }
 
 #[test]
-fn without_the_driver_nothing_is_bound_to_it() {
+fn without_the_driver_the_tree_has_no_driver_files_and_bindings() {
     let (_dir, machine) = machine("mig-a100");
     let before = listing(&machine);
     machine.remove_driver().expect("removed");
@@ -170,7 +170,7 @@ fn without_the_driver_nothing_is_bound_to_it() {
     assert_eq!(without.keys().find(of_driver), None);
     assert!(!exists(&machine, "sys/bus/pci/devices/0000:07:00.0/driver"));
     assert!(!read(&machine, "sys/bus/pci/devices/0000:07:00.0/uevent").contains("DRIVER"));
-    assert!(machine.host_root().join("dev").is_dir(), "someone may watch it");
+    assert!(machine.host_root().join("dev").is_dir(), "programs may watch the folder");
     machine.install_driver().expect("installed");
     assert!(listing(&machine).keys().eq(before.keys()));
 }
@@ -192,7 +192,7 @@ fn the_control_program_of_mps_comes_with_the_driver_and_can_be_run() {
 }
 
 #[test]
-fn instances_that_are_made_and_destroyed_come_and_go_in_dev() {
+fn device_nodes_follow_the_creation_and_destruction_of_mig_instances() {
     let (_dir, machine) = machine("mig-a100");
     let uuid = |gpu: usize| {
         let model = machine.model().expect("written");
@@ -205,14 +205,14 @@ fn instances_that_are_made_and_destroyed_come_and_go_in_dev() {
     assert!(exists(&machine, "dev/nvidia-caps/nvidia-cap282"));
     let first = uuid(2);
     machine.set_mig(2, Some(&["3g.20gb", "2g.10gb"])).expect("there is room");
-    assert_eq!(uuid(2), first, "what stays is the same device");
+    assert_eq!(uuid(2), first, "the unchanged instance has another UUID");
     machine.update(|model| model.gpus[2].mig = None).expect("MIG off");
     assert!(!exists(&machine, "dev/nvidia-caps/nvidia-cap282"));
     assert!(!exists(&machine, "proc/driver/nvidia/capabilities/gpu2"));
 }
 
 #[test]
-fn a_gpu_that_cannot_be_cut_so_says_why() {
+fn impossible_mig_partitions_are_refused_with_the_reason() {
     let (_dir, machine) = machine("mixed-models");
     let check = |gpu, names: &[&str], expected: &str| {
         let error = machine.set_mig(gpu, Some(names)).expect_err(expected);
@@ -231,7 +231,7 @@ fn a_gpu_that_cannot_be_cut_so_says_why() {
 }
 
 #[test]
-fn a_folder_that_is_not_ours_is_refused_and_not_touched() {
+fn a_foreign_folder_is_refused_and_not_touched() {
     let dir = TempDir::new().expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
@@ -242,21 +242,21 @@ fn a_folder_that_is_not_ours_is_refused_and_not_touched() {
         fs::create_dir_all(file.parent().expect("a folder")).expect("made");
         fs::write(&file, "theirs").expect("a file");
         let error = Machine::create(&theirs, &profile, &driver).expect_err(name).to_string();
-        assert!(error.contains("is not of a simulated machine"), "{error}");
+        assert!(error.contains("does not belong to a simulated machine"), "{error}");
         assert_eq!(fs::read_to_string(&file).expect("still there"), "theirs");
         assert!(!theirs.join("state.lock").exists());
-        fs::remove_dir_all(&theirs).expect("ours to remove");
+        fs::remove_dir_all(&theirs).expect("the test's own folder");
     }
     let machine = Machine::create(&theirs, &profile, &driver).expect("a folder that is missing");
     machine.remove_driver().expect("removed");
-    Machine::create(&theirs, &profile, &driver).expect("a machine of ours");
+    Machine::create(&theirs, &profile, &driver).expect("a machine created by the test");
     let left: Vec<_> = fs::read_dir(&theirs).expect("a folder").collect();
     // Expected entries: host, three names of the library, state.json, state.lock.
     assert_eq!(left.len(), 6, "{left:?}");
 }
 
 #[test]
-fn the_kernel_module_and_the_processors_are_written_as_a_kernel_writes_them() {
+fn the_kernel_module_and_the_processors_are_in_the_kernel_s_format() {
     let (_dir, volta) = machine("16-gpu");
     let (_other, hopper) = machine("dgx-h100");
     let version = |machine| read(machine, "proc/driver/nvidia/version");
@@ -266,7 +266,7 @@ fn the_kernel_module_and_the_processors_are_written_as_a_kernel_writes_them() {
 }
 
 #[test]
-fn a_card_without_ecc_notices_no_errors() {
+fn a_card_without_ecc_refuses_ecc_faults() {
     let (_dir, machine) = machine("t4-edge");
     machine.update(|model| model.gpus[0].card.ecc = false).expect("another card");
     let error = machine.inject(&Fault::DoubleBitEcc { gpu: 0 }).expect_err("no ECC");
@@ -275,7 +275,7 @@ fn a_card_without_ecc_notices_no_errors() {
 }
 
 #[test]
-fn a_fault_for_a_gpu_that_is_not_there_says_how_many_are() {
+fn a_fault_of_a_missing_gpu_names_the_number_of_gpus() {
     let (_dir, machine) = machine("t4-edge");
     let error = machine.inject(&Fault::Lost { gpu: 3 }).expect_err("one GPU");
     let cause = std::error::Error::source(&error).expect("a cause").to_string();
@@ -283,14 +283,14 @@ fn a_fault_for_a_gpu_that_is_not_there_says_how_many_are() {
 }
 
 #[test]
-fn a_fault_of_what_the_gpu_does_not_have_is_refused_with_its_reason() {
+fn a_fault_of_a_missing_feature_is_refused_with_the_reason() {
     for (profile, fault, expected) in [
-        ("t4-edge", "remap-failed@0", "Tesla T4 replaces no rows of memory"),
+        ("t4-edge", "remap-failed@0", "Tesla T4 does not remap memory rows"),
         ("t4-edge", "nvlink:0@0", "the GPU has no such link"),
         ("dgx-h100", "nvlink:18@0", "the GPU has no such link"),
         ("dgx-h100", "nvlink:200@0", "the GPU has no such link"),
         ("dgx-a100", "fabric@0", "the GPU has no such link"),
-        ("dgx-h100", "xid:79@0/1", "the GPU has no GPU instance of that id"),
+        ("dgx-h100", "xid:79@0/1", "the GPU has no GPU instance with that id"),
     ] {
         let (_dir, machine) = machine(profile);
         let error = machine.inject(&fault.parse().expect(fault)).expect_err(fault);
@@ -300,7 +300,7 @@ fn a_fault_of_what_the_gpu_does_not_have_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_reset_ends_conditions_and_mends_no_memory() {
+fn a_reset_ends_faults_and_keeps_failed_remapping() {
     let (_dir, machine) = machine("dgx-h100");
     for fault in ["nvlink:5@0", "fabric@0", "thermal@0", "power@0", "remap-failed@0", "recover@0"] {
         machine.inject(&fault.parse().expect(fault)).expect(fault);
@@ -324,7 +324,7 @@ fn recovery_ends_faults_and_remaps_the_broken_row() {
 }
 
 #[test]
-fn the_driver_leaves_and_comes_back() {
+fn the_driver_can_be_removed_and_installed_again() {
     let (_dir, machine) = machine("t4-edge");
     let paths = ["proc/driver/nvidia/version", "dev/nvidia0", "dev/nvidiactl"];
     machine.remove_driver().expect("removed");
@@ -337,7 +337,7 @@ fn the_driver_leaves_and_comes_back() {
 }
 
 #[test]
-fn writers_take_turns() {
+fn concurrent_writers_lose_no_change() {
     let (_dir, machine) = machine("t4-edge");
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -352,7 +352,7 @@ fn writers_take_turns() {
 }
 
 #[test]
-fn the_drivers_files_come_and_go_with_the_driver() {
+fn the_driver_s_files_exist_while_the_driver_is_installed() {
     let (_dir, machine) = machine("t4-edge");
     let version = machine.model().expect("written").driver.expect("it has one").version;
     let libraries = "usr/lib/x86_64-linux-gnu";

@@ -3,7 +3,7 @@
 use windlass_machine::{MachineProfile, Model};
 
 #[test]
-fn every_built_in_profile_describes_a_machine_that_can_be() {
+fn every_built_in_profile_describes_a_possible_machine() {
     for name in MachineProfile::names() {
         let profile = MachineProfile::named(name).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(profile.name, name);
@@ -16,13 +16,16 @@ fn every_built_in_profile_describes_a_machine_that_can_be() {
 fn a_profile_survives_a_round_trip_through_yaml() {
     for name in MachineProfile::names() {
         let profile = MachineProfile::named(name).expect("built in");
-        let yaml = serde_saphyr::to_string(&profile).expect("plain data");
-        assert_eq!(MachineProfile::parse("copy", &yaml).expect("written by us"), profile);
+        let yaml = serde_saphyr::to_string(&profile).expect("a profile is serializable");
+        assert_eq!(
+            MachineProfile::parse("copy", &yaml).expect("serialized from a profile"),
+            profile
+        );
     }
 }
 
 #[test]
-fn an_unknown_name_is_answered_with_the_known_ones() {
+fn the_error_for_an_unknown_name_lists_the_profiles() {
     let error = MachineProfile::load("dgx-h900", |path| std::fs::read_to_string(path))
         .expect_err("no such machine")
         .to_string();
@@ -92,7 +95,7 @@ fn errors_name_the_file_the_line_and_the_entry() {
     refused(
         "0000:20:03.0/0000:25:00.0",
         "0000:20:03.0/0000:20:01.0/0000:25:00.0",
-        "small.yaml:26: gpus[1]: PCI address 0000:20:01.0 is elsewhere in an earlier entry",
+        "small.yaml:26: gpus[1]: PCI address 0000:20:01.0 has another path in an earlier entry",
     );
     refused(
         "0000:21:00.0",
@@ -108,7 +111,7 @@ fn links_need_two_ends_and_ports() {
     refused(
         first,
         "    peers: {1: 4}\n  - path",
-        "small.yaml:24: gpus[0]: it has 4 links to GPU 1, which has 0 to it",
+        "small.yaml:24: gpus[0]: it has 4 links to GPU 1, which has 0 links back",
     );
     refused(
         first,
@@ -138,11 +141,11 @@ fn mig_instances_need_a_profile_and_room() {
 }
 
 #[test]
-fn machines_that_cannot_be_are_refused() {
+fn impossible_machines_are_refused() {
     refused(
         "links: 12",
         "links: 24",
-        "small.yaml:9: cards.a100: it has 24 NVLink ports, NVML knows 18 at most",
+        "small.yaml:9: cards.a100: it has 24 NVLink ports, NVML supports 18 at most",
     );
     refused(
         "generation: 4",
@@ -163,7 +166,7 @@ fn machines_that_cannot_be_are_refused() {
     refused(
         "\"12.8\"",
         "twelve",
-        "small.yaml:1: the machine: the CUDA version `twelve` is not one, write it like `\"12.8\"`",
+        "small.yaml:1: the machine: `twelve` is not a CUDA version, write it like `\"12.8\"`",
     );
     let node = "  - {cpus: \"0-7\", memory_gib: 16}\n";
     refused(
@@ -201,7 +204,7 @@ fn one_instance_has_the_media_extensions() {
 }
 
 #[test]
-fn names_are_not_given_twice() {
+fn duplicate_minors_are_refused() {
     refused(
         "    numa: 0\n  - path",
         "    minor: 1\n  - path",

@@ -1,4 +1,4 @@
-//! A connection to the runtime that comes back: the runtime may start later than the plugin, and restart.
+//! Reconnecting client of the runtime. The runtime may start later than the plugin, or restart.
 
 use tokio::{net::UnixStream, sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -13,9 +13,9 @@ use crate::{
 /// State of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NriState {
-    /// The plugin is not connected, for this reason.
+    /// The plugin is not connected; contains the reason.
     Lost(String),
-    /// The plugin is synchronized with this runtime: its name and version.
+    /// The plugin is synchronized; contains the name and version of the runtime.
     Connected(String),
 }
 
@@ -23,7 +23,7 @@ pub enum NriState {
 
 impl Default for NriState {
     fn default() -> Self {
-        Self::Lost("no connection was tried yet".to_owned())
+        Self::Lost("no connection attempt yet".to_owned())
     }
 }
 
@@ -34,11 +34,15 @@ pub async fn run<P: Plugin>(
     state: watch::Sender<NriState>,
     stop: CancellationToken,
 ) {
-    let keeping = Box::pin(keep(&settings, &mut plugin, &state));
-    stop.run_until_cancelled(keeping).await;
+    let client = Box::pin(reconnect(&settings, &mut plugin, &state));
+    stop.run_until_cancelled(client).await;
 }
 
-async fn keep<P: Plugin>(settings: &NriSettings, plugin: &mut P, state: &watch::Sender<NriState>) {
+async fn reconnect<P: Plugin>(
+    settings: &NriSettings,
+    plugin: &mut P,
+    state: &watch::Sender<NriState>,
+) {
     let socket = settings.socket.display();
     let mut failures = 0_u32;
     loop {

@@ -1,9 +1,9 @@
-//! A plugin's side of the Node Resource Interface (NRI), by which a container runtime lets others adjust containers.
+//! Plugin side of the Node Resource Interface (NRI). A container runtime lets NRI plugins adjust containers.
 //!
 //! ```text
-//!  unix socket ── frames ──┬─ connection 1: the runtime calls the plugin (Configure, Synchronize, CreateContainer, ...)
+//!  unix socket ── frames ──┬─ connection 1: the runtime calls the plugin (Configure, Synchronize, ...)
 //!                          └─ connection 2: the plugin calls the runtime (RegisterPlugin)
-//!                             each carries ttrpc: a header of ten bytes and a protobuf message
+//!                             each carries ttrpc messages: a ten-byte header and protobuf
 //! ```
 //!
 //! The formats are those of `github.com/containerd/nri` (`pkg/net/multiplex`, `pkg/api/api.proto`) and
@@ -28,39 +28,39 @@ pub use settings::NriSettings;
 /// A container of a pod, as the runtime describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Id of the runtime.
+    /// Id that the runtime assigned.
     pub id: String,
     /// Name in the pod.
     pub name: String,
-    /// Its pod.
+    /// Pod of the container.
     pub pod: Arc<Pod>,
 }
 
-/// The sandbox of a pod. A pod may have a second one after its first ended.
+/// A pod with its sandbox. A pod may get a second sandbox after its first ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Id of the sandbox.
     pub sandbox: String,
-    /// UID of the pod in the cluster.
+    /// UID of the pod object.
     pub uid: String,
     /// Namespace of the pod.
     pub namespace: String,
     /// Name of the pod.
     pub name: String,
-    /// Annotations of the pod when its sandbox was made.
+    /// Annotations of the pod when its sandbox was created.
     pub annotations: BTreeMap<String, String>,
 }
 
 /// Changes of a container before it is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment {
-    /// Variables by name. They replace the container's own.
+    /// Environment variables by name. They replace those of the container.
     pub env: BTreeMap<String, String>,
     /// OCI hooks of the stage `createRuntime`.
     pub create_runtime: Vec<Hook>,
 }
 
-/// An object that the runtime ended or removed.
+/// A container or sandbox that the runtime stopped or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The container with this id.
@@ -69,22 +69,22 @@ pub enum Ended {
     Sandbox(String),
 }
 
-/// A plugin of the runtime. It gets one call at a time.
+/// A plugin of the runtime. Its methods are called one at a time.
 ///
 /// # Assumptions
 ///
 /// The runtime waits two seconds for an answer by default. It then drops the plugin, and creates the container
 /// unadjusted.
 pub trait Plugin: Send {
-    /// Takes the containers that exist, after each connection.
+    /// Receives the existing containers, after each connection.
     fn synchronize(&mut self, containers: Vec<Container>) -> impl Future<Output = ()> + Send;
 
-    /// Adjusts a container, or refuses it with the reason. The runtime then creates none.
+    /// Adjusts a container before its creation. An error is the reason why the runtime must not create the container.
     fn create(
         &mut self,
         container: Container,
     ) -> impl Future<Output = Result<Adjustment, String>> + Send;
 
-    /// Takes note of an end. The runtime may report the same end twice.
+    /// Receives the end of a container or sandbox. The runtime may report the same end twice.
     fn ended(&mut self, ended: Ended) -> impl Future<Output = ()> + Send;
 }

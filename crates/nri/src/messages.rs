@@ -162,7 +162,7 @@ pub(crate) struct OptionalInt {
     pub(crate) value: i64,
 }
 
-/// `Event` of the protocol, as far as this plugin subscribes.
+/// Values of the protocol's `Event` that this plugin subscribes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     RemovePodSandbox = 3,
@@ -174,7 +174,7 @@ pub(crate) enum Event {
 // === impl Event ===
 
 impl Event {
-    /// Mask of all events: the bit of an event is one below its number (`api.EventMask`).
+    /// Mask of all these events. The bit of event `n` is `n - 1` (`api.EventMask`).
     pub(crate) const MASK: i32 = Self::RemovePodSandbox.bit()
         | Self::CreateContainer.bit()
         | Self::StopContainer.bit()

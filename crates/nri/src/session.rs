@@ -1,7 +1,7 @@
-//! One conversation with the runtime, from the registration to the end of the connection.
+//! One session with the runtime, from the registration to the end of the connection.
 //!
 //! ```text
-//!  registering ── RegisterPlugin answered, Configure ──> configured ── Synchronize, last part ──> synchronized
+//!  registering ── RegisterPlugin returns, Configure ──> configured ── last Synchronize ──> synchronized
 //! ```
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
@@ -23,10 +23,10 @@ use crate::{
         SynchronizeResponse,
     },
     settings::NriSettings,
-    ttrpc::{self, REQUEST, RESPONSE, Refused, UNIMPLEMENTED},
+    ttrpc::{self, CallError, REQUEST, RESPONSE, UNIMPLEMENTED},
 };
 
-/// End of a conversation.
+/// Reason why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The socket failed.
@@ -38,27 +38,27 @@ pub enum SessionError {
     /// The runtime is shutting down.
     #[error("the runtime is shutting down")]
     Shutdown,
-    /// The bytes are no NRI.
-    #[error("the runtime broke the protocol")]
+    /// The runtime sent a frame or message above the limits.
+    #[error("the runtime violated the protocol")]
     Protocol(#[from] ProtocolError),
-    /// The answer to the registration cannot be decoded.
-    #[error("the runtime broke the protocol")]
+    /// The response to the registration cannot be decoded.
+    #[error("the runtime violated the protocol")]
     Decode(#[from] prost::DecodeError),
-    /// The runtime takes no such plugin.
-    #[error("the runtime refused the plugin: {0}")]
+    /// The runtime rejected the registration.
+    #[error("the runtime rejected the plugin: {0}")]
     Refused(String),
     /// The runtime did not configure and synchronize the plugin in time.
     #[error("the runtime did not synchronize the plugin within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
 }
 
-/// Service that the plugin calls, and the version of the protocol in its name.
+/// Service that the plugin calls. Its name contains the version of the protocol.
 const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-/// Stream of the only call of the plugin. Those of a client are odd.
+/// Stream id of the plugin's only call. Stream ids of a client are odd.
 const REGISTRATION: u32 = 1;
 
-/// Bytes of one read.
+/// Size of the read buffer, in bytes.
 const CHUNK: usize = 16 << 10;
 
 /// Registers the plugin and serves it until the connection ends. `synchronized` is called once, with the runtime's name
@@ -84,14 +84,15 @@ pub async fn serve<P: Plugin>(
     }
 }
 
-/// A running conversation.
+/// A running session.
 struct Session<'p, P, S, F> {
     plugin: &'p mut P,
     stream: S,
     synchronized: F,
     /// Name and version of the runtime.
     runtime: String,
-    /// Parts of an unfinished synchronization.
+    /// Pods of the unfinished synchronization.
+    /// Containers of the unfinished synchronization.
     pods: Vec<PodSandbox>,
     containers: Vec<NriContainer>,
     is_synchronized: bool,
@@ -119,35 +120,35 @@ where
             payload: register.encode_to_vec(),
         };
         self.stream.write_all(&ttrpc::request(REGISTRATION, &request)).await?;
-        let end = Instant::now() + settings.registration;
+        let synchronize_by = Instant::now() + settings.registration;
         let (mut decoder, mut chunk) = (Decoder::default(), vec![0; CHUNK]);
         loop {
             let reading = self.stream.read(&mut chunk);
             let read = if self.is_synchronized {
                 reading.await?
             } else {
-                let left = end.saturating_duration_since(Instant::now());
-                let late = |_| SessionError::Late(settings.registration);
-                deadline::timeout(left, reading).await.map_err(late)??
+                let remaining = synchronize_by.saturating_duration_since(Instant::now());
+                let timed_out = |_| SessionError::Timeout(settings.registration);
+                deadline::timeout(remaining, reading).await.map_err(timed_out)??
             };
             if read == 0 {
                 return Err(SessionError::Closed);
             }
             for message in decoder.push(&chunk[..read])? {
-                self.take(message).await?;
+                self.handle(message).await?;
             }
         }
     }
 
-    async fn take(&mut self, message: Message) -> Result<(), SessionError> {
+    async fn handle(&mut self, message: Message) -> Result<(), SessionError> {
         match (message.service, message.kind) {
             (Service::Plugin, REQUEST) => {
-                let (answer, ends) = match Request::decode(&*message.body) {
-                    Ok(request) => (self.answer(&request).await, request.method == "Shutdown"),
+                let (result, is_shutdown) = match Request::decode(&*message.body) {
+                    Ok(request) => (self.call(&request).await, request.method == "Shutdown"),
                     Err(error) => (Err(undecodable(&error)), false),
                 };
-                self.stream.write_all(&ttrpc::response(message.stream, answer)).await?;
-                if ends { Err(SessionError::Shutdown) } else { Ok(()) }
+                self.stream.write_all(&ttrpc::response(message.stream, result)).await?;
+                if is_shutdown { Err(SessionError::Shutdown) } else { Ok(()) }
             }
             (Service::Runtime, RESPONSE) if message.stream == REGISTRATION => {
                 let status = Response::decode(&*message.body)?.status;
@@ -156,22 +157,22 @@ where
                     None => Ok(()),
                 }
             }
-            // Nothing else was asked, and streams of data are not part of NRI.
+            // The plugin makes no other call, and NRI does not use ttrpc's data messages.
             _ => Ok(()),
         }
     }
 
-    /// Answers a call of the runtime.
-    async fn answer(&mut self, request: &Request) -> Result<Vec<u8>, Refused> {
+    /// Executes a call of the runtime. Returns the payload of the response.
+    async fn call(&mut self, request: &Request) -> Result<Vec<u8>, CallError> {
         let payload = &*request.payload;
         match request.method.as_str() {
             "Configure" => {
-                let asked: ConfigureRequest = decoded(payload)?;
-                self.runtime = format!("{} {}", asked.runtime_name, asked.runtime_version);
+                let configure: ConfigureRequest = decode(payload)?;
+                self.runtime = format!("{} {}", configure.runtime_name, configure.runtime_version);
                 Ok(ConfigureResponse { events: Event::MASK }.encode_to_vec())
             }
             "Synchronize" => {
-                let SynchronizeRequest { pods, containers, more } = decoded(payload)?;
+                let SynchronizeRequest { pods, containers, more } = decode(payload)?;
                 self.pods.extend(pods);
                 self.containers.extend(containers);
                 if !more {
@@ -179,14 +180,14 @@ where
                 }
                 Ok(SynchronizeResponse { more }.encode_to_vec())
             }
-            "CreateContainer" => self.create(decoded(payload)?).await,
+            "CreateContainer" => self.create(decode(payload)?).await,
             "StopContainer" | "RemoveContainer" | "RemovePodSandbox" => {
-                let asked: ContainerRequest = decoded(payload)?;
-                self.ended(asked.pod, asked.container).await;
+                let stopped: ContainerRequest = decode(payload)?;
+                self.ended(stopped.pod, stopped.container).await;
                 Ok(Vec::new())
             }
             "StateChange" => {
-                let change: StateChangeEvent = decoded(payload)?;
+                let change: StateChangeEvent = decode(payload)?;
                 let ends = [Event::RemovePodSandbox, Event::StopContainer, Event::RemoveContainer];
                 if ends.iter().any(|event| *event as i32 == change.event) {
                     self.ended(change.pod, change.container).await;
@@ -194,7 +195,7 @@ where
                 Ok(Vec::new())
             }
             "Shutdown" => Ok(Vec::new()),
-            method => Err(Refused {
+            method => Err(CallError {
                 code: UNIMPLEMENTED,
                 message: format!("the plugin has no method {method:?}"),
             }),
@@ -206,24 +207,24 @@ where
         let pods: BTreeMap<_, _> =
             pods.map(|pod| (pod.id.clone(), Arc::new(Pod::of(pod)))).collect();
         let containers = std::mem::take(&mut self.containers).into_iter();
-        let alive = containers.filter(|container| !container.is_stopped());
-        let known = alive.filter_map(|container| {
+        let running = containers.filter(|container| !container.is_stopped());
+        let containers = running.filter_map(|container| {
             let pod = pods.get(&container.pod_sandbox_id)?.clone();
             Some(Container { id: container.id, name: container.name, pod })
         });
-        self.plugin.synchronize(known.collect()).await;
+        self.plugin.synchronize(containers.collect()).await;
         if !self.is_synchronized {
             self.is_synchronized = true;
             (self.synchronized)(&self.runtime);
         }
     }
 
-    async fn create(&mut self, asked: ContainerRequest) -> Result<Vec<u8>, Refused> {
-        let missing = || Refused::new("the runtime named no container");
-        let (pod, container) = asked.pod.zip(asked.container).ok_or_else(missing)?;
+    async fn create(&mut self, request: ContainerRequest) -> Result<Vec<u8>, CallError> {
+        let missing = || CallError::new("the request names no container or no pod");
+        let (pod, container) = request.pod.zip(request.container).ok_or_else(missing)?;
         let pod = Arc::new(Pod::of(pod));
         let container = Container { id: container.id, name: container.name, pod };
-        let adjustment = self.plugin.create(container).await.map_err(Refused::new)?;
+        let adjustment = self.plugin.create(container).await.map_err(CallError::new)?;
         let adjust = ContainerAdjustment::of(adjustment);
         Ok(CreateContainerResponse { adjust }.encode_to_vec())
     }
@@ -238,12 +239,12 @@ where
     }
 }
 
-fn decoded<T: prost::Message + Default>(payload: &[u8]) -> Result<T, Refused> {
+fn decode<T: prost::Message + Default>(payload: &[u8]) -> Result<T, CallError> {
     T::decode(payload).map_err(|error| undecodable(&error))
 }
 
-fn undecodable(error: &prost::DecodeError) -> Refused {
-    Refused::new(format!("the plugin cannot decode the request: {error}"))
+fn undecodable(error: &prost::DecodeError) -> CallError {
+    CallError::new(format!("the plugin cannot decode the request: {error}"))
 }
 
 // === impl Pod ===
@@ -258,7 +259,7 @@ impl Pod {
 // === impl ContainerAdjustment ===
 
 impl ContainerAdjustment {
-    /// The message; `None` without a change.
+    /// Message for an adjustment; `None` if it is empty.
     fn of(adjustment: Adjustment) -> Option<Self> {
         if adjustment == Adjustment::default() {
             return None;

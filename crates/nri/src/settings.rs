@@ -9,20 +9,20 @@ pub struct NriSettings {
     pub socket: PathBuf,
     /// Name of the plugin.
     pub name: String,
-    /// Place among the runtime's plugins: two digits, called in ascending order.
+    /// Index of the plugin: two digits. The runtime calls its plugins in ascending order of their indexes.
     pub index: String,
-    /// Time from the connection to the end of the first synchronization. Runtimes allow five seconds by default.
+    /// Timeout from the connection to the end of the first synchronization. Runtimes allow five seconds by default.
     pub registration: Duration,
-    /// First pause after a lost connection; it doubles.
+    /// Initial back-off after a lost connection. It doubles with each failure.
     pub retry_first: Duration,
-    /// Longest pause after a lost connection.
+    /// Maximum back-off after a lost connection.
     pub retry_most: Duration,
 }
 
 // === impl NriSettings ===
 
 impl NriSettings {
-    /// The usual times for a plugin of this name and place.
+    /// Settings with the default times.
     pub fn new(
         socket: impl Into<PathBuf>,
         name: impl Into<String>,

@@ -7,44 +7,44 @@ use crate::{
     messages::{Request, Response, Status},
 };
 
-/// Message type of a call.
+/// Message type of a request.
 pub(crate) const REQUEST: u8 = 1;
-/// Message type of an answer.
+/// Message type of a response.
 pub(crate) const RESPONSE: u8 = 2;
 
-/// Largest frame that is sent. The peer reads each frame at once, through a buffer of 4096 bytes (`bufio`).
+/// Largest frame sent. The runtime expects each frame in one read, through a buffer of 4096 bytes (`bufio`).
 const FRAME: usize = 4096;
 
-/// `codes.Unknown` of gRPC, as a Go server answers for an error without a code.
+/// `codes.Unknown` of gRPC, which a Go server returns for an error without a code.
 const UNKNOWN: i32 = 2;
 /// `codes.Unimplemented`.
 pub(crate) const UNIMPLEMENTED: i32 = 12;
 
-/// Reason against a call.
+/// Error response to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct CallError {
     pub(crate) code: i32,
     pub(crate) message: String,
 }
 
-// === impl Refused ===
+// === impl CallError ===
 
-impl Refused {
+impl CallError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { code: UNKNOWN, message: message.into() }
     }
 }
 
-/// Frames of a call.
+/// Frames of a call of the runtime.
 pub(crate) fn request(stream: u32, request: &Request) -> Vec<u8> {
     frames(Service::Runtime, stream, REQUEST, &request.encode_to_vec())
 }
 
-/// Frames of an answer to the runtime.
-pub(crate) fn response(stream: u32, answer: Result<Vec<u8>, Refused>) -> Vec<u8> {
-    let response = match answer {
+/// Frames of a response to a call of the plugin.
+pub(crate) fn response(stream: u32, result: Result<Vec<u8>, CallError>) -> Vec<u8> {
+    let response = match result {
         Ok(payload) => Response { status: None, payload },
-        Err(Refused { code, message }) => {
+        Err(CallError { code, message }) => {
             Response { status: Some(Status { code, message }), payload: Vec::new() }
         }
     };

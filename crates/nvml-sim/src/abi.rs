@@ -1,9 +1,8 @@
-//! Pointers from C. All writes and reads through such pointers are in this module.
+//! Pointers that C callers pass. Only this module reads and writes through these pointers.
 //!
-//! Each type here is a pointer in the ABI, with a private field and no constructor. Only a C caller can
-//! create one. The contract of the C API is therefore the one precondition of this module. **A pointer is
-//! null, or points to memory of the stated type and length that is valid for the duration of the call.**
-//! The SAFETY comments below call it the contract.
+//! Each type here is a pointer in the ABI, with a private field and no constructor, so only a C caller can create one.
+//! The module has one precondition, which the C API requires. **A pointer is null, or points to memory of the stated
+//! type and length that is valid for the duration of the call.** The SAFETY comments below call it the contract.
 
 use std::{
     cell::Cell,
@@ -100,7 +99,7 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// Refuses null, before anything is looked up.
+    /// Refuses a null pointer. Calls check this before they look up a device.
     pub(crate) fn check(self) -> Answer {
         if self.0.is_null() { Err(Status::INVALID_ARGUMENT) } else { Ok(()) }
     }
@@ -139,22 +138,21 @@ impl<T: Copy> OutArray<T> {
         Ok(())
     }
 
-    /// Convention for arrays of unknown length: `count` holds the room on entry and the number of values on
-    /// return.
+    /// NVML's convention for arrays: `count` is the capacity on entry, and the number of values on return.
     pub(crate) fn put_counted(self, count: Out<c_uint>, values: &[T]) -> Answer {
-        let room = count.read()? as usize;
-        if self.0.is_null() && room > 0 {
+        let capacity = count.read()? as usize;
+        if self.0.is_null() && capacity > 0 {
             return Err(Status::INVALID_ARGUMENT);
         }
         count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?)?;
-        // A garbage count is larger than every array.
-        if values.len() > room || GARBLED.get() {
+        // A garbage count exceeds the capacity, so the array is not written.
+        if values.len() > capacity || GARBLED.get() {
             return Err(Status::INSUFFICIENT_SIZE);
         }
-        self.put(room, values)
+        self.put(capacity, values)
     }
 
-    /// Variant of the convention: a null array queries the count successfully.
+    /// Variant of [`Self::put_counted`]: with a null array, the call succeeds and returns only the count.
     pub(crate) fn put_or_count(self, count: Out<c_uint>, values: &[T]) -> Answer {
         if self.0.is_null() {
             return count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?);
@@ -232,17 +230,20 @@ impl OutVersioned {
     }
 }
 
-/// Text in a struct field: truncated to fit, padded with zeros.
+/// Text of a struct field: truncated to leave room for a NUL, and padded with zeros.
 pub(crate) fn field<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut field = [0; LENGTH];
-    let room = LENGTH.saturating_sub(1);
-    for (place, byte) in field.iter_mut().zip(text.bytes().take(room)) {
-        *place = byte_as_char(byte);
+    let capacity = LENGTH.saturating_sub(1);
+    for (element, byte) in field.iter_mut().zip(text.bytes().take(capacity)) {
+        *element = byte_as_char(byte);
     }
     field
 }
 
-#[expect(clippy::cast_possible_wrap, reason = "the same bits, whatever sign C gives to char")]
+#[expect(
+    clippy::cast_possible_wrap,
+    reason = "the bits are equal for a signed and an unsigned char"
+)]
 fn byte_as_char(byte: u8) -> c_char {
     byte as c_char
 }

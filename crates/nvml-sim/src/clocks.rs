@@ -83,7 +83,7 @@ export! {
         device: Device,
         reasons: Out<c_ulonglong>,
     ) {
-        reasons.put(held_back_by(&*device.gpu()?))
+        reasons.put(clock_reasons(&*device.gpu()?))
     }
 
     /// Mask of all reasons in NVML.
@@ -97,17 +97,17 @@ export! {
 }
 
 /// Reasons for reduced clocks, as bits of `nvmlClocksEventReason*`.
-fn held_back_by(gpu: &Gpu) -> c_ulonglong {
+fn clock_reasons(gpu: &Gpu) -> c_ulonglong {
     let slowed = gpu.faults.slowed;
     [
         (gpu.live.utilization_percent == 0, sys::nvmlClocksEventReasonGpuIdle),
-        // The hardware's own reasons come with the general one.
+        // The driver reports a hardware reason together with the general one.
         (slowed.thermal || slowed.power, sys::nvmlClocksThrottleReasonHwSlowdown),
         (slowed.thermal, sys::nvmlClocksThrottleReasonHwThermalSlowdown),
         (slowed.power, sys::nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
     ]
     .into_iter()
-    .filter_map(|(holds, reason)| holds.then_some(c_ulonglong::from(reason)))
+    .filter_map(|(is_active, reason)| is_active.then_some(c_ulonglong::from(reason)))
     .sum()
 }
 

@@ -1,7 +1,7 @@
-//! Subset of the CUDA driver API for filling a GPU's memory: one context, allocations, writes and reads.
+//! Subset of the CUDA driver API for overwriting a GPU's memory: one context, allocations, writes and reads.
 //!
-//! Names, signatures and numbers are those of `cuda.h` in CUDA 12. The file `cuda/<UUID>` in the machine's
-//! folder contains the number of bytes that a program has set to zero.
+//! Names, signatures and numbers match `cuda.h` of CUDA 12. The file `cuda/<UUID>` in the machine's folder contains the
+//! number of bytes that the last program has set to zero.
 
 use std::{
     env,
@@ -19,17 +19,17 @@ use crate::{
     library,
     memory::Memory,
     memory_limits::{self, Limited},
-    process::computing_on,
+    process::compute_processes_of,
     status::{Answer, Code, Status},
     watch::Moment,
 };
 
 /// `CUresult` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal(Code);
+pub(crate) struct CudaError(Code);
 
 /// Result of a CUDA function.
-type Reply<T = ()> = Result<T, Refusal>;
+type CudaResult<T = ()> = Result<T, CudaError>;
 
 /// CUDA state of this process.
 struct Process {
@@ -48,11 +48,11 @@ struct Context {
 
 static PROCESS: Mutex<Process> = Mutex::new(Process { visible: None, context: None });
 
-/// Environment variable with the visible devices, in order.
+/// Environment variable with the UUIDs of the visible devices, in order.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Folder of the files with overwritten byte counts.
-const TOLD: &str = "cuda";
+/// Folder of the files with the numbers of zeroed bytes.
+const ZEROED_FOLDER: &str = "cuda";
 
 /// `CU_DEVICE_ATTRIBUTE_INTEGRATED`.
 const INTEGRATED: c_int = 18;
@@ -62,22 +62,22 @@ const PROHIBITED: u32 = 2;
 
 const MIB: u64 = 1 << 20;
 
-/// Memory use of a context.
-const OF_CONTEXT: u64 = 256 * MIB;
+/// Memory that a context itself uses.
+const CONTEXT_BYTES: u64 = 256 * MIB;
 
-/// The only context handle: an opaque pointer in C, never dereferenced.
+/// Only context handle: in C an opaque pointer, which callers do not dereference.
 const CONTEXT: usize = 1;
 
 export! {
     fn cuInit(flags: c_uint) {
         cuda(|| {
             if flags != 0 {
-                return Err(Refusal::INVALID_VALUE);
+                return Err(CudaError::INVALID_VALUE);
             }
-            library::init().map_err(|_| Refusal::NO_DEVICE)?;
+            library::init().map_err(|_| CudaError::NO_DEVICE)?;
             let visible = visible(&*library::machine()?);
             if visible.is_empty() {
-                return Err(Refusal::NO_DEVICE);
+                return Err(CudaError::NO_DEVICE);
             }
             process().visible = Some(visible);
             Ok(())
@@ -99,7 +99,7 @@ export! {
         cuda(|| {
             uuid_of(device)?;
             if attribute != INTEGRATED {
-                return Err(Refusal::INVALID_VALUE);
+                return Err(CudaError::INVALID_VALUE);
             }
             Ok(value.put(0)?)
         })
@@ -108,17 +108,17 @@ export! {
     fn cuCtxCreate_v2(context: Out<usize>, _flags: c_uint, device: c_int) {
         cuda(|| {
             let uuid = uuid_of(device)?;
-            let found = device_called(&uuid)?;
+            let found = find_device(&uuid)?;
             let gpu = gpu_of(&found);
             if let Some(CudaFault::Error(code)) = gpu.faults.cuda {
-                return Err(Refusal(code));
+                return Err(CudaError(code));
             }
             if gpu.compute_mode == PROHIBITED {
-                return Err(Refusal::DEVICE_UNAVAILABLE);
+                return Err(CudaError::DEVICE_UNAVAILABLE);
             }
             let free = free(&found, 0)?;
             if free == 0 {
-                return Err(Refusal::OUT_OF_MEMORY);
+                return Err(CudaError::OUT_OF_MEMORY);
             }
             context.put(CONTEXT)?;
             process().context = Some(Context { uuid, space: Space::default(), zeroed: 0 });
@@ -128,7 +128,7 @@ export! {
 
     fn cuCtxDestroy_v2(_context: usize) {
         cuda(|| {
-            let context = process().context.take().ok_or(Refusal::INVALID_CONTEXT)?;
+            let context = process().context.take().ok_or(CudaError::INVALID_CONTEXT)?;
             discharge(&context.uuid, 0)
         })
     }
@@ -140,8 +140,8 @@ export! {
     fn cuMemGetInfo_v2(free_bytes: Out<usize>, total: Out<usize>) {
         cuda(|| {
             let found = current()?;
-            let taken = in_context(|context| Ok(context.space.taken()))?;
-            free_bytes.put(as_size(free(&found, taken)?)?)?;
+            let allocated = in_context(|context| Ok(context.space.allocated()))?;
+            free_bytes.put(as_size(free(&found, allocated)?)?)?;
             Ok(total.put(as_size(usable(&found)?)?)?)
         })
     }
@@ -150,23 +150,23 @@ export! {
         cuda(|| {
             let found = current()?;
             address.check()?;
-            let taken = in_context(|context| Ok(context.space.taken()))?;
-            let free = free(&found, taken)?;
-            let made = in_context(|context| context.space.take(bytes as u64, free))?;
-            // Another process of the cgroup may have been faster.
-            if !charge(&found, in_context(|context| Ok(context.space.taken()))?)? {
-                in_context(|context| context.space.give_back(made))?;
-                return Err(Refusal::OUT_OF_MEMORY);
+            let allocated = in_context(|context| Ok(context.space.allocated()))?;
+            let free = free(&found, allocated)?;
+            let start = in_context(|context| context.space.allocate(bytes as u64, free))?;
+            // Another process of the cgroup may have allocated the memory meanwhile.
+            if !charge(&found, in_context(|context| Ok(context.space.allocated()))?)? {
+                in_context(|context| context.space.free(start))?;
+                return Err(CudaError::OUT_OF_MEMORY);
             }
-            Ok(address.put(made)?)
+            Ok(address.put(start)?)
         })
     }
 
     fn cuMemFree_v2(address: u64) {
         cuda(|| {
             in_context(|context| {
-                context.space.give_back(address)?;
-                discharge(&context.uuid, context.space.taken())
+                context.space.free(address)?;
+                discharge(&context.uuid, context.space.allocated())
             })
         })
     }
@@ -182,7 +182,7 @@ export! {
                 if value == 0 {
                     context.zeroed += bytes as u64;
                 }
-                context.tell()
+                context.publish_zeroed()
             })
         })
     }
@@ -196,9 +196,9 @@ export! {
     }
 }
 
-// === impl Refusal ===
+// === impl CudaError ===
 
-impl Refusal {
+impl CudaError {
     pub(crate) const INVALID_VALUE: Self = Self(1);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     const NOT_INITIALIZED: Self = Self(3);
@@ -209,8 +209,8 @@ impl Refusal {
     const UNKNOWN: Self = Self(999);
 }
 
-impl From<Status> for Refusal {
-    /// Converts a refusal of the machine to CUDA's codes.
+impl From<Status> for CudaError {
+    /// Converts an NVML status to a CUDA result.
     fn from(status: Status) -> Self {
         match status {
             Status::INVALID_ARGUMENT => Self::INVALID_VALUE,
@@ -225,31 +225,32 @@ impl From<Status> for Refusal {
 
 impl Context {
     /// Publishes the number of zeroed bytes for tests and tools.
-    fn tell(&self) -> Reply {
-        let folder = library::folder()?.join(TOLD);
-        let told = fs::create_dir_all(&folder);
-        let told = told.and_then(|()| fs::write(folder.join(&self.uuid), self.zeroed.to_string()));
-        told.map_err(|_| Refusal::UNKNOWN)
+    fn publish_zeroed(&self) -> CudaResult {
+        let folder = library::folder()?.join(ZEROED_FOLDER);
+        let written = fs::create_dir_all(&folder);
+        let written =
+            written.and_then(|()| fs::write(folder.join(&self.uuid), self.zeroed.to_string()));
+        written.map_err(|_| CudaError::UNKNOWN)
     }
 }
 
-/// Converts a result to the status at the ABI, where both kinds of code are plain numbers.
-fn cuda(body: impl FnOnce() -> Reply) -> Answer {
-    body().map_err(|Refusal(code)| Status(code))
+/// Converts a CUDA result to the type of [`export`]. NVML's and CUDA's codes are both plain numbers in the ABI.
+fn cuda(body: impl FnOnce() -> CudaResult) -> Answer {
+    body().map_err(|CudaError(code)| Status(code))
 }
 
-/// Visible devices: all unpartitioned GPUs, or the variable's devices up to the first unknown one.
+/// UUIDs of visible devices: all unpartitioned GPUs, or those of the variable up to the first unknown one.
 fn visible(model: &Model) -> Vec<String> {
     if let Ok(names) = env::var(VISIBLE) {
         let names = names.split(',').map(|name| name.trim().to_owned());
-        return names.take_while(|name| named(model, name).is_some()).collect();
+        return names.take_while(|name| device_with_uuid(model, name).is_some()).collect();
     }
     let whole = model.gpus.iter().filter(|gpu| gpu.mig.is_none());
     whole.map(|gpu| gpu.uuid.clone()).collect()
 }
 
 /// Unpartitioned GPU or MIG device with this UUID.
-fn named(model: &Model, uuid: &str) -> Option<Device> {
+fn device_with_uuid(model: &Model, uuid: &str) -> Option<Device> {
     let parts = model.gpus.iter().flat_map(|gpu| gpu.mig_devices().map(move |one| (gpu, one)));
     let mut parts = parts.filter(|(_, (_, compute))| compute.uuid == uuid);
     let part = || {
@@ -260,19 +261,19 @@ fn named(model: &Model, uuid: &str) -> Option<Device> {
     whole.map(Device::of_gpu).or_else(part)
 }
 
-fn uuid_of(ordinal: c_int) -> Reply<String> {
+fn uuid_of(ordinal: c_int) -> CudaResult<String> {
     let process = process();
-    let visible = process.visible.as_ref().ok_or(Refusal::NOT_INITIALIZED)?;
+    let visible = process.visible.as_ref().ok_or(CudaError::NOT_INITIALIZED)?;
     let uuid = usize::try_from(ordinal).ok().and_then(|ordinal| visible.get(ordinal));
-    uuid.cloned().ok_or(Refusal::INVALID_DEVICE)
+    uuid.cloned().ok_or(CudaError::INVALID_DEVICE)
 }
 
-/// Current device, after its faults let the call through.
-fn device_called(uuid: &str) -> Reply<Found> {
+/// Device with this UUID. Blocks while its CUDA fault is a hang.
+fn find_device(uuid: &str) -> CudaResult<Found> {
     loop {
         let moment = Moment::now()?;
-        let device = named(&*library::machine()?, uuid).ok_or(Refusal::UNKNOWN)?;
-        let found = device.find().map_err(|_| Refusal::UNKNOWN)?;
+        let device = device_with_uuid(&*library::machine()?, uuid).ok_or(CudaError::UNKNOWN)?;
+        let found = device.find().map_err(|_| CudaError::UNKNOWN)?;
         if gpu_of(&found).faults.cuda != Some(CudaFault::Hang) {
             return Ok(found);
         }
@@ -281,13 +282,13 @@ fn device_called(uuid: &str) -> Reply<Found> {
 }
 
 /// Device of the current context.
-fn current() -> Reply<Found> {
+fn current() -> CudaResult<Found> {
     let uuid = in_context(|context| Ok(context.uuid.clone()))?;
-    device_called(&uuid)
+    find_device(&uuid)
 }
 
-fn in_context<T>(act: impl FnOnce(&mut Context) -> Reply<T>) -> Reply<T> {
-    process().context.as_mut().ok_or(Refusal::INVALID_CONTEXT).and_then(act)
+fn in_context<T>(act: impl FnOnce(&mut Context) -> CudaResult<T>) -> CudaResult<T> {
+    process().context.as_mut().ok_or(CudaError::INVALID_CONTEXT).and_then(act)
 }
 
 fn gpu_of(found: &Found) -> &FoundGpu {
@@ -297,23 +298,23 @@ fn gpu_of(found: &Found) -> &FoundGpu {
     }
 }
 
-/// Charges this process with the memory that it still has. Faults of the device do not matter.
-fn discharge(uuid: &str, taken: u64) -> Reply {
+/// Reduces the charge of this process to `allocated` bytes. Faults of the device are ignored.
+fn discharge(uuid: &str, allocated: u64) -> CudaResult {
     let Ok(machine) = library::machine() else { return Ok(()) };
     match machine.gpus.iter().find(|gpu| gpu.uuid == uuid) {
-        Some(gpu) => Ok(memory_limits::charge(gpu, taken).map(drop)?),
+        Some(gpu) => Ok(memory_limits::charge(gpu, allocated).map(drop)?),
         None => Ok(()),
     }
 }
 
-/// Total memory available to programs: that of the device, or the limit of this process.
-fn usable(found: &Found) -> Reply<u64> {
+/// Total memory available to this process: the device's, or a lower limit of this process.
+fn usable(found: &Found) -> CudaResult<u64> {
     let Memory { total, reserved, .. } = Memory::of(found)?;
     let usable = total - reserved;
     Ok(limits(found).map_or(usable, |limited| limited.hard.min(usable)))
 }
 
-/// Limits of this process. MIG devices have none.
+/// Limits of this process. A MIG device has no limits.
 fn limits(found: &Found) -> Option<Limited> {
     match found {
         Found::Gpu(gpu) => memory_limits::of_this_process(gpu),
@@ -321,25 +322,26 @@ fn limits(found: &Found) -> Option<Limited> {
     }
 }
 
-/// Charges this process with all of its memory. False if that is beyond a limit.
-fn charge(found: &Found, taken: u64) -> Reply<bool> {
+/// Sets the charge of this process to `allocated` bytes. Returns false if a limit would be exceeded.
+fn charge(found: &Found, allocated: u64) -> CudaResult<bool> {
     match found {
-        Found::Gpu(gpu) => Ok(memory_limits::charge(gpu, taken)?),
+        Found::Gpu(gpu) => Ok(memory_limits::charge(gpu, allocated)?),
         Found::Mig(_) => Ok(true),
     }
 }
 
-/// Free memory; `taken` is the memory of this process.
-fn free(found: &Found, taken: u64) -> Reply<u64> {
-    let processes = computing_on(found).iter().map(|process| process.memory_mib * MIB).sum::<u64>();
-    let used = Memory::of(found)?.used + processes + OF_CONTEXT + taken;
+/// Free memory for this process, which already has `allocated` bytes.
+fn free(found: &Found, allocated: u64) -> CudaResult<u64> {
+    let processes =
+        compute_processes_of(found).iter().map(|process| process.memory_mib * MIB).sum::<u64>();
+    let used = Memory::of(found)?.used + processes + CONTEXT_BYTES + allocated;
     let Memory { total, reserved, .. } = Memory::of(found)?;
     let free = (total - reserved).saturating_sub(used);
     Ok(limits(found).map_or(free, |limited| limited.left.min(free)))
 }
 
-fn as_size(bytes: u64) -> Reply<usize> {
-    usize::try_from(bytes).map_err(|_| Refusal::UNKNOWN)
+fn as_size(bytes: u64) -> CudaResult<usize> {
+    usize::try_from(bytes).map_err(|_| CudaError::UNKNOWN)
 }
 
 /// Sixteen bytes of a UUID, without `GPU-` or `MIG-`.
@@ -349,7 +351,7 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
     number.to_be_bytes()
 }
 
-/// A poisoned lock guards a valid value: each part is replaced as a whole.
+/// Locks the CUDA state. A poisoned lock guards a valid value, because each field is replaced as a whole.
 fn process() -> MutexGuard<'static, Process> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,14 @@
-//! Memory of a simulated CUDA program. Fresh memory contains the residue of the previous program.
+//! Memory of a simulated CUDA program. New allocations contain the residue of the previous program.
 
 use std::collections::BTreeMap;
 
-use crate::cuda::Refusal;
+use crate::cuda::CudaError;
 
-/// The memory of one program.
+/// Allocations of one program, and their content.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     /// Size of each allocation, by address.
-    taken: BTreeMap<u64, u64>,
+    allocated: BTreeMap<u64, u64>,
     /// Writes in chronological order.
     writes: Vec<Write>,
     next: u64,
@@ -24,47 +24,47 @@ struct Write {
 /// Allocation granularity: the driver's large page.
 const PAGE: u64 = 2 << 20;
 
-/// First address; null is invalid.
+/// Address of the first allocation. It is not null.
 const FIRST: u64 = 1 << 32;
 
-/// Content of memory before the first write.
+/// Value of each byte before the first write.
 const RESIDUE: u8 = 0x5a;
 
 // === impl Space ===
 
 impl Space {
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.values().sum()
+    pub(crate) fn allocated(&self) -> u64 {
+        self.allocated.values().sum()
     }
 
-    /// Allocates free memory. Free memory is fragmented: the largest piece is half of it. A program that
-    /// wants all memory must ask for less.
-    pub(crate) fn take(&mut self, bytes: u64, free: u64) -> Result<u64, Refusal> {
+    /// Allocates memory. Free memory is fragmented: an allocation gets at most half of it, or one page. A program
+    /// needs several allocations to get all memory.
+    pub(crate) fn allocate(&mut self, bytes: u64, free: u64) -> Result<u64, CudaError> {
         if bytes == 0 {
-            return Err(Refusal::INVALID_VALUE);
+            return Err(CudaError::INVALID_VALUE);
         }
         let bytes = bytes.next_multiple_of(PAGE);
         if bytes > free || bytes > (free / 2).max(PAGE) {
-            return Err(Refusal::OUT_OF_MEMORY);
+            return Err(CudaError::OUT_OF_MEMORY);
         }
         let address = FIRST + self.next;
         self.next += bytes;
-        self.taken.insert(address, bytes);
+        self.allocated.insert(address, bytes);
         Ok(address)
     }
 
-    pub(crate) fn give_back(&mut self, address: u64) -> Result<(), Refusal> {
-        self.taken.remove(&address).map(drop).ok_or(Refusal::INVALID_VALUE)
+    pub(crate) fn free(&mut self, address: u64) -> Result<(), CudaError> {
+        self.allocated.remove(&address).map(drop).ok_or(CudaError::INVALID_VALUE)
     }
 
-    pub(crate) fn set(&mut self, at: u64, bytes: u64, value: u8) -> Result<(), Refusal> {
-        self.inside(at, bytes)?;
+    pub(crate) fn set(&mut self, at: u64, bytes: u64, value: u8) -> Result<(), CudaError> {
+        self.check_bounds(at, bytes)?;
         self.writes.push(Write { at, bytes, value });
         Ok(())
     }
 
-    pub(crate) fn read(&self, at: u64, bytes: u64) -> Result<Vec<u8>, Refusal> {
-        self.inside(at, bytes)?;
+    pub(crate) fn read(&self, at: u64, bytes: u64) -> Result<Vec<u8>, CudaError> {
+        self.check_bounds(at, bytes)?;
         let value = |address| {
             let mut newest = self.writes.iter().rev();
             let written =
@@ -75,10 +75,10 @@ impl Space {
     }
 
     /// Checks that an access stays within one allocation.
-    fn inside(&self, at: u64, bytes: u64) -> Result<(), Refusal> {
-        let before = self.taken.range(..=at).next_back();
+    fn check_bounds(&self, at: u64, bytes: u64) -> Result<(), CudaError> {
+        let before = self.allocated.range(..=at).next_back();
         let fits =
             before.is_some_and(|(address, size)| bytes <= address + size - at.min(address + size));
-        if fits { Ok(()) } else { Err(Refusal::INVALID_VALUE) }
+        if fits { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
     }
 }

@@ -128,7 +128,7 @@ export! {
         if retires_pages(&gpu).is_ok() {
             return Err(Status::NOT_SUPPORTED);
         }
-        // Banks by number of remaining spare rows: nearly all banks have all their rows.
+        // Numbers of banks by remaining spare rows: each remapped row is in another bank.
         let banks = 640;
         let high = gpu.live.remapped.uncorrected.min(banks);
         values.put(sys::nvmlRowRemapperHistogramValues_t {
@@ -155,7 +155,7 @@ pub(crate) fn errors(gpu: &FoundGpu, kind: c_uint, since: c_uint) -> Answer<u64>
     }
 }
 
-/// Addresses of pages retired for a cause. The addresses are made up.
+/// Addresses of pages retired for a cause. The addresses are arbitrary, but distinct.
 fn retired_pages(gpu: &FoundGpu, cause: c_uint) -> Answer<Vec<c_ulonglong>> {
     use sys::{
         nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR as DOUBLE_BIT,

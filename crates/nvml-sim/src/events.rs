@@ -1,4 +1,4 @@
-//! Event sets: waiting for the next entry of the machine's event log.
+//! Event sets: registrations for events, and waits for the next matching entry of the machine's event log.
 
 use std::{
     collections::BTreeMap,
@@ -24,20 +24,20 @@ use crate::{
     watch::Moment,
 };
 
-/// Placeholder for no instance in `gpuInstanceId` and `computeInstanceId`.
+/// Value of `gpuInstanceId` and `computeInstanceId` for an event of the whole GPU.
 const WHOLE_GPU: c_uint = 0xffff_ffff;
 
 /// Infinite timeout.
-const FOR_EVER: c_uint = 0xffff_ffff;
+const NO_TIMEOUT: c_uint = 0xffff_ffff;
 
-/// Every live event set, by handle.
+/// All event sets that are not freed, by handle.
 static SETS: Mutex<BTreeMap<usize, Arc<EventSet>>> = Mutex::new(BTreeMap::new());
 
-/// Shared by waits. The other calls about event sets take it alone, so they block during every wait. The real library spins
-/// (driver 580).
+/// Lock that waits take shared. The other calls about event sets take it exclusively, so they block during every wait.
+/// The real library spins instead (driver 580).
 static WAITS: RwLock<()> = RwLock::new(());
 
-/// `nvmlEventSet_t`: a number in pointer form.
+/// `nvmlEventSet_t`: a number in pointer form, never dereferenced.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct Handle(sys::nvmlEventSet_t);
@@ -51,17 +51,17 @@ pub(crate) struct EventDataV1 {
     event_data: c_ulonglong,
 }
 
-/// Event set. Two threads may wait on a set; each event goes to one of them.
+/// Event set. Several threads may wait on a set; each event goes to one of them.
 #[derive(Default)]
 struct EventSet {
-    interest: Mutex<Interest>,
+    registrations: Mutex<Registrations>,
 }
 
-/// Registrations of a set, and its last delivered event.
+/// Registrations of a set by GPU number, and the sequence number of the last delivered event.
 #[derive(Default)]
-struct Interest {
+struct Registrations {
     gpus: BTreeMap<u32, Vec<Registration>>,
-    told: u64,
+    delivered: u64,
 }
 
 struct Registration {
@@ -74,13 +74,13 @@ export! {
     fn nvmlEventSetCreate(set: Out<Handle>) {
         library::machine()?;
         set.check()?;
-        let _no_wait = WAITS.write().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = WAITS.write().unwrap_or_else(PoisonError::into_inner);
         set.put(create())
     }
 
     fn nvmlEventSetFree(set: Handle) {
         library::machine()?;
-        let _no_wait = WAITS.write().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = WAITS.write().unwrap_or_else(PoisonError::into_inner);
         let freed = SETS.lock().unwrap_or_else(PoisonError::into_inner).remove(&set.0.addr());
         freed.map(drop).ok_or(Status::INVALID_ARGUMENT)
     }
@@ -96,8 +96,8 @@ export! {
         if types & !supported(&gpu) != 0 {
             return Err(Status::NOT_SUPPORTED);
         }
-        let _no_wait = WAITS.write().unwrap_or_else(PoisonError::into_inner);
-        // Events before the registration are lost, those during a wait that it awaited too.
+        let _exclusive = WAITS.write().unwrap_or_else(PoisonError::into_inner);
+        // Events before the registration are lost, including events during waits that delay this call.
         set.register(gpu.number, types, library::machine()?.events.last());
         Ok(())
     }
@@ -122,11 +122,11 @@ fn create() -> Handle {
 }
 
 /// Frees every set, on the last `nvmlShutdown`.
-pub(crate) fn free_all() {
+pub(crate) fn free_all_sets() {
     SETS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// Event types of a card; a card without ECC lacks ECC events.
+/// Event types that a card supports. A card without ECC lacks the ECC types.
 fn supported(gpu: &Gpu) -> c_ulonglong {
     let ecc = sys::nvmlEventTypeSingleBitEccError | sys::nvmlEventTypeDoubleBitEccError;
     let always =
@@ -153,7 +153,7 @@ impl Handle {
         library::machine()?;
         let timeout = Duration::from_millis(timeout_ms.into());
         let _wait = WAITS.read().unwrap_or_else(PoisonError::into_inner);
-        self.find()?.wait((timeout_ms != FOR_EVER).then(|| Instant::now() + timeout))
+        self.find()?.wait((timeout_ms != NO_TIMEOUT).then(|| Instant::now() + timeout))
     }
 }
 
@@ -161,18 +161,18 @@ impl Handle {
 
 impl EventSet {
     fn register(&self, gpu: u32, types: c_ulonglong, since: u64) {
-        let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
-        interest.gpus.entry(gpu).or_default().push(Registration { types, since });
+        let mut registrations = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
+        registrations.gpus.entry(gpu).or_default().push(Registration { types, since });
     }
 
-    /// Next event, or a timeout. The moment precedes the read of the log, so an event between read and wait
-    /// ends the wait at once.
+    /// Next event, or a timeout. The `Moment` is taken before the read of the log, so an event between the read and the
+    /// wait ends the wait at once.
     fn wait(&self, deadline: Option<Instant>) -> Answer<sys::nvmlEventData_t> {
         loop {
             let moment = Moment::now()?;
             let machine = library::machine()?;
-            if let Some(told) = self.next(&machine) {
-                return told;
+            if let Some(delivered) = self.next(&machine) {
+                return delivered;
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Err(Status::TIMEOUT);
@@ -181,28 +181,28 @@ impl EventSet {
         }
     }
 
-    /// Next result. While a GPU of the set is lost, every call returns only this error. The real library
-    /// does the same, which blinds the set for its other GPUs. Their events remain queued.
+    /// Next event, if there is one. While a GPU of the set is lost, every call returns only that error, as in the real
+    /// library. Events of the other GPUs remain queued.
     fn next(&self, machine: &Model) -> Option<Answer<sys::nvmlEventData_t>> {
-        let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
-        if interest.any_lost(machine) {
+        let mut registrations = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
+        if registrations.any_lost(machine) {
             return Some(Err(Status::GPU_IS_LOST));
         }
-        let (event, gpu) = interest.next_event(machine)?;
-        interest.told = event.sequence;
+        let (event, gpu) = registrations.next_event(machine)?;
+        registrations.delivered = event.sequence;
         Some(Ok(data(event, gpu)))
     }
 }
 
-// === impl Interest ===
+// === impl Registrations ===
 
-impl Interest {
+impl Registrations {
     fn next_event<'a>(&self, machine: &'a Model) -> Option<(&'a Event, &'a Gpu)> {
-        machine.events.after(self.told).find_map(|event| {
+        machine.events.after(self.delivered).find_map(|event| {
             let (kind, _) = type_and_data(event.kind);
-            let wanted = |one: &Registration| one.types & kind != 0 && event.sequence > one.since;
-            let fits = self.gpus.get(&event.gpu)?.iter().any(wanted);
-            fits.then_some((event, machine.gpu(event.gpu)?))
+            let matches = |one: &Registration| one.types & kind != 0 && event.sequence > one.since;
+            let is_registered = self.gpus.get(&event.gpu)?.iter().any(matches);
+            is_registered.then_some((event, machine.gpu(event.gpu)?))
         })
     }
 

@@ -1,7 +1,7 @@
-//! Macro that exports a function of NVIDIA's libraries.
+//! Macro that exports functions of NVIDIA's libraries.
 
-/// Exports functions with C linkage. Their bodies return [`crate::status::Answer`]. Versions with a shared
-/// body are in brackets: `fn [nvmlInit nvmlInit_v2]() { .. }`.
+/// Exports functions with C linkage. Their bodies return [`crate::status::Answer`]. Functions that share a body are
+/// listed in brackets: `fn [nvmlInit nvmlInit_v2]() { .. }`.
 macro_rules! export {
     () => {};
     ($(#[$meta:meta])* fn [$($name:ident)+] $parameters:tt $body:block $($rest:tt)*) => {
@@ -14,8 +14,8 @@ macro_rules! export {
         $($rest:tt)*
     ) => {
         $(#[$meta])*
-        // SAFETY: the name is NVML's or CUDA's; each process that loads this library wants it in place of
-        // NVIDIA's.
+        // SAFETY: the name is NVML's or CUDA's. A process loads this library in place of NVIDIA's, so the symbol
+        // replaces the intended one.
         #[unsafe(no_mangle)]
         extern "C" fn $name($($parameter: $type),*) -> $crate::status::Code {
             $crate::status::answer(|| $body)

@@ -1,4 +1,4 @@
-//! GPU fabric: registration of a GPU in its NVLink domain by the fabric manager.
+//! GPU fabric: state of a GPU's registration in its NVLink domain by the fabric manager.
 
 use nvml_wrapper_sys::bindings as sys;
 use windlass_machine::profile::{ClusterUuid, Fabric};
@@ -11,10 +11,10 @@ use crate::{
 
 versioned!(sys::nvmlGpuFabricInfo_v2_t, sys::nvmlGpuFabricInfo_v3_t);
 
-/// Cluster within one machine. Such a cluster has no UUID.
+/// Fabric within one machine: its cluster has no UUID.
 const NO_CLUSTER: Fabric = Fabric { cluster: ClusterUuid([0; 16]), clique: 0 };
 
-/// Both registration states of simulated GPUs; the ABI type is narrower than the constants.
+/// Registration states of simulated GPUs, in the ABI's type, which is narrower than the constants of the bindings.
 const COMPLETED: sys::nvmlGpuFabricState_t = 3;
 const NOT_ON_A_FABRIC: sys::nvmlGpuFabricState_t = 0;
 const _: () = assert!(COMPLETED as u32 == sys::NVML_GPU_FABRIC_STATE_COMPLETED);
@@ -54,18 +54,17 @@ export! {
 // === impl Registration ===
 
 impl Registration {
-    /// Registration of a GPU, always complete when a client looks. A GPU with a fabric fault keeps its
-    /// final error.
+    /// Registration of a GPU, always completed and never in progress. A fabric fault completes it with an error.
     fn of(gpu: &FoundGpu) -> Answer<Self> {
         if !gpu.card.architecture.has_fabric() {
             return Err(Status::NOT_SUPPORTED);
         }
         let state = if gpu.is_on_fabric() { COMPLETED } else { NOT_ON_A_FABRIC };
         let fabric = gpu.machine().fabric.clone().filter(|_| state == COMPLETED);
-        let bad_route = sys::NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE
+        let unhealthy_route = sys::NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE
             << sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY;
         let (status, mask, summary) = if gpu.faults.fabric {
-            (Status::UNKNOWN.0, bad_route, sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY)
+            (Status::UNKNOWN.0, unhealthy_route, sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY)
         } else {
             let success = sys::nvmlReturn_enum_NVML_SUCCESS;
             (success, 0, sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY)

@@ -1,4 +1,4 @@
-//! Gate of every call to a GPU: active faults act here.
+//! Lookup of a GPU for a call. Active faults delay, fail or abort the call here.
 
 use std::{process, sync::Arc, time::Duration};
 
@@ -11,22 +11,22 @@ use crate::{
     handle::FoundGpu,
     library,
     status::{Answer, Status},
-    watch::{Moment, pause},
+    watch::{Moment, sleep_for},
 };
 
-/// GPU with this number, after its faults let the call through.
-pub(crate) fn pass(number: u32) -> Answer<FoundGpu> {
-    let gpu = pass_even_if_lost(number)?;
+/// GPU with this number. Its faults may delay or fail the call.
+pub(crate) fn find_gpu(number: u32) -> Answer<FoundGpu> {
+    let gpu = find_gpu_even_if_lost(number)?;
     if gpu.faults.lost { Err(Status::GPU_IS_LOST) } else { Ok(gpu) }
 }
 
-/// GPU with this number, for the few calls that the driver answers even for a lost GPU.
-pub(crate) fn pass_even_if_lost(number: u32) -> Answer<FoundGpu> {
-    let mut gpu = find_when_it_answers(number)?;
+/// Same as [`find_gpu`], for the few calls that the driver answers even for a lost GPU.
+pub(crate) fn find_gpu_even_if_lost(number: u32) -> Answer<FoundGpu> {
+    let mut gpu = wait_for_gpu(number)?;
     if gpu.faults.slow_ms > 0 {
-        pause(Duration::from_millis(gpu.faults.slow_ms.into()));
+        sleep_for(Duration::from_millis(gpu.faults.slow_ms.into()));
         // Search again, because the machine may have changed during the pause.
-        gpu = find_when_it_answers(number)?;
+        gpu = wait_for_gpu(number)?;
     }
     match gpu.faults {
         Faults { lost: false, error: Some(code), .. } => Err(Status(code)),
@@ -34,9 +34,9 @@ pub(crate) fn pass_even_if_lost(number: u32) -> Answer<FoundGpu> {
     }
 }
 
-/// Blocks as the real library does, until the GPU recovers or is gone.
-fn find_when_it_answers(number: u32) -> Answer<FoundGpu> {
-    let gpu = find(number)?;
+/// Finds a GPU. While it hangs, blocks as the real library does, until the GPU recovers or is removed.
+fn wait_for_gpu(number: u32) -> Answer<FoundGpu> {
+    let gpu = lookup(number)?;
     if gpu.faults.defect == Some(Defect::Crash) {
         crash(number);
     }
@@ -45,7 +45,7 @@ fn find_when_it_answers(number: u32) -> Answer<FoundGpu> {
     }
     loop {
         let moment = Moment::now()?;
-        let gpu = find(number)?;
+        let gpu = lookup(number)?;
         if !gpu.faults.hang {
             return Ok(gpu);
         }
@@ -53,18 +53,18 @@ fn find_when_it_answers(number: u32) -> Answer<FoundGpu> {
     }
 }
 
-/// Aborts this process only; the fault is cleared first.
+/// Aborts this process. The fault is cleared first, so that it aborts no other process.
 fn crash(number: u32) -> ! {
-    // If the machine cannot be changed, every process crashes.
+    // If the change fails, the fault remains for the next process too.
     let _ = library::change(number, |gpu| gpu.faults.defect = None);
     process::abort()
 }
 
-fn find(number: u32) -> Answer<FoundGpu> {
+fn lookup(number: u32) -> Answer<FoundGpu> {
     let model: Arc<Model> = library::machine()?;
     match model.gpus.iter().position(|gpu| gpu.number == number) {
         Some(index) => Ok(FoundGpu::new(model, index)),
-        // A known number without a GPU belongs to a removed GPU.
+        // A number below `next_number` without a GPU belongs to a removed GPU.
         None if number < model.next_number => Err(Status::GPU_IS_LOST),
         None => Err(Status::INVALID_ARGUMENT),
     }

@@ -1,4 +1,4 @@
-//! Field values: many small queries in one call, each with its own status.
+//! Field values: several queries in one call, each with its own status.
 
 use std::{
     ffi::{c_int, c_uint},
@@ -16,7 +16,7 @@ use crate::{
     status::{Answer, Status},
 };
 
-/// Value, by the union member that holds it.
+/// Value of a field, by the union member for its type.
 enum Value {
     Number(c_uint),
     Long(u64),
@@ -28,8 +28,8 @@ export! {
         count: c_int,
         values: OutArray<sys::nvmlFieldValue_t>,
     ) {
-        // The call succeeds for a lost GPU: each field reports the loss, except the field with the recovery
-        // action.
+        // For a lost GPU the call succeeds. The field with the recovery action has a value, and the other fields report
+        // the loss.
         let gpu = device.gpu_even_if_lost()?;
         let count = usize::try_from(count).map_err(|_| Status::INVALID_ARGUMENT)?;
         values.map(count, |field| answer(&gpu, field))
@@ -57,7 +57,7 @@ fn answer(gpu: &FoundGpu, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldVal
     match value(gpu, field.fieldId, field.scopeId) {
         Ok(Value::Number(number)) => {
             field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
-            // Zero the whole union first: some callers read a wider member.
+            // Write the widest member, because some callers read it.
             field.value.ullVal = number.into();
         }
         Ok(Value::Long(number)) => {
@@ -89,7 +89,7 @@ fn recovery_action(gpu: &FoundGpu) -> c_uint {
 }
 
 fn memory_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
-    let counted = |kind, since| ecc::errors(gpu, kind, since).map(Value::Long);
+    let ecc_count = |kind, since| ecc::errors(gpu, kind, since).map(Value::Long);
     let (corrected, uncorrected) = (
         sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED,
         sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -106,10 +106,10 @@ fn memory_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
         field_id::NVML_FI_DEV_ECC_CURRENT | field_id::NVML_FI_DEV_ECC_PENDING => {
             Ok(Value::Number(1))
         }
-        field_id::NVML_FI_DEV_ECC_SBE_VOL_TOTAL => counted(corrected, volatile),
-        field_id::NVML_FI_DEV_ECC_DBE_VOL_TOTAL => counted(uncorrected, volatile),
-        field_id::NVML_FI_DEV_ECC_SBE_AGG_TOTAL => counted(corrected, aggregate),
-        field_id::NVML_FI_DEV_ECC_DBE_AGG_TOTAL => counted(uncorrected, aggregate),
+        field_id::NVML_FI_DEV_ECC_SBE_VOL_TOTAL => ecc_count(corrected, volatile),
+        field_id::NVML_FI_DEV_ECC_DBE_VOL_TOTAL => ecc_count(uncorrected, volatile),
+        field_id::NVML_FI_DEV_ECC_SBE_AGG_TOTAL => ecc_count(corrected, aggregate),
+        field_id::NVML_FI_DEV_ECC_DBE_AGG_TOTAL => ecc_count(uncorrected, aggregate),
         _ if gpu.card.architecture.remaps_rows() => remapped(gpu, id),
         field_id::NVML_FI_DEV_RETIRED_SBE => Ok(Value::Number(rows.corrected)),
         field_id::NVML_FI_DEV_RETIRED_DBE => Ok(Value::Number(rows.uncorrected)),
@@ -156,7 +156,7 @@ fn link_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
     }
 }
 
-/// Traffic of all links. The model has none of single links.
+/// Traffic of all links in total (scope `UINT_MAX`). The model has no traffic of single links.
 fn traffic_value(gpu: &FoundGpu, id: c_uint, scope: c_uint) -> Answer<Value> {
     nvlink::ports(gpu)?;
     let counts = gpu.live.nvlink;
@@ -185,7 +185,7 @@ fn power_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
     }
 }
 
-/// Speed of one link in one direction, as in `nvidia-smi nvlink -s`.
+/// Speed of one link in one direction in MB/s, as `nvidia-smi nvlink -s` reports it.
 fn link_speed_mbps(generation: u8) -> c_uint {
     match generation {
         1 => 20_000,

@@ -1,4 +1,4 @@
-//! Handles: small numbers in pointer form, never dereferenced.
+//! Device and instance handles: numbers in pointer form, never dereferenced.
 //!
 //! ```text
 //! GPU number + 1 | kind | GPU instance | compute instance
@@ -53,7 +53,7 @@ pub(crate) struct FoundInstance {
 /// Target of a device handle.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Whole GPU, in any MIG mode.
+    /// GPU, in any MIG mode.
     Gpu(FoundGpu),
     /// MIG device.
     Mig(FoundInstance),
@@ -84,7 +84,7 @@ impl Device {
     }
 
     pub(crate) fn of_instance(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
-        Self(Packed::filled(Kind::MigDevice, gpu, (instance, compute)).pointer())
+        Self(Packed::with_compute(Kind::MigDevice, gpu, (instance, compute)).pointer())
     }
 
     /// Finds the target. Faults of its GPU delay or fail the call.
@@ -99,7 +99,7 @@ impl Device {
         }
     }
 
-    /// Finds a whole GPU; most functions reject MIG devices.
+    /// Finds a GPU. A MIG device is "not supported", as in most functions.
     pub(crate) fn gpu(self) -> Answer<FoundGpu> {
         match self.find()? {
             Found::Gpu(gpu) => Ok(gpu),
@@ -107,11 +107,13 @@ impl Device {
         }
     }
 
-    /// Finds a whole GPU, even off the bus.
+    /// Finds a GPU, even a lost one.
     pub(crate) fn gpu_even_if_lost(self) -> Answer<FoundGpu> {
         let packed = Packed::of(self.0.addr()).filter(|packed| packed.kind == Kind::Gpu);
         match packed {
-            Some(packed) => faults::pass_even_if_lost(packed.number).map(FoundGpu::telling),
+            Some(packed) => {
+                faults::find_gpu_even_if_lost(packed.number).map(FoundGpu::with_garbage_fault)
+            }
             None => self.gpu(),
         }
     }
@@ -148,7 +150,7 @@ impl GpuInstance {
 
 impl ComputeInstance {
     pub(crate) fn of(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
-        Self(Packed::filled(Kind::ComputeInstance, gpu, (instance, compute)).pointer())
+        Self(Packed::with_compute(Kind::ComputeInstance, gpu, (instance, compute)).pointer())
     }
 
     pub(crate) fn with_ids(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Self {
@@ -169,9 +171,9 @@ impl FoundGpu {
         Self { model, index }
     }
 
-    /// Turns further output of the call into garbage under that fault. Lookups of a GPU handle skip this
-    /// function, so a GPU handle is always valid.
-    fn telling(self) -> Self {
+    /// Turns further output of the call into garbage if the GPU has that fault. Functions that return GPU handles skip
+    /// this step, so a handle is always valid.
+    fn with_garbage_fault(self) -> Self {
         if self.faults.defect == Some(Defect::Garbage) {
             abi::garble();
         }
@@ -231,7 +233,7 @@ impl Deref for FoundInstance {
     type Target = MigInstance;
 
     fn deref(&self) -> &MigInstance {
-        let instances = self.gpu.mig.as_deref().expect("found among the instances");
+        let instances = self.gpu.mig.as_deref().expect("the constructor found the instance");
         &instances[self.index]
     }
 }
@@ -243,7 +245,7 @@ impl Packed {
         Self { number: gpu.number, kind: Kind::Gpu, gpu_instance: 0, compute_instance: 0 }
     }
 
-    fn filled(kind: Kind, gpu: &Gpu, (instance, compute): (&MigInstance, &Compute)) -> Self {
+    fn with_compute(kind: Kind, gpu: &Gpu, (instance, compute): (&MigInstance, &Compute)) -> Self {
         Self {
             kind,
             gpu_instance: instance.gpu_instance,
@@ -275,17 +277,17 @@ impl Packed {
     }
 
     fn find_gpu(self) -> Answer<FoundGpu> {
-        faults::pass(self.number).map(FoundGpu::telling)
+        faults::find_gpu(self.number).map(FoundGpu::with_garbage_fault)
     }
 
     fn find_instance(self) -> Answer<FoundInstance> {
         let gpu = self.find_gpu()?;
-        let is_meant = |instance: &MigInstance| {
+        let is_target = |instance: &MigInstance| {
             let compute = instance.compute.as_ref().map(|compute| compute.id);
             instance.gpu_instance == self.gpu_instance
                 && (self.kind == Kind::GpuInstance || compute == Some(self.compute_instance))
         };
-        let position = gpu.mig.iter().flatten().position(is_meant);
+        let position = gpu.mig.iter().flatten().position(is_target);
         let index = position.ok_or(Status::INVALID_ARGUMENT)?;
         Ok(FoundInstance { gpu, index })
     }

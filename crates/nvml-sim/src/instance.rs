@@ -21,7 +21,7 @@ versioned!(
 /// Name in a profile struct, of length `NVML_DEVICE_NAME_V2_BUFFER_SIZE`.
 type Name = [c_char; 96];
 
-/// Attributes of a MIG device; a whole GPU has none, as in the real library.
+/// Attributes of a MIG device. A GPU is "not supported", as in the real library.
 pub(crate) fn attributes(found: &Found) -> Answer<sys::nvmlDeviceAttributes_t> {
     let Found::Mig(mig) = found else { return Err(Status::NOT_SUPPORTED) };
     let shape = mig.shape()?;
@@ -106,8 +106,7 @@ pub(crate) fn gpu_instance_profile_v3(
     })
 }
 
-/// Compute instance profile within a GPU instance. The number equals that of the GPU instance profile with
-/// as many slices. The id equals the number.
+/// Compute instance profile within a GPU instance. Its id equals its `NVML_COMPUTE_INSTANCE_PROFILE_*` number.
 pub(crate) fn compute_instance_profile(
     profile: c_uint,
     within: Shape,
@@ -119,7 +118,7 @@ pub(crate) fn compute_instance_profile(
     }
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
     let whole = gpu_instance_profile(within, card)?;
-    // Only a filling instance can use the SMs beyond its slices.
+    // Only a compute instance that fills the GPU instance gets the SMs beyond its slices.
     let part = slices * capability.multiprocessors;
     let multiprocessorCount =
         if slices == within.slices { whole.multiprocessorCount } else { part };
@@ -181,7 +180,7 @@ pub(crate) fn compute_instance_profile_v3(
     })
 }
 
-/// Compute instance profile that fills a GPU instance.
+/// Number of the compute instance profile that fills a GPU instance.
 pub(crate) fn filling_profile(shape: Shape) -> c_uint {
     (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
         .find(|profile| slices_of(*profile) == Ok(shape.slices))

@@ -1,8 +1,8 @@
-//! Sizes and offsets of `nvml.h`'s structs, asserted so that changes in the bindings fail the build.
+//! Sizes and offsets of the structs of `nvml.h`. A change in the bindings fails the build.
 //!
-//! All values agree with a C compiler's output for `nvml.h` in NVIDIA's package `nvidia-nvml-dev` 13.5.37.
-//! The test `header` repeats the comparison. Structs with pointers are smaller on 32-bit machines. NVIDIA
-//! has no driver for these, so 32-bit builds omit this module.
+//! The values agree with a C compiler's, for `nvml.h` in NVIDIA's package `nvidia-nvml-dev` 13.5.37. The test `header`
+//! repeats the comparison. Structs with pointers are smaller on 32-bit machines. NVIDIA has no driver for these
+//! machines, so 32-bit builds omit this module.
 
 use std::mem::offset_of;
 

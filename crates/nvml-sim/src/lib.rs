@@ -1,12 +1,11 @@
 //! `libnvidia-ml.so.1` of a simulated machine: NVML's C ABI over [`windlass_machine`].
 //!
-//! The library finds its machine by its own path: `state.json` lies beside it. Each call answers from the
-//! current state, so faults injected under a running client act at once. Struct layouts are those of
-//! `nvml.h`, taken from the bindings in `nvml-wrapper-sys`. Under the name `libcuda.so.1`, the library is
-//! the part of CUDA's driver that fills memory.
+//! The library finds its machine by its own path: `state.json` is in the same folder. Each call answers from the
+//! current state, so injected faults act on a running client at once. Struct layouts match `nvml.h`, by the bindings
+//! of `nvml-wrapper-sys`. Under the name `libcuda.so.1`, the library provides the CUDA functions that overwrite memory.
 //!
-//! Intended differences from the real library: an added or removed GPU is visible at once, without a new
-//! `nvmlInit`. All calls need `nvmlInit`, including the few that the real library answers without.
+//! The library differs from the real one on purpose: an added or removed GPU is visible at once, without a new
+//! `nvmlInit`, and the few calls that the real library answers before `nvmlInit` fail.
 
 #![allow(non_snake_case, reason = "the names are NVIDIA's")]
 
@@ -17,7 +16,6 @@ mod abi;
 mod clocks;
 mod cuda;
 mod cuda_memory;
-mod cut;
 mod ecc;
 mod events;
 mod fabric;
@@ -33,6 +31,7 @@ mod lookup;
 mod memory;
 mod memory_limits;
 mod mig;
+mod mig_instances;
 mod mode;
 mod nvlink;
 mod origin;

@@ -1,4 +1,4 @@
-//! State of the library: its users, and the machine as last read.
+//! State of the library: the number of its users, and the cached model of the machine.
 
 use std::{
     ffi::OsStr,
@@ -19,27 +19,27 @@ use crate::{
 };
 
 static LIBRARY: RwLock<Library> =
-    RwLock::new(Library { users: 0, state_file: None, seen: None, opened: None });
+    RwLock::new(Library { users: 0, state_file: None, cached: None, in_use_lock: None });
 
-/// Start of this process's use of the library.
+/// Time of the first `nvmlInit` in this process.
 static STARTED: OnceLock<Instant> = OnceLock::new();
 
-/// Lock file of every process that uses the library, and folder of `nvidia-smi`'s reset files. Both are in
-/// the machine's folder.
+/// Lock file that every process with an initialised library shares, and the folder of `nvidia-smi`'s reset files.
+/// Both are in the machine's folder.
 const IN_USE: &str = "in-use";
 const RESETS: &str = "nvidia-smi";
 
 struct Library {
-    /// Count of `nvmlInit` calls less `nvmlShutdown` calls.
+    /// Number of `nvmlInit` calls minus the number of `nvmlShutdown` calls.
     users: u32,
     state_file: Option<Arc<Path>>,
-    seen: Option<Seen>,
-    /// Open GPUs: the file lock tells `nvidia-smi` that the GPUs are in use, so it resets none.
-    opened: Option<File>,
+    cached: Option<CachedModel>,
+    /// Shared lock on [`IN_USE`]. While a process holds it, `nvidia-smi` refuses to reset a GPU.
+    in_use_lock: Option<File>,
 }
 
-/// State as last read. The file stays open, so that no other file gets its inode number.
-struct Seen {
+/// Cached model. The file stays open, so that no newer state file gets its inode number.
+struct CachedModel {
     _file: File,
     stamp: Stamp,
     model: Arc<Model>,
@@ -54,41 +54,41 @@ struct Stamp {
     modified: (i64, i64),
 }
 
-/// Adds a user.
+/// Adds a user: `nvmlInit`.
 pub(crate) fn init() -> Answer {
     let mut library = write();
     if library.state_file.is_none() {
         library.state_file = origin::state_file().map(Arc::from);
     }
-    library.read_again()?;
+    library.reload()?;
     if library.users == 0 {
-        library.open_gpus()?;
+        library.lock_gpus()?;
     }
     library.users += 1;
     STARTED.get_or_init(Instant::now);
     Ok(())
 }
 
-/// Removes a user.
+/// Removes a user: `nvmlShutdown`.
 pub(crate) fn shutdown() -> Answer {
     let mut library = write();
     library.users = library.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
     if library.users == 0 {
-        (library.seen, library.opened) = (None, None);
-        // Threads that wait for an event now call `machine`, which needs the lock.
+        (library.cached, library.in_use_lock) = (None, None);
+        // Unlock first: threads that wait for an event call `machine`, which needs the lock.
         drop(library);
-        events::free_all();
-        watch::end();
+        events::free_all_sets();
+        watch::stop();
     }
     Ok(())
 }
 
-/// Current machine. Callers compare the file in parallel; only a changed file takes the write lock.
+/// Current model of the machine. Reading an unchanged file needs only the read lock.
 pub(crate) fn machine() -> Answer<Arc<Model>> {
-    let path = read().in_use()?;
+    let path = read().path_in_use()?;
     let found = fs::metadata(&path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
-    let seen = read().seen_as(Stamp::of(&found));
-    let model = seen.map_or_else(|| write().read_again(), Ok)?;
+    let cached = read().cached_at(Stamp::of(&found));
+    let model = cached.map_or_else(|| write().reload(), Ok)?;
     if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn change(number: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
     machine.update(find).map_err(|_| Status::OPERATING_SYSTEM)
 }
 
-/// Changes a GPU, unless the driver refuses; a refusal changes nothing.
+/// Changes a GPU, unless `attempt` refuses. A refusal leaves the GPU unchanged.
 pub(crate) fn try_change<T>(
     number: u32,
     attempt: impl FnOnce(&mut Gpu) -> Result<T, Refused>,
@@ -120,9 +120,9 @@ pub(crate) fn try_change<T>(
 
 /// Name of the machine profile. Works before `nvmlInit` too.
 pub(crate) fn profile() -> Option<String> {
-    let in_use = read().state_file.clone();
-    let state_file = in_use.or_else(|| origin::state_file().map(Arc::from))?;
-    Some(Seen::read(&state_file).ok()?.model.profile.clone())
+    let known = read().state_file.clone();
+    let state_file = known.or_else(|| origin::state_file().map(Arc::from))?;
+    Some(CachedModel::read(&state_file).ok()?.model.profile.clone())
 }
 
 /// Seconds since this process began to use the library.
@@ -134,36 +134,39 @@ pub(crate) fn seconds_in_use() -> u64 {
 
 impl Library {
     /// Path of the state file, after `nvmlInit`.
-    fn in_use(&self) -> Answer<Arc<Path>> {
+    fn path_in_use(&self) -> Answer<Arc<Path>> {
         let path = self.state_file.clone().filter(|_| self.users > 0);
         path.ok_or(Status::UNINITIALIZED)
     }
 
-    /// Opens the GPUs to block resets by `nvidia-smi`, and applies its earlier resets.
-    fn open_gpus(&mut self) -> Answer {
+    /// Takes the lock that blocks resets by `nvidia-smi`, and applies earlier resets.
+    fn lock_gpus(&mut self) -> Answer {
         let folder = self.state_file.as_deref().and_then(Path::parent);
         let folder = folder.ok_or(Status::DRIVER_NOT_LOADED)?;
-        let opened = File::create(folder.join(IN_USE)).ok();
-        self.opened = opened.filter(|opened| opened.lock_shared().is_ok());
+        let in_use_lock = File::create(folder.join(IN_USE)).ok();
+        self.in_use_lock = in_use_lock.filter(|in_use_lock| in_use_lock.lock_shared().is_ok());
         let resets = fs::read_dir(folder.join(RESETS)).into_iter().flatten().flatten();
         resets.map(|file| file.path()).try_for_each(|file| apply_reset(folder, &file))
     }
 
-    /// Model from the last read, if the file is unchanged.
-    fn seen_as(&self, now: Stamp) -> Option<Arc<Model>> {
-        self.seen.as_ref().filter(|seen| seen.stamp == now).map(|seen| Arc::clone(&seen.model))
+    /// Cached model, if the file is unchanged.
+    fn cached_at(&self, now: Stamp) -> Option<Arc<Model>> {
+        self.cached
+            .as_ref()
+            .filter(|cached| cached.stamp == now)
+            .map(|cached| Arc::clone(&cached.model))
     }
 
-    fn read_again(&mut self) -> Answer<Arc<Model>> {
+    fn reload(&mut self) -> Answer<Arc<Model>> {
         let path = self.state_file.as_deref().ok_or(Status::DRIVER_NOT_LOADED)?;
-        let model = Arc::clone(&self.seen.insert(Seen::read(path)?).model);
+        let model = Arc::clone(&self.cached.insert(CachedModel::read(path)?).model);
         if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
     }
 }
 
-// === impl Seen ===
+// === impl CachedModel ===
 
-impl Seen {
+impl CachedModel {
     fn read(path: &Path) -> Answer<Self> {
         let mut file = File::open(path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
         let found = file.metadata().map_err(|_| Status::DRIVER_NOT_LOADED)?;
@@ -200,7 +203,7 @@ fn apply_reset(folder: &Path, reset_file: &Path) -> Answer {
     fs::remove_file(reset_file).map_err(|_| Status::OPERATING_SYSTEM)
 }
 
-/// A poisoned lock guards a valid value: the state is replaced as a whole.
+/// Locks the state for reading. A poisoned lock guards a valid value, because each field is replaced as a whole.
 fn read() -> RwLockReadGuard<'static, Library> {
     LIBRARY.read().unwrap_or_else(PoisonError::into_inner)
 }

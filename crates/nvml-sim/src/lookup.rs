@@ -23,7 +23,7 @@ export! {
     ) {
         let model = library::machine()?;
         let gpu = model.gpus.get(index as usize).ok_or(Status::INVALID_ARGUMENT)?;
-        hand_out(device, gpu)
+        put_handle(device, gpu)
     }
 
     /// Finds GPUs and MIG devices.
@@ -31,15 +31,15 @@ export! {
         let model = library::machine()?;
         let uuid = uuid.read()?;
         match model.gpus.iter().find(|gpu| gpu.uuid == uuid) {
-            Some(gpu) => hand_out(device, gpu),
-            None => hand_out_mig(device, &model, &uuid),
+            Some(gpu) => put_handle(device, gpu),
+            None => put_mig_handle(device, &model, &uuid),
         }
     }
 
     fn nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Device>) {
         let (model, serial) = (library::machine()?, serial.read()?);
         let gpu = model.gpus.iter().find(|gpu| gpu.serial == serial);
-        hand_out(device, gpu.ok_or(Status::NOT_FOUND)?)
+        put_handle(device, gpu.ok_or(Status::NOT_FOUND)?)
     }
 
     /// Accepts any width of domain, as the real library does.
@@ -50,7 +50,7 @@ export! {
         let model = library::machine()?;
         let address: PciAddress = bus_id.read()?.parse().map_err(|_| Status::INVALID_ARGUMENT)?;
         let gpu = model.gpus.iter().find(|gpu| gpu.address() == address);
-        hand_out(device, gpu.ok_or(Status::NOT_FOUND)?)
+        put_handle(device, gpu.ok_or(Status::NOT_FOUND)?)
     }
 }
 
@@ -59,19 +59,19 @@ pub(crate) fn as_count(length: usize) -> Answer<c_uint> {
     c_uint::try_from(length).map_err(|_| Status::UNKNOWN)
 }
 
-/// Returns a handle; a lost GPU has no handle, as in the real library.
-fn hand_out(device: Out<Device>, gpu: &Gpu) -> Answer {
+/// Returns the handle of a GPU. A lost GPU is an error, as in the real library.
+fn put_handle(device: Out<Device>, gpu: &Gpu) -> Answer {
     device.check()?;
-    faults::pass(gpu.number)?;
+    faults::find_gpu(gpu.number)?;
     device.put(Device::of_gpu(gpu))
 }
 
-/// Returns a handle; a MIG device of a lost GPU has no handle.
-fn hand_out_mig(device: Out<Device>, model: &Model, uuid: &str) -> Answer {
+/// Returns the handle of a MIG device. A lost GPU is an error.
+fn put_mig_handle(device: Out<Device>, model: &Model, uuid: &str) -> Answer {
     let devices = model.gpus.iter().flat_map(|gpu| gpu.mig_devices().map(move |one| (gpu, one)));
     let found = { devices }.find(|(_, (_, compute))| compute.uuid == uuid);
     let (gpu, (instance, compute)) = found.ok_or(Status::NOT_FOUND)?;
     device.check()?;
-    faults::pass(gpu.number)?;
+    faults::find_gpu(gpu.number)?;
     device.put(Device::of_instance(gpu, instance, compute))
 }

@@ -11,8 +11,8 @@ use crate::{
 
 const MIB: u64 = 1024 * 1024;
 
-/// Share of memory reserved by the driver: about 1 part in 128 with ECC on.
-const RESERVED_SHARE: u64 = 128;
+/// Divisor of the memory that the driver reserves: about 1/128 of the total with ECC on.
+const RESERVED_DIVISOR: u64 = 128;
 
 versioned!(sys::nvmlMemory_v2_t, sys::nvmlDeviceAddressingMode_t);
 
@@ -31,7 +31,7 @@ export! {
         memory.put(sys::nvmlMemory_t { total, used, free: total.saturating_sub(used) })
     }
 
-    /// A limited process sees its limit as the total.
+    /// A process with a memory limit gets the limit as the total.
     fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: OutVersioned) {
         let found = device.find()?;
         let Memory { total, reserved, used } = match Memory::of_limited_process(&found) {
@@ -78,10 +78,10 @@ impl Memory {
         Ok(match found {
             Found::Gpu(gpu) => {
                 let total = gpu.card.memory_mib * MIB;
-                let of_processes = gpu.live.processes.iter().map(|process| process.memory_mib);
-                let used = of_processes.fold(gpu.live.memory_used_mib, u64::saturating_add);
+                let process_memory = gpu.live.processes.iter().map(|process| process.memory_mib);
+                let used = process_memory.fold(gpu.live.memory_used_mib, u64::saturating_add);
                 let used = used.saturating_mul(MIB).min(total);
-                Self { total, reserved: total / RESERVED_SHARE, used }
+                Self { total, reserved: total / RESERVED_DIVISOR, used }
             }
             Found::Mig(mig) => {
                 let total = mig.shape()?.memory_mib(&mig.gpu.card) * MIB;
@@ -90,7 +90,7 @@ impl Memory {
         })
     }
 
-    /// Memory within the limits of this process; `None` without a limit.
+    /// Memory as a limited process sees it; `None` without a limit.
     fn of_limited_process(found: &Found) -> Option<Self> {
         let Found::Gpu(gpu) = found else { return None };
         let limited = memory_limits::of_this_process(gpu)?;

@@ -1,8 +1,7 @@
-//! Memory limits per cgroup, of driver 615 and newer. Older drivers lack the functions; `windlass_machine` hides them.
+//! Memory limits per cgroup, which exist since driver 615. For an older driver, `windlass_machine` hides the functions.
 //!
-//! The simulated driver keeps limits in a table of its own, as the backend `misc` of the real one.
-//! Any existing folder is a cgroup for it, so that tests need no cgroup. The simulated CUDA charges
-//! the memory of its programs.
+//! The simulated driver stores the limits itself, like the real driver's backend `misc`. It accepts any existing folder
+//! as a cgroup, so that tests need no cgroup. The simulated CUDA library charges the memory of its programs.
 
 use std::{
     env, fs,
@@ -38,15 +37,15 @@ pub(crate) struct GetMemoryLimits {
     used: u64,
 }
 
-/// Memory within the limits of this process, in bytes.
+/// Limit of this process, and the remaining memory below it, in bytes.
 pub(crate) struct Limited {
     /// Lowest hard limit.
     pub(crate) hard: u64,
-    /// Memory below every limit.
+    /// Remaining memory below the tightest limit.
     pub(crate) left: u64,
 }
 
-/// Environment variable with the folder of this process's cgroup, for tests with cgroups of their own.
+/// Environment variable with the folder of this process's cgroup, for tests without real cgroups.
 const CGROUP: &str = "WINDLASS_SIM_CGROUP";
 
 /// Mount point of cgroup v2.
@@ -82,20 +81,20 @@ export! {
     }
 }
 
-/// Limits on this process's memory of a GPU; `None` if there is no limit.
+/// Limits on this process's memory of a GPU; `None` without a limit.
 pub(crate) fn of_this_process(gpu: &Gpu) -> Option<Limited> {
     if gpu.memory_limits.is_empty() {
         return None;
     }
     let cgroup = own_cgroup()?;
-    let above: Vec<_> = gpu.limits_above(&cgroup).filter(|it| it.hard != u64::MAX).collect();
+    let limits_above: Vec<_> = gpu.limits_above(&cgroup).filter(|it| it.hard != u64::MAX).collect();
     Some(Limited {
-        hard: above.iter().map(|limits| limits.hard).min()?,
-        left: above.iter().map(|limits| limits.left(is_alive)).min()?,
+        hard: limits_above.iter().map(|limits| limits.hard).min()?,
+        left: limits_above.iter().map(|limits| limits.remaining(is_alive)).min()?,
     })
 }
 
-/// Records `bytes` as this process's whole memory of a GPU. False if that exceeds a limit.
+/// Sets this process's charge for a GPU to `bytes`. Returns false if a limit would be exceeded.
 pub(crate) fn charge(gpu: &Gpu, bytes: u64) -> Answer<bool> {
     if of_this_process(gpu).is_none() {
         return Ok(true);
@@ -108,7 +107,7 @@ pub(crate) fn charge(gpu: &Gpu, bytes: u64) -> Answer<bool> {
     Ok(fits)
 }
 
-/// Path of a cgroup's folder. The real driver refuses a folder that is no cgroup.
+/// Path of a cgroup's folder. The real driver also refuses a folder that is not a cgroup.
 fn cgroup(name_space: Text) -> Answer<String> {
     let path = name_space.read()?;
     if !Path::new(&path).is_absolute() {
@@ -126,7 +125,7 @@ fn own_cgroup() -> Option<PathBuf> {
     Some(Path::new(ROOT).join(path))
 }
 
-/// True if the process runs. The memory of an ended process is free.
+/// True if the process runs. Memory of an exited process is free.
 fn is_alive(process: u32) -> bool {
     Path::new("/proc").join(process.to_string()).exists()
 }

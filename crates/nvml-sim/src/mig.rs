@@ -33,18 +33,18 @@ export! {
         pending.put(number_of(gpu.mig_at_reset.unwrap_or(gpu.mig_mode())))
     }
 
-    /// The call succeeds for every outcome; `activation` reports the outcome. While instances exist or a
-    /// process computes, it is "in use" and the mode is unchanged. Before Hopper the mode waits for a
-    /// reset; Hopper and later change at once.
+    /// The call succeeds for every outcome, and `activation` reports the outcome. While instances exist or a process
+    /// computes, the outcome is "in use" and the mode is unchanged. Before Hopper the mode takes effect at a reset;
+    /// since Hopper it takes effect at once.
     fn nvmlDeviceSetMigMode(device: Device, mode: c_uint, activation: Out<Code>) {
         let gpu = device.gpu()?;
         gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
         activation.check()?;
-        let both = [MigMode::Off, MigMode::On];
-        let wanted = both.into_iter().find(|it| number_of(*it) == mode);
-        let wanted = wanted.ok_or(Status::INVALID_ARGUMENT)?;
-        let ask = |gpu: &mut Gpu| Ok(gpu.ask_for_mig(wanted));
-        activation.put(match library::try_change(gpu.number, ask)? {
+        let modes = [MigMode::Off, MigMode::On];
+        let requested = modes.into_iter().find(|it| number_of(*it) == mode);
+        let requested = requested.ok_or(Status::INVALID_ARGUMENT)?;
+        let request = |gpu: &mut Gpu| Ok(gpu.ask_for_mig(requested));
+        activation.put(match library::try_change(gpu.number, request)? {
             ModeChange::Done => sys::nvmlReturn_enum_NVML_SUCCESS,
             ModeChange::InUse => Status::IN_USE.0,
             ModeChange::AtReset => Status::RESET_REQUIRED.0,
@@ -57,8 +57,8 @@ export! {
 
     fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: Out<c_uint>) {
         let gpu = device.gpu()?;
-        let most = gpu.card.mig.filter(|_| gpu.mig.is_some()).map(|capability| capability.slices);
-        count.put(most.unwrap_or(0))
+        let capability = gpu.card.mig.filter(|_| gpu.mig.is_some());
+        count.put(capability.map_or(0, |capability| capability.slices))
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(device: Device, index: c_uint, mig: Out<Device>) {
@@ -66,7 +66,7 @@ export! {
         if index >= gpu.capability()?.slices {
             return Err(Status::INVALID_ARGUMENT);
         }
-        // While MIG is off, every index is empty.
+        // While MIG is off, every index is "not found".
         let found = gpu.mig_devices().nth(index as usize).ok_or(Status::NOT_FOUND)?;
         mig.put(Device::of_instance(&gpu, found.0, found.1))
     }
@@ -134,8 +134,9 @@ export! {
         let shape = shape_with_id(&gpu, profile_id)?;
         let taken = gpu.taken_slices();
         let free = shape.starts.iter().filter(|start| shape.taken_from(**start) & taken == 0);
-        let alike = instances.iter().filter(|instance| instance.profile_id == profile_id);
-        let allowed = shape.most().saturating_sub(crate::lookup::as_count(alike.count())?);
+        let same_profile = instances.iter().filter(|instance| instance.profile_id == profile_id);
+        let existing = crate::lookup::as_count(same_profile.count())?;
+        let allowed = shape.most().saturating_sub(existing);
         count.put(crate::lookup::as_count(free.count())?.min(allowed))
     }
 
@@ -148,9 +149,9 @@ export! {
         let gpu = device.gpu()?;
         let all = gpu.instances()?;
         shape_with_id(&gpu, profile_id)?;
-        let fitting = all.iter().filter(|mig| mig.profile_id == profile_id);
-        let found: Vec<_> = fitting.map(|mig| GpuInstance::of(&gpu, mig)).collect();
-        // The real function trusts the caller to have room for `instanceCount` of the profile.
+        let with_profile = all.iter().filter(|mig| mig.profile_id == profile_id);
+        let found: Vec<_> = with_profile.map(|mig| GpuInstance::of(&gpu, mig)).collect();
+        // As in the real function, the caller must provide room for the `instanceCount` of the profile.
         count.put(crate::lookup::as_count(found.len())?)?;
         instances.put(found.len(), &found)
     }
@@ -211,8 +212,8 @@ export! {
         count: Out<c_uint>,
     ) {
         let found = instance.find()?;
-        let fits = instance::filling_profile(found.shape()?) == profile_id;
-        let one = found.compute.as_ref().filter(|_| fits);
+        let is_filling = instance::filling_profile(found.shape()?) == profile_id;
+        let one = found.compute.as_ref().filter(|_| is_filling);
         let all: Vec<_> =
             one.iter().map(|one| ComputeInstance::of(&found.gpu, &found, one)).collect();
         count.put(crate::lookup::as_count(all.len())?)?;

@@ -1,4 +1,4 @@
-//! Administrator modes: compute, persistence, display, virtualization.
+//! Modes of a GPU: compute, persistence, display, virtualization.
 
 use std::ffi::c_uint;
 
@@ -30,8 +30,8 @@ export! {
 
     fn nvmlDeviceSetPersistenceMode(device: Device, mode: sys::nvmlEnableState_t) {
         let number = device.gpu()?.number;
-        let on = switch(mode)?;
-        library::change(number, |gpu| gpu.persistence = on)
+        let enabled = is_enabled(mode)?;
+        library::change(number, |gpu| gpu.persistence = enabled)
     }
 
     /// No display is connected.
@@ -48,14 +48,14 @@ export! {
         mode.put(sys::nvmlGpuVirtualizationMode_NVML_GPU_VIRTUALIZATION_MODE_NONE)
     }
 
-    fn nvmlDeviceGetGspFirmwareMode(device: Device, on: Out<c_uint>, default: Out<c_uint>) {
+    fn nvmlDeviceGetGspFirmwareMode(device: Device, enabled: Out<c_uint>, default: Out<c_uint>) {
         device.gpu()?;
-        on.put(1)?;
+        enabled.put(1)?;
         default.put(1)
     }
 }
 
-fn switch(state: sys::nvmlEnableState_t) -> Answer<bool> {
+fn is_enabled(state: sys::nvmlEnableState_t) -> Answer<bool> {
     match state {
         sys::nvmlEnableState_enum_NVML_FEATURE_DISABLED => Ok(false),
         sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED => Ok(true),

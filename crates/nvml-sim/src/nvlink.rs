@@ -1,4 +1,4 @@
-//! NVLink: ports, and their far ends.
+//! NVLink: ports, remote ends of links, and error counters.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -85,7 +85,7 @@ export! {
         })
     }
 
-    /// The model counts errors of all links together. The first link has them.
+    /// The model counts the errors of all links together, so link 0 reports all errors.
     fn nvmlDeviceGetNvLinkErrorCounter(
         device: Device,
         link: c_uint,
@@ -112,8 +112,7 @@ export! {
     }
 }
 
-/// True if NVLink connects two GPUs: directly, or because both are on switches. Switches are linked with
-/// each other on all boards.
+/// True if NVLink connects two GPUs: directly, or through switches. All switches of a machine are connected.
 pub(crate) fn are_linked(one: &Gpu, other: &Gpu) -> bool {
     let on_switch = |link: &Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
     let to_other = Some(LinkEnd::Gpu(other.number));
@@ -121,12 +120,12 @@ pub(crate) fn are_linked(one: &Gpu, other: &Gpu) -> bool {
     one.links.contains(&to_other) || (one.number != other.number && over_switches)
 }
 
-/// NVLink ports of the card; without ports, calls are "not supported".
+/// NVLink ports of the card. A card without ports is "not supported".
 pub(crate) fn ports(gpu: &Gpu) -> Answer<NvLinkPorts> {
     gpu.card.nvlink.ok_or(Status::NOT_SUPPORTED)
 }
 
-/// Far end of a link. MIG turns the links of a GPU off.
+/// Remote end of a link; `None` for a link that is down or unplugged, and while MIG is on.
 fn end(gpu: &Gpu, link: c_uint) -> Answer<Option<LinkEnd>> {
     ports(gpu)?;
     gpu.links.get(link as usize).ok_or(Status::INVALID_ARGUMENT)?;

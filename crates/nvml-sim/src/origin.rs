@@ -1,4 +1,4 @@
-//! Machine of this library: the folder of the library's own file.
+//! Location of the machine: the folder of the library's own file.
 
 use std::{
     env,
@@ -17,7 +17,7 @@ pub(crate) fn state_file() -> Option<PathBuf> {
     if let Some(path) = env::var_os(VARIABLE) {
         return Some(PathBuf::from(path));
     }
-    // Symbolic links to the machine's library lead to the machine.
+    // Resolve symbolic links, because programs may load the library through a link elsewhere.
     let library = fs::canonicalize(own_path()?).ok()?;
     Some(library.with_file_name("state.json"))
 }
@@ -26,17 +26,17 @@ pub(crate) fn state_file() -> Option<PathBuf> {
 fn own_path() -> Option<PathBuf> {
     let own: *const c_void = (own_path as fn() -> Option<PathBuf>) as *const c_void;
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr takes any address and a place for its answer (dladdr(3)).
+    // SAFETY: dladdr accepts any address, and writes to a valid `Dl_info` (dladdr(3)).
     let found = unsafe { libc::dladdr(own, info.as_mut_ptr()) };
     if found == 0 {
         return None;
     }
-    // SAFETY: filled by dladdr, and a struct of zeroes would be valid too.
+    // SAFETY: zeroed above, which is a valid value, and then filled by dladdr.
     let info = unsafe { info.assume_init() };
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: a string of the loader that lives as long as this library is loaded.
+    // SAFETY: dladdr returns a string of the loader, which is valid while this library is loaded.
     let path = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }

@@ -1,4 +1,4 @@
-//! PCI place of a GPU, and its link to the host.
+//! PCI address of a GPU, and its link to the host.
 
 use std::ffi::{c_char, c_uint};
 
@@ -86,7 +86,7 @@ export! {
         speed.put(lane_mbps(device.gpu()?.card.pcie))
     }
 
-    /// Speed as `NVML_PCIE_LINK_MAX_SPEED_*`; these values count generations.
+    /// Speed as `NVML_PCIE_LINK_MAX_SPEED_*`. The values equal the PCIe generations.
     fn nvmlDeviceGetPcieLinkMaxSpeed(device: Device, speed: Out<c_uint>) {
         speed.put(device.gpu()?.card.pcie.generation.into())
     }
@@ -109,7 +109,7 @@ export! {
         kind.put(sys::NVML_BUS_TYPE_PCIE)
     }
 
-    /// Made up, different for each GPU.
+    /// Arbitrary number, different for each GPU.
     fn nvmlDeviceGetIrqNum(device: Device, number: Out<c_uint>) {
         number.put(100 + device.gpu()?.number)
     }
@@ -144,12 +144,12 @@ pub(crate) fn info(address: PciAddress, pci: PciId, subsystem: PciId) -> sys::nv
     }
 }
 
-/// PCI place of a GPU.
+/// PCI function of a GPU in NVML's format.
 pub(crate) fn info_of_gpu(gpu: &Gpu) -> sys::nvmlPciInfo_t {
     info(gpu.address(), gpu.card.pci, gpu.card.subsystem)
 }
 
-/// PCI place of a device; a MIG device has its GPU's place.
+/// PCI function of a device. A MIG device has the function of its GPU.
 fn info_of(found: &Found) -> sys::nvmlPciInfo_t {
     match found {
         Found::Gpu(gpu) => info_of_gpu(gpu),

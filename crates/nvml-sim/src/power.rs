@@ -13,7 +13,7 @@ use crate::{
 
 versioned!(sys::nvmlTemperature_v1_t, sys::nvmlMarginTemperature_v1_t);
 
-/// Slowdown and shutdown temperatures of a data centre card.
+/// Temperature thresholds of a data centre card.
 const SLOWDOWN_C: u32 = 87;
 const SHUTDOWN_C: u32 = 92;
 const MEMORY_MAX_C: u32 = 95;
@@ -59,11 +59,11 @@ export! {
     fn nvmlDeviceGetTemperatureV(device: Device, temperature: OutVersioned) {
         let gpu = device.gpu()?;
         let version = struct_version::<sys::nvmlTemperature_v1_t>(1);
-        let asked: sys::nvmlTemperature_v1_t = temperature.read(version)?;
-        core_sensor(asked.sensorType)?;
+        let request: sys::nvmlTemperature_v1_t = temperature.read(version)?;
+        core_sensor(request.sensorType)?;
         temperature.put(sys::nvmlTemperature_v1_t {
             version,
-            sensorType: asked.sensorType,
+            sensorType: request.sensorType,
             temperature: gpu.live.temperature_c.cast_signed(),
         })
     }
@@ -77,12 +77,12 @@ export! {
         })
     }
 
-    fn nvmlDeviceGetTemperatureThreshold(device: Device, which: c_uint, celsius: Out<c_uint>) {
+    fn nvmlDeviceGetTemperatureThreshold(device: Device, threshold: c_uint, celsius: Out<c_uint>) {
         device.gpu()?;
-        celsius.put(threshold_c(which)?)
+        celsius.put(threshold_c(threshold)?)
     }
 
-    /// The server's fans cool these cards.
+    /// Data centre cards have no fans.
     fn nvmlDeviceGetNumFans(device: Device, count: Out<c_uint>) {
         device.gpu()?;
         count.check()?;
@@ -90,7 +90,7 @@ export! {
     }
 }
 
-/// Energy in mJ since this process began to use the library, at constant power.
+/// Energy in mJ since the first `nvmlInit` of this process, at constant power.
 pub(crate) fn energy_mj(gpu: &FoundGpu) -> u64 {
     u64::from(gpu.live.power_mw) * library::seconds_in_use()
 }
@@ -100,7 +100,7 @@ pub(crate) fn limit_mw(gpu: &FoundGpu) -> u32 {
     gpu.card.power_limit_w.saturating_mul(1000)
 }
 
-fn threshold_c(which: c_uint) -> Answer<u32> {
+fn threshold_c(threshold: c_uint) -> Answer<u32> {
     use sys::{
         nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_COUNT as COUNT,
         nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_GPU_MAX as GPU_MAX,
@@ -108,7 +108,7 @@ fn threshold_c(which: c_uint) -> Answer<u32> {
         nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN as SHUTDOWN,
         nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN as SLOWDOWN,
     };
-    match which {
+    match threshold {
         SHUTDOWN => Ok(SHUTDOWN_C),
         SLOWDOWN | GPU_MAX => Ok(SLOWDOWN_C),
         MEM_MAX => Ok(MEMORY_MAX_C),

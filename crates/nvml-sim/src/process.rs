@@ -1,4 +1,4 @@
-//! Processes on a GPU.
+//! Processes on a GPU or in a MIG device.
 
 use std::{
     ffi::{c_uint, c_ulonglong},
@@ -14,7 +14,7 @@ use crate::{
     status::{Answer, Status},
 };
 
-/// Placeholder for no instance.
+/// Instance id of a process that uses the whole GPU.
 const WHOLE_GPU: c_uint = 0xffff_ffff;
 
 export! {
@@ -27,7 +27,7 @@ export! {
             pid: process.pid,
             usedGpuMemory: process.memory_mib.saturating_mul(1024 * 1024),
         };
-        let all: Vec<_> = computing(device)?.iter().map(brief).collect();
+        let all: Vec<_> = compute_processes(device)?.iter().map(brief).collect();
         infos.put_counted(count, &all)
     }
 
@@ -43,11 +43,11 @@ export! {
             // Each GPU instance contains one compute instance, with id 0.
             computeInstanceId: process.gpu_instance.map_or(WHOLE_GPU, |_| 0),
         };
-        let all: Vec<_> = computing(device)?.iter().map(full).collect();
+        let all: Vec<_> = compute_processes(device)?.iter().map(full).collect();
         infos.put_counted(count, &all)
     }
 
-    /// One sample of each process with work, taken now. A MIG device has none.
+    /// Returns one current sample for each process with a utilization. A MIG device is "not supported".
     fn nvmlDeviceGetProcessUtilization(
         device: Device,
         samples: OutArray<sys::nvmlProcessUtilizationSample_t>,
@@ -72,7 +72,7 @@ export! {
         samples.put_counted(count, &all)
     }
 
-    /// Simulated processes neither draw graphics nor share a GPU over MPS.
+    /// Simulated processes use neither graphics nor MPS, so these lists are empty.
     fn [
         nvmlDeviceGetGraphicsRunningProcesses
         nvmlDeviceGetGraphicsRunningProcesses_v2
@@ -86,18 +86,18 @@ export! {
     }
 }
 
-/// Time of a sample, in microseconds since 1970.
+/// Current time, in microseconds since the Unix epoch.
 fn since_epoch_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn computing(device: Device) -> Answer<Vec<Process>> {
-    Ok(computing_on(&device.find()?))
+fn compute_processes(device: Device) -> Answer<Vec<Process>> {
+    Ok(compute_processes_of(&device.find()?))
 }
 
 /// Compute processes on a GPU or in a MIG device.
-pub(crate) fn computing_on(found: &Found) -> Vec<Process> {
+pub(crate) fn compute_processes_of(found: &Found) -> Vec<Process> {
     match found {
         Found::Gpu(gpu) => gpu.live.processes.clone(),
         Found::Mig(mig) => {

@@ -44,7 +44,7 @@ impl Status {
         Self(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
 
-    /// Status of the driver's refusal to create or destroy a MIG instance.
+    /// Status for the driver's refusal to create or destroy a MIG instance.
     pub(crate) fn of_refusal(refused: Refused) -> Self {
         match refused {
             Refused::Off => Self::NOT_SUPPORTED,
@@ -55,8 +55,8 @@ impl Status {
     }
 }
 
-/// Runs the body of a function and returns its status at the ABI. A panic is our bug and must not abort the
-/// client. A panic can only poison locks, and all locks guard values that are valid at any line.
+/// Runs the body of a function and returns its status code. A panic becomes `UNKNOWN`, because it must not abort the
+/// client. It can only poison locks, and all locks guard values that are always valid.
 pub(crate) fn answer(body: impl FnOnce() -> Answer) -> Code {
     abi::begin();
     code(catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Status::UNKNOWN)))
@@ -65,14 +65,14 @@ pub(crate) fn answer(body: impl FnOnce() -> Answer) -> Code {
 fn code(answer: Answer) -> Code {
     match answer {
         Ok(()) => sys::nvmlReturn_enum_NVML_SUCCESS,
-        // An injected error may be any number; zero would pass for success with nothing written.
+        // An injected error may be any number. Zero would report success although no output is written.
         Err(Status(sys::nvmlReturn_enum_NVML_SUCCESS)) => Status::UNKNOWN.0,
         Err(Status(code)) => code,
     }
 }
 
-/// Description of each code, in the words of the real library; the position is the code.
-const WORDS: &[&CStr] = &[
+/// Descriptions from the real library. The index is the code.
+const DESCRIPTIONS: &[&CStr] = &[
     c"Success",
     c"Uninitialized",
     c"Invalid Argument",
@@ -107,10 +107,10 @@ const WORDS: &[&CStr] = &[
 ];
 
 /// Description of any code; callable before `nvmlInit`.
-// SAFETY: the name is NVML's; each process that loads this library wants it in place of NVIDIA's.
+// SAFETY: the name is NVML's. A process loads this library in place of NVIDIA's.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
-    WORDS.get(code as usize).unwrap_or(&c"Unknown Error").as_ptr()
+    DESCRIPTIONS.get(code as usize).unwrap_or(&c"Unknown Error").as_ptr()
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_unknown_error_and_not_the_end_of_the_client() {
-        assert_eq!(answer(|| panic!("as a mistake would")), Status::UNKNOWN.0);
+    fn a_panic_becomes_an_unknown_error() {
+        assert_eq!(answer(|| panic!("a bug")), Status::UNKNOWN.0);
     }
 }

@@ -70,8 +70,7 @@ export! {
     }
 }
 
-/// Name of the profile. Only a simulated library has this function. Null for a library outside of a
-/// machine.
+/// Name of the machine profile; null for a library outside of a machine. Only the simulated library has this function.
 // SAFETY: no other library exports a symbol with the prefix `windlass`.
 #[unsafe(no_mangle)]
 extern "C" fn windlass_simulated_machine() -> *const c_char {
@@ -88,7 +87,7 @@ fn cuda_number(version: &str) -> Answer<c_int> {
     Ok(number(major)? * 1000 + number(minor)? * 10)
 }
 
-/// Versions of the driver. A machine without a driver answers `DRIVER_NOT_LOADED`.
+/// Versions of the driver. A machine without a driver is `DRIVER_NOT_LOADED`.
 fn driver() -> Answer<Driver> {
     library::machine()?.driver.clone().ok_or(Status::DRIVER_NOT_LOADED)
 }

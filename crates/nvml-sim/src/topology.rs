@@ -1,4 +1,4 @@
-//! Topology: distances between CPUs, memory and GPUs.
+//! Topology: CPU and memory affinity of GPUs, and distances between GPUs.
 
 use std::ffi::{c_uint, c_ulong};
 
@@ -21,7 +21,7 @@ export! {
         put_cpus(&device.gpu()?, length, set)
     }
 
-    /// NUMA nodes and sockets are the same in simulated machines.
+    /// The scope, node or socket, is ignored: in simulated machines both are equal.
     fn nvmlDeviceGetCpuAffinityWithinScope(
         device: Device,
         length: c_uint,
@@ -50,7 +50,7 @@ export! {
         level.put(level_between(&one, &other))
     }
 
-    /// GPUs at exactly this level.
+    /// Returns the GPUs at exactly this level.
     fn nvmlDeviceGetTopologyNearestGpus(
         device: Device,
         level: sys::nvmlGpuTopologyLevel_t,
@@ -86,8 +86,7 @@ fn level_between(one: &Gpu, other: &Gpu) -> sys::nvmlGpuTopologyLevel_t {
     }
 }
 
-/// P2P status. PCIe peers can read and write each other; atomics need NVLink; a partitioned GPU has no
-/// peers.
+/// P2P status. PCIe peers can read and write each other, atomics need NVLink, and a partitioned GPU has no peers.
 fn p2p(one: &FoundGpu, other: &FoundGpu, index: c_uint) -> Answer<sys::nvmlGpuP2PStatus_t> {
     let partitioned = one.mig.is_some() || other.mig.is_some();
     let linked = nvlink::are_linked(one, other);
@@ -115,7 +114,7 @@ fn put_bits(bits: impl IntoIterator<Item = u32>, length: c_uint, set: OutArray<c
     if length == 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
-    // Limit above any kernel's size, so that a caller's mistake cannot become a huge allocation.
+    // The limit exceeds any kernel's CPU set. It bounds the allocation for a caller with a wrong length.
     let length = (length as usize).min(1024);
     let mut words: Vec<c_ulong> = vec![0; length];
     for bit in bits {

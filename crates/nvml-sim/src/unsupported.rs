@@ -1,6 +1,6 @@
-//! Exported functions without a simulation: clients find them, and calls return "not supported".
+//! Exported functions without a simulation. Calls return "not supported".
 //!
-//! Real cards do support some of them. The exports exist for clients that resolve all symbols at the start,
+//! Real cards support some of these functions. The exports exist for clients that resolve all symbols at the start,
 //! such as programs linked against the library.
 
 use std::ffi::{c_char, c_uint, c_ulonglong};
@@ -13,18 +13,18 @@ use crate::{
     status::{Answer, Code, Status, answer},
 };
 
-/// Exports unsupported functions with all parameters, in the types of the bindings. A function with a
-/// handle first reports errors of the handle.
+/// Exports unsupported functions with the parameter types of the bindings. A function with a handle first reports
+/// errors of the handle.
 macro_rules! not_supported {
     (for $handle:ty: $($name:ident($($type:ty),*))*) => {$(
-        // SAFETY: the name is NVML's; each process that loads this library wants it in place of NVIDIA's.
+        // SAFETY: the name is NVML's. A process loads this library in place of NVIDIA's.
         #[unsafe(no_mangle)]
         extern "C" fn $name(handle: $handle, $(_: $type),*) -> Code {
             answer(|| handle.find().map(drop).and_then(|()| refuse()))
         }
     )*};
     ($($name:ident($($type:ty),*))*) => {$(
-        // SAFETY: the name is NVML's; each process that loads this library wants it in place of NVIDIA's.
+        // SAFETY: the name is NVML's. A process loads this library in place of NVIDIA's.
         #[unsafe(no_mangle)]
         extern "C" fn $name($(_: $type),*) -> Code {
             answer(refuse)

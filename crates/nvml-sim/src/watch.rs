@@ -1,14 +1,14 @@
 //! Waiting for changes of the machine, without periodic polling and without a thread.
 //!
-//! The kernel gives each user few inotify instances (`fs.inotify.max_user_instances`, often 128), so all
-//! waiters of a process share one. One waiter sleeps in the kernel for all, and wakes the others when a
-//! file is replaced. When its own deadline passes first, another waiter takes over:
+//! The kernel limits the inotify instances of a user (`fs.inotify.max_user_instances`, often 128), so all waiting
+//! threads of a process share one. One thread polls the instance for all, and wakes the others when a file is
+//! replaced. When its own deadline passes first, another thread takes over the polling:
 //!
 //! ```text
-//!                    nobody polls                  the folder changed
+//!                  no thread polls                 the folder changed
 //! reads the state ──────────────────> polls ───────────────────────────> generation + 1, wakes all
-//!        │                              │ its time is over
-//!        │ another polls                v
+//!        │                              │ its deadline passes
+//!        │ another thread polls         v
 //!        └──────────────────> sleeps <── wakes all: one of them polls
 //! ```
 
@@ -37,18 +37,18 @@ struct Shared {
     /// Number of observed changes of the folder.
     generation: u64,
     watch: Option<Arc<OwnedFd>>,
-    /// True while a waiter sleeps in the kernel for all.
+    /// True while a thread polls for all.
     polled: bool,
 }
 
-/// Moment before a read of the state: a later change ends the wait.
+/// Generation before a read of the state. A wait ends at the first change after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment(u64);
 
 // === impl Moment ===
 
 impl Moment {
-    /// Starts the watch if necessary. The kernel queues changes from then on.
+    /// Starts the watch if necessary, and returns the current generation. The kernel queues all later changes.
     pub(crate) fn now() -> Answer<Self> {
         let mut shared = lock();
         if shared.watch.is_none() {
@@ -57,52 +57,59 @@ impl Moment {
         Ok(Self(shared.generation))
     }
 
-    /// Waits for a change or the deadline; without a deadline, for ever.
+    /// Waits for a change or the deadline. Without a deadline, waits indefinitely.
     pub(crate) fn wait(self, deadline: Option<Instant>) -> Answer {
         let mut shared = lock();
         while shared.generation == self.0 {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            let remaining =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if remaining == Some(Duration::ZERO) {
                 return Ok(());
             }
-            shared = if shared.polled { sleep(shared, left) } else { poll_for_all(shared, left)? };
+            shared = if shared.polled {
+                sleep(shared, remaining)
+            } else {
+                poll_for_all(shared, remaining)?
+            };
         }
         Ok(())
     }
 }
 
-/// Ends the watch if idle; the next waiter starts a new one.
-pub(crate) fn end() {
+/// Ends the watch if no thread polls, and wakes all waiting threads. The next wait starts a new watch.
+pub(crate) fn stop() {
     let mut shared = lock();
     if !shared.polled {
         shared.watch = None;
     }
-    // Sleeping waiters see the shutdown at once; the polling waiter sees it at the next change.
+    // Sleeping threads notice the shutdown at once, the polling thread at the next change.
     shared.generation += 1;
     CHANGED.notify_all();
 }
 
 /// Sleeps for a fixed time, regardless of changes.
-pub(crate) fn pause(time: Duration) {
+pub(crate) fn sleep_for(time: Duration) {
     let Ok(time) = Timespec::try_from(time) else { return };
     let _ = poll(&mut [], Some(&time));
 }
 
 fn sleep(
     shared: MutexGuard<'static, Shared>,
-    left: Option<Duration>,
+    remaining: Option<Duration>,
 ) -> MutexGuard<'static, Shared> {
-    match left {
-        Some(left) => CHANGED.wait_timeout(shared, left).unwrap_or_else(PoisonError::into_inner).0,
+    match remaining {
+        Some(remaining) => {
+            CHANGED.wait_timeout(shared, remaining).unwrap_or_else(PoisonError::into_inner).0
+        }
         None => CHANGED.wait(shared).unwrap_or_else(PoisonError::into_inner),
     }
 }
 
-/// Sleeps in the kernel without the lock, and always wakes the others. They check the generation, and take
-/// over the polling if necessary.
+/// Polls without the lock, and always wakes the others afterwards. They check the generation, and take over the polling
+/// if necessary.
 fn poll_for_all(
     mut shared: MutexGuard<'static, Shared>,
-    left: Option<Duration>,
+    remaining: Option<Duration>,
 ) -> Answer<MutexGuard<'static, Shared>> {
     let watch = match &shared.watch {
         Some(watch) => Arc::clone(watch),
@@ -110,15 +117,15 @@ fn poll_for_all(
     };
     shared.polled = true;
     drop(shared);
-    let left = left.and_then(|left| Timespec::try_from(left).ok());
-    let polled = poll(&mut [PollFd::new(&watch, PollFlags::IN)], left.as_ref());
+    let remaining = remaining.and_then(|remaining| Timespec::try_from(remaining).ok());
+    let polled = poll(&mut [PollFd::new(&watch, PollFlags::IN)], remaining.as_ref());
     let mut shared = lock();
     shared.polled = false;
     CHANGED.notify_all();
     match polled {
         Ok(0) | Err(Errno::INTR) => {}
         Ok(_) => {
-            forget(&watch);
+            drain(&watch);
             shared.generation += 1;
         }
         Err(_) => return Err(Status::OPERATING_SYSTEM),
@@ -135,14 +142,14 @@ fn watch() -> Answer<OwnedFd> {
     Ok(watch)
 }
 
-/// Drains queued changes from the kernel; woken waiters read the state afterwards.
-fn forget(watch: &OwnedFd) {
+/// Discards the queued changes. Woken threads read the state afterwards.
+fn drain(watch: &OwnedFd) {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut changes = inotify::Reader::new(watch, &mut buffer);
     while changes.next().is_ok() {}
 }
 
-/// A poisoned lock guards a valid value: nothing panics between two field writes.
+/// Locks the state. A poisoned lock guards a valid value, because no code between two field writes panics.
 fn lock() -> MutexGuard<'static, Shared> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Compute mode: the number of processes that may use a GPU at a time.
+//! Compute mode of a GPU: how many processes may have a CUDA context on it.
 
 use std::ffi::CString;
 
@@ -28,7 +28,7 @@ impl Nvml {
     pub fn gpu_with_uuid(&self, uuid: &str) -> Result<Gpu> {
         // UUIDs contain no NUL.
         let uuid: Vec<u8> = uuid.bytes().take_while(|&byte| byte != 0).collect();
-        let uuid = CString::new(uuid).expect("cut at the first NUL");
+        let uuid = CString::new(uuid).expect("the bytes end before the first NUL");
         let handle = get!(self.table, nvmlDeviceGetHandleByUUID, uuid.as_ptr())?;
         Ok(Gpu::new(self.table.clone(), handle))
     }

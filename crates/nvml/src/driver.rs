@@ -1,4 +1,4 @@
-//! Entry to NVML: loading, versions, GPUs, event sets.
+//! Loaded NVML library: versions, GPUs, event sets.
 
 use std::{
     ffi::{CStr, c_char},
@@ -15,7 +15,7 @@ use crate::{
     library::{Table, get, get_at_most, get_text},
 };
 
-/// NVML, loaded and initialised. It is shut down when the last clone and the last [`Gpu`] are dropped.
+/// Loaded and initialised NVML. It is shut down when the last clone, [`Gpu`] and [`EventSet`] are dropped.
 #[derive(Clone)]
 pub struct Nvml {
     pub(crate) table: Arc<Table>,
@@ -30,7 +30,7 @@ pub struct CudaVersion {
     pub minor: u32,
 }
 
-/// Bound on GPUs: minor numbers of the driver's nodes have one byte.
+/// Upper bound of the number of GPUs: minor numbers of the driver's nodes have one byte.
 const MAX_GPUS: u32 = 256;
 
 // === impl Nvml ===
@@ -44,12 +44,11 @@ impl Nvml {
     /// Machine profile, if the library is the simulated driver of Windlass.
     pub fn simulated(&self) -> Option<String> {
         type Function = unsafe extern "C" fn() -> *const c_char;
-        // SAFETY: the symbol's name is Windlass' own; only its simulated driver exports it, with
-        // this signature.
+        // SAFETY: only the simulated driver of Windlass exports this symbol, with this signature.
         let profile =
             unsafe { self.table.library.get::<Function>(b"windlass_simulated_machine\0") };
         let profile = profile.ok()?;
-        // SAFETY: it takes nothing, and gives null or text that lives as long as the library.
+        // SAFETY: the function has no parameters, and returns null or text that lives as long as the library.
         let text = unsafe { profile() };
         // SAFETY: not null, NUL-terminated and alive, by the contract above.
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())

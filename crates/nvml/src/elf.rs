@@ -1,7 +1,7 @@
 //! Check that a library's file is complete, by the length in its ELF header.
 //!
-//! The dynamic linker maps a truncated file, and a program that reads the missing part dies of SIGBUS. If the
-//! installation of a driver ran out of disk space, that must be an error instead of a crash loop of the agent.
+//! The dynamic linker maps a truncated file, and SIGBUS kills a program that reads the missing part. If the
+//! installation of a driver runs out of disk space, that must be an error instead of a crash loop of the agent.
 
 use std::{
     fs::File,
@@ -65,19 +65,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_cut_off_is_refused_before_it_is_mapped() {
+    fn a_truncated_library_is_refused_before_it_is_mapped() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("libnvidia-ml.so.1");
         // The test program is an ELF file too.
         let program = std::env::current_exe().expect("it runs");
         fs::copy(program, &path).expect("copied");
-        check_length(&path).expect("it is whole");
+        check_length(&path).expect("the file is complete");
         let length = fs::metadata(&path).expect("there").len();
         let (_, required) = lengths(&path).expect("it can be read");
         assert!((1..=length).contains(&required), "{required} of {length}");
         for cut in [required - 1, length / 2, 4096, HEADER as u64] {
             File::options().write(true).open(&path).expect("there").set_len(cut).expect("cut");
-            let error = crate::Nvml::load(&path).expect_err("it is cut off");
+            let error = crate::Nvml::load(&path).expect_err("the file is truncated");
             assert!(error.to_string().contains("is cut off"), "{cut}: {error}");
         }
         for text in ["", "no library"] {

@@ -34,14 +34,14 @@ pub enum LoadError {
         /// Length in bytes that the header requires.
         wanted: u64,
     },
-    /// The library has no working driver.
+    /// `nvmlInit_v2` failed.
     #[error("cannot initialise {0}")]
     Init(PathBuf, #[source] NvmlError),
 }
 
-/// Code of an error that NVML does not have: a successful call with an impossible answer. Codes of `nvmlReturn_t` are
+/// Our own code for a successful call with an impossible answer. It differs from all codes of `nvmlReturn_t`, which are
 /// small.
-const NONSENSE: u32 = u32::MAX;
+const INVALID_ANSWER: u32 = u32::MAX;
 
 // === impl NvmlError ===
 
@@ -57,7 +57,7 @@ impl NvmlError {
 
     /// Error of a successful call with an impossible answer.
     pub fn nonsense(call: &'static str) -> Self {
-        Self { call, code: NONSENSE }
+        Self { call, code: INVALID_ANSWER }
     }
 
     /// True if the GPU is inaccessible: off the bus, or in need of a reset.
@@ -93,7 +93,7 @@ impl NvmlError {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION
     }
 
-    /// True if the GPU has too little room for a new instance.
+    /// True if the GPU has no room for a new instance.
     pub fn is_no_room(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES
     }
@@ -113,7 +113,7 @@ impl NvmlError {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT
     }
 
-    /// True if there is nothing to report, as for samples of an idle GPU.
+    /// True if there is no data, such as no samples of an idle GPU.
     pub fn is_nothing(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND
     }
@@ -127,8 +127,8 @@ impl NvmlError {
         )
     }
 
-    /// Meaning of the code (`nvmlReturn_t` in `nvml.h`). NVML has a function for this, but the library may be
-    /// unloaded or hang by now.
+    /// Meaning of the code (`nvmlReturn_t` in `nvml.h`). NVML's own function is not used, because the library may have
+    /// been unloaded or may hang.
     fn meaning(self) -> String {
         let words = match self.code {
             sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED => "NVML is not initialised",
@@ -160,7 +160,7 @@ impl NvmlError {
             sys::nvmlReturn_enum_NVML_ERROR_MEMORY => "out of memory",
             sys::nvmlReturn_enum_NVML_ERROR_NOT_READY => "not ready",
             sys::nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND => "no GPUs were found",
-            NONSENSE => "the answer makes no sense",
+            INVALID_ANSWER => "the answer makes no sense",
             sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN => "an internal driver error",
             other => return format!("NVML error {other}"),
         };
@@ -168,7 +168,7 @@ impl NvmlError {
     }
 }
 
-/// Conversion of the error of an unsupported feature into `None`.
+/// Conversion of an "unsupported" error into `None`.
 pub(crate) trait Optional<T> {
     /// `None` if the device or driver lacks the feature.
     fn optional(self) -> Result<Option<T>>;
@@ -184,7 +184,7 @@ impl<T> Optional<T> for Result<T> {
     }
 }
 
-/// The value if it is within its bound. A value beyond it is an impossible answer.
+/// Returns a value up to its bound. A larger value is an impossible answer.
 pub(crate) fn at_most<T: PartialOrd + Copy>(call: &'static str, value: T, most: T) -> Result<T> {
     if value <= most { Ok(value) } else { Err(NvmlError::nonsense(call)) }
 }

@@ -1,4 +1,4 @@
-//! Events: faults that the driver reports.
+//! Event sets: waits for faults that the driver reports.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -48,7 +48,7 @@ unsafe impl Send for SetHandle {}
 // SAFETY: as above.
 unsafe impl Sync for SetHandle {}
 
-/// Requested event types: those about health.
+/// Requested event types: XIDs and double-bit ECC errors.
 const FAULTS: u64 =
     (sys::nvmlEventTypeXidCriticalError | sys::nvmlEventTypeDoubleBitEccError) as u64;
 
@@ -67,17 +67,17 @@ impl EventSet {
     pub fn watch(&self, gpu: &Gpu) -> Result<bool> {
         let supported: Result<u64> =
             get!(self.table, nvmlDeviceGetSupportedEventTypes, gpu.handle.0);
-        let wanted = supported.optional()?.unwrap_or(0) & FAULTS;
-        if wanted == 0 {
+        let types = supported.optional()?.unwrap_or(0) & FAULTS;
+        if types == 0 {
             return Ok(false);
         }
-        let added = call!(self.table, nvmlDeviceRegisterEvents, gpu.handle.0, wanted, self.set.0);
+        let added = call!(self.table, nvmlDeviceRegisterEvents, gpu.handle.0, types, self.set.0);
         Ok(added.optional()?.is_some())
     }
 
-    /// Blocks until a fault occurs, at most for this time. `None` if the time has passed.
-    pub fn wait(&self, at_most: Duration) -> Result<Option<Event>> {
-        let timeout_ms = u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX);
+    /// Blocks until a fault occurs. Returns `None` after the timeout.
+    pub fn wait(&self, timeout: Duration) -> Result<Option<Event>> {
+        let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         let mut data = sys::nvmlEventData_t::zeros();
         match call!(self.table, nvmlEventSetWait_v2, self.set.0, &raw mut data, timeout_ms) {
             Ok(()) => Ok(Some(self.event(&data))),

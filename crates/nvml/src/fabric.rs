@@ -1,4 +1,4 @@
-//! NVLink fabric beyond one GPU: registration and health.
+//! NVLink fabric of a GPU: registration and health.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -38,7 +38,7 @@ pub enum FabricState {
 /// Health of a GPU's fabric connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricHealth {
-    /// Good, or unreported.
+    /// No problem is reported.
     Good,
     /// Reduced bandwidth.
     Degraded,
@@ -162,8 +162,8 @@ fn cluster_in(bytes: [u8; 16]) -> Option<String> {
     if bytes == [0; 16] {
         return None;
     }
-    let dashes = |(place, byte): (usize, &u8)| {
-        let dash = if matches!(place, 4 | 6 | 8 | 10) { "-" } else { "" };
+    let dashes = |(index, byte): (usize, &u8)| {
+        let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
         format!("{dash}{byte:02x}")
     };
     Some(bytes.iter().enumerate().map(dashes).collect())
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_have_the_size_that_their_version_promises() {
+    fn version_fields_contain_the_size_of_the_structure() {
         // nvmlGpuFabricInfo_v2 and _v3 in NVIDIA's own bindings.
         assert_eq!(versioned::<sys::nvmlGpuFabricInfo_v2_t>(2), 0x0200_0024);
         assert_eq!(versioned::<sys::nvmlGpuFabricInfo_v3_t>(3), 0x0300_0028);
@@ -192,9 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_of_zeros_is_none_and_others_are_written_as_uuids() {
+    fn a_zero_cluster_is_none_and_others_are_uuids() {
         assert_eq!(cluster_in([0; 16]), None);
-        let bytes: [u8; 16] = std::array::from_fn(|place| u8::try_from(place).expect("small"));
+        let bytes: [u8; 16] = std::array::from_fn(|index| u8::try_from(index).expect("small"));
         let expected = "00010203-0405-0607-0809-0a0b0c0d0e0f";
         assert_eq!(cluster_in(bytes).as_deref(), Some(expected));
     }

@@ -1,4 +1,4 @@
-//! Field values of NVML: many numbers in one call. A GPU may lack any of them.
+//! Field values: several numbers in one call. A GPU may lack any of these fields.
 
 use nvml_wrapper_sys::bindings::{self as sys, field_id as id};
 
@@ -103,7 +103,7 @@ impl Gpu {
     }
 }
 
-/// Value of an answered field.
+/// Value of a field; `None` if the GPU lacks the field, or does not know its value.
 fn number(field: sys::nvmlFieldValue_t) -> Option<u64> {
     // SAFETY: every member is a plain number, all bytes of the union were zero before, and a narrower
     // member that NVML wrote lies in the low bytes (NVML's platforms are little-endian).

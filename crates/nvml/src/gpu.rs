@@ -24,7 +24,7 @@ pub(crate) struct Handle(pub(crate) sys::nvmlDevice_t);
 /// Frame buffer memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All memory, including what the driver reserves.
+    /// All memory, including memory that the driver reserves.
     pub total: u64,
     /// Used memory. Drivers before 510 count the memory that they reserve too.
     pub used: u64,
@@ -37,7 +37,7 @@ pub struct Brand(u32);
 /// Largest minor number: 20 bits (`MINORBITS` in `linux/kdev_t.h`).
 const MAX_MINOR: u32 = (1 << 20) - 1;
 
-/// Bound on memory: one PiB, a thousand times any GPU's.
+/// Upper bound of memory in bytes: one PiB, a thousand times any GPU's.
 pub(crate) const MAX_MEMORY: u64 = 1 << 50;
 
 // SAFETY: the pointer is an opaque handle that only NVML dereferences, and NVML is thread-safe.
@@ -117,8 +117,8 @@ impl Gpu {
         Ok(text_in(&info.busId))
     }
 
-    /// Frame buffer memory; `None` for a GPU that uses the host's memory. The driver asks the device for it, so a
-    /// successful call proves that the GPU answers.
+    /// Frame buffer memory; `None` for a GPU that uses the host's memory. The driver queries the device, so a
+    /// successful call proves that the GPU responds.
     pub fn memory(&self) -> Result<Option<Memory>> {
         match self.memory_v2().optional()? {
             Some(newer) => Ok(Some(Memory { total: newer.total, used: newer.used })),
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_have_the_size_that_their_version_promises() {
+    fn version_fields_contain_the_size_of_the_structure() {
         // nvmlMemory_v2 is 0x2000028 in NVIDIA's own bindings: 40 bytes, version 2.
         assert_eq!(versioned::<sys::nvmlMemory_v2_t>(2), 0x0200_0028);
     }

@@ -50,7 +50,7 @@ unsafe impl Send for ComputeInstance {}
 // SAFETY: as above.
 unsafe impl Sync for ComputeInstance {}
 
-/// Size of the buffer for handles, which NVML does not ask for. No GPU has as many instances of a profile.
+/// Capacity of the buffer for handles, which the functions do not check. No GPU has as many instances of a profile.
 const MAX_INSTANCES: usize = 16;
 
 /// Calls a function whose last arguments are a buffer for handles and their number; returns the handles.
@@ -120,13 +120,13 @@ impl GpuInstance {
     pub fn fill(&self) -> Result<ComputeInstance> {
         let profiles = self.compute_profiles()?;
         // Of equally large profiles, the first has no additional engines.
-        let largest = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
-        let largest = largest.ok_or(NvmlError {
+        let filling = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
+        let filling = filling.ok_or(NvmlError {
             call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
             code: sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
         })?;
         let (table, own) = (&self.table, self.handle);
-        let handle = get!(table, nvmlGpuInstanceCreateComputeInstance, own, largest.id)?;
+        let handle = get!(table, nvmlGpuInstanceCreateComputeInstance, own, filling.id)?;
         Ok(ComputeInstance { table: table.clone(), handle })
     }
 

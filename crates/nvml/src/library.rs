@@ -1,4 +1,4 @@
-//! The loaded library: initialisation, symbol lookup, and the macro through which every call goes.
+//! The loaded library: initialisation, symbol lookup, and the macros for calls.
 
 use std::{
     ffi::{CStr, c_char},
@@ -13,7 +13,7 @@ use crate::{
     error::{LoadError, NvmlError},
 };
 
-/// The library after a successful `nvmlInit_v2`: the functions that it exports.
+/// Library after a successful `nvmlInit_v2`. It is shut down on drop.
 pub(crate) struct Table {
     pub(crate) library: Library,
 }
@@ -21,16 +21,16 @@ pub(crate) struct Table {
 /// Calls a function of the table and checks its result: `call!(table, nvmlInit_v2)`. A function that the generated
 /// bindings lack has its signature behind a colon.
 ///
-/// The only way into NVML. Callers pass plain values, handles that NVML returned since its initialisation, or
+/// All calls of NVML use this macro. Callers pass plain values, handles that NVML returned since its initialisation, or
 /// pointers to live locals of the type in `nvml.h`.
 macro_rules! call {
     ($table:expr, $function:ident $(: $signature:ty)? $(, $argument:expr)*) => {
         match $crate::library::find!(&$table.library, $function $(: $signature)?) {
             None => Err($crate::error::NvmlError::missing(stringify!($function))),
             Some(function) => {
-                // SAFETY: the symbol was resolved in a library that the table keeps open, with the
-                // signature that nvml.h gives it. NVML is initialised while a table exists (its
-                // constructor did it, its drop undoes it) and may be called from any thread.
+                // SAFETY: the symbol was resolved in a library that the table keeps open, with its
+                // signature in nvml.h. The table's constructor initialises NVML, and its drop shuts NVML
+                // down. NVML may be called from any thread.
                 // Pointer arguments are valid for writes of their type during the call (see above).
                 let code = unsafe { function($($argument),*) };
                 $crate::error::NvmlError::check(stringify!($function), code)
@@ -55,8 +55,8 @@ macro_rules! find {
 }
 pub(crate) use find;
 
-/// A field of the bindings' table of functions, used for the type of a function only. The table itself is not filled:
-/// that would look up four hundred functions, three times as many as are called, with 0.1 MB of code.
+/// Field of the bindings' table of functions. It only provides a function's type. The table itself is not filled,
+/// because that would look up four hundred functions, three times as many as are called, with 0.1 MB of code.
 type Field<F> = fn(&sys::NvmlLib) -> &Result<F, libloading::Error>;
 
 /// Looks up a function of the generated table by its name, which ends with a NUL.
@@ -157,7 +157,7 @@ zeros! {
     sys::nvmlUtilization_t,
 }
 
-/// Buffer for any text of NVML, whose own limits are at most 96 bytes.
+/// Buffer for any text of NVML. The limits in `nvml.h` are at most 96 bytes.
 pub(crate) struct TextBuffer([c_char; Self::SIZE as usize]);
 
 // === impl Table ===

@@ -1,4 +1,4 @@
-//! Memory errors of a GPU: uncorrected errors and repairs.
+//! Memory errors of a GPU: counters, row remapping and page retirement.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -9,16 +9,16 @@ use crate::{
     library::{call, get},
 };
 
-/// Row remapping: repair by spare memory rows, since Ampere.
+/// Row remapping: replacement of bad memory rows by spare rows, since Ampere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowRemapping {
     /// Rows remapped after corrected errors, over the GPU's life.
     pub corrected: u32,
     /// Rows remapped after uncorrected errors, over the GPU's life.
     pub uncorrected: u32,
-    /// A remapping is pending until the next reset.
+    /// True if a remapping is pending until the next reset.
     pub pending: bool,
-    /// A remapping failed; the bad row stays in use.
+    /// True if a remapping failed, so that the bad row stays in use.
     pub failed: bool,
 }
 

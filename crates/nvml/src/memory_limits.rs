@@ -1,7 +1,7 @@
 //! Memory limits per cgroup, which the driver enforces since version 615.
 //!
-//! A limit counts all processes of a cgroup together. An allocation beyond the hard limit fails with "out of memory".
-//! The driver keeps the limits in the kernel's `dmem` controller or in its own table. Managed memory is not
+//! A limit applies to the total of a cgroup's processes. An allocation beyond the hard limit fails with "out of
+//! memory". The driver stores the limits in the kernel's `dmem` controller or in its own table. Managed memory is not
 //! charged.
 
 use std::{
@@ -22,8 +22,8 @@ use crate::{
 /// Memory limits of a cgroup on one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Guaranteed memory in bytes. It spreads to the ancestors of the cgroup, and stays there after the cgroup is
-    /// removed.
+    /// Guaranteed memory in bytes. The driver also sets it on the ancestors of the cgroup, where it stays after the
+    /// cgroup is removed.
     pub soft: u64,
     /// Maximum use of memory in bytes; `None` for no limit.
     pub hard: Option<u64>,
@@ -69,7 +69,7 @@ const NO_LIMIT: u64 = u64::MAX;
 const GET: &str = "nvmlDeviceGetMemoryLimits_v1";
 
 impl Nvml {
-    /// True if the library exports the functions of memory limits. They may still be unsupported by the driver.
+    /// True if the library exports the functions of memory limits. The driver may still not support them.
     pub fn has_memory_limits(&self) -> bool {
         let library = &self.table.library;
         find!(library, nvmlDeviceSetMemoryLimits_v1: Set).is_some()
@@ -123,7 +123,7 @@ impl MemoryLimitsInUse {
     }
 }
 
-/// Path for C; a path with a NUL names no cgroup.
+/// Path as a C string. A path with a NUL is an invalid argument.
 fn c_path(call: &'static str, path: &Path) -> Result<CString> {
     let code = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
     CString::new(path.as_os_str().as_bytes()).map_err(|_| NvmlError { call, code })

@@ -16,7 +16,7 @@ pub enum MigMode {
     Unsupported,
     /// MIG is off.
     Disabled,
-    /// MIG is on; only instances are usable.
+    /// MIG is on, and only instances are usable.
     Enabled,
 }
 
@@ -54,7 +54,7 @@ pub struct MigShare {
     pub memory_mib: u64,
 }
 
-/// Bound on instances per GPU; real GPUs have eight.
+/// Upper bound of instances per GPU; real GPUs have at most eight.
 const MAX_INSTANCES: u32 = 256;
 
 impl Gpu {

@@ -19,7 +19,7 @@ pub struct PcieLink {
     pub width: u32,
 }
 
-/// Bound on generations.
+/// Upper bound of PCIe generations.
 const MAX_GENERATION: u32 = 16;
 
 /// Maximum number of lanes of a link (PCI Express Base Specification).

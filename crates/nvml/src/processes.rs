@@ -16,7 +16,7 @@ use crate::{
 pub struct GpuProcess {
     /// Process id in the caller's PID namespace.
     pub pid: u32,
-    /// Memory of the process in bytes, its contexts included; `None` if the driver does not report it.
+    /// Memory of the process in bytes, including its contexts; `None` if the driver does not report it.
     pub memory_bytes: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ pub struct ProcessUtilization {
 /// Entries of the first buffer: at least as many as a GPU usually has processes.
 const INITIAL_CAPACITY: u32 = 32;
 
-/// Bound on processes: more than the contexts that a GPU can have.
+/// Upper bound of processes: more than the contexts that a GPU can have.
 const MAX: u32 = 1 << 16;
 
 /// `NVML_VALUE_NOT_AVAILABLE` of `nvml.h`, as unsigned.
@@ -51,7 +51,7 @@ macro_rules! process_list {
                 let answer =
                     call!(self.table, $call, self.handle.0, &raw mut count, infos.as_mut_ptr());
                 match answer {
-                    // More processes started meanwhile.
+                    // The list is longer than the buffer. More processes may start before the next call.
                     Err(error) if error.is_too_small() && count > capacity => {
                         capacity = at_most(stringify!($call), count, MAX)? + INITIAL_CAPACITY;
                     }
@@ -150,7 +150,7 @@ impl GpuProcess {
 // === impl ProcessUtilization ===
 
 impl ProcessUtilization {
-    /// `None` for a sample that is no percentage.
+    /// Converts a sample; `None` if its value is not a percentage.
     fn of(sample: &sys::nvmlProcessUtilizationSample_t) -> Option<Self> {
         let sm_percent = Some(sample.smUtil).filter(|percent| *percent <= 100)?;
         Some(Self { pid: sample.pid, sm_percent, at_us: sample.timeStamp })

@@ -37,8 +37,8 @@ pub struct MigPlacement {
 /// an unknown number as an invalid argument.
 const PROFILES: u32 = 32;
 
-/// Bound on placements per profile.
-const MAX_PLACES: u32 = 256;
+/// Upper bound of placements per profile.
+const MAX_PLACEMENTS: u32 = 256;
 
 impl Gpu {
     /// All profiles, including those with media extensions. Empty without MIG support, and before driver 510, which has
@@ -52,7 +52,7 @@ impl Gpu {
         (0..PROFILES).filter_map(profile).collect()
     }
 
-    /// All placements of a profile, occupied ones included. Drivers may refuse while MIG is off.
+    /// All placements of a profile, including occupied ones. Drivers may refuse while MIG is off.
     pub fn mig_placements(&self, profile_id: u32) -> Result<Vec<MigPlacement>> {
         // A null buffer returns the count.
         let mut count: u32 = get!(
@@ -62,7 +62,8 @@ impl Gpu {
             profile_id,
             std::ptr::null_mut()
         )?;
-        let length = at_most("nvmlDeviceGetGpuInstancePossiblePlacements_v2", count, MAX_PLACES)?;
+        let length =
+            at_most("nvmlDeviceGetGpuInstancePossiblePlacements_v2", count, MAX_PLACEMENTS)?;
         let unset = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
         let mut places = vec![unset; length as usize];
         call!(
@@ -104,14 +105,14 @@ impl Gpu {
 // === impl MigPlacement ===
 
 impl From<sys::nvmlGpuInstancePlacement_t> for MigPlacement {
-    fn from(place: sys::nvmlGpuInstancePlacement_t) -> Self {
-        Self { start: place.start, size: place.size }
+    fn from(placement: sys::nvmlGpuInstancePlacement_t) -> Self {
+        Self { start: placement.start, size: placement.size }
     }
 }
 
 impl From<MigPlacement> for sys::nvmlGpuInstancePlacement_t {
-    fn from(place: MigPlacement) -> Self {
-        Self { start: place.start, size: place.size }
+    fn from(placement: MigPlacement) -> Self {
+        Self { start: placement.start, size: placement.size }
     }
 }
 
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_have_the_size_that_their_version_promises() {
+    fn version_fields_contain_the_size_of_the_structure() {
         // nvmlGpuInstanceProfileInfo_v2 in NVIDIA's own bindings.
         assert_eq!(versioned::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2), 0x0200_0098);
     }

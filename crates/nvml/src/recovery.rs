@@ -7,7 +7,7 @@ use crate::{Result, error::Optional as _, fields::Field, gpu::Gpu};
 /// Recovery action (`nvmlDeviceGpuRecoveryAction_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryAction {
-    /// None.
+    /// No action.
     None,
     /// Reset the GPU.
     Reset,

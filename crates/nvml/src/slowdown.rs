@@ -11,14 +11,14 @@ pub struct Slowdown {
     reasons: u64,
 }
 
-/// Cause of slowed clocks. An idle GPU, and clocks that an operator set, are no causes here.
+/// Cause of slowed clocks. Idleness, and clocks that an operator set, do not count as causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowdownCause {
     /// The hardware divides its clocks, for heat or power.
     Hardware,
     /// Hardware protection from heat.
     HardwareThermal,
-    /// The driver holds the temperature below that of the hardware's protection.
+    /// The driver keeps the temperature below the threshold of the hardware protection.
     SoftwareThermal,
     /// The board is at its power limit, as a busy GPU normally is.
     PowerCap,
@@ -39,8 +39,8 @@ impl Slowdown {
         self.is_by(SlowdownCause::HardwareThermal) || self.is_by(SlowdownCause::SoftwareThermal)
     }
 
-    /// True if the power supply asserts its brake. The power limit does not count, because a busy GPU normally runs
-    /// at it.
+    /// True if the power supply asserts its brake. The power limit does not count, because a busy GPU normally reaches
+    /// it.
     pub fn is_by_power(self) -> bool {
         self.is_by(SlowdownCause::PowerBrake)
     }

@@ -18,16 +18,16 @@ pub struct Utilization {
     pub memory_percent: u32,
 }
 
-/// Bound on temperatures.
+/// Upper bound of temperatures.
 const MAX_CELSIUS: u32 = 1000;
 
-/// Bound on power: a hundred times a board's.
+/// Upper bound of power: a hundred times a board's.
 const MAX_MILLIWATTS: u32 = 100_000_000;
 
-/// Bound on clocks: ten times a GPU's.
+/// Upper bound of clocks: ten times a GPU's.
 const MAX_MEGAHERTZ: u32 = 100_000;
 
-/// Bound on energy: the bound on power for a hundred years.
+/// Upper bound of energy: the maximum power for a hundred years.
 const MAX_MILLIJOULES: u64 = MAX_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
 
 impl Gpu {
@@ -52,7 +52,7 @@ impl Gpu {
         get_at_most!(self.table, nvmlDeviceGetPowerUsage, self.handle.0; MAX_MILLIWATTS).optional()
     }
 
-    /// Power limit in force, in milliwatts: the lowest of those that apply.
+    /// Enforced power limit in milliwatts: the lowest of all limits that apply.
     pub fn power_limit_milliwatts(&self) -> Result<Option<u32>> {
         get_at_most!(self.table, nvmlDeviceGetEnforcedPowerLimit, self.handle.0; MAX_MILLIWATTS)
             .optional()

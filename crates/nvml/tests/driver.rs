@@ -1,5 +1,5 @@
-//! The safe calls against the simulated driver, and against a real one where
-//! `WINDLASS_E2E_NVML_LIBRARY` names it.
+//! Tests of the safe calls against the simulated driver, and against the real one that `WINDLASS_E2E_NVML_LIBRARY`
+//! names.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use windlass_nvml::{
     RowRemapping, SlowdownCause,
 };
 
-const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
+const REAL_LIBRARY: &str = "WINDLASS_E2E_NVML_LIBRARY";
 
 fn machine(profile: &str) -> (TempDir, Machine) {
     machine_of(&MachineProfile::named(profile).expect("a shipped profile"))
@@ -34,7 +34,7 @@ fn machine_of(profile: &MachineProfile) -> (TempDir, Machine) {
     (folder, machine)
 }
 
-/// Guarantees of any driver, real or simulated.
+/// Checks guarantees of any driver, real or simulated.
 fn check_driver(library: &Path) {
     let nvml = Nvml::load(library).expect("the driver answers");
     assert!(!nvml.driver_version().expect("a version").is_empty());
@@ -45,7 +45,10 @@ fn check_driver(library: &Path) {
         let gpu = nvml.gpu(index).expect("a GPU");
         assert!(gpu == nvml.gpu(index).expect("a GPU"), "the same GPU has the same handle");
         let uuid = gpu.uuid().expect("a uuid");
-        assert!(gpu == nvml.gpu_with_uuid(&uuid).expect("a GPU"), "and so by its name");
+        assert!(
+            gpu == nvml.gpu_with_uuid(&uuid).expect("a GPU"),
+            "the UUID returns the same handle"
+        );
         assert!(uuids.insert(uuid), "uuids are unique");
         assert!(!matches!(gpu.compute_mode().expect("a mode"), ComputeMode::Other(_)));
         assert!(!gpu.name().expect("a name").is_empty());
@@ -84,7 +87,7 @@ fn check_driver(library: &Path) {
     assert_eq!(event, None, "no fault happens while this test runs");
 }
 
-/// All measurements are plausible.
+/// Checks that all measurements are plausible.
 fn check_telemetry(gpu: &Gpu) {
     match gpu.process_utilization(0) {
         Ok(samples) => assert!(samples.iter().all(|sample| sample.sm_percent <= 100)),
@@ -110,22 +113,26 @@ fn check_telemetry(gpu: &Gpu) {
 }
 
 #[test]
-fn every_simulated_driver_answers_everything() {
+fn every_simulated_driver_passes_the_checks() {
     for profile in MachineProfile::names_with_nvidia() {
         let (_folder, machine) = machine(profile);
         check_driver(&machine.nvml_library());
         let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
-        assert_eq!(nvml.simulated().as_deref(), Some(profile), "a simulation says so");
+        assert_eq!(
+            nvml.simulated().as_deref(),
+            Some(profile),
+            "the library names its machine profile"
+        );
     }
 }
 
 #[test]
-fn garbage_is_an_error_and_never_a_value() {
+fn garbage_is_an_error() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(3).expect("a GPU");
     machine.inject(&Fault::Garbage { gpu: 3 }).expect("injected");
-    let told = [
+    let results = [
         gpu.uuid().map(drop),
         gpu.name().map(drop),
         gpu.serial().map(drop),
@@ -145,8 +152,8 @@ fn garbage_is_an_error_and_never_a_value() {
         gpu.memory_clock_mhz().map(drop),
         gpu.pcie_link().map(drop),
     ];
-    for told in told {
-        let error = told.expect_err("no sense");
+    for result in results {
+        let error = result.expect_err("garbage");
         assert!(error.to_string().ends_with("the answer makes no sense"), "{error}");
     }
     // Any number is valid here; the calls must return.
@@ -157,7 +164,7 @@ fn garbage_is_an_error_and_never_a_value() {
     assert!(gpu.uuid().expect("a UUID").starts_with("GPU-"));
     let other = nvml.gpu(4).expect("a GPU");
     machine.inject(&Fault::Garbage { gpu: 3 }).expect("injected");
-    assert!(other.uuid().expect("a UUID").starts_with("GPU-"), "the others are as ever");
+    assert!(other.uuid().expect("a UUID").starts_with("GPU-"), "other GPUs work");
 }
 
 #[test]
@@ -181,7 +188,7 @@ fn one_sample_of_each_working_process_is_returned() {
 }
 
 #[test]
-fn a_compute_mode_is_set_for_one_gpu_and_stays() {
+fn a_compute_mode_is_set_for_one_gpu() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let modes = || [0, 1].map(|index| nvml.gpu(index).expect("a GPU").compute_mode());
@@ -202,7 +209,7 @@ fn with_memory_limits(profile: &str) -> MachineProfile {
 }
 
 #[test]
-fn a_memory_limit_is_of_one_gpu_and_one_cgroup_and_reads_back() {
+fn a_memory_limit_applies_to_one_gpu_and_cgroup_and_reads_back() {
     let (folder, machine) = machine_of(&with_memory_limits("dgx-h100"));
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     assert!(nvml.has_memory_limits());
@@ -222,7 +229,7 @@ fn a_memory_limit_is_of_one_gpu_and_one_cgroup_and_reads_back() {
 }
 
 #[test]
-fn a_memory_limit_is_refused_with_its_reason() {
+fn a_refused_memory_limit_has_a_reason() {
     let (folder, machine) = machine_of(&with_memory_limits("mig-a100"));
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(0).expect("a GPU");
@@ -262,7 +269,7 @@ fn a_set_limit_may_be_ignored_or_fail() {
     let gpu = nvml.gpu(0).expect("a GPU");
     let limits = MemoryLimits { soft: 0, hard: Some(1 << 30) };
     machine.inject(&"limit:ignored@0".parse().expect("a fault")).expect("injected");
-    gpu.set_memory_limits(folder.path(), limits).expect("it says so");
+    gpu.set_memory_limits(folder.path(), limits).expect("the call succeeds");
     assert_eq!(gpu.memory_limits(folder.path()), Ok(None));
     machine.inject(&"limit:4@0".parse().expect("a fault")).expect("injected");
     let error = gpu.set_memory_limits(folder.path(), limits).expect_err("the fault");
@@ -270,10 +277,10 @@ fn a_set_limit_may_be_ignored_or_fail() {
 }
 
 #[test]
-fn a_real_driver_answers_everything() {
-    match env::var_os(REAL).map(PathBuf::from) {
+fn a_real_driver_passes_the_checks() {
+    match env::var_os(REAL_LIBRARY).map(PathBuf::from) {
         Some(library) => check_driver(&library),
-        None => eprintln!("SKIPPED: set {REAL} to the path of a real libnvidia-ml.so.1"),
+        None => eprintln!("SKIPPED: set {REAL_LIBRARY} to the path of a real libnvidia-ml.so.1"),
     }
 }
 
@@ -307,12 +314,13 @@ fn an_event_names_its_gpu_and_its_xid() {
 }
 
 #[test]
-fn an_event_of_an_instance_names_it_and_one_of_the_gpu_names_none() {
+fn only_an_event_of_an_instance_names_an_instance() {
     let (_folder, machine) = machine("mig-a100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let (gpu, events) = (nvml.gpu(0).expect("a GPU"), nvml.event_set().expect("a set"));
     let instances = gpu.mig_instances().expect("instances");
-    let instance = instances.into_iter().next().expect("it is cut").expect("an instance");
+    let instance =
+        instances.into_iter().next().expect("the GPU has instances").expect("an instance");
     assert!(events.watch(&gpu).expect("it reports faults"));
     let named = instance.gpu_instance;
     machine.inject(&Fault::InstanceXid { gpu: 0, instance: named, code: 79 }).expect("injected");
@@ -324,12 +332,12 @@ fn an_event_of_an_instance_names_it_and_one_of_the_gpu_names_none() {
 }
 
 #[test]
-fn injected_conditions_are_reported() {
+fn injected_faults_are_reported() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(1).expect("a GPU");
     let links = gpu.nvlinks_up().expect("links").len();
-    assert_eq!(gpu.page_retirement_pending(), Ok(None), "it replaces rows");
+    assert_eq!(gpu.page_retirement_pending(), Ok(None), "the GPU remaps rows instead");
     assert_eq!(gpu.uncorrected_errors(), Ok(Some(0)));
     for fault in ["thermal@1", "remap-pending@1", "remap-failed@1", "ecc-count@1", "nvlink:5@1"] {
         machine.inject(&fault.parse().expect(fault)).expect(fault);
@@ -344,7 +352,7 @@ fn injected_conditions_are_reported() {
 }
 
 #[test]
-fn clocks_limits_and_counters_are_those_of_the_card() {
+fn clocks_limits_and_counters_match_the_card() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(1).expect("a GPU");
@@ -381,7 +389,7 @@ fn clocks_limits_and_counters_are_those_of_the_card() {
 }
 
 #[test]
-fn the_error_of_a_lost_gpu_says_that_it_is_lost() {
+fn the_error_of_a_lost_gpu_names_the_loss() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(2).expect("a GPU");
@@ -392,14 +400,14 @@ fn the_error_of_a_lost_gpu_says_that_it_is_lost() {
 }
 
 #[test]
-fn a_library_that_is_not_there_is_named() {
+fn the_error_names_a_missing_library() {
     let error = Nvml::load(Path::new("/nowhere/libnvidia-ml.so.1")).expect_err("absent");
     assert!(matches!(error, LoadError::Open(..)));
     assert_eq!(error.to_string(), "cannot load /nowhere/libnvidia-ml.so.1");
 }
 
 #[test]
-fn a_gpu_on_switches_is_in_a_fabric_and_only_a_rack_gives_it_a_name() {
+fn gpus_on_switches_join_a_fabric_which_has_a_cluster_in_a_rack_only() {
     let (_folder, board) = machine("dgx-h100");
     let nvml = Nvml::load(&board.nvml_library()).expect("loaded");
     let fabric = nvml.gpu(0).expect("a GPU").fabric().expect("an answer").expect("on switches");
@@ -420,7 +428,7 @@ fn a_gpu_on_switches_is_in_a_fabric_and_only_a_rack_gives_it_a_name() {
     assert!(!fabric.is_joined() && fabric.health == FabricHealth::Bad);
 }
 
-/// The machine of a profile as one of several on a fabric.
+/// Profile of a machine on a fabric with other machines.
 fn in_a_rack(profile: &str) -> MachineProfile {
     let cluster = CLUSTER.to_owned().try_into().expect("a UUID");
     let fabric = Some(windlass_machine::profile::Fabric { cluster, clique: 7 });
@@ -429,13 +437,13 @@ fn in_a_rack(profile: &str) -> MachineProfile {
 
 const CLUSTER: &str = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
 
-/// A profile by name, and its instance at a memory slice.
+/// Creates an instance of the named profile at a memory slice.
 fn create_instance(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, NvmlError> {
     let profiles = gpu.mig_profiles().expect("profiles");
     let profile = profiles.into_iter().find(|profile| profile.name == name).expect(name);
     let places = gpu.mig_placements(profile.id).expect("places");
-    let place = places.into_iter().find(|place| place.start == start).expect("a place");
-    gpu.make_gpu_instance(profile.id, place)
+    let placement = places.into_iter().find(|place| place.start == start).expect("a placement");
+    gpu.make_gpu_instance(profile.id, placement)
 }
 
 #[test]
@@ -447,7 +455,7 @@ fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
     assert_eq!(gpu.mig_placements(profiles[0].id).expect("an answer while MIG is off").len(), 7);
     let off = gpu.gpu_instances_of(profiles[0].id).expect_err("MIG is off");
     assert!(off.is_unsupported(), "{off}");
-    gpu.turn_mig_on().expect("it takes no reset");
+    gpu.turn_mig_on().expect("the mode changes without a reset");
 
     let names: BTreeSet<_> = profiles.iter().map(|profile| profile.name.as_str()).collect();
     let expected = ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
@@ -455,19 +463,19 @@ fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
     let media = create_instance(&gpu, "1g.10gb+me", 6).expect("made");
     let half = create_instance(&gpu, "3g.40gb", 0).expect("made");
     assert!(gpu.turn_mig_off().expect_err("instances exist").is_in_use());
-    let crowded = create_instance(&gpu, "4g.40gb", 0).expect_err("taken");
+    let crowded = create_instance(&gpu, "4g.40gb", 0).expect_err("the slices are occupied");
     assert!(crowded.is_no_room(), "{crowded}");
-    assert_eq!(gpu.mig_instances().expect("listed").len(), 0, "nothing runs in them yet");
+    assert_eq!(gpu.mig_instances().expect("listed").len(), 0, "there is no compute instance yet");
 
     let compute = half.fill().expect("filled");
-    let again = half.fill().expect_err("it is full");
+    let again = half.fill().expect_err("the GPU instance is full");
     assert!(again.is_no_room(), "{again}");
     let devices = gpu.mig_instances().expect("listed");
     let device = &devices[0].as_ref().expect("an instance").device;
     assert_eq!(device.name().expect("a name"), "NVIDIA H100 80GB HBM3 MIG 3g.40gb");
     assert_eq!(device.gpu_instance_id(), Ok(half.info().expect("an answer").id));
     assert!(device.whole().expect("an answer") == gpu);
-    let used = half.destroy().expect_err("a compute instance is in it");
+    let used = half.destroy().expect_err("the GPU instance contains a compute instance");
     assert!(used.is_in_use(), "{used}");
 
     compute.destroy().expect("destroyed");
@@ -476,7 +484,7 @@ fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
     for profile in &profiles {
         assert_eq!(gpu.gpu_instances_of(profile.id).expect("listed").len(), 0);
     }
-    assert!(half.info().expect_err("it is gone").is_absent());
+    assert!(half.info().expect_err("the GPU instance is destroyed").is_absent());
     gpu.turn_mig_off().expect("no instance exists");
     assert_eq!(gpu.mig_mode(), Ok(MigMode::Disabled));
 }

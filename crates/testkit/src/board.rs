@@ -1,4 +1,4 @@
-//! Darwin3 boards behind a gateway node: the rule that offers them, and waits for their events.
+//! Darwin3 boards behind a gateway node: their source rule, and a wait for their events.
 
 use std::{future::ready, time::Duration};
 
@@ -7,11 +7,11 @@ use windlass_machine::{Board, BoardEvent};
 
 use crate::wait::until;
 
-/// Clock of a board before each allocation, in MHz.
+/// Clock frequency that boards get before each container starts, in MHz.
 pub const MHZ: u32 = 200;
 
-/// Rule that resets boards and sets their clock before a container starts, and resets them after it ends. `timeout`
-/// limits each step.
+/// Source rule of boards. A container's boards are reset and get [`MHZ`] before it starts, and are reset after it ends.
+/// `timeout` applies to each step.
 pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {
     let get = |target: String| {
         let url = format!("http://{{endpoint}}/{target}");
@@ -29,12 +29,12 @@ pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {
     SourceRule { resource: "zj.com/darwin3".parse().ok(), cleanup, give, ..new }
 }
 
-/// Waits for as many events of a board as expected, and compares them.
+/// Waits until a board has as many events as expected, and asserts that they are equal.
 pub async fn happens(board: &Board, expected: &[BoardEvent]) {
     let mut events = Vec::new();
-    let all = || {
+    let poll = || {
         events.extend(board.take_events());
         ready(if events.len() < expected.len() { Err(events.clone()) } else { Ok(events.clone()) })
     };
-    assert_eq!(until("what happens to a board", all).await, expected);
+    assert_eq!(until("events of a board", poll).await, expected);
 }

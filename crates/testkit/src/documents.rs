@@ -1,4 +1,4 @@
-//! Builders of cluster objects for tests of claims.
+//! Builders of Kubernetes objects for tests of resource claims.
 
 use k8s_openapi::api::{
     core::v1::Pod,
@@ -7,9 +7,9 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Deserialises a document as an object of its type.
+/// Deserialises a JSON document as a Kubernetes object.
 pub fn typed<T: DeserializeOwned>(document: Value) -> T {
-    serde_json::from_value(document).expect("a document of its type")
+    serde_json::from_value(document).expect("a valid document")
 }
 
 /// Device class that selects devices by a CEL expression.
@@ -20,12 +20,12 @@ pub fn class(name: &str, expression: &str) -> DeviceClass {
     }))
 }
 
-/// CEL expression that selects the node's devices of a type.
-pub fn of_type(of: &str) -> String {
-    format!("device.driver == 'windlass.dev' && device.attributes['windlass.dev'].type == '{of}'")
+/// CEL expression that selects Windlass's devices of a type.
+pub fn of_type(kind: &str) -> String {
+    format!("device.driver == 'windlass.dev' && device.attributes['windlass.dev'].type == '{kind}'")
 }
 
-/// Claim template that requests these devices.
+/// Claim template with these device requests (`spec.devices` of a claim).
 pub fn template(namespace: &str, name: &str, devices: &Value) -> ResourceClaimTemplate {
     typed(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
@@ -33,17 +33,21 @@ pub fn template(namespace: &str, name: &str, devices: &Value) -> ResourceClaimTe
     }))
 }
 
-/// Pod whose containers all use one claim, by `resourceClaimName` or `resourceClaimTemplateName`.
+/// Pod whose containers all use one claim. The last pair is `resourceClaimName` or `resourceClaimTemplateName`, and the
+/// name.
 pub fn pod_of_claim(
     (namespace, name): (&str, &str),
     containers: &[&str],
-    (source, of): (&str, &str),
+    (source, source_name): (&str, &str),
 ) -> Pod {
     let resources = json!({"claims": [{"name": "devices"}]});
     let container = |name: &&str| json!({"name": name, "resources": resources});
     let containers: Vec<_> = containers.iter().map(container).collect();
     typed(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
-        "spec": {"containers": containers, "resourceClaims": [{"name": "devices", source: of}]},
+        "spec": {
+            "containers": containers,
+            "resourceClaims": [{"name": "devices", source: source_name}],
+        },
     }))
 }

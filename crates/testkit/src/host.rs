@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::node::Node;
 
-/// Path of the boot id, which the kernel generates at each boot.
+/// File with the boot id, which the kernel generates at each boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 // === impl Node ===
@@ -19,7 +19,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 impl Node {
     /// Injects a fault, such as `xid:79@3` or `unplug:stick`.
     pub fn inject(&self, fault: &str) {
-        self.machine.inject(&fault.parse().expect("a fault")).expect("it happens");
+        self.machine.inject(&fault.parse().expect("a fault")).expect("injected");
     }
 
     /// Path of a host file in the test's file system.
@@ -27,32 +27,32 @@ impl Node {
         self.config.places.host_root.join(path.trim_start_matches('/'))
     }
 
-    /// Same as [`Node::host`], and creates the parent folder.
-    fn place(&self, path: &str) -> PathBuf {
+    /// Same as [`Node::host`], but creates the parent folder.
+    fn host_with_parent(&self, path: &str) -> PathBuf {
         let path = self.host(path);
-        fs::create_dir_all(path.parent().expect("it is below the root")).expect("made");
+        fs::create_dir_all(path.parent().expect("a path below the root")).expect("created");
         path
     }
 
     /// Writes a file of the host.
     pub fn write(&self, path: &str, text: &str) {
-        fs::write(self.place(path), text).expect("written");
+        fs::write(self.host_with_parent(path), text).expect("written");
     }
 
-    /// Gives the node a new boot id. Without a boot id the agent cannot recognise its boot.
+    /// Simulates a reboot: changes the boot id, or creates one. Without a boot id the agent cannot recognise its boot.
     pub fn reboot(&self) {
-        let known = fs::read_to_string(self.host(BOOT_ID)).unwrap_or_default();
-        self.write(BOOT_ID, &format!("{known}1"));
+        let current = fs::read_to_string(self.host(BOOT_ID)).unwrap_or_default();
+        self.write(BOOT_ID, &format!("{current}1"));
     }
 
-    /// Turns a host file into one whose readers block.
+    /// Replaces a host file by a FIFO, whose readers block.
     pub fn hang(&self, path: &str) {
-        let path = self.place(path);
+        let path = self.host_with_parent(path);
         fs::remove_file(&path).or_else(unless_missing).expect("removed");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
     }
 
-    /// Restores a file after [`Node::hang`], and unblocks its readers.
+    /// Replaces the FIFO of [`Node::hang`] by a file with this text, and unblocks the FIFO's readers.
     pub fn answer(&self, path: &str, text: &str) {
         let fifo = OpenOptions::new().read(true).write(true).open(self.host(path));
         fs::remove_file(self.host(path)).expect("removed");
@@ -60,11 +60,11 @@ impl Node {
         drop(fifo.expect("a FIFO"));
     }
 
-    /// Creates this number of links to one folder, with names that begin with `begin`. A large number exceeds the
-    /// agent's limit for a list.
+    /// Creates `count` links in the folder `list`, all to one folder. Their names are `begin` and a number. A large
+    /// `count` exceeds the agent's limit for a list.
     pub fn crowd(&self, list: &str, begin: &str, count: u32) {
         let folder = self.host(list);
-        fs::create_dir_all(&folder).expect("made");
+        fs::create_dir_all(&folder).expect("created");
         let first = folder.join(format!("{begin}0"));
         symlink("../../devices", &first).expect("linked");
         for number in 1..count {

@@ -9,26 +9,29 @@ use crate::wait::LIMIT;
 /// Resource of most tests.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// Waits until the kubelet has this number of allocatable devices of a resource.
+/// Waits until the kubelet reports this number of allocatable devices of a resource.
 pub async fn allocatable(kubelet: &Kubelet, resource: &str, count: usize) -> Arc<NodeStatus> {
-    reached(kubelet, |node| node.counts(resource).is_some_and(|(_, healthy)| healthy == count))
+    node_status(kubelet, |node| node.counts(resource).is_some_and(|(_, healthy)| healthy == count))
         .await
 }
 
-/// Waits until the kubelet has this capacity and this number of allocatable devices of a resource.
+/// Waits until the kubelet reports the expected counts of a resource: its capacity, and its allocatable devices.
 pub async fn counts(
     kubelet: &Kubelet,
     resource: &str,
     expected: (usize, usize),
 ) -> Arc<NodeStatus> {
-    reached(kubelet, |node| node.counts(resource) == Some(expected)).await
+    node_status(kubelet, |node| node.counts(resource) == Some(expected)).await
 }
 
-async fn reached(kubelet: &Kubelet, condition: impl FnMut(&NodeStatus) -> bool) -> Arc<NodeStatus> {
-    kubelet.wait_for(condition, LIMIT).await.unwrap_or_else(|late| panic!("{late}"))
+async fn node_status(
+    kubelet: &Kubelet,
+    condition: impl FnMut(&NodeStatus) -> bool,
+) -> Arc<NodeStatus> {
+    kubelet.wait_for(condition, LIMIT).await.unwrap_or_else(|timeout| panic!("{timeout}"))
 }
 
-/// Pod of one container that requests a resource.
+/// Pod with one container, which requests `count` devices of a resource.
 pub fn pod_with(name: &str, resource: &str, count: u64) -> Pod {
     Pod::new(name).container(Container::new("main").limit(resource, count))
 }

@@ -4,35 +4,35 @@
 //! changes the configuration, then starts the kubelet ([`Node::kubelet`]) and the agent ([`Node::agent`]). Then the
 //! test injects a fault ([`Node::inject`]) and waits for the effect:
 //!
-//! - [`Running::until`] waits for the agent's state.
-//! - [`allocatable`] waits for the kubelet.
-//! - [`Said::until`] waits for the log.
-//! - [`value`] waits for any channel, and [`until`] polls.
+//! - [`Running::until`] waits for a state of the node in the agent.
+//! - [`allocatable`] waits for allocatable devices in the kubelet.
+//! - [`Said::until`] waits for a line of the agent's log.
+//! - [`value`] waits for a value in any watch channel, and [`until`] polls.
 //!
-//! All waits share one limit. A timeout's error names the awaited state and the last one seen.
+//! All waits share one timeout, [`LIMIT`]. After it they panic with the awaited state and the last state seen.
 //!
-//! These fixtures are for integration tests only. In a unit test the tested crate would be linked twice, with
-//! incompatible types.
+//! Only integration tests can use these fixtures. A unit test would link the tested crate twice, with incompatible
+//! types.
 
 mod board;
+mod cancelled_calls;
 mod documents;
 mod folder;
-mod giving_up;
 mod host;
 mod kubelet;
+mod log;
 mod node;
 mod rights;
 mod running;
-mod said;
 mod wait;
 
 pub use board::{MHZ, board_rule, happens};
+pub use cancelled_calls::Caller;
 pub use documents::{class, of_type, pod_of_claim, template, typed};
 pub use folder::temporary_folder;
-pub use giving_up::Caller;
 pub use kubelet::{GPU, allocatable, counts, pod_with};
+pub use log::Said;
 pub use node::{Node, health, settings};
 pub use rights::Right;
 pub use running::Running;
-pub use said::Said;
 pub use wait::{LIMIT, exists, in_time, until, value, vanishes};

@@ -27,9 +27,9 @@ use crate::{
 pub struct Node {
     /// Simulated machine.
     pub machine: Machine,
-    /// Configuration of the agents that start from now on.
+    /// Configuration of agents that are started later.
     pub config: Config,
-    /// Folder of the node, with room for the test's own files.
+    /// Folder of the node. Tests may create files in it.
     pub folder: PathBuf,
 }
 
@@ -39,9 +39,10 @@ pub fn health(quiet_period: Duration) -> HealthPolicy {
     HealthPolicy { quiet_period, probe_interval, ..HealthPolicy::default() }
 }
 
-/// Configuration of an agent with all paths in the folder.
+/// Configuration of an agent, with all its paths in the folder.
 pub fn settings(folder: &Path, machine: &Machine, mut policy: Policy) -> Config {
-    // An ended agent leaves its last wait to the driver, whose lock the next agent shares in a test's process.
+    // A stopped agent leaves a thread in the driver's event wait. The next agent in the process shares the driver's
+    // lock.
     policy.health.event_wait = policy.health.event_wait.min(Duration::from_millis(200));
     Config {
         places: Places {
@@ -55,7 +56,7 @@ pub fn settings(folder: &Path, machine: &Machine, mut policy: Policy) -> Config 
             ..Places::default()
         },
         policy,
-        session: impatient(),
+        session: short_timeouts(),
         cleanup: CleanupLimits {
             retry_first: Duration::from_millis(20),
             retry_most: Duration::from_millis(200),
@@ -79,14 +80,14 @@ impl Node {
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
         let machine = Machine::create(&folder.join("machine"), profile, &driver);
         let machine = machine.expect("a machine");
-        // An agent waits for the kubelet's folder, which a kubelet creates at its first start. Tests start either one
-        // first.
-        fs::create_dir_all(folder.join("kubelet")).expect("made");
+        // The agent waits for the kubelet's folder, which the kubelet creates at its first start. Tests may start the
+        // agent first.
+        fs::create_dir_all(folder.join("kubelet")).expect("created");
         let config = settings(&folder, &machine, policy);
         Self { machine, config, folder }
     }
 
-    /// Makes this the node of this name in a cluster. The kubeconfig leads to the API server.
+    /// Joins the node to a cluster under this name. `kubeconfig` is the text of the file.
     #[must_use]
     pub fn in_cluster(mut self, name: &str, kubeconfig: &str) -> Self {
         let path = self.folder.join("kubeconfig");
@@ -104,12 +105,12 @@ impl Node {
         self.try_agent().expect("the agent starts")
     }
 
-    /// Starts the agent, or returns the error of its start.
+    /// Starts the agent, or returns the start error.
     pub fn try_agent(&self) -> Result<Running, StartError> {
         Running::start(&self.config)
     }
 
-    /// Returns the state that the agent would find, without serving it.
+    /// Surveys the node once, as the agent does, without serving its devices.
     pub async fn survey(&self) -> NodeState {
         windlass_node::agent::survey(&self.config, Clock::starting_at(Timestamp::now())).await
     }
@@ -119,7 +120,7 @@ impl Node {
         Kubelet::start(self.kubelet_config()).expect("the embedded kubelet starts")
     }
 
-    /// Starts kubelet and agent, and waits until the kubelet has this number of allocatable GPUs.
+    /// Starts the kubelet and the agent, and waits until the kubelet reports this number of allocatable GPUs.
     pub async fn serving(&self, gpus: usize) -> (Kubelet, Running) {
         let (kubelet, agent) = (self.kubelet(), self.agent());
         allocatable(&kubelet, GPU, gpus).await;
@@ -139,7 +140,7 @@ impl Node {
     }
 }
 
-fn impatient() -> SessionLimits {
+fn short_timeouts() -> SessionLimits {
     SessionLimits {
         stream_deadline: Duration::from_millis(500),
         retry_first: Duration::from_millis(10),

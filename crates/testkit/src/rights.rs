@@ -1,19 +1,19 @@
-//! Permissions that `deploy/rbac.yaml` grants the agent, and the permission that a request needs.
+//! Permissions that `deploy/rbac.yaml` grants the agent, and the permission that an API request requires.
 
 use std::{collections::BTreeMap, path::Path};
 
 use serde_json::Value;
 
-/// Permission, as a rule of a role grants it.
+/// Permission of one verb on one resource, as in a rule of a role.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
-    /// Namespace of a role; `None` for a cluster role.
+    /// Namespace of the role or request; `None` for a cluster role or a request for the whole cluster.
     pub namespace: Option<String>,
     /// API group; empty for the core group.
     pub group: String,
-    /// Resource with its subresource: `resourceclaims/status`.
+    /// Resource with its subresource, if any: `resourceclaims/status`.
     pub resource: String,
-    /// Verb as Kubernetes spells it: `get`, `list`, `deletecollection`.
+    /// Verb of Kubernetes: `get`, `list`, `deletecollection`.
     pub verb: String,
 }
 
@@ -23,17 +23,17 @@ const OWN: &str = "windlass-system";
 // === impl Right ===
 
 impl Right {
-    /// Every permission that the shipped roles grant.
+    /// All permissions that the shipped roles grant.
     pub fn shipped() -> Vec<Self> {
         Self::of_manifest("rbac.yaml")
     }
 
-    /// Every permission that the roles of a manifest in `deploy` grant.
+    /// All permissions that the roles of a manifest in `deploy` grant.
     pub fn of_manifest(path: &str) -> Vec<Self> {
         let deploy = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy"));
         let text = std::fs::read_to_string(deploy.join(path)).expect("a manifest");
         let documents = text.split("\n---\n").map(serde_saphyr::from_str::<Value>);
-        let documents = documents.map(|read| read.expect("YAML"));
+        let documents = documents.map(|document| document.expect("YAML"));
         let roles =
             documents.filter(|it| it["kind"] == "Role" || it["kind"] == "ClusterRole").collect();
         Self::of_roles(roles)
@@ -59,28 +59,30 @@ impl Right {
         rights
     }
 
-    /// Permission that a request needs. Discovery returns `None`: every client may use it.
+    /// Permission that a request requires; `None` for API discovery, which every client may use.
     pub fn asked(method: &str, path: &str, query: &BTreeMap<String, String>) -> Option<Self> {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
-        let (group, rest) = match parts.as_slice() {
-            ["api", "v1", rest @ ..] => ("", rest),
-            ["apis", group, _version, rest @ ..] => (*group, rest),
+        let (group, path) = match parts.as_slice() {
+            ["api", "v1", path @ ..] => ("", path),
+            ["apis", group, _version, path @ ..] => (*group, path),
             _ => return None,
         };
-        let (namespace, rest) = match rest {
-            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest),
-            rest => (None, rest),
+        let (namespace, path) = match path {
+            ["namespaces", namespace, path @ ..] if !path.is_empty() => (Some(*namespace), path),
+            path => (None, path),
         };
-        let (resource, has_name) = match rest {
+        let (resource, has_name) = match path {
             [] => return None,
             [resource] => ((*resource).to_owned(), false),
             [resource, _name] => ((*resource).to_owned(), true),
-            [resource, _name, part @ ..] => (format!("{resource}/{}", part.join("/")), true),
+            [resource, _name, subresource @ ..] => {
+                (format!("{resource}/{}", subresource.join("/")), true)
+            }
         };
-        let watches = query.get("watch").is_some_and(|it| it == "true" || it == "1");
+        let is_watch = query.get("watch").is_some_and(|it| it == "true" || it == "1");
         let verb = match (method, has_name) {
             ("GET", true) => "get",
-            ("GET", false) if watches => "watch",
+            ("GET", false) if is_watch => "watch",
             ("GET", false) => "list",
             ("POST", _) => "create",
             ("PUT", _) => "update",
@@ -93,17 +95,17 @@ impl Right {
         Some(Self { namespace: namespace.map(ToOwned::to_owned), group, resource, verb })
     }
 
-    /// True if this permission of a role covers the requested one.
-    pub fn gives(&self, asked: &Self) -> bool {
-        let within = match (self.namespace.as_deref(), asked.namespace.as_deref()) {
+    /// True if this permission of a role covers the required one.
+    pub fn gives(&self, required: &Self) -> bool {
+        let covers_namespace = match (self.namespace.as_deref(), required.namespace.as_deref()) {
             (None, _) => true,
-            // Agents under test run in other namespaces than the shipped one.
-            (Some(OWN), Some(asked)) => asked != "default",
-            (own, asked) => own == asked,
+            // Agents under test run in other namespaces than `OWN`.
+            (Some(OWN), Some(required)) => required != "default",
+            (own, required) => own == required,
         };
-        within
+        covers_namespace
             && (&self.group, &self.resource, &self.verb)
-                == (&asked.group, &asked.resource, &asked.verb)
+                == (&required.group, &required.resource, &required.verb)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Agent that runs in the process of a test.
+//! Agent that runs in the test's process.
 
 use std::{
     fs::{self, File},
@@ -27,9 +27,9 @@ use crate::wait::{LIMIT, exists, in_time};
 /// Running agent. Dropping it stops it; [`Running::stop`] also waits for its end.
 #[derive(Debug)]
 pub struct Running {
-    /// State of its node.
+    /// State of the agent's node.
     pub state: watch::Receiver<Arc<NodeState>>,
-    /// Address of its health and metrics endpoints.
+    /// Address of the agent's health and metrics endpoints.
     pub admin: Option<SocketAddr>,
     /// Handle for MIG partition orders.
     pub partitions: MigHandle,
@@ -37,8 +37,8 @@ pub struct Running {
     policy: watch::Sender<Arc<Policy>>,
     task: JoinSet<()>,
     /// Path of the CDI spec of GPUs.
-    document: PathBuf,
-    /// Folders that the agent locks for itself.
+    cdi_spec: PathBuf,
+    /// Folders that the agent locks exclusively.
     locks: [PathBuf; 2],
     stop: DropGuard,
 }
@@ -55,41 +55,43 @@ impl Running {
         let partitions = agent.partitions();
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let token = stop.clone();
-        task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
+        task.spawn(async move { agent.run(token.cancelled()).await.expect("no failure") });
         let locks =
             [config.places.kubelet_dir.join("device-plugins"), config.places.state_dir.clone()];
-        let document = config.places.cdi_dir.join("windlass.dev-gpu.json");
+        let cdi_spec = config.places.cdi_dir.join("windlass.dev-gpu.json");
         let stop = stop.drop_guard();
-        Ok(Self { state, admin, partitions, policy, task, document, locks, stop })
+        Ok(Self { state, admin, partitions, policy, task, cdi_spec, locks, stop })
     }
 
-    /// Waits until the node's state fulfils a condition.
+    /// Waits until the node's state meets a condition.
     pub async fn until(&self, condition: impl FnMut(&Arc<NodeState>) -> bool) -> Arc<NodeState> {
         let mut state = self.state.clone();
-        let reached = timeout(LIMIT, state.wait_for(condition)).await;
-        let reached = reached.map(|found| found.expect("the agent runs").clone());
-        reached.unwrap_or_else(|_| {
+        let result = timeout(LIMIT, state.wait_for(condition)).await;
+        let result = result.map(|state| state.expect("a running agent").clone());
+        result.unwrap_or_else(|_| {
             let state = self.state.borrow();
-            panic!("not in time; the state is {:#?}, {:#?}", state.inventory, state.offerings())
+            let (inventory, offerings) = (&state.inventory, state.offerings());
+            panic!("not within {LIMIT:?}; the state is {inventory:#?}, {offerings:#?}")
         })
     }
 
     /// Waits until the text of a device's health begins with `health`: `Healthy` or `Unhealthy`.
     pub async fn until_health(&self, id: &str, health: &str) -> Arc<NodeState> {
-        let says = |device: &Device| device.health.to_string().starts_with(health);
-        self.until(|state| state.inventory.get(id).is_some_and(says)).await
+        let has_health = |device: &Device| device.health.to_string().starts_with(health);
+        self.until(|state| state.inventory.get(id).is_some_and(has_health)).await
     }
 
-    /// Waits for this number of reconciliations. For each, a CDI spec is removed, and the agent writes it again.
+    /// Waits for this number of reconciliations. Removes a CDI spec for each, and waits until the agent writes it
+    /// again.
     pub async fn looks(&self, times: usize) {
         for _ in 0..times {
-            exists(&self.document).await;
-            fs::remove_file(&self.document).expect("it was there");
+            exists(&self.cdi_spec).await;
+            fs::remove_file(&self.cdi_spec).expect("an existing file");
         }
-        exists(&self.document).await;
+        exists(&self.cdi_spec).await;
     }
 
-    /// Replaces the policy.
+    /// Replaces the agent's policy.
     pub fn follow(&self, policy: Policy) {
         self.policy.send_replace(Arc::new(policy));
     }
@@ -97,8 +99,8 @@ impl Running {
     /// Stops the agent as SIGTERM does.
     pub async fn stop(mut self) {
         drop(self.stop);
-        let ended = in_time("the agent ends", self.task.join_next()).await;
-        ended.expect("there is one").expect("no panic");
+        let result = in_time("the agent ends", self.task.join_next()).await;
+        result.expect("one task").expect("no panic");
         unlocked(self.locks).await;
     }
 
@@ -109,22 +111,22 @@ impl Running {
     }
 }
 
-/// Waits until the next agent may start. A child process that another test is about to execute inherits this
-/// process's files, and with them the lock. This function unlocks by name: closing the file would leave the lock with
-/// such a child.
+/// Waits until the next agent can lock the folders. A child process that another test forks inherits this process's
+/// open files, and with them the locks, until it executes its program. This function unlocks explicitly: closing its
+/// own file would leave its lock with such a child.
 async fn unlocked(locks: [PathBuf; 2]) {
-    // A folder that the test removed has no lock.
+    // A folder that the test removed needs no wait.
     let locks: Vec<_> = locks.into_iter().filter_map(|path| File::open(path).ok()).collect();
-    let (free, is_free) = oneshot::channel();
-    // The kernel blocks until the lock is free. A plain thread waits here: a runtime would wait for its own at
-    // shutdown.
+    let (sender, receiver) = oneshot::channel();
+    // `flock` blocks until the lock is free. A runtime waits for its blocking tasks at shutdown, but not for this
+    // thread.
     std::thread::spawn(move || {
-        let taken = locks.iter().try_for_each(|it| {
+        let result = locks.iter().try_for_each(|it| {
             flock(it, FlockOperation::LockExclusive)?;
             flock(it, FlockOperation::Unlock)
         });
-        free.send(taken)
+        sender.send(result)
     });
-    let taken = in_time("the locks are let go", is_free).await.expect("the thread ends");
-    taken.expect("a folder can be locked");
+    let result = in_time("the agent's locks are free", receiver).await.expect("a result");
+    result.expect("locked and unlocked");
 }

@@ -1,4 +1,4 @@
-//! Waits of the tests: for a poll, a channel's value, or a future.
+//! Waits of tests: for a successful poll, a value in a channel, or the end of a future.
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -7,59 +7,60 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Limit of every wait. A busy machine needs less.
+/// Timeout of every wait. Even a busy machine needs less.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Interval between two polls.
-const PAUSE: Duration = Duration::from_millis(5);
+const INTERVAL: Duration = Duration::from_millis(5);
 
-/// Polls until a poll succeeds, and returns its value. A failed poll returns the state that it saw.
-pub async fn until<T, S: fmt::Debug, Look: Future<Output = Result<T, S>>>(
+/// Polls until a poll succeeds, and returns its value. The error of a failed poll is the state seen, for the panic
+/// after the timeout.
+pub async fn until<T, S: fmt::Debug, Poll: Future<Output = Result<T, S>>>(
     awaited: &str,
-    mut look: impl FnMut() -> Look,
+    mut poll: impl FnMut() -> Poll,
 ) -> T {
-    let mut seen = None;
-    let looking = async {
+    let mut last_seen = None;
+    let polls = async {
         loop {
-            match look().await {
-                Ok(found) => return found,
-                Err(instead) => seen = Some(instead),
+            match poll().await {
+                Ok(value) => return value,
+                Err(state) => last_seen = Some(state),
             }
-            sleep(PAUSE).await;
+            sleep(INTERVAL).await;
         }
     };
-    let found = timeout(LIMIT, looking).await.ok();
-    found.unwrap_or_else(|| panic!("{awaited}: not within {LIMIT:?}, last seen: {seen:#?}"))
+    let value = timeout(LIMIT, polls).await.ok();
+    value.unwrap_or_else(|| panic!("{awaited}: not within {LIMIT:?}, last seen: {last_seen:#?}"))
 }
 
 /// Waits until a file or folder exists.
 pub async fn exists(path: &Path) {
-    let awaited = format!("{} is there", path.display());
+    let awaited = format!("{} exists", path.display());
     until(&awaited, async || path.symlink_metadata()).await;
 }
 
-/// Waits until a file or folder is gone.
+/// Waits until a file or folder no longer exists.
 pub async fn vanishes(path: &Path) {
-    let awaited = format!("{} is gone", path.display());
+    let awaited = format!("{} is removed", path.display());
     until(&awaited, async || path.symlink_metadata().map_or(Ok(()), Err)).await;
 }
 
-/// Waits until the value in a channel fulfils a condition, and returns it.
+/// Waits until the value in a channel meets a condition, and returns it.
 pub async fn value<T: Clone + fmt::Debug>(
     awaited: &str,
     values: &watch::Receiver<T>,
     condition: impl FnMut(&T) -> bool,
 ) -> T {
     let mut values = values.clone();
-    let found = timeout(LIMIT, values.wait_for(condition)).await.ok();
-    let found = found.map(|found| found.expect("its sender is there").clone());
-    found.unwrap_or_else(|| {
+    let value = timeout(LIMIT, values.wait_for(condition)).await.ok();
+    let value = value.map(|value| value.expect("an open channel").clone());
+    value.unwrap_or_else(|| {
         panic!("{awaited}: not within {LIMIT:?}, last seen: {:#?}", values.borrow())
     })
 }
 
-/// Waits until a future ends.
+/// Waits until a future ends, and returns its output.
 pub async fn in_time<T>(awaited: &str, future: impl Future<Output = T>) -> T {
-    let ended = timeout(LIMIT, future).await;
-    ended.unwrap_or_else(|_| panic!("{awaited}: not within {LIMIT:?}"))
+    let output = timeout(LIMIT, future).await;
+    output.unwrap_or_else(|_| panic!("{awaited}: not within {LIMIT:?}"))
 }

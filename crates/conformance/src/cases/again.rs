@@ -1,4 +1,4 @@
-//! G: return of a plugin after restarts of the kubelet and the loss of its socket.
+//! G: recovery of a plugin after the kubelet restarts, or after the loss of the plugin's socket or stream.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use windlass_kubelet_sim::{Allotment, Container, Event, NodeStatus, Pod, Registr
 
 use super::life::SPARE_DESCRIPTORS;
 use crate::{
-    case::{Case, Checked, Unmet, failed, not_applicable},
+    case::{Case, CheckError, CheckResult, failed, not_applicable},
     process::Process,
-    stage::{Served, Stage, dialled},
+    testbed::{Served, Testbed, dialled},
 };
 
 /// Downtime of the kubelet.
-const AWAY: Duration = Duration::from_secs(4);
+const DOWNTIME: Duration = Duration::from_secs(4);
 
 /// Number of restarts in a row, as in a crash loop of the kubelet.
 const RESTARTS: usize = 10;
@@ -21,67 +21,67 @@ const RESTARTS: usize = 10;
 pub(super) const CASES: &[Case] = &[
     Case {
         id: "G01",
-        sentence: "registers again after the kubelet has restarted",
+        sentence: "registers again after a restart of the kubelet",
         source: "cm/devicemanager/manager.go, Start: all sockets of the folder are removed",
-        check: |stage| Box::pin(registers_after_restart(stage)),
+        check: |testbed| Box::pin(registers_after_restart(testbed)),
     },
     Case {
         id: "G02",
-        sentence: "registers again when the kubelet restarts twice at once",
+        sentence: "registers again when the kubelet restarts twice in a row",
         source: "cm/devicemanager/manager.go, Start",
-        check: |stage| Box::pin(registers_after_two_restarts(stage)),
+        check: |testbed| Box::pin(registers_after_two_restarts(testbed)),
     },
     Case {
         id: "G03",
-        sentence: "comes back after ten restarts, with no more descriptors than before",
+        sentence: "registers again after each of ten restarts, without leaking descriptors",
         source: "cm/devicemanager/manager.go, Start; getrlimit(2)",
-        check: |stage| Box::pin(keeps_no_descriptors(stage)),
+        check: |testbed| Box::pin(leaks_no_descriptors(testbed)),
     },
     Case {
         id: "G04",
         sentence: "registers again each time that the kubelet's socket is replaced",
         source: "cm/devicemanager/plugin/v1beta1/server.go, Start",
-        check: |stage| Box::pin(follows_the_registration_socket(stage)),
+        check: |testbed| Box::pin(registers_at_each_new_kubelet_socket(testbed)),
     },
     Case {
         id: "G05",
-        sentence: "binds its socket again after that file alone was deleted",
+        sentence: "binds its socket again after only that file is deleted",
         source: "cm/devicemanager/manager.go, Start: sockets are deleted before the kubelet binds its own",
-        check: |stage| Box::pin(has_its_socket_back(stage)),
+        check: |testbed| Box::pin(restores_its_socket(testbed)),
     },
     Case {
         id: "G06",
-        sentence: "binds its sockets again when the whole folder is cleaned, and registers with the next kubelet",
+        sentence: "binds its sockets again after all are deleted, and registers with the next kubelet",
         source: "cm/devicemanager/manager.go, Start: between the cleanup and the new socket",
-        check: |stage| Box::pin(has_all_sockets_back(stage)),
+        check: |testbed| Box::pin(restores_all_sockets(testbed)),
     },
     Case {
         id: "G07",
         sentence: "registers again when the kubelet ends its stream, with the same socket",
         source: "cm/devicemanager/plugin/v1beta1/handler.go: no retry, no reconnect",
-        check: |stage| Box::pin(registers_after_a_cut_stream(stage)),
+        check: |testbed| Box::pin(registers_after_a_cut_stream(testbed)),
     },
     Case {
         id: "G08",
-        sentence: "registers again after the kubelet was down for some seconds",
+        sentence: "registers again after the kubelet was down for four seconds",
         source: "cm/devicemanager/manager.go, Start",
-        check: |stage| Box::pin(outlives_an_absence(stage)),
+        check: |testbed| Box::pin(survives_a_kubelet_downtime(testbed)),
     },
     Case {
         id: "G09",
         sentence: "serves other pods after a restart while a container keeps its device",
         source: "cm/devicemanager/manager.go, readCheckpoint; allocateContainerResources",
-        check: |stage| Box::pin(keeps_what_a_container_has(stage)),
+        check: |testbed| Box::pin(keeps_the_device_of_a_container(testbed)),
     },
 ];
 
-pub(super) async fn restarted(stage: &Stage) -> Result<(), Unmet> {
-    let again = stage.kubelet.restart().await;
-    again.map_err(|error| Unmet::Failed(format!("the embedded kubelet: {error}")))
+pub(super) async fn restarted(testbed: &Testbed) -> Result<(), CheckError> {
+    let again = testbed.kubelet.restart().await;
+    again.map_err(|error| CheckError::Failed(format!("the embedded kubelet: {error}")))
 }
 
-/// True if all served resources are connected and listed again.
-pub(super) fn all_back(before: &[Served]) -> impl Fn(&NodeStatus) -> bool {
+/// Condition that all resources are connected again, with the same numbers of devices and healthy devices.
+pub(super) fn all_connected(before: &[Served]) -> impl Fn(&NodeStatus) -> bool {
     |node| {
         before.iter().all(|it| {
             let registration = node.registrations.get(&it.resource);
@@ -91,137 +91,142 @@ pub(super) fn all_back(before: &[Served]) -> impl Fn(&NodeStatus) -> bool {
     }
 }
 
-async fn registers_after_restart(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    restarted(stage).await?;
-    back(stage, &before).await
+async fn registers_after_restart(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    restarted(testbed).await?;
+    registered_again(testbed, &before).await
 }
 
-async fn registers_after_two_restarts(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    restarted(stage).await?;
-    restarted(stage).await?;
-    back(stage, &before).await
+async fn registers_after_two_restarts(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    restarted(testbed).await?;
+    restarted(testbed).await?;
+    registered_again(testbed, &before).await
 }
 
-/// Kills the program, waits until the kubelet notices, and starts it again. Ends when all resources are back.
+/// Kills the program, waits until the kubelet has lost it, and starts it again. Returns the time from the start until
+/// all resources are registered and listed.
 pub(super) async fn restarted_program(
-    stage: &mut Stage,
+    testbed: &mut Testbed,
     before: &[Served],
-) -> Result<Duration, Unmet> {
-    Process::kill(stage.process()).await;
-    let is_seen = |node: &NodeStatus| Served::all(node).is_empty();
-    stage.until_seen("the kubelet has lost the plugin", is_seen).await?;
-    stage.start()?;
-    stage.until("all resources are back", all_back(before)).await
+) -> Result<Duration, CheckError> {
+    Process::kill(testbed.process()).await;
+    let is_lost = |node: &NodeStatus| Served::all(node).is_empty();
+    testbed.until_seen("the kubelet has lost the plugin", is_lost).await?;
+    testbed.start()?;
+    testbed.until("all resources are registered again", all_connected(before)).await
 }
 
-async fn back(stage: &mut Stage, before: &[Served]) -> Checked {
-    let took = stage.until("all resources are back", all_back(before)).await?;
-    Ok(format!("{} back after {took:.1?}", before.len()))
+/// Waits until all resources are connected again.
+async fn registered_again(testbed: &mut Testbed, before: &[Served]) -> CheckResult {
+    let took = testbed.until("all resources are registered again", all_connected(before)).await?;
+    Ok(format!("{} registered again after {took:.1?}", before.len()))
 }
 
-async fn keeps_no_descriptors(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    restarted(stage).await?;
-    back(stage, &before).await?;
-    let first = stage.process().usage().descriptors;
+async fn leaks_no_descriptors(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    restarted(testbed).await?;
+    registered_again(testbed, &before).await?;
+    let first = testbed.process().usage().descriptors;
     for _ in 0..RESTARTS {
-        restarted(stage).await?;
-        back(stage, &before).await?;
+        restarted(testbed).await?;
+        registered_again(testbed, &before).await?;
     }
-    let last = stage.process().usage().descriptors;
+    let last = testbed.process().usage().descriptors;
     if last > first + SPARE_DESCRIPTORS {
         return failed(format!("{first} descriptors before {RESTARTS} restarts, {last} after"));
     }
     Ok(format!("{first} descriptors before, {last} after"))
 }
 
-async fn follows_the_registration_socket(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    let since = stage.now();
-    if let Err(error) = stage.kubelet.replace_registration_socket(3) {
+async fn registers_at_each_new_kubelet_socket(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    let since = testbed.now();
+    if let Err(error) = testbed.kubelet.replace_registration_socket(3) {
         return failed(format!("the embedded kubelet: {error}"));
     }
     let resource = before[0].resource.clone();
     let is_again =
         |event: &Event| matches!(event, Event::Registered { resource: it, .. } if *it == resource);
-    let took = stage.until_event("another registration", since, is_again).await?;
-    back(stage, &before).await?;
+    let took = testbed.until_event("another registration", since, is_again).await?;
+    registered_again(testbed, &before).await?;
     Ok(format!("registered again after {took:.1?}"))
 }
 
-async fn has_its_socket_back(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
+async fn restores_its_socket(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
     let one = &before[0];
     let name = one.socket.file_name().unwrap_or_default().display().to_string();
-    if stage.kubelet.delete_socket(&name).is_err() {
+    if testbed.kubelet.delete_socket(&name).is_err() {
         return not_applicable(format!("{} is not in the plugin folder", one.socket.display()));
     }
-    let took = until_dialled(stage, &one.socket).await?;
+    let took = until_dialled(testbed, &one.socket).await?;
     Ok(format!("{name} answers again after {took:.1?}"))
 }
 
-async fn has_all_sockets_back(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    if let Err(error) = stage.kubelet.delete_sockets() {
+async fn restores_all_sockets(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    if let Err(error) = testbed.kubelet.delete_sockets() {
         return failed(format!("the embedded kubelet: {error}"));
     }
     for served in &before {
-        until_dialled(stage, &served.socket).await?;
+        until_dialled(testbed, &served.socket).await?;
     }
-    restarted(stage).await?;
-    back(stage, &before).await
+    restarted(testbed).await?;
+    registered_again(testbed, &before).await
 }
 
-async fn until_dialled(stage: &mut Stage, socket: &std::path::Path) -> Result<Duration, Unmet> {
-    let (begun, limit) = (std::time::Instant::now(), stage.subject.within.react);
+async fn until_dialled(
+    testbed: &mut Testbed,
+    socket: &std::path::Path,
+) -> Result<Duration, CheckError> {
+    let (started_at, limit) = (std::time::Instant::now(), testbed.subject.within.react);
     loop {
         if dialled(socket).await.is_ok() {
-            return Ok(begun.elapsed());
+            return Ok(started_at.elapsed());
         }
-        stage.alive()?;
-        if begun.elapsed() > limit {
+        testbed.alive()?;
+        if started_at.elapsed() > limit {
             return failed(format!("{} does not answer after {limit:?}", socket.display()));
         }
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-async fn registers_after_a_cut_stream(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    let since = stage.now();
-    stage.kubelet.cancel_stream(&before[0].resource).await;
+async fn registers_after_a_cut_stream(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    let since = testbed.now();
+    testbed.kubelet.cancel_stream(&before[0].resource).await;
     let is_again = |event: &Event| matches!(event, Event::Registered { .. });
-    let took = stage.until_event("another registration", since, is_again).await?;
-    back(stage, &before).await?;
+    let took = testbed.until_event("another registration", since, is_again).await?;
+    registered_again(testbed, &before).await?;
     Ok(format!("registered again after {took:.1?}"))
 }
 
-async fn outlives_an_absence(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    stage.kubelet.stop().await;
-    sleep(AWAY).await;
-    stage.alive()?;
-    restarted(stage).await?;
-    back(stage, &before).await
+async fn survives_a_kubelet_downtime(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    testbed.kubelet.stop().await;
+    sleep(DOWNTIME).await;
+    testbed.alive()?;
+    restarted(testbed).await?;
+    registered_again(testbed, &before).await
 }
 
-async fn keeps_what_a_container_has(stage: &mut Stage) -> Checked {
-    let before = stage.started_with_devices().await?;
+async fn keeps_the_device_of_a_container(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started_with_devices().await?;
     let Some(one) = before.iter().find(|it| it.healthy().len() > 1) else {
         return not_applicable("no resource has two healthy devices");
     };
     let pod = Pod::new("first").container(Container::new("c").limit(&one.resource, 1));
     let uid = pod.uid.clone();
-    let admission = stage.admitted(pod).await?;
+    let admission = testbed.admitted(pod).await?;
     let first = admission.allotment("c", &one.resource).map(Allotment::ids);
-    if let Err(error) = stage.kubelet.start_container(&uid, "c").await {
+    if let Err(error) = testbed.kubelet.start_container(&uid, "c").await {
         return failed(format!("the container does not start: {error}"));
     }
-    restarted(stage).await?;
-    back(stage, &before).await?;
-    let second = stage.admit("second", &one.resource, 1).await?;
+    restarted(testbed).await?;
+    registered_again(testbed, &before).await?;
+    let second = testbed.admit("second", &one.resource, 1).await?;
     match first {
         Some(first) if second.iter().any(|id| first.contains(id)) => {
             failed(format!("both pods have {second:?}"))

@@ -1,92 +1,92 @@
-//! A: responses to Allocate, valid and invalid.
+//! A: responses to valid and invalid `Allocate` requests.
 
 use std::time::Instant;
 
 use crate::{
-    case::{Case, Checked, failed},
-    clients::{Delays, LIMIT_OF_GO, allocation, answered, granted},
-    stage::Stage,
+    case::{Case, CheckResult, failed},
+    clients::{Delays, GRPC_MESSAGE_LIMIT, allocation, answered, granted},
+    testbed::Testbed,
 };
 use tokio::task::JoinSet;
 
 /// Number of sequential calls, and of parallel ones.
-const IN_TURN: usize = 50;
-const AT_ONCE: usize = 32;
+const SEQUENTIAL: usize = 50;
+const PARALLEL: usize = 32;
 
-/// Length of an id, in characters, that no plugin lists.
-const LONG: usize = 100_000;
+/// Length of an unknown id, in characters.
+const LONG_ID: usize = 100_000;
 
 pub(super) const CASES: &[Case] = &[
     Case {
         id: "A01",
-        sentence: "answers the same request twice the same: admission may ask again",
+        sentence: "returns the same response to a repeated request: admission may call again",
         source: "cm/devicemanager/manager.go, allocateContainerResources; there is no deallocate",
-        check: |stage| Box::pin(answers_the_same_twice(stage)),
+        check: |testbed| Box::pin(repeats_its_response(testbed)),
     },
     Case {
         id: "A02",
-        sentence: "refuses a device that it does not list, and goes on serving",
+        sentence: "refuses a device that it does not list, and continues to serve",
         source: "deviceplugin/v1beta1/api.proto, Allocate",
-        check: |stage| Box::pin(refuses_unknown_devices(stage)),
+        check: |testbed| Box::pin(refuses_unknown_devices(testbed)),
     },
     Case {
         id: "A03",
-        sentence: "refuses a request of which one device is unknown",
+        sentence: "refuses a request with one unknown device",
         source: "deviceplugin/v1beta1/api.proto, Allocate: an error fails the pod's start",
-        check: |stage| Box::pin(refuses_half_known_requests(stage)),
+        check: |testbed| Box::pin(refuses_partly_unknown_requests(testbed)),
     },
     Case {
         id: "A04",
-        sentence: "answers for several containers with one response each, in their order",
+        sentence: "returns one response for each container of a request, in their order",
         source: "deviceplugin/v1beta1/api.proto, AllocateResponse",
-        check: |stage| Box::pin(answers_each_container(stage)),
+        check: |testbed| Box::pin(answers_each_container(testbed)),
     },
     Case {
         id: "A05",
         sentence: "survives a request without containers, and one for no device",
         source: "deviceplugin/v1beta1/api.proto, AllocateRequest",
-        check: |stage| Box::pin(survives_empty_requests(stage)),
+        check: |testbed| Box::pin(survives_empty_requests(testbed)),
     },
     Case {
         id: "A06",
-        sentence: "takes a device that is named twice for one device, or refuses",
+        sentence: "treats a device that a request names twice as one device, or refuses the request",
         source: "deviceplugin/v1beta1/api.proto, ContainerAllocateRequest",
-        check: |stage| Box::pin(counts_a_device_once(stage)),
+        check: |testbed| Box::pin(counts_a_device_once(testbed)),
     },
     Case {
         id: "A07",
-        sentence: "grants all its devices at once, in less than 4 MiB",
+        sentence: "allocates all its devices in one call, with a response of at most 4 MiB",
         source: "google.golang.org/grpc, defaultClientMaxReceiveMessageSize",
-        check: |stage| Box::pin(grants_all_at_once(stage)),
+        check: |testbed| Box::pin(allocates_all_in_one_call(testbed)),
     },
     Case {
         id: "A08",
-        sentence: "answers half of 50 requests within 100 ms: the kubelet admits nobody meanwhile",
+        sentence: "answers half of 50 requests within 100 ms: the kubelet admits no other pod meanwhile",
         source: "cm/devicemanager/endpoint.go, allocate: no deadline, inside the sync loop",
-        check: |stage| Box::pin(answers_soon(stage)),
+        check: |testbed| Box::pin(answers_fast(testbed)),
     },
     Case {
         id: "A09",
-        sentence: "answers 32 requests at once",
+        sentence: "answers 32 parallel requests",
         source: "google.golang.org/grpc: calls of one connection run side by side",
-        check: |stage| Box::pin(answers_side_by_side(stage)),
+        check: |testbed| Box::pin(answers_in_parallel(testbed)),
     },
     Case {
         id: "A10",
-        sentence: "refuses an id of 100,000 characters, and goes on serving",
+        sentence: "refuses an id of 100,000 characters, and continues to serve",
         source: "deviceplugin/v1beta1/api.proto, Device.ID: 63 characters",
-        check: |stage| Box::pin(refuses_long_ids(stage)),
+        check: |testbed| Box::pin(refuses_long_ids(testbed)),
     },
     Case {
         id: "A11",
-        sentence: "goes on serving after calls that the kubelet gave up",
+        sentence: "continues to serve after calls that the kubelet cancelled",
         source: "google.golang.org/grpc: a cancelled call resets its stream",
-        check: |stage| Box::pin(survives_cancelled_calls(stage)),
+        check: |testbed| Box::pin(survives_cancelled_calls(testbed)),
     },
 ];
 
-async fn answers_the_same_twice(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn repeats_its_response(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     for served in &all {
         let mut client = served.dial().await?;
         let request = allocation(&[vec![served.healthy()[0].clone()]]);
@@ -97,42 +97,42 @@ async fn answers_the_same_twice(stage: &mut Stage) -> Checked {
             return failed(format!("{what}: first {first:?}, then {second:?}"));
         }
     }
-    Ok(format!("the same twice, {} resources", all.len()))
+    Ok(format!("equal responses, {} resources", all.len()))
 }
 
-async fn refuses_unknown_devices(stage: &mut Stage) -> Checked {
-    refuses(stage, |_| vec!["no-such-device".to_owned()]).await
+async fn refuses_unknown_devices(testbed: &mut Testbed) -> CheckResult {
+    refuses(testbed, |_| vec!["no-such-device".to_owned()]).await
 }
 
-async fn refuses_half_known_requests(stage: &mut Stage) -> Checked {
-    refuses(stage, |known| vec![known, "no-such-device".to_owned()]).await
+async fn refuses_partly_unknown_requests(testbed: &mut Testbed) -> CheckResult {
+    refuses(testbed, |known| vec![known, "no-such-device".to_owned()]).await
 }
 
-async fn refuses_long_ids(stage: &mut Stage) -> Checked {
-    refuses(stage, |_| vec!["x".repeat(LONG)]).await
+async fn refuses_long_ids(testbed: &mut Testbed) -> CheckResult {
+    refuses(testbed, |_| vec!["x".repeat(LONG_ID)]).await
 }
 
-/// Checks that every resource refuses the ids, and still grants a device of its own.
-async fn refuses(stage: &mut Stage, ids: impl Fn(String) -> Vec<String>) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
-    let mut words = String::new();
+/// Checks that every resource refuses the ids made from a healthy one, and then still grants the healthy one.
+async fn refuses(testbed: &mut Testbed, ids: impl Fn(String) -> Vec<String>) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let mut refusal = String::new();
     for served in &all {
         let (mut client, known) = (served.dial().await?, served.healthy()[0].clone());
         let what = format!("Allocate of {}", served.resource);
         let request = allocation(&[ids(known.clone())]);
-        words = match answered(&what, limit, client.allocate(request)).await? {
+        refusal = match answered(&what, limit, client.allocate(request)).await? {
             Ok(_) => return failed(format!("{what}: granted")),
             Err(status) => status.message().chars().take(120).collect(),
         };
         let request = allocation(&[vec![known]]);
-        granted("a right Allocate after it", limit, client.allocate(request)).await?;
+        granted("a valid Allocate afterwards", limit, client.allocate(request)).await?;
     }
-    stage.alive()?;
-    Ok(format!("refused: {words}"))
+    testbed.alive()?;
+    Ok(format!("refused: {refusal}"))
 }
 
-async fn answers_each_container(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn answers_each_container(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     for served in &all {
         let mut client = served.dial().await?;
         let ids: Vec<_> = served.healthy().into_iter().rev().take(3).collect();
@@ -146,14 +146,14 @@ async fn answers_each_container(stage: &mut Stage) -> Checked {
         }
         if together.container_responses != alone {
             let together = together.container_responses;
-            return failed(format!("{what}: {together:?}; one by one {alone:?}"));
+            return failed(format!("{what}: {together:?}; in separate calls {alone:?}"));
         }
     }
-    Ok(format!("as one by one, {} resources", all.len()))
+    Ok(format!("as in separate calls, {} resources", all.len()))
 }
 
-async fn survives_empty_requests(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn survives_empty_requests(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     for served in &all {
         let mut client = served.dial().await?;
         for request in [allocation(&[]), allocation(&[Vec::new()])] {
@@ -166,14 +166,14 @@ async fn survives_empty_requests(stage: &mut Stage) -> Checked {
             }
         }
         let request = allocation(&[vec![served.healthy()[0].clone()]]);
-        granted("a right Allocate after it", limit, client.allocate(request)).await?;
+        granted("a valid Allocate afterwards", limit, client.allocate(request)).await?;
     }
-    stage.alive()?;
+    testbed.alive()?;
     Ok(format!("{} resources answer or refuse", all.len()))
 }
 
-async fn counts_a_device_once(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn counts_a_device_once(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     for served in &all {
         let (mut client, id) = (served.dial().await?, served.healthy()[0].clone());
         let what = format!("Allocate of {} twice {id}", served.resource);
@@ -183,14 +183,14 @@ async fn counts_a_device_once(stage: &mut Stage) -> Checked {
         if let Ok(twice) = answered(&what, limit, client.allocate(twice)).await?
             && twice != once
         {
-            return failed(format!("{what}: {twice:?}; once {once:?}"));
+            return failed(format!("{what}: {twice:?}; with the id once: {once:?}"));
         }
     }
-    Ok(format!("once, or refused, {} resources", all.len()))
+    Ok(format!("counted once or refused, {} resources", all.len()))
 }
 
-async fn grants_all_at_once(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn allocates_all_in_one_call(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     let mut largest = 0;
     for served in &all {
         let mut client = served.dial().await?;
@@ -202,32 +202,32 @@ async fn grants_all_at_once(stage: &mut Stage) -> Checked {
         }
         largest = largest.max(prost::Message::encoded_len(&answer));
     }
-    if largest > LIMIT_OF_GO {
-        return failed(format!("an answer of {largest} bytes"));
+    if largest > GRPC_MESSAGE_LIMIT {
+        return failed(format!("a response of {largest} bytes"));
     }
-    Ok(format!("the largest answer has {largest} bytes"))
+    Ok(format!("the largest response has {largest} bytes"))
 }
 
-async fn answers_soon(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
-    let mut delays = Delays::of(stage.process());
+async fn answers_fast(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let mut delays = Delays::of(testbed.process());
     for served in &all {
         let (mut client, healthy) = (served.dial().await?, served.healthy());
-        for id in healthy.iter().cycle().take(IN_TURN) {
-            let begun = Instant::now();
+        for id in healthy.iter().cycle().take(SEQUENTIAL) {
+            let started_at = Instant::now();
             let request = allocation(&[vec![id.clone()]]);
             granted("Allocate", limit, client.allocate(request)).await?;
-            delays.push(begun.elapsed());
+            delays.push(started_at.elapsed());
         }
     }
-    delays.checked(stage.process())
+    delays.checked(testbed.process())
 }
 
-async fn answers_side_by_side(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn answers_in_parallel(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     for served in &all {
         let (client, healthy, mut calls) = (served.dial().await?, served.healthy(), JoinSet::new());
-        for id in healthy.iter().cycle().take(AT_ONCE) {
+        for id in healthy.iter().cycle().take(PARALLEL) {
             let (mut client, request) = (client.clone(), allocation(&[vec![id.clone()]]));
             calls.spawn(async move { granted("Allocate", limit, client.allocate(request)).await });
         }
@@ -235,14 +235,14 @@ async fn answers_side_by_side(stage: &mut Stage) -> Checked {
             answer?;
         }
     }
-    Ok(format!("{AT_ONCE} at once, {} resources", all.len()))
+    Ok(format!("{PARALLEL} in parallel, {} resources", all.len()))
 }
 
-async fn survives_cancelled_calls(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn survives_cancelled_calls(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     for served in &all {
         let (client, healthy) = (served.dial().await?, served.healthy());
-        for id in healthy.iter().cycle().take(IN_TURN) {
+        for id in healthy.iter().cycle().take(SEQUENTIAL) {
             let (mut client, request) = (client.clone(), allocation(&[vec![id.clone()]]));
             let mut call = JoinSet::new();
             call.spawn(async move { client.allocate(request).await.is_ok() });
@@ -250,8 +250,8 @@ async fn survives_cancelled_calls(stage: &mut Stage) -> Checked {
             call.shutdown().await;
         }
         let request = allocation(&[vec![healthy[0].clone()]]);
-        granted("Allocate after them", limit, client.clone().allocate(request)).await?;
+        granted("Allocate after cancelled calls", limit, client.clone().allocate(request)).await?;
     }
-    stage.alive()?;
-    Ok(format!("{IN_TURN} given up, {} resources", all.len()))
+    testbed.alive()?;
+    Ok(format!("{SEQUENTIAL} cancelled, {} resources", all.len()))
 }

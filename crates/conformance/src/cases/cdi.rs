@@ -1,4 +1,4 @@
-//! Device names in the CDI specs of some folders.
+//! Device names in the CDI specs of a list of folders.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ pub(super) struct Name<'a> {
 
 /// Part of a spec that names devices. JSON is YAML too.
 #[derive(Deserialize)]
-struct Document {
+struct Spec {
     kind: String,
     #[serde(default)]
     devices: Vec<Device>,
@@ -30,26 +30,26 @@ struct Device {
 }
 
 /// Qualified names of all devices. Unreadable files are skipped.
-pub(super) fn known(folders: &[PathBuf]) -> BTreeSet<String> {
+pub(super) fn device_names(folders: &[PathBuf]) -> BTreeSet<String> {
     let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
-    let documents = files.filter_map(|file| document(&file.path()));
-    let names = |document: Document| {
-        let kind = document.kind;
-        document.devices.into_iter().map(move |device| format!("{kind}={}", device.name))
+    let specs = files.filter_map(|file| spec(&file.path()));
+    let names = |spec: Spec| {
+        let kind = spec.kind;
+        spec.devices.into_iter().map(move |device| format!("{kind}={}", device.name))
     };
-    documents.flat_map(names).collect()
+    specs.flat_map(names).collect()
 }
 
-fn document(path: &Path) -> Option<Document> {
-    let is_document = path.extension().is_some_and(|it| it == "json" || it == "yaml");
-    let text = is_document.then(|| fs::read_to_string(path).ok())??;
+fn spec(path: &Path) -> Option<Spec> {
+    let is_spec = path.extension().is_some_and(|it| it == "json" || it == "yaml");
+    let text = is_spec.then(|| fs::read_to_string(path).ok())??;
     serde_saphyr::from_str(&text).ok()
 }
 
 // === impl Name ===
 
 impl<'a> Name<'a> {
-    /// Parses `vendor/class=device`, with the letters that the specification allows.
+    /// Parses `vendor/class=device`, with the characters that the specification allows.
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         let (kind, device) = text.split_once('=')?;
         let (vendor, class) = kind.split_once('/')?;
@@ -77,15 +77,15 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_found_in_documents_of_both_kinds() {
+    fn devices_are_found_in_json_and_yaml_specs() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let write = |name: &str, text: &str| {
             fs::write(folder.path().join(name), text).expect("written");
         };
         write("a.json", r#"{"cdiVersion": "0.5.0", "kind": "a.b/c", "devices": [{"name": "x"}]}"#);
         write("b.yaml", "cdiVersion: 0.5.0\nkind: a.b/d\ndevices:\n- name: '0'\n");
-        write("c.json", "no document");
-        let known = known(&[folder.path().to_owned(), folder.path().join("none")]);
-        assert_eq!(known.into_iter().collect::<Vec<_>>(), ["a.b/c=x", "a.b/d=0"]);
+        write("c.json", "no spec");
+        let device_names = device_names(&[folder.path().to_owned(), folder.path().join("none")]);
+        assert_eq!(device_names.into_iter().collect::<Vec<_>>(), ["a.b/c=x", "a.b/d=0"]);
     }
 }

@@ -1,4 +1,4 @@
-//! D: DRA drivers, part by part.
+//! D: cases of DRA drivers, and their common steps.
 
 pub(super) mod health;
 pub(super) mod life;
@@ -11,26 +11,29 @@ pub(super) mod unprepare;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 
 use crate::{
-    case::{Unmet, failed},
-    stage::{Driver, Stage, Wanted},
+    case::{CheckError, failed},
+    testbed::{Driver, Request, Testbed},
 };
 
 /// Registered driver, and a claim with one of its devices.
-async fn claimed(stage: &mut Stage) -> Result<(Driver, ResourceClaim), Unmet> {
-    let driver = stage.driver().await?;
-    let claim = stage.claim(&driver, "claim", Wanted::Device).await?;
+async fn claimed(testbed: &mut Testbed) -> Result<(Driver, ResourceClaim), CheckError> {
+    let driver = testbed.driver().await?;
+    let claim = testbed.claim(&driver, "claim", Request::Device).await?;
     Ok((driver, claim))
 }
 
 /// Registered driver, and its published slices.
-async fn published(stage: &mut Stage) -> Result<(Driver, Vec<ResourceSlice>), Unmet> {
-    let driver = stage.driver().await?;
-    let slices = stage.published(&driver).await?;
+async fn published(testbed: &mut Testbed) -> Result<(Driver, Vec<ResourceSlice>), CheckError> {
+    let driver = testbed.driver().await?;
+    let slices = testbed.published(&driver).await?;
     Ok((driver, slices))
 }
 
 /// Fails if the devices of a claim changed.
-fn same<T: PartialEq + std::fmt::Debug>(before: &[T], after: &[T]) -> Result<String, Unmet> {
+fn check_unchanged<T: PartialEq + std::fmt::Debug>(
+    before: &[T],
+    after: &[T],
+) -> Result<String, CheckError> {
     if before == after {
         Ok(format!("{} devices, as before", after.len()))
     } else {

@@ -1,4 +1,4 @@
-//! C: contents of an Allocate response, as a container runtime can use them.
+//! C: contents of an `Allocate` response, checked for the container runtime.
 
 use std::path::Path;
 
@@ -6,138 +6,138 @@ use windlass_kubelet_api::deviceplugin::ContainerAllocateResponse;
 
 use super::cdi;
 use crate::{
-    case::{Case, Checked, Unmet, failed, not_applicable},
+    case::{Case, CheckError, CheckResult, failed, not_applicable},
     clients::{allocation, granted},
-    stage::Stage,
+    testbed::Testbed,
 };
 
 pub(super) const CASES: &[Case] = &[
     Case {
         id: "C01",
-        sentence: "device nodes have absolute paths, and exist on the host",
+        sentence: "gives device nodes absolute paths, and their host paths exist",
         source: "deviceplugin/v1beta1/api.proto, DeviceSpec; runc, CreateDevices",
-        check: |stage| Box::pin(every_answer(stage, device_nodes)),
+        check: |testbed| Box::pin(every_response(testbed, device_nodes)),
     },
     Case {
         id: "C02",
-        sentence: "device nodes come with some of r, w and m, and nothing else",
+        sentence: "gives each device node permissions of one or more of r, w and m",
         source: "deviceplugin/v1beta1/api.proto, DeviceSpec.permissions",
-        check: |stage| Box::pin(every_answer(stage, permissions)),
+        check: |testbed| Box::pin(every_response(testbed, permissions)),
     },
     Case {
         id: "C03",
-        sentence: "mounts have absolute paths, and their sources exist on the host",
+        sentence: "gives mounts absolute paths, and their sources exist on the host",
         source: "deviceplugin/v1beta1/api.proto, Mount",
-        check: |stage| Box::pin(every_answer(stage, mounts)),
+        check: |testbed| Box::pin(every_response(testbed, mounts)),
     },
     Case {
         id: "C04",
-        sentence: "variables have names without `=`, and no NUL in them",
+        sentence: "gives variables names that are not empty and have no `=`, and no NUL in names and values",
         source: "environ(7); OCI runtime specification, process.env",
-        check: |stage| Box::pin(every_answer(stage, variables)),
+        check: |testbed| Box::pin(every_response(testbed, variables)),
     },
     Case {
         id: "C05",
-        sentence: "annotations have keys that Kubernetes takes",
+        sentence: "gives annotations keys that Kubernetes accepts",
         source: "apimachinery, pkg/api/validation, ValidateAnnotations",
-        check: |stage| Box::pin(every_answer(stage, annotations)),
+        check: |testbed| Box::pin(every_response(testbed, annotations)),
     },
     Case {
         id: "C06",
-        sentence: "CDI names are vendor/class=device",
+        sentence: "gives CDI names of the form vendor/class=device",
         source: "Container Device Interface 1.0, qualified names",
-        check: |stage| Box::pin(every_answer(stage, cdi_names)),
+        check: |testbed| Box::pin(every_response(testbed, cdi_names)),
     },
     Case {
         id: "C07",
-        sentence: "what a CDI name stands for is on disk when the answer comes",
-        source: "Container Device Interface 1.0: the runtime looks when it makes the container",
-        check: |stage| Box::pin(cdi_names_are_resolved(stage)),
+        sentence: "writes the CDI specs of its CDI names before it answers",
+        source: "Container Device Interface 1.0: the runtime looks names up when it creates the container",
+        check: |testbed| Box::pin(cdi_names_are_resolved(testbed)),
     },
     Case {
         id: "C08",
-        sentence: "a container gets something at all",
+        sentence: "gives each container at least one edit",
         source: "cm/devicemanager/manager.go, GetDeviceRunContainerOptions",
-        check: |stage| Box::pin(every_answer(stage, |it| Some(something(it)))),
+        check: |testbed| Box::pin(every_response(testbed, |it| Some(any_edit(it)))),
     },
 ];
 
-/// Check of a response; `None` if the response has nothing of the kind.
-type Flaw = fn(&ContainerAllocateResponse) -> Option<Result<(), String>>;
+/// Check of a response for a flaw; `None` if the response has no item that it checks.
+type ResponseCheck = fn(&ContainerAllocateResponse) -> Option<Result<(), String>>;
 
 /// Allocates every healthy device alone, and checks each response.
-async fn every_answer(stage: &mut Stage, flaw: Flaw) -> Checked {
+async fn every_response(testbed: &mut Testbed, flaw: ResponseCheck) -> CheckResult {
     let mut seen = 0;
-    for answer in answers(stage).await? {
-        match flaw(&answer) {
+    for response in responses(testbed).await? {
+        match flaw(&response) {
             Some(Err(why)) => return failed(why),
             Some(Ok(())) => seen += 1,
             None => {}
         }
     }
-    if seen == 0 { not_applicable("no answer has any") } else { Ok(format!("{seen} answers")) }
+    if seen == 0 { not_applicable("no response has one") } else { Ok(format!("{seen} responses")) }
 }
 
-async fn answers(stage: &mut Stage) -> Result<Vec<ContainerAllocateResponse>, Unmet> {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
-    let mut answers = Vec::new();
+async fn responses(testbed: &mut Testbed) -> Result<Vec<ContainerAllocateResponse>, CheckError> {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let mut responses = Vec::new();
     for served in &all {
         let mut client = served.dial().await?;
         for id in served.healthy() {
             let what = format!("Allocate of {id}");
-            let answer = granted(&what, limit, client.allocate(allocation(&[vec![id]]))).await?;
-            answers.extend(answer.container_responses);
+            let response = granted(&what, limit, client.allocate(allocation(&[vec![id]]))).await?;
+            responses.extend(response.container_responses);
         }
     }
-    Ok(answers)
+    Ok(responses)
 }
 
-/// Checks each item of a kind. The check returns the flaw.
+/// Checks each item. `flaw` describes a defect of an item. `None` if there are no items.
 fn each<'a, T: 'a>(
     all: impl IntoIterator<Item = &'a T>,
-    wrong: impl Fn(&T) -> Option<String>,
+    flaw: impl Fn(&T) -> Option<String>,
 ) -> Option<Result<(), String>> {
     let mut all = all.into_iter().peekable();
     all.peek()?;
-    Some(all.find_map(wrong).map_or(Ok(()), Err))
+    Some(all.find_map(flaw).map_or(Ok(()), Err))
 }
 
-fn device_nodes(answer: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    each(&answer.devices, |it| path_problem(&it.host_path, &it.container_path))
+fn device_nodes(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
+    each(&response.devices, |it| path_flaw(&it.host_path, &it.container_path))
 }
 
-fn mounts(answer: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    each(&answer.mounts, |it| path_problem(&it.host_path, &it.container_path))
+fn mounts(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
+    each(&response.mounts, |it| path_flaw(&it.host_path, &it.container_path))
 }
 
-fn path_problem(host: &str, container: &str) -> Option<String> {
+fn path_flaw(host: &str, container: &str) -> Option<String> {
     if !Path::new(container).is_absolute() {
-        return Some(format!("{container:?} is no absolute path in the container"));
+        return Some(format!("{container:?} is not an absolute path in the container"));
     }
     if !Path::new(host).is_absolute() {
-        return Some(format!("{host:?} is no absolute path on the host"));
+        return Some(format!("{host:?} is not an absolute path on the host"));
     }
     (!Path::new(host).exists()).then(|| format!("{host} does not exist on the host"))
 }
 
-fn permissions(answer: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    each(&answer.devices, |it| {
+fn permissions(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
+    each(&response.devices, |it| {
         let letters = &it.permissions;
         let is_known = !letters.is_empty() && letters.chars().all(|c| "rwm".contains(c));
         (!is_known).then(|| format!("{} has permissions {letters:?}", it.host_path))
     })
 }
 
-fn variables(answer: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    let variables: Vec<_> = answer.envs.iter().collect();
+fn variables(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
+    let variables: Vec<_> = response.envs.iter().collect();
     each(&variables, |(name, value)| {
         let is_usable = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
         (!is_usable).then(|| format!("variable {name:?} is {value:?}"))
     })
 }
 
-fn annotations(answer: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    let keys: Vec<_> = answer.annotations.keys().collect();
+fn annotations(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
+    let keys: Vec<_> = response.annotations.keys().collect();
     each(&keys, |key| (!is_annotation_key(key)).then(|| format!("annotation {key:?}")))
 }
 
@@ -161,32 +161,32 @@ fn is_annotation_key(key: &str) -> bool {
     is_name && prefix.is_none_or(is_prefix)
 }
 
-fn cdi_names(answer: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    each(&answer.cdi_devices, |it| {
-        cdi::Name::parse(&it.name).is_none().then(|| format!("{:?} is no CDI name", it.name))
+fn cdi_names(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
+    each(&response.cdi_devices, |it| {
+        cdi::Name::parse(&it.name).is_none().then(|| format!("{:?} is not a CDI name", it.name))
     })
 }
 
-fn something(answer: &ContainerAllocateResponse) -> Result<(), String> {
+fn any_edit(response: &ContainerAllocateResponse) -> Result<(), String> {
     let parts = [
-        answer.devices.len(),
-        answer.mounts.len(),
-        answer.envs.len(),
-        answer.annotations.len(),
-        answer.cdi_devices.len(),
+        response.devices.len(),
+        response.mounts.len(),
+        response.envs.len(),
+        response.annotations.len(),
+        response.cdi_devices.len(),
     ];
-    if parts.iter().sum::<usize>() > 0 { Ok(()) } else { Err("an answer is empty".into()) }
+    if parts.iter().sum::<usize>() > 0 { Ok(()) } else { Err("a response is empty".into()) }
 }
 
-async fn cdi_names_are_resolved(stage: &mut Stage) -> Checked {
-    let all = answers(stage).await?;
+async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
+    let all = responses(testbed).await?;
     let names: Vec<_> = all.iter().flat_map(|it| &it.cdi_devices).map(|it| &it.name).collect();
     if names.is_empty() {
-        return not_applicable("no answer has a CDI name");
+        return not_applicable("no response has a CDI name");
     }
-    let known = cdi::known(&stage.cdi_dirs());
+    let known = cdi::device_names(&testbed.cdi_dirs());
     match names.iter().find(|name| !known.contains(name.as_str())) {
-        Some(name) => failed(format!("{name} is in no document of {:?}", stage.cdi_dirs())),
+        Some(name) => failed(format!("{name} is in no CDI spec of {:?}", testbed.cdi_dirs())),
         None => Ok(format!("{} names", names.len())),
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_annotations_are_as_those_of_labels() {
+    fn annotation_keys_follow_the_rules_of_label_keys() {
         for (key, expected) in [
             ("cdi.k8s.io/x_y", true),
             ("plain", true),

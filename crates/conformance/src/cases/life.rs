@@ -1,4 +1,4 @@
-//! E: idle time, load and end of the program, as a container on every node.
+//! E: idle load, leaks and shutdown of the program.
 
 use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
@@ -6,139 +6,140 @@ use rustix::process::Signal;
 use tokio::time::sleep;
 
 use crate::{
-    case::{Case, Checked, Unmet, failed},
+    case::{Case, CheckError, CheckResult, failed},
     clients::{allocation, granted},
-    stage::Stage,
+    testbed::Testbed,
 };
 
 /// Duration of the idle measurement, and the permitted share of one processor.
 const IDLE: Duration = Duration::from_secs(4);
 const IDLE_PERCENT: u32 = 5;
 
-/// Number of requests before the first measurement, and after it.
-const WARM: usize = 300;
+/// Number of requests: before the first measurement, and between both.
+const WARM_UP: usize = 300;
 const REQUESTS: usize = 2000;
 
-/// Growth of memory, in KiB, beyond the size of a cache.
+/// Permitted growth of resident memory, in KiB. Caches may grow by this much.
 const LEAK_KIB: u64 = 16 * 1024;
 
-/// Number of descriptors that a runtime may keep open.
+/// Permitted growth of open descriptors. Language runtimes keep some open.
 pub(super) const SPARE_DESCRIPTORS: usize = 10;
 
-/// Fraction of the stop limit in which streams must close. Until then the kubelet gives the devices to pods.
-const STREAMS_OF_END: u32 = 5;
+/// Streams must close within the stop limit divided by this. Until then the kubelet allocates the devices to pods.
+const STREAM_CLOSE_DIVISOR: u32 = 5;
 
 pub(super) const CASES: &[Case] = &[
     Case {
         id: "E01",
-        sentence: "ends within ten seconds after SIGTERM",
+        sentence: "exits within ten seconds after SIGTERM",
         source: "pod life cycle: SIGTERM, and SIGKILL after terminationGracePeriodSeconds (30)",
-        check: |stage| Box::pin(ends_when_told(stage)),
+        check: |testbed| Box::pin(exits_on_sigterm(testbed)),
     },
     Case {
         id: "E02",
-        sentence: "handles SIGTERM: as process 1 of a container it would not die of it",
+        sentence: "handles SIGTERM: without a handler, process 1 of a container survives it",
         source: "pid_namespaces(7): a signal without a handler does not reach the first process",
-        check: |stage| Box::pin(handles_the_signal(stage)),
+        check: |testbed| Box::pin(handles_sigterm(testbed)),
     },
     Case {
         id: "E03",
-        sentence: "closes its streams within two seconds after SIGTERM, so that nobody is given its devices",
+        sentence: "closes its streams within two seconds after SIGTERM, so that no pod gets its devices",
         source: "cm/devicemanager/manager.go, PluginDisconnected",
-        check: |stage| Box::pin(closes_its_streams(stage)),
+        check: |testbed| Box::pin(closes_its_streams(testbed)),
     },
     Case {
         id: "E04",
-        sentence: "leaves no socket behind when it ends",
-        source: "unix(7): a name that nobody listens on is dialled for 10 s",
-        check: |stage| Box::pin(removes_its_socket(stage)),
+        sentence: "removes its sockets when it exits",
+        source: "unix(7): the kubelet dials a socket file without a listener for 10 s",
+        check: |testbed| Box::pin(removes_its_socket(testbed)),
     },
     Case {
         id: "E05",
-        sentence: "is idle while nothing happens",
-        source: "an agent of every node; DaemonSet practice",
-        check: |stage| Box::pin(is_idle(stage)),
+        sentence: "uses at most 5 % of a processor when idle",
+        source: "DaemonSet practice: the program runs on every node",
+        check: |testbed| Box::pin(is_idle(testbed)),
     },
     Case {
         id: "E06",
-        sentence: "keeps neither memory nor descriptors for 2,000 requests",
-        source: "cm/devicemanager: every container of every pod asks; there is no deallocate",
-        check: |stage| Box::pin(keeps_nothing(stage)),
+        sentence: "leaks neither memory nor descriptors in 2,000 requests",
+        source: "cm/devicemanager: one Allocate for each container; there is no deallocate",
+        check: |testbed| Box::pin(leaks_nothing(testbed)),
     },
 ];
 
-async fn ends_when_told(stage: &mut Stage) -> Checked {
-    stage.started().await?;
-    let begun = std::time::Instant::now();
-    let status = end(stage).await?;
-    Ok(format!("{status} after {:.1?}", begun.elapsed()))
+async fn exits_on_sigterm(testbed: &mut Testbed) -> CheckResult {
+    testbed.started().await?;
+    let started_at = std::time::Instant::now();
+    let status = end(testbed).await?;
+    Ok(format!("{status} after {:.1?}", started_at.elapsed()))
 }
 
 /// Sends SIGTERM, and waits for the exit.
-pub(super) async fn end(stage: &mut Stage) -> Result<ExitStatus, Unmet> {
-    let limit = stage.subject.within.stop;
-    stage.process().signal(Signal::TERM);
-    match stage.process().end_within(limit).await {
+pub(super) async fn end(testbed: &mut Testbed) -> Result<ExitStatus, CheckError> {
+    let limit = testbed.subject.within.stop;
+    testbed.process().signal(Signal::TERM);
+    match testbed.process().end_within(limit).await {
         Some(status) => Ok(status),
-        None => failed(format!("it runs {limit:?} after SIGTERM")),
+        None => failed(format!("it still runs {limit:?} after SIGTERM")),
     }
 }
 
-async fn handles_the_signal(stage: &mut Stage) -> Checked {
-    stage.started().await?;
-    let status = end(stage).await?;
+async fn handles_sigterm(testbed: &mut Testbed) -> CheckResult {
+    testbed.started().await?;
+    let status = end(testbed).await?;
     match status.signal() {
-        Some(signal) => failed(format!("it died of signal {signal}, which it does not handle")),
+        Some(signal) => failed(format!("signal {signal} killed it: it has no handler")),
         None => Ok(format!("{status}")),
     }
 }
 
-async fn closes_its_streams(stage: &mut Stage) -> Checked {
-    let served = stage.started().await?;
+async fn closes_its_streams(testbed: &mut Testbed) -> CheckResult {
+    let served = testbed.started().await?;
     // Measured before the exit: the kernel closes the streams of a process that has ended.
-    let (begun, limit) = (std::time::Instant::now(), stage.subject.within.stop / STREAMS_OF_END);
-    stage.process().signal(Signal::TERM);
+    let (started_at, limit) =
+        (std::time::Instant::now(), testbed.subject.within.stop / STREAM_CLOSE_DIVISOR);
+    testbed.process().signal(Signal::TERM);
     let is_gone = |node: &windlass_kubelet_sim::NodeStatus| {
         served.iter().all(|it| node.counts(&it.resource).is_none_or(|(_, free)| free == 0))
     };
-    match stage.kubelet.wait_for(is_gone, limit).await {
-        Ok(_) => Ok(format!("{} withdrawn after {:.1?}", served.len(), begun.elapsed())),
+    match testbed.kubelet.wait_for(is_gone, limit).await {
+        Ok(_) => Ok(format!("{} withdrawn after {:.1?}", served.len(), started_at.elapsed())),
         Err(_) => failed(format!("its devices are allocatable {limit:?} after SIGTERM")),
     }
 }
 
-async fn removes_its_socket(stage: &mut Stage) -> Checked {
-    let served = stage.started().await?;
-    end(stage).await?;
+async fn removes_its_socket(testbed: &mut Testbed) -> CheckResult {
+    let served = testbed.started().await?;
+    end(testbed).await?;
     match served.iter().find(|it| it.socket.exists()) {
-        Some(it) => failed(format!("{} is still there", it.socket.display())),
+        Some(it) => failed(format!("{} still exists", it.socket.display())),
         None => Ok(format!("{} removed", served.len())),
     }
 }
 
-async fn is_idle(stage: &mut Stage) -> Checked {
-    stage.started().await?;
-    // Deferred work of the start is done by then.
+async fn is_idle(testbed: &mut Testbed) -> CheckResult {
+    testbed.started().await?;
+    // The program finishes deferred work of its start in this time.
     sleep(Duration::from_secs(1)).await;
-    let before = stage.process().load();
+    let before = testbed.process().load();
     sleep(IDLE).await;
-    let percent = before.percent_until(&stage.process().load());
+    let percent = before.percent_until(&testbed.process().load());
     let evidence = format!("{percent} % of a processor in {IDLE:?}");
     if percent > IDLE_PERCENT { failed(evidence) } else { Ok(evidence) }
 }
 
-async fn keeps_nothing(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn leaks_nothing(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     let (mut client, healthy) = (all[0].dial().await?, all[0].healthy());
-    let mut before = stage.process().usage();
-    for (number, id) in healthy.iter().cycle().take(WARM + REQUESTS).enumerate() {
-        if number == WARM {
-            before = stage.process().usage();
+    let mut before = testbed.process().usage();
+    for (number, id) in healthy.iter().cycle().take(WARM_UP + REQUESTS).enumerate() {
+        if number == WARM_UP {
+            before = testbed.process().usage();
         }
         let request = allocation(&[vec![id.clone()]]);
         granted("Allocate", limit, client.allocate(request)).await?;
     }
-    let after = stage.process().usage();
+    let after = testbed.process().usage();
     let grown = after.resident_kib.saturating_sub(before.resident_kib);
     let opened = after.descriptors.saturating_sub(before.descriptors);
     let evidence = format!("{grown} KiB and {opened} descriptors more after {REQUESTS} requests");

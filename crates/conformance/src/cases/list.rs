@@ -1,4 +1,4 @@
-//! L: device list of a plugin.
+//! L: device lists that a plugin sends by `ListAndWatch`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,102 +9,102 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use windlass_kubelet_api::deviceplugin::{self as wire, HEALTHY, UNHEALTHY};
 
-use super::again::{all_back, restarted, restarted_program};
+use super::again::{all_connected, restarted, restarted_program};
 use crate::{
-    case::{Case, Checked, Unmet, failed},
-    clients::{LIMIT_OF_GO, Listing, allocation, granted, listed},
-    stage::{Served, Stage},
+    case::{Case, CheckError, CheckResult, failed},
+    clients::{GRPC_MESSAGE_LIMIT, Listing, allocation, granted, listed},
+    testbed::{Served, Testbed},
 };
 
-/// Duration of the measurement of an idle plugin, and the permitted number of its messages.
-const QUIET: Duration = Duration::from_secs(3);
-const STORM: usize = 3;
+/// Duration of the idle measurement, and the number of lists that it permits.
+const IDLE_TIME: Duration = Duration::from_secs(3);
+const MAX_LISTS: usize = 3;
 
-/// Number of streams that are opened and dropped before the first measurement, and after it.
-const WARM: usize = 300;
+/// Number of streams that the case opens and drops: before the first measurement, and between both.
+const WARM_UP: usize = 300;
 const STREAMS: usize = 3000;
 
-/// Growth of memory, in KiB, beyond the size of a cache.
+/// Permitted growth of resident memory, in KiB. Caches may grow by this much.
 const LEAK_KIB: u64 = 24 * 1024;
 
 pub(super) const CASES: &[Case] = &[
     Case {
         id: "L01",
-        sentence: "no device id is listed by two resources: pod status looks ids up without the resource",
+        sentence: "lists each device id in one resource: pod status looks up ids without the resource",
         source: "cm/devicemanager/manager.go, UpdateAllocatedResourcesStatus",
-        check: |stage| Box::pin(ids_belong_to_one_resource(stage)),
+        check: |testbed| Box::pin(ids_belong_to_one_resource(testbed)),
     },
     Case {
         id: "L02",
-        sentence: "no device is listed twice: one that is twice in a list counts with both healths",
+        sentence: "lists each device once: a duplicate counts under each health that it is listed with",
         source: "cm/devicemanager/manager.go, genericDeviceUpdateCallback",
-        check: |stage| Box::pin(devices_are_listed_once(stage)),
+        check: |testbed| Box::pin(devices_are_listed_once(testbed)),
     },
     Case {
         id: "L03",
-        sentence: "ids have 1 to 63 characters",
+        sentence: "lists ids of 1 to 63 characters",
         source: "deviceplugin/v1beta1/api.proto, Device.ID",
-        check: |stage| Box::pin(ids_are_short(stage)),
+        check: |testbed| Box::pin(ids_are_short(testbed)),
     },
     Case {
         id: "L04",
-        sentence: "health is Healthy or Unhealthy, to the letter: any other word counts as unhealthy",
+        sentence: "reports health as exactly Healthy or Unhealthy: any other value counts as unhealthy",
         source: "deviceplugin/v1beta1/constants.go; cm/devicemanager/manager.go",
-        check: |stage| Box::pin(health_is_spelled_right(stage)),
+        check: |testbed| Box::pin(health_is_spelled_right(testbed)),
     },
     Case {
         id: "L05",
-        sentence: "a topology names a NUMA node, or is left out: an empty one hides the device",
+        sentence: "names a NUMA node in each topology, or omits it: an empty topology hides the device",
         source: "apis/podresources/server_v1.go, GetAllocatableResources; cm/devicemanager/devices.go",
-        check: |stage| Box::pin(topology_names_a_node(stage)),
+        check: |testbed| Box::pin(topology_names_a_node(testbed)),
     },
     Case {
         id: "L06",
-        sentence: "a second stream gets the whole list, and the first stays open",
+        sentence: "sends the whole list on a second stream, and keeps the first open",
         source: "Kubernetes up to 1.36 disconnects the newer plugin when an older stream ends",
-        check: |stage| Box::pin(streams_live_side_by_side(stage)),
+        check: |testbed| Box::pin(streams_are_independent(testbed)),
     },
     Case {
         id: "L07",
-        sentence: "says nothing while nothing happens: the kubelet writes its checkpoint for each list",
+        sentence: "sends no lists while its devices are unchanged: the kubelet writes a checkpoint for each",
         source: "cm/devicemanager/manager.go, writeCheckpoint",
-        check: |stage| Box::pin(is_quiet(stage)),
+        check: |testbed| Box::pin(sends_no_lists_when_idle(testbed)),
     },
     Case {
         id: "L08",
-        sentence: "a list has less than 4 MiB: the kubelet drops the plugin for a larger one",
+        sentence: "sends lists of at most 4 MiB: the kubelet drops the plugin for a larger one",
         source: "google.golang.org/grpc, defaultClientMaxReceiveMessageSize",
-        check: |stage| Box::pin(list_fits(stage)),
+        check: |testbed| Box::pin(list_fits(testbed)),
     },
     Case {
         id: "L09",
-        sentence: "lists the same ids after it was killed and started again",
+        sentence: "lists the same ids after it is killed and started again",
         source: "cm/devicemanager/manager.go: the checkpoint has ids, and pods keep them",
-        check: |stage| Box::pin(ids_outlive_the_program(stage)),
+        check: |testbed| Box::pin(ids_survive_a_program_restart(testbed)),
     },
     Case {
         id: "L10",
         sentence: "lists the same ids after the kubelet has restarted",
         source: "cm/devicemanager/manager.go, readCheckpoint",
-        check: |stage| Box::pin(ids_outlive_the_kubelet(stage)),
+        check: |testbed| Box::pin(ids_survive_a_kubelet_restart(testbed)),
     },
     Case {
         id: "L11",
-        sentence: "lets streams go that nobody reads any more: 3,000 leave no memory behind",
+        sentence: "releases streams that clients close: 3,000 of them leak no memory",
         source: "cm/devicemanager/plugin/v1beta1/client.go: one stream for each registration",
-        check: |stage| Box::pin(streams_are_let_go(stage)),
+        check: |testbed| Box::pin(closed_streams_are_released(testbed)),
     },
     Case {
         id: "L12",
-        sentence: "answers while somebody has a stream open and does not read it",
+        sentence: "answers while a client holds a stream open without reading it",
         source: "cm/devicemanager/endpoint.go, listAndWatch",
-        check: |stage| Box::pin(an_unread_stream_blocks_nobody(stage)),
+        check: |testbed| Box::pin(unread_streams_block_no_call(testbed)),
     },
 ];
 
 /// First list of every resource, as on the wire.
-async fn lists(stage: &mut Stage) -> Result<Vec<(Served, Vec<wire::Device>)>, Unmet> {
-    let (all, limit) = (stage.started().await?, stage.subject.within.answer);
+async fn lists(testbed: &mut Testbed) -> Result<Vec<(Served, Vec<wire::Device>)>, CheckError> {
+    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
     let mut lists = Vec::new();
     for served in all {
         let (_stream, devices) = listed(&served.resource, limit, &mut served.dial().await?).await?;
@@ -113,22 +113,22 @@ async fn lists(stage: &mut Stage) -> Result<Vec<(Served, Vec<wire::Device>)>, Un
     Ok(lists)
 }
 
-/// Checks each listed device. The check returns the flaw.
-async fn every_device(
-    stage: &mut Stage,
-    wrong: impl Fn(&wire::Device) -> Option<String>,
-) -> Checked {
-    let all = lists(stage).await?;
+/// Checks each listed device. `flaw` describes a defect of a device.
+async fn check_devices(
+    testbed: &mut Testbed,
+    flaw: impl Fn(&wire::Device) -> Option<String>,
+) -> CheckResult {
+    let all = lists(testbed).await?;
     let devices =
         || all.iter().flat_map(|(served, devices)| devices.iter().map(move |it| (served, it)));
-    match devices().find_map(|(served, it)| Some((served, it, wrong(it)?))) {
+    match devices().find_map(|(served, it)| Some((served, it, flaw(it)?))) {
         Some((served, it, why)) => failed(format!("{} of {} {why}", it.id, served.resource)),
         None => Ok(format!("{} devices", devices().count())),
     }
 }
 
-async fn ids_belong_to_one_resource(stage: &mut Stage) -> Checked {
-    let served = stage.started().await?;
+async fn ids_belong_to_one_resource(testbed: &mut Testbed) -> CheckResult {
+    let served = testbed.started().await?;
     let mut owners = BTreeMap::new();
     let all = served.iter().flat_map(|it| it.devices.iter().map(move |device| (it, &device.id)));
     for (Served { resource, .. }, id) in all {
@@ -139,8 +139,8 @@ async fn ids_belong_to_one_resource(stage: &mut Stage) -> Checked {
     Ok(format!("{} ids", owners.len()))
 }
 
-async fn devices_are_listed_once(stage: &mut Stage) -> Checked {
-    for (served, devices) in lists(stage).await? {
+async fn devices_are_listed_once(testbed: &mut Testbed) -> CheckResult {
+    for (served, devices) in lists(testbed).await? {
         let mut seen = BTreeSet::new();
         if let Some(twice) = devices.iter().find(|it| !seen.insert(&it.id)) {
             return failed(format!("{} lists {} twice", served.resource, twice.id));
@@ -149,24 +149,24 @@ async fn devices_are_listed_once(stage: &mut Stage) -> Checked {
     Ok("every id once".to_owned())
 }
 
-async fn ids_are_short(stage: &mut Stage) -> Checked {
-    let wrong = |device: &wire::Device| match device.id.chars().count() {
+async fn ids_are_short(testbed: &mut Testbed) -> CheckResult {
+    let flaw = |device: &wire::Device| match device.id.chars().count() {
         1..=63 => None,
         length => Some(format!("has {length} characters")),
     };
-    every_device(stage, wrong).await
+    check_devices(testbed, flaw).await
 }
 
-async fn health_is_spelled_right(stage: &mut Stage) -> Checked {
-    let wrong = |device: &wire::Device| {
+async fn health_is_spelled_right(testbed: &mut Testbed) -> CheckResult {
+    let flaw = |device: &wire::Device| {
         let is_known = [HEALTHY, UNHEALTHY].contains(&device.health.as_str());
         (!is_known).then(|| format!("is {:?}", device.health))
     };
-    every_device(stage, wrong).await
+    check_devices(testbed, flaw).await
 }
 
-async fn topology_names_a_node(stage: &mut Stage) -> Checked {
-    let wrong = |device: &wire::Device| {
+async fn topology_names_a_node(testbed: &mut Testbed) -> CheckResult {
+    let flaw = |device: &wire::Device| {
         let nodes = &device.topology.as_ref()?.nodes;
         if nodes.is_empty() {
             return Some("has a topology without a node".to_owned());
@@ -174,13 +174,13 @@ async fn topology_names_a_node(stage: &mut Stage) -> Checked {
         let bad = nodes.iter().find(|node| node.id < 0)?;
         Some(format!("is on NUMA node {}", bad.id))
     };
-    every_device(stage, wrong).await
+    check_devices(testbed, flaw).await
 }
 
-async fn streams_live_side_by_side(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started().await?, stage.subject.within.answer);
+async fn streams_are_independent(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
     for served in &all {
-        let since = stage.now();
+        let since = testbed.now();
         let (first, mut one) = listed(&served.resource, limit, &mut served.dial().await?).await?;
         let (second, mut other) =
             listed(&served.resource, limit, &mut served.dial().await?).await?;
@@ -196,7 +196,7 @@ async fn streams_live_side_by_side(stage: &mut Stage) -> Checked {
                 return failed(format!("{}: a stream ended: {ended:?}", served.resource));
             }
         }
-        let (events, _) = stage.calls().since(since);
+        let (events, _) = testbed.calls().since(since);
         let is_end = |event: &&windlass_kubelet_sim::Event| {
             matches!(event, windlass_kubelet_sim::Event::StreamEnded { .. })
         };
@@ -204,31 +204,31 @@ async fn streams_live_side_by_side(stage: &mut Stage) -> Checked {
             return failed(format!("the kubelet's own stream ended: {event:?}"));
         }
     }
-    Ok(format!("two streams more beside the kubelet's, {} resources", all.len()))
+    Ok(format!("two more streams beside the kubelet's, {} resources", all.len()))
 }
 
-async fn is_quiet(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started().await?, stage.subject.within.answer);
+async fn sends_no_lists_when_idle(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
     let (Listing(mut stream), _) =
         listed(&all[0].resource, limit, &mut all[0].dial().await?).await?;
     let mut messages = 0;
-    let listening = async {
+    let count_lists = async {
         while let Some(Ok(_)) = stream.next().await {
             messages += 1;
         }
     };
-    let _over = timeout(QUIET, listening).await;
+    let _over = timeout(IDLE_TIME, count_lists).await;
     match messages {
-        0..=STORM => Ok(format!("{messages} lists in {QUIET:?}")),
-        more => failed(format!("{more} lists in {QUIET:?}, and nothing had happened")),
+        0..=MAX_LISTS => Ok(format!("{messages} lists in {IDLE_TIME:?}")),
+        more => failed(format!("{more} lists in {IDLE_TIME:?}, without a change of devices")),
     }
 }
 
-async fn list_fits(stage: &mut Stage) -> Checked {
+async fn list_fits(testbed: &mut Testbed) -> CheckResult {
     let mut largest = 0;
-    for (served, devices) in lists(stage).await? {
+    for (served, devices) in lists(testbed).await? {
         let bytes = prost::Message::encoded_len(&wire::ListAndWatchResponse { devices });
-        if bytes > LIMIT_OF_GO {
+        if bytes > GRPC_MESSAGE_LIMIT {
             return failed(format!("the list of {} has {bytes} bytes", served.resource));
         }
         largest = largest.max(bytes);
@@ -236,25 +236,25 @@ async fn list_fits(stage: &mut Stage) -> Checked {
     Ok(format!("{largest} bytes"))
 }
 
-async fn ids_outlive_the_program(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    restarted_program(stage, &before).await?;
-    same_ids(stage, &before)
+async fn ids_survive_a_program_restart(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    restarted_program(testbed, &before).await?;
+    same_ids(testbed, &before)
 }
 
-async fn ids_outlive_the_kubelet(stage: &mut Stage) -> Checked {
-    let before = stage.started().await?;
-    restarted(stage).await?;
-    stage.until("all resources are back", all_back(&before)).await?;
-    same_ids(stage, &before)
+async fn ids_survive_a_kubelet_restart(testbed: &mut Testbed) -> CheckResult {
+    let before = testbed.started().await?;
+    restarted(testbed).await?;
+    testbed.until("all resources are registered again", all_connected(&before)).await?;
+    same_ids(testbed, &before)
 }
 
-fn same_ids(stage: &Stage, before: &[Served]) -> Checked {
+fn same_ids(testbed: &Testbed, before: &[Served]) -> CheckResult {
     let ids = |all: &[Served]| -> BTreeMap<String, BTreeSet<String>> {
         let of = |it: &Served| it.devices.iter().map(|device| device.id.clone()).collect();
         all.iter().map(|it| (it.resource.clone(), of(it))).collect()
     };
-    let (before, after) = (ids(before), ids(&Served::all(&stage.kubelet.node())));
+    let (before, after) = (ids(before), ids(&Served::all(&testbed.kubelet.node())));
     if before == after {
         Ok("the same ids".into())
     } else {
@@ -262,26 +262,26 @@ fn same_ids(stage: &Stage, before: &[Served]) -> Checked {
     }
 }
 
-async fn streams_are_let_go(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started().await?, stage.subject.within.answer);
+async fn closed_streams_are_released(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
     let (served, mut client) = (&all[0], all[0].dial().await?);
-    for _ in 0..WARM {
+    for _ in 0..WARM_UP {
         listed(&served.resource, limit, &mut client).await?;
     }
-    let before = stage.process().usage();
+    let before = testbed.process().usage();
     for _ in 0..STREAMS {
         listed(&served.resource, limit, &mut client).await?;
     }
-    let after = stage.process().usage();
+    let after = testbed.process().usage();
     let grown = after.resident_kib.saturating_sub(before.resident_kib);
     if grown > LEAK_KIB {
-        return failed(format!("{grown} KiB more after {STREAMS} streams that were dropped"));
+        return failed(format!("{grown} KiB more after {STREAMS} closed streams"));
     }
-    Ok(format!("{grown} KiB more after {STREAMS} streams"))
+    Ok(format!("{grown} KiB more after {STREAMS} closed streams"))
 }
 
-async fn an_unread_stream_blocks_nobody(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn unread_streams_block_no_call(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     for served in &all {
         let mut first = served.dial().await?;
         let what = format!("ListAndWatch of {}", served.resource);
@@ -289,7 +289,7 @@ async fn an_unread_stream_blocks_nobody(stage: &mut Stage) -> Checked {
         let mut second = served.dial().await?;
         listed(&served.resource, limit, &mut second).await?;
         let request = allocation(&[vec![served.healthy()[0].clone()]]);
-        granted("Allocate beside it", limit, second.allocate(request)).await?;
+        granted("Allocate beside an unread stream", limit, second.allocate(request)).await?;
     }
     Ok(format!("{} resources answer", all.len()))
 }

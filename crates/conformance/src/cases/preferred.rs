@@ -1,109 +1,117 @@
-//! P: `GetPreferredAllocation` of plugins that announce it.
+//! P: responses to `GetPreferredAllocation`, of plugins that announce it.
 
 use std::{collections::BTreeSet, time::Instant};
 
 use windlass_kubelet_api::deviceplugin as wire;
 
 use crate::{
-    case::{Case, Checked, Unmet, failed, not_applicable},
+    case::{Case, CheckError, CheckResult, failed, not_applicable},
     clients::{Delays, answered, granted},
-    stage::{Client, Served, Stage},
+    testbed::{Client, Served, Testbed},
 };
 
 /// Number of sequential requests.
-const IN_TURN: usize = 50;
+const SEQUENTIAL: usize = 50;
 
 pub(super) const CASES: &[Case] = &[
     Case {
         id: "P01",
-        sentence: "prefers as many devices as are asked for, for every number",
+        sentence: "prefers as many devices as requested, for every number",
         source: "deviceplugin/v1beta1/api.proto, GetPreferredAllocation",
-        check: |stage| Box::pin(every_size(stage)),
+        check: |testbed| Box::pin(every_size(testbed)),
     },
     Case {
         id: "P02",
-        sentence: "prefers the devices that must be included among them, every one in turn",
+        sentence: "includes each device that a request names as must_include",
         source: "deviceplugin/v1beta1/api.proto, must_include_deviceIDs",
-        check: |stage| Box::pin(includes_what_must_be(stage)),
+        check: |testbed| Box::pin(includes_required_devices(testbed)),
     },
     Case {
         id: "P03",
-        sentence: "prefers none but available devices",
-        source: "cm/devicemanager/manager.go, devicesToAllocate: others are dropped",
-        check: |stage| Box::pin(prefers_available_ones(stage)),
+        sentence: "prefers available devices only",
+        source: "cm/devicemanager/manager.go, devicesToAllocate: the kubelet drops others",
+        check: |testbed| Box::pin(prefers_available_devices(testbed)),
     },
     Case {
         id: "P04",
-        sentence: "prefers the same for the same question, in whatever order it is put",
+        sentence: "prefers the same devices for any order of the available ids",
         source: "cm/devicemanager/manager.go: ids come in the order of a Go map",
-        check: |stage| Box::pin(prefers_the_same(stage)),
+        check: |testbed| Box::pin(prefers_the_same(testbed)),
     },
     Case {
         id: "P05",
-        sentence: "answers for several containers with one response each",
+        sentence: "returns one response for each container of a request",
         source: "deviceplugin/v1beta1/api.proto, PreferredAllocationResponse",
-        check: |stage| Box::pin(answers_each_container(stage)),
+        check: |testbed| Box::pin(answers_each_container(testbed)),
     },
     Case {
         id: "P06",
-        sentence: "answers half of 50 questions within 100 ms",
+        sentence: "answers half of 50 requests within 100 ms",
         source: "cm/devicemanager/endpoint.go, getPreferredAllocation: no deadline",
-        check: |stage| Box::pin(answers_soon(stage)),
+        check: |testbed| Box::pin(answers_fast(testbed)),
     },
     Case {
         id: "P07",
-        sentence: "survives a question for more devices than are available",
+        sentence: "survives a request for more devices than are available",
         source: "deviceplugin/v1beta1/api.proto, allocation_size",
-        check: |stage| Box::pin(survives(stage, |ids| question(ids, &[], size_of(ids.len() + 1)))),
+        check: |testbed| {
+            Box::pin(survives(testbed, |ids| request_for(ids, &[], size_of(ids.len() + 1))))
+        },
     },
     Case {
         id: "P08",
-        sentence: "survives a question for none, and for fewer than none",
+        sentence: "survives a request for zero devices, and for a negative number",
         source: "deviceplugin/v1beta1/api.proto, allocation_size is an int32",
-        check: |stage| Box::pin(survives_odd_sizes(stage)),
+        check: |testbed| Box::pin(survives_odd_sizes(testbed)),
     },
     Case {
         id: "P09",
-        sentence: "survives a question for fewer devices than must be included",
+        sentence: "survives a request for fewer devices than must be included",
         source: "deviceplugin/v1beta1/api.proto, must_include_deviceIDs",
-        check: |stage| Box::pin(survives(stage, |ids| question(ids, ids, 1))),
+        check: |testbed| Box::pin(survives(testbed, |ids| request_for(ids, ids, 1))),
     },
     Case {
         id: "P10",
-        sentence: "survives a device that must be included and is not available",
+        sentence: "survives a request whose must_include device is not available",
         source: "deviceplugin/v1beta1/api.proto, must_include_deviceIDs",
-        check: |stage| Box::pin(survives(stage, |ids| question(&ids[1..], &ids[..1], 1))),
+        check: |testbed| Box::pin(survives(testbed, |ids| request_for(&ids[1..], &ids[..1], 1))),
     },
     Case {
         id: "P11",
-        sentence: "survives devices that it does not list",
-        source: "cm/devicemanager/manager.go: a list may change while the kubelet asks",
-        check: |stage| Box::pin(survives(stage, |_| question(&["no-such".to_owned()], &[], 1))),
+        sentence: "survives a request with devices that it does not list",
+        source: "cm/devicemanager/manager.go: a list may change while the kubelet calls",
+        check: |testbed| {
+            Box::pin(survives(testbed, |_| request_for(&["no-such".to_owned()], &[], 1)))
+        },
     },
     Case {
         id: "P12",
-        sentence: "survives a question without available devices",
+        sentence: "survives a request without available devices",
         source: "deviceplugin/v1beta1/api.proto, available_deviceIDs",
-        check: |stage| Box::pin(survives(stage, |_| question(&[], &[], 1))),
+        check: |testbed| Box::pin(survives(testbed, |_| request_for(&[], &[], 1))),
     },
 ];
 
 /// Resources whose plugins announce `GetPreferredAllocation`, each with its client.
-async fn asked(stage: &mut Stage) -> Result<Vec<(Served, Client)>, Unmet> {
-    let mut asked = Vec::new();
-    for served in stage.started_with_devices().await? {
+async fn announcing(testbed: &mut Testbed) -> Result<Vec<(Served, Client)>, CheckError> {
+    let mut announcing = Vec::new();
+    for served in testbed.started_with_devices().await? {
         if served.options.get_preferred_allocation_available {
             let client = served.dial().await?;
-            asked.push((served, client));
+            announcing.push((served, client));
         }
     }
-    if asked.is_empty() {
-        return not_applicable("GetDevicePluginOptions says that there is none");
+    if announcing.is_empty() {
+        return not_applicable("GetDevicePluginOptions does not announce GetPreferredAllocation");
     }
-    Ok(asked)
+    Ok(announcing)
 }
 
-fn question(available: &[String], must: &[String], size: i32) -> wire::PreferredAllocationRequest {
+fn request_for(
+    available: &[String],
+    must: &[String],
+    size: i32,
+) -> wire::PreferredAllocationRequest {
     let container = wire::ContainerPreferredAllocationRequest {
         available_device_i_ds: available.to_vec(),
         must_include_device_i_ds: must.to_vec(),
@@ -114,13 +122,13 @@ fn question(available: &[String], must: &[String], size: i32) -> wire::Preferred
 
 /// Response to a valid request.
 async fn preferred(
-    stage: &Stage,
+    testbed: &Testbed,
     client: &mut Client,
     request: wire::PreferredAllocationRequest,
-) -> Result<Vec<String>, Unmet> {
-    let limit = stage.subject.within.answer;
-    let asked = &request.container_requests[0];
-    let (size, must) = (asked.allocation_size, asked.must_include_device_i_ds.clone());
+) -> Result<Vec<String>, CheckError> {
+    let limit = testbed.subject.within.answer;
+    let first = &request.container_requests[0];
+    let (size, must) = (first.allocation_size, first.must_include_device_i_ds.clone());
     let what = format!("GetPreferredAllocation of {size} with {must:?}");
     let answer = granted(&what, limit, client.get_preferred_allocation(request)).await?;
     match answer.container_responses.as_slice() {
@@ -133,74 +141,75 @@ fn size_of(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-async fn every_size(stage: &mut Stage) -> Checked {
-    let mut questions = 0;
-    for (served, mut client) in asked(stage).await? {
+async fn every_size(testbed: &mut Testbed) -> CheckResult {
+    let mut requests = 0;
+    for (served, mut client) in announcing(testbed).await? {
         let ids = served.healthy();
         for size in 1..=ids.len() {
-            let answer = preferred(stage, &mut client, question(&ids, &[], size_of(size))).await?;
+            let answer =
+                preferred(testbed, &mut client, request_for(&ids, &[], size_of(size))).await?;
             let different: BTreeSet<_> = answer.iter().collect();
             if different.len() != size || answer.len() != size {
                 return failed(format!("{}: {size} of {ids:?}: {answer:?}", served.resource));
             }
-            questions += 1;
+            requests += 1;
         }
     }
-    Ok(format!("{questions} questions"))
+    Ok(format!("{requests} requests"))
 }
 
-async fn includes_what_must_be(stage: &mut Stage) -> Checked {
-    let mut questions = 0;
-    for (served, mut client) in asked(stage).await? {
+async fn includes_required_devices(testbed: &mut Testbed) -> CheckResult {
+    let mut requests = 0;
+    for (served, mut client) in announcing(testbed).await? {
         let ids = served.healthy();
         for id in &ids {
             let must = [id.clone()];
             let size = size_of(ids.len().min(2));
-            let answer = preferred(stage, &mut client, question(&ids, &must, size)).await?;
+            let answer = preferred(testbed, &mut client, request_for(&ids, &must, size)).await?;
             if !answer.contains(id) {
                 return failed(format!("{}: {id} is not in {answer:?}", served.resource));
             }
-            questions += 1;
+            requests += 1;
         }
     }
-    Ok(format!("{questions} questions"))
+    Ok(format!("{requests} requests"))
 }
 
-async fn prefers_available_ones(stage: &mut Stage) -> Checked {
-    for (served, mut client) in asked(stage).await? {
+async fn prefers_available_devices(testbed: &mut Testbed) -> CheckResult {
+    for (served, mut client) in announcing(testbed).await? {
         let mut ids = served.healthy();
         if ids.len() > 1 {
             ids.remove(0);
         }
-        let answer = preferred(stage, &mut client, question(&ids, &[], 1)).await?;
+        let answer = preferred(testbed, &mut client, request_for(&ids, &[], 1)).await?;
         if let Some(id) = answer.iter().find(|id| !ids.contains(id)) {
-            return failed(format!("{}: {id} is none of {ids:?}", served.resource));
+            return failed(format!("{}: {id} is not in {ids:?}", served.resource));
         }
     }
-    Ok("available ones".to_owned())
+    Ok("all preferred devices are available".to_owned())
 }
 
-async fn prefers_the_same(stage: &mut Stage) -> Checked {
-    for (served, mut client) in asked(stage).await? {
+async fn prefers_the_same(testbed: &mut Testbed) -> CheckResult {
+    for (served, mut client) in announcing(testbed).await? {
         let ids = served.healthy();
         let size = size_of(ids.len().div_ceil(2));
         let reversed: Vec<_> = ids.iter().rev().cloned().collect();
         let mut answers = BTreeSet::new();
         for ids in [&ids, &reversed, &ids] {
-            let answer = preferred(stage, &mut client, question(ids, &[], size)).await?;
+            let answer = preferred(testbed, &mut client, request_for(ids, &[], size)).await?;
             answers.insert(answer.into_iter().collect::<BTreeSet<_>>());
         }
         if answers.len() > 1 {
             return failed(format!("{}: {answers:?}", served.resource));
         }
     }
-    Ok("the same three times".to_owned())
+    Ok("the same devices three times".to_owned())
 }
 
-async fn answers_each_container(stage: &mut Stage) -> Checked {
-    let limit = stage.subject.within.answer;
-    for (served, mut client) in asked(stage).await? {
-        let one = question(&served.healthy(), &[], 1).container_requests;
+async fn answers_each_container(testbed: &mut Testbed) -> CheckResult {
+    let limit = testbed.subject.within.answer;
+    for (served, mut client) in announcing(testbed).await? {
+        let one = request_for(&served.healthy(), &[], 1).container_requests;
         let request =
             wire::PreferredAllocationRequest { container_requests: [one.clone(), one].concat() };
         let what = format!("GetPreferredAllocation of {}", served.resource);
@@ -214,50 +223,50 @@ async fn answers_each_container(stage: &mut Stage) -> Checked {
     Ok("one response each".to_owned())
 }
 
-async fn answers_soon(stage: &mut Stage) -> Checked {
-    let asked = asked(stage).await?;
-    let mut delays = Delays::of(stage.process());
-    for (served, mut client) in asked {
+async fn answers_fast(testbed: &mut Testbed) -> CheckResult {
+    let announcing = announcing(testbed).await?;
+    let mut delays = Delays::of(testbed.process());
+    for (served, mut client) in announcing {
         let ids = served.healthy();
-        for size in (1..=ids.len()).cycle().take(IN_TURN) {
-            let begun = Instant::now();
-            preferred(stage, &mut client, question(&ids, &[], size_of(size))).await?;
-            delays.push(begun.elapsed());
+        for size in (1..=ids.len()).cycle().take(SEQUENTIAL) {
+            let started_at = Instant::now();
+            preferred(testbed, &mut client, request_for(&ids, &[], size_of(size))).await?;
+            delays.push(started_at.elapsed());
         }
     }
-    delays.checked(stage.process())
+    delays.checked(testbed.process())
 }
 
-async fn survives_odd_sizes(stage: &mut Stage) -> Checked {
-    survives(stage, |ids| question(ids, &[], 0)).await?;
-    for (_, mut client) in asked(stage).await? {
+async fn survives_odd_sizes(testbed: &mut Testbed) -> CheckResult {
+    survives(testbed, |ids| request_for(ids, &[], 0)).await?;
+    for (_, mut client) in announcing(testbed).await? {
         let ids = Vec::new();
-        let limit = stage.subject.within.answer;
-        let call = client.get_preferred_allocation(question(&ids, &[], -1));
+        let limit = testbed.subject.within.answer;
+        let call = client.get_preferred_allocation(request_for(&ids, &[], -1));
         // Any response passes.
         let _ = answered("GetPreferredAllocation of -1", limit, call).await?;
     }
-    survives(stage, |ids| question(ids, &[], i32::MIN)).await
+    survives(testbed, |ids| request_for(ids, &[], i32::MIN)).await
 }
 
-/// Checks that an odd request gets a response or an error, and that a valid one succeeds afterwards.
+/// Checks that an invalid request gets a response or an error, and that a valid one succeeds afterwards.
 async fn survives(
-    stage: &mut Stage,
-    odd: impl Fn(&[String]) -> wire::PreferredAllocationRequest,
-) -> Checked {
-    let (mut said, limit) = (String::new(), stage.subject.within.answer);
-    for (served, mut client) in asked(stage).await? {
+    testbed: &mut Testbed,
+    invalid: impl Fn(&[String]) -> wire::PreferredAllocationRequest,
+) -> CheckResult {
+    let (mut outcome, limit) = (String::new(), testbed.subject.within.answer);
+    for (served, mut client) in announcing(testbed).await? {
         let ids = served.healthy();
-        let call = client.get_preferred_allocation(odd(&ids));
-        said = match answered("an odd GetPreferredAllocation", limit, call).await? {
+        let call = client.get_preferred_allocation(invalid(&ids));
+        outcome = match answered("an invalid GetPreferredAllocation", limit, call).await? {
             Ok(answer) => {
                 let ids = answer.container_responses.first().map(|it| it.device_i_ds.len());
                 format!("answered with {} devices", ids.unwrap_or(0))
             }
             Err(status) => format!("refused: {}", status.message()),
         };
-        preferred(stage, &mut client, question(&ids, &[], 1)).await?;
+        preferred(testbed, &mut client, request_for(&ids, &[], 1)).await?;
     }
-    stage.alive()?;
-    Ok(said)
+    testbed.alive()?;
+    Ok(outcome)
 }

@@ -1,4 +1,4 @@
-//! W: the wire: invalid calls, invalid messages, invalid HTTP/2, and silent connections.
+//! W: gRPC robustness: unknown calls, invalid messages, invalid HTTP/2, cut and silent connections.
 
 mod cut;
 
@@ -19,59 +19,59 @@ use tonic::{
 use windlass_kubelet_api::deviceplugin as wire;
 
 use crate::{
-    case::{Case, Checked, Unmet, failed},
+    case::{Case, CheckError, CheckResult, failed},
     clients::{allocation, granted},
-    stage::{Served, Stage, dialled},
+    testbed::{Served, Testbed, dialled},
 };
 
 /// Number of silent connections.
 const SILENT: usize = 50;
 
-/// Size of a message, in bytes, above gRPC's default limit.
+/// Size of a message in bytes, above gRPC's default limit of 4 MiB.
 const LARGE: usize = 5 * 1024 * 1024;
 
 pub(super) const CASES: &[Case] = &[
     Case {
         id: "W01",
-        sentence: "tells its options again as it told them at first",
-        source: "cm/devicemanager/plugin/v1beta1/handler.go: asked at each registration",
-        check: |stage| Box::pin(options_are_the_same(stage)),
+        sentence: "returns the same options to each call",
+        source: "cm/devicemanager/plugin/v1beta1/handler.go: called at each registration",
+        check: |testbed| Box::pin(options_are_the_same(testbed)),
     },
     Case {
         id: "W02",
-        sentence: "answers Unimplemented to a call that it does not know",
-        source: "gRPC status codes; newer kubelets may call what older plugins do not have",
-        check: |stage| Box::pin(unknown_calls_are_unimplemented(stage)),
+        sentence: "answers an unknown call with Unimplemented",
+        source: "gRPC status codes; newer kubelets may make calls that older plugins lack",
+        check: |testbed| Box::pin(unknown_calls_are_unimplemented(testbed)),
     },
     Case {
         id: "W03",
-        sentence: "survives a message that is no protobuf",
+        sentence: "survives a message that is not protobuf",
         source: "gRPC over HTTP/2: length-prefixed messages",
-        check: |stage| Box::pin(survives_garbage(stage, Garbage::Message)),
+        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Message)),
     },
     Case {
         id: "W04",
-        sentence: "survives bytes that are no HTTP/2",
+        sentence: "survives bytes that are not HTTP/2",
         source: "RFC 9113, 3.4: connection preface",
-        check: |stage| Box::pin(survives_garbage(stage, Garbage::Bytes)),
+        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Bytes)),
     },
     Case {
         id: "W05",
         sentence: "survives a message of 5 MiB",
         source: "google.golang.org/grpc, defaultServerMaxReceiveMessageSize: 4 MiB",
-        check: |stage| Box::pin(survives_garbage(stage, Garbage::Large)),
+        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Large)),
     },
     Case {
         id: "W06",
-        sentence: "serves while fifty others are connected and say nothing",
-        source: "unix(7): who may open the folder may connect",
-        check: |stage| Box::pin(survives_garbage(stage, Garbage::Silence)),
+        sentence: "serves while fifty other clients are connected and silent",
+        source: "unix(7): each process with access to the folder may connect",
+        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Silence)),
     },
     Case {
         id: "W07",
         sentence: "survives a connection that is cut in the middle of a call",
-        source: "a kubelet that is killed",
-        check: |stage| Box::pin(survives_garbage(stage, Garbage::Cut)),
+        source: "a kubelet killed during a call",
+        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Cut)),
     },
 ];
 
@@ -89,8 +89,8 @@ enum Garbage {
 #[derive(Clone, Copy, Debug, Default)]
 struct Raw;
 
-async fn options_are_the_same(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started().await?, stage.subject.within.answer);
+async fn options_are_the_same(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
     for served in &all {
         let mut client = served.dial().await?;
         let mut request = Request::new(wire::Empty {});
@@ -107,8 +107,8 @@ async fn options_are_the_same(stage: &mut Stage) -> Checked {
     Ok(format!("{} resources", all.len()))
 }
 
-async fn unknown_calls_are_unimplemented(stage: &mut Stage) -> Checked {
-    let (all, limit) = (stage.started().await?, stage.subject.within.answer);
+async fn unknown_calls_are_unimplemented(testbed: &mut Testbed) -> CheckResult {
+    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
     for served in &all {
         let call = raw(served, "/v1beta1.DevicePlugin/NoSuchCall", Bytes::new());
         let Ok(answer) = timeout(limit, call).await else {
@@ -120,34 +120,34 @@ async fn unknown_calls_are_unimplemented(stage: &mut Stage) -> Checked {
             Ok(_) => return failed("answered"),
         }
     }
-    stage.alive()?;
+    testbed.alive()?;
     Ok("Unimplemented".to_owned())
 }
 
-async fn survives_garbage(stage: &mut Stage, garbage: Garbage) -> Checked {
-    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+async fn survives_garbage(testbed: &mut Testbed, garbage: Garbage) -> CheckResult {
+    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
     for served in &all {
-        let kept = send(served, garbage, limit).await?;
+        let open = send(served, garbage, limit).await?;
         let request = allocation(&[vec![served.healthy()[0].clone()]]);
         let call = async {
-            served.dial().await?.allocate(request).await.map_err(|status| broken(&status))
+            served.dial().await?.allocate(request).await.map_err(|status| allocate_failure(&status))
         };
         match timeout(limit, call).await {
-            Ok(Ok(_)) => drop(kept),
-            Ok(Err(unmet)) => return Err(unmet),
+            Ok(Ok(_)) => drop(open),
+            Ok(Err(error)) => return Err(error),
             Err(_) => return failed(format!("{}: no answer within {limit:?}", served.resource)),
         }
     }
-    stage.alive()?;
-    Ok(format!("{} resources answer after it", all.len()))
+    testbed.alive()?;
+    Ok(format!("{} resources answer afterwards", all.len()))
 }
 
-/// Sends invalid input. Returns the connections that must stay open meanwhile.
+/// Sends invalid input. Returns the connections that stay open during the next call.
 async fn send(
     served: &Served,
     garbage: Garbage,
     limit: Duration,
-) -> Result<Vec<UnixStream>, Unmet> {
+) -> Result<Vec<UnixStream>, CheckError> {
     const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
     match garbage {
         // Any response passes.
@@ -155,7 +155,7 @@ async fn send(
             drop(timeout(limit, raw(served, ALLOCATE, Bytes::from_static(&[0xff; 64]))).await);
         }
         Garbage::Large => drop(timeout(limit, raw(served, ALLOCATE, vec![0; LARGE].into())).await),
-        Garbage::Cut => cut::in_the_middle(connect(served).await?, (ALLOCATE, limit)).await?,
+        Garbage::Cut => cut::call_and_disconnect(connect(served).await?, (ALLOCATE, limit)).await?,
         Garbage::Bytes => {
             let mut stream = connect(served).await?;
             // The plugin may respond or close before the write ends.
@@ -173,9 +173,9 @@ async fn send(
     Ok(Vec::new())
 }
 
-async fn connect(served: &Served) -> Result<UnixStream, Unmet> {
+async fn connect(served: &Served) -> Result<UnixStream, CheckError> {
     let stream = UnixStream::connect(&served.socket).await;
-    stream.map_err(|error| Unmet::Failed(format!("{}: {error}", served.socket.display())))
+    stream.map_err(|error| CheckError::Failed(format!("{}: {error}", served.socket.display())))
 }
 
 /// Calls with these bytes as the message.
@@ -183,8 +183,8 @@ async fn raw(
     served: &Served,
     path: &'static str,
     message: Bytes,
-) -> Result<Result<Bytes, Status>, Unmet> {
-    let channel = dialled(&served.socket).await.map_err(Unmet::Failed)?;
+) -> Result<Result<Bytes, Status>, CheckError> {
+    let channel = dialled(&served.socket).await.map_err(CheckError::Failed)?;
     let mut grpc = Grpc::new(channel);
     if let Err(error) = grpc.ready().await {
         return failed(format!("{}: {error}", served.resource));
@@ -193,8 +193,12 @@ async fn raw(
     Ok(answer.map(tonic::Response::into_inner))
 }
 
-fn broken(status: &Status) -> Unmet {
-    Unmet::Failed(format!("a right Allocate after it: {:?}: {}", status.code(), status.message()))
+fn allocate_failure(status: &Status) -> CheckError {
+    CheckError::Failed(format!(
+        "a valid Allocate afterwards: {:?}: {}",
+        status.code(),
+        status.message()
+    ))
 }
 
 // === impl Raw ===

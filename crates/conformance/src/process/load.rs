@@ -1,5 +1,6 @@
-//! Load of a program and the delay of its threads, independent of other load on the machine. A busy loop gets little
-//! of a contended processor. The measure is each thread's run time, relative to the time in which it was not queued.
+//! Processor load of a program and the queueing delay of its threads, independent of other load on the machine. A
+//! busy loop gets little of a contended processor, so load is a thread's run time divided by the time in which the
+//! thread was not queued.
 
 use std::{
     collections::BTreeMap,
@@ -9,16 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Processor time of a program's threads so far. A thread that ends takes its share with it.
+/// Scheduling times of a program's threads so far. Times of threads that have exited are missing.
 #[derive(Debug)]
 pub(crate) struct Load {
     at: Instant,
-    threads: BTreeMap<OsString, Turns>,
+    threads: BTreeMap<OsString, ThreadTimes>,
 }
 
 /// Scheduling times of one thread.
 #[derive(Clone, Copy, Debug, Default)]
-struct Turns {
+struct ThreadTimes {
     ran: Duration,
     /// Time in the run queue.
     waited: Duration,
@@ -27,42 +28,42 @@ struct Turns {
 // === impl Load ===
 
 impl Load {
-    /// Load of the processes with these folders in `/proc`.
+    /// Load of processes, given their folders in `/proc`.
     pub(super) fn of(processes: impl Iterator<Item = impl AsRef<Path>>) -> Self {
         let tasks = |process| fs::read_dir(AsRef::<Path>::as_ref(&process).join("task")).ok();
         let tasks = processes.filter_map(tasks).flatten().flatten();
-        let turns = |task: fs::DirEntry| Some((task.file_name(), Turns::of(&task.path())?));
-        Self { at: Instant::now(), threads: tasks.filter_map(turns).collect() }
+        let times = |task: fs::DirEntry| Some((task.file_name(), ThreadTimes::of(&task.path())?));
+        Self { at: Instant::now(), threads: tasks.filter_map(times).collect() }
     }
 
-    /// Longest time that a thread was queued, from this measurement to `now`.
+    /// Longest time that one thread was queued, from this measurement to `now`.
     pub(crate) fn wait_until(&self, now: &Self) -> Duration {
-        let wait = |(thread, turns): (&OsString, &Turns)| {
+        let wait = |(thread, times): (&OsString, &ThreadTimes)| {
             let before = self.threads.get(thread).copied().unwrap_or_default();
-            turns.since(before).waited
+            times.since(before).waited
         };
         now.threads.iter().map(wait).max().unwrap_or_default()
     }
 
-    /// Run time from this measurement to `now`, in percent of one uncontended processor.
+    /// Sum of the threads' loads from this measurement to `now`, in percent of one uncontended processor.
     pub(crate) fn percent_until(&self, now: &Self) -> u32 {
         let elapsed = now.at - self.at;
-        let share = |(thread, turns): (&OsString, &Turns)| {
+        let share = |(thread, times): (&OsString, &ThreadTimes)| {
             let before = self.threads.get(thread).copied().unwrap_or_default();
-            turns.since(before).share_of(elapsed)
+            times.since(before).share_of(elapsed)
         };
         let shares: f64 = now.threads.iter().map(share).sum();
-        // The percentages of a few threads fit, and none is negative.
+        // The percentages of a few threads fit into `u32`, and none is negative.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let percent = (shares * 100.0).round() as u32;
         percent
     }
 }
 
-// === impl Turns ===
+// === impl ThreadTimes ===
 
-impl Turns {
-    /// Times of a thread, from `schedstat` of proc(5), in nanoseconds. `None` if it has just ended.
+impl ThreadTimes {
+    /// Times of a thread, from `schedstat` of proc(5), which has nanoseconds. `None` if the thread has just exited.
     fn of(task: &Path) -> Option<Self> {
         let text = fs::read_to_string(task.join("schedstat")).ok()?;
         let mut nanos = text.split_whitespace().map(|it| it.parse().map(Duration::from_nanos));
@@ -75,9 +76,9 @@ impl Turns {
     }
 
     fn share_of(self, elapsed: Duration) -> f64 {
-        // The kernel's clock differs slightly from this one.
-        let could_have_run = elapsed.saturating_sub(self.waited).max(self.ran);
-        if self.ran.is_zero() { 0.0 } else { self.ran.div_duration_f64(could_have_run) }
+        // The scheduler's clock differs slightly from `Instant`, so the run time may exceed the time available.
+        let runnable = elapsed.saturating_sub(self.waited).max(self.ran);
+        if self.ran.is_zero() { 0.0 } else { self.ran.div_duration_f64(runnable) }
     }
 }
 
@@ -86,19 +87,19 @@ mod tests {
     use super::*;
 
     fn load(at: Instant, threads: &[(&str, u64, u64)]) -> Load {
-        let turns = |&(thread, ran, waited): &(&str, _, _)| {
+        let times = |&(thread, ran, waited): &(&str, _, _)| {
             let [ran, waited] = [ran, waited].map(Duration::from_millis);
-            (thread.into(), Turns { ran, waited })
+            (thread.into(), ThreadTimes { ran, waited })
         };
-        Load { at, threads: threads.iter().map(turns).collect() }
+        Load { at, threads: threads.iter().map(times).collect() }
     }
 
     #[test]
-    fn a_busy_loop_is_one_however_little_it_is_let_run_and_a_thread_that_was_kept_waiting_is_none()
-    {
-        let begun = Instant::now();
-        let now = begun + Duration::from_secs(4);
-        let before = load(begun, &[("loop", 1_000, 10_000), ("idle", 50, 7_000), ("ended", 9, 9)]);
+    fn contention_does_not_hide_a_busy_loop_and_queueing_counts_as_no_load() {
+        let started_at = Instant::now();
+        let now = started_at + Duration::from_secs(4);
+        let before =
+            load(started_at, &[("loop", 1_000, 10_000), ("idle", 50, 7_000), ("ended", 9, 9)]);
         let alone = load(now, &[("loop", 4_990, 10_010), ("idle", 60, 7_000)]);
         assert_eq!(before.percent_until(&alone), 100);
         let beside_others = load(now, &[("loop", 1_220, 13_780), ("idle", 60, 7_000)]);
@@ -110,8 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn this_program_has_turns() {
+    fn this_program_has_run_times() {
         let own = Load::of(["/proc/self"].iter());
-        assert!(own.threads.values().any(|it| !it.ran.is_zero()), "the kernel counts none");
+        assert!(own.threads.values().any(|it| !it.ran.is_zero()), "no thread has a run time");
     }
 }

@@ -23,10 +23,10 @@ const XGMI: u32 = 11;
 
 /// Link weights, from `kfd_crat.h`: nearby processor, far processor, xGMI between GPUs, xGMI between partitions
 /// of one GPU. A link between partitions of two GPUs adds both.
-const NEAR: u32 = 20;
-const FAR: u32 = 41;
-const BY_XGMI: u32 = 15;
-const INSIDE: u32 = 13;
+const NEAR_CPU: u32 = 20;
+const FAR_CPU: u32 = 41;
+const XGMI_WEIGHT: u32 = 15;
+const INSIDE_GPU: u32 = 13;
 
 /// SIMD units per compute unit.
 const SIMDS: u32 = 4;
@@ -132,7 +132,7 @@ impl Topology<'_> {
     /// Unique id of a part. Newer drivers report the id of the part's first die.
     fn unique_id(&self, part: &Part<'_>) -> u64 {
         match self.amd.partitions {
-            PartitionNames::Dot if !part.is_whole(self.amd) => {
+            PartitionNames::Dot if !part.is_unpartitioned(self.amd) => {
                 hash(&format!("amd/{}/{}/{}", self.seed, part.index, part.nth))
             }
             _ => unique_id(self.seed, part.index),
@@ -158,17 +158,17 @@ impl Topology<'_> {
         let others = self.parts.iter().filter_map(|other| {
             let to = other.node.filter(|node| *node != own)?;
             let weight = if other.index == part.index {
-                INSIDE
+                INSIDE_GPU
             } else if !part.is_linked_with(other) {
                 return None;
-            } else if part.is_whole(self.amd) && other.is_whole(self.amd) {
-                BY_XGMI
+            } else if part.is_unpartitioned(self.amd) && other.is_unpartitioned(self.amd) {
+                XGMI_WEIGHT
             } else {
-                BY_XGMI + 2 * INSIDE
+                XGMI_WEIGHT + 2 * INSIDE_GPU
             };
             Some(Link { kind: XGMI, to, weight })
         });
-        [Link { kind: PCIE, to: near, weight: NEAR }].into_iter().chain(others).collect()
+        [Link { kind: PCIE, to: near, weight: NEAR_CPU }].into_iter().chain(others).collect()
     }
 
     /// Links through a processor: to far processors, and to GPUs without xGMI.
@@ -178,7 +178,7 @@ impl Topology<'_> {
         let gpus = self.parts.iter().filter_map(|other| {
             other.node.filter(|_| other.index != part.index && !part.is_linked_with(other))
         });
-        let ends = processors.map(|to| (to, FAR)).chain(gpus.map(|to| (to, 2 * NEAR)));
+        let ends = processors.map(|to| (to, FAR_CPU)).chain(gpus.map(|to| (to, 2 * NEAR_CPU)));
         ends.map(|(to, weight)| Link { kind: PCIE, to, weight }).collect()
     }
 
@@ -195,7 +195,7 @@ impl Part<'_> {
         peers.is_none_or(|peers| peers.contains(&(other.index as usize)))
     }
 
-    fn is_whole(&self, amd: &Amd) -> bool {
+    fn is_unpartitioned(&self, amd: &Amd) -> bool {
         self.gpu.compute.parts(amd.card.dies) == 1
     }
 }
@@ -225,7 +225,7 @@ impl Link {
 fn lines(properties: &[(&str, String)]) -> String {
     let mut text = String::new();
     for (name, value) in properties {
-        writeln!(text, "{name} {value}").expect("a string takes all");
+        writeln!(text, "{name} {value}").expect("a string accepts all text");
     }
     text.trim_end().to_owned()
 }

@@ -7,8 +7,8 @@ use std::{
 
 use super::{BoardEvent, BoardFault, Chip};
 
-/// Most bytes of a request with headers. The server cuts off longer requests.
-const MOST_BYTES: u64 = 8192;
+/// Maximum size of a request with its headers. The server ignores the bytes beyond it.
+const MAX_REQUEST_BYTES: u64 = 8192;
 
 /// Serves one request.
 pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
@@ -20,12 +20,12 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
         BoardFault::None => match answer(&target, chip) {
             Ok(body) => ("200 OK", body),
             Err(why) => {
-                chip.happened(BoardEvent::Refused(format!("{target}: {why}")));
+                chip.record(BoardEvent::Refused(format!("{target}: {why}")));
                 ("400 Bad Request", format!("{why}\n"))
             }
         },
     };
-    // Every answer carries the mark of the simulation.
+    // The `Server` header marks every answer as simulated.
     let head = format!(
         "HTTP/1.1 {status}\r\nServer: simulated-darwin3\r\nContent-Type: text/plain\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
@@ -37,7 +37,7 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
 
 /// Target of the request. `None` for any method except GET.
 fn read_target(stream: &TcpStream) -> Option<String> {
-    let mut lines = BufReader::new(stream.take(MOST_BYTES));
+    let mut lines = BufReader::new(stream.take(MAX_REQUEST_BYTES));
     let mut request = String::new();
     lines.read_line(&mut request).ok()?;
     let mut header = String::new();
@@ -57,19 +57,19 @@ fn answer(target: &str, chip: &Chip) -> Result<String, String> {
         ("/set_frequency", query) => {
             let freq = query.split('&').find_map(|pair| pair.strip_prefix("freq="));
             let freq = freq.and_then(|freq| freq.parse().ok());
-            let mhz = freq.ok_or("write freq=333, in MHz")?;
+            let mhz = freq.ok_or("freq is missing: write freq=333, in MHz")?;
             chip.set_frequency(mhz)?;
             Ok(format!("{mhz}\n"))
         }
         (path @ ("/last_running_time" | "/last_tcp_time"), _) => {
-            chip.happened(BoardEvent::Get(path.to_owned()));
+            chip.record(BoardEvent::Get(path.to_owned()));
             let model = chip.model();
             let time =
                 if path == "/last_tcp_time" { model.transfer_time } else { model.running_time };
             // The real board's unit is unknown; microseconds are an assumption.
             Ok(format!("{}\n", time.as_micros()))
         }
-        (path, _) => Err(format!("there is no {path}")),
+        (path, _) => Err(format!("unknown path {path}")),
     }
 }
 

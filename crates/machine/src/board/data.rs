@@ -1,15 +1,16 @@
-//! Data port: one message per connection, and its answer.
+//! Data port of the simulated Darwin3 board: one message per connection, and its answer.
 //!
 //! ```text
 //!   message: type, length of each edge (W, E, N, S)   20 bytes, then the flits, edge after edge
 //!   answer:        length of each edge                16 bytes, then the flits, edge after edge
 //! ```
 //!
-//! Lengths count bytes. An edge to which nothing is sent is not read, and answers nothing. Both ends of the real board
-//! pack words in their machine's order, which is little-endian.
+//! Lengths count bytes. An edge of length zero has no flits in the message or the answer. Both ends of the real board
+//! use their machine's byte order, which is little-endian.
 //!
-//! The real server takes a message with one `recv`: a message whose first packet lacks a part of the header ends its
-//! loop, and longer flits may be cut. The simulation wedges in the first case, and waits for the rest in the second.
+//! The real server reads a message with one `recv`. If the first packet lacks a part of the header, the server's loop
+//! ends. If the packet lacks flits, the server may lose them. The simulation wedges in the first case, and waits for
+//! the missing flits in the second.
 
 use std::{
     io::{self, Read, Write as _},
@@ -39,30 +40,30 @@ const WORD_BYTES: usize = 4;
 /// Bytes of a message's header: its type, and a length for each edge.
 const HEADER_BYTES: usize = WORD_BYTES * (1 + EDGES);
 
-/// Most bytes for an edge: the buffer of the real board's DMA. Longer announcements are protocol violations.
+/// Maximum size of an edge: the real board's DMA buffer. A header with a larger length is a protocol violation.
 const MAX_BYTES: u32 = 64 << 20;
 
 /// Poll interval for a client on a wedged port.
-const WEDGED_LOOK: Duration = Duration::from_millis(50);
+const WEDGED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Serves one message. A wedged port holds the client silently.
+/// Serves one message. On a wedged port it keeps the connection open without an answer.
 pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
     if chip.model().is_wedged {
         return hold(&mut stream, chip);
     }
     let mut header = [0; HEADER_BYTES];
-    // A client that breaks the connection breaks the real loop too.
+    // An error counts as an empty message: a broken connection also ends the real server's loop.
     let received = stream.read(&mut header).unwrap_or(0);
     if received < HEADER_BYTES {
         return chip.wedge();
     }
     if let Err(error) = answer(&mut stream, &header, chip) {
-        chip.happened(BoardEvent::Nonsense(error.to_string()));
+        chip.record(BoardEvent::Nonsense(error.to_string()));
     }
 }
 
 fn answer(stream: &mut TcpStream, header: &[u8; HEADER_BYTES], chip: &Chip) -> io::Result<()> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let [word, lengths @ ..] = words(header);
     let purpose = Purpose::of(word)?;
     let edges: Vec<_> =
@@ -73,8 +74,8 @@ fn answer(stream: &mut TcpStream, header: &[u8; HEADER_BYTES], chip: &Chip) -> i
         Purpose::Run => BoardEvent::Ran(flits),
         Purpose::State => BoardEvent::State(flits),
     };
-    chip.ran(event, begun);
-    // Spikes return as they were sent, because the simulation computes nothing.
+    chip.record_transfer(event, started_at);
+    // Runs and state transfers return the received flits, because the simulation computes nothing.
     let echoed = if purpose == Purpose::Deploy { vec![Vec::new(); EDGES] } else { edges };
     let lengths = echoed.iter().map(|edge| u32::try_from(edge.len()).unwrap_or(u32::MAX));
     let header = lengths.flat_map(u32::to_le_bytes).collect();
@@ -90,23 +91,26 @@ fn words(header: &[u8; HEADER_BYTES]) -> [u32; 1 + EDGES] {
 
 fn read_edge(stream: &mut impl Read, length: u32) -> io::Result<Vec<u8>> {
     if length > MAX_BYTES {
-        return Err(io::Error::other(format!("{length} bytes are more than the board's buffer")));
+        return Err(io::Error::other(format!("{length} bytes exceed the board's buffer")));
     }
     if !length.is_multiple_of(4) {
-        return Err(io::Error::other(format!("{length} bytes are no flits of {WORD_BYTES} bytes")));
+        return Err(io::Error::other(format!(
+            "{length} is not a multiple of {WORD_BYTES}, the bytes of a flit"
+        )));
     }
     let mut edge = Vec::new();
     stream.take(length.into()).read_to_end(&mut edge)?;
     if edge.len() < length as usize {
-        return Err(io::Error::other(format!("{} of {length} bytes came", edge.len())));
+        return Err(io::Error::other(format!("received only {} of {length} bytes", edge.len())));
     }
     Ok(edge)
 }
 
-/// Holds a client until the client gives up or the board restarts.
+/// Keeps a client's connection open until the client closes it or the board restarts.
 fn hold(stream: &mut TcpStream, chip: &Chip) {
-    // Without the limit, the hold only lasts longer, as on a wedged port.
-    let _ = stream.set_read_timeout(Some(WEDGED_LOOK));
+    // If the timeout cannot be set, the connection remains open until the client closes it. That is harmless on a
+    // wedged port.
+    let _ = stream.set_read_timeout(Some(WEDGED_POLL_INTERVAL));
     while chip.model().is_wedged {
         match stream.read(&mut [0; 64]) {
             Ok(0) => return,
@@ -128,7 +132,7 @@ impl Purpose {
             0x7000 => Ok(Self::Deploy),
             0x7001 => Ok(Self::Run),
             0x8000 => Ok(Self::State),
-            _ => Err(io::Error::other(format!("{word:#x} begins no message"))),
+            _ => Err(io::Error::other(format!("{word:#x} is not a message type"))),
         }
     }
 }

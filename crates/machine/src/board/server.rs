@@ -1,4 +1,4 @@
-//! Listener with its own thread. It serves one client at a time and stops with its owner.
+//! TCP server with its own thread. It serves one client at a time and stops when dropped.
 
 use std::{
     io,
@@ -15,20 +15,20 @@ use std::{
 #[derive(Debug)]
 pub(super) struct Server {
     address: SocketAddr,
-    life: Arc<Life>,
+    shared_state: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// State shared by the owner and the thread.
 #[derive(Debug, Default)]
-struct Life {
+struct Shared {
     is_over: AtomicBool,
     /// Client in service, so that the owner can disconnect it.
     client: Mutex<Option<TcpStream>>,
 }
 
-/// Longest silence of a client within a message.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Read timeout of a client within a message.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 // === impl Server ===
 
@@ -40,11 +40,11 @@ impl Server {
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        let life = Arc::new(Life::default());
-        let shared = life.clone();
+        let shared_state = Arc::new(Shared::default());
+        let shared = shared_state.clone();
         let thread = std::thread::Builder::new().name("board".to_owned());
         let thread = thread.spawn(move || accept(&listener, &shared, serve))?;
-        Ok(Self { address, life, thread: Some(thread) })
+        Ok(Self { address, shared_state, thread: Some(thread) })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -54,13 +54,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.life.is_over.store(true, Ordering::SeqCst);
-        let client = self.life.client.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.shared_state.is_over.store(true, Ordering::SeqCst);
+        let client = self.shared_state.client.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(client) = client {
-            // A client that already left needs no shutdown.
+            // The call fails if the client has already disconnected.
             let _ = client.shutdown(Shutdown::Both);
         }
-        // A connection wakes the waiting listener.
+        // A connection wakes the thread, which waits in `accept`.
         let woken = TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
         drop(woken);
         if let Some(thread) = self.thread.take() {
@@ -70,21 +70,21 @@ impl Drop for Server {
     }
 }
 
-fn accept(listener: &TcpListener, life: &Life, serve: impl Fn(TcpStream)) {
+fn accept(listener: &TcpListener, shared_state: &Shared, serve: impl Fn(TcpStream)) {
     for stream in listener.incoming() {
-        if life.is_over.load(Ordering::SeqCst) {
+        if shared_state.is_over.load(Ordering::SeqCst) {
             return;
         }
         let Ok(stream) = stream else { continue };
-        // Without the limit, a silent client only blocks for longer.
-        let _ = stream.set_read_timeout(Some(PATIENCE));
-        let known = stream.try_clone().ok();
-        *life.client.lock().unwrap_or_else(PoisonError::into_inner) = known;
-        if life.is_over.load(Ordering::SeqCst) {
+        // If the timeout cannot be set, a silent client blocks the server until it disconnects.
+        let _ = stream.set_read_timeout(Some(CLIENT_TIMEOUT));
+        let client = stream.try_clone().ok();
+        *shared_state.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
+        if shared_state.is_over.load(Ordering::SeqCst) {
             return;
         }
         serve(stream);
-        life.client.lock().unwrap_or_else(PoisonError::into_inner).take();
+        shared_state.client.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use super::*;
 
-/// Deadline of every wait in these tests.
+/// Time limit of every wait in these tests.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn board() -> Board {
@@ -43,7 +43,7 @@ fn receive(stream: &mut TcpStream, words: usize) -> Vec<u32> {
 }
 
 #[test]
-fn a_network_is_deployed_and_run_and_gone_after_a_reset() {
+fn a_network_is_deployed_and_run_and_cleared_by_a_reset() {
     let board = board();
     let mut client = connect(board.data());
     send(&mut client, &[0x7000, 8, 0, 0, 4, 10, 11, 12]);
@@ -70,7 +70,7 @@ fn a_network_is_deployed_and_run_and_gone_after_a_reset() {
 }
 
 #[test]
-fn what_it_does_not_know_is_refused() {
+fn unknown_requests_are_refused() {
     let board = board();
     for (target, status) in [
         ("/last_running_time", "HTTP/1.1 200 OK"),
@@ -97,12 +97,12 @@ fn what_it_does_not_know_is_refused() {
 }
 
 #[test]
-fn a_client_without_a_message_wedges_the_data_port_and_a_reset_does_not_mend_it() {
+fn a_client_without_a_message_wedges_the_data_port_until_a_restart() {
     let board = board();
     drop(connect(board.data()));
     let deadline = Instant::now() + LIMIT;
     while !board.is_wedged() {
-        assert!(Instant::now() < deadline, "it never noticed");
+        assert!(Instant::now() < deadline, "the board is not wedged in time");
         std::thread::yield_now();
     }
     assert_eq!(get(&board, "/chip_reset"), "HTTP/1.1 200 OK");
@@ -110,7 +110,7 @@ fn a_client_without_a_message_wedges_the_data_port_and_a_reset_does_not_mend_it(
     let mut client = connect(board.data());
     send(&mut client, &[0x7001, 0, 0, 0, 0]);
     client.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
-    assert!(client.read(&mut [0; 4]).is_err(), "nobody is served");
+    assert!(client.read(&mut [0; 4]).is_err(), "the wedged port serves a client");
     drop(client);
     board.restart();
     let mut client = connect(board.data());
@@ -120,11 +120,11 @@ fn a_client_without_a_message_wedges_the_data_port_and_a_reset_does_not_mend_it(
     let mut client = connect(board.data());
     client.write_all(&[0x01, 0x70, 0, 0]).expect("sent");
     assert_eq!(client.read(&mut [0; 4]).expect("closed"), 0);
-    assert!(board.is_wedged(), "a part of a header is no message");
+    assert!(board.is_wedged(), "a partial header must wedge the port");
 }
 
 #[test]
-fn a_board_that_hangs_says_nothing_and_one_that_ends_frees_its_ports() {
+fn a_hanging_board_sends_nothing_and_a_dropped_board_frees_its_ports() {
     let board = board();
     board.inject(BoardFault::Hangs);
     let mut stream = connect(board.control());
@@ -138,7 +138,7 @@ fn a_board_that_hangs_says_nothing_and_one_that_ends_frees_its_ports() {
 }
 
 #[test]
-fn a_board_that_refuses_does_so_until_it_is_mended() {
+fn a_refusing_board_recovers_when_the_fault_is_cleared() {
     let board = board();
     board.inject(BoardFault::Refuses);
     assert_eq!(get(&board, "/chip_reset"), "HTTP/1.1 500 Internal Server Error");

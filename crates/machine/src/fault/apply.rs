@@ -20,7 +20,7 @@ pub enum FaultError {
         count: usize,
     },
     /// A new GPU copies another one, and the machine has none.
-    #[error("`add`: the machine has no GPU to add another one like")]
+    #[error("`add`: the machine has no GPU to copy")]
     NothingToClone,
     /// A card without ECC detects no errors.
     #[error("`{fault}`: {card} has no ECC")]
@@ -31,7 +31,7 @@ pub enum FaultError {
         card: String,
     },
     /// Older cards retire pages and cannot remap rows.
-    #[error("`{fault}`: {card} replaces no rows of memory")]
+    #[error("`{fault}`: {card} does not remap memory rows")]
     NoRemapping {
         /// Rejected fault.
         fault: Fault,
@@ -53,7 +53,7 @@ pub enum FaultError {
         why: HappeningError,
     },
     /// The GPU lacks this MIG instance.
-    #[error("`{fault}`: the GPU has no GPU instance of that id")]
+    #[error("`{fault}`: the GPU has no GPU instance with that id")]
     NoInstance {
         /// Rejected fault.
         fault: Fault,
@@ -74,7 +74,7 @@ impl Model {
         let Some(gpu) = self.gpus.get_mut(index) else {
             return Err(FaultError::NoGpu { fault: fault.clone(), gpu: index, count });
         };
-        gpu.can_have(fault)?;
+        gpu.check_supported(fault)?;
         let number = gpu.number;
         match *fault {
             Fault::Xid { code, .. } => self.events.push(number, EventKind::Xid(code)),
@@ -82,7 +82,7 @@ impl Model {
                 let at = gpu.ids_of(instance);
                 self.events.push_of(number, at, EventKind::Xid(code));
             }
-            Fault::EccCount { .. } => gpu.count_an_error(),
+            Fault::EccCount { .. } => gpu.count_ecc_error(),
             Fault::RemapPending { .. } => gpu.live.remapped.pending = true,
             Fault::RemapFailed { .. } => gpu.live.remapped.failed = true,
             Fault::LinkDown { port, .. } => gpu.faults.links_down |= 1 << port,
@@ -90,7 +90,7 @@ impl Model {
             Fault::Thermal { .. } => gpu.faults.slowed.thermal = true,
             Fault::Power { .. } => gpu.faults.slowed.power = true,
             Fault::DoubleBitEcc { .. } => {
-                gpu.break_a_memory_row();
+                gpu.break_memory_row();
                 self.events.push(number, EventKind::DoubleBitEcc);
             }
             Fault::Lost { .. } => gpu.faults.lost = true,
@@ -121,10 +121,10 @@ impl Model {
 
     /// Removes a GPU and disconnects the links that led to it.
     fn remove_gpu(&mut self, index: usize) {
-        let gone = self.gpus.remove(index).number;
+        let removed = self.gpus.remove(index).number;
         let links = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.links);
         links
-            .filter(|link| **link == Some(crate::state::LinkEnd::Gpu(gone)))
+            .filter(|link| **link == Some(crate::state::LinkEnd::Gpu(removed)))
             .for_each(|link| *link = None);
     }
 }
@@ -133,7 +133,7 @@ impl Model {
 
 impl Gpu {
     /// Checks that the card has the part that the fault breaks.
-    fn can_have(&self, fault: &Fault) -> Result<(), FaultError> {
+    fn check_supported(&self, fault: &Fault) -> Result<(), FaultError> {
         let (card, refused) = (self.card.name.clone(), fault.clone());
         match *fault {
             Fault::DoubleBitEcc { .. }
@@ -169,12 +169,12 @@ impl Gpu {
         found.and_then(|instance| Some((instance.gpu_instance, instance.compute.as_ref()?.id)))
     }
 
-    fn break_a_memory_row(&mut self) {
-        self.count_an_error();
+    fn break_memory_row(&mut self) {
+        self.count_ecc_error();
         self.live.remapped.pending = true;
     }
 
-    fn count_an_error(&mut self) {
+    fn count_ecc_error(&mut self) {
         self.live.ecc_volatile.uncorrected += 1;
         self.live.ecc_aggregate.uncorrected += 1;
     }

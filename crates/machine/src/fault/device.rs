@@ -7,7 +7,7 @@ use std::{fmt, path::PathBuf};
 pub enum Happening {
     /// The device is removed with all its parts.
     Unplug,
-    /// The device is back in its slot.
+    /// The removed device returns to its slot.
     Plug,
     /// A USB device moves to another port, `2-1.4`: path and number change, the serial number stays.
     Replug(String),
@@ -15,7 +15,7 @@ pub enum Happening {
     Unbind,
     /// A driver binds: another one, or the device's own.
     Bind(String),
-    /// An adapter gets this number of virtual functions.
+    /// The number of an adapter's virtual functions changes to this number.
     Functions(u16),
     /// The IOMMU group number changes, as after a reboot.
     Group(u32),
@@ -32,17 +32,17 @@ pub enum Happening {
 /// Every change in command line syntax, with its meaning. `eth0`, `stick` and `board` name devices or
 /// interfaces; a PCI address works for either.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[
-    ("unplug:eth0", "it is pulled out, with all that is part of it"),
-    ("plug:eth0", "it is back in its slot"),
-    ("replug:stick=2-1", "a USB device is put into another port"),
-    ("unbind:eth0", "its driver lets go of it"),
-    ("bind:eth0=vfio-pci", "another driver takes it"),
-    ("vfs:eth0=4", "an adapter gets so many virtual functions"),
-    ("group:eth0=7", "its IOMMU group has another number"),
-    ("set:board:state=unknown", "a file in its folder of sysfs says so"),
-    ("unset:board:state", "a file in its folder of sysfs is gone"),
-    ("link-down:eth0", "its cable is pulled"),
-    ("link-up:eth0", "its cable is back"),
+    ("unplug:eth0", "removes a device with all its parts"),
+    ("plug:eth0", "puts a removed device back"),
+    ("replug:stick=2-1", "moves a USB device to another port"),
+    ("unbind:eth0", "unbinds a device from its driver"),
+    ("bind:eth0=vfio-pci", "binds a device to this driver"),
+    ("vfs:eth0=4", "sets the number of an adapter's virtual functions"),
+    ("group:eth0=7", "changes the number of a device's IOMMU group"),
+    ("set:board:state=unknown", "writes a file in a device's sysfs folder"),
+    ("unset:board:state", "removes a file from a device's sysfs folder"),
+    ("link-down:eth0", "unplugs the cable of an adapter"),
+    ("link-up:eth0", "plugs in the cable of an adapter"),
 ];
 
 // === impl Happening ===
@@ -51,8 +51,8 @@ impl Happening {
     /// Parses `vfs:eth0=4` into a device name and a change.
     pub(super) fn parse(text: &str) -> Option<(String, Self)> {
         let (what, rest) = text.split_once(':')?;
-        // PCI addresses contain colons and no equals sign; file names contain neither.
-        let valued = || rest.split_once('=').filter(|(_, value)| !value.is_empty());
+        // PCI addresses contain colons but no `=`, and file names contain neither.
+        let pair = || rest.split_once('=').filter(|(_, value)| !value.is_empty());
         let of_file = |text: &str| {
             let (name, file) = text.rsplit_once(':')?;
             Some((name.to_owned(), PathBuf::from(file)))
@@ -63,16 +63,14 @@ impl Happening {
             "unbind" => (rest.to_owned(), Self::Unbind),
             "link-down" => (rest.to_owned(), Self::LinkDown),
             "link-up" => (rest.to_owned(), Self::LinkUp),
-            "replug" => {
-                valued().map(|(name, to)| (name.to_owned(), Self::Replug(to.to_owned())))?
-            }
-            "bind" => valued().map(|(name, to)| (name.to_owned(), Self::Bind(to.to_owned())))?,
+            "replug" => pair().map(|(name, to)| (name.to_owned(), Self::Replug(to.to_owned())))?,
+            "bind" => pair().map(|(name, to)| (name.to_owned(), Self::Bind(to.to_owned())))?,
             "vfs" => {
-                let (name, count) = valued()?;
+                let (name, count) = pair()?;
                 (name.to_owned(), Self::Functions(count.parse().ok()?))
             }
             "group" => {
-                let (name, number) = valued()?;
+                let (name, number) = pair()?;
                 (name.to_owned(), Self::Group(number.parse().ok()?))
             }
             "set" => {

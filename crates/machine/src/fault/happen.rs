@@ -23,25 +23,25 @@ enum Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HappeningError {
     /// The name is unknown.
-    #[error("there is no device of that name; there are {0}")]
+    #[error("there is no device with that name; there are {0}")]
     NoDevice(String),
-    /// The device is no network adapter.
-    #[error("it is no network adapter")]
+    /// The device is not a network adapter.
+    #[error("it is not a network adapter")]
     NoNic,
     /// The number exceeds the device's limit of virtual functions.
     #[error("it has {0} virtual functions at most")]
     Functions(u16),
-    /// The device is no PCI function.
-    #[error("it is no PCI function")]
+    /// The device is not a PCI function.
+    #[error("it is not a PCI function")]
     NoFunction,
-    /// Only USB devices have such ports.
-    #[error("it is no USB device that is put into port `{0}`, such as 2-1.4")]
+    /// The device is not a USB device, or the port has no bus number.
+    #[error("it is not a USB device, or `{0}` is not a port such as 2-1.4")]
     NoPort(String),
     /// A virtual function has no slot.
-    #[error("it is a virtual function, and comes and goes with `vfs:`")]
+    #[error("it is a virtual function, which `vfs:` adds and removes")]
     NoSlot,
-    /// The path leads outside of the device's folder.
-    #[error("`{0}` is no file in its folder")]
+    /// The path is outside of the device's folder.
+    #[error("`{0}` is not a file in its folder")]
     Outside(PathBuf),
 }
 
@@ -51,11 +51,11 @@ impl Model {
     pub(super) fn happen(&mut self, name: &str, what: &Happening) -> Result<(), HappeningError> {
         let target = self.target(name)?;
         match what {
-            Happening::Unplug => self.slot(target)?.unplugged = true,
-            Happening::Plug => self.slot(target)?.unplugged = false,
+            Happening::Unplug => self.slot_state(target)?.unplugged = true,
+            Happening::Plug => self.slot_state(target)?.unplugged = false,
             Happening::Unbind => self.happened_to(target).bound = Bound::Nothing,
             Happening::Bind(driver) => self.bind(target, driver),
-            Happening::Functions(count) => self.cut(target, *count)?,
+            Happening::Functions(count) => self.set_functions(target, *count)?,
             Happening::Group(number) => *self.group(target)? = Some(*number),
             Happening::Set(file, text) => self.write(target, file, Some(text.clone()))?,
             Happening::Unset(file) => self.write(target, file, None)?,
@@ -80,11 +80,11 @@ impl Model {
                 }
             }
         }
-        let is_it = |device: &Device| {
+        let is_target = |device: &Device| {
             let address = device.pci.as_ref().map(|pci| pci.path.address().to_string());
             device.name == name || address.as_deref() == Some(name)
         };
-        let found = self.devices.iter().position(is_it).map(Target::Device);
+        let found = self.devices.iter().position(is_target).map(Target::Device);
         found.ok_or_else(|| HappeningError::NoDevice(self.names()))
     }
 
@@ -108,7 +108,7 @@ impl Model {
         self.happened.entry(name).or_default()
     }
 
-    fn slot(&mut self, target: Target) -> Result<&mut Happened, HappeningError> {
+    fn slot_state(&mut self, target: Target) -> Result<&mut Happened, HappeningError> {
         match target {
             Target::Function(..) => Err(HappeningError::NoSlot),
             _ => Ok(self.happened_to(target)),
@@ -165,7 +165,7 @@ impl Model {
 
     /// Creates virtual functions as the kernel does: bound to the adapter's driver, with names derived from
     /// the adapter.
-    fn cut(&mut self, target: Target, count: u16) -> Result<(), HappeningError> {
+    fn set_functions(&mut self, target: Target, count: u16) -> Result<(), HappeningError> {
         let (mut rdma, mut group) = (self.free_rdma(), self.free_group());
         let Target::Nic(index) = target else { return Err(HappeningError::NoNic) };
         let nic = &mut self.nics[index];
@@ -214,7 +214,7 @@ impl Model {
         let bus = port.split_once('-').and_then(|(bus, _)| bus.parse().ok()).ok_or_else(wrong)?;
         let number = |device: &Device| device.files.get(Path::new("devnum"))?.parse::<u32>().ok();
         let highest = self.devices.iter().filter_map(number).max().unwrap_or(1);
-        self.devices[index].put_into(bus, port, highest + 1).ok_or_else(wrong)?;
+        self.devices[index].move_to_port(bus, port, highest + 1).ok_or_else(wrong)?;
         self.happened_to(target).unplugged = false;
         Ok(())
     }
@@ -224,9 +224,9 @@ impl Model {
 
 impl Device {
     /// Moves a USB device to a port of a bus and gives it a new number.
-    fn put_into(&mut self, bus: u32, port: &str, number: u32) -> Option<()> {
+    fn move_to_port(&mut self, bus: u32, port: &str, number: u32) -> Option<()> {
         let folder = self.folder.as_ref().filter(|_| self.bus.as_deref() == Some("usb"))?;
-        let earlier = folder.file_name()?.to_str()?.to_owned();
+        let old_port = folder.file_name()?.to_str()?.to_owned();
         let is_hub = |part: &Component<'_>| {
             let name = part.as_os_str().to_str().unwrap_or_default();
             name.strip_prefix("usb").is_some_and(|number| number.parse::<u32>().is_ok())
@@ -238,7 +238,7 @@ impl Device {
         // Interface names contain the port: `1-4:1.0`.
         for child in &mut self.children {
             let path = child.folder.to_str().unwrap_or_default();
-            if let Some(rest) = path.strip_prefix(&format!("{earlier}:")) {
+            if let Some(rest) = path.strip_prefix(&format!("{old_port}:")) {
                 child.folder = PathBuf::from(format!("{port}:{rest}"));
             }
         }

@@ -1,16 +1,16 @@
-//! Suggestion for a mistyped fault.
+//! Suggestion of a valid fault for a mistyped one.
 
 use strsim::levenshtein as distance;
 
-/// Part of a fault before its argument.
+/// Word of a fault, which precedes its argument and its target.
 fn word(text: &str) -> &str {
     text.split([':', '@']).next().unwrap_or_default()
 }
 
-/// Example with the word nearest to the text's word; the first on a tie.
+/// Example whose word has the smallest edit distance to the text's word; the first on a tie.
 pub(super) fn nearest(text: &str, examples: impl IntoIterator<Item = String>) -> String {
-    let far = |example: &String| distance(word(text), word(example));
-    examples.into_iter().min_by_key(far).unwrap_or_default()
+    let distance_to = |example: &String| distance(word(text), word(example));
+    examples.into_iter().min_by_key(distance_to).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_counted() {
+    fn the_distance_counts_changed_letters() {
         for (one, other, expected) in [
             ("", "", 0),
             ("lost", "lost", 0),
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_nearest_word_is_told() {
+    fn the_example_with_the_nearest_word_is_suggested() {
         let examples = ["xid:79@3", "ecc@3", "hang@3", "unplug:eth0"].map(str::to_owned);
         for (text, expected) in
             [("xid@3", "xid:79@3"), ("hanged@1", "hang@3"), ("unplugged:eth1", "unplug:eth0")]

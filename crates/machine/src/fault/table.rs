@@ -12,12 +12,12 @@ pub(super) struct Row {
 }
 
 /// Argument of a word, as a pattern or as a value.
-macro_rules! given {
+macro_rules! option {
     () => {
         None
     };
-    ($($given:tt)+) => {
-        Some($($given)+)
+    ($($option:tt)+) => {
+        Some($($option)+)
     };
 }
 
@@ -25,13 +25,13 @@ macro_rules! faults {
     ($($word:literal $(: $field:ident like $example:literal)? => $variant:ident, $meaning:literal;)*) => {
         /// Every GPU fault except MIG instance faults and faults without a GPU.
         pub(super) const ROWS: &[Row] = &[
-            $(Row { word: $word, argument: given!($($example)?), meaning: $meaning }),*
+            $(Row { word: $word, argument: option!($($example)?), meaning: $meaning }),*
         ];
 
         /// Parses a word and its argument.
         pub(super) fn read(word: &str, argument: Option<&str>, gpu: usize) -> Option<Fault> {
             Some(match (word, argument) {
-                $(($word, given!($($field)?)) => {
+                $(($word, option!($($field)?)) => {
                     Fault::$variant { gpu $(, $field: $field.parse().ok()?)? }
                 })*
                 _ => return None,
@@ -41,7 +41,7 @@ macro_rules! faults {
         /// Word and argument of a GPU fault.
         pub(super) fn written(fault: &Fault) -> Option<(&'static str, Option<String>)> {
             Some(match fault {
-                $(Fault::$variant { $($field,)? .. } => ($word, given!($($field.to_string())?)),)*
+                $(Fault::$variant { $($field,)? .. } => ($word, option!($($field.to_string())?)),)*
                 Fault::InstanceXid { .. } | Fault::AddGpu | Fault::ToDevice { .. } => return None,
             })
         }
@@ -49,27 +49,27 @@ macro_rules! faults {
 }
 
 faults! {
-    "xid": code like "79" => Xid, "the driver reports the XID";
-    "ecc" => DoubleBitEcc, "a double-bit ECC error";
-    "ecc-count" => EccCount, "an error that ECC cannot correct is counted, and no event tells";
-    "remap-pending" => RemapPending, "a bad row of memory waits for a reset";
-    "remap-failed" => RemapFailed, "a bad row could not be replaced; no reset ends that";
-    "nvlink": port like "5" => LinkDown, "its NVLink 5 goes down";
-    "fabric" => Fabric, "the fabric manager cannot put it into the NVLink fabric";
-    "thermal" => Thermal, "it is too hot, and slows down";
-    "power" => Power, "it gets too little power, and slows down";
-    "lost" => Lost, "it falls off the bus";
-    "error": code like "15" => Error, "its calls return this nvmlReturn_t";
-    "slow": millis like "250" => Slow, "its calls take 250 ms longer";
-    "memory": mib like "4096" => MemoryKept, "4096 MiB of its memory stay in use, of no process";
-    "hang" => Hang, "its calls do not return";
-    "garbage" => Garbage, "its calls succeed, and every byte that they write is 0xff";
-    "crash" => Crash, "the next call to it ends the process that makes it";
-    "cuda": how like "802" => Cuda, "CUDA answers with this CUresult; or cuda:hang, cuda:stale";
-    "limit": how like "ignored" => Limit, "a limit of memory is set without effect; limit:17, its call returns this nvmlReturn_t";
-    "no-compute-instance" => NoComputeInstance, "no compute instance of MIG can be made";
-    "recover" => Recover, "it is reset: all of the above end but what no reset ends";
-    "remove" => RemoveGpu, "it is pulled out";
+    "xid": code like "79" => Xid, "logs an XID";
+    "ecc" => DoubleBitEcc, "raises a double-bit ECC error";
+    "ecc-count" => EccCount, "counts an uncorrectable ECC error without an event";
+    "remap-pending" => RemapPending, "marks a memory row for remapping at the next reset";
+    "remap-failed" => RemapFailed, "fails the remapping of a memory row; a reset does not help";
+    "nvlink": port like "5" => LinkDown, "takes down NVLink 5 of the GPU";
+    "fabric" => Fabric, "fails the registration with the fabric manager";
+    "thermal" => Thermal, "slows the GPU down because of its temperature";
+    "power" => Power, "slows the GPU down because of its power supply";
+    "lost" => Lost, "drops the GPU off the bus";
+    "error": code like "15" => Error, "makes its NVML calls return this nvmlReturn_t";
+    "slow": millis like "250" => Slow, "delays each of its NVML calls by 250 ms";
+    "memory": mib like "4096" => MemoryKept, "keeps 4096 MiB of its memory in use without a process";
+    "hang" => Hang, "blocks its NVML calls";
+    "garbage" => Garbage, "makes its NVML calls write 0xff into every byte";
+    "crash" => Crash, "ends the process of the next NVML call to the GPU";
+    "cuda": how like "802" => Cuda, "makes CUDA calls return this CUresult; or cuda:hang, cuda:stale";
+    "limit": how like "ignored" => Limit, "ignores memory limits; limit:17 makes the call return this nvmlReturn_t";
+    "no-compute-instance" => NoComputeInstance, "fails the creation of MIG compute instances";
+    "recover" => Recover, "resets the GPU, which ends all faults except a failed remapping";
+    "remove" => RemoveGpu, "removes the GPU";
 }
 
 // === impl Row ===

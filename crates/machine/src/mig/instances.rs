@@ -10,20 +10,20 @@ pub enum Refused {
     #[error("MIG is off")]
     Off,
     /// The shape cannot start at this slice.
-    #[error("no instance of that shape starts there")]
+    #[error("an instance of that shape cannot start there")]
     Place,
     /// Other instances occupy the slices, or the shape reached its limit.
     #[error("there is no room left")]
     Room,
-    /// A process or an inner instance uses the instance.
-    #[error("it is in use")]
+    /// A process or a compute instance uses the instance.
+    #[error("the instance is in use")]
     InUse,
     /// The instance does not exist.
     #[error("there is no such instance")]
     Gone,
 }
 
-/// Id of the next instance of a shape.
+/// Lowest free id for an instance of a shape.
 pub(crate) fn free_id(shape: Shape, instances: &[MigInstance]) -> u32 {
     let free = |id: &u32| instances.iter().all(|one| one.gpu_instance != *id);
     let mut ids = (shape.first_instance_id()..).take(instances.len() + 1);
@@ -40,12 +40,12 @@ impl Gpu {
         if start.is_some_and(|start| !shape.starts.contains(&start)) {
             return Err(Refused::Place);
         }
-        let alike = instances.iter().filter(|one| one.profile_id == shape.profile_id).count();
+        let same_shape = instances.iter().filter(|one| one.profile_id == shape.profile_id).count();
         let taken = self.taken_slices();
         let free = |at: &&u32| {
             start.is_none_or(|start| start == **at) && shape.taken_from(**at) & taken == 0
         };
-        let start = shape.starts.iter().find(free).filter(|_| alike < shape.most() as usize);
+        let start = shape.starts.iter().find(free).filter(|_| same_shape < shape.most() as usize);
         let start = *start.ok_or(Refused::Room)?;
         let gpu_instance = free_id(shape, instances);
         self.mig.as_mut().ok_or(Refused::Off)?.push(MigInstance {
@@ -61,21 +61,21 @@ impl Gpu {
     /// Creates a compute instance that fills a GPU instance. The new MIG device gets an unused UUID.
     /// Returns the instance id.
     pub fn make_compute_instance(&mut self, gpu_instance: u32) -> Result<u32, Refused> {
-        let (made, uuid) = (self.mig_made + 1, self.uuid.clone());
+        let (number, uuid) = (self.mig_made + 1, self.uuid.clone());
         let instance = self.instance_mut(gpu_instance)?;
         if instance.compute.is_some() {
             return Err(Refused::Room);
         }
-        instance.compute = Some(ComputeInstance::made_anew(&uuid, made));
-        self.mig_made = made;
+        instance.compute = Some(ComputeInstance::with_number(&uuid, number));
+        self.mig_made = number;
         Ok(0)
     }
 
     /// Destroys the compute instance in a GPU instance.
     pub fn destroy_compute_instance(&mut self, gpu_instance: u32) -> Result<(), Refused> {
-        let busy = self.has_processes_in(gpu_instance);
+        let is_busy = self.has_processes_in(gpu_instance);
         let instance = self.instance_mut(gpu_instance)?;
-        if busy {
+        if is_busy {
             return Err(Refused::InUse);
         }
         instance.compute.take().map(drop).ok_or(Refused::Gone)
@@ -83,15 +83,15 @@ impl Gpu {
 
     /// Destroys an empty GPU instance.
     pub fn destroy_gpu_instance(&mut self, gpu_instance: u32) -> Result<(), Refused> {
-        let busy = self.has_processes_in(gpu_instance);
-        if busy || self.instance_mut(gpu_instance)?.compute.is_some() {
+        let is_busy = self.has_processes_in(gpu_instance);
+        if is_busy || self.instance_mut(gpu_instance)?.compute.is_some() {
             return Err(Refused::InUse);
         }
         self.mig.iter_mut().for_each(|all| all.retain(|one| one.gpu_instance != gpu_instance));
         Ok(())
     }
 
-    /// Occupied memory slices, as bits.
+    /// Occupied memory slices, as a bit mask.
     pub fn taken_slices(&self) -> u32 {
         let shape = |one: &MigInstance| one.shape(self.card.mig?);
         let taken = |one| Some(shape(one)?.taken_from(one.start));

@@ -8,7 +8,7 @@ use crate::state::Gpu;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MigMode {
-    /// The GPU is whole.
+    /// The GPU is not partitioned.
     Off,
     /// Only instances of the GPU are usable.
     On,
@@ -19,13 +19,13 @@ pub enum MigMode {
 pub enum ModeChange {
     /// The mode is in effect.
     Done,
-    /// The mode is unchanged: an instance exists, or a process computes.
+    /// The mode is unchanged, because an instance exists or a process computes.
     InUse,
     /// The mode takes effect after a reset.
     AtReset,
 }
 
-/// Major compute capability from which MIG mode changes take no reset (NVIDIA's MIG user guide).
+/// First major compute capability whose MIG mode changes without a reset (NVIDIA's MIG user guide).
 const HOPPER: u8 = 9;
 
 // === impl Gpu ===
@@ -36,21 +36,21 @@ impl Gpu {
         if self.mig.is_some() { MigMode::On } else { MigMode::Off }
     }
 
-    /// Requests a mode.
-    pub fn ask_for_mig(&mut self, wanted: MigMode) -> ModeChange {
-        if self.mig_mode() == wanted {
+    /// Requests a mode, as `nvidia-smi -mig` does.
+    pub fn ask_for_mig(&mut self, mode: MigMode) -> ModeChange {
+        if self.mig_mode() == mode {
             self.mig_at_reset = None;
             return ModeChange::Done;
         }
-        let is_cut = self.mig.as_ref().is_some_and(|instances| !instances.is_empty());
-        if is_cut || !self.live.processes.is_empty() {
+        let has_instances = self.mig.as_ref().is_some_and(|instances| !instances.is_empty());
+        if has_instances || !self.live.processes.is_empty() {
             return ModeChange::InUse;
         }
         if self.card.compute_capability.major < HOPPER {
-            self.mig_at_reset = Some(wanted);
+            self.mig_at_reset = Some(mode);
             return ModeChange::AtReset;
         }
-        self.mig = (wanted == MigMode::On).then(Vec::new);
+        self.mig = (mode == MigMode::On).then(Vec::new);
         ModeChange::Done
     }
 }

@@ -1,4 +1,4 @@
-//! AMD GPUs: their card, their places, and their partitions.
+//! AMD GPUs: their card, their positions, and their partitions.
 
 use std::fmt;
 

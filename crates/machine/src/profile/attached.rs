@@ -1,11 +1,11 @@
-//! Devices added to a machine by device profile name. A device profile contains both the discovery rules of
-//! an agent and the kernel's view of the devices.
+//! Devices that a machine profile adds by the name of a device profile. A device profile contains the agent's
+//! discovery rules and the kernel's files for a simulated device.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Device, MachineProfile, Problem, Wrong, validate::Entry};
+use super::{Device, MachineProfile, Problem, ProblemKind, validate::Entry};
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
@@ -45,8 +45,8 @@ profiles![
 /// Placeholder of the device number in a profile's text.
 const NUMBER: &str = "{n}";
 
-/// Limit of devices per profile: the texts have room for one digit.
-const MOST: u16 = 10;
+/// Maximum number of devices of one device profile: its text has room for one digit.
+const MAX_COUNT: u16 = 10;
 
 /// Devices to add to a machine, `hailo:2`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,23 +79,23 @@ impl Attached {
         ALL.iter().filter(|(_, text)| text.contains("\nsimulated:\n")).map(|(name, _)| *name)
     }
 
-    /// Devices with their PCI functions in a domain.
-    fn devices(&self, domain: u16) -> Result<Vec<Device>, Wrong> {
-        let known = || Wrong::DeviceProfile(Self::names().collect::<Vec<_>>().join(", "));
+    /// Devices of the device profile, with their PCI functions in the given domain.
+    fn devices(&self, domain: u16) -> Result<Vec<Device>, ProblemKind> {
+        let known = || ProblemKind::DeviceProfile(Self::names().collect::<Vec<_>>().join(", "));
         let found = ALL.iter().find(|(name, _)| *name == self.profile);
         let (_, text) = found
             .filter(|(name, _)| Self::names().any(|known| known == *name))
             .ok_or_else(known)?;
-        if !(1..=MOST).contains(&self.count) {
-            let (value, most) = (self.count.into(), MOST.into());
-            return Err(Wrong::Range { what: "count", value, least: 1, most });
+        if !(1..=MAX_COUNT).contains(&self.count) {
+            let (value, most) = (self.count.into(), MAX_COUNT.into());
+            return Err(ProblemKind::Range { what: "count", value, least: 1, most });
         }
         let numbers = (0..self.count).map(|number| text.replace(NUMBER, &number.to_string()));
         let read = |text: String| {
-            // PCI addresses begin with their domain in every text.
+            // Every device profile writes PCI addresses with the domain 0000.
             let text = text.replace("0000:", &format!("{domain:04x}:"));
             let read: Simulated =
-                serde_saphyr::from_str(&text).expect("a test reads every profile");
+                serde_saphyr::from_str(&text).expect("a test parses every profile");
             read.simulated
         };
         Ok(numbers.flat_map(read).collect())
@@ -122,23 +122,24 @@ impl fmt::Display for Attached {
 // === impl MachineProfile ===
 
 impl MachineProfile {
-    /// Adds devices to the machine. On a conflict of places, the devices move to a free PCI domain.
+    /// Adds devices to the machine. On a conflict, such as a taken PCI address, the devices move to another PCI domain,
+    /// up to domain 3.
     pub fn attach(&mut self, attached: &Attached) -> Result<(), Problem> {
         let entry = Entry::Attached(attached.to_string());
-        let problem = |wrong| Problem { entry: entry.clone(), wrong };
+        let problem = |kind| Problem { entry: entry.clone(), kind };
         let mut refused = None;
         for domain in 0..=3 {
-            let mut with_them = self.clone();
-            with_them.devices.extend(attached.devices(domain).map_err(problem)?);
-            match with_them.validate() {
+            let mut extended = self.clone();
+            extended.devices.extend(attached.devices(domain).map_err(problem)?);
+            match extended.validate() {
                 Ok(()) => {
-                    *self = with_them;
+                    *self = extended;
                     return Ok(());
                 }
-                Err(Problem { wrong, .. }) => refused = refused.or(Some(wrong)),
+                Err(Problem { kind, .. }) => refused = refused.or(Some(kind)),
             }
         }
-        Err(problem(refused.expect("four domains were tried")))
+        Err(problem(refused.expect("the loop tries four domains")))
     }
 }
 
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_of_the_folder_is_in_the_table_and_says_how_its_devices_look() {
+    fn every_device_profile_is_in_the_table_and_parses() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/devices");
         let files = std::fs::read_dir(folder).expect("a folder").map(|entry| {
             entry.expect("an entry").path().file_stem().expect("a name").display().to_string()
@@ -168,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_reads_back_as_it_is_written() {
+    fn attached_devices_round_trip_through_their_text() {
         for text in ["hailo:2", "coral-usb:1"] {
             assert_eq!(text.parse::<Attached>().expect(text).to_string(), text);
         }
-        assert_eq!("hailo".parse::<Attached>().expect("one of them").count, 1);
-        for wrong in ["", ":2", "hailo:", "hailo:x", "hailo:-1"] {
-            wrong.parse::<Attached>().expect_err(wrong);
+        assert_eq!("hailo".parse::<Attached>().expect("a device").count, 1);
+        for invalid in ["", ":2", "hailo:", "hailo:x", "hailo:-1"] {
+            invalid.parse::<Attached>().expect_err(invalid);
         }
     }
 }

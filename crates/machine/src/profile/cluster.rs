@@ -1,8 +1,8 @@
-//! Cluster of machines whose GPUs share one NVLink fabric.
+//! NVLink fabric that the GPUs of several machines share.
 
 use serde::{Deserialize, Serialize};
 
-/// Place of a machine on a shared fabric, as in a rack of GB200.
+/// Cluster and clique of a machine on a shared fabric, such as a rack of GB200.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_reads_back_as_it_is_written_and_other_text_is_refused() {
+    fn a_cluster_round_trips_through_its_text_and_invalid_text_is_refused() {
         let text = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4".to_owned();
         let cluster = ClusterUuid::try_from(text.clone()).expect("a UUID");
         assert_eq!(String::from(cluster), text);

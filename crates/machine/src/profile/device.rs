@@ -1,4 +1,4 @@
-//! Device of any kind, as the kernel shows it.
+//! Device of any kind, described by its sysfs files and device nodes.
 
 use std::{
     collections::BTreeMap,
@@ -13,12 +13,12 @@ use crate::pci::{PciId, PciPath};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Device {
-    /// Name for faults; absent from all files of the tree.
+    /// Name that faults use; no file of the tree contains it.
     pub name: String,
     /// PCI function, if the device is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<PciFunction>,
-    /// Folder below `sys/devices`, if the device is no PCI function: `platform/axi-regs`,
+    /// Folder below `sys/devices`, if the device is not a PCI function: `platform/axi-regs`,
     /// `pci0000:00/0000:00:14.0/usb1/1-4`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
@@ -109,7 +109,7 @@ pub struct Child {
 // === impl Device ===
 
 impl Device {
-    /// Every path in the description.
+    /// All paths in the description.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         let children = self.children.iter().flat_map(|child| {
             let own = [Some(&child.folder), child.node.as_ref()].into_iter().flatten();

@@ -105,7 +105,7 @@ pub struct Vdpa {
     pub driver: VdpaDriver,
 }
 
-/// Driver of a vDPA device, which decides its user.
+/// Driver of a vDPA device. It determines the user of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VdpaDriver {
@@ -168,7 +168,7 @@ impl Nic {
         })
     }
 
-    /// Address of the nth function. Addresses count functions, devices and buses as digits of one number.
+    /// Address of the nth function: the adapter's routing id plus the offset and `nth`.
     fn address_of(&self, sriov: &Sriov, nth: u16) -> PciAddress {
         let own = self.path.address();
         let number = own.routing_id().saturating_add(sriov.offset).saturating_add(nth);

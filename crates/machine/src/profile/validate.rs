@@ -16,20 +16,21 @@ mod lines;
 pub(super) use lines::line_of;
 
 /// NVML's `NVML_NVLINK_MAX_LINKS`.
-const MOST_LINKS: u32 = 18;
+const MAX_LINKS: u32 = 18;
 
-/// Upper limit of a card's memory: a hundred times today's largest, and far below overflow.
-const MOST_CARD_MIB: u64 = 1 << 25;
-const MOST_NODE_GIB: u64 = 1 << 20;
+/// Upper limit of a card's memory, in MiB: a hundred times today's largest, and far below overflow.
+const MAX_CARD_MIB: u64 = 1 << 25;
+/// Upper limit of a NUMA node's memory, in GiB.
+const MAX_NODE_GIB: u64 = 1 << 20;
 
 /// First problem of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{entry}: {wrong}")]
+#[error("{entry}: {kind}")]
 pub struct Problem {
     /// Entry with the problem.
     pub entry: Entry,
     /// Kind of problem.
-    pub wrong: Wrong,
+    pub kind: ProblemKind,
 }
 
 /// Entry of a profile.
@@ -69,7 +70,7 @@ pub enum Entry {
 
 /// Kind of problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Wrong {
+pub enum ProblemKind {
     /// The machine has no NUMA node; every machine has memory on some node.
     #[error("it has no NUMA node")]
     NoNuma,
@@ -82,8 +83,8 @@ pub enum Wrong {
     /// Two functions share an address.
     #[error("PCI address {0} is taken by an earlier entry")]
     Address(PciAddress),
-    /// A function has two paths, or a device is a bridge elsewhere.
-    #[error("PCI address {0} is elsewhere in an earlier entry")]
+    /// A function or bridge has two different parents.
+    #[error("PCI address {0} has another path in an earlier entry")]
     Moved(PciAddress),
     /// The GPUs are out of order: NVML numbers GPUs by address.
     #[error("PCI address {0} comes before that of the GPU above: list GPUs in PCI order")]
@@ -91,11 +92,11 @@ pub enum Wrong {
     /// Two GPUs share an identifier.
     #[error("{0} `{1}` is that of an earlier GPU")]
     Taken(&'static str, String),
-    /// A link has no far end, or leads to its own GPU.
+    /// A link has no remote end, or its remote end is its own GPU.
     #[error("there is no other GPU {0} to link with")]
     Peer(usize),
     /// A link differs at its two ends.
-    #[error("it has {0} links to GPU {1}, which has {2} to it")]
+    #[error("it has {0} links to GPU {1}, which has {2} links back")]
     Asymmetric(u8, usize, u8),
     /// The switch is unknown.
     #[error("there is no switch {0}")]
@@ -113,7 +114,7 @@ pub enum Wrong {
     #[error("there is no room left for MIG instance `{0}`")]
     MigRoom(String),
     /// The ports exceed NVML's limit.
-    #[error("it has {0} NVLink ports, NVML knows {MOST_LINKS} at most")]
+    #[error("it has {0} NVLink ports, NVML supports {MAX_LINKS} at most")]
     Ports(u8),
     /// A GPU has links to both switches and other GPUs.
     #[error("it has links to peers and to switches: leave out `peers`, or write `switches: []`")]
@@ -134,7 +135,7 @@ pub enum Wrong {
     #[error("CPU {0} is in an earlier node")]
     Cpu(u32),
     /// NVML cannot encode the version as a number.
-    #[error("the CUDA version `{0}` is not one, write it like `\"12.8\"`")]
+    #[error("`{0}` is not a CUDA version, write it like `\"12.8\"`")]
     Cuda(String),
     /// Two adapters share an identifier.
     #[error("{0} `{1}` is that of an earlier adapter")]
@@ -142,14 +143,14 @@ pub enum Wrong {
     /// A bond names an unknown interface.
     #[error("there is no interface `{0}`")]
     NoInterface(String),
-    /// Two devices share a name.
-    #[error("its name must be there and not that of an earlier device, and is `{0}`")]
+    /// Two devices share a name, or the name is empty.
+    #[error("its name `{0}` is empty, or that of an earlier device")]
     DeviceName(String),
     /// The device profile is unknown.
-    #[error("no device profile is called so; there are {0}")]
+    #[error("there is no such device profile; there are {0}")]
     DeviceProfile(String),
-    /// A path leads outside of the device's folder.
-    #[error("`{0}` leads out of its folder")]
+    /// A path is outside of the device's folder.
+    #[error("`{0}` is outside its folder")]
     Outside(PathBuf),
     /// NVIDIA GPUs require NVIDIA's driver.
     #[error("it has NVIDIA GPUs and no `driver`")]
@@ -159,31 +160,31 @@ pub enum Wrong {
 /// Runs every check and returns the first problem.
 pub(super) fn validate(profile: &MachineProfile) -> Result<(), Problem> {
     if profile.numa.is_empty() {
-        return Err(Problem { entry: Entry::Machine, wrong: Wrong::NoNuma });
+        return Err(Problem { entry: Entry::Machine, kind: ProblemKind::NoNuma });
     }
-    driver(profile).map_err(|wrong| Problem { entry: Entry::Machine, wrong })?;
-    nodes(profile)?;
+    check_driver(profile).map_err(|kind| Problem { entry: Entry::Machine, kind })?;
+    check_nodes(profile)?;
     for (name, card) in &profile.cards {
-        numbers(card).map_err(|wrong| Problem { entry: Entry::Card(name.clone()), wrong })?;
+        check_card(card).map_err(|kind| Problem { entry: Entry::Card(name.clone()), kind })?;
     }
-    places(profile)?;
-    names(profile)?;
+    check_addresses(profile)?;
+    check_names(profile)?;
     adapters::adapters(profile)?;
     devices::amd(profile)?;
     devices::devices(profile)?;
     for (index, gpu) in profile.gpus.iter().enumerate() {
-        let problem = |wrong| Problem { entry: Entry::Gpu(index), wrong };
-        links(profile, index, gpu).map_err(problem)?;
-        partitions(profile, gpu).map_err(problem)?;
+        let problem = |kind| Problem { entry: Entry::Gpu(index), kind };
+        check_links(profile, index, gpu).map_err(problem)?;
+        check_partitions(profile, gpu).map_err(problem)?;
     }
     Ok(())
 }
 
 /// Checks that NVIDIA GPUs have a driver with a version.
-fn driver(profile: &MachineProfile) -> Result<(), Wrong> {
+fn check_driver(profile: &MachineProfile) -> Result<(), ProblemKind> {
     match &profile.driver {
-        Some(driver) if cuda(&driver.cuda).is_none() => Err(Wrong::Cuda(driver.cuda.clone())),
-        None if !profile.gpus.is_empty() => Err(Wrong::NoDriver),
+        Some(driver) if cuda(&driver.cuda).is_none() => Err(ProblemKind::Cuda(driver.cuda.clone())),
+        None if !profile.gpus.is_empty() => Err(ProblemKind::NoDriver),
         _ => Ok(()),
     }
 }
@@ -195,81 +196,81 @@ fn cuda(version: &str) -> Option<(u16, u16)> {
 }
 
 /// Checks that CPUs belong to one node each, and that memory in bytes does not overflow.
-fn nodes(profile: &MachineProfile) -> Result<(), Problem> {
+fn check_nodes(profile: &MachineProfile) -> Result<(), Problem> {
     for (index, node) in profile.numa.iter().enumerate() {
-        let problem = |wrong| Problem { entry: Entry::Numa(index), wrong };
-        range("memory_gib", node.memory_gib, 1, MOST_NODE_GIB).map_err(problem)?;
+        let problem = |kind| Problem { entry: Entry::Numa(index), kind };
+        range("memory_gib", node.memory_gib, 1, MAX_NODE_GIB).map_err(problem)?;
         let shared = |earlier: &NumaNode| node.cpus.shared_with(&earlier.cpus);
         if let Some(cpu) = profile.numa[..index].iter().find_map(shared) {
-            return Err(problem(Wrong::Cpu(cpu)));
+            return Err(problem(ProblemKind::Cpu(cpu)));
         }
     }
     Ok(())
 }
 
 /// Checks the ranges of a card's numbers, so that later arithmetic cannot overflow.
-fn numbers(card: &Card) -> Result<(), Wrong> {
-    range("memory_mib", card.memory_mib, 1024, MOST_CARD_MIB)?;
-    range("bar1_mib", card.bar1_mib, 1, MOST_CARD_MIB)?;
+fn check_card(card: &Card) -> Result<(), ProblemKind> {
+    range("memory_mib", card.memory_mib, 1024, MAX_CARD_MIB)?;
+    range("bar1_mib", card.bar1_mib, 1, MAX_CARD_MIB)?;
     range("power_limit_w", card.power_limit_w.into(), 1, 100_000)?;
     range("pcie generation", card.pcie.generation.into(), 1, 6)?;
     range("pcie width", card.pcie.width.into(), 1, 32)?;
     if let Some(mig) = card.mig {
         let least = if mig.slices < 7 { 4 } else { 7 };
         range("mig slices", mig.slices.into(), least, least)?;
-        range("mig memory_gb", mig.memory_gb.into(), 8, MOST_CARD_MIB / 1024)?;
+        range("mig memory_gb", mig.memory_gb.into(), 8, MAX_CARD_MIB / 1024)?;
         range("mig multiprocessors", mig.multiprocessors.into(), 1, 1000)?;
         for memory in mig.memory_mib.into_iter().flatten() {
             range("mig memory_mib", memory, 1, card.memory_mib)?;
         }
     }
     match card.nvlink {
-        Some(ports) if u32::from(ports.links) > MOST_LINKS => Err(Wrong::Ports(ports.links)),
+        Some(ports) if u32::from(ports.links) > MAX_LINKS => Err(ProblemKind::Ports(ports.links)),
         _ => Ok(()),
     }
 }
 
-fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), Wrong> {
+fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), ProblemKind> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Wrong::Range { what, value, least, most })
+    Err(ProblemKind::Range { what, value, least, most })
 }
 
 /// Checks NUMA nodes, unique addresses, and the order of GPUs.
-fn places(profile: &MachineProfile) -> Result<(), Problem> {
+fn check_addresses(profile: &MachineProfile) -> Result<(), Problem> {
     let mut taken = Vec::new();
-    let mut above = BTreeMap::new();
+    let mut parents = BTreeMap::new();
     let functions = functions(profile);
     for (entry, path, numa) in &functions {
-        let problem = |wrong| Problem { entry: entry.clone(), wrong };
+        let problem = |kind| Problem { entry: entry.clone(), kind };
         if let Some(node) = numa.filter(|node| *node as usize >= profile.numa.len()) {
-            return Err(problem(Wrong::Numa(node)));
+            return Err(problem(ProblemKind::Numa(node)));
         }
         let address = path.address();
         if taken.contains(&address) {
-            return Err(problem(Wrong::Address(address)));
+            return Err(problem(ProblemKind::Address(address)));
         }
         if matches!(entry, Entry::Gpu(_)) && taken.last() > Some(&address) {
-            return Err(problem(Wrong::Order(address)));
+            return Err(problem(ProblemKind::Order(address)));
         }
-        if let Some(moved) = moved(&mut above, path) {
-            return Err(problem(Wrong::Moved(moved)));
+        if let Some(moved) = moved(&mut parents, path) {
+            return Err(problem(ProblemKind::Moved(moved)));
         }
         taken.push(address);
     }
     Ok(())
 }
 
-/// Records the parent of each function. Returns an address with two different parents.
+/// Records the parent of each function on a path. Returns an address that already has another parent.
 fn moved<'a>(
-    above: &mut BTreeMap<PciAddress, (&'a str, Option<PciAddress>)>,
+    parents: &mut BTreeMap<PciAddress, (&'a str, Option<PciAddress>)>,
     path: &'a PciPath,
 ) -> Option<PciAddress> {
     let mut parent = None;
     for step in path.steps() {
         let place = (path.root(), parent);
-        if *above.entry(*step).or_insert(place) != place {
+        if *parents.entry(*step).or_insert(place) != place {
             return Some(*step);
         }
         parent = Some(*step);
@@ -301,7 +302,7 @@ fn functions(profile: &MachineProfile) -> Vec<(Entry, PciPath, Option<u32>)> {
 }
 
 /// Checks that each GPU has its own UUID, serial number and minor number.
-fn names(profile: &MachineProfile) -> Result<(), Problem> {
+fn check_names(profile: &MachineProfile) -> Result<(), Problem> {
     let mut taken = BTreeMap::new();
     for (index, gpu) in profile.gpus.iter().enumerate() {
         let minor = gpu.minor.map_or_else(|| index.to_string(), |minor| minor.to_string());
@@ -309,8 +310,8 @@ fn names(profile: &MachineProfile) -> Result<(), Problem> {
         for (what, name) in names {
             let Some(name) = name else { continue };
             if taken.insert((what, name.clone()), index).is_some() {
-                let wrong = Wrong::Taken(what, name.clone());
-                return Err(Problem { entry: Entry::Gpu(index), wrong });
+                let kind = ProblemKind::Taken(what, name.clone());
+                return Err(Problem { entry: Entry::Gpu(index), kind });
             }
         }
     }
@@ -318,38 +319,39 @@ fn names(profile: &MachineProfile) -> Result<(), Problem> {
 }
 
 /// Checks that the card exists, links are symmetric, and ports suffice.
-fn links(profile: &MachineProfile, index: usize, gpu: &GpuPlace) -> Result<(), Wrong> {
+fn check_links(profile: &MachineProfile, index: usize, gpu: &GpuPlace) -> Result<(), ProblemKind> {
     let known = || profile.cards.keys().cloned().collect::<Vec<_>>().join(", ");
-    let card = profile.card_of(gpu).ok_or_else(|| Wrong::Card(known()))?;
+    let card = profile.card_of(gpu).ok_or_else(|| ProblemKind::Card(known()))?;
     let unset = !profile.switches.is_empty();
     let to_switches = gpu.switches.as_ref().map_or(unset, |switches| !switches.is_empty());
     if to_switches && !gpu.peers.is_empty() {
-        return Err(Wrong::PeersAndSwitches);
+        return Err(ProblemKind::PeersAndSwitches);
     }
     for (&peer, &count) in &gpu.peers {
-        let other = profile.gpus.get(peer).filter(|_| peer != index).ok_or(Wrong::Peer(peer))?;
+        let other =
+            profile.gpus.get(peer).filter(|_| peer != index).ok_or(ProblemKind::Peer(peer))?;
         let back = other.peers.get(&index).copied().unwrap_or(0);
         if back != count {
-            return Err(Wrong::Asymmetric(count, peer, back));
+            return Err(ProblemKind::Asymmetric(count, peer, back));
         }
     }
     let missing = |switch: &&usize| **switch >= profile.switches.len();
     if let Some(switch) = gpu.switches.iter().flatten().find(missing) {
-        return Err(Wrong::Switch(*switch));
+        return Err(ProblemKind::Switch(*switch));
     }
     let used = gpu.peers.values().map(|count| u32::from(*count)).sum();
     let ports = card.nvlink.map_or(0, |ports| u32::from(ports.links));
-    if used > ports { Err(Wrong::Links(used, ports)) } else { Ok(()) }
+    if used > ports { Err(ProblemKind::Links(used, ports)) } else { Ok(()) }
 }
 
 /// Checks that the instances exist on the card and fit side by side.
-fn partitions(profile: &MachineProfile, gpu: &GpuPlace) -> Result<(), Wrong> {
+fn check_partitions(profile: &MachineProfile, gpu: &GpuPlace) -> Result<(), ProblemKind> {
     let Some(names) = &gpu.mig else { return Ok(()) };
-    let capability = profile.card_of(gpu).and_then(|card| card.mig).ok_or(Wrong::NoMig)?;
+    let capability = profile.card_of(gpu).and_then(|card| card.mig).ok_or(ProblemKind::NoMig)?;
     match mig::arrange(names, capability) {
         Ok(_) => Ok(()),
-        Err(MigError::Room(name)) => Err(Wrong::MigRoom(name)),
-        Err(MigError::Profile(name, _)) => Err(Wrong::MigProfile(name)),
-        Err(MigError::NoGpu { .. } | MigError::NoMig { .. }) => Err(Wrong::NoMig),
+        Err(MigError::Room(name)) => Err(ProblemKind::MigRoom(name)),
+        Err(MigError::Profile(name, _)) => Err(ProblemKind::MigProfile(name)),
+        Err(MigError::NoGpu { .. } | MigError::NoMig { .. }) => Err(ProblemKind::NoMig),
     }
 }

@@ -1,4 +1,4 @@
-//! Newest events of a machine, numbered without gaps so that readers detect missed events.
+//! Newest events of a machine, numbered without gaps so that readers can detect missed events.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ pub struct EventLog {
 // === impl EventLog ===
 
 impl EventLog {
-    /// Number of kept events: more than a reader can miss, small enough to parse at each call.
+    /// Number of kept events: enough that readers miss none, and few enough to parse at each call.
     pub const KEPT: usize = 4096;
 
     /// Number of the newest event; 0 before the first.
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_log_drops_the_oldest_and_keeps_counting() {
+    fn a_full_log_drops_the_oldest_event_and_continues_the_sequence() {
         let mut log = EventLog::default();
         (0..=EventLog::KEPT).for_each(|_| log.push(0, EventKind::DoubleBitEcc));
         assert_eq!(log.last(), EventLog::KEPT as u64 + 1);

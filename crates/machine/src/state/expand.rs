@@ -1,4 +1,4 @@
-//! Expansion of a profile into the machine's first state: default names, links, MIG instances.
+//! Expansion of a profile into the machine's initial state: default names, links, MIG instances.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::{
     profile::{GpuPlace, MachineProfile, Problem},
 };
 
-/// Sensor values of an idle card: temperature, and power as one part in ten of the limit.
+/// Sensor values of an idle card: its temperature, and the divisor of the power limit.
 const IDLE_TEMPERATURE_C: u32 = 34;
-const IDLE_SHARE_OF_POWER: u32 = 10;
+const IDLE_POWER_DIVISOR: u32 = 10;
 
 // === impl Model ===
 
@@ -77,7 +77,7 @@ impl Model {
         })
     }
 
-    /// Links of a copied GPU. Switch links are copied; ports to GPUs stay empty.
+    /// Links of a copied GPU. Switch links are copied; ports to GPUs are unplugged.
     fn links_like(&self, gpu: &Gpu) -> Vec<Option<LinkEnd>> {
         let to_switch = |link: &Option<LinkEnd>| {
             link.filter(|end| matches!(end, LinkEnd::Switch(index) if *index < self.switches.len()))
@@ -125,7 +125,7 @@ fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuPlace))
     }
 }
 
-/// Direct peers first, or all ports spread evenly over the switches.
+/// Remote ends of a GPU's ports: direct peers first, or else all ports spread evenly over the switches.
 fn links(profile: &MachineProfile, card: &Card, place: &GpuPlace) -> Vec<Option<LinkEnd>> {
     let ports = card.nvlink.map_or(0, |ports| usize::from(ports.links));
     let peers = place.peers.iter().flat_map(|(&peer, &count)| {
@@ -148,11 +148,11 @@ fn instances(
     gpu_uuid: &str,
     names: &[impl AsRef<str>],
 ) -> Result<Vec<MigInstance>, MigError> {
-    let mut made: Vec<MigInstance> = Vec::new();
+    let mut instances: Vec<MigInstance> = Vec::new();
     for (shape, start) in mig::arrange(names, capability)? {
-        let gpu_instance = mig::free_id(shape, &made);
+        let gpu_instance = mig::free_id(shape, &instances);
         let uuid = uuid("MIG", gpu_uuid, gpu_instance);
-        made.push(MigInstance {
+        instances.push(MigInstance {
             profile: shape.name(capability),
             profile_id: shape.profile_id,
             gpu_instance,
@@ -160,22 +160,22 @@ fn instances(
             compute: Some(ComputeInstance { id: 0, uuid }),
         });
     }
-    Ok(made)
+    Ok(instances)
 }
 
 // === impl ComputeInstance ===
 
 impl ComputeInstance {
-    /// Compute instance that fills its GPU instance, with a unique UUID.
-    pub(crate) fn made_anew(gpu_uuid: &str, made: u64) -> Self {
-        Self { id: 0, uuid: uuid("MIG", &format!("{gpu_uuid}/made/{made}"), 0) }
+    /// Compute instance that fills its GPU instance. Its UUID is unique for the GPU and the number.
+    pub(crate) fn with_number(gpu_uuid: &str, number: u64) -> Self {
+        Self { id: 0, uuid: uuid("MIG", &format!("{gpu_uuid}/made/{number}"), 0) }
     }
 }
 
 fn idle(card: &Card) -> Live {
     Live {
         temperature_c: IDLE_TEMPERATURE_C,
-        power_mw: card.power_limit_w * 1000 / IDLE_SHARE_OF_POWER,
+        power_mw: card.power_limit_w * 1000 / IDLE_POWER_DIVISOR,
         ..Live::default()
     }
 }
@@ -207,5 +207,5 @@ pub(crate) fn hash(text: &str) -> u64 {
 }
 
 fn number(index: usize) -> u32 {
-    u32::try_from(index).expect("fewer GPUs than PCI has buses")
+    u32::try_from(index).expect("GPUs are fewer than PCI buses")
 }

@@ -1,10 +1,10 @@
-//! Devices of all buses and classes: links from their lists, and number and name of each device node.
+//! Sysfs entries of devices of any bus or class: links from the bus or class, and the device node.
 
 use std::{fmt::Write as _, path::Path};
 
 use super::Tree;
 
-/// Name of a built-in driver without a module.
+/// Name of the built-in driver, which has no module.
 const BUILT_IN: &str = "pcieport";
 
 /// Class device, created by the driver of another device.
@@ -26,7 +26,8 @@ impl Tree {
         if let Some((number, node)) = device.node {
             let (major, minor) = number.split_once(':').unwrap_or((number, "0"));
             let node = node.display();
-            write!(uevent, "MAJOR={major}\nMINOR={minor}\nDEVNAME={node}\n").expect("a string");
+            write!(uevent, "MAJOR={major}\nMINOR={minor}\nDEVNAME={node}\n")
+                .expect("a string accepts all text");
             self.file(folder.join("dev"), number);
             self.device(&format!("dev/{node}"));
             // `sys/dev/block` and `sys/dev/char` list nodes by number.
@@ -34,14 +35,14 @@ impl Tree {
             self.link(Path::new("sys/dev").join(kind).join(number), folder);
         }
         for (key, value) in device.lines {
-            writeln!(uevent, "{key}={value}").expect("a string");
+            writeln!(uevent, "{key}={value}").expect("a string accepts all text");
         }
         self.bytes(folder.join("uevent"), uevent.into_bytes());
         self.in_class(folder, device.class);
     }
 
-    /// Adds links to and from the class, and to the parent device. A class folder lies between parent and
-    /// device, except below a device of the same class.
+    /// Adds links between device and class, and from the device to its parent. The folder above the device may have the
+    /// name of the class; its parent is then the parent device.
     fn in_class(&mut self, folder: &Path, class: &str) {
         if class.is_empty() {
             return;
@@ -89,7 +90,7 @@ impl Tree {
         self.link(driver.join("module"), &module);
     }
 
-    /// Adds a kernel node without a device.
+    /// Adds a device of the class `misc`, which has no parent device.
     pub(super) fn misc(&mut self, name: &str, (number, node): (&str, &str)) {
         let folder = Path::new("sys/devices/virtual/misc").join(name);
         let node = Some((number, Path::new(node)));

@@ -1,4 +1,4 @@
-//! Header of a function's PCI configuration space, and the two capabilities of every modern function.
+//! PCI configuration space of a function: the header, and the power management and PCI Express capabilities.
 //!
 //! The layout is that of the PCI Local Bus Specification, chapter 6.
 

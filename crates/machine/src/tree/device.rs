@@ -1,4 +1,4 @@
-//! Devices of any kind, from the description in a profile.
+//! Sysfs entries and nodes of a device that a profile describes.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
 /// Major number of USB devices, from the kernel's list of devices.
 const USB_MAJOR: u32 = 189;
 
-/// Intel USB controller, for every simulated machine.
+/// Intel USB controller, which every simulated machine uses.
 const USB_CONTROLLER: PciId = PciId { vendor: 0x8086, device: 0xa36d };
 const CLASS_USB: u32 = 0x0c_03_30;
 
@@ -41,7 +41,7 @@ impl Tree {
         for (path, target) in &device.links {
             self.link(folder.join(path), target);
         }
-        // The remaining entries belong to the driver.
+        // The device's own driver creates the remaining entries.
         if driver != device.driver.as_deref() {
             return;
         }
@@ -81,7 +81,7 @@ impl Tree {
         );
     }
 
-    /// Adds the USB controller above a device, with its root hub, if the profile omits it.
+    /// Adds the USB controller and root hub above a USB device, unless the profile has them.
     fn usb_controller(&mut self, model: &Model, folder: &Path) {
         let Some((controller, bus)) = above_usb(folder) else { return };
         if !self.has(&sysfs_folder(&controller).join("vendor")) {
@@ -116,8 +116,8 @@ impl Tree {
         let folder = device.sysfs_folder();
         let driver_line = driver.filter(|_| device.bus.is_some()).map(|driver| ("DRIVER", driver));
         let usb = device.usb_node();
-        let said = |key: &str| usb.is_some() && ["MAJOR", "MINOR", "DEVNAME"].contains(&key);
-        let more = lines(&device.uevent).filter(|(key, _)| !said(key));
+        let is_reported = |key: &str| usb.is_some() && ["MAJOR", "MINOR", "DEVNAME"].contains(&key);
+        let more = lines(&device.uevent).filter(|(key, _)| !is_reported(key));
         let lines: Vec<_> = driver_line.into_iter().chain(more).collect();
         let own = device.number.as_deref().zip(device.node.as_deref());
         let node = usb.as_ref().map(|(number, node)| (number.as_str(), node.as_path())).or(own);

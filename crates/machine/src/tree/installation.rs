@@ -1,5 +1,5 @@
-//! Files of an NVIDIA driver installation: libraries with links, programs, firmware, a socket, graphics
-//! files. The files can be mounted; they cannot run.
+//! Files of an NVIDIA driver installation: libraries with links, programs, firmware, a socket, graphics files.
+//! Containers can mount these files, but the programs and libraries do not work.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use crate::profile::Driver;
 /// Library folder of Debian and Ubuntu packages.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Libraries with the driver's version, and their sonames. NVML is absent here: the machine's loadable copy
-/// lies beside the tree.
-const OF_DRIVER_VERSION: &[(&str, &[&str])] = &[
+/// Libraries with the driver's version, and the names of their links. `libnvidia-ml.so` has no link: the loadable NVML
+/// library is beside the tree.
+const DRIVER_LIBRARIES: &[(&str, &[&str])] = &[
     ("libcuda.so", &["libcuda.so.1", "libcuda.so"]),
     ("libcudadebugger.so", &["libcudadebugger.so.1"]),
     ("libnvcuvid.so", &["libnvcuvid.so.1"]),
@@ -34,10 +34,10 @@ const OF_DRIVER_VERSION: &[(&str, &[&str])] = &[
 /// Library with its own version.
 const EGL_GBM: [&str; 2] = ["libnvidia-egl-gbm.so.1.1.2", "libnvidia-egl-gbm.so.1"];
 
-/// Foreign library that matches the driver's name pattern.
-const STRANGER: [&str; 2] = ["libnvidia-container.so.1.17.8", "libnvidia-container.so.1"];
+/// Library of another package, whose name matches the driver's pattern.
+const FOREIGN_LIBRARY: [&str; 2] = ["libnvidia-container.so.1.17.8", "libnvidia-container.so.1"];
 
-/// Programs without any function.
+/// Programs that do nothing.
 const PROGRAMS: [&str; 5] = [
     "nvidia-cuda-mps-server",
     "nvidia-debugdump",
@@ -57,7 +57,7 @@ const FILES: [&str; 4] = [
     "etc/OpenCL/vendors/nvidia.icd",
 ];
 
-/// Content of every file, as a hint for readers.
+/// Content of every file.
 const CONTENT: &str = "simulated";
 
 // === impl Tree ===
@@ -66,10 +66,10 @@ impl Tree {
     /// Adds the driver's files, as a package installs them.
     pub(super) fn installation(&mut self, driver: &Driver) {
         let (libraries, version) = (Path::new(LIBRARIES), &driver.version);
-        for (stem, links) in OF_DRIVER_VERSION {
+        for (stem, links) in DRIVER_LIBRARIES {
             self.library(libraries, &format!("{stem}.{version}"), links);
         }
-        for [file, link] in [EGL_GBM, STRANGER] {
+        for [file, link] in [EGL_GBM, FOREIGN_LIBRARY] {
             self.library(libraries, file, &[link]);
         }
         for program in PROGRAMS {

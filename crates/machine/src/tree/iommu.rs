@@ -1,4 +1,4 @@
-//! IOMMU groups, and their VFIO nodes.
+//! IOMMU groups, and their VFIO device nodes.
 
 use std::path::Path;
 

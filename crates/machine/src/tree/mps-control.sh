@@ -1,10 +1,10 @@
 #!/bin/sh
-# nvidia-cuda-mps-control of a simulated machine: a control daemon that answers and limits no one.
+# nvidia-cuda-mps-control of a simulated machine: a control daemon that answers commands and enforces no limit.
 #
-# It speaks as the real one does on its command line. Its one server is a number, the daemon's own
-# process id, which start_server makes. Between daemon and client there are named pipes of its own,
-# since no CUDA program connects to it. The server's clients are the lines of mps/<GPU>.clients in the machine's folder. What goes
-# wrong is in mps/<GPU>: "refuse <why>", "hang", or "fault" for the server.
+# Commands and answers have the format of the real program. start_server creates the only server, which has the
+# daemon's own process id. Daemon and command line communicate by named pipes in a format of this script, since no
+# CUDA program connects. The file mps/<GPU>.clients in the machine's folder has one client of the server per line.
+# The file mps/<GPU> has the fault: "refuse <message>", "hang", or "fault" for the server.
 set -u
 pipe=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
 running=$pipe/nvidia-cuda-mps-control.pid
@@ -16,13 +16,13 @@ fail() {
     exit 1
 }
 
-# Sets $kind and $why to what is wrong with the GPU's daemon.
+# Sets $kind and $why to the fault of the GPU's daemon and its message.
 look_for_fault() {
     kind= why=
     if [ -e "$fault" ]; then read -r kind why <"$fault"; fi
 }
 
-# A limit as the real one answers: whole gibibytes, rounded down.
+# Prints a limit as the real program does: in whole gibibytes, rounded down.
 rounded() {
     case $1 in
         *M) [ "${1%M}" -lt 1024 ] && echo "$1" || echo "$((${1%M} / 1024))G" ;;
@@ -30,7 +30,7 @@ rounded() {
     esac
 }
 
-# The pids of all clients in one line: an answer has one here.
+# Prints the pids of all clients in one line, because an answer of this daemon is one line.
 client_list() {
     [ ! -e "$clients" ] || tr '\n' ' ' <"$clients"
     echo
@@ -66,7 +66,7 @@ serve() {
     look_for_fault
     [ "$kind" != refuse ] || fail "$why"
     mkdir -p "$pipe" && rm -f "$pipe/control" && mkfifo "$pipe/control" || exit 1
-    # Open for both, so that neither side waits for the other to be there.
+    # Opened for reading and writing, so that the open does not wait for the other side.
     exec 3<>"$pipe/control"
     echo $$ >"$running"
     percent=100.0 limit= server= server_percent= server_limit=

@@ -1,4 +1,4 @@
-//! Network adapters: functions, network interfaces, virtual and scalable functions.
+//! Sysfs entries of network adapters: interfaces, virtual functions, scalable functions.
 
 use std::path::{Path, PathBuf};
 
@@ -88,7 +88,7 @@ impl Tree {
         nic: &Nic,
         (nth, path, part): (usize, &PciPath, &VirtualFunction),
     ) {
-        let sriov = nic.sriov.as_ref().expect("it has a virtual function");
+        let sriov = nic.sriov.as_ref().expect("an adapter with a virtual function has SR-IOV");
         let driver = model.driver_of(&path.address().to_string(), part.driver.as_deref());
         self.function(
             model,
@@ -180,24 +180,30 @@ fn ports(model: &Model) -> Vec<Port<'_>> {
             is_driven(model, nic),
             Port { folder: folder.clone(), nic, netdev, rdma, number },
         ));
-        let driven = is_driven(model, nic);
+        let is_driven_port = is_driven(model, nic);
         for (path, part) in nic.virtual_functions() {
             let own = model.driver_of(&path.address().to_string(), part.driver.as_deref());
-            let driven = driven && own == Some(nic.driver.as_str());
+            let is_driven_port = is_driven_port && own == Some(nic.driver.as_str());
             let (netdev, rdma) = (part.netdev.as_deref(), part.rdma.as_deref());
-            parts.push((driven, Port { folder: sysfs_folder(&path), nic, netdev, rdma, number }));
+            parts.push((
+                is_driven_port,
+                Port { folder: sysfs_folder(&path), nic, netdev, rdma, number },
+            ));
         }
         for part in &nic.subfunctions {
             let (netdev, rdma) = (Some(part.netdev.as_str()), part.rdma.as_deref());
             parts.push((
-                driven,
+                is_driven_port,
                 Port { folder: folder_of(&folder, part), nic, netdev, rdma, number },
             ));
         }
     }
     let all = whole.into_iter().chain(parts).enumerate();
-    // Absent ports keep their numbers, so that the numbers of other ports are stable.
-    all.filter_map(|(number, (driven, port))| driven.then_some(Port { number, ..port })).collect()
+    // Absent ports keep their numbers, so that a change leaves the numbers of other ports unchanged.
+    all.filter_map(|(number, (is_driven_port, port))| {
+        is_driven_port.then_some(Port { number, ..port })
+    })
+    .collect()
 }
 
 fn is_driven(model: &Model, nic: &Nic) -> bool {

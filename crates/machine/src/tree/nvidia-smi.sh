@@ -1,7 +1,7 @@
 #!/bin/sh
-# nvidia-smi of a simulated machine, as far as NVML has no call for what it does: it sets the time slices of
-# a GPU, and resets one that nobody has open. What it was told is in nvidia-smi/ of the machine's folder: in
-# <GPU>.timeslice what was set last, and <GPU>.reset until the library is initialised and finds it reset.
+# nvidia-smi of a simulated machine, with the two operations that NVML lacks: it sets the time slice of a GPU, and
+# resets a GPU that no process uses. The folder nvidia-smi/ of the machine has the requests: <GPU>.timeslice contains
+# the last time slice, and <GPU>.reset exists from the request until the library is initialised and applies the reset.
 set -u
 machine=${0%/host/usr/bin/*}
 told=$machine/nvidia-smi
@@ -15,7 +15,7 @@ mkdir -p "$told" || exit 255
 case "$*" in
     "compute-policy -i "*" --set-timeslice "[0-3]) echo "$5" >"$told/$3.timeslice" ;;
     "--gpu-reset -i "*)
-        # Each process that has the library initialised has a lock on this.
+        # Each process that has initialised the library holds a lock on this file.
         exec 9>>"$machine/in-use"
         flock -n 9 || fail "GPU $3 is currently in use by one or more other processes." 255
         : >"$told/$3.reset"

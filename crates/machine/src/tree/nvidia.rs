@@ -15,7 +15,7 @@ use crate::{
 const PROC: &str = "proc/driver/nvidia";
 const CAPS: &str = "proc/driver/nvidia-caps";
 
-/// Character devices with major numbers. Those of nvidia-caps and nvidia-uvm differ from boot to boot.
+/// Content of `/proc/devices`. On real machines, the numbers of nvidia-caps and nvidia-uvm differ between boots.
 const DEVICES: &str = "Character devices:
 195 nvidia
 195 nvidiactl
@@ -37,13 +37,12 @@ const CONTROL_NODES: &[&str] = &[
 /// Minor number of the kernel's first render node.
 const FIRST_RENDER_MINOR: u32 = 128;
 
-/// Minor numbers of `/dev/nvidia-caps`: 1 configures MIG, 2 monitors it. Each GPU has a minor for each of
-/// 15 GPU instances, and for each of their 8 compute instances. The driver makes no exceptions, so minors
-/// can be computed; see `/proc/driver/nvidia-caps/mig-minors`.
+/// Minor numbers of `/dev/nvidia-caps`: 1 configures MIG, and 2 monitors it. From 3 on, each GPU has a minor for each
+/// of 15 GPU instances, and for each of their 8 compute instances: `/proc/driver/nvidia-caps/mig-minors`.
 const FIRST_MINOR: u32 = 3;
 const GPU_INSTANCES: u32 = 15;
 const COMPUTE_INSTANCES: u32 = 8;
-const MINORS_OF_INSTANCE: u32 = 1 + COMPUTE_INSTANCES;
+const MINORS_PER_INSTANCE: u32 = 1 + COMPUTE_INSTANCES;
 
 // === impl Tree ===
 
@@ -106,10 +105,10 @@ impl Tree {
             for gi in 0..GPU_INSTANCES {
                 let minor = minor_of_instance(gpu.minor, gi);
                 let name = format!("gpu{}/gi{gi}", gpu.minor);
-                write!(lines, "\n{name}/access {minor}").expect("a string takes all");
+                write!(lines, "\n{name}/access {minor}").expect("a string accepts all text");
                 for ci in 0..COMPUTE_INSTANCES {
                     write!(lines, "\n{name}/ci{ci}/access {}", minor + 1 + ci)
-                        .expect("a string takes all");
+                        .expect("a string accepts all text");
                 }
             }
         }
@@ -119,12 +118,12 @@ impl Tree {
     }
 }
 
-/// Text of the driver version. The open kernel module starts with Turing; an older card needs the closed
-/// one.
+/// Text of `/proc/driver/nvidia/version`. The open kernel module supports Turing and newer cards; a machine with an
+/// older card has the proprietary module.
 fn version(model: &Model, driver: &Driver) -> String {
     let version = &driver.version;
-    let closed = model.gpus.iter().any(|gpu| gpu.card.architecture == Architecture::Volta);
-    let module = if closed {
+    let is_proprietary = model.gpus.iter().any(|gpu| gpu.card.architecture == Architecture::Volta);
+    let module = if is_proprietary {
         format!("NVIDIA UNIX x86_64 Kernel Module  {version}  (windlass@simulated)")
     } else {
         format!(
@@ -140,7 +139,7 @@ fn node(gpu: &Gpu) -> String {
 }
 
 fn minor_of_instance(gpu_minor: u32, gpu_instance: u32) -> u32 {
-    FIRST_MINOR + (gpu_minor * GPU_INSTANCES + gpu_instance) * MINORS_OF_INSTANCE
+    FIRST_MINOR + (gpu_minor * GPU_INSTANCES + gpu_instance) * MINORS_PER_INSTANCE
 }
 
 fn capability(minor: u32) -> String {

@@ -1,4 +1,4 @@
-//! PCI functions and the bridges above them, in /sys/devices and /sys/bus/pci.
+//! Sysfs entries of PCI functions and of the bridges above them.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ const CLASS_3D: u32 = 0x03_02_00;
 const CLASS_PCI_BRIDGE: u32 = 0x06_04_00;
 const CLASS_OTHER_BRIDGE: u32 = 0x06_80_00;
 
-/// Intel root port and Broadcom PCIe switch, for every simulated machine.
+/// Ids of bridges in every simulated machine: an Intel root port and a Broadcom PCIe switch.
 const ROOT_PORT: PciId = PciId { vendor: 0x8086, device: 0x347a };
 const SWITCH_PORT: PciId = PciId { vendor: 0x1000, device: 0xc030 };
 
@@ -82,16 +82,16 @@ impl Tree {
                 let pci = if depth == 0 { ROOT_PORT } else { SWITCH_PORT };
                 let class = CLASS_PCI_BRIDGE;
                 let driver = Some("pcieport");
-                let facts =
+                let bridge_function =
                     Function { pci, subsystem: pci, class, driver, group: None, ..*function };
-                self.facts(model, &folder, (*bridge, &facts));
+                self.function_files(model, &folder, (*bridge, &bridge_function));
             }
         }
         folder.push(address.to_string());
-        self.facts(model, &folder, (address, function));
+        self.function_files(model, &folder, (address, function));
     }
 
-    fn facts(
+    fn function_files(
         &mut self,
         model: &Model,
         folder: &Path,

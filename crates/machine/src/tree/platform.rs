@@ -1,4 +1,4 @@
-//! Entries independent of devices: DMI, NUMA nodes, shared memory.
+//! Entries that do not belong to a device: DMI, NUMA nodes, shared memory.
 
 use std::path::Path;
 
@@ -32,8 +32,7 @@ impl Tree {
         }
     }
 
-    /// Links shared memory to the host's: programs of the simulated machine are real processes of this
-    /// host.
+    /// Links `/dev/shm` to that of this host, because programs of the simulated machine are processes of this host.
     pub(super) fn shared_memory(&mut self) {
         self.entries.insert("dev/shm".into(), Entry::Link("/dev/shm".into()));
     }

@@ -1,5 +1,5 @@
-//! Driver programs with a function: the MPS control daemon with injectable faults, and the operations of
-//! `nvidia-smi` that NVML lacks.
+//! Working driver programs: the MPS control daemon with injectable faults, and `nvidia-smi` with the operations that
+//! NVML lacks.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! RDMA devices: entries of the kernel's InfiniBand core for a port, with the nodes of its classes.
+//! Sysfs entries and nodes of the kernel's InfiniBand core for an RDMA device.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::profile::LinkState;
 const FIRST_ISSM: usize = 64;
 const FIRST_VERBS: usize = 192;
 
-/// Counters of a port that has seen no traffic (`Documentation/ABI/stable/sysfs-class-infiniband`).
+/// Counters of a port (`Documentation/ABI/stable/sysfs-class-infiniband`); all are zero.
 const COUNTERS: &[&str] = &[
     "link_downed",
     "link_error_recovery",
@@ -77,7 +77,7 @@ impl Tree {
             let folder = self.rdma_node(port, ("infiniband_mad", kind, first), name);
             self.file(folder.join("port"), "1");
         }
-        // Real class folders contain files among the links; listing code must skip them.
+        // Real class folders contain files besides links, and code that lists them must skip the files.
         self.file("sys/class/infiniband_verbs/abi_version", "6");
         self.file("sys/class/infiniband_mad/abi_version", "5");
         self.misc("rdma_cm", ("10:122", "infiniband/rdma_cm"));

@@ -1,4 +1,4 @@
-//! Bonds, and the routes that select the machine's outgoing interface.
+//! Bonds, and the routing tables of the machine.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Header lines of /proc/net/route.
-const HEAD: &str =
+const ROUTE_HEADER: &str =
     "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT";
 
 // === impl Tree ===
@@ -33,16 +33,16 @@ impl Tree {
             ],
         );
         for name in &bond.interfaces {
-            self.enslave(&folder, name);
+            self.add_member(&folder, name);
         }
         let names: Vec<_> = model.bonds.iter().map(|bond| bond.name.as_str()).collect();
         self.file("sys/class/net/bonding_masters", &names.join(" "));
     }
 
     /// Adds the links between a bond and a member interface, while the interface exists.
-    fn enslave(&mut self, bond: &Path, name: &str) {
+    fn add_member(&mut self, bond: &Path, name: &str) {
         let Some(folder) = self.interface_folder(name) else { return };
-        let own = bond.file_name().expect("it has a name").display().to_string();
+        let own = bond.file_name().expect("a bond has a name").display().to_string();
         self.link(folder.join("master"), bond);
         self.link(folder.join(format!("upper_{own}")), bond);
         self.link(bond.join(format!("lower_{name}")), &folder);
@@ -61,7 +61,7 @@ impl Tree {
         let bonds = model.bonds.iter().filter(|bond| bond.default_route).map(|bond| &bond.name);
         let names: Vec<_> =
             nics.chain(bonds).filter(|name| self.interface_folder(name).is_some()).collect();
-        let (mut v4, mut v6) = (vec![HEAD.to_owned()], Vec::new());
+        let (mut v4, mut v6) = (vec![ROUTE_HEADER.to_owned()], Vec::new());
         for name in names {
             // IPv4: 0.0.0.0/0 via 192.168.0.1 with RTF_UP and RTF_GATEWAY. IPv6: ::/0 via fe80::1 with the
             // same flags.

@@ -1,6 +1,6 @@
 //! Driver entries of AMD and Intel GPUs, FPGAs and drives.
 
-use crate::kinds::world::{check, exists, link, machine, read};
+use crate::kinds::fixture::{check, exists, link, machine, read};
 
 const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 
@@ -10,13 +10,13 @@ fn property(text: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn kfd_lists_processors_and_gpus_and_says_which_node_renders() {
+fn kfd_lists_processors_and_gpus_with_their_render_nodes() {
     let (_dir, machine) = machine("mi300x");
     let cpu = read(&machine, &format!("{NODES}/0/properties"));
     assert_eq!((property(&cpu, "cpu_cores_count"), property(&cpu, "simd_count")), (192, 0));
     let gpu = read(&machine, &format!("{NODES}/3/properties"));
     assert_eq!(property(&gpu, "location_id"), 0x2600);
-    assert_eq!(property(&gpu, "drm_render_minor"), 136, "eight are held ready for each GPU");
+    assert_eq!(property(&gpu, "drm_render_minor"), 136, "each GPU reserves eight minors");
     assert_eq!((property(&gpu, "simd_count"), property(&gpu, "device_id")), (1216, 0x74a1));
     assert_eq!((property(&gpu, "io_links_count"), property(&gpu, "p2p_links_count")), (8, 1));
     let peer = read(&machine, &format!("{NODES}/3/io_links/1/properties"));
@@ -41,7 +41,7 @@ fn kfd_lists_processors_and_gpus_and_says_which_node_renders() {
 }
 
 #[test]
-fn a_gpu_that_is_cut_is_many_nodes_at_one_address() {
+fn a_partitioned_gpu_has_several_nodes_with_one_address() {
     let (_dir, machine) = machine("mi300x-cpx");
     let nodes = machine.host_root().join(NODES).read_dir().expect("a folder").count();
     assert_eq!(nodes, 2 + 64);
@@ -58,7 +58,7 @@ fn a_gpu_that_is_cut_is_many_nodes_at_one_address() {
     assert_eq!(property(&memory, "size_in_bytes"), (196_592 << 20) / 8);
     let weights = ["io_links/1", "io_links/8"]
         .map(|link| property(&read(&machine, &format!("{NODES}/3/{link}/properties")), "weight"));
-    assert_eq!(weights, [13, 41], "inside the GPU, and to another one");
+    assert_eq!(weights, [13, 41], "within the GPU, and to another GPU");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn alveo_cards_have_two_functions_and_one_is_not_ready() {
 }
 
 #[test]
-fn fpgas_of_the_device_feature_list_and_of_the_device_tree_are_where_the_kernel_has_them() {
+fn fpgas_of_the_device_feature_list_and_of_the_device_tree_are_in_the_kernel_s_folders() {
     let (_dir, dfl) = machine("dfl");
     check(
         &dfl,
@@ -109,7 +109,7 @@ fn fpgas_of_the_device_feature_list_and_of_the_device_tree_are_where_the_kernel_
     assert!(
         exists(&kria, "dev/dri/renderD128") && !exists(&kria, "sys/bus/pci/devices/0000:00:00.0")
     );
-    assert!(!kria.nvml_library().exists(), "nothing of NVIDIA's is there");
+    assert!(!kria.nvml_library().exists(), "the machine has no NVIDIA library");
 }
 
 #[test]

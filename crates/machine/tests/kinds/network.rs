@@ -1,11 +1,11 @@
-//! Adapters, functions and RDMA devices, as a kernel shows them.
+//! Sysfs entries of adapters, functions and RDMA devices.
 
-use crate::kinds::world::{check, exists, link, machine, read};
+use crate::kinds::fixture::{check, exists, link, machine, read};
 
 const PF: &str = "sys/bus/pci/devices/0000:17:00.0";
 
 #[test]
-fn an_rdma_device_has_the_nodes_of_every_class_and_says_whose_they_are() {
+fn an_rdma_device_has_nodes_in_every_class_with_its_name() {
     let (_dir, machine) = machine("rdma");
     check(&machine, "sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0");
     check(&machine, "sys/class/infiniband_verbs/uverbs0/dev", "231:192");
@@ -29,7 +29,7 @@ fn an_rdma_device_has_the_nodes_of_every_class_and_says_whose_they_are() {
 }
 
 #[test]
-fn links_are_relative_as_sysfs_has_them() {
+fn links_are_relative_as_in_sysfs() {
     let (_dir, machine) = machine("rdma");
     let bus = "../../../devices/pci0000:15/0000:15:02.0/0000:17:00.0";
     assert_eq!(link(&machine, PF), bus);
@@ -43,7 +43,7 @@ fn links_are_relative_as_sysfs_has_them() {
 }
 
 #[test]
-fn virtual_functions_belong_to_their_adapter_and_have_what_their_driver_makes() {
+fn virtual_functions_link_to_their_adapter_and_have_the_entries_of_their_driver() {
     let (_dir, machine) = machine("rdma");
     check(&machine, &format!("{PF}/sriov_totalvfs"), "8");
     check(&machine, &format!("{PF}/sriov_numvfs"), "3");
@@ -74,7 +74,7 @@ fn a_group_lists_its_functions_and_vfio_has_a_node_for_it() {
     assert!(exists(&machine, "sys/kernel/iommu_groups/62/devices/0000:17:00.3"));
     assert!(exists(&machine, "dev/vfio/62") && exists(&machine, "dev/vfio/vfio"));
     check(&machine, "sys/class/vfio/62/uevent", "MAJOR=243\nMINOR=62\nDEVNAME=vfio/62");
-    assert!(!exists(&machine, "dev/vfio/61"), "a driver of the kernel gives no group away");
+    assert!(!exists(&machine, "dev/vfio/61"), "a function with a kernel driver has no VFIO node");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_scalable_function_is_on_the_auxiliary_bus() {
 }
 
 #[test]
-fn routes_and_bonds_say_what_the_machine_itself_needs() {
+fn routes_and_bonds_show_the_interfaces_that_the_machine_needs() {
     let (_dir, machine) = machine("rdma");
     let routes = read(&machine, "proc/net/route");
     let default = routes.lines().find(|line| line.contains("\t00000000\t0100A8C0\t0003"));

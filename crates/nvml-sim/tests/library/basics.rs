@@ -1,4 +1,4 @@
-//! Initialisation, identity, arguments and versions.
+//! Tests of initialisation, identity, arguments and struct versions.
 
 use std::{
     ffi::{CStr, CString, c_char},
@@ -10,19 +10,19 @@ use nvml_wrapper_sys::bindings::*;
 use crate::rig::{Rig, struct_version};
 
 #[test]
-fn every_call_before_init_says_so() {
+fn calls_before_init_return_uninitialized() {
     let rig = Rig::new("dgx-h100");
     let mut number = 0;
-    // SAFETY: a place for a number.
+    // SAFETY: a pointer to a valid number.
     let code = unsafe { rig.nvml.nvmlDeviceGetCount_v2(&raw mut number) };
     assert_eq!(code, nvmlReturn_enum_NVML_ERROR_UNINITIALIZED);
-    // SAFETY: takes nothing; once more than initialised.
+    // SAFETY: the function has no parameters. This is one shutdown too many.
     let code = unsafe { rig.nvml.nvmlShutdown() };
     assert_eq!(code, nvmlReturn_enum_NVML_ERROR_UNINITIALIZED);
 }
 
 #[test]
-fn identity_is_that_of_the_profile() {
+fn identity_comes_from_the_profile() {
     let rig = Rig::started("dgx-h100");
     assert_eq!(rig.count(), 8);
     let gpu = rig.gpu(0);
@@ -32,23 +32,23 @@ fn identity_is_that_of_the_profile() {
 
     // SAFETY: a struct of numbers.
     let mut pci: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for the struct.
+    // SAFETY: a pointer to a valid struct.
     assert_eq!(unsafe { rig.nvml.nvmlDeviceGetPciInfo_v3(gpu, &raw mut pci) }, 0);
-    // SAFETY: the library ends what it writes with NUL.
+    // SAFETY: the library writes text with a final NUL.
     let bus_id = unsafe { CStr::from_ptr(pci.busId.as_ptr()) };
     assert_eq!(bus_id, c"00000000:1B:00.0");
     assert_eq!((pci.bus, pci.pciDeviceId, pci.pciSubSystemId), (0x1b, 0x2330_10de, 0x16c1_10de));
 
     // SAFETY: a struct of numbers.
     let mut memory: nvmlMemory_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for the struct.
+    // SAFETY: a pointer to a valid struct.
     assert_eq!(unsafe { rig.nvml.nvmlDeviceGetMemoryInfo(gpu, &raw mut memory) }, 0);
     assert_eq!(memory.total, 81559 * 1024 * 1024);
     assert_eq!(memory.free + memory.used, memory.total);
 }
 
 #[test]
-fn a_simulated_library_says_so() {
+fn a_simulated_library_names_its_machine() {
     let rig = Rig::new("t4-edge");
     // SAFETY: the library has no constructors of its own.
     let library = unsafe { libloading::Library::new(rig.machine.nvml_library()) }.expect("loaded");
@@ -67,29 +67,29 @@ fn devices_are_found_by_uuid_serial_and_bus_id() {
     let mut found = ptr::null_mut();
     let text = |text: &str| CString::new(text).expect("no NUL");
     let uuid = text(&model.gpus[2].uuid);
-    // SAFETY: a string and a place for a handle.
+    // SAFETY: a string and a pointer to a valid handle.
     let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &raw mut found) };
     assert_eq!((code, found), (0, expected));
     for bus_id in ["00000000:52:00.0", "0000:52:00.0", "52:00.0"] {
         let bus_id = text(bus_id);
-        // SAFETY: a string and a place for a handle.
+        // SAFETY: a string and a pointer to a valid handle.
         let code =
             unsafe { rig.nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.as_ptr(), &raw mut found) };
         assert_eq!((code, found), (0, expected));
     }
     let unknown = text("GPU-00000000-0000-0000-0000-000000000000");
-    // SAFETY: a string and a place for a handle.
+    // SAFETY: a string and a pointer to a valid handle.
     let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(unknown.as_ptr(), &raw mut found) };
     assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_FOUND);
 }
 
 #[test]
-fn bad_arguments_are_refused_as_nvml_refuses_them() {
+fn invalid_arguments_return_nvml_s_codes() {
     let rig = Rig::started("t4-edge");
     let gpu = rig.gpu(0);
     let mut device = ptr::null_mut();
     let mut name = [0; 4];
-    // SAFETY: places for what is written, or null, which the library checks.
+    // SAFETY: pointers to valid outputs, or null, which the library checks.
     unsafe {
         let nvml = &rig.nvml;
         assert_eq!(nvml.nvmlDeviceGetHandleByIndex_v2(1, &raw mut device), 2);
@@ -101,22 +101,22 @@ fn bad_arguments_are_refused_as_nvml_refuses_them() {
 }
 
 #[test]
-fn a_struct_of_another_version_is_refused_and_not_written() {
+fn a_struct_with_another_version_is_refused_and_not_written() {
     let rig = Rig::started("dgx-h100");
     let gpu = rig.gpu(0);
     let mut memory = nvmlMemory_v2_t { version: 7, total: 1, reserved: 1, free: 1, used: 1 };
-    // SAFETY: a place for the struct.
+    // SAFETY: a pointer to a valid struct.
     let code = unsafe { rig.nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) };
     assert_eq!(code, nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     assert_eq!(memory.total, 1);
     memory.version = struct_version::<nvmlMemory_v2_t>(2);
-    // SAFETY: a place for the struct.
+    // SAFETY: a pointer to a valid struct.
     assert_eq!(unsafe { rig.nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) }, 0);
     assert_eq!(memory.total, memory.used + memory.free + memory.reserved);
 }
 
 #[test]
-fn a_sensor_that_there_is_not_and_fans_that_there_are_not_are_answered_so() {
+fn unknown_sensors_and_missing_fans_are_refused() {
     let rig = Rig::started("dgx-h100");
     let gpu = rig.gpu(0);
     let mut temperature = nvmlTemperature_v1_t {
@@ -125,7 +125,7 @@ fn a_sensor_that_there_is_not_and_fans_that_there_are_not_are_answered_so() {
         temperature: 0,
     };
     let mut fans = 0;
-    // SAFETY: places for what is written.
+    // SAFETY: pointers to valid outputs.
     unsafe {
         let nvml = &rig.nvml;
         assert_eq!(nvml.nvmlDeviceGetTemperatureV(gpu, &raw mut temperature), 2);
@@ -137,7 +137,7 @@ fn a_sensor_that_there_is_not_and_fans_that_there_are_not_are_answered_so() {
 }
 
 #[test]
-fn room_for_processes_without_a_place_is_refused() {
+fn a_null_array_with_a_capacity_is_refused() {
     let rig = Rig::started("t4-edge");
     let gpu = rig.gpu(0);
     rig.machine
@@ -151,13 +151,13 @@ fn room_for_processes_without_a_place_is_refused() {
             model.gpus[0].live.processes.push(process);
         })
         .expect("set");
-    let ask = |mut count| {
+    let query = |mut count| {
         // SAFETY: a count, and null, which the library checks.
         let code = unsafe {
             rig.nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu, &raw mut count, ptr::null_mut())
         };
         (code, count)
     };
-    assert_eq!(ask(0), (nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, 1));
-    assert_eq!(ask(4).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+    assert_eq!(query(0), (nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, 1));
+    assert_eq!(query(4).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
 }

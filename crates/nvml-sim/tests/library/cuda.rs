@@ -1,4 +1,4 @@
-//! CUDA functions, under the library name that programs load.
+//! Tests of the CUDA functions, under the library name that programs load.
 
 use std::{
     collections::BTreeMap,
@@ -25,10 +25,10 @@ const OUT_OF_MEMORY: c_uint = 2;
 const NOT_INITIALIZED: c_uint = 3;
 const INVALID_CONTEXT: c_uint = 201;
 
-/// CUDA library of a machine, loaded.
+/// Loaded CUDA library of a machine.
 struct Cuda {
     library: Library,
-    /// The machine, unless another process has it.
+    /// Machine of this process; `None` if another process created the machine.
     rig: Option<Rig>,
 }
 
@@ -51,7 +51,7 @@ impl Cuda {
     }
 
     fn rig(&self) -> &Rig {
-        self.rig.as_ref().expect("a machine of its own")
+        self.rig.as_ref().expect("this process created the machine")
     }
 
     /// Library with a context on the first GPU.
@@ -68,7 +68,7 @@ impl Cuda {
     }
 
     fn function<T: Copy>(&self, name: &str) -> T {
-        // SAFETY: each caller below names the signature that `cuda.h` gives the function.
+        // SAFETY: each caller below uses the function's signature in `cuda.h`.
         unsafe { *self.library.get::<T>(name.as_bytes()).expect(name) }
     }
 
@@ -79,7 +79,7 @@ impl Cuda {
 
     fn create(&self, context: *mut *mut c_void) -> c_uint {
         let create: Function3<*mut *mut c_void, c_uint, c_int> = self.function("cuCtxCreate_v2");
-        // SAFETY: null, or a place for a handle.
+        // SAFETY: null, or a pointer to a valid handle.
         unsafe { create(context, 0, 0) }
     }
 
@@ -91,7 +91,7 @@ impl Cuda {
     fn memory(&self) -> (usize, usize) {
         let info: Function2<*mut usize, *mut usize> = self.function("cuMemGetInfo_v2");
         let (mut free, mut total) = (0, 0);
-        // SAFETY: places for numbers.
+        // SAFETY: pointers to valid numbers.
         assert_eq!(unsafe { info(&raw mut free, &raw mut total) }, 0);
         (free, total)
     }
@@ -99,7 +99,7 @@ impl Cuda {
     fn allocate(&self, bytes: usize) -> Result<u64, c_uint> {
         let allocate: Function2<*mut u64, usize> = self.function("cuMemAlloc_v2");
         let mut address = 0;
-        // SAFETY: a place for an address.
+        // SAFETY: a pointer to a valid address.
         match unsafe { allocate(&raw mut address, bytes) } {
             0 => Ok(address),
             code => Err(code),
@@ -107,7 +107,7 @@ impl Cuda {
     }
 
     fn set(&self, address: u64, value: u8, bytes: usize) -> c_uint {
-        // SAFETY: an address of the GPU's, which is looked up.
+        // SAFETY: a device address, which the library checks.
         unsafe {
             self.function::<Function3<u64, u8, usize>>("cuMemsetD8_v2")(address, value, bytes)
         }
@@ -123,14 +123,14 @@ impl Cuda {
         }
     }
 
-    fn give_back(&self, address: u64) -> c_uint {
-        // SAFETY: an address of the GPU's, which is looked up.
+    fn release(&self, address: u64) -> c_uint {
+        // SAFETY: a device address, which the library checks.
         unsafe { self.function::<Function<u64>>("cuMemFree_v2")(address) }
     }
 }
 
 #[test]
-fn nothing_is_had_before_it_was_asked_for() {
+fn allocations_need_initialisation_and_a_context() {
     let cuda = Cuda::new();
     let mut context = ptr::null_mut();
     assert_eq!(cuda.create(&raw mut context), NOT_INITIALIZED);
@@ -142,7 +142,7 @@ fn nothing_is_had_before_it_was_asked_for() {
 }
 
 #[test]
-fn memory_is_full_of_what_was_left_until_it_is_written_to() {
+fn memory_has_residue_until_the_first_write() {
     let cuda = Cuda::with_context();
     let piece = cuda.allocate(4 << 20).expect("free");
     assert_eq!(cuda.read(piece), Ok([0x5a; 4]));
@@ -150,26 +150,26 @@ fn memory_is_full_of_what_was_left_until_it_is_written_to() {
     assert_eq!(cuda.read(piece), Ok([0x5a, 7, 7, 0x5a]));
     assert_eq!(cuda.set(piece, 0, (4 << 20) + 1), INVALID_VALUE, "beyond the end");
     assert_eq!(cuda.read::<2>(piece + (4 << 20) - 1), Err(INVALID_VALUE));
-    assert_eq!(cuda.give_back(piece), 0);
-    assert_eq!(cuda.set(piece, 0, 1), INVALID_VALUE, "it is no longer had");
+    assert_eq!(cuda.release(piece), 0);
+    assert_eq!(cuda.set(piece, 0, 1), INVALID_VALUE, "the memory is freed");
 }
 
 #[test]
-fn no_piece_is_larger_than_half_of_what_is_free_and_all_pieces_are_counted() {
+fn an_allocation_is_at_most_half_of_the_free_memory_and_is_counted() {
     let cuda = Cuda::with_context();
     let free = cuda.free();
     assert_eq!(cuda.allocate(free), Err(OUT_OF_MEMORY));
     assert_eq!(cuda.allocate(0), Err(INVALID_VALUE));
     let piece = cuda.allocate(3 << 20).expect("free");
     assert_eq!(free - cuda.free(), 4 << 20, "whole pages");
-    assert_eq!(cuda.give_back(piece), 0);
+    assert_eq!(cuda.release(piece), 0);
     assert_eq!(cuda.free(), free);
 }
 
-/// Variable with the folder of a process's simulated cgroup.
+/// Environment variable with the folder of a process's simulated cgroup.
 const CGROUP: &str = "WINDLASS_SIM_CGROUP";
 
-/// A process has one cgroup, so a child process has the test's limit.
+/// Runs again in a child process, because a process has only one cgroup.
 #[test]
 fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
     let Some(cgroup) = env::var_os(CGROUP) else {
@@ -177,13 +177,16 @@ fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
         let mut command = Command::new(env::current_exe().expect("this program"));
         let output = command.args(["--exact", name]).env(CGROUP, "/pod/one").output();
         let output = output.expect("it runs");
-        let said = String::from_utf8_lossy(&output.stdout);
-        return assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        return assert!(
+            output.status.success() && output_text.contains("1 passed"),
+            "{output_text}"
+        );
     };
     let mut profile = MachineProfile::named("l40s-pcie").expect("built in");
     profile.driver = Some(Driver { version: "615.10".to_owned(), cuda: "13.4".to_owned() });
     let cuda = Cuda::of(Rig::of(&profile)).in_context();
-    // The process with number 1 always runs, and the last possible one never.
+    // Process 1 always runs, and the highest process id is never used.
     let charged = BTreeMap::from([(1, 4 << 20), (u32::MAX, 64 << 20)]);
     let limits = CgroupLimits { soft: 0, hard: 24 << 20, charged };
     let cgroup = cgroup.into_string().expect("text");
@@ -206,37 +209,36 @@ fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
     // SAFETY: a live handle, and a struct of the version that it names.
     assert_eq!(unsafe { cuda.rig().nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) }, 0);
     assert_eq!((memory.total, memory.free), (24 << 20, 20 << 20));
-    let piece = cuda.allocate(10 << 20).expect("half of it is free");
+    let piece = cuda.allocate(10 << 20).expect("half of the free memory");
     assert_eq!(cuda.allocate(6 << 20), Err(OUT_OF_MEMORY));
     assert_eq!(cuda.free(), 10 << 20);
-    assert_eq!(cuda.give_back(piece), 0);
+    assert_eq!(cuda.release(piece), 0);
     assert_eq!(cuda.free(), 20 << 20, "freed memory is not charged");
     cuda.allocate(10 << 20).expect("free again");
 }
 
-/// Variable that makes this test's program one of the racers.
+/// Environment variable with the machine's folder. It turns this test program into one of the racers.
 const RACER: &str = "WINDLASS_SIM_RACER";
 
-/// MiB that the racers' cgroup has, and their number.
-const PRIZE: u64 = 96;
+/// Memory limit of the racers' cgroup in MiB, and the number of racers.
+const LIMIT_MIB: u64 = 96;
 const RACERS: usize = 4;
 
-/// Each racer is a process of one cgroup, as are a program, its forks, and all that it executes.
+/// All racers are processes of one cgroup, like a program and its child processes.
 #[test]
-fn processes_of_a_cgroup_that_race_for_the_last_mebibyte_get_no_more_than_there_is() {
+fn processes_of_a_cgroup_that_race_for_memory_stay_within_its_limit() {
     if let Some(machine) = env::var_os(RACER) {
         return race(&Machine::open(Path::new(&machine)).expect("a machine"));
     }
     let mut profile = MachineProfile::named("l40s-pcie").expect("built in");
     profile.driver = Some(Driver { version: "615.10".to_owned(), cuda: "13.4".to_owned() });
     let rig = Rig::of(&profile);
-    let limits = CgroupLimits { soft: 0, hard: PRIZE << 20, charged: BTreeMap::new() };
+    let limits = CgroupLimits { soft: 0, hard: LIMIT_MIB << 20, charged: BTreeMap::new() };
     let limit = |model: &mut windlass_machine::Model| {
         model.gpus[0].memory_limits = BTreeMap::from([("/pod/one".to_owned(), limits)]);
     };
     rig.machine.update(limit).expect("changed");
-    let name =
-        "cuda::processes_of_a_cgroup_that_race_for_the_last_mebibyte_get_no_more_than_there_is";
+    let name = "cuda::processes_of_a_cgroup_that_race_for_memory_stay_within_its_limit";
     let racer = |_| {
         let mut command = Command::new(env::current_exe().expect("this program"));
         command.args(["--exact", name, "--nocapture"]).env(CGROUP, "/pod/one");
@@ -251,22 +253,22 @@ fn processes_of_a_cgroup_that_race_for_the_last_mebibyte_get_no_more_than_there_
         let result = lines.find_map(|line| Some(line.split_once("took ")?.1.parse::<u64>()));
         result.expect("a result").expect("a number")
     };
-    let taken: Vec<_> = outputs.iter_mut().map(took).collect();
-    // All still hold what they took.
-    assert_eq!(taken.iter().sum::<u64>(), PRIZE, "{taken:?}");
+    let allocated: Vec<_> = outputs.iter_mut().map(took).collect();
+    // All racers still hold their memory.
+    assert_eq!(allocated.iter().sum::<u64>(), LIMIT_MIB, "{allocated:?}");
     for racer in racers {
-        // Closes its input.
+        // Closes the racer's standard input, which ends the racer.
         assert!(racer.wait_with_output().expect("it ends").status.success());
     }
 }
 
-/// Takes a page of 2 MiB at a time until the GPU has none, and holds all until its input ends.
+/// Allocates pages of 2 MiB until an allocation fails, and holds all of them until standard input ends.
 fn race(machine: &Machine) {
     let cuda = Cuda::open(machine).in_context();
-    let mut taken = 0_u64;
+    let mut allocated = 0_u64;
     while cuda.allocate(2 << 20).is_ok() {
-        taken += 2;
+        allocated += 2;
     }
-    writeln!(io::stdout(), "took {taken}").expect("written");
+    writeln!(io::stdout(), "took {allocated}").expect("written");
     let _ = io::stdin().read_to_end(&mut Vec::new());
 }

@@ -1,4 +1,4 @@
-//! Calls of every exported function with null arguments.
+//! Tests that call every exported function with null arguments.
 
 use std::{collections::BTreeSet, fs, path::Path, ptr};
 
@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings::*;
 
 use crate::rig::Rig;
 
-/// Signature of any NVML function: eight words exceed every parameter list.
+/// Signature for a call of any NVML function: none has more than eight parameters.
 type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
 
 /// Functions without parameters, or without a status as result.
@@ -24,7 +24,7 @@ fn names() -> BTreeSet<String> {
     words.filter(|word| word.starts_with("nvml")).map(str::to_owned).collect()
 }
 
-/// True if a function's first parameter is a handle, which nothing dereferences.
+/// True if a function's first parameter is a handle, which is never dereferenced.
 fn takes_a_handle(name: &str) -> bool {
     let lookups = ["nvmlDeviceGetHandleBy", "nvmlDeviceGetCount"];
     let handles = ["nvmlDevice", "nvmlGpuInstance", "nvmlComputeInstance"];
@@ -32,19 +32,19 @@ fn takes_a_handle(name: &str) -> bool {
         && !lookups.iter().any(|start| name.starts_with(start))
 }
 
-/// Calls each function with a first word and zeros.
+/// Calls each function with `first` as the first argument and zeros as the others.
 fn call_all(rig: &Rig, first: usize) -> Vec<(String, u32)> {
     // SAFETY: the library has no constructors of its own.
     let library = unsafe { libloading::Library::new(rig.machine.nvml_library()) }.expect("loaded");
     let mut codes = Vec::new();
     for name in names() {
-        // SAFETY: called below in a way that fits all functions of NVML but the others.
+        // SAFETY: the call below fits all functions of NVML except `OTHERS`.
         let Ok(function) = (unsafe { library.get::<Any>(name.as_bytes()) }) else { continue };
         if OTHERS.contains(&name.as_str()) || (first != 0 && !takes_a_handle(&name)) {
             continue;
         }
-        // SAFETY: the parameters are numbers and pointers, at most eight; where Linux runs, those
-        // beyond what a function takes are not looked at. Null is good in NVML's contract.
+        // SAFETY: the parameters are at most eight numbers and pointers. By the calling conventions of Linux, a
+        // function ignores further arguments. NVML's contract allows null.
         codes.push((name, unsafe { function(first, 0, 0, 0, 0, 0, 0, 0) }));
     }
     codes
@@ -65,11 +65,11 @@ fn every_function_refuses_null() {
 }
 
 #[test]
-fn no_function_follows_null_behind_a_good_handle() {
+fn no_function_dereferences_null_after_a_valid_handle() {
     let rig = Rig::started("mig-a100");
     let (mut mig, mut instance) = (ptr::null_mut(), ptr::null_mut());
     let mut count = 0;
-    // SAFETY: places for handles; there is one instance of the profile.
+    // SAFETY: pointers to valid outputs. The list has room for the only instance of the profile.
     unsafe {
         let nvml = &rig.nvml;
         assert_eq!(nvml.nvmlDeviceGetMigDeviceHandleByIndex(rig.gpu(1), 0, &raw mut mig), 0);

@@ -1,4 +1,4 @@
-//! Faults injected under a running client.
+//! Tests of faults that are injected under a running client.
 
 use std::{
     sync::mpsc,
@@ -10,28 +10,28 @@ use windlass_machine::Fault;
 
 use crate::rig::{Device, Rig};
 
-/// Long enough for a thread without a wait to answer.
-const A_WHILE: Duration = Duration::from_millis(100);
+/// Time in which a thread that does not block returns.
+const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 #[test]
-fn an_xid_wakes_whoever_waits_for_it() {
+fn an_xid_wakes_a_waiting_client() {
     let rig = Rig::started("dgx-h100");
     let gpu = Device(rig.gpu(3));
     let set = rig.xids_of(gpu.0);
     rig.inject("xid:31@2");
-    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_TIMEOUT, "another GPU's");
+    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_TIMEOUT, "an event of another GPU");
     std::thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (rig, set) = (&rig, &set);
         scope.spawn(move || {
             let (code, data) = rig.wait(set, 30_000);
             let event = (code, data.eventData, data.eventType, data.device as usize);
-            tell.send((event, Instant::now())).expect("someone listens");
+            sender.send((event, Instant::now())).expect("the test receives");
         });
-        assert_eq!(told.recv_timeout(A_WHILE), Err(mpsc::RecvTimeoutError::Timeout));
+        assert_eq!(receiver.recv_timeout(SHORT_WAIT), Err(mpsc::RecvTimeoutError::Timeout));
         let injected = Instant::now();
         rig.inject("xid:79@3");
-        let (event, woken) = told.recv_timeout(Duration::from_secs(20)).expect("an event");
+        let (event, woken) = receiver.recv_timeout(Duration::from_secs(20)).expect("an event");
         let xid = u64::from(nvmlEventTypeXidCriticalError);
         assert_eq!(event, (0, 79, xid, gpu.0 as usize));
         assert!(woken - injected < Duration::from_secs(5), "a file event, not a timeout");
@@ -39,31 +39,31 @@ fn an_xid_wakes_whoever_waits_for_it() {
 }
 
 #[test]
-fn two_who_wait_on_one_set_are_told_one_event_each() {
+fn two_waits_on_one_set_return_different_events() {
     let rig = Rig::started("dgx-h100");
     let set = rig.xids_of(rig.gpu(0));
     std::thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         // The first waiter gives up early, so that another takes over the polling.
         for timeout_ms in [20, 30_000, 30_000] {
-            let (rig, set, tell) = (&rig, &set, tell.clone());
+            let (rig, set, sender) = (&rig, &set, sender.clone());
             scope.spawn(move || {
                 let (code, data) = rig.wait(set, timeout_ms);
-                tell.send((code, data.eventData)).expect("someone listens");
+                sender.send((code, data.eventData)).expect("the test receives");
             });
         }
-        let next = || told.recv_timeout(Duration::from_secs(20)).expect("an answer");
+        let next = || receiver.recv_timeout(Duration::from_secs(20)).expect("an answer");
         assert_eq!(next().0, nvmlReturn_enum_NVML_ERROR_TIMEOUT);
         rig.inject("xid:13@0");
         assert_eq!(next(), (0, 13));
-        assert!(told.recv_timeout(A_WHILE).is_err(), "there was one event");
+        assert!(receiver.recv_timeout(SHORT_WAIT).is_err(), "there was one event");
         rig.inject("xid:31@0");
         assert_eq!(next(), (0, 31));
     });
 }
 
 #[test]
-fn there_may_be_more_event_sets_than_the_kernel_has_watches() {
+fn event_sets_may_outnumber_the_kernel_s_inotify_instances() {
     let rig = Rig::started("t4-edge");
     let sets: Vec<_> = (0..300).map(|_| rig.xids_of(rig.gpu(0))).collect();
     rig.inject("xid:79@0");
@@ -74,22 +74,22 @@ fn there_may_be_more_event_sets_than_the_kernel_has_watches() {
 fn the_last_shutdown_frees_event_sets() {
     let rig = Rig::started("t4-edge");
     let set = rig.event_set();
-    // SAFETY: takes nothing.
+    // SAFETY: the function has no parameters.
     assert_eq!(unsafe { rig.nvml.nvmlInit_v2() }, 0);
     let shutdown = || {
-        // SAFETY: takes nothing.
+        // SAFETY: the function has no parameters.
         assert_eq!(unsafe { rig.nvml.nvmlShutdown() }, 0);
     };
     shutdown();
     assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_TIMEOUT, "still initialised");
     shutdown();
-    // SAFETY: takes nothing.
+    // SAFETY: the function has no parameters.
     assert_eq!(unsafe { rig.nvml.nvmlInit_v2() }, 0);
     assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
 }
 
 #[test]
-fn another_type_that_is_registered_later_brings_no_older_events() {
+fn a_later_registration_delivers_no_older_events() {
     let rig = Rig::started("dgx-h100");
     let gpu = rig.gpu(0);
     let set = rig.xids_of(gpu);
@@ -103,7 +103,7 @@ fn another_type_that_is_registered_later_brings_no_older_events() {
 }
 
 #[test]
-fn events_are_told_once_in_order_and_only_those_after_the_registration() {
+fn events_after_the_registration_are_delivered_once_and_in_order() {
     let rig = Rig::started("dgx-h100");
     rig.inject("xid:1@0");
     let set = rig.xids_of(rig.gpu(0));
@@ -116,19 +116,19 @@ fn events_are_told_once_in_order_and_only_those_after_the_registration() {
 }
 
 #[test]
-fn a_lost_gpu_answers_so_and_the_others_go_on() {
+fn a_lost_gpu_returns_an_error_and_the_others_work() {
     let rig = Rig::started("dgx-h100");
-    let (lost, well) = (rig.gpu(3), rig.gpu(4));
+    let (lost, healthy) = (rig.gpu(3), rig.gpu(4));
     rig.inject("lost@3");
     assert_eq!(rig.index_code(lost), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
-    assert_eq!(rig.index_code(well), 0);
+    assert_eq!(rig.index_code(healthy), 0);
     assert_eq!(rig.count(), 8);
     rig.inject("recover@3");
     assert_eq!(rig.index_code(lost), 0);
 }
 
 #[test]
-fn a_lost_gpu_makes_its_event_set_blind_for_the_others_until_it_recovers() {
+fn a_lost_gpu_blocks_the_events_of_other_gpus_in_its_set() {
     let rig = Rig::started("dgx-h100");
     let set = rig.xids_of(rig.gpu(3));
     rig.register(&set, rig.gpu(4), nvmlEventTypeXidCriticalError);
@@ -140,11 +140,11 @@ fn a_lost_gpu_makes_its_event_set_blind_for_the_others_until_it_recovers() {
     rig.inject("recover@3");
     assert_eq!(rig.wait(&set, 0).1.eventData, 79);
     rig.inject("remove@3");
-    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST, "pulled out");
+    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST, "the GPU is removed");
 }
 
 #[test]
-fn the_recovery_action_is_a_reset_until_there_was_one() {
+fn the_recovery_action_is_a_reset_until_the_reset() {
     let rig = Rig::started("dgx-h100");
     let gpu = rig.gpu(0);
     let action = || rig.field(gpu, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
@@ -155,7 +155,10 @@ fn the_recovery_action_is_a_reset_until_there_was_one() {
         assert_eq!(action(), (0, reset.into()), "{fault}");
         if fault == "lost@0" {
             let (code, _) = rig.field(gpu, field_id::NVML_FI_DEV_POWER_INSTANT);
-            assert_eq!(code, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST, "other fields say so");
+            assert_eq!(
+                code, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST,
+                "other fields report the loss"
+            );
         }
         rig.inject("recover@0");
         assert_eq!(action(), (0, 0), "{fault}");
@@ -180,7 +183,7 @@ fn cards_before_ampere_retire_pages_and_remap_no_rows() {
 }
 
 #[test]
-fn an_injected_error_is_what_calls_return() {
+fn calls_return_an_injected_error() {
     let rig = Rig::started("dgx-h100");
     let gpu = rig.gpu(0);
     rig.inject("error:16@0");
@@ -190,24 +193,24 @@ fn an_injected_error_is_what_calls_return() {
 #[test]
 fn a_call_on_a_hanging_gpu_returns_when_it_recovers() {
     let rig = Rig::started("dgx-h100");
-    let (hung, well) = (Device(rig.gpu(1)), rig.gpu(2));
+    let (hung, healthy) = (Device(rig.gpu(1)), rig.gpu(2));
     rig.inject("hang@1");
     std::thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let rig = &rig;
         scope.spawn(move || {
             let device = { hung };
-            tell.send(rig.index_code(device.0)).expect("someone listens");
+            sender.send(rig.index_code(device.0)).expect("the test receives");
         });
-        assert_eq!(told.recv_timeout(A_WHILE), Err(mpsc::RecvTimeoutError::Timeout));
-        assert_eq!(rig.index_code(well), 0, "the others go on");
+        assert_eq!(receiver.recv_timeout(SHORT_WAIT), Err(mpsc::RecvTimeoutError::Timeout));
+        assert_eq!(rig.index_code(healthy), 0, "another GPU works");
         rig.inject("recover@1");
-        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(0));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(0));
     });
 }
 
 #[test]
-fn a_slow_gpu_answers_with_what_is_true_when_it_answers() {
+fn a_slow_gpu_answers_from_the_state_after_the_delay() {
     let rig = Rig::started("t4-edge");
     let gpu = Device(rig.gpu(0));
     rig.inject("slow:300@0");
@@ -223,12 +226,12 @@ fn a_slow_gpu_answers_with_what_is_true_when_it_answers() {
 }
 
 #[test]
-fn every_change_is_seen_however_fast_they_follow_each_other() {
+fn a_read_after_each_of_many_fast_changes_sees_the_change() {
     let rig = Rig::started("t4-edge");
     let gpu = rig.gpu(0);
     for celsius in 0..200 {
         rig.machine.update(|model| model.gpus[0].live.temperature_c = celsius % 10).expect("set");
-        // SAFETY: a place for a number.
+        // SAFETY: a pointer to a valid number.
         let read = rig.number(|nvml, out| unsafe { nvml.nvmlDeviceGetTemperature(gpu, 0, out) });
         assert_eq!(read, celsius % 10);
     }
@@ -242,13 +245,13 @@ fn a_state_of_another_version_is_an_error() {
     assert!(state.contains("\"profile_id\":19"));
     std::fs::write(&path, state.replace("\"profile_id\":19", "\"profile_id\":99")).expect("a file");
     let mut number = 0;
-    // SAFETY: a place for a number.
+    // SAFETY: a pointer to a valid number.
     let code = unsafe { rig.nvml.nvmlDeviceGetCount_v2(&raw mut number) };
     assert_eq!(code, nvmlReturn_enum_NVML_ERROR_UNKNOWN);
 }
 
 #[test]
-fn a_slow_gpu_takes_its_time() {
+fn a_slow_gpu_delays_each_call() {
     let rig = Rig::started("t4-edge");
     let gpu = rig.gpu(0);
     rig.inject("slow:30@0");
@@ -258,7 +261,7 @@ fn a_slow_gpu_takes_its_time() {
 }
 
 #[test]
-fn an_added_gpu_is_counted_and_handles_stay_good() {
+fn an_added_gpu_is_counted_and_handles_stay_valid() {
     let rig = Rig::started("dgx-h100");
     let first = rig.gpu(0);
     rig.inject("add");
@@ -270,7 +273,7 @@ fn an_added_gpu_is_counted_and_handles_stay_good() {
 }
 
 #[test]
-fn without_a_driver_init_fails_and_it_works_again_after_installation() {
+fn calls_fail_without_a_driver_and_work_after_its_installation() {
     let rig = Rig::started("t4-edge");
     let gpu = rig.gpu(0);
     rig.machine.remove_driver().expect("removed");
@@ -280,7 +283,7 @@ fn without_a_driver_init_fails_and_it_works_again_after_installation() {
 }
 
 #[test]
-fn two_machines_in_one_process_do_not_meet() {
+fn two_machines_in_one_process_are_independent() {
     let (one, other) = (Rig::started("dgx-h100"), Rig::started("t4-edge"));
     assert_eq!((one.count(), other.count()), (8, 1));
     one.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");

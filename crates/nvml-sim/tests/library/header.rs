@@ -35,7 +35,7 @@ fn compiled<'a>(header: &Path, expressions: impl Iterator<Item = &'a str>) -> Ve
         header.display()
     );
     for expression in expressions {
-        writeln!(code, "printf(\"%zu\\n\", {expression});").expect("a string takes all");
+        writeln!(code, "printf(\"%zu\\n\", {expression});").expect("a string accepts all text");
     }
     fs::write(&source, code + "return 0;\n}\n").expect("a file");
     let cc = env::var("CC").unwrap_or_else(|_| "cc".to_owned());

@@ -1,4 +1,4 @@
-//! NVLink and PCI topology tests.
+//! Tests of NVLink, PCI topology and field values.
 
 use std::ffi::CStr;
 
@@ -6,19 +6,19 @@ use nvml_wrapper_sys::bindings::*;
 
 use crate::rig::Rig;
 
-/// Status of the remote PCI call, bus id, and type of the far end.
-fn far_end(rig: &Rig, index: u32, link: u32) -> (nvmlReturn_t, String, u32) {
+/// Status of the remote PCI call, bus id, and type of the remote end.
+fn remote_end(rig: &Rig, index: u32, link: u32) -> (nvmlReturn_t, String, u32) {
     // SAFETY: a struct of numbers.
     let mut pci: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
     let mut kind = 99;
     let gpu = rig.gpu(index);
-    // SAFETY: places for what is written.
+    // SAFETY: pointers to valid outputs.
     let code = unsafe {
         let code = rig.nvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu, link, &raw mut pci);
         rig.nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, link, &raw mut kind);
         code
     };
-    // SAFETY: zeroes, or ended with NUL by the library.
+    // SAFETY: the text is zeroed, or the library wrote it with a final NUL.
     let bus_id = unsafe { CStr::from_ptr(pci.busId.as_ptr()) };
     (code, bus_id.to_str().expect("ASCII").to_owned(), kind)
 }
@@ -27,7 +27,7 @@ fn active_links(rig: &Rig, index: u32) -> usize {
     let gpu = rig.gpu(index);
     let active = |link: &u32| {
         let mut state = 0;
-        // SAFETY: a place for a number.
+        // SAFETY: a pointer to a valid number.
         let code = unsafe { rig.nvml.nvmlDeviceGetNvLinkState(gpu, *link, &raw mut state) };
         code == 0 && state == nvmlEnableState_enum_NVML_FEATURE_ENABLED
     };
@@ -36,7 +36,7 @@ fn active_links(rig: &Rig, index: u32) -> usize {
 
 fn common_ancestor(rig: &Rig, one: u32, other: u32) -> u32 {
     let (one, other) = (rig.gpu(one), rig.gpu(other));
-    // SAFETY: a place for a number.
+    // SAFETY: a pointer to a valid number.
     rig.number(|nvml, level| unsafe { nvml.nvmlDeviceGetTopologyCommonAncestor(one, other, level) })
 }
 
@@ -45,24 +45,24 @@ fn links_of_a_dgx_lead_to_its_switches() {
     let rig = Rig::started("dgx-h100");
     assert_eq!(active_links(&rig, 7), 18);
     let switch = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH;
-    assert_eq!(far_end(&rig, 0, 0), (0, "00000000:05:00.0".to_owned(), switch));
-    assert_eq!(far_end(&rig, 0, 17), (0, "00000000:08:00.0".to_owned(), switch));
-    assert_eq!(far_end(&rig, 0, 18).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+    assert_eq!(remote_end(&rig, 0, 0), (0, "00000000:05:00.0".to_owned(), switch));
+    assert_eq!(remote_end(&rig, 0, 17), (0, "00000000:08:00.0".to_owned(), switch));
+    assert_eq!(remote_end(&rig, 0, 18).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
 }
 
 #[test]
-fn a_switch_that_the_host_does_not_see_has_the_bus_id_that_nccl_knows() {
+fn a_hidden_switch_has_the_bus_id_that_nccl_expects() {
     let rig = Rig::started("hgx-b200");
-    assert_eq!(far_end(&rig, 0, 0).1, "FFFFFFF:FFFF:FF");
+    assert_eq!(remote_end(&rig, 0, 0).1, "FFFFFFF:FFFF:FF");
 }
 
 #[test]
-fn bridged_cards_lead_to_each_other_and_cards_without_nvlink_say_so() {
+fn bridged_cards_are_linked_and_cards_without_nvlink_are_not_supported() {
     let rig = Rig::started("mixed-models");
     assert_eq!(active_links(&rig, 0), 12);
     let gpu = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU;
-    assert_eq!(far_end(&rig, 0, 3), (0, "00000000:25:00.0".to_owned(), gpu));
-    assert_eq!(far_end(&rig, 2, 0).0, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
+    assert_eq!(remote_end(&rig, 0, 3), (0, "00000000:25:00.0".to_owned(), gpu));
+    assert_eq!(remote_end(&rig, 2, 0).0, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_cpus_of_a_gpu_are_those_of_its_numa_node() {
 }
 
 #[test]
-fn field_values_answer_one_by_one() {
+fn each_field_has_its_own_status_and_value() {
     let rig = Rig::started("dgx-h100");
     rig.inject("ecc@0");
     // SAFETY: structs of numbers.
@@ -101,7 +101,7 @@ fn field_values_answer_one_by_one() {
     let code = unsafe { rig.nvml.nvmlDeviceGetFieldValues(rig.gpu(0), 3, fields.as_mut_ptr()) };
     assert_eq!(code, 0);
     assert_eq!(fields.map(|field| field.nvmlReturn), [0, 0, 3]);
-    // SAFETY: the value type says so for both.
+    // SAFETY: any number is valid in each member of the union.
     let values = fields.map(|field| unsafe { field.value.ullVal });
     assert_eq!(values[..2], [18, 1]);
 }

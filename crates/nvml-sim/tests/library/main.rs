@@ -1,13 +1,13 @@
-//! Tests of the real cdylib, loaded like any NVML client does and called through the public bindings.
+//! Tests of the built cdylib: loaded as an NVML client loads it, and called through the public bindings.
 
-#![allow(clippy::wildcard_imports, reason = "C's names carry their namespace")]
+#![allow(clippy::wildcard_imports, reason = "NVML's names have a prefix")]
 
 mod basics;
 mod cuda;
-mod cut;
 mod exports;
 mod faults;
 mod header;
 mod links;
 mod mig;
+mod mig_instances;
 mod rig;

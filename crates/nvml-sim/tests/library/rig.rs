@@ -1,4 +1,4 @@
-//! Machine with a loaded library, and short functions to query it.
+//! Test machine with its loaded library, and functions that call the library.
 
 use std::{
     ffi::{CStr, c_char, c_uint},
@@ -39,7 +39,7 @@ impl Rig {
 
     pub(crate) fn started(profile: &str) -> Self {
         let rig = Self::new(profile);
-        // SAFETY: takes nothing.
+        // SAFETY: the function has no parameters.
         assert_eq!(unsafe { rig.nvml.nvmlInit_v2() }, 0);
         rig
     }
@@ -50,32 +50,32 @@ impl Rig {
 
     pub(crate) fn gpu(&self, index: u32) -> nvmlDevice_t {
         let mut device = ptr::null_mut();
-        // SAFETY: a place for a handle.
+        // SAFETY: a pointer to a valid handle.
         let code = unsafe { self.nvml.nvmlDeviceGetHandleByIndex_v2(index, &raw mut device) };
         assert_eq!(code, 0);
         device
     }
 
     pub(crate) fn count(&self) -> u32 {
-        // SAFETY: a place for a number.
+        // SAFETY: a pointer to a valid number.
         self.number(|nvml, out| unsafe { nvml.nvmlDeviceGetCount_v2(out) })
     }
 
-    /// Number that a call writes.
+    /// Number that a call returns.
     pub(crate) fn number(&self, call: impl Fn(&NvmlLib, *mut c_uint) -> nvmlReturn_t) -> c_uint {
         let mut number = 0;
         assert_eq!(call(&self.nvml, &raw mut number), 0);
         number
     }
 
-    /// Text that a call writes.
+    /// Text that a call returns.
     pub(crate) fn text(
         &self,
         call: impl Fn(&NvmlLib, *mut c_char, c_uint) -> nvmlReturn_t,
     ) -> String {
         let mut buffer = [0; 96];
         assert_eq!(call(&self.nvml, buffer.as_mut_ptr(), 96), 0);
-        // SAFETY: the library ends what it writes with NUL.
+        // SAFETY: the library writes text with a final NUL.
         unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_str().expect("ASCII").to_owned()
     }
 
@@ -91,14 +91,14 @@ impl Rig {
 
     pub(crate) fn index_code(&self, device: nvmlDevice_t) -> nvmlReturn_t {
         let mut index = 0;
-        // SAFETY: a place for a number.
+        // SAFETY: a pointer to a valid number.
         unsafe { self.nvml.nvmlDeviceGetIndex(device, &raw mut index) }
     }
 
     /// Event set without registrations.
     pub(crate) fn event_set(&self) -> EventSet {
         let mut set = ptr::null_mut();
-        // SAFETY: a place for a handle.
+        // SAFETY: a pointer to a valid handle.
         assert_eq!(unsafe { self.nvml.nvmlEventSetCreate(&raw mut set) }, 0);
         EventSet(set)
     }
@@ -131,17 +131,17 @@ impl Rig {
     pub(crate) fn wait(&self, set: &EventSet, timeout_ms: u32) -> (nvmlReturn_t, nvmlEventData_t) {
         // SAFETY: a struct of numbers and a pointer that is not followed.
         let mut data: nvmlEventData_t = unsafe { std::mem::zeroed() };
-        // SAFETY: a live handle and a place for the data.
+        // SAFETY: a live handle and a pointer to a valid struct.
         let code = unsafe { self.nvml.nvmlEventSetWait_v2(set.0, &raw mut data, timeout_ms) };
         (code, data)
     }
 }
 
 impl Drop for Rig {
-    /// Shuts down as a client should before it unloads the library. An error only shows that the client
-    /// never initialised.
+    /// Shuts down before the library is unloaded, as a client should. The call fails if the test did not initialise the
+    /// library.
     fn drop(&mut self) {
-        // SAFETY: takes nothing.
+        // SAFETY: the function has no parameters.
         unsafe { self.nvml.nvmlShutdown() };
     }
 }
@@ -150,7 +150,7 @@ impl Drop for Rig {
 #[derive(Clone, Copy)]
 pub(crate) struct EventSet(nvmlEventSet_t);
 
-// SAFETY: the library guards its event sets, and no one follows the pointer.
+// SAFETY: the library locks its event sets, and the pointer is never dereferenced.
 unsafe impl Sync for EventSet {}
 // SAFETY: as above.
 unsafe impl Send for EventSet {}
@@ -159,7 +159,7 @@ unsafe impl Send for EventSet {}
 #[derive(Clone, Copy)]
 pub(crate) struct Device(pub(crate) nvmlDevice_t);
 
-// SAFETY: no one follows the pointer.
+// SAFETY: the pointer is never dereferenced.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}

@@ -36,7 +36,7 @@ fn a_machine_without_nvidia_says_how_to_look_at_it_and_what_can_happen_to_it() {
     assert_eq!(text(&happened.stdout), format!("vfs:ens1f1np1=2 injected into {dir}\n"));
     let refused = run(&["machine", "fault", dir, "unplug:halo"]);
     let why = text(&refused.stderr);
-    assert!(why.contains("`unplug:halo`: there is no device of that name; there are"), "{why}");
+    assert!(why.contains("`unplug:halo`: there is no device with that name; there are"), "{why}");
     assert!(why.contains("ens1f0np0") && why.contains("hailo-1"), "{why}");
 }
 

@@ -1,4 +1,4 @@
-//! D33 to D37: a driver's end, its load, and its work without the API server.
+//! D33 to D37: a driver's exit, its load, and its work without the API server.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::{task::JoinSet, time::sleep};
 use windlass_cluster_sim::api::{Effect, Fault};
 
-use super::{claimed, published, same};
+use super::{check_unchanged, claimed, published};
 use crate::{
-    case::{Case, Checked, Unmet, failed},
+    case::{Case, CheckError, CheckResult, failed},
     cases::life::{SPARE_DESCRIPTORS, end},
-    stage::{CALL, Driver, Stage, devices},
+    testbed::{CALL_LIMIT, Driver, Testbed, devices},
 };
 
 /// Number of claims in one burst.
@@ -22,128 +22,132 @@ const SLOW: Duration = Duration::from_secs(2);
 pub(crate) const CASES: &[Case] = &[
     Case {
         id: "D33",
-        sentence: "ends within ten seconds after SIGTERM, without its registration socket",
-        source: "kubeletplugin/draplugin.go, Stop: the kubelet would dial it for 10 s, again and again",
-        check: |stage| Box::pin(ends_without_its_socket(stage)),
+        sentence: "exits within ten seconds after SIGTERM, and removes its registration socket",
+        source: "kubeletplugin/draplugin.go, Stop: the kubelet would dial it for 10 s, repeatedly",
+        check: |testbed| Box::pin(ends_without_its_socket(testbed)),
     },
     Case {
         id: "D34",
-        sentence: "leaves what is prepared as it is when it ends: containers use it",
+        sentence: "leaves prepared devices unchanged when it exits: containers use them",
         source: "kubeletplugin: a driver is upgraded while pods run",
-        check: |stage| Box::pin(leaves_what_is_prepared(stage)),
+        check: |testbed| Box::pin(leaves_prepared_devices(testbed)),
     },
     Case {
         id: "D35",
-        sentence: "prepares and releases 50 claims at once, and keeps no descriptor for them",
-        source: "cm/dra/manager.go: one call for each pod, of pods that start together; getrlimit(2)",
-        check: |stage| Box::pin(takes_a_burst(stage)),
+        sentence: "prepares and releases 50 claims in parallel, without leaking descriptors",
+        source: "cm/dra/manager.go: one call for each pod, in parallel; getrlimit(2)",
+        check: |testbed| Box::pin(handles_a_burst(testbed)),
     },
     Case {
         id: "D36",
-        sentence: "prepares a claim while the API server takes two seconds for each answer",
+        sentence: "prepares a claim while the API server delays each answer by two seconds",
         source: "cm/dra/plugin/dra_plugin.go: the kubelet waits 45 s",
-        check: |stage| Box::pin(waits_for_a_slow_server(stage)),
+        check: |testbed| Box::pin(tolerates_a_slow_api_server(testbed)),
     },
     Case {
         id: "D37",
-        sentence: "answers in time while the API server is away, lives, and prepares when it is back",
-        source: "cm/dra/plugin/dra_plugin.go: 45 s; the pod is tried again",
-        check: |stage| Box::pin(outlives_the_server(stage)),
+        sentence: "answers in time while the API server is down, stays alive, and prepares after its return",
+        source: "cm/dra/plugin/dra_plugin.go: 45 s; the kubelet retries the pod",
+        check: |testbed| Box::pin(survives_an_api_server_outage(testbed)),
     },
 ];
 
-async fn ends_without_its_socket(stage: &mut Stage) -> Checked {
+async fn ends_without_its_socket(testbed: &mut Testbed) -> CheckResult {
     // The kubelet may register a driver before its signal handlers are installed. Kubernetes' helper registers within
     // `Start`, and the program installs them after that. A driver that has published its devices is ready.
-    published(stage).await?;
-    let begun = Instant::now();
-    end(stage).await?;
-    match stage.registry().first() {
-        Some(socket) => failed(format!("{} is still there", socket.display())),
-        None => Ok(format!("no socket in plugins_registry after {:.1?}", begun.elapsed())),
+    published(testbed).await?;
+    let started_at = Instant::now();
+    end(testbed).await?;
+    match testbed.registry().first() {
+        Some(socket) => failed(format!("{} still exists", socket.display())),
+        None => Ok(format!("no socket in plugins_registry after {:.1?}", started_at.elapsed())),
     }
 }
 
-async fn leaves_what_is_prepared(stage: &mut Stage) -> Checked {
-    let (driver, claim) = claimed(stage).await?;
+async fn leaves_prepared_devices(testbed: &mut Testbed) -> CheckResult {
+    let (driver, claim) = claimed(testbed).await?;
     let before = driver.prepared(&claim).await?;
-    let documents = crate::cases::cdi::known(&stage.cdi_dirs());
-    end(stage).await?;
-    let after = crate::cases::cdi::known(&stage.cdi_dirs());
+    let names_before = crate::cases::cdi::device_names(&testbed.cdi_dirs());
+    end(testbed).await?;
+    let names_after = crate::cases::cdi::device_names(&testbed.cdi_dirs());
     let names = before.iter().flat_map(|device| &device.cdi_device_ids);
-    if let Some(name) = names.into_iter().find(|it| documents.contains(*it) && !after.contains(*it))
+    if let Some(name) =
+        names.into_iter().find(|it| names_before.contains(*it) && !names_after.contains(*it))
     {
-        return failed(format!("{name} is in no document any more"));
+        return failed(format!("{name} is no longer in a CDI spec"));
     }
-    let driver = stage.started_again().await?;
-    same(&before, &driver.prepared(&claim).await?)
+    let driver = testbed.started_again().await?;
+    check_unchanged(&before, &driver.prepared(&claim).await?)
 }
 
-async fn takes_a_burst(stage: &mut Stage) -> Checked {
-    let driver = stage.driver().await?;
-    let claims = stage.claims(&driver, BURST).await?;
-    // Descriptors of the first round may stay open: connections to the API server.
-    come_and_go(&driver, &claims).await?;
-    let (begun, first) = (Instant::now(), stage.process().usage().descriptors);
+async fn handles_a_burst(testbed: &mut Testbed) -> CheckResult {
+    let driver = testbed.driver().await?;
+    let claims = testbed.claims(&driver, BURST).await?;
+    // Descriptors of the first round may stay open, such as connections to the API server.
+    prepare_and_release(&driver, &claims).await?;
+    let (started_at, first) = (Instant::now(), testbed.process().usage().descriptors);
     for _ in 0..BURST.div_ceil(claims.len()) {
-        come_and_go(&driver, &claims).await?;
+        prepare_and_release(&driver, &claims).await?;
     }
-    let last = stage.process().usage().descriptors;
+    let last = testbed.process().usage().descriptors;
     let evidence = format!(
-        "{} at once, in all {BURST} in {:.1?}; {first} descriptors before, {last} after",
+        "{} in parallel, {BURST} in total in {:.1?}; {first} descriptors before, {last} after",
         claims.len(),
-        begun.elapsed()
+        started_at.elapsed()
     );
     if last > first + SPARE_DESCRIPTORS { failed(evidence) } else { Ok(evidence) }
 }
 
-/// Prepares claims in parallel, with a call each, and releases them together.
-async fn come_and_go(driver: &Driver, claims: &[ResourceClaim]) -> Result<(), Unmet> {
-    each_alone(driver, claims).await?;
+/// Prepares claims in parallel, with a call each, and releases them in one call.
+async fn prepare_and_release(driver: &Driver, claims: &[ResourceClaim]) -> Result<(), CheckError> {
+    prepare_in_parallel(driver, claims).await?;
     driver.release(&claims.iter().collect::<Vec<_>>()).await
 }
 
 /// Prepares claims in parallel, with a call each.
-async fn each_alone(driver: &Driver, claims: &[ResourceClaim]) -> Result<(), Unmet> {
+async fn prepare_in_parallel(driver: &Driver, claims: &[ResourceClaim]) -> Result<(), CheckError> {
     let mut calls = JoinSet::new();
     for claim in claims {
         let (driver, claim) = (driver.clone(), claim.clone());
         calls.spawn(async move { driver.prepared(&claim).await });
     }
     while let Some(answered) = calls.join_next().await {
-        answered.map_err(|error| Unmet::Failed(format!("no stage: {error}")))??;
+        answered
+            .map_err(|error| CheckError::Failed(format!("cannot set up the test: {error}")))??;
     }
     Ok(())
 }
 
-async fn waits_for_a_slow_server(stage: &mut Stage) -> Checked {
-    let (driver, claim) = claimed(stage).await?;
-    stage.cluster.server().inject(Fault::at("/", Effect::Delay(SLOW)));
-    let begun = Instant::now();
+async fn tolerates_a_slow_api_server(testbed: &mut Testbed) -> CheckResult {
+    let (driver, claim) = claimed(testbed).await?;
+    testbed.cluster.server().inject(Fault::at("/", Effect::Delay(SLOW)));
+    let started_at = Instant::now();
     driver.prepared(&claim).await?;
-    Ok(format!("prepared after {:.1?}", begun.elapsed()))
+    Ok(format!("prepared after {:.1?}", started_at.elapsed()))
 }
 
-async fn outlives_the_server(stage: &mut Stage) -> Checked {
-    let (driver, claim) = claimed(stage).await?;
-    stage.cluster.server_mut().go_away().await;
-    let begun = Instant::now();
-    // A driver that already knew the claim may prepare it.
-    let told = match driver.asked(&[&claim]).await? {
+async fn survives_an_api_server_outage(testbed: &mut Testbed) -> CheckResult {
+    let (driver, claim) = claimed(testbed).await?;
+    testbed.cluster.server_mut().go_away().await;
+    let started_at = Instant::now();
+    // A driver that has the claim in its cache may prepare it.
+    let response = match driver.call_prepare(&[&claim]).await? {
         Ok(answer) => devices(&answer, &claim).map(drop),
         Err(status) => failed(status.message()),
     };
-    let waited = begun.elapsed();
-    stage.alive()?;
-    stage.cluster.server_mut().come_back();
-    let (begun, limit) = (Instant::now(), stage.subject.within.recover);
+    let waited = started_at.elapsed();
+    testbed.alive()?;
+    testbed.cluster.server_mut().come_back();
+    let (started_at, limit) = (Instant::now(), testbed.subject.within.recover);
     while let Err(why) = driver.prepared(&claim).await {
-        stage.alive()?;
-        if begun.elapsed() > limit {
+        testbed.alive()?;
+        if started_at.elapsed() > limit {
             return Err(why);
         }
         sleep(Duration::from_millis(100)).await;
     }
-    let told = told.map_or_else(|why| format!("{why:?}"), |()| "prepared".to_owned());
-    Ok(format!("{told} after {waited:.1?}, of {CALL:?}; prepared when it was back"))
+    let response = response.map_or_else(|why| format!("{why:?}"), |()| "prepared".to_owned());
+    Ok(format!(
+        "{response} after {waited:.1?} of {CALL_LIMIT:?}; prepared after the server's return"
+    ))
 }

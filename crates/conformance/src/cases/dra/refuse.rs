@@ -1,110 +1,114 @@
-//! D22 to D27: claims that a driver must refuse, and its exception for admin access.
+//! D22 to D27: claims that a driver must refuse, and the exceptions: results of other drivers, and admin access.
 
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
 
 use super::claimed;
 use crate::{
-    case::{Case, Checked, Unmet, failed},
-    stage::{Driver, Prepared, Stage, Wanted, devices, twin},
+    case::{Case, CheckError, CheckResult, failed},
+    testbed::{Driver, Prepared, Request, Testbed, copy_of, devices},
 };
 
 pub(crate) const CASES: &[Case] = &[
     Case {
         id: "D22",
-        sentence: "refuses a claim that does not exist, and prepares others",
+        sentence: "refuses a claim that does not exist, and prepares other claims",
         source: "k8s.io/dynamic-resource-allocation/kubeletplugin/draplugin.go, getResourceClaims",
-        check: |stage| Box::pin(refuses_what_does_not_exist(stage)),
+        check: |testbed| Box::pin(refuses_a_missing_claim(testbed)),
     },
     Case {
         id: "D23",
-        sentence: "refuses a claim that has been replaced by another of its name",
+        sentence: "refuses a claim whose name now belongs to a claim with another UID",
         source: "kubeletplugin/draplugin.go, getResourceClaims: the UID is compared",
-        check: |stage| Box::pin(refuses_what_was_replaced(stage)),
+        check: |testbed| Box::pin(refuses_a_replaced_claim(testbed)),
     },
     Case {
         id: "D24",
         sentence: "refuses a claim without an allocation",
-        source: "kubeletplugin/draplugin.go, getResourceClaims: it is not allocated",
-        check: |stage| Box::pin(refuses_what_is_not_allocated(stage)),
+        source: "kubeletplugin/draplugin.go, getResourceClaims: the allocation is checked",
+        check: |testbed| Box::pin(refuses_an_unallocated_claim(testbed)),
     },
     Case {
         id: "D25",
-        sentence: "leaves the devices that another driver has in the same claim to that driver",
+        sentence: "prepares only its own devices of a claim that has devices of several drivers",
         source: "resource/v1/types.go, DeviceRequestAllocationResult.Driver",
-        check: |stage| Box::pin(leaves_devices_of_other_drivers(stage)),
+        check: |testbed| Box::pin(leaves_devices_of_other_drivers(testbed)),
     },
     Case {
         id: "D26",
         sentence: "refuses a device that is prepared for another claim, until that is released",
-        source: "Kubernetes issue 136269: a pod that is deleted by force leaves its claim prepared",
-        check: |stage| Box::pin(refuses_what_another_has(stage)),
+        source: "Kubernetes issue 136269: a force-deleted pod leaves its claim prepared",
+        check: |testbed| Box::pin(refuses_a_device_in_use(testbed)),
     },
     Case {
         id: "D27",
-        sentence: "prepares a device that another claim has for one with admin access",
-        source: "resource/v1/types.go, AdminAccess: monitoring beside its user",
-        check: |stage| Box::pin(lets_admins_in(stage)),
+        sentence: "prepares a device of another claim for a claim with admin access",
+        source: "resource/v1/types.go, AdminAccess: monitoring of a device in use",
+        check: |testbed| Box::pin(admits_admin_access(testbed)),
     },
 ];
 
-/// Checks that the wrong claim is refused in one call with a right one. Kubernetes' own helper fails the whole call.
-/// A driver that responds for each claim prepares the right one. Either driver prepares the right claim in the next
-/// call.
+/// Checks that a driver refuses an invalid claim in one call with a valid one. Kubernetes' own helper fails the whole
+/// call. A driver that responds for each claim prepares the valid one. Either driver prepares the valid claim in the
+/// next call.
 async fn refused_beside(
     driver: &Driver,
-    (right, wrong): (&ResourceClaim, &ResourceClaim),
-) -> Checked {
-    let why = match driver.asked(&[wrong, right]).await? {
+    (valid, invalid): (&ResourceClaim, &ResourceClaim),
+) -> CheckResult {
+    let why = match driver.call_prepare(&[invalid, valid]).await? {
         Err(status) => format!("the whole call: {}", status.message()),
         Ok(answer) => {
-            devices(&answer, right)?;
-            refusal(&answer, wrong)?
+            devices(&answer, valid)?;
+            refusal(&answer, invalid)?
         }
     };
-    driver.prepared(right).await?;
+    driver.prepared(valid).await?;
     Ok(why)
 }
 
-/// Checks that a claim is refused in a call of its own.
-pub(super) async fn refused(driver: &Driver, wrong: &ResourceClaim) -> Checked {
-    match driver.asked(&[wrong]).await? {
+/// Checks that the driver refuses an invalid claim that is alone in its call.
+pub(super) async fn refused(driver: &Driver, invalid: &ResourceClaim) -> CheckResult {
+    match driver.call_prepare(&[invalid]).await? {
         Err(status) => Ok(status.message().to_owned()),
-        Ok(answer) => refusal(&answer, wrong),
+        Ok(answer) => refusal(&answer, invalid),
     }
 }
 
-fn refusal(answer: &Prepared, wrong: &ResourceClaim) -> Checked {
-    match answer.get(wrong.metadata.uid.as_deref().unwrap_or_default()) {
+fn refusal(answer: &Prepared, invalid: &ResourceClaim) -> CheckResult {
+    match answer.get(invalid.metadata.uid.as_deref().unwrap_or_default()) {
         Some(Err(why)) => Ok(why.clone()),
-        Some(Ok(devices)) => failed(format!("it is prepared, with {} devices", devices.len())),
-        None => failed("the answer says nothing about it"),
+        Some(Ok(devices)) => {
+            failed(format!("the claim is prepared, with {} devices", devices.len()))
+        }
+        None => failed("the response lacks the claim"),
     }
 }
 
-async fn refuses_what_does_not_exist(stage: &mut Stage) -> Checked {
-    let (driver, right) = claimed(stage).await?;
-    refused_beside(&driver, (&right, &twin(&right, "nobodys"))).await
+async fn refuses_a_missing_claim(testbed: &mut Testbed) -> CheckResult {
+    let (driver, valid) = claimed(testbed).await?;
+    refused_beside(&driver, (&valid, &copy_of(&valid, "missing"))).await
 }
 
-async fn refuses_what_was_replaced(stage: &mut Stage) -> Checked {
-    let (driver, right, mut wrong) = two(stage).await?;
-    stage.put(&wrong);
-    wrong.metadata.uid = Some("an-older-uid".to_owned());
-    refused_beside(&driver, (&right, &wrong)).await
+async fn refuses_a_replaced_claim(testbed: &mut Testbed) -> CheckResult {
+    let (driver, valid, mut invalid) = two_claims(testbed).await?;
+    testbed.put(&invalid);
+    invalid.metadata.uid = Some("an-older-uid".to_owned());
+    refused_beside(&driver, (&valid, &invalid)).await
 }
 
-async fn refuses_what_is_not_allocated(stage: &mut Stage) -> Checked {
-    let (driver, right, mut wrong) = two(stage).await?;
-    wrong.status = None;
-    refused_beside(&driver, (&right, &stage.put(&wrong))).await
+async fn refuses_an_unallocated_claim(testbed: &mut Testbed) -> CheckResult {
+    let (driver, valid, mut invalid) = two_claims(testbed).await?;
+    invalid.status = None;
+    refused_beside(&driver, (&valid, &testbed.put(&invalid))).await
 }
 
-/// Driver and two claims with a device each. With one device only, the second claim has that of the first.
-async fn two(stage: &mut Stage) -> Result<(Driver, ResourceClaim, ResourceClaim), Unmet> {
-    let driver = stage.driver().await?;
-    let mut claims = stage.claims(&driver, 2).await?;
+/// Driver and two claims with a device each. A driver with one device has it in both claims.
+async fn two_claims(
+    testbed: &mut Testbed,
+) -> Result<(Driver, ResourceClaim, ResourceClaim), CheckError> {
+    let driver = testbed.driver().await?;
+    let mut claims = testbed.claims(&driver, 2).await?;
     let second = if claims.len() == 2 { claims.pop() } else { None };
-    let second = second.unwrap_or_else(|| twin(&claims[0], "claim-1"));
+    let second = second.unwrap_or_else(|| copy_of(&claims[0], "claim-1"));
     Ok((driver, claims.remove(0), second))
 }
 
@@ -114,33 +118,33 @@ fn results(claim: &mut ResourceClaim) -> &mut Vec<DeviceRequestAllocationResult>
     allocation.devices.get_or_insert_default().results.get_or_insert_default()
 }
 
-async fn leaves_devices_of_other_drivers(stage: &mut Stage) -> Checked {
-    let (driver, mut claim) = claimed(stage).await?;
+async fn leaves_devices_of_other_drivers(testbed: &mut Testbed) -> CheckResult {
+    let (driver, mut claim) = claimed(testbed).await?;
     let mut theirs = results(&mut claim)[0].clone();
     "another.example.com".clone_into(&mut theirs.driver);
     results(&mut claim).insert(0, theirs);
-    let given = driver.prepared(&stage.put(&claim)).await?;
-    match given.as_slice() {
+    let prepared = driver.prepared(&testbed.put(&claim)).await?;
+    match prepared.as_slice() {
         [_] => Ok("one device of two".into()),
-        more => failed(format!("{} devices, of which one is its own", more.len())),
+        more => failed(format!("{} devices, but one belongs to the driver", more.len())),
     }
 }
 
-async fn refuses_what_another_has(stage: &mut Stage) -> Checked {
-    let driver = stage.driver().await?;
-    let first = stage.claim(&driver, "claim", Wanted::Alone).await?;
+async fn refuses_a_device_in_use(testbed: &mut Testbed) -> CheckResult {
+    let driver = testbed.driver().await?;
+    let first = testbed.claim(&driver, "claim", Request::Exclusive).await?;
     driver.prepared(&first).await?;
-    let second = stage.put(&twin(&first, "second"));
+    let second = testbed.put(&copy_of(&first, "second"));
     let why = refused(&driver, &second).await?;
     driver.release(&[&first]).await?;
     driver.prepared(&second).await?;
     Ok(why)
 }
 
-async fn lets_admins_in(stage: &mut Stage) -> Checked {
-    let (driver, first) = claimed(stage).await?;
+async fn admits_admin_access(testbed: &mut Testbed) -> CheckResult {
+    let (driver, first) = claimed(testbed).await?;
     driver.prepared(&first).await?;
-    let mut admin = twin(&first, "admin");
+    let mut admin = copy_of(&first, "admin");
     for result in results(&mut admin) {
         result.admin_access = Some(true);
     }
@@ -149,6 +153,6 @@ async fn lets_admins_in(stage: &mut Stage) -> Checked {
             exactly.admin_access = Some(true);
         }
     }
-    let given = driver.prepared(&stage.put(&admin)).await?;
-    Ok(format!("{} device for both", given.len()))
+    let prepared = driver.prepared(&testbed.put(&admin)).await?;
+    Ok(format!("{} device for both claims", prepared.len()))
 }

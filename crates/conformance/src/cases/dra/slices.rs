@@ -1,4 +1,4 @@
-//! D08 to D13: published slices, and their return after a loss.
+//! D08 to D13: published slices, and their restoration after a deletion.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,75 +12,75 @@ use tokio::time::sleep;
 
 use super::published;
 use crate::{
-    case::{Case, Checked, failed},
+    case::{Case, CheckResult, failed},
     cases::again::restarted,
-    stage::{Driver, LOOK, Stage, devices_in},
     subject::NODE,
+    testbed::{Driver, POLL_INTERVAL, Testbed, devices_in},
 };
 
 /// Downtime of the API server.
-const AWAY: Duration = Duration::from_secs(2);
+const DOWNTIME: Duration = Duration::from_secs(2);
 
 pub(crate) const CASES: &[Case] = &[
     Case {
         id: "D08",
-        sentence: "publishes slices, none of which the API server refuses as invalid",
+        sentence: "publishes slices that the API server accepts as valid",
         source: "pkg/apis/resource/validation/validation.go, ValidateResourceSlice",
-        check: |stage| Box::pin(none_is_refused(stage)),
+        check: |testbed| Box::pin(none_is_refused(testbed)),
     },
     Case {
         id: "D09",
-        sentence: "says in each slice how many its pool has, in one generation, each device once",
-        source: "k8s.io/dynamic-resource-allocation/structured: an incomplete or invalid pool gives no device",
-        check: |stage| Box::pin(pools_are_whole(stage)),
+        sentence: "publishes complete pools: the number of slices, one generation, each device once",
+        source: "k8s.io/dynamic-resource-allocation/structured: incomplete and invalid pools give no device",
+        check: |testbed| Box::pin(pools_are_complete(testbed)),
     },
     Case {
         id: "D10",
-        sentence: "publishes the devices of its node for that node",
+        sentence: "publishes slices for its own node only",
         source: "resource/v1/types.go, ResourceSliceSpec.NodeName; cm/dra/plugin/dra_plugin_manager.go, wipeResourceSlices",
-        check: |stage| Box::pin(slices_are_of_the_node(stage)),
+        check: |testbed| Box::pin(slices_are_of_the_node(testbed)),
     },
     Case {
         id: "D11",
-        sentence: "has its slices back within 95 s after a starting kubelet has deleted them",
+        sentence: "restores its slices within 95 s after a starting kubelet deletes them",
         source: "cm/dra/plugin/dra_plugin_manager.go, NewDRAPluginManager: all slices of the node; \
                  k8s.io/dynamic-resource-allocation/resourceslice: DefaultSyncDelay, DefaultMutationCacheTTL",
-        check: |stage| Box::pin(slices_come_back(stage)),
+        check: |testbed| Box::pin(slices_are_restored(testbed)),
     },
     Case {
         id: "D12",
-        sentence: "has its slices back after the API server was away while somebody deleted them",
+        sentence: "restores slices that were deleted while the API server was down",
         source: "k8s.io/dynamic-resource-allocation/resourceslice: informer, and a queue with a back-off",
-        check: |stage| Box::pin(slices_come_back_after_an_absence(stage)),
+        check: |testbed| Box::pin(slices_are_restored_after_an_outage(testbed)),
     },
     Case {
         id: "D13",
         sentence: "leaves slices of other drivers and other nodes alone",
-        source: "k8s.io/dynamic-resource-allocation/resourceslice: selected by spec.driver and spec.nodeName",
-        check: |stage| Box::pin(others_stay(stage)),
+        source: "k8s.io/dynamic-resource-allocation/resourceslice: selected by driver and nodeName",
+        check: |testbed| Box::pin(other_slices_stay(testbed)),
     },
 ];
 
-async fn none_is_refused(stage: &mut Stage) -> Checked {
-    let (_, slices) = published(stage).await?;
-    let refused = stage.cluster.objects().refused();
-    let invalid = refused.iter().find(|(asked, refusal)| {
-        asked.path.contains("/resourceslices") && [400, 422].contains(&refusal.code)
+async fn none_is_refused(testbed: &mut Testbed) -> CheckResult {
+    let (_, slices) = published(testbed).await?;
+    let refused = testbed.cluster.objects().refused();
+    let invalid = refused.iter().find(|(request, refusal)| {
+        request.path.contains("/resourceslices") && [400, 422].contains(&refusal.code)
     });
     match invalid {
         Some((_, refusal)) => failed(refusal.to_string()),
-        None => Ok(told(&slices)),
+        None => Ok(summary(&slices)),
     }
 }
 
-fn told(slices: &[ResourceSlice]) -> String {
+fn summary(slices: &[ResourceSlice]) -> String {
     let pools: BTreeSet<_> = slices.iter().map(|slice| &slice.spec.pool.name).collect();
     let devices = devices_in(slices).len();
     format!("{devices} devices in {} slices of {} pools", slices.len(), pools.len())
 }
 
-async fn pools_are_whole(stage: &mut Stage) -> Checked {
-    let (_, slices) = published(stage).await?;
+async fn pools_are_complete(testbed: &mut Testbed) -> CheckResult {
+    let (_, slices) = published(testbed).await?;
     let mut pools = BTreeMap::<&str, Vec<&ResourceSlice>>::new();
     for slice in &slices {
         pools.entry(&slice.spec.pool.name).or_default().push(slice);
@@ -94,15 +94,15 @@ async fn pools_are_whole(stage: &mut Stage) -> Checked {
         let devices = slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
         for device in devices {
             if !seen.insert(&device.name) {
-                return failed(format!("pool {pool} has device {} twice", device.name));
+                return failed(format!("pool {pool} lists device {} twice", device.name));
             }
         }
     }
-    Ok(told(&slices))
+    Ok(summary(&slices))
 }
 
-async fn slices_are_of_the_node(stage: &mut Stage) -> Checked {
-    let (_, slices) = published(stage).await?;
+async fn slices_are_of_the_node(testbed: &mut Testbed) -> CheckResult {
+    let (_, slices) = published(testbed).await?;
     let elsewhere = |slice: &&ResourceSlice| {
         slice.spec.node_name.as_ref().is_some_and(|node| node.as_str() != NODE)
     };
@@ -117,49 +117,49 @@ async fn slices_are_of_the_node(stage: &mut Stage) -> Checked {
         .flat_map(|slice| slice.metadata.owner_references.iter().flatten())
         .map(|owner| format!("{} {}", owner.kind, owner.name))
         .collect();
-    Ok(format!("{}, owned by {owners:?}", told(&slices)))
+    Ok(format!("{}, owned by {owners:?}", summary(&slices)))
 }
 
-async fn slices_come_back(stage: &mut Stage) -> Checked {
-    let (driver, before) = published(stage).await?;
-    restarted(stage).await?;
-    back(stage, &driver, &before).await
+async fn slices_are_restored(testbed: &mut Testbed) -> CheckResult {
+    let (driver, before) = published(testbed).await?;
+    restarted(testbed).await?;
+    restored(testbed, &driver, &before).await
 }
 
-/// Waits until new slices have all devices of the slices before, which are deleted or about to be.
-async fn back(stage: &mut Stage, driver: &Driver, before: &[ResourceSlice]) -> Checked {
-    let (begun, limit) = (Instant::now(), stage.subject.within.republish);
+/// Waits until new slices have all devices of the `before` slices, which the kubelet or the test deletes.
+async fn restored(testbed: &mut Testbed, driver: &Driver, before: &[ResourceSlice]) -> CheckResult {
+    let (started_at, limit) = (Instant::now(), testbed.subject.within.republish);
     loop {
-        let mut slices = stage.slices(driver);
+        let mut slices = testbed.slices(driver);
         let is_old =
             |slice: &ResourceSlice| before.iter().any(|it| it.metadata.uid == slice.metadata.uid);
         slices.retain(|slice| !is_old(slice));
-        let gone = devices_in(before).difference(&devices_in(&slices)).count();
-        if gone == 0 {
-            return Ok(format!("{} after {:.1?}", told(&slices), begun.elapsed()));
+        let missing = devices_in(before).difference(&devices_in(&slices)).count();
+        if missing == 0 {
+            return Ok(format!("{} after {:.1?}", summary(&slices), started_at.elapsed()));
         }
-        stage.alive()?;
-        if begun.elapsed() >= limit {
-            return failed(format!("{gone} devices are in no slice after {limit:?}"));
+        testbed.alive()?;
+        if started_at.elapsed() >= limit {
+            return failed(format!("{missing} devices are in no slice after {limit:?}"));
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn slices_come_back_after_an_absence(stage: &mut Stage) -> Checked {
-    let (driver, before) = published(stage).await?;
-    stage.cluster.server_mut().go_away().await;
-    stage.cluster.objects().wipe_driver_slices(NODE, &driver.name);
-    sleep(AWAY).await;
-    stage.alive()?;
-    stage.cluster.server_mut().come_back();
-    back(stage, &driver, &before).await
+async fn slices_are_restored_after_an_outage(testbed: &mut Testbed) -> CheckResult {
+    let (driver, before) = published(testbed).await?;
+    testbed.cluster.server_mut().go_away().await;
+    testbed.cluster.objects().wipe_driver_slices(NODE, &driver.name);
+    sleep(DOWNTIME).await;
+    testbed.alive()?;
+    testbed.cluster.server_mut().come_back();
+    restored(testbed, &driver, &before).await
 }
 
-async fn others_stay(stage: &mut Stage) -> Checked {
-    let (driver, mine) = published(stage).await?;
+async fn other_slices_stay(testbed: &mut Testbed) -> CheckResult {
+    let (driver, own) = published(testbed).await?;
     let another = |name: &str, driver: &str, node: &str| {
-        let mut slice = mine[0].clone();
+        let mut slice = own[0].clone();
         slice.metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         driver.clone_into(&mut slice.spec.driver);
         slice.spec.node_name = Some(node.to_owned());
@@ -173,17 +173,17 @@ async fn others_stay(stage: &mut Stage) -> Checked {
         another("another-node", &driver.name, "another-node"),
     ];
     for slice in &others {
-        stage.cluster.objects().put(slice);
+        testbed.cluster.objects().put(slice);
     }
-    // A restart makes the driver read all its slices.
-    stage.killed_and_started().await?;
-    sleep(AWAY).await;
+    // A restarted driver lists its slices, and could delete the others.
+    testbed.killed_and_started().await?;
+    sleep(DOWNTIME).await;
     for slice in &others {
         let name = slice.metadata.name.clone().unwrap_or_default();
-        let kept = stage.cluster.objects().get::<ResourceSlice>("", &name);
-        if kept.is_none_or(|kept| kept.spec != slice.spec) {
-            return failed(format!("{name}'s slice is gone, or another"));
+        let stored = testbed.cluster.objects().get::<ResourceSlice>("", &name);
+        if stored.is_none_or(|stored| stored.spec != slice.spec) {
+            return failed(format!("the slice {name} was deleted or changed"));
         }
     }
-    Ok("one of another driver and one of another node are as they were".into())
+    Ok("a slice of another driver and a slice of another node are unchanged".into())
 }

@@ -1,4 +1,4 @@
-//! D28 to D30: release of claims.
+//! D28 to D30: release of claims, by `NodeUnprepareResources`.
 
 use std::collections::BTreeSet;
 
@@ -7,84 +7,86 @@ use windlass_kubelet_api::dra::v1::Device;
 
 use super::{claimed, refuse::refused};
 use crate::{
-    case::{Case, Checked, failed},
+    case::{Case, CheckResult, failed},
     cases::cdi,
-    stage::{Stage, twin},
+    testbed::{Testbed, copy_of},
 };
 
 pub(crate) const CASES: &[Case] = &[
     Case {
         id: "D28",
-        sentence: "releases a claim twice, and one that it never prepared, without an error",
-        source: "dra/v1/api.proto, NodeUnprepareResources: may be called again, and an error keeps the pod",
-        check: |stage| Box::pin(releases_again(stage)),
+        sentence: "releases a claim twice, and a claim that it never prepared, without an error",
+        source: "dra/v1/api.proto, NodeUnprepareResources: the kubelet may repeat the call, and an error keeps the pod",
+        check: |testbed| Box::pin(releases_again(testbed)),
     },
     Case {
         id: "D29",
-        sentence: "releases a claim whose object is gone, and gives its device to the next",
-        source: "cm/dra/manager.go, unprepareResources: the kubelet does not look either",
-        check: |stage| Box::pin(releases_without_the_object(stage)),
+        sentence: "releases a claim whose object was deleted, and prepares its device for the next claim",
+        source: "cm/dra/manager.go, unprepareResources: the kubelet does not read the object either",
+        check: |testbed| Box::pin(releases_without_the_object(testbed)),
     },
     Case {
         id: "D30",
-        sentence: "knows after a kill what is prepared, and releases it as it does without one",
-        source: "kubeletplugin: a driver restarts while pods run; its state is its own",
-        check: |stage| Box::pin(remembers_after_a_kill(stage)),
+        sentence: "remembers prepared claims after a kill, and releases them as without a kill",
+        source: "kubeletplugin: a driver restarts while pods run, and stores its own state",
+        check: |testbed| Box::pin(remembers_after_a_kill(testbed)),
     },
 ];
 
-async fn releases_again(stage: &mut Stage) -> Checked {
-    let (driver, claim) = claimed(stage).await?;
+async fn releases_again(testbed: &mut Testbed) -> CheckResult {
+    let (driver, claim) = claimed(testbed).await?;
     driver.prepared(&claim).await?;
     driver.release(&[&claim]).await?;
-    driver.release(&[&claim, &twin(&claim, "nobodys")]).await?;
-    Ok("released, released again, and one beside it that never was".into())
+    driver.release(&[&claim, &copy_of(&claim, "missing")]).await?;
+    Ok("released twice; an unknown claim released too".into())
 }
 
-async fn releases_without_the_object(stage: &mut Stage) -> Checked {
-    let (driver, claim) = claimed(stage).await?;
+async fn releases_without_the_object(testbed: &mut Testbed) -> CheckResult {
+    let (driver, claim) = claimed(testbed).await?;
     driver.prepared(&claim).await?;
-    let mut gone = claim.clone();
-    gone.metadata.finalizers = None;
-    stage.put(&gone);
-    if let Err(refusal) = stage.cluster.objects().delete::<ResourceClaim>("default", "claim") {
-        return failed(format!("no stage: {refusal}"));
+    let mut deleted = claim.clone();
+    deleted.metadata.finalizers = None;
+    testbed.put(&deleted);
+    if let Err(refusal) = testbed.cluster.objects().delete::<ResourceClaim>("default", "claim") {
+        return failed(format!("cannot set up the test: {refusal}"));
     }
     driver.release(&[&claim]).await?;
-    let next = stage.put(&twin(&claim, "next"));
+    let next = testbed.put(&copy_of(&claim, "next"));
     driver.prepared(&next).await?;
-    Ok("released, and its device prepared for the next".into())
+    Ok("released, and its device prepared for the next claim".into())
 }
 
-/// Compares a driver after a kill with itself before it. A driver that fails D26 passes if it remembers its claims.
-/// CDI names that outlive a release before the kill may outlive one after it.
-async fn remembers_after_a_kill(stage: &mut Stage) -> Checked {
-    let (driver, first) = claimed(stage).await?;
-    let second = stage.put(&twin(&first, "second"));
-    let given = driver.prepared(&first).await?;
+/// Compares a driver after a kill with the same driver before it. A driver that fails D26 passes if it remembers its
+/// claims. CDI names that outlive a release before the kill may outlive one after it.
+async fn remembers_after_a_kill(testbed: &mut Testbed) -> CheckResult {
+    let (driver, first) = claimed(testbed).await?;
+    let second = testbed.put(&copy_of(&first, "second"));
+    let devices = driver.prepared(&first).await?;
     let refusal = refused(&driver, &second).await;
     if refusal.is_err() {
         driver.release(&[&second]).await?;
     }
     driver.release(&[&first]).await?;
-    let left = in_documents(stage, &given);
+    let remaining = names_in_specs(testbed, &devices);
     driver.prepared(&first).await?;
-    let driver = stage.killed_and_started().await?;
-    let kept = match refusal {
+    let driver = testbed.killed_and_started().await?;
+    let evidence = match refusal {
         Ok(_) => refused(&driver, &second).await?,
-        Err(_) => "it refuses no device that another claim has, before the kill either".to_owned(),
+        Err(_) => "it accepts a device of another claim, before the kill too".to_owned(),
     };
     driver.release(&[&first]).await?;
-    if let Some(name) = in_documents(stage, &given).difference(&left).next() {
-        return failed(format!("{name} is still in a document, in which it is not without a kill"));
+    if let Some(name) = names_in_specs(testbed, &devices).difference(&remaining).next() {
+        return failed(format!(
+            "{name} is still in a CDI spec after its release; without a kill it is not"
+        ));
     }
     driver.prepared(&second).await?;
-    Ok(format!("{kept}; released then"))
+    Ok(format!("{evidence}; then released"))
 }
 
-/// CDI names of the devices that occur in a spec.
-fn in_documents(stage: &Stage, given: &[Device]) -> BTreeSet<String> {
-    let mut known = cdi::known(&stage.cdi_dirs());
-    known.retain(|name| given.iter().any(|device| device.cdi_device_ids.contains(name)));
-    known
+/// CDI names of the devices that occur in the program's CDI specs.
+fn names_in_specs(testbed: &Testbed, devices: &[Device]) -> BTreeSet<String> {
+    let mut names = cdi::device_names(&testbed.cdi_dirs());
+    names.retain(|name| devices.iter().any(|device| device.cdi_device_ids.contains(name)));
+    names
 }

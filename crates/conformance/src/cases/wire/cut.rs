@@ -1,4 +1,5 @@
-//! A call that breaks off in the middle, as raw HTTP/2 frames: a dropped gRPC client would reset its stream.
+//! Client that disconnects in the middle of a call. The client writes raw HTTP/2 frames, because a dropped gRPC client
+//! would reset its stream.
 
 use std::{io, time::Duration};
 
@@ -10,7 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    case::{Unmet, failed},
+    case::{CheckError, failed},
     clients::allocation,
 };
 
@@ -28,42 +29,44 @@ const END_HEADERS: u8 = 4;
 /// Flag of the response to a ping.
 const ACK: u8 = 1;
 
-/// Length of a frame's head: length, type, flags and stream.
-const HEAD: usize = 9;
+/// Size of a frame header in bytes: length, type, flags and stream.
+const HEADER_SIZE: usize = 9;
 
-/// Begins a call, waits until the server has its headers, sends half of the message, and disconnects.
-pub(super) async fn in_the_middle(
+/// Begins a call, waits until the server has read its headers, sends half of the message, and disconnects.
+pub(super) async fn call_and_disconnect(
     mut stream: UnixStream,
     (path, limit): (&str, Duration),
-) -> Result<(), Unmet> {
+) -> Result<(), CheckError> {
     let message = allocation(&[vec!["a device".to_owned()]]).encode_to_vec();
     // Prefix of a gRPC message: not compressed, and its length.
     let mut body = vec![0];
     body.extend(u32::try_from(message.len()).unwrap_or_default().to_be_bytes());
     body.extend(message);
-    let begun = [
+    let unfinished_call = [
         PREFACE,
         &frame((SETTINGS, 0), 0, &[]),
         &frame((HEADERS, END_HEADERS), 1, &headers(path)),
         &frame((PING, 0), 0, &[0; 8]),
     ];
     let call = async {
-        stream.write_all(&begun.concat()).await?;
-        until_pinged(&mut stream).await?;
+        stream.write_all(&unfinished_call.concat()).await?;
+        wait_for_pong(&mut stream).await?;
         let data = frame((DATA, 0), 1, &body);
-        stream.write_all(&data[..HEAD + body.len() / 2]).await
+        stream.write_all(&data[..HEADER_SIZE + body.len() / 2]).await
     };
     match timeout(limit, call).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => failed(format!("it ends the connection before the call is cut: {error}")),
-        Err(_) => failed(format!("no answer to a ping of HTTP/2 within {limit:?}")),
+        Ok(Err(error)) => {
+            failed(format!("the plugin closed the connection before the client did: {error}"))
+        }
+        Err(_) => failed(format!("no answer to an HTTP/2 ping within {limit:?}")),
     }
 }
 
 /// Waits for the response to a ping. Frames are read in order, so the server has read the headers before it.
-async fn until_pinged(stream: &mut UnixStream) -> io::Result<()> {
+async fn wait_for_pong(stream: &mut UnixStream) -> io::Result<()> {
     loop {
-        let mut head = [0; HEAD];
+        let mut head = [0; HEADER_SIZE];
         stream.read_exact(&mut head).await?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let mut payload = vec![0; usize::try_from(length).unwrap_or_default()];

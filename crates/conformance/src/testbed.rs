@@ -1,4 +1,4 @@
-//! Stage of a case: a folder, an embedded kubelet in it, an embedded cluster, and the program.
+//! Testbed of a case: a folder, an embedded kubelet in it, an embedded cluster, and the program.
 
 mod claims;
 mod driver;
@@ -22,68 +22,71 @@ use windlass_kubelet_sim::{
 };
 
 pub(crate) use self::{
-    claims::{Wanted, pod, twin},
-    driver::{CALL, Driver, Prepared, devices, devices_in, dialled},
+    claims::{Request, copy_of, pod},
+    driver::{CALL_LIMIT, Driver, Prepared, devices, devices_in, dialled},
     served::{Client, Served},
 };
 use crate::{
-    case::{Unmet, failed, not_applicable},
+    case::{CheckError, failed, not_applicable},
     process::Process,
-    subject::{NODE, Places, Subject},
+    subject::{NODE, Placeholders, Subject},
 };
 
-/// Quiet time after the last registration, after which no other resource is expected.
-const SETTLED: Duration = Duration::from_millis(400);
+/// Time without a change after which lists and slices count as complete.
+const SETTLE_TIME: Duration = Duration::from_millis(400);
 
-/// Interval of polls where no event exists.
-pub(crate) const LOOK: Duration = Duration::from_millis(20);
+/// Interval of polling, for conditions without an event.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Folder, kubelet, cluster, and the program once started.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Testbed {
     pub(crate) subject: Arc<Subject>,
     pub(crate) kubelet: Kubelet,
     pub(crate) cluster: Cluster,
     process: Option<Process>,
-    places: Places,
+    placeholders: Placeholders,
     folder: TempDir,
     _wipes: JoinSet<()>,
 }
 
-// === impl Stage ===
+// === impl Testbed ===
 
-impl Stage {
-    /// Opens a stage on which the kubelet runs and the program does not.
-    pub(crate) fn open(subject: Arc<Subject>) -> Result<Self, Unmet> {
-        let broken = |error: &dyn std::fmt::Display| Unmet::Failed(format!("no stage: {error}"));
+impl Testbed {
+    /// Sets up a testbed with a running kubelet. The program has not been started.
+    pub(crate) fn open(subject: Arc<Subject>) -> Result<Self, CheckError> {
+        let broken = |error: &dyn std::fmt::Display| {
+            CheckError::Failed(format!("cannot set up the test: {error}"))
+        };
         // The prefix is short because socket paths are limited to 107 bytes.
         let folder = tempfile::Builder::new().prefix("wc").tempdir().map_err(|it| broken(&it))?;
-        let places = Places {
+        let placeholders = Placeholders {
             kubelet: folder.path().join("k"),
             scratch: folder.path().join("s"),
             kubeconfig: folder.path().join("kubeconfig"),
         };
-        std::fs::create_dir(&places.scratch).map_err(|error| broken(&error))?;
+        std::fs::create_dir(&placeholders.scratch).map_err(|error| broken(&error))?;
         let cluster = Cluster::start();
         cluster.add_node(NODE);
         let kubeconfig = cluster.server().kubeconfig();
-        std::fs::write(&places.kubeconfig, kubeconfig).map_err(|error| broken(&error))?;
-        let mut config = Config::new(&places.kubelet);
+        std::fs::write(&placeholders.kubeconfig, kubeconfig).map_err(|error| broken(&error))?;
+        let mut config = Config::new(&placeholders.kubelet);
         config.numa_nodes = (0..8).collect();
         let kubelet = Kubelet::start(config).map_err(|error| broken(&error))?;
         let (calls, objects, mut wipes) = (kubelet.calls(), cluster.objects(), JoinSet::new());
         wipes.spawn(async move { follow_wipes(NODE, &calls, &objects).await });
-        Ok(Self { subject, kubelet, cluster, process: None, places, folder, _wipes: wipes })
+        Ok(Self { subject, kubelet, cluster, process: None, placeholders, folder, _wipes: wipes })
     }
 
-    pub(crate) fn start(&mut self) -> Result<(), Unmet> {
-        let words = self.subject.words(&self.places);
+    /// Starts the program, with the placeholders of its command filled.
+    pub(crate) fn start(&mut self) -> Result<(), CheckError> {
+        let words = self.subject.words(&self.placeholders);
         let [program, arguments @ ..] = words.as_slice() else {
-            return failed("no stage: a command without a word");
+            return failed("cannot set up the test: the command is empty");
         };
         let mut command = Command::new(program);
         command.args(arguments);
-        self.places.set_environment(&mut command);
+        self.placeholders.set_environment(&mut command);
         match Process::spawn(command, self.folder.path()) {
             Ok(process) => self.process = Some(process),
             Err(error) => return failed(format!("{} does not start: {error}", program.display())),
@@ -91,30 +94,30 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts the program, unless the case has, and waits until all its resources are listed.
-    pub(crate) async fn started(&mut self) -> Result<Vec<Served>, Unmet> {
+    /// Starts the program, unless the case has started it, and waits for its resources as [`Testbed::served`] does.
+    pub(crate) async fn started(&mut self) -> Result<Vec<Served>, CheckError> {
         if self.process.is_none() {
             self.start()?;
         }
         self.served(self.subject.within.start).await
     }
 
-    /// Same as [`Stage::started`], for resources with a healthy device.
-    pub(crate) async fn started_with_devices(&mut self) -> Result<Vec<Served>, Unmet> {
+    /// Resources of [`Testbed::started`] that have a healthy device. Without one the case is not applicable.
+    pub(crate) async fn started_with_devices(&mut self) -> Result<Vec<Served>, CheckError> {
         let mut all = self.started().await?;
         all.retain(|served| !served.healthy().is_empty());
         if all.is_empty() { not_applicable("it lists no healthy device") } else { Ok(all) }
     }
 
-    /// Process of the program, which the case has started.
+    /// Process of the program. The case has started it.
     pub(crate) fn process(&mut self) -> &mut Process {
         self.process.as_mut().expect("the case started it")
     }
 
-    /// Fails if the program has ended.
-    pub(crate) fn alive(&mut self) -> Result<(), Unmet> {
+    /// Fails if the program has exited.
+    pub(crate) fn alive(&mut self) -> Result<(), CheckError> {
         match self.process().ended() {
-            Some(status) => failed(format!("the program ended: {status}")),
+            Some(status) => failed(format!("the program exited: {status}")),
             None => Ok(()),
         }
     }
@@ -124,7 +127,7 @@ impl Stage {
         self.process.as_ref().map(Process::last_words).unwrap_or_default()
     }
 
-    /// Last lines of a program that has ended.
+    /// Last lines of a program that has exited.
     pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
         match &mut self.process {
             Some(process) => process.all_last_words().await,
@@ -132,64 +135,66 @@ impl Stage {
         }
     }
 
-    /// Waits until every registered resource has a list, and for a quiet time after that.
-    pub(crate) async fn served(&mut self, limit: Duration) -> Result<Vec<Served>, Unmet> {
-        let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
+    /// Waits until a registered resource has sent a list and no resource has changed for the settle time. Returns all
+    /// resources with a list.
+    pub(crate) async fn served(&mut self, limit: Duration) -> Result<Vec<Served>, CheckError> {
+        let (started_at, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
             let now = Served::all(&self.kubelet.node());
             if now != seen {
                 (seen, quiet_since) = (now, Instant::now());
             }
-            if !seen.is_empty() && quiet_since.elapsed() >= SETTLED {
+            if !seen.is_empty() && quiet_since.elapsed() >= SETTLE_TIME {
                 return Ok(seen);
             }
             self.alive()?;
-            if begun.elapsed() >= limit {
+            if started_at.elapsed() >= limit {
                 return failed(format!("no resource with a list of devices after {limit:?}"));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Waits until the node fulfils a condition, and returns the time that took.
+    /// Waits until the kubelet's status fulfils a condition, and returns the duration of the wait. Fails if the program
+    /// has exited, or after the react limit. `what` describes the condition.
     pub(crate) async fn until(
         &mut self,
         what: &str,
-        is_so: impl Fn(&NodeStatus) -> bool,
-    ) -> Result<Duration, Unmet> {
-        let begun = Instant::now();
-        let seen = self.until_seen(what, is_so).await;
+        condition: impl Fn(&NodeStatus) -> bool,
+    ) -> Result<Duration, CheckError> {
+        let started_at = Instant::now();
+        let seen = self.until_seen(what, condition).await;
         if seen.is_err() {
             self.alive()?;
         }
-        seen.map(|()| begun.elapsed())
+        seen.map(|()| started_at.elapsed())
     }
 
-    /// Waits until the kubelet has noticed a change of the program, which may be dead.
+    /// Same as [`Testbed::until`], for a program that may have exited.
     pub(crate) async fn until_seen(
         &self,
         what: &str,
-        is_so: impl Fn(&NodeStatus) -> bool,
-    ) -> Result<(), Unmet> {
-        match self.kubelet.wait_for(is_so, self.subject.within.react).await {
+        condition: impl Fn(&NodeStatus) -> bool,
+    ) -> Result<(), CheckError> {
+        match self.kubelet.wait_for(condition, self.subject.within.react).await {
             Ok(_) => Ok(()),
             Err(late) => failed(format!("not within {:?}: {what}", late.waited)),
         }
     }
 
-    /// Waits for such an event since a moment, and returns the time that took.
+    /// Waits for a matching event with the number `since` or a higher one, and returns the duration of the wait.
     pub(crate) async fn until_event(
         &mut self,
         what: &str,
         since: u64,
-        is_it: impl Fn(&Event) -> bool,
-    ) -> Result<Duration, Unmet> {
-        let (begun, limit) = (Instant::now(), self.subject.within.react);
-        if self.calls().wait_for_one(since, is_it, limit).await.is_none() {
+        matches: impl Fn(&Event) -> bool,
+    ) -> Result<Duration, CheckError> {
+        let (started_at, limit) = (Instant::now(), self.subject.within.react);
+        if self.calls().wait_for_one(since, matches, limit).await.is_none() {
             self.alive()?;
             return failed(format!("not within {limit:?}: {what}"));
         }
-        Ok(begun.elapsed())
+        Ok(started_at.elapsed())
     }
 
     /// Number of the next event.
@@ -202,21 +207,21 @@ impl Stage {
         self.kubelet.calls()
     }
 
-    /// Admits a pod of one container `c` with this number of devices, and returns their ids.
+    /// Admits a pod with one container `c` that requests `count` devices, and returns their ids.
     pub(crate) async fn admit(
         &self,
         name: &str,
         resource: &str,
         count: u64,
-    ) -> Result<Vec<String>, Unmet> {
+    ) -> Result<Vec<String>, CheckError> {
         let pod = Pod::new(name).container(Container::new("c").limit(resource, count));
         let admission = self.admitted(pod).await?;
         let allotment = admission.allotment("c", resource);
         Ok(allotment.map(|it| it.ids().into_iter().collect()).unwrap_or_default())
     }
 
-    /// Admits a pod. The kubelet waits for the plugin without a limit; this function has one.
-    pub(crate) async fn admitted(&self, pod: Pod) -> Result<Admission, Unmet> {
+    /// Admits a pod, within the react limit. The kubelet itself waits for the plugin without a limit.
+    pub(crate) async fn admitted(&self, pod: Pod) -> Result<Admission, CheckError> {
         let (name, limit) = (pod.name.clone(), self.subject.within.react);
         match timeout(limit, self.kubelet.admit(pod)).await {
             Ok(Ok(admission)) => Ok(admission),
@@ -227,22 +232,22 @@ impl Stage {
 
     /// Folders of the program's CDI specs.
     pub(crate) fn cdi_dirs(&self) -> Vec<PathBuf> {
-        self.subject.cdi_dirs.iter().map(|text| self.places.fill(text).into()).collect()
+        self.subject.cdi_dirs.iter().map(|text| self.placeholders.fill(text).into()).collect()
     }
 
     /// Runs the setup hook.
-    pub(crate) async fn set_up(&self) -> Result<(), Unmet> {
+    pub(crate) async fn set_up(&self) -> Result<(), CheckError> {
         match &self.subject.hooks.setup {
             Some(setup) => self.hook(setup).await,
             None => Ok(()),
         }
     }
 
-    /// Runs a hook to its end.
-    pub(crate) async fn hook(&self, text: &str) -> Result<(), Unmet> {
-        let text = self.places.fill(text);
+    /// Runs a hook of the command line, and waits for its exit.
+    pub(crate) async fn hook(&self, text: &str) -> Result<(), CheckError> {
+        let text = self.placeholders.fill(text);
         let mut command = Command::new("sh");
-        self.places.set_environment(&mut command);
+        self.placeholders.set_environment(&mut command);
         // Standard output is reserved for the report.
         command.args(["-c", &text]).stdout(std::io::stderr()).kill_on_drop(true);
         match command.status().await {

@@ -1,4 +1,4 @@
-//! DRA driver as the kubelet has registered it, and its calls.
+//! DRA driver that the kubelet has registered, and calls of its API.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,15 +20,15 @@ use windlass_kubelet_api::{
 };
 use windlass_kubelet_sim::{Event, Service};
 
-use super::{LOOK, SETTLED, Stage};
+use super::{POLL_INTERVAL, SETTLE_TIME, Testbed};
 use crate::{
-    case::{Unmet, failed, not_applicable},
+    case::{CheckError, failed, not_applicable},
     clients::answered,
     process::Process,
 };
 
 /// The kubelet's limit for calls about claims (`defaultClientCallTimeout`).
-pub(crate) const CALL: Duration = Duration::from_secs(45);
+pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(45);
 
 /// Registered driver.
 #[derive(Clone, Debug)]
@@ -38,49 +38,50 @@ pub(crate) struct Driver {
     client: DraPluginClient<Channel>,
 }
 
-/// By claim UID: its devices, or the error.
+/// Devices or error of each claim, by claim UID.
 pub(crate) type Prepared = BTreeMap<String, Result<Vec<Device>, String>>;
 
 // === impl Driver ===
 
 impl Driver {
-    /// Raw response about claims.
-    pub(crate) async fn asked(
+    /// Calls `NodePrepareResources` and returns the response or its status. A timeout fails the case.
+    pub(crate) async fn call_prepare(
         &self,
         claims: &[&ResourceClaim],
-    ) -> Result<Result<Prepared, Status>, Unmet> {
+    ) -> Result<Result<Prepared, Status>, CheckError> {
         let request = NodePrepareResourcesRequest { claims: ids(claims) };
         let mut client = self.client.clone();
         let call = client.node_prepare_resources(request);
-        let answer = answered("NodePrepareResources", CALL, call).await?;
+        let answer = answered("NodePrepareResources", CALL_LIMIT, call).await?;
         let each = |(uid, one): (String, _)| (uid, devices_or_error(one));
         Ok(answer.map(|answer| answer.claims.into_iter().map(each).collect()))
     }
 
-    /// Response about claims. An error of the whole call fails the case.
-    pub(crate) async fn prepare(&self, claims: &[&ResourceClaim]) -> Result<Prepared, Unmet> {
-        self.asked(claims).await?.or_else(|status| {
+    /// Same as [`Driver::call_prepare`]. An error of the whole call fails the case.
+    pub(crate) async fn prepare(&self, claims: &[&ResourceClaim]) -> Result<Prepared, CheckError> {
+        self.call_prepare(claims).await?.or_else(|status| {
             let (code, why) = (status.code(), status.message());
-            failed(format!("the whole call fails, and every claim with it: {code:?}: {why}"))
+            failed(format!("the call fails for all claims: {code:?}: {why}"))
         })
     }
 
-    /// Devices of a claim. A claim without devices fails the case.
-    pub(crate) async fn prepared(&self, claim: &ResourceClaim) -> Result<Vec<Device>, Unmet> {
+    /// Prepares one claim and returns its devices. A claim without devices fails the case.
+    pub(crate) async fn prepared(&self, claim: &ResourceClaim) -> Result<Vec<Device>, CheckError> {
         devices(&self.prepare(&[claim]).await?, claim)
     }
 
-    /// Releases claims. An error about any of them fails the case.
-    pub(crate) async fn release(&self, claims: &[&ResourceClaim]) -> Result<(), Unmet> {
+    /// Releases claims by `NodeUnprepareResources`. A missing entry or an error of any claim fails the case.
+    pub(crate) async fn release(&self, claims: &[&ResourceClaim]) -> Result<(), CheckError> {
         let request = NodeUnprepareResourcesRequest { claims: ids(claims) };
         let mut client = self.client.clone();
         let call = client.node_unprepare_resources(request);
-        let answer = answered("NodeUnprepareResources", CALL, call).await?.map_err(|status| {
-            Unmet::Failed(format!("NodeUnprepareResources: {}", status.message()))
-        })?;
+        let answer =
+            answered("NodeUnprepareResources", CALL_LIMIT, call).await?.map_err(|status| {
+                CheckError::Failed(format!("NodeUnprepareResources: {}", status.message()))
+            })?;
         for claim in ids(claims) {
             match answer.claims.get(&claim.uid) {
-                None => return failed(format!("no answer about claim {}", claim.name)),
+                None => return failed(format!("the response lacks claim {}", claim.name)),
                 Some(one) if !one.error.is_empty() => {
                     return failed(format!("claim {} is not released: {}", claim.name, one.error));
                 }
@@ -92,10 +93,10 @@ impl Driver {
 }
 
 /// Devices of a claim in a response. A claim without devices fails the case.
-pub(crate) fn devices(answer: &Prepared, claim: &ResourceClaim) -> Result<Vec<Device>, Unmet> {
+pub(crate) fn devices(answer: &Prepared, claim: &ResourceClaim) -> Result<Vec<Device>, CheckError> {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     match answer.get(claim.metadata.uid.as_deref().unwrap_or_default()) {
-        None => failed(format!("the answer says nothing about claim {name}")),
+        None => failed(format!("the response lacks claim {name}")),
         Some(Err(error)) => failed(format!("claim {name} is not prepared: {error}")),
         Some(Ok(devices)) if devices.is_empty() => failed(format!("claim {name} has no device")),
         Some(Ok(devices)) => Ok(devices.clone()),
@@ -117,59 +118,60 @@ fn ids(claims: &[&ResourceClaim]) -> Vec<Claim> {
     claims.iter().map(id).collect()
 }
 
+/// Connects to a socket as the kubelet does.
 pub(crate) async fn dialled(socket: &Path) -> Result<Channel, String> {
     let path = SocketPath::new(socket).map_err(|error| error.to_string())?;
     path.dial().await.map_err(|error| error.to_string())
 }
 
-// === impl Stage, for drivers ===
+// === impl Testbed, for drivers ===
 
-impl Stage {
+impl Testbed {
     /// Starts the program, and waits for its registration.
-    pub(crate) async fn driver(&mut self) -> Result<Driver, Unmet> {
+    pub(crate) async fn driver(&mut self) -> Result<Driver, CheckError> {
         self.start()?;
         self.registered(0, self.subject.within.start).await
     }
 
-    /// Waits for a registration since a moment.
+    /// Waits until the kubelet has registered a driver, in an event with the number `since` or a higher one.
     pub(crate) async fn registered(
         &mut self,
         since: u64,
         limit: Duration,
-    ) -> Result<Driver, Unmet> {
-        let begun = Instant::now();
+    ) -> Result<Driver, CheckError> {
+        let started_at = Instant::now();
         loop {
             let (events, _) = self.calls().since(since);
             if let Some((name, endpoint, service)) = events.iter().find_map(registration) {
-                return reached(name, endpoint, service).await;
+                return connected(name, endpoint, service).await;
             }
             self.alive()?;
-            if begun.elapsed() >= limit {
-                let refusal = events.iter().rev().find_map(refusal).unwrap_or("nothing was said");
+            if started_at.elapsed() >= limit {
+                let refusal = events.iter().rev().find_map(refusal).unwrap_or("no refusal");
                 return failed(format!("no driver is registered after {limit:?}: {refusal}"));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Kills the program, starts it again, and waits for its registration.
-    pub(crate) async fn killed_and_started(&mut self) -> Result<Driver, Unmet> {
+    pub(crate) async fn killed_and_started(&mut self) -> Result<Driver, CheckError> {
         Process::kill(self.process()).await;
         self.started_again().await
     }
 
-    /// Starts the program after its end, and waits for its registration.
-    pub(crate) async fn started_again(&mut self) -> Result<Driver, Unmet> {
-        let is_seen = |node: &windlass_kubelet_sim::NodeStatus| {
+    /// Starts the program after its exit, and waits for its registration.
+    pub(crate) async fn started_again(&mut self) -> Result<Driver, CheckError> {
+        let is_lost = |node: &windlass_kubelet_sim::NodeStatus| {
             !node.drivers.values().flatten().any(|driver| driver.is_connected)
         };
-        self.until_seen("the kubelet has lost the driver", is_seen).await?;
+        self.until_seen("the kubelet has lost the driver", is_lost).await?;
         let since = self.now();
         self.start()?;
         self.registered(since, self.subject.within.start).await
     }
 
-    /// Registration sockets of drivers.
+    /// Registration sockets of drivers, in the kubelet's `plugins_registry`.
     pub(crate) fn registry(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.kubelet.config().registry_dir());
         let sockets = files.into_iter().flatten().flatten().filter(|file| {
@@ -179,39 +181,43 @@ impl Stage {
         sockets.map(|file| file.path()).collect()
     }
 
-    /// Slices of the driver.
+    /// Slices of the driver in the API server.
     pub(crate) fn slices(&self, driver: &Driver) -> Vec<ResourceSlice> {
         let mut slices = self.cluster.objects().list::<ResourceSlice>();
         slices.retain(|slice| slice.spec.driver == driver.name);
         slices
     }
 
-    /// Waits until the driver's pools are complete and have devices, and for a quiet time after that.
-    pub(crate) async fn published(&mut self, driver: &Driver) -> Result<Vec<ResourceSlice>, Unmet> {
+    /// Waits until the driver's pools are complete and have devices, without a change for the settle time.
+    pub(crate) async fn published(
+        &mut self,
+        driver: &Driver,
+    ) -> Result<Vec<ResourceSlice>, CheckError> {
         let limit = self.subject.within.start;
-        let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
+        let (started_at, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
             let now = self.slices(driver);
             if now != seen {
                 (seen, quiet_since) = (now, Instant::now());
             }
-            let is_whole = seen.iter().all(|slice| is_complete(slice, &seen));
-            if is_whole && !devices_in(&seen).is_empty() && quiet_since.elapsed() >= SETTLED {
+            let are_complete = seen.iter().all(|slice| is_complete(slice, &seen));
+            if are_complete && !devices_in(&seen).is_empty() && quiet_since.elapsed() >= SETTLE_TIME
+            {
                 return Ok(seen);
             }
             self.alive()?;
-            if begun.elapsed() >= limit {
+            if started_at.elapsed() >= limit {
                 let (count, name) = (seen.len(), &driver.name);
                 return failed(format!(
-                    "after {limit:?} there are {count} slices of {name}, no complete pools with devices"
+                    "after {limit:?}, the {count} slices of {name} form no complete pools"
                 ));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// Pools and names of all devices in slices.
+/// Pool and name of each device in slices.
 pub(crate) fn devices_in(slices: &[ResourceSlice]) -> BTreeSet<(&str, &str)> {
     let mut all = BTreeSet::new();
     for slice in slices {
@@ -221,7 +227,7 @@ pub(crate) fn devices_in(slices: &[ResourceSlice]) -> BTreeSet<(&str, &str)> {
     all
 }
 
-/// True if all slices of the pool's generation exist.
+/// True if the slices contain the number of slices that this slice's pool declares.
 fn is_complete(slice: &ResourceSlice, all: &[ResourceSlice]) -> bool {
     let same = |it: &&ResourceSlice| it.spec.pool == slice.spec.pool;
     i64::try_from(all.iter().filter(same).count()) == Ok(slice.spec.pool.resource_slice_count)
@@ -241,9 +247,9 @@ fn refusal(event: &Event) -> Option<&str> {
     }
 }
 
-async fn reached(name: &str, endpoint: &Path, service: Service) -> Result<Driver, Unmet> {
+async fn connected(name: &str, endpoint: &Path, service: Service) -> Result<Driver, CheckError> {
     if service != Service::V1 {
-        return not_applicable(format!("{name} speaks {service} only, and the cases v1"));
+        return not_applicable(format!("{name} speaks {service} only; the cases need v1"));
     }
     match dialled(endpoint).await {
         Ok(channel) => Ok(Driver {

@@ -12,16 +12,16 @@ use tracing::{
 
 use crate::wait::value;
 
-/// Captured log lines of the agent, from one level on, until dropped.
+/// Capture of the agent's log lines of a level or above, until dropped.
 #[derive(Debug)]
 pub struct Said {
     lines: watch::Receiver<Vec<String>>,
-    _listening: DefaultGuard,
+    _default: DefaultGuard,
     /// Second dispatcher. With a single one, tracing disables a callsite that another thread reaches first.
-    _another: Dispatch,
+    _second: Dispatch,
 }
 
-struct Listener {
+struct Capture {
     level: Level,
     lines: watch::Sender<Vec<String>>,
 }
@@ -33,35 +33,35 @@ struct Line(String);
 impl Said {
     /// Starts the capture.
     pub fn from(level: Level) -> Self {
-        let (lines, said) = watch::channel(Vec::new());
-        let another = Dispatch::new(Listener { level, lines: watch::Sender::default() });
-        let listening = set_default(Listener { level, lines });
-        Self { lines: said, _listening: listening, _another: another }
+        let (sender, lines) = watch::channel(Vec::new());
+        let second = Dispatch::new(Capture { level, lines: watch::Sender::default() });
+        let default = set_default(Capture { level, lines: sender });
+        Self { lines, _default: default, _second: second }
     }
 
-    /// All lines so far.
+    /// All captured lines.
     pub fn lines(&self) -> Vec<String> {
         self.lines.borrow().clone()
     }
 
-    /// Waits until this text was logged this number of times.
+    /// Waits until at least `times` captured lines contain this text.
     pub async fn until(&self, times: usize, text: &str) {
-        let awaited = format!("{text:?} is logged, {times} times in all");
-        let is_said = |line: &&String| line.contains(text);
-        value(&awaited, &self.lines, |lines| lines.iter().filter(is_said).count() >= times).await;
+        let awaited = format!("{times} log lines with {text:?}");
+        let has_text = |line: &&String| line.contains(text);
+        value(&awaited, &self.lines, |lines| lines.iter().filter(has_text).count() >= times).await;
     }
 }
 
-/// True for targets of the agent. The simulators log in the same process.
-fn is_of_the_agent(target: &str) -> bool {
+/// True for log targets of the agent. The simulators log in the same process.
+fn is_agent(target: &str) -> bool {
     target.starts_with("windlass_") && !target.contains("_sim")
 }
 
-// === impl Listener ===
+// === impl Capture ===
 
-impl Subscriber for Listener {
+impl Subscriber for Capture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level && is_of_the_agent(metadata.target())
+        *metadata.level() <= self.level && is_agent(metadata.target())
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -85,6 +85,6 @@ impl Subscriber for Listener {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        write!(self.0, "{}={value:?} ", field.name()).expect("a text takes all");
+        write!(self.0, "{}={value:?} ", field.name()).expect("writing to a string never fails");
     }
 }

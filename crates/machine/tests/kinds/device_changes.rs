@@ -1,12 +1,12 @@
-//! Device changes: affected files change, and all other files stay.
+//! Changes of devices: affected files change, and all other files stay.
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use windlass_machine::{Machine, MachineProfile};
 
-use crate::kinds::world::{check, exists, link, machine, made, read};
+use crate::kinds::fixture::{check, create, exists, link, machine, read};
 
-fn happen(machine: &Machine, fault: &str) {
+fn change(machine: &Machine, fault: &str) {
     machine.inject(&fault.parse().expect(fault)).unwrap_or_else(|error| {
         panic!(
             "{fault}: {}",
@@ -41,10 +41,10 @@ fn entries(machine: &Machine) -> BTreeMap<PathBuf, u64> {
 }
 
 #[test]
-fn what_is_unplugged_goes_with_all_its_parts_and_comes_back_as_it_was() {
+fn an_unplugged_device_disappears_with_all_its_parts_and_returns_unchanged() {
     let (_dir, machine) = machine("rdma");
     let before = entries(&machine);
-    happen(&machine, "unplug:ens1f0np0");
+    change(&machine, "unplug:ens1f0np0");
     let without = entries(&machine);
     assert!(!exists(&machine, "sys/bus/pci/devices/0000:17:00.0"));
     assert!(
@@ -54,68 +54,68 @@ fn what_is_unplugged_goes_with_all_its_parts_and_comes_back_as_it_was() {
         !exists(&machine, "dev/infiniband/uverbs0") && exists(&machine, "dev/infiniband/uverbs1")
     );
     let touched = without.iter().filter(|(path, inode)| before.get(*path) != Some(*inode));
-    assert_eq!(touched.collect::<Vec<_>>(), [], "what stays is not written again");
-    happen(&machine, "plug:mlx5_0");
+    assert_eq!(touched.collect::<Vec<_>>(), [], "unaffected files were rewritten");
+    change(&machine, "plug:mlx5_0");
     assert!(entries(&machine).keys().eq(before.keys()));
 }
 
 #[test]
-fn a_driver_takes_along_what_it_made() {
+fn an_unbound_driver_removes_its_interfaces_and_nodes() {
     let (_dir, machine) = machine("rdma");
-    happen(&machine, "unbind:0000:17:00.2");
+    change(&machine, "unbind:0000:17:00.2");
     assert!(!exists(&machine, "sys/bus/pci/devices/0000:17:00.2/driver"));
     assert!(
         !exists(&machine, "sys/class/net/ens1f0v0") && !exists(&machine, "dev/infiniband/uverbs6")
     );
-    happen(&machine, "bind:0000:17:00.2=vfio-pci");
+    change(&machine, "bind:0000:17:00.2=vfio-pci");
     assert!(exists(&machine, "dev/vfio/61"));
-    happen(&machine, "bind:0000:17:00.3=mlx5_core");
+    change(&machine, "bind:0000:17:00.3=mlx5_core");
     assert!(exists(&machine, "sys/class/net/ens1f0v1") && !exists(&machine, "dev/vfio/62"));
-    happen(&machine, "bind:0000:17:00.2=mlx5_core");
+    change(&machine, "bind:0000:17:00.2=mlx5_core");
     check(&machine, "sys/class/infiniband/mlx5_5/ports/1/state", "4: ACTIVE");
 }
 
 #[test]
-fn virtual_functions_are_made_with_names_and_groups_of_their_own() {
+fn new_virtual_functions_have_unused_names_and_groups() {
     let (_dir, machine) = machine("rdma");
-    happen(&machine, "vfs:mlx5_1=2");
+    change(&machine, "vfs:mlx5_1=2");
     let parent = "sys/bus/pci/devices/0000:17:00.1";
     check(&machine, &format!("{parent}/sriov_numvfs"), "2");
     assert_eq!(link(&machine, &format!("{parent}/virtfn0")), "../0000:17:01.2");
     check(&machine, "sys/class/net/ens1f1np1v0/device/infiniband/mlx5_9/node_type", "1: CA");
     assert!(exists(&machine, "sys/kernel/iommu_groups/64/devices/0000:17:01.2"));
-    happen(&machine, "vfs:mlx5_1=0");
+    change(&machine, "vfs:mlx5_1=0");
     check(&machine, &format!("{parent}/sriov_numvfs"), "0");
     assert!(!exists(&machine, "sys/class/net/ens1f1np1v0"));
 }
 
 #[test]
-fn a_group_that_is_numbered_anew_has_another_node() {
+fn a_renumbered_group_has_another_node() {
     let (_dir, machine) = machine("rdma");
-    happen(&machine, "group:0000:17:00.3=17");
+    change(&machine, "group:0000:17:00.3=17");
     assert!(exists(&machine, "dev/vfio/17") && !exists(&machine, "dev/vfio/62"));
     assert!(link(&machine, "sys/bus/pci/devices/0000:17:00.3/iommu_group").ends_with("/17"));
 }
 
 #[test]
-fn a_cable_that_is_pulled_shows_in_interface_and_port() {
+fn an_unplugged_cable_shows_in_interface_and_port() {
     let (_dir, machine) = machine("rdma");
-    happen(&machine, "link-down:ibs3");
+    change(&machine, "link-down:ibs3");
     check(&machine, "sys/class/net/ibs3/operstate", "down");
     check(&machine, "sys/class/infiniband/mlx5_4/ports/1/phys_state", "3: Disabled");
-    happen(&machine, "link-up:mlx5_4");
+    change(&machine, "link-up:mlx5_4");
     check(&machine, "sys/class/net/ibs3/carrier", "1");
 }
 
 #[test]
-fn a_board_that_is_not_ready_lacks_files_until_it_is() {
+fn files_of_a_board_can_be_removed_and_written() {
     let (_dir, machine) = machine("alveo");
     let rom = "sys/bus/pci/devices/0000:3b:00.1/rom.u.31457280";
-    happen(&machine, "unset:u250-0:rom.u.31457280");
-    happen(&machine, "set:u250-0:ready=0x0");
+    change(&machine, "unset:u250-0:rom.u.31457280");
+    change(&machine, "set:u250-0:ready=0x0");
     assert!(!exists(&machine, rom));
     check(&machine, "sys/bus/pci/devices/0000:3b:00.1/ready", "0x0");
-    happen(&machine, "set:u50-1:rom.u.7/VBNV=xilinx_u50_gen3x16_xdma_201920_3");
+    change(&machine, "set:u50-1:rom.u.7/VBNV=xilinx_u50_gen3x16_xdma_201920_3");
     check(
         &machine,
         "sys/bus/pci/devices/0000:af:00.1/rom.u.7/VBNV",
@@ -130,30 +130,30 @@ fn a_usb_device_keeps_its_serial_number_in_another_port() {
                 uevent: {DEVTYPE: usb_device}, files: {serial: A1, busnum: '1', devnum: '7'}, \
                 children: [{folder: '1-4:1.0/ttyUSB0/tty/ttyUSB0', class: tty, number: '188:0', node: ttyUSB0}]}";
     profile.devices.push(serde_saphyr::from_str(yaml).expect("a device"));
-    let (_dir, machine) = made(&profile);
+    let (_dir, machine) = create(&profile);
     let uevent = read(&machine, "sys/bus/usb/devices/1-4/uevent");
     assert!(uevent.contains("MAJOR=189\nMINOR=6\nDEVNAME=bus/usb/001/007\n"), "{uevent}");
-    happen(&machine, "unplug:stick");
+    change(&machine, "unplug:stick");
     assert!(
         !exists(&machine, "sys/bus/usb/devices/1-4") && !exists(&machine, "dev/bus/usb/001/007")
     );
-    happen(&machine, "replug:stick=2-1.3");
+    change(&machine, "replug:stick=2-1.3");
     check(&machine, "sys/bus/usb/devices/2-1.3/serial", "A1");
     assert!(exists(&machine, "dev/bus/usb/002/008") && exists(&machine, "dev/ttyUSB0"));
     assert!(link(&machine, "sys/class/tty/ttyUSB0").contains("/usb2/2-1.3/2-1.3:1.0/"));
 }
 
 #[test]
-fn what_cannot_happen_says_why() {
+fn impossible_changes_are_refused_with_the_reason() {
     let (_dir, machine) = machine("rdma");
     refused(
         &machine,
         "unplug:eth9",
-        "there is no device of that name; there are ens1f0np0, ens1f1np1,",
+        "there is no device with that name; there are ens1f0np0, ens1f1np1,",
     );
     refused(&machine, "vfs:mlx5_0=9", "it has 8 virtual functions at most");
     refused(&machine, "vfs:eno1=1", "it has 0 virtual functions at most");
     refused(&machine, "unplug:ens1f0v0", "it is a virtual function");
-    refused(&machine, "replug:eno1=1-2", "it is no USB device");
-    refused(&machine, "set:eno1:../x=y", "`../x` is no file in its folder");
+    refused(&machine, "replug:eno1=1-2", "it is not a USB device");
+    refused(&machine, "set:eno1:../x=y", "`../x` is not a file in its folder");
 }

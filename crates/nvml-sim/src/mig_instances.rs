@@ -1,6 +1,6 @@
-//! Creation and destruction of MIG instances: the calls behind `nvidia-smi mig -cgi` and similar commands.
+//! Creation and destruction of MIG instances, as `nvidia-smi mig -cgi` and similar commands request it.
 //!
-//! A compute instance always fills its GPU instance; smaller ones are unsupported.
+//! A compute instance always fills its GPU instance. Smaller compute instances are not supported.
 
 use std::ffi::c_uint;
 
@@ -22,8 +22,8 @@ export! {
         instance: Out<GpuInstance>,
     ) {
         instance.check()?;
-        let (gpu, shape) = what(device, profile_id)?;
-        instance.put(make(&gpu, shape, None)?)
+        let (gpu, shape) = gpu_and_shape(device, profile_id)?;
+        instance.put(create_gpu_instance(&gpu, shape, None)?)
     }
 
     fn nvmlDeviceCreateGpuInstanceWithPlacement(
@@ -33,12 +33,12 @@ export! {
         instance: Out<GpuInstance>,
     ) {
         instance.check()?;
-        let wanted = placement.read()?;
-        let (gpu, shape) = what(device, profile_id)?;
-        if wanted.size != shape.memory_slices {
+        let requested = placement.read()?;
+        let (gpu, shape) = gpu_and_shape(device, profile_id)?;
+        if requested.size != shape.memory_slices {
             return Err(Status::INVALID_ARGUMENT);
         }
-        instance.put(make(&gpu, shape, Some(wanted.start))?)
+        instance.put(create_gpu_instance(&gpu, shape, Some(requested.start))?)
     }
 
     fn nvmlGpuInstanceDestroy(instance: GpuInstance) {
@@ -53,7 +53,7 @@ export! {
         compute: Out<ComputeInstance>,
     ) {
         compute.check()?;
-        compute.put(fill(instance, profile_id)?)
+        compute.put(create_compute_instance(instance, profile_id)?)
     }
 
     fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
@@ -63,11 +63,11 @@ export! {
         compute: Out<ComputeInstance>,
     ) {
         compute.check()?;
-        let wanted = placement.read()?;
-        if (wanted.start, wanted.size) != (0, instance.find()?.shape()?.slices) {
+        let requested = placement.read()?;
+        if (requested.start, requested.size) != (0, instance.find()?.shape()?.slices) {
             return Err(Status::INVALID_ARGUMENT);
         }
-        compute.put(fill(instance, profile_id)?)
+        compute.put(create_compute_instance(instance, profile_id)?)
     }
 
     fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
@@ -88,19 +88,19 @@ export! {
 }
 
 /// GPU in MIG mode, and the requested shape.
-fn what(device: Device, profile_id: c_uint) -> Answer<(FoundGpu, Shape)> {
+fn gpu_and_shape(device: Device, profile_id: c_uint) -> Answer<(FoundGpu, Shape)> {
     let gpu = device.gpu()?;
     gpu.instances()?;
     let shape = shape_with_id(&gpu, profile_id)?;
     Ok((gpu, shape))
 }
 
-fn make(gpu: &FoundGpu, shape: Shape, start: Option<u32>) -> Answer<GpuInstance> {
+fn create_gpu_instance(gpu: &FoundGpu, shape: Shape, start: Option<u32>) -> Answer<GpuInstance> {
     let id = library::try_change(gpu.number, |gpu| gpu.make_gpu_instance(shape, start))?;
     Ok(GpuInstance::with_id(gpu, id))
 }
 
-fn fill(instance: GpuInstance, profile_id: c_uint) -> Answer<ComputeInstance> {
+fn create_compute_instance(instance: GpuInstance, profile_id: c_uint) -> Answer<ComputeInstance> {
     let found = instance.find()?;
     if profile_id != instance::filling_profile(found.shape()?) {
         return Err(Status::NOT_SUPPORTED);
@@ -109,6 +109,6 @@ fn fill(instance: GpuInstance, profile_id: c_uint) -> Answer<ComputeInstance> {
         return Err(Status(code));
     }
     let id = found.gpu_instance;
-    let made = library::try_change(found.gpu.number, |gpu| gpu.make_compute_instance(id))?;
-    Ok(ComputeInstance::with_ids(&found.gpu, id, made))
+    let compute_id = library::try_change(found.gpu.number, |gpu| gpu.make_compute_instance(id))?;
+    Ok(ComputeInstance::with_ids(&found.gpu, id, compute_id))
 }

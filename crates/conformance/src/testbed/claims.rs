@@ -1,4 +1,4 @@
-//! Claims of pods, allocated by the scheduler from the driver's slices.
+//! Claims of pods, which the embedded scheduler allocates from the driver's slices.
 
 use k8s_openapi::api::{
     core::v1::Pod,
@@ -9,29 +9,29 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use windlass_cluster_sim::cluster::{Scheduled, Unscheduled};
 
-use super::{Driver, LOOK, Stage};
-use crate::case::{Unmet, failed, not_applicable};
+use super::{Driver, POLL_INTERVAL, Testbed};
+use crate::case::{CheckError, failed, not_applicable};
 
-/// Class of all devices that the cases claim.
+/// Name of the device class of all devices that the cases claim.
 const CLASS: &str = "conformance";
 
-/// Request of a claim.
+/// Kind of request in a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum Request {
     /// One device.
     Device,
     /// One device, as the first choice of a list.
     FirstChoice,
-    /// A device with exclusive access.
-    Alone,
-    /// A device that several claims may share.
+    /// One device that a single claim can have.
+    Exclusive,
+    /// One device that several claims may share.
     Share,
 }
 
-// === impl Wanted ===
+// === impl Request ===
 
-impl Wanted {
-    fn request(self) -> Value {
+impl Request {
+    fn to_json(self) -> Value {
         let class = json!({"deviceClassName": CLASS, "count": 1, "allocationMode": "ExactCount"});
         match self {
             Self::Device => json!({"name": "one", "exactly": class}),
@@ -40,7 +40,7 @@ impl Wanted {
                 first["name"] = "best".into();
                 json!({"name": "one", "firstAvailable": [first]})
             }
-            Self::Alone | Self::Share => {
+            Self::Exclusive | Self::Share => {
                 let expression =
                     format!("device.allowMultipleAllocations == {}", self == Self::Share);
                 let mut chosen = class;
@@ -51,49 +51,47 @@ impl Wanted {
     }
 }
 
-// === impl Stage, for claims ===
+// === impl Testbed, for claims ===
 
-impl Stage {
-    /// Claim with a device, for a pod of the same name.
+impl Testbed {
+    /// Allocated claim of a scheduled pod with the same name.
     pub(crate) async fn claim(
         &mut self,
         driver: &Driver,
         name: &str,
-        wanted: Wanted,
-    ) -> Result<ResourceClaim, Unmet> {
-        let scheduled = self.scheduled(driver, name, wanted).await?;
-        scheduled
-            .claims
-            .into_iter()
-            .next()
-            .ok_or_else(|| Unmet::Failed("no stage: no claim".into()))
+        request: Request,
+    ) -> Result<ResourceClaim, CheckError> {
+        let scheduled = self.scheduled(driver, name, request).await?;
+        scheduled.claims.into_iter().next().ok_or_else(|| {
+            CheckError::Failed("cannot set up the test: the scheduled pod has no claim".into())
+        })
     }
 
-    /// Schedules a pod, and retries: devices may become free shortly after they are published.
+    /// Creates a claim and schedules its pod.
     pub(crate) async fn scheduled(
         &mut self,
         driver: &Driver,
         name: &str,
-        wanted: Wanted,
-    ) -> Result<Scheduled, Unmet> {
+        request: Request,
+    ) -> Result<Scheduled, CheckError> {
         self.put_class(driver);
-        self.put(&asking(name, wanted));
+        self.put(&unallocated(name, request));
         self.bound(&pod(name, name)).await
     }
 
-    /// Pod on its node, with its devices.
-    pub(crate) async fn bound(&mut self, pod: &Pod) -> Result<Scheduled, Unmet> {
-        let (begun, limit) = (Instant::now(), self.subject.within.start);
+    /// Schedules a pod. Retries up to the start limit, because the driver may still be publishing its devices.
+    pub(crate) async fn bound(&mut self, pod: &Pod) -> Result<Scheduled, CheckError> {
+        let (started_at, limit) = (Instant::now(), self.subject.within.start);
         loop {
             match self.cluster.schedule(pod) {
                 Ok(scheduled) => return Ok(scheduled),
-                Err(why @ Unscheduled::NoNode { .. }) if begun.elapsed() >= limit => {
-                    return not_applicable(format!("no device for such a claim: {why}"));
+                Err(why @ Unscheduled::NoNode { .. }) if started_at.elapsed() >= limit => {
+                    return not_applicable(format!("no device fits the claim: {why}"));
                 }
-                Err(Unscheduled::NoNode { .. }) => sleep(LOOK).await,
+                Err(Unscheduled::NoNode { .. }) => sleep(POLL_INTERVAL).await,
                 Err(why) => {
                     return failed(format!(
-                        "no stage: {why}: {:?}",
+                        "cannot set up the test: {why}: {:?}",
                         std::error::Error::source(&why)
                     ));
                 }
@@ -102,16 +100,16 @@ impl Stage {
         }
     }
 
-    /// Claims with a device each, one for each device, up to a limit.
+    /// Allocated claims with a device each: up to `most`, or one for each device.
     pub(crate) async fn claims(
         &mut self,
         driver: &Driver,
         most: usize,
-    ) -> Result<Vec<ResourceClaim>, Unmet> {
-        let mut claims = vec![self.claim(driver, "claim-0", Wanted::Device).await?];
+    ) -> Result<Vec<ResourceClaim>, CheckError> {
+        let mut claims = vec![self.claim(driver, "claim-0", Request::Device).await?];
         for number in 1..most {
             let name = format!("claim-{number}");
-            self.put(&asking(&name, Wanted::Device));
+            self.put(&unallocated(&name, Request::Device));
             match self.cluster.schedule(&pod(&name, &name)) {
                 Ok(scheduled) => claims.extend(scheduled.claims),
                 Err(_) => break,
@@ -120,7 +118,7 @@ impl Stage {
         Ok(claims)
     }
 
-    /// Stores a claim unchanged.
+    /// Stores a claim in the API server without validation, and returns the stored object.
     pub(crate) fn put(&self, claim: &ResourceClaim) -> ResourceClaim {
         self.cluster.objects().put(claim)
     }
@@ -137,12 +135,12 @@ impl Stage {
     }
 }
 
-/// Claim without an allocation.
-fn asking(name: &str, wanted: Wanted) -> ResourceClaim {
+/// Claim before its allocation.
+fn unallocated(name: &str, request: Request) -> ResourceClaim {
     typed(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"namespace": "default", "name": name, "uid": uid(name)},
-        "spec": {"devices": {"requests": [wanted.request()]}},
+        "spec": {"devices": {"requests": [request.to_json()]}},
     }))
 }
 
@@ -151,7 +149,7 @@ fn uid(name: &str) -> String {
     format!("{name}-uid")
 }
 
-/// Pod of one container `c`, which uses a whole claim.
+/// Pod with one container `c`, which uses all requests of a claim.
 pub(crate) fn pod(name: &str, claim: &str) -> Pod {
     typed(json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -163,15 +161,15 @@ pub(crate) fn pod(name: &str, claim: &str) -> Pod {
     }))
 }
 
-/// Copy of a claim under another name, with the same devices.
-pub(crate) fn twin(claim: &ResourceClaim, name: &str) -> ResourceClaim {
-    let mut twin = claim.clone();
-    twin.metadata.name = Some(name.to_owned());
-    twin.metadata.uid = Some(uid(name));
-    twin.metadata.resource_version = None;
-    twin
+/// Copy of a claim with another name and UID, and with the same devices.
+pub(crate) fn copy_of(claim: &ResourceClaim, name: &str) -> ResourceClaim {
+    let mut copy = claim.clone();
+    copy.metadata.name = Some(name.to_owned());
+    copy.metadata.uid = Some(uid(name));
+    copy.metadata.resource_version = None;
+    copy
 }
 
 fn typed<T: DeserializeOwned>(document: Value) -> T {
-    serde_json::from_value(document).expect("a document of the API")
+    serde_json::from_value(document).expect("a valid API object")
 }

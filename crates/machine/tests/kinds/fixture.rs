@@ -7,12 +7,12 @@ use windlass_machine::{Machine, MachineProfile};
 
 /// Machine with an arbitrary file as library: these tests do not load the library.
 pub(crate) fn machine(profile: &str) -> (TempDir, Machine) {
-    made(&MachineProfile::named(profile).expect("built in"))
+    create(&MachineProfile::named(profile).expect("built in"))
 }
 
 /// Machine of any profile, with an arbitrary file as library.
-pub(crate) fn made(profile: &MachineProfile) -> (TempDir, Machine) {
-    // Prefer a folder in memory: a simulated machine is a thousand small files.
+pub(crate) fn create(profile: &MachineProfile) -> (TempDir, Machine) {
+    // Prefer a folder in memory: a simulated machine has about a thousand small files.
     let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");

@@ -1,4 +1,4 @@
-//! Resources of a device plugin, as the kubelet sees them.
+//! Resources of a device plugin, from the kubelet's status.
 
 use std::path::PathBuf;
 
@@ -7,9 +7,9 @@ use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient
 use windlass_kubelet_sim::{Device, NodeStatus, PluginOptions, Registration};
 
 use super::dialled;
-use crate::case::{Unmet, failed};
+use crate::case::{CheckError, failed};
 
-/// Resource that is registered and listed.
+/// Registered resource with a device list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     pub(crate) resource: String,
@@ -18,7 +18,7 @@ pub(crate) struct Served {
     pub(crate) devices: Vec<Device>,
 }
 
-/// Raw client of a plugin.
+/// gRPC client of a plugin.
 pub(crate) type Client = DevicePluginClient<Channel>;
 
 // === impl Served ===
@@ -41,8 +41,8 @@ impl Served {
         healthy.map(|device| device.id.clone()).collect()
     }
 
-    /// Dials its plugin as the kubelet does.
-    pub(crate) async fn dial(&self) -> Result<Client, Unmet> {
+    /// Connects to its plugin as the kubelet does.
+    pub(crate) async fn dial(&self) -> Result<Client, CheckError> {
         match dialled(&self.socket).await {
             Ok(channel) => Ok(Client::new(channel)),
             Err(error) => failed(format!("{}: {error}", self.resource)),
