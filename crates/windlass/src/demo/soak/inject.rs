@@ -18,13 +18,13 @@ use windlass_kubelet_sim::{Misbehaviour, PodFault, Registration, RegistrationFau
 use windlass_machine::{self as machine, Happening};
 
 use super::{
-    super::stage::cdi_dir,
+    super::testbed::cdi_dir,
     agent::state_dir,
     invariant::{MaybeUnhealthy, Violation},
     pods::{ADMISSION, ANSWER_LIMIT},
     rig::{OWN_POD, RESOURCE},
     run::Run,
-    schedule::{Fault, Hangs},
+    schedule::{Fault, RegistrationFailure},
     stopwatch::Stopwatch,
 };
 
@@ -50,10 +50,11 @@ impl Run {
     /// Injects a fault and waits for the recovery. Skips a fault that does not apply, such as the reset of a GPU
     /// while none is broken.
     pub(super) async fn inject(&mut self, fault: &Fault) -> Result<()> {
-        // Recently released devices are reported unhealthy, which must not be taken for the fault's effect.
+        // Recently released devices are reported unhealthy. Wait until that is over, so that it is not taken for the
+        // fault's effect.
         let begun = self.rig.settled(RECOVERY_LIMIT).await;
-        let (before_it, after) = ("the steps before a fault", RECOVERY_LIMIT);
-        begun.map_err(|left| Violation::NotBack { fault: before_it, after, left })?;
+        let (before, after) = ("the steps before a fault", RECOVERY_LIMIT);
+        begun.map_err(|left| Violation::NotRecovered { fault: before, after, left })?;
         let since = self.rig.kubelet.calls().now();
         self.rig.set_maybe_unhealthy(fault.maybe_unhealthy());
         let ended = self.apply(fault).await?;
@@ -61,12 +62,11 @@ impl Run {
             Some(ended) => self.recovers(fault, since, ended).await,
             None => Ok(()),
         };
-        self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
+        self.rig.set_maybe_unhealthy(MaybeUnhealthy::Only(BTreeSet::new()));
         recovered
     }
 
-    /// Waits until kubelet and agent are back in a settled state, and records the time that it
-    /// took.
+    /// Waits until kubelet and agent are settled again, and records the duration of the recovery.
     async fn recovers(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
         let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
@@ -78,7 +78,7 @@ impl Run {
             outcome = self.rig.settled(left()).await;
         }
         let after = ended.elapsed();
-        outcome.map_err(|left| Violation::NotBack { fault: fault.kind(), after, left })?;
+        outcome.map_err(|left| Violation::NotRecovered { fault: fault.kind(), after, left })?;
         self.tally.record_fault(fault.kind(), after);
         self.baseline.set_if_missing(Instant::now(), self.rig.agent.process.usage());
         Ok(())
@@ -111,7 +111,7 @@ impl Run {
             Fault::RegistrationSocketReplaced { times } => {
                 self.rig.kubelet.replace_registration_socket(times)?;
             }
-            Fault::RegistrationFails { hangs } => self.fail_registrations(hangs).await?,
+            Fault::RegistrationFails { how } => self.fail_registrations(how).await?,
             Fault::StreamCut => self.rig.kubelet.cancel_stream(RESOURCE).await,
             Fault::StateFolderBlocked { gpus } => self.block_state(gpus).await?,
             Fault::DiskFull { gpus } => self.fill_disk(gpus).await?,
@@ -135,16 +135,16 @@ impl Run {
     }
 
     async fn replace_agent(&mut self) -> Result<()> {
-        self.rig.agent_stops();
+        self.rig.mark_agent_stopped();
         self.rig.agent.replace().await?;
         self.tally.agent_restarts += 1;
         self.baseline.clear();
-        self.rig.agent_starts();
+        self.rig.mark_agent_started();
         Ok(())
     }
 
     pub(super) async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
-        self.rig.agent_stops();
+        self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
@@ -154,12 +154,13 @@ impl Run {
             self.rig.agent.thaw();
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
-        self.rig.agent_starts();
+        self.rig.mark_agent_started();
         super::invariant::in_time(ADMISSION, watch.elapsed(), lasts + ANSWER_LIMIT)?;
         self.record_admission(&uid, outcome).await
     }
 
-    /// Restarts the kubelet without its API server: pod resources omits pods whose devices stay published as allocated.
+    /// Restarts the kubelet without its API server. Its pod resources API then omits pods, whose devices must stay
+    /// allocated.
     async fn cut_kubelet_off(&self) -> Result<()> {
         let pods = PodFault::Only([OWN_POD.to_owned()].into());
         self.rig.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
@@ -168,7 +169,7 @@ impl Run {
         let held = self.rig.settled(RECOVERY_LIMIT).await;
         self.rig.kubelet.reach_api_server().await;
         let (fault, after) = ("kubelet restarted without its API server", RECOVERY_LIMIT);
-        Ok(held.map_err(|left| Violation::NotBack { fault, after, left })?)
+        Ok(held.map_err(|left| Violation::NotRecovered { fault, after, left })?)
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {
@@ -193,10 +194,10 @@ impl Run {
         Ok(())
     }
 
-    async fn fail_registrations(&self, hangs: Hangs) -> Result<()> {
-        let registration = match hangs {
-            Hangs::No => RegistrationFault::Refuse("not now".to_owned()),
-            Hangs::Yes => RegistrationFault::Hang,
+    async fn fail_registrations(&self, how: RegistrationFailure) -> Result<()> {
+        let registration = match how {
+            RegistrationFailure::Refused => RegistrationFault::Refuse("not now".to_owned()),
+            RegistrationFailure::Unanswered => RegistrationFault::Hang,
         };
         self.rig.kubelet.misbehave(Misbehaviour { registration, ..Misbehaviour::default() });
         self.rig.kubelet.restart().await?;
@@ -209,22 +210,25 @@ impl Run {
         let dir = state_dir(self.rig.dir());
         let away = self.rig.move_away(&dir)?;
         File::create(&dir).context("cannot block the state folder")?;
-        let tried = self.try_both(gpus).await;
-        fs::remove_file(&dir).context("cannot clear the way to the state folder")?;
+        let tried = self.try_both_apis(gpus).await;
+        fs::remove_file(&dir).context("cannot unblock the state folder")?;
         fs::rename(away, &dir).context("cannot put the state folder back")?;
         tried
     }
 
     async fn fill_disk(&mut self, gpus: usize) -> Result<()> {
         self.rig.agent.limit_file_size(Some(0)).context("cannot limit the agent's files")?;
-        let tried = self.try_both(gpus).await;
-        self.rig.agent.limit_file_size(None).context("cannot free the agent's files")?;
+        let tried = self.try_both_apis(gpus).await;
+        self.rig
+            .agent
+            .limit_file_size(None)
+            .context("cannot remove the limit of the agent's files")?;
         tried
     }
 
     /// Starts a pod of the device plugin and one with a claim, while the agent cannot write.
-    async fn try_both(&mut self, gpus: usize) -> Result<()> {
-        self.try_one(gpus).await?;
+    async fn try_both_apis(&mut self, gpus: usize) -> Result<()> {
+        self.try_admit_and_record(gpus).await?;
         self.try_claim(gpus).await.map(drop)
     }
 
