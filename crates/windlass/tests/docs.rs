@@ -25,7 +25,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Table of contents of the documentation as a site. It is no page.
+/// Table of contents of the site, which is no page itself.
 const CONTENTS: &str = "docs/SUMMARY.md";
 
 /// Every page of the documentation, with its name.
@@ -59,7 +59,7 @@ fn shown(page: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The configuration that an example is or is part of; none, if it is about something else.
+/// Configuration that an example is, or is a part of. `None` for other YAML.
 fn configuration(example: &str) -> Option<String> {
     let parsed: Value = serde_saphyr::from_str(example).unwrap_or_else(|error| panic!("{error}"));
     if parsed.is_array() {
@@ -79,7 +79,7 @@ fn configuration(example: &str) -> Option<String> {
     keys.iter().all(|key| of_source.contains(key)).then(|| format!("{source}{part}\n"))
 }
 
-/// The blanks before an example's first line.
+/// Indentation of an example's first line.
 fn first_margin(example: &str) -> &str {
     &example[..example.len() - example.trim_start_matches(' ').len()]
 }
@@ -89,12 +89,12 @@ const SCHEMA: &str = "crates/windlass/src/commands/config/schema.json";
 
 /// `WINDLASS_BLESS=1` rewrites the file.
 #[test]
-fn the_schema_that_the_program_prints_is_that_of_the_configuration() {
-    let made = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
+fn the_schema_that_the_program_prints_is_current() {
+    let current = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
     if env::var_os("WINDLASS_BLESS").is_some() {
-        fs::write(root().join(SCHEMA), &made).expect("the schema is written");
+        fs::write(root().join(SCHEMA), &current).expect("the schema is written");
     }
-    assert!(made == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
+    assert!(current == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
 }
 
 #[test]
@@ -103,10 +103,10 @@ fn every_configuration_in_the_documentation_is_accepted() {
     for (name, page) in pages() {
         for (line, example) in shown(&page) {
             match configuration(&example) {
-                Some(whole) => {
-                    let read = Config::parse(Path::new(&name), &whole);
+                Some(config) => {
+                    let read = Config::parse(Path::new(&name), &config);
                     read.unwrap_or_else(|error| {
-                        panic!("the example at line {line}: {error}\n{whole}")
+                        panic!("the example at line {line}: {error}\n{config}")
                     });
                     accepted += 1;
                 }
@@ -125,14 +125,14 @@ fn is_of_a_pipeline(example: &str) -> bool {
     Pipeline::parse(path, example).is_ok() || Fleet::parse(path, example).is_ok()
 }
 
-/// The crates that register metrics.
-const COUNTING: [&str; 4] = ["deviceplugin", "dra", "lifecycle", "node"];
+/// Crates that register metrics.
+const METRIC_CRATES: [&str; 4] = ["deviceplugin", "dra", "lifecycle", "node"];
 
-/// The names of metrics that the agent's source registers, without what their kind adds.
+/// Names of the metrics in the agent's source, without the suffixes of their types and units.
 fn registered() -> BTreeSet<String> {
     let of_crate = |name: &str| fs::read_dir(root().join("crates").join(name).join("src"));
     let mut sources: Vec<_> =
-        COUNTING.iter().flat_map(|name| of_crate(name).expect("a folder")).collect();
+        METRIC_CRATES.iter().flat_map(|name| of_crate(name).expect("a folder")).collect();
     let mut names = BTreeSet::new();
     while let Some(entry) = sources.pop() {
         let path = entry.expect("readable").path();
@@ -186,7 +186,7 @@ fn every_metric_is_documented_and_no_other_is() {
     assert_eq!(documented, registered());
 }
 
-/// A line without its times and the folder's name, which differ from run to run.
+/// A line without times and the folder's name, which differ between runs.
 fn timeless(line: &str) -> String {
     if line.starts_with("in /") {
         return "in #".to_owned();
@@ -209,39 +209,39 @@ fn transcript(name: &str) -> Vec<String> {
     block.unwrap_or_else(|| panic!("{name} shows no demo")).lines().map(timeless).collect()
 }
 
-/// Fails unless the lines are those of the demo; `...` stands for any number of them.
-fn is_played(shown: &[String], played: &[String]) {
-    let (mut rest, mut leaves_out) = (played, false);
+/// Fails unless a transcript has the lines of the demo. `...` stands for any number of lines.
+fn assert_transcript(shown: &[String], printed: &[String]) {
+    let (mut rest, mut leaves_out) = (printed, false);
     for line in shown {
-        // An empty line tells nothing of where what follows is.
+        // After `...`, an empty line does not locate the next line.
         if line.trim() == "..." || leaves_out && line.is_empty() {
             leaves_out = true;
             continue;
         }
         let skipped = if leaves_out { rest.iter().position(|it| it == line) } else { Some(0) };
         let at =
-            skipped.unwrap_or_else(|| panic!("nowhere behind: {line:?}\n{}", played.join("\n")));
-        assert_eq!(rest.get(at), Some(line), "in\n{}", played.join("\n"));
+            skipped.unwrap_or_else(|| panic!("nowhere behind: {line:?}\n{}", printed.join("\n")));
+        assert_eq!(rest.get(at), Some(line), "in\n{}", printed.join("\n"));
         (rest, leaves_out) = (&rest[at + 1..], false);
     }
     assert_eq!(rest, [""; 0], "the end is not shown");
 }
 
 #[test]
-fn the_demos_in_the_documentation_are_the_one_that_is_played() {
+fn the_demos_in_the_documentation_are_current() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let played: Vec<_> = text(&output.stdout).lines().map(timeless).collect();
+    let printed: Vec<_> = text(&output.stdout).lines().map(timeless).collect();
     let shown = transcript("README.md");
     assert_eq!(shown, transcript("README.zh-CN.md"), "one demo in two languages");
-    is_played(&shown, &played);
-    let whole = transcript("docs/try.md");
-    assert!(whole.len() > 50, "the page has the long one");
-    is_played(&whole, &played);
+    assert_transcript(&shown, &printed);
+    let long = transcript("docs/try.md");
+    assert!(long.len() > 50, "the page has the long transcript");
+    assert_transcript(&long, &printed);
 }
 
 #[test]
-fn the_profiles_of_machines_and_devices_are_counted_and_listed_as_they_are() {
+fn the_profiles_of_machines_and_devices_are_counted_and_listed() {
     let (english, chinese) = (page("README.md"), page("README.zh-CN.md"));
     let machines = windlass_machine::MachineProfile::names().count();
     assert!(english.contains(&format!("{machines} machine profiles")), "{machines}");

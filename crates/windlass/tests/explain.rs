@@ -1,4 +1,4 @@
-//! `windlass explain` as people and programs meet it: what if, now, and earlier.
+//! `windlass explain`: hypothetical questions, questions about this node, and recorded choices.
 
 use std::{
     fs,
@@ -10,8 +10,8 @@ use crate::program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A question about a machine that nobody has: the answer for people.
-fn what_if(machine: &str, flags: &str) -> String {
+/// Text of the answer to a question about a simulated machine.
+fn answer_text(machine: &str, flags: &str) -> String {
     let output = ask(machine, flags);
     assert!(output.status.success(), "{flags}: {}", text(&output.stderr));
     text(&output.stdout)
@@ -23,11 +23,11 @@ fn ask(machine: &str, flags: &str) -> std::process::Output {
 }
 
 fn document(machine: &str, flags: &str) -> Value {
-    let text = what_if(machine, &format!("{flags} -o json"));
+    let text = answer_text(machine, &format!("{flags} -o json"));
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The names of the devices that are chosen.
+/// Names of the chosen devices.
 fn chosen(document: &Value) -> Vec<&str> {
     let ids = document["explanation"]["choice"]["devices"].as_array().expect("devices");
     let name = |id: &Value| document["names"][id.as_str().expect("an id")].as_str();
@@ -35,8 +35,8 @@ fn chosen(document: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn what_if_shows_the_set_its_alternative_and_why_that_lost() {
-    let shown = what_if("dgx-a100", "--free 0,1,2,5 --size 2");
+fn an_answer_has_the_choice_the_alternative_and_the_deciding_term() {
+    let shown = answer_text("dgx-a100", "--free 0,1,2,5 --size 2");
     for expected in [
         "SIMULATED machine dgx-a100\n\n2 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2 GPU5\n",
         "  chosen       GPU0 GPU1: the pair over NV12 through NVSwitch, NUMA node 3\n",
@@ -52,8 +52,8 @@ fn what_if_shows_the_set_its_alternative_and_why_that_lost() {
 }
 
 #[test]
-fn the_program_alone_has_all_that_a_simulated_machine_needs() {
-    // On the same file system, where a link stands for a copy.
+fn the_program_file_suffices_for_a_simulated_machine() {
+    // On the same file system, so that a hard link serves as a copy.
     let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
     let program = elsewhere.path().join("windlass");
     fs::hard_link(env!("CARGO_BIN_EXE_windlass"), &program).expect("linked");
@@ -65,7 +65,7 @@ fn the_program_alone_has_all_that_a_simulated_machine_needs() {
 }
 
 #[test]
-fn a_program_gets_the_question_and_the_explanation() {
+fn json_has_the_question_and_the_explanation() {
     let why = document("dgx-a100", "--free 0,1,2,5 --size 2");
     assert_eq!(why["simulated"], "dgx-a100");
     assert_eq!(why["question"]["policy"], "aligned");
@@ -74,7 +74,7 @@ fn a_program_gets_the_question_and_the_explanation() {
     assert_eq!(why["explanation"]["choice"]["exact"], true);
     assert_eq!(why["explanation"]["alternative"]["lostBy"], "pcie");
     assert_eq!(why["verdict"], "less in PCIe inside the set: 10 against 50");
-    assert!(what_if("dgx-a100", "--size 2 -o yaml").contains("lostBy: "));
+    assert!(answer_text("dgx-a100", "--size 2 -o yaml").contains("lostBy: "));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_answer_on_the_page_is_that_of_the_program() {
 }
 
 #[test]
-fn devices_go_by_number_range_name_and_id() {
+fn devices_are_named_by_number_range_name_and_id() {
     let all = document("dgx-h100", "--size 1");
     let id = all["question"]["devices"]["available"][6].as_str().expect("an id");
     let free = format!("--free 0-2,gpu4,GPU5,{id} --require 2 --near NIC7,mlx5_0,NIC7 --size 3");
@@ -99,7 +99,7 @@ fn devices_go_by_number_range_name_and_id() {
     names.sort_unstable();
     assert_eq!(names, ["GPU0", "GPU1", "GPU2", "GPU4", "GPU5", "GPU6", "mlx5_0", "mlx5_7"]);
     assert_eq!(chosen(&why), ["GPU0", "GPU1", "GPU2"]);
-    // A GPU stands for its instances, where these are what is offered.
+    // A GPU stands for its instances if the resource offers instances.
     let parts = "--resource nvidia.com/mig-1g.5gb --size 2";
     assert_eq!(chosen(&document("mig-a100", &format!("{parts} --free 0"))), ["GPU0:0", "GPU0:1"]);
     let some = document("mig-a100", &format!("{parts} --free 0/3,0:5,GPU1"));
@@ -195,7 +195,7 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
 
 #[test]
 fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
-    let shown = what_if("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
+    let shown = answer_text("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
     for expected in [
         "note: --free names no NIC, so all that are healthy are free\n",
         "3 of nvidia.com/gpu and 1 NIC\n  free         GPU0 GPU2 GPU3 GPU4 GPU5\n  \
@@ -214,8 +214,10 @@ fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
     let pairs: Vec<_> = pairs.map(|pair| [name(&pair["gpu"]), name(&pair["nic"])]).collect();
     assert_eq!(pairs, [["GPU2", "mlx5_2"], ["GPU3", "mlx5_3"]]);
     assert_eq!(why["question"]["within"], "PIX");
-    let shown =
-        what_if("l40s-pcie", "--free 0,2-5,NIC1 --size 1 --nics 1 --within PHB --require mlx5_1");
+    let shown = answer_text(
+        "l40s-pcie",
+        "--free 0,2-5,NIC1 --size 1 --nics 1 --within PHB --require mlx5_1",
+    );
     assert!(shown.contains("free NICs    mlx5_1\n  required     mlx5_1\n"), "{shown}");
     assert!(!shown.contains("note: "), "{shown}");
 }
@@ -246,7 +248,7 @@ fn an_impossible_level_is_refused_with_the_nearest_possible_one() {
 }
 
 #[test]
-fn a_question_about_nics_alone_takes_no_other_nics() {
+fn a_question_about_nics_cannot_add_nics() {
     let folder = folder();
     let path = folder.path().join("nics.yaml");
     fs::write(&path, "resources:\n- name: example.com/rdma\n  devices: {kind: nic}\n")
@@ -260,7 +262,7 @@ fn a_question_about_nics_alone_takes_no_other_nics() {
 }
 
 #[test]
-fn variables_of_this_host_may_stay_where_another_machine_is_asked_about() {
+fn variables_of_this_host_are_ignored_with_another_machine() {
     let mut command = windlass(&["explain", "--machine", "t4-edge", "--size", "1"]);
     let output = command.env("WINDLASS_HOST_ROOT", "/").env("WINDLASS_STATE_DIR", "/").output();
     let output = output.expect("windlass runs");
@@ -268,11 +270,11 @@ fn variables_of_this_host_may_stay_where_another_machine_is_asked_about() {
 }
 
 #[test]
-fn replicas_of_shared_devices_are_told_device_by_device() {
+fn replicas_of_shared_devices_are_listed_by_device() {
     let folder = folder();
     let config = shared(&folder);
     let flags = format!("--config {config} --size 3 --free 0,1::2,2-3 --require 1::2");
-    let shown = what_if("dgx-h100", &flags);
+    let shown = answer_text("dgx-h100", &flags);
     for expected in [
         "3 of nvidia.com/gpu, distributed\n  required     GPU1::2\n",
         "  chosen       1 of GPU0, 1 of GPU1, 1 of GPU2: all 3 pairs NV18 through NVSwitch, NUMA node 0\n",
@@ -282,7 +284,7 @@ fn replicas_of_shared_devices_are_told_device_by_device() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
-    let near = what_if("dgx-h100", &format!("--config {config} --size 1 --near mlx5_3"));
+    let near = answer_text("dgx-h100", &format!("--config {config} --size 1 --near mlx5_3"));
     for expected in ["  near         mlx5_3\n", "  chosen       1 of GPU3: "] {
         assert!(near.contains(expected), "{expected} is missing in\n{near}");
     }
@@ -312,24 +314,24 @@ fn shared(folder: &TempDir) -> String {
 /// An embedded kubelet in a folder; killed when dropped.
 struct Kubelet {
     child: Child,
-    typed: ChildStdin,
+    stdin: ChildStdin,
     shown: Lines<BufReader<ChildStdout>>,
 }
 
 impl Kubelet {
-    /// With a pod that is admitted when its devices are there.
+    /// Starts a kubelet with a pod, which it admits once the pod's devices are registered.
     fn start(folder: &TempDir, pod: &str) -> Self {
         let dir = folder.path().join("kubelet").display().to_string();
         let mut command = windlass(&["kubelet", &dir, "--pod", pod]);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("windlass runs");
-        let typed = child.stdin.take().expect("piped");
+        let stdin = child.stdin.take().expect("piped");
         let shown = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self { child, typed, shown }
+        Self { child, stdin, shown }
     }
 
-    fn type_in(&mut self, words: &str) {
-        writeln!(self.typed, "{words}").expect("typed");
+    fn send(&mut self, command: &str) {
+        writeln!(self.stdin, "{command}").expect("written");
     }
 
     fn until(&mut self, expected: &str) {
@@ -345,14 +347,14 @@ impl Drop for Kubelet {
     }
 }
 
-/// The flags of a command on this node.
+/// Flags that select the folders of this node.
 fn here(folder: &TempDir, host: &[String]) -> Vec<String> {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let places = ["--kubelet-dir".into(), path("kubelet"), "--state-dir".into(), path("state")];
     [host, &places].concat()
 }
 
-/// A kubelet and an agent, and a pod with four GPUs.
+/// Starts a kubelet and an agent, with a pod of four GPUs.
 fn serving_a_trainer(folder: &TempDir, host: &[String]) -> (Kubelet, Node) {
     let mut kubelet = Kubelet::start(folder, "trainer:nvidia.com/gpu=4");
     let node = Node::start(folder, host);
@@ -366,7 +368,7 @@ fn on_node(flags: &[String], question: &str) -> std::process::Output {
 }
 
 #[test]
-fn without_a_kubelet_all_that_is_healthy_is_free_and_that_is_said() {
+fn without_a_kubelet_all_healthy_devices_are_free_with_a_note() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let output = on_node(&here(&folder, &host), "--size 1");
@@ -381,7 +383,7 @@ fn without_a_kubelet_all_that_is_healthy_is_free_and_that_is_said() {
 }
 
 #[test]
-fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
+fn allocated_and_failed_devices_are_not_free() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let flags = here(&folder, &host);
@@ -399,7 +401,7 @@ fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
-    // The agent waits before it trusts the GPU again. A look without its records does not show why.
+    // The agent withholds the repaired GPU for its quiet period. Without the agent's state, the reason is unknown.
     assert!(run(&["machine", "fault", &dir, "recover@7"]).status.success());
     let elsewhere = folder.path().join("elsewhere").display().to_string();
     let without = [&flags[..flags.len() - 1], &[elsewhere]].concat();
@@ -414,7 +416,7 @@ fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
     // Devices named by --free count as free, even if a container holds them.
     assert!(on_node(&flags, "--size 2 --free 0-1").status.success());
-    kubelet.type_in("delete trainer");
+    kubelet.send("delete trainer");
     kubelet.until("pod trainer deleted");
     assert!(on_node(&flags, "--size 4").status.success());
     node.signal("TERM");
@@ -442,7 +444,7 @@ fn replicas_that_containers_hold_are_in_use() {
 }
 
 #[test]
-fn a_pods_replicas_are_explained_by_their_memory_and_by_what_limits_it() {
+fn a_pods_replicas_are_explained_with_their_memory_and_its_enforcement() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let rule = "resources:\n\
@@ -467,7 +469,7 @@ fn a_pods_replicas_are_explained_by_their_memory_and_by_what_limits_it() {
 }
 
 #[test]
-fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since() {
+fn a_pod_is_explained_by_its_recorded_choice_and_later_changes() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let flags = here(&folder, &host);
@@ -503,7 +505,11 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     let past = &held["containers"][0]["past"];
     assert_eq!(past["caveat"], "an earlier pod's, if the kubelet had no alternative for this one");
     let today = &past["today"];
-    assert_eq!(chosen(today), ["GPU3", "GPU4", "GPU5", "GPU6"], "as they are numbered now");
+    assert_eq!(
+        chosen(today),
+        ["GPU3", "GPU4", "GPU5", "GPU6"],
+        "the remaining GPUs have new numbers"
+    );
 
     assert!(shown("--pod a/b", 1).contains("a/b has no device of this node; default/trainer has"));
     fs::write(folder.path().join("state/choices.json"), r#"{"version":1,"choices":[]}"#)
@@ -516,11 +522,11 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
 }
 
 #[test]
-fn a_choice_is_listed_with_the_second_that_it_was_in() {
+fn choices_are_listed_with_times_in_seconds() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let choice = r#"{"at":"2026-01-02T03:04:05.9Z","resource":"a.com/x","policy":"first","size":1,"exact":true,"devices":{"available":["a"],"chosen":["a"]}}"#;
-    fs::create_dir(folder.path().join("state")).expect("made");
+    fs::create_dir(folder.path().join("state")).expect("created");
     let file = format!(r#"{{"version":1,"choices":[{choice}]}}"#);
     fs::write(folder.path().join("state/choices.json"), file).expect("written");
     let output = on_node(&here(&folder, &host), "--past");

@@ -20,10 +20,10 @@ const CASES: &str = "deploy/monitoring/rules.test.yaml";
 const DASHBOARDS: &str = "deploy/monitoring/dashboards";
 const PAGE: &str = "docs/monitoring.md";
 
-/// Program of a kubectl.
+/// Variable with the path of kubectl.
 const KUBECTL: &str = "WINDLASS_E2E_KUBECTL";
 
-/// Columns of a dashboard.
+/// Number of columns of a dashboard.
 const COLUMNS: u64 = 24;
 
 fn read(path: &str) -> String {
@@ -45,7 +45,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The rules as Prometheus reads them, by the command of docs/monitoring.md.
+/// Rules in Prometheus' format, converted as by the command in docs/monitoring.md.
 fn rules_file() -> String {
     let file = read(RULES);
     let (_, spec) = file.split_once("\nspec:\n").expect("a specification");
@@ -82,7 +82,7 @@ fn panels(dashboard: &Value) -> Vec<&Value> {
     top.flat_map(|panel| list(&panel["panels"]).chain([panel])).collect()
 }
 
-/// Queries of alerts, dashboards and recipes, with their places.
+/// Queries of alerts, dashboards and recipes, each with its origin.
 fn queries() -> Vec<(String, String)> {
     let alerts = alerts();
     let of_alerts = alerts.iter().map(|alert| (string(&alert["alert"]), string(&alert["expr"])));
@@ -100,7 +100,7 @@ fn queries() -> Vec<(String, String)> {
     all
 }
 
-/// Queries for the values of dashboards' variables, with their places.
+/// Queries for the values of dashboards' variables, each with its origin.
 fn variables() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (name, dashboard) in dashboards() {
@@ -124,12 +124,12 @@ fn documented() -> BTreeSet<String> {
     let rows = pages.lines().filter(|line| starts.iter().any(|start| line.starts_with(start)));
     let cells = rows.filter_map(|row| row.split(" | ").next());
     let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
-    let whole = |name: &str| {
+    let full_name = |name: &str| {
         let name = name.split('{').next().unwrap_or_default();
         // The page on the cluster half abbreviates `windlass_cluster_pods`.
         if name.starts_with('_') { format!("windlass_cluster{name}") } else { name.to_owned() }
     };
-    names.map(whole).collect()
+    names.map(full_name).collect()
 }
 
 /// Runs promtool in a folder with these files.
@@ -158,7 +158,7 @@ fn alerts_dashboards_and_recipes_use_documented_metrics() {
     let mut unknown = BTreeSet::new();
     for (place, query) in queries.iter().chain(&variables) {
         for name in metrics(query) {
-            // A histogram's own name is documented.
+            // The page documents a histogram without the suffix.
             let plain = name.strip_suffix("_bucket").unwrap_or(name);
             if !documented.contains(plain) {
                 unknown.insert(format!("{place}: {name}"));

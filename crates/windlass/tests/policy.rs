@@ -1,5 +1,5 @@
-//! The dependency policy of `deny.toml`, and which of our crates may use which, checked without a
-//! network and without another tool.
+//! The dependency policy of `deny.toml`, and the dependencies between our crates, checked without a network and
+//! without another tool.
 //!
 //! Advisories are not checked here: their database has to be fetched, which `cargo deny` does, run by `.ci/run`.
 
@@ -29,7 +29,7 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
-    /// `dev` or `build`; none for what ends up in the crate.
+    /// `dev` or `build`; `None` for a normal dependency.
     kind: Option<String>,
 }
 
@@ -55,9 +55,9 @@ struct Skip {
     name: String,
 }
 
-/// Which of our crates may use which, tests aside. Dependencies point at the domain; the binary, which
-/// is not listed, may use all.
-const ROOMS: &[(&str, &[&str])] = &[
+/// Crates of ours, each with those that it may use outside of tests. Dependencies point at the domain. The binary,
+/// which is not listed, may use all.
+const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("windlass-core", &[]),
     ("windlass-cuda", &[]),
     ("windlass-kubelet-api", &[]),
@@ -200,12 +200,12 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// For tests only: nobody ships it.
+/// Fixtures of tests, which no product crate may use.
 const TESTKIT: &str = "windlass-testkit";
 
 const BINARY: &str = "windlass";
 
-/// Crates that simulate or test others: never on a node.
+/// Crates that simulate or test others. The node's build must not have them.
 const LABORATORY: [&str; 5] = [
     "windlass-cluster-sim",
     "windlass-conformance",
@@ -214,7 +214,7 @@ const LABORATORY: [&str; 5] = [
     "windlass-nvml-sim",
 ];
 
-/// The cluster half: never on a node either.
+/// Crates of the cluster half. The node's build must not have them.
 const CLUSTER_HALF: [&str; 2] = ["windlass-control", "windlass-sched"];
 
 fn root() -> &'static Path {
@@ -226,7 +226,7 @@ fn policy() -> Policy {
     toml::from_str(&text).expect("deny.toml says what the test reads")
 }
 
-/// Every package that Linux builds of the workspace can hold.
+/// Every package that a Linux build of the workspace can contain.
 fn packages() -> Vec<Package> {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
@@ -287,12 +287,12 @@ fn the_kit_of_fixtures_is_used_by_tests_only() {
 
 #[test]
 fn our_crates_use_each_other_in_one_direction() {
-    let rooms: BTreeMap<_, _> = ROOMS.iter().copied().collect();
+    let allowed_of: BTreeMap<_, _> = ALLOWED_DEPENDENCIES.iter().copied().collect();
     for package in packages().iter().filter(|package| package.source.is_none()) {
         if package.name == BINARY {
             continue;
         }
-        let allowed = rooms.get(package.name.as_str());
+        let allowed = allowed_of.get(package.name.as_str());
         let allowed = allowed.unwrap_or_else(|| panic!("say what {} may use", package.name));
         let used = package.dependencies.iter().filter(|dependency| dependency.kind.is_none());
         for Dependency { name, .. } in used.filter(|one| one.name.starts_with(BINARY)) {

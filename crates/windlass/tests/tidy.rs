@@ -1,4 +1,4 @@
-//! Rules of the house that no other tool checks. docs/invariants.md says why each is there.
+//! Rules of this repository that no other tool checks. docs/invariants.md has their reasons.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ struct Source {
     text: String,
 }
 
-/// Lines from which a file tests itself, or builds values for the tests beside it.
+/// First lines of a file's test module, or of its fixtures for other tests.
 const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub(crate) mod tests"];
 
 fn sources() -> Vec<Source> {
@@ -45,7 +45,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Fails with every product file, but for those under `except`, that holds one of the words.
+/// Fails with every product file that has one of the words. Ignores files whose path begins with one of `except`.
 fn forbid(words: &[&str], except: &[&str], why: &str) {
     let offends = |source: &Source| {
         let excused = except.iter().any(|prefix| source.path.starts_with(prefix));
@@ -84,7 +84,7 @@ fn the_domain_does_no_io_and_reads_no_clock() {
         assert!(word.is_none(), "{path} has {word:?}: pass time, files and randomness in");
     }
     let core = ["cel", "jiff", "semver", "serde", "serde_json", "strsim", "thiserror"];
-    // The allocator answers in the types of Kubernetes; k8s-openapi has types alone, and no client.
+    // The allocator returns types of Kubernetes. k8s-openapi has types only, without a client.
     let sched = ["k8s-openapi", "thiserror", "windlass-core"];
     for (manifest, pure) in [
         (include_str!("../../core/Cargo.toml"), &core[..]),
@@ -134,7 +134,7 @@ fn the_kubelets_messages_stay_in_the_modules_that_speak_its_protocols() {
 
 #[test]
 fn the_kubelets_folder_is_named_in_one_place() {
-    // The command line names it in its help; a plugin of somebody else has it built in.
+    // The help of the command line names the folder; a foreign plugin has it built in.
     let except = ["conformance/src/subject.rs", "config/src/places.rs", "windlass/src/cli.rs"];
     let code = |line: &&str| !line.trim_start().starts_with("//");
     for Source { path, text } in sources() {
@@ -143,7 +143,7 @@ fn the_kubelets_folder_is_named_in_one_place() {
     }
 }
 
-/// Where the layers of the agent have their only lock.
+/// File with the only lock of the agent's layers.
 const SHARED: &str = "host/src/shared.rs";
 
 #[test]
@@ -155,14 +155,14 @@ fn the_agents_state_has_one_owner_and_no_lock() {
         "machine/",
         "nvml-sim/",
         "windlass/",
-        // The one lock: its steps are closures, so that none is held across an `.await`.
+        // The only lock. Its users pass closures, so that it is not held across an `.await`.
         SHARED,
     ];
     let is_shared = |source: &Source| source.path == SHARED;
     let shared = sources().into_iter().find(is_shared).expect("it is there");
     let code = shared.text.lines().filter(|line| !line.starts_with("//"));
     let waits = code.filter(|line| line.contains("await") || line.contains("Guard")).count();
-    assert_eq!(waits, 0, "no guard leaves {SHARED}, and nothing waits in it");
+    assert_eq!(waits, 0, "{SHARED} returns no guard, and awaits nothing");
     forbid(&["Mutex", "RwLock", "Atomic"], &others, "one task owns it, the rest sees snapshots");
 }
 
@@ -186,7 +186,7 @@ const FAMILIAR: [&str; 16] = [
     "windlass/src/cli/devices.rs",
     "windlass/src/commands/",
     "windlass/src/demo/",
-    // GPUs of every maker, by which shapes are told apart; values for tests.
+    // GPUs of every vendor, which distinguish shapes; values for tests.
     "node/src/reconciler/changes.rs",
     "fuzz/src/expressions.rs",
 ];
@@ -211,16 +211,16 @@ fn layers_ask_what_a_family_declares_and_not_whose_a_device_is() {
 fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
     let others =
         ["cluster-sim/", "conformance/", "kubelet-sim/", "machine/", "testkit/", "windlass/"];
-    // kube-scheduler and the other replica count the time as it passes.
+    // kube-scheduler and the other replica measure elapsed time too.
     let others = [&others[..], &["control/"]].concat();
     let own = [
         "host/src/deadline.rs",
-        // It takes slices of such a deadline, on a thread.
+        // A thread waits for slices of such a deadline.
         "host/src/external/deadline_pool.rs",
-        // Pauses, after which nobody is judged.
+        // Pauses, which are no deadlines.
         "node/src/reload.rs",
         "host/src/directory.rs",
-        // Clients, who can ask again.
+        // Limits for clients, which can retry.
         "node/src/admin/connections.rs",
     ];
     let words = ["time::timeout", " timeout}", "{timeout", "timeout_at", "recv_timeout("];
@@ -233,15 +233,15 @@ fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
     }
 }
 
-/// A file of tests beside the module that they are of.
+/// True for a file of tests beside its module.
 fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
-/// The pages that name tests as `file :: test`.
+/// Pages that refer to tests as `file :: test`.
 const PAGES: [&str; 3] = ["ARCHITECTURE.md", "docs/internals.md", "docs/invariants.md"];
 
-/// The most bytes of ARCHITECTURE.md: a newcomer reads it in one sitting.
+/// Maximum size of ARCHITECTURE.md, in bytes: a newcomer reads it in one sitting.
 const MAX: usize = 15_000;
 
 #[test]
@@ -263,11 +263,11 @@ fn every_test_that_the_architecture_names_is_there() {
     let text = PAGES.iter().map(read).collect::<Vec<_>>().join("\n");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let spans = text.split('`').filter_map(|span| span.split_once(" :: "));
-    // The page's own example of how a reference is written is none.
+    // Omit the page's example of a reference.
     let named: Vec<_> = spans.filter(|reference| *reference != ("file", "test")).collect();
     assert!(named.len() > 20, "the references are no longer written as `file :: test`");
     for (file, test) in named {
-        // The abbreviations that docs/invariants.md explains.
+        // Expand the abbreviations that docs/invariants.md explains.
         let path = match file.split_once('/') {
             None => format!("crates/windlass/tests/{file}"),
             Some(("cluster", file)) => format!("crates/windlass/tests/cluster/{file}"),
@@ -294,7 +294,7 @@ fn people_are_spoken_to_by_the_binary_only() {
     );
 }
 
-/// Words that hide the subject of a sentence at its beginning.
+/// Words at the beginning of a sentence that hide its subject.
 const QUESTION_WORDS: [&str; 6] = ["What", "Whether", "Who", "Whoever", "Whose", "How"];
 
 #[test]
@@ -336,7 +336,7 @@ fn comment_sentences(text: &str) -> Vec<String> {
     sentences
 }
 
-/// Type names that may repeat, because their module qualifies them: each manager of the kubelet has its checkpoint.
+/// Type names that may repeat, because their module qualifies them, such as the checkpoint of each kubelet manager.
 const IDIOMS: [&str; 7] =
     ["Checkpoint", "CheckpointError", "Config", "Deps", "Error", "Input", "State"];
 
@@ -348,12 +348,12 @@ fn a_public_type_name_occurs_once_in_a_crate() {
         let (member, _) = path.split_once('/').expect("below a crate");
         for name in text.lines().filter_map(public_type) {
             let key = (member.to_owned(), name.to_owned());
-            let known = paths.entry(key.clone()).or_default();
+            let declared = paths.entry(key.clone()).or_default();
             let is_excused = IDIOMS.contains(&name) || is_test(&path);
-            if !known.is_empty() && !is_excused {
+            if !declared.is_empty() && !is_excused {
                 repeated.insert(key);
             }
-            known.insert(path.clone());
+            declared.insert(path.clone());
         }
     }
     let repeated: Vec<_> = repeated.iter().map(|key| (&key.1, &paths[key])).collect();

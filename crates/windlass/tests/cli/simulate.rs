@@ -25,7 +25,7 @@ pod-d,32000,1024,4,1000,,LS
 pod-e,2000,1024,0,0,,BE
 ";
 
-/// A trace with one table of nodes, and a table of pods for each name.
+/// Folder with a trace: one table of nodes, and a table of pods for each name.
 fn trace(names: &[&str]) -> TempDir {
     let dir = folder();
     fs::write(dir.path().join("x_node_list_gpu_node.csv"), NODES).expect("a table");
@@ -56,7 +56,7 @@ fn json(trace: &TempDir, more: &[&str]) -> Value {
 }
 
 #[test]
-fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
+fn every_policy_runs_with_every_seed_and_equal_seeds_give_equal_results() {
     let trace = trace(&["only"]);
     let document = json(&trace, &[]);
     assert_eq!(document, json(&trace, &[]));
@@ -78,7 +78,7 @@ fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
     for policy in policies {
         let classes = policy["classes"].as_array().expect("classes");
         let arrived: u64 = classes.iter().filter_map(|it| it["arrived"].as_u64()).sum();
-        // Each seed plays each pod of the trace, and copies.
+        // Each seed simulates each pod of the trace, and copies of it.
         assert!(arrived > 3 * 5, "{policy}");
         let last = policy["allocated"].as_array().and_then(|it| it.last()).expect("a curve");
         assert!(last["requestedPercent"].as_u64().is_some_and(|it| it <= 130), "{last}");

@@ -1,4 +1,4 @@
-//! `windlass stage` at work on pictures and on Darwin3 boards.
+//! `windlass stage` with the work of pictures and of Darwin3 boards.
 
 use std::{
     fs,
@@ -16,19 +16,19 @@ use tokio_util::sync::CancellationToken;
 use windlass_machine::{Board, BoardAddresses, BoardEvent};
 use windlass_stage::{Addresses, End, Ends, Settings, Source, Stage, StageMetrics, Told};
 
-use crate::program::{Written, folder, run, text, windlass};
+use crate::program::{OutputLines, folder, run, text, windlass};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 const FRAME: &[u8] = include_bytes!("../../src/commands/stage/picture/samples/colour.jpg");
 
-/// A `windlass stage` between a source and an end, which keeps the results.
+/// A `windlass stage` between a source and a store, which collects the results.
 struct Line {
     child: Child,
     source: Source,
     ends: Ends,
     results: UnboundedReceiver<Vec<u8>>,
-    /// Ends when dropped.
+    /// Task of the store; aborted when dropped.
     _store: JoinSet<()>,
 }
 
@@ -36,14 +36,14 @@ struct Line {
 
 impl Line {
     async fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let (keep, results) = unbounded_channel();
-        let (store, serving) = store(keep).await;
+        let (sender, results) = unbounded_channel();
+        let (store, serving) = store(sender).await;
         let mut command = windlass(&["stage", "--listen", "127.0.0.1:0", "--name", "work"]);
         command.args(["--next", &format!("store={store}")]).args(arguments);
         command.env_remove("DARWIN3_ENDPOINTS").envs(variables.iter().copied());
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("windlass runs");
-        let first = Written::by(child.stdout.take()).next().expect("a line on start");
+        let first = OutputLines::by(child.stdout.take()).next().expect("a line on start");
         let (_, rest) = first.split_once(" listens on ").expect("an address");
         let address: Addresses =
             rest.split(';').next().unwrap_or_default().parse().expect("an address");
@@ -69,7 +69,7 @@ impl Line {
         self.send(payload).await;
         match self.end().await.failure {
             Some(failure) => Err(failure.reason),
-            None => Ok(self.results.try_recv().expect("kept before its end")),
+            None => Ok(self.results.try_recv().expect("stored before its end")),
         }
     }
 
@@ -79,7 +79,7 @@ impl Line {
         assert!(kill.expect("kill runs").success());
     }
 
-    /// Waits for its end, while its neighbours go on.
+    /// Waits until the stage exits, without blocking the tasks of source and store.
     async fn exit_code(&mut self) -> Option<i32> {
         let mut look = tokio::time::interval(Duration::from_millis(5));
         within(async {
@@ -101,11 +101,11 @@ impl Drop for Line {
     }
 }
 
-/// A last stage that keeps what comes, and its address.
-async fn store(keep: UnboundedSender<Vec<u8>>) -> (String, JoinSet<()>) {
+/// Starts a last stage that sends its payloads to a channel. Returns its address and its task.
+async fn store(results: UnboundedSender<Vec<u8>>) -> (String, JoinSet<()>) {
     let stage = Stage::builder("store").listen("127.0.0.1:0".parse().expect("an address"));
     let stage = stage.work(move |payload: bytes::Bytes| {
-        drop(keep.send(payload.to_vec()));
+        drop(results.send(payload.to_vec()));
         async move { Ok::<_, std::io::Error>(payload) }
     });
     let bound = stage.bind().await.expect("a free port");
@@ -127,10 +127,10 @@ fn flits(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-async fn until(is_so: impl Fn() -> bool) {
+async fn until(condition: impl Fn() -> bool) {
     let mut look = tokio::time::interval(Duration::from_millis(5));
     within(async {
-        while !is_so() {
+        while !condition() {
             look.tick().await;
         }
     })
@@ -173,20 +173,20 @@ async fn spikes_run_on_the_board_that_the_container_was_given() {
     let reason = "makes a message of 4194332 bytes, and a board reads 4194304 at once";
     assert_eq!(long, Err(reason.to_owned()));
     assert_eq!(line.result(&spikes).await, Ok(spikes.clone()));
-    let wanted = [BoardEvent::Deployed(4), BoardEvent::Ran(6), BoardEvent::Ran(6)];
-    assert_eq!(board.take_events(), wanted);
+    let expected = [BoardEvent::Deployed(4), BoardEvent::Ran(6), BoardEvent::Ran(6)];
+    assert_eq!(board.take_events(), expected);
 
-    // The vendor's networks may answer at the east.
+    // The vendor's networks may have their results at the east edge.
     let work = ["--darwin3", &data, "--run-with", &sync, "--result-edge", "east"];
     let mut line = Line::start(&work, &[]).await;
     assert_eq!(line.result(&spikes).await, Ok(flits(&[8, 9])));
     assert!(!board.is_wedged());
 }
 
-/// State of a socket that listens: its queue is one of connections.
+/// State of a listening socket in `/proc/net/tcp`. Its queue counts connections, not bytes.
 const LISTENS: &str = "0A";
 
-/// Bytes that wait in connections to a port of this machine.
+/// Unread bytes in the connections to a port of this machine.
 fn unread_bytes(port: u16) -> usize {
     let table = fs::read_to_string("/proc/net/tcp").expect("readable");
     let unread = table.lines().filter_map(|line| {
@@ -199,7 +199,7 @@ fn unread_bytes(port: u16) -> usize {
     unread.sum()
 }
 
-/// A kill between connect and send is left out: no program can be whole then.
+/// Omits a kill between connect and send, after which no program can send a whole message.
 #[tokio::test]
 async fn a_board_is_not_wedged_by_stages_that_drain_or_are_killed_while_they_wait_for_it() {
     let board = board();
@@ -253,7 +253,7 @@ async fn two_boards_are_two_workers_and_each_serves_one_run_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_wedged_and_a_missing_board_are_told_by_address_and_come_back() {
+async fn a_wedged_and_a_missing_board_are_reported_by_address_and_recover() {
     let (mut board, folder) = (board(), folder());
     let data = board.data();
     let network = folder.path().join("net.bin");
@@ -291,7 +291,7 @@ async fn a_wedged_and_a_missing_board_are_told_by_address_and_come_back() {
 }
 
 #[test]
-fn wrong_pictures_and_boards_are_told_before_anything_listens() {
+fn wrong_flags_of_pictures_and_boards_are_refused_before_anything_listens() {
     let folder = folder();
     let file = |name: &str, bytes: &[u8]| {
         fs::write(folder.path().join(name), bytes).expect("a folder of its own");
@@ -320,9 +320,9 @@ fn wrong_pictures_and_boards_are_told_before_anything_listens() {
     ] {
         let base = ["stage", "--name", "work", "--listen", "127.0.0.1:0"];
         let output = run(&[&base[..], flags].concat());
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {told}");
-        assert!(told.contains(reason), "{flags:?}: {told}");
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {errors}");
+        assert!(errors.contains(reason), "{flags:?}: {errors}");
         assert!(output.stdout.is_empty(), "{flags:?}");
     }
 }

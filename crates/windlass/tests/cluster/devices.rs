@@ -1,11 +1,12 @@
-//! Devices that this machine really has, in real pods: nothing is simulated.
+//! Real devices of this machine in real pods.
 
 use std::{fs, path::Path};
 
 use crate::cluster::{
-    NODE_STATUS, alone, eventually, has_cluster,
+    NODE_STATUS, eventually, has_cluster,
     kubelet::allocatable,
     node::Node,
+    plugin_folder_lock,
     pods::{Pods, kubectl, node_status},
 };
 
@@ -13,11 +14,11 @@ const FUSE: &str = "example.com/fuse";
 const ALONE: &str = "example.com/alone";
 const FUNCTION: &str = "example.com/function";
 
-/// Nodes of which one is given to one container alone: whichever this machine has, its number with it.
+/// Device nodes for exclusive use, with their numbers. The test takes the first that this machine has.
 const NODES: [(&str, &str); 2] = [("/dev/kvm", "10 232"), ("/dev/net/tun", "10 200")];
 
-/// A PCI function of a class that is neither a bridge nor the way to the network, and how many there are
-/// of that class. Virtual machines have functions of no class, `0xffff00`.
+/// A PCI class that is neither bridge nor network, and the number of functions of that class. Virtual machines have
+/// functions of no class, `0xffff00`.
 fn class() -> Option<(String, usize)> {
     let functions = fs::read_dir("/sys/bus/pci/devices").ok()?.flatten();
     let class = |function: fs::DirEntry| fs::read_to_string(function.path().join("class")).ok();
@@ -45,7 +46,7 @@ fn config(node: &str, class: &str) -> String {
 
 /// True if a container can open a node in its `/dev`.
 fn opens(pod: &str, node: &str) -> bool {
-    // The shell would make a file where there is no node.
+    // Without `test -c`, the shell would create a file if there is no node.
     Pods::inside(pod, &format!("test -c {node} && exec 3<>{node}")).is_some()
 }
 
@@ -71,7 +72,7 @@ async fn pods_open_the_devices_of_this_machine_that_they_asked_for_and_no_other(
         eprintln!("LEFT OUT: this machine lacks /dev/fuse, a node to give away, or a PCI function");
         return;
     };
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let this = Node::of_this_machine(&config(node, &class));
     let agent = this.agent();
     for (resource, count) in [(FUSE, 3), (ALONE, 1), (FUNCTION, functions)] {
@@ -109,13 +110,13 @@ async fn pods_open_the_devices_of_this_machine_that_they_asked_for_and_no_other(
     eventually(NODE_STATUS, "Unschedulable".to_owned(), reason).await;
     pods.delete("windlass-e2e-alone");
     pods.until_it_runs("windlass-e2e-waits").await;
-    assert!(opens("windlass-e2e-waits", node), "{node} cannot be opened by the next");
+    assert!(opens("windlass-e2e-waits", node), "the next pod cannot open {node}");
     drop(pods);
     drop(agent);
 }
 
-/// The probe of one source never ends, and never answers; the other's device is as it was.
-fn with_a_probe_that_hangs() -> String {
+/// Configuration of two sources. The probe of one never ends.
+fn config_with_hanging_probe() -> String {
     format!(
         "health: {{quietPeriod: 1s, probeInterval: 1s}}\nsources:\n\
          - name: fuse\n  resource: {FUSE}\n  sharing: {{method: shared, replicas: 3}}\n  \
@@ -126,7 +127,7 @@ fn with_a_probe_that_hangs() -> String {
 }
 
 #[tokio::test]
-async fn a_probe_that_hangs_costs_its_own_device_and_no_other() {
+async fn a_hanging_probe_withholds_its_own_device_only() {
     if !has_cluster() {
         return;
     }
@@ -134,8 +135,8 @@ async fn a_probe_that_hangs_costs_its_own_device_and_no_other() {
         eprintln!("LEFT OUT: this machine lacks /dev/fuse");
         return;
     }
-    let _alone = alone();
-    let this = Node::of_this_machine(&with_a_probe_that_hangs());
+    let _lock = plugin_folder_lock();
+    let this = Node::of_this_machine(&config_with_hanging_probe());
     let agent = this.agent();
     eventually(NODE_STATUS, Some(3), async || allocatable(FUSE).await).await;
     eventually(NODE_STATUS, "1".to_owned(), async || node_status("capacity", ALONE)).await;

@@ -1,4 +1,4 @@
-//! Memory of shares on a real kubelet: the hook as a real container runtime starts it, and the watchdog over real processes in
+//! Memory of shares on a real kubelet: the hook in a real container runtime, and the watchdog with real processes in
 //! the kubelet's control groups.
 
 use std::{fs, path::Path};
@@ -6,9 +6,10 @@ use std::{fs, path::Path};
 use windlass_machine::state::Process;
 
 use crate::cluster::{
-    NODE_STATUS, alone, eventually, has_cluster,
+    NODE_STATUS, eventually, has_cluster,
     kubelet::allocatable,
     node::{Agent, Node},
+    plugin_folder_lock,
     pods::{Pods, kubectl},
     shares::{ALL, MEMORY, bind, config, pod},
 };
@@ -18,7 +19,7 @@ fn uid(pod: &str) -> String {
     kubectl(&["get", "pod", pod, "-o", "jsonpath={.metadata.uid}"])
 }
 
-/// Messages of this very pod's events: one of an earlier test may have had the name.
+/// Messages of the events of this pod's UID: a pod of an earlier test may have had its name.
 fn events(pod: &str) -> String {
     let about = format!("involvedObject.uid={}", uid(pod));
     let path = "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}";
@@ -51,7 +52,7 @@ fn cgroups() -> Option<String> {
 fn show(node: &Node, pid: u32, file: &str) {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
     let folder = node.path(&format!("machine/host/proc/{pid}"));
-    fs::create_dir_all(&folder).expect("made");
+    fs::create_dir_all(&folder).expect("created");
     fs::write(Path::new(&folder).join(file), text).expect("written");
 }
 
@@ -72,7 +73,7 @@ async fn the_watchdog_ends_the_processes_of_a_pod_above_its_share_and_no_others(
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", &format!("{}watchdog: {{action: kill}}\n", config()));
     let agent = serving(&node).await;
     show(&node, agent.pid(), "stat");
@@ -96,15 +97,15 @@ async fn the_watchdog_ends_the_processes_of_a_pod_above_its_share_and_no_others(
     eventually(NODE_STATUS, "1".to_owned(), async || restarts(greedy)).await;
     let code = "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}";
     assert_eq!(kubectl(&["get", "pod", greedy, "-o", code]), "137", "SIGKILL");
-    let is_told = async || events(greedy).contains("GpuMemoryExceeded: ");
-    eventually(NODE_STATUS, true, is_told).await;
+    let is_reported = async || events(greedy).contains("GpuMemoryExceeded: ");
+    eventually(NODE_STATUS, true, is_reported).await;
     assert_eq!(restarts(modest), "0");
     assert!(!events(modest).contains("GpuMemoryExceeded"), "{}", events(modest));
     drop(pods);
     drop(agent);
 }
 
-/// A node whose driver limits memory, by the hook that was built; and true if this machine has cgroup v2.
+/// Node whose driver limits memory by the built hook. The flag is true if this machine has cgroup v2.
 fn with_hook(config: &str) -> (Node, bool) {
     let hook = Path::new(env!("CARGO_BIN_EXE_windlass")).with_file_name("windlass-hook");
     assert!(hook.exists(), "build it: cargo build --package windlass-hook");
@@ -112,8 +113,8 @@ fn with_hook(config: &str) -> (Node, bool) {
     let node = Node::with_driver("615.10", &format!("{config}{limits}"));
     let cgroups = cgroups();
     if let Some(cgroups) = &cgroups {
-        // The agent's machine is simulated, and the control groups are this one's.
-        fs::create_dir_all(node.path("machine/host/sys/fs")).expect("made");
+        // The agent's machine is simulated, but the control groups are those of this machine.
+        fs::create_dir_all(node.path("machine/host/sys/fs")).expect("created");
         let linked = node.path("machine/host/sys/fs/cgroup");
         std::os::unix::fs::symlink(cgroups, linked).expect("linked");
     }
@@ -133,7 +134,7 @@ async fn the_runtime_starts_the_hook_before_the_container() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let (node, has_cgroups) = with_hook(&config());
     let agent = serving(&node).await;
     let (index, gpu) = gpu(&node);
@@ -164,7 +165,7 @@ async fn the_number_of_a_containers_replicas_decides_its_limit() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let rules = "resources:\n- name: example.com/gpu-10gib\n  devices: {kind: gpu, index: [5]}\n  \
                  sharing: {method: timeSlicing, memory: 10Gi}\n\
                  health: {quietPeriod: 2s, probeInterval: 1s}\n";

@@ -1,7 +1,7 @@
-//! The manifests as pods: agents and both replicas of the cluster half, from images of `deploy/image`, survive each other.
+//! The manifests as pods: the agent and both replicas of the cluster half, from images of `deploy/image`, with crashes.
 //!
-//! Runs when `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, and `WINDLASS_E2E_IMPORT` a program that gives
-//! the image in a tar to the node's runtime. Pods have to reach the API server. The images stay with the runtime.
+//! Runs when `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, and `WINDLASS_E2E_IMPORT` a program that
+//! gives the image in a tar to the node's runtime. Pods have to reach the API server. The runtime keeps the images.
 
 use std::{
     env, fs,
@@ -13,12 +13,13 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::cluster::{
-    NODE_STATUS, alone, eventually,
-    extender::{MEMORY, SCHEDULER, has_the_decided_gpu, wants_memory},
+    NODE_STATUS, eventually,
+    extender::{MEMORY, SCHEDULER, check_decided_gpu, pod_with_memory},
     has_cluster,
     images::{IMPORT, import},
     kubelet::allocatable,
     node::Node,
+    plugin_folder_lock,
     pods::{Manifests, Pods, kubectl, try_kubectl},
 };
 
@@ -31,7 +32,7 @@ kind: ResourceClaim
 metadata: {name: windlass-e2e-claim}
 spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: windlass-nvidia-gpu}}]}}
 ";
-/// A pod for the scheduler of claims.
+/// Pod for the scheduler of claims.
 const CLAIMANT: &str = "\
 apiVersion: v1
 kind: Pod
@@ -47,7 +48,7 @@ spec:
       resources: {claims: [{name: gpu}]}
   resourceClaims: [{name: gpu, resourceClaimName: windlass-e2e-claim}]
 ";
-/// Shares and claims, of which the options have one each.
+/// Configuration with shares and claims. Each option of the overlay has one of them.
 const CONFIGURATION: &str = "\
 apiVersion: v1
 kind: ConfigMap
@@ -60,16 +61,16 @@ data:
 ";
 /// Image of the program under test, which has every feature.
 const IMAGE: &str = "windlass-laboratory";
-/// Time to replace replicas: the Lease of a dead one lasts 15 s, and new ones start.
+/// Deadline of a replacement of replicas: the Lease of a dead one lasts 15 s, and new ones have to start.
 const REPLACED: Duration = Duration::from_secs(120);
 
 /// Prints the logs of the namespace when dropped in a failed test.
-struct LastWords;
+struct LogsOnFailure;
 
-// === impl LastWords ===
+// === impl LogsOnFailure ===
 
-impl Drop for LastWords {
-    #[expect(clippy::print_stderr, reason = "what went wrong is in the logs")]
+impl Drop for LogsOnFailure {
+    #[expect(clippy::print_stderr, reason = "the logs explain a failed test")]
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -98,8 +99,8 @@ fn programs() -> Option<[PathBuf; 2]> {
 /// Objects of a folder below `deploy` with options, and the image under test.
 fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Value> {
     let overlay = PathBuf::from(node.path(&folder.replace('/', "-")));
-    fs::create_dir_all(&overlay).expect("made");
-    // A kustomization names others by relative paths only.
+    fs::create_dir_all(&overlay).expect("created");
+    // A kustomization must name others by relative paths.
     let up: PathBuf = overlay.components().skip(1).map(|_| "..").collect();
     let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
     let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
@@ -119,9 +120,9 @@ fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Valu
 /// Points an agent's mounts at a simulated machine.
 fn simulate(set: &mut Value, node: &Node) {
     let (machine, host) = (node.path("machine"), node.path("machine/host"));
-    // Empty folders cover these, which every real /dev has.
+    // Every real /dev has these folders, on which the runtime mounts others.
     for folder in ["pts", "shm"] {
-        fs::create_dir_all(format!("{host}/dev/{folder}")).expect("made");
+        fs::create_dir_all(format!("{host}/dev/{folder}")).expect("created");
     }
     let pod = &mut set["spec"]["template"]["spec"];
     for volume in pod["volumes"].as_array_mut().expect("volumes") {
@@ -132,9 +133,9 @@ fn simulate(set: &mut Value, node: &Node) {
             path => format!("{host}{path}"),
         };
         if !Path::new(&moved).exists() && volume["hostPath"]["type"] != "File" {
-            fs::create_dir_all(&moved).expect("made");
+            fs::create_dir_all(&moved).expect("created");
         } else if !Path::new(&moved).exists() {
-            fs::create_dir_all(Path::new(&moved).parent().expect("a folder")).expect("made");
+            fs::create_dir_all(Path::new(&moved).parent().expect("a folder")).expect("created");
             fs::write(&moved, "simulated\n").expect("written");
         }
         volume["hostPath"]["path"] = moved.into();
@@ -150,8 +151,8 @@ fn simulate(set: &mut Value, node: &Node) {
     variables.push(json!({"name": "WINDLASS_NVML_LIBRARY", "value": library}));
 }
 
-/// Makes objects in one request, for which the order of kinds is the caller's.
-fn applied(objects: &[Value]) -> Manifests {
+/// Creates objects in one request, in the caller's order.
+fn apply_objects(objects: &[Value]) -> Manifests {
     Manifests::apply(&objects.iter().map(|object| format!("{object}\n")).collect::<Vec<_>>())
 }
 
@@ -170,7 +171,7 @@ fn name(pod: &Value) -> String {
     pod["metadata"]["name"].as_str().expect("a name").to_owned()
 }
 
-/// True for a replica that serves and is to stay.
+/// True for a replica that is ready and not being deleted.
 fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let ready = |it: &Value| it["type"] == "Ready" && it["status"] == "True";
@@ -178,15 +179,15 @@ fn is_ready(pod: &Value) -> bool {
         && conditions.is_some_and(|all| all.iter().any(ready))
 }
 
-/// Number of GPUs that a replica knows, from its metrics.
+/// Number of GPUs in the metrics of a replica.
 fn gpus(replica: &str) -> Option<String> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{replica}:9403/proxy/metrics");
     let page = try_kubectl(&["get", "--raw", &path]).ok()?;
     page.lines().find_map(|line| line.strip_prefix("windlass_cluster_gpus ").map(str::to_owned))
 }
 
-/// Waits until both replicas serve and know the GPUs of the node.
-async fn both_serve() -> Vec<String> {
+/// Waits until both replicas are ready and know the GPUs of the node. Returns their names.
+async fn wait_for_replicas() -> Vec<String> {
     eventually(REPLACED, 2, async || replicas().into_iter().filter(is_ready).count()).await;
     let names: Vec<_> = replicas().iter().filter(|pod| is_ready(pod)).map(name).collect();
     for replica in &names {
@@ -195,14 +196,14 @@ async fn both_serve() -> Vec<String> {
     names
 }
 
-/// Kills the processes of a replica, which cannot give its Leases back.
+/// Kills the processes of a replica, so that it cannot release its Leases.
 fn crash(replica: &str) {
     let field = "jsonpath={.metadata.uid}";
     let uid = kubectl(&["-n", NAMESPACE, "get", "pod", replica, "-o", field]);
     let names = [uid.clone(), uid.replace('-', "_")];
     let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
     let is_its = |process: &fs::DirEntry| {
-        // A process may end meanwhile.
+        // A process may have ended.
         let file = |name: &str| fs::read_to_string(process.path().join(name)).unwrap_or_default();
         let is_program = ["windlass", "kube-scheduler"].contains(&file("comm").trim());
         is_program && names.iter().any(|name| file("cgroup").contains(name.as_str()))
@@ -227,8 +228,8 @@ fn elected() -> String {
     holder.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// Every container of the namespace has run since its start, and no request of its was refused.
-fn nothing_was_refused() {
+/// Checks that no container of the namespace has restarted, and that none had a request refused.
+fn check_no_refusals() {
     for pod in listed(&[]).iter().filter(|pod| is_ready(pod)) {
         let states = pod["status"]["containerStatuses"].as_array().expect("containers");
         for state in states {
@@ -242,12 +243,12 @@ fn nothing_was_refused() {
 }
 
 #[tokio::test]
-async fn pods_get_their_gpus_from_the_manifests_whichever_replica_dies() {
+async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
     if !has_cluster() {
         return;
     }
     let Some([scheduler, importer]) = programs() else { return };
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", "");
     let half = objects("scheduler", &[], "", &node);
     let mut agents = objects("overlays/cluster", &["claims"], CONFIGURATION, &node);
@@ -258,34 +259,34 @@ async fn pods_get_their_gpus_from_the_manifests_whichever_replica_dies() {
     import(Path::new(env!("CARGO_BIN_EXE_windlass")), None, &importer);
     let set = agents.iter_mut().find(|object| object["kind"] == "DaemonSet").expect("one");
     simulate(set, &node);
-    // Deleted in the other order, and the namespace last.
-    let agents = applied(&agents);
-    let half = applied(&half);
-    let _last_words = LastWords;
+    // Objects are deleted in the reverse order, so the namespace is the last.
+    let agents = apply_objects(&agents);
+    let half = apply_objects(&half);
+    let _logs = LogsOnFailure;
     eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
 
-    let replicas = both_serve().await;
+    let replicas = wait_for_replicas().await;
     let claims = Manifests::apply(&[CLAIM.to_owned()]);
     let mut pods = Pods::none();
-    pods.apply("windlass-e2e-first", &wants_memory("windlass-e2e-first"));
-    has_the_decided_gpu(&pods, "windlass-e2e-first").await;
+    pods.apply("windlass-e2e-first", &pod_with_memory("windlass-e2e-first"));
+    check_decided_gpu(&pods, "windlass-e2e-first").await;
     pods.apply("windlass-e2e-claim", CLAIMANT);
     pods.until_it_runs("windlass-e2e-claim").await;
     let elected = elected();
     assert!(replicas.contains(&elected), "{elected} of {replicas:?}");
 
     crash(&elected);
-    pods.apply("windlass-e2e-second", &wants_memory("windlass-e2e-second"));
+    pods.apply("windlass-e2e-second", &pod_with_memory("windlass-e2e-second"));
     eventually(REPLACED, true, async || is_bound("windlass-e2e-second")).await;
-    has_the_decided_gpu(&pods, "windlass-e2e-second").await;
+    check_decided_gpu(&pods, "windlass-e2e-second").await;
 
-    delete(&both_serve().await);
-    pods.apply("windlass-e2e-third", &wants_memory("windlass-e2e-third"));
+    delete(&wait_for_replicas().await);
+    pods.apply("windlass-e2e-third", &pod_with_memory("windlass-e2e-third"));
     eventually(REPLACED, true, async || is_bound("windlass-e2e-third")).await;
-    has_the_decided_gpu(&pods, "windlass-e2e-third").await;
+    check_decided_gpu(&pods, "windlass-e2e-third").await;
 
-    both_serve().await;
-    nothing_was_refused();
+    wait_for_replicas().await;
+    check_no_refusals();
     drop(pods);
     drop(claims);
     drop(half);

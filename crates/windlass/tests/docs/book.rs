@@ -1,4 +1,4 @@
-//! The documentation as a site has every page once, among pages of its kind.
+//! The site's table of contents has every page once, under the heading of its kind.
 
 use super::{CONTENTS, page, pages, pages::links};
 

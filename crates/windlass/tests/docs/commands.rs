@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::page;
 use crate::program::{run, text};
 
-/// The flags with their variables, without those of NVIDIA's plugin, whose variables have names of its own.
+/// Flags with their variables, without flags of NVIDIA's plugin, whose variables lack the prefix.
 fn flags(help: &str) -> BTreeMap<String, String> {
     let parts = help.split("\n      --").skip(1);
     let flags = parts.filter_map(|part| {

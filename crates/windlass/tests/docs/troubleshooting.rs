@@ -20,11 +20,11 @@ const OTHERS: [&str; 8] = [
     "windlass/src/demo/",
 ];
 
-/// Calls with a message: the macros, and the constructor whose message a journal logs.
+/// Calls with a message: the macros, and the constructor of `Journal`, which logs its argument.
 const CALLS: [&str; 3] = ["warn!(", "error!(", "Journal::new("];
 
-/// The message that the journal takes from its constructor.
-const PASSED_ON: &str = "…";
+/// Message of the journal's own call, whose literal has a placeholder only.
+const JOURNAL_MESSAGE: &str = "…";
 
 /// The agent's messages, with the file of each.
 fn logged() -> BTreeMap<String, String> {
@@ -47,7 +47,7 @@ fn logged() -> BTreeMap<String, String> {
             }
         }
     }
-    found.remove(PASSED_ON);
+    found.remove(JOURNAL_MESSAGE);
     found
 }
 
@@ -68,7 +68,7 @@ fn messages(path: &Path) -> Vec<String> {
     found
 }
 
-/// The first literal among arguments that is no field's value, with `…` for each of its placeholders.
+/// First literal among arguments that is no value of a field, with `…` for each placeholder.
 fn message(arguments: &str) -> Option<String> {
     let (mut depth, mut before) = (0_i32, ' ');
     let mut rest = arguments.char_indices();

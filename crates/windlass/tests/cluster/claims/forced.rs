@@ -1,4 +1,4 @@
-//! Pods that come while those before them, deleted by force, still end on the node.
+//! New pods while their predecessors, deleted by force, still end on the node.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::cluster::{
     pods::{Manifests, Pods, kubectl},
 };
 
-/// A kubelet asks for a claim again 60 to 90 seconds after it was refused.
-const AT_ONCE: Duration = Duration::from_secs(45);
+/// Deadline of a start without a retry: the kubelet retries a refused claim after 60 to 90 seconds.
+const WITHOUT_RETRY: Duration = Duration::from_secs(45);
 
-/// As many as there are GPUs.
+/// Number of pods: that of the GPUs.
 const PODS: usize = 8;
 
 fn named(generation: &str) -> Vec<String> {
@@ -31,7 +31,7 @@ fn make(pods: &mut Pods, names: &[String]) {
 async fn pods_in_the_place_of_others_that_were_deleted_by_force_run_before_the_kubelet_asks_again()
 {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let mut pods = Pods::none();
     let (first, second) = (named("first"), named("second"));
@@ -46,9 +46,9 @@ async fn pods_in_the_place_of_others_that_were_deleted_by_force_run_before_the_k
     let names = second.iter().map(String::as_str);
     let phases = ["get", "pods", "-o", "jsonpath={.items[*].status.phase}"].into_iter();
     let phases: Vec<_> = phases.chain(names).collect();
-    eventually(AT_ONCE, PODS, async || kubectl(&phases).matches("Running").count()).await;
+    eventually(WITHOUT_RETRY, PODS, async || kubectl(&phases).matches("Running").count()).await;
     assert_eq!(rig.owners().await.values().map(Vec::len).collect::<Vec<_>>(), [1; PODS]);
     drop(pods);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
     drop(manifests);
 }
