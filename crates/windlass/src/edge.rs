@@ -1,4 +1,5 @@
-//! Simulated boards: each stage is a process, each link between boards a TCP connection with the board's rate and delay.
+//! Simulated boards: each stage is a process, each link between boards a TCP connection with the board's rate and
+//! delay.
 //!
 //! ```text
 //! stage ──> link (chunks wait for both boards' ports) ──> stage of another board
@@ -37,7 +38,7 @@ pub(crate) async fn measure_plan(
     measured
 }
 
-/// The way into a pipeline on simulated boards.
+/// Addresses at which items enter and leave a pipeline on simulated boards.
 pub(crate) fn entrance(pipeline: &Pipeline, boards: &SimulatedBoards<'_>) -> Result<Entrance> {
     let addresses = |stage| boards.addresses(stage).parse().context("addresses of this machine");
     Ok(Entrance {

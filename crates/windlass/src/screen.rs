@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_takes_every_path_as_one_word() {
+    fn a_quoted_path_is_one_word_for_a_shell() {
         for (path, expected) in [
             ("/tmp/m-1.2_x", "/tmp/m-1.2_x"),
             ("/tmp/ü ñ/x", "'/tmp/ü ñ/x'"),

@@ -123,7 +123,7 @@ fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
 }
 
 #[test]
-fn the_demo_fits_the_screen_on_every_kind_of_machine() {
+fn the_demo_is_at_most_120_columns_wide_on_every_kind_of_machine() {
     for profile in ["dgx-h100", "16-gpu", "mig-a100", "t4-edge"] {
         let output = run(&["demo", "--machine", profile]);
         assert!(output.status.success(), "{profile}: {}", text(&output.stderr));

@@ -44,7 +44,7 @@ fn pages() -> Vec<(String, String)> {
 }
 
 /// YAML blocks of a page with their first line number, without list indentation.
-fn shown(page: &str) -> Vec<(usize, String)> {
+fn yaml_blocks(page: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut lines = page.lines().enumerate();
     while let Some((number, line)) = lines.next() {
@@ -101,7 +101,7 @@ fn the_schema_that_the_program_prints_is_current() {
 fn every_configuration_in_the_documentation_is_accepted() {
     let (mut accepted, mut others) = (0, Vec::new());
     for (name, page) in pages() {
-        for (line, example) in shown(&page) {
+        for (line, example) in yaml_blocks(&page) {
             match configuration(&example) {
                 Some(config) => {
                     let read = Config::parse(Path::new(&name), &config);

@@ -184,7 +184,7 @@ fn cycles(mut module_graph: ModuleGraph) -> Vec<String> {
 }
 
 #[test]
-fn no_module_of_the_product_leads_back_to_itself() {
+fn modules_of_the_product_have_no_cycles() {
     for name in product_crates() {
         let found = cycles(module_graph(&name));
         assert!(found.is_empty(), "modules of {name} use each other in a circle: {found:?}");
@@ -192,7 +192,7 @@ fn no_module_of_the_product_leads_back_to_itself() {
 }
 
 #[test]
-fn no_crate_of_the_product_is_a_house_of_its_own() {
+fn no_crate_of_the_product_exceeds_the_limit_of_lines() {
     for name in product_crates().iter().filter(|name| *name != BINARY) {
         let lines: usize = files(name).iter().map(|(_, text)| text.lines().count()).sum();
         assert!(lines <= MAX_LINES, "{name} has {lines} lines");
@@ -201,7 +201,7 @@ fn no_crate_of_the_product_is_a_house_of_its_own() {
 }
 
 #[test]
-fn a_circle_is_found() {
+fn a_cycle_is_found() {
     let arrow = |from: &str, to: &str| (from.to_owned(), BTreeSet::from([to.to_owned()]));
     let line = ModuleGraph::from([arrow("a", "b"), arrow("b", "c")]);
     assert!(cycles(line).is_empty());

@@ -169,7 +169,7 @@ fn alerts_dashboards_and_recipes_use_documented_metrics() {
 }
 
 #[test]
-fn every_alert_waits_has_a_severity_and_says_what_is_wrong() {
+fn every_alert_has_a_duration_a_severity_and_a_description() {
     for alert in alerts() {
         let name = string(&alert["alert"]);
         assert!(alert["for"].is_string(), "{name} does not wait");
@@ -184,7 +184,7 @@ fn every_alert_waits_has_a_severity_and_says_what_is_wrong() {
 }
 
 #[test]
-fn every_alert_has_its_section_with_meaning_first_look_and_remedy() {
+fn every_alert_has_a_section_with_meaning_check_and_remedy() {
     let page = read(PAGE);
     let (_, sections) = page.split_once("\n## Alerts\n").expect("a chapter");
     let (sections, _) = sections.split_once("\n## ").expect("a chapter behind it");
@@ -200,7 +200,7 @@ fn every_alert_has_its_section_with_meaning_first_look_and_remedy() {
 }
 
 #[test]
-fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
+fn every_alert_has_a_firing_and_a_silent_case() {
     let (mut firing, mut silent) = (BTreeSet::new(), BTreeSet::new());
     for case in documents(CASES).iter().flat_map(|file| list(&file["tests"])) {
         for step in list(&case["alert_rule_test"]) {
@@ -239,7 +239,7 @@ fn the_monitors_select_the_pods_of_the_manifests_and_their_ports() {
 }
 
 #[test]
-fn dashboards_read_the_chosen_data_source_and_each_panel_has_its_place() {
+fn dashboards_use_the_selected_data_source_and_panels_do_not_overlap() {
     let kustomization = read("deploy/monitoring/kustomization.yaml");
     for (name, dashboard) in dashboards() {
         assert!(kustomization.contains(&format!("dashboards/{name}")), "{name} is not applied");
@@ -263,7 +263,7 @@ fn dashboards_read_the_chosen_data_source_and_each_panel_has_its_place() {
 }
 
 #[test]
-fn the_overlay_to_copy_sets_the_label_and_the_address_of_the_runbooks() {
+fn the_example_overlay_sets_the_label_and_the_runbook_addresses() {
     let Some(kubectl) = env::var_os(KUBECTL) else {
         eprintln!("SKIPPED: set {KUBECTL} to a kubectl to run this");
         return;
@@ -279,7 +279,7 @@ fn the_overlay_to_copy_sets_the_label_and_the_address_of_the_runbooks() {
 }
 
 #[test]
-fn prometheus_fires_each_alert_as_its_cases_say() {
+fn prometheus_passes_the_cases_of_each_alert() {
     let files = [("windlass.rules.yaml", rules_file()), ("rules.test.yaml", read(CASES))];
     promtool(&["check", "rules", "windlass.rules.yaml"], &files);
     promtool(&["test", "rules", "rules.test.yaml"], &files);

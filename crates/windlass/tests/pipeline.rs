@@ -221,7 +221,7 @@ fn check_traces(file: &Path) {
 }
 
 #[test]
-fn the_edge_demo_accounts_for_every_item_when_a_board_fails() {
+fn the_edge_demo_accounts_for_every_item_after_a_board_failure() {
     let output = run(&["demo", "--edge", "-o", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);

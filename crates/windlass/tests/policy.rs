@@ -266,7 +266,7 @@ fn no_crate_is_built_twice_without_a_reason() {
 }
 
 #[test]
-fn everything_comes_from_the_registry_or_from_here() {
+fn every_package_is_from_the_registry_or_this_repository() {
     for package in packages() {
         let source = package.source.unwrap_or_default();
         assert!(
@@ -278,7 +278,7 @@ fn everything_comes_from_the_registry_or_from_here() {
 }
 
 #[test]
-fn the_kit_of_fixtures_is_used_by_tests_only() {
+fn only_tests_use_the_fixtures_crate() {
     for package in packages() {
         let mut used = package.dependencies.iter().filter(|dependency| dependency.name == TESTKIT);
         assert!(used.all(|it| it.kind.as_deref() == Some("dev")), "{} ships it", package.name);

@@ -27,7 +27,8 @@ const WORK: f64 = 0.002;
 const STAGES: f64 = 3.0;
 /// Items per second: a tenth of the stages' capacity, so that items do not queue.
 const RATE: f64 = 50.0;
-const LASTS: Duration = Duration::from_millis(1500);
+/// Duration of each of the two runs.
+const RUN_DURATION: Duration = Duration::from_millis(1500);
 
 /// Measures the overhead of a hop and of a step, in three seconds.
 pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
@@ -36,8 +37,8 @@ pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
     let plan = Plan::of(&pipeline, &fleet, Layout::Pod)?;
     let boards = SimulatedBoards::start(&pipeline, &fleet, &plan.placement, folder).await?;
     let entrance = entrance(&pipeline, &boards)?;
-    let full = entrance.load(Load { rate: None, lasts: LASTS }).await;
-    let paced = entrance.load(Load { rate: Some(RATE), lasts: LASTS }).await;
+    let full = entrance.load(Load { rate: None, lasts: RUN_DURATION }).await;
+    let paced = entrance.load(Load { rate: Some(RATE), lasts: RUN_DURATION }).await;
     boards.stop().await;
     let (throughput, _) = figures::throughput(&full?);
     let step = (1.0 / throughput - WORK).max(0.0);

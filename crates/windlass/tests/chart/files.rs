@@ -77,7 +77,7 @@ fn named_options(values: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn every_option_has_a_value_which_its_comment_and_the_page_name() {
+fn every_option_has_a_value_that_comment_and_page_name() {
     let text = file("values.yaml");
     let (values, named) = (yaml(&text), named_options(&text));
     let page = fs::read_to_string(Path::new(DEPLOY).join("../docs/install.md")).expect("a page");
@@ -126,7 +126,7 @@ fn check_keys(values: &Value, schema: &Value, root: &Value, path: &str) {
 }
 
 #[test]
-fn the_chart_knows_the_keys_of_the_agents_configuration() {
+fn the_chart_lists_the_keys_of_the_agents_configuration() {
     let text = file("templates/_config.tpl");
     let define = text.split("define \"windlass.configKeys\" -}}").nth(1).expect("a list");
     let listed: BTreeSet<_> =

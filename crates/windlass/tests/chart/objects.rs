@@ -282,7 +282,7 @@ fn every_object_and_policy_uses_the_release_namespace() {
 }
 
 #[test]
-fn a_configuration_of_nvidias_plugin_reaches_the_agent_as_it_is() {
+fn a_configuration_of_nvidias_plugin_reaches_the_agent_unchanged() {
     let Some(helm) = program(HELM) else { return };
     let folder = folder();
     let path = folder.path().join("nvidia.yaml");

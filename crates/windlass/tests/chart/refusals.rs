@@ -80,7 +80,7 @@ fn a_configuration_that_is_a_list_or_no_yaml_is_refused() {
 }
 
 #[test]
-fn claims_on_a_cluster_without_them_are_refused() {
+fn claims_are_refused_on_a_cluster_without_dra() {
     let Some(helm) = program(HELM) else { return };
     let claims = ["--set", "cdi=true,claims.enabled=true", "--kube-version", "v1.33.1"];
     assert_refused(&helm, &claims, &["claims.enabled", "Kubernetes 1.34", "v1.33.1"]);
@@ -94,7 +94,7 @@ fn a_cluster_that_is_too_old_for_the_manifests_is_refused() {
 
 /// Helm reads YAML before 1.2, in which `off` is false. The agent expects the word.
 #[test]
-fn the_word_off_stays_a_word() {
+fn the_word_off_stays_a_string() {
     let Some(helm) = program(HELM) else { return };
     let folder = folder();
     let path = folder.path().join("values.yaml");

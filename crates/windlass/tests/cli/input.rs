@@ -150,7 +150,7 @@ fn the_version_has_commit_target_and_features() {
 }
 
 #[test]
-fn a_machine_in_use_is_replaced_only_by_force() {
+fn a_machine_is_replaced_only_with_force() {
     let folder = folder();
     let dir = folder.path().join("ü ñ's").display().to_string();
     let create = |more: &[&str]| run(&[&["machine", "create", &dir], more].concat());
@@ -197,7 +197,7 @@ fn an_unresponsive_gpu_is_omitted_and_the_exit_code_is_1() {
 }
 
 #[test]
-fn an_interrupted_demo_ends_with_one_line_and_the_code_of_the_signal() {
+fn an_interrupted_demo_prints_one_line_and_exits_with_the_code_of_the_signal() {
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
         let mut command = windlass(&["demo"]);
         let mut child =

@@ -86,7 +86,7 @@ fn every_policy_runs_with_every_seed_and_equal_seeds_give_equal_results() {
 }
 
 #[test]
-fn pods_that_come_and_go_are_refused_or_wait() {
+fn pods_with_departures_are_refused_or_queued() {
     let trace = trace(&["default", "other"]);
     let refused = json(&trace, &["--policy", "windlass", "--departures", "1.5"]);
     let class =
@@ -98,7 +98,7 @@ fn pods_that_come_and_go_are_refused_or_wait() {
 }
 
 #[test]
-fn the_table_names_its_columns_and_the_image_has_a_curve_for_each_policy() {
+fn the_table_has_headings_and_the_image_a_curve_for_each_policy() {
     let trace = trace(&["default"]);
     let svg = trace.path().join("curves.svg").display().to_string();
     let (code, out, errors) = simulate(&trace, &["--policy", "fgd,windlass", "--svg", &svg]);
@@ -118,7 +118,7 @@ fn the_table_names_its_columns_and_the_image_has_a_curve_for_each_policy() {
 }
 
 #[test]
-fn a_wrong_trace_or_flag_is_misuse_and_says_where() {
+fn a_wrong_trace_or_flag_is_misuse_with_its_position() {
     let none = folder();
     let some = trace(&["a", "b"]);
     let broken = trace(&["a"]);

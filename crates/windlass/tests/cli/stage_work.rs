@@ -138,7 +138,7 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn frames_become_pictures_of_the_size_that_a_model_takes() {
+async fn frames_are_decoded_and_resized_for_a_model() {
     let mut line = Line::start(&["--decode", "--resize", "8x4", "--workers", "2"], &[]).await;
     let picture = line.result(FRAME).await.expect("a picture");
     assert!(picture.starts_with(b"P6\n8 4\n255\n"), "{picture:?}");

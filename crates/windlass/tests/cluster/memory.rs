@@ -69,7 +69,7 @@ async fn serving(node: &Node) -> Agent {
 }
 
 #[tokio::test]
-async fn the_watchdog_ends_the_processes_of_a_pod_above_its_share_and_no_others() {
+async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
     if !has_cluster() {
         return;
     }

@@ -182,7 +182,7 @@ fn importer() -> Option<PathBuf> {
 }
 
 #[tokio::test]
-async fn layouts_are_compared_and_no_item_is_lost_but_on_a_replica_that_is_killed() {
+async fn layouts_are_compared_and_only_a_killed_replica_loses_items() {
     if !has_cluster() {
         return;
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use super::{page, pages, root};
 
 #[test]
-fn every_page_says_for_whom_it_is_and_is_in_the_index() {
+fn every_page_names_its_readers_and_is_in_the_index() {
     let index = page("docs/README.md");
     for (name, page) in pages() {
         let Some(path) = name.strip_prefix("docs/") else { continue };

@@ -131,7 +131,7 @@ fn documented() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_warning_and_error_of_the_agent_has_its_row_and_every_row_its_message() {
+fn every_warning_and_error_of_the_agent_has_a_row_and_every_row_a_message() {
     let (logged, rows) = (logged(), documented());
     let missing = logged.iter().filter(|(message, _)| !rows.contains(*message));
     let missing: Vec<_> = missing.map(|(message, file)| format!("{message:?} of {file}")).collect();
@@ -144,7 +144,7 @@ fn every_warning_and_error_of_the_agent_has_its_row_and_every_row_its_message() 
 }
 
 #[test]
-fn messages_are_found_among_fields_lines_and_placeholders() {
+fn messages_are_found_beside_fields_and_across_lines() {
     let cases = [
         ("why, \"plain\")", "plain"),
         ("error = \"value\", \"behind a field\")", "behind a field"),

@@ -68,7 +68,7 @@ fn an_archive_has_the_plugin_completions_and_manual_pages_and_equal_bytes() {
 }
 
 #[test]
-fn a_wrong_program_is_refused_and_leaves_nothing() {
+fn a_wrong_program_is_refused_and_creates_no_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let other = folder.path().join("other");
     fs::write(&other, "#!/bin/sh\necho other 1.0\n").expect("written");
@@ -88,7 +88,7 @@ fn a_wrong_program_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn under_the_name_of_kubectls_plugin_commands_of_the_cluster_come_first() {
+fn as_a_kubectl_plugin_cluster_commands_need_no_prefix() {
     let folder = tempfile::tempdir().expect("a folder");
     let plugin = folder.path().join("kubectl-windlass");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_windlass"), &plugin).expect("a link");

@@ -44,7 +44,7 @@ fn has_debian() -> bool {
     is_debian
 }
 
-fn succeed(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     let output = command.output().expect("it runs");
     assert!(output.status.success(), "{command:?}: {}", program::text(&output.stderr));
     program::text(&output.stdout)
@@ -80,7 +80,7 @@ impl Image {
         let output = make(program, folder.path(), None);
         assert!(output.status.success(), "{}", program::text(&output.stderr));
         let tar = folder.path().join("image.tar");
-        succeed(Command::new("tar").arg("xf").arg(&tar).arg("-C").arg(folder.path()));
+        output_of(Command::new("tar").arg("xf").arg(&tar).arg("-C").arg(folder.path()));
         let index = json(&folder.path().join("index.json"));
         let blob = |part: &Value| folder.path().join(blob_path(part));
         let manifest = json(&blob(&index["manifests"][0]));
@@ -99,7 +99,7 @@ impl Image {
         fs::create_dir_all(&files).expect("created");
         let layer = self.path(&blob_path(&self.manifest["layers"][0]));
         let mut tar = Command::new("tar");
-        succeed(tar.arg("xf").arg(layer).arg("--no-same-owner").arg("-C").arg(&files));
+        output_of(tar.arg("xf").arg(layer).arg("--no-same-owner").arg("-C").arg(&files));
         files
     }
 
@@ -134,7 +134,7 @@ fn every_blob_has_its_digest_and_size_and_every_reference_a_blob() {
     let blobs = image.path("blobs/sha256");
     let names = fs::read_dir(&blobs).expect("blobs").map(|it| it.expect("readable").file_name());
     let names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
-    let sums = succeed(Command::new("sha256sum").args(&names).current_dir(&blobs));
+    let sums = output_of(Command::new("sha256sum").args(&names).current_dir(&blobs));
     let is_valid = |line: &str| line.split_once("  ").is_some_and(|(sum, name)| sum == name);
     assert!(sums.lines().count() == 3 && sums.lines().all(is_valid), "{sums}");
     let parts =
@@ -151,7 +151,7 @@ fn every_blob_has_its_digest_and_size_and_every_reference_a_blob() {
 }
 
 #[test]
-fn equal_inputs_give_equal_bytes_wherever_and_whenever_they_are_made() {
+fn equal_inputs_give_equal_images() {
     if !has_debian() {
         return;
     }
@@ -159,7 +159,7 @@ fn equal_inputs_give_equal_bytes_wherever_and_whenever_they_are_made() {
         let folder = program::folder();
         let program = fake_program("cluster", folder.path());
         let date = format!("@{modified}");
-        succeed(Command::new("touch").args(["-d", &date]).arg(&program));
+        output_of(Command::new("touch").args(["-d", &date]).arg(&program));
         assert!(make(&program, folder.path(), None).status.success());
         ["image.tar", "image.cdx.json"]
             .map(|name| fs::read(folder.path().join(name)).expect("created"))
@@ -234,7 +234,7 @@ fn the_list_of_parts_has_crates_as_locked_with_licences_that_are_expressions() {
 }
 
 #[test]
-fn a_program_runs_with_nothing_but_the_libraries_of_its_image() {
+fn a_program_needs_only_the_libraries_of_its_image() {
     if !has_debian() {
         return;
     }
@@ -244,7 +244,7 @@ fn a_program_runs_with_nothing_but_the_libraries_of_its_image() {
     script(&folder.path().join("windlass-hook"), HOOK);
     let image = Image::of(&program);
     let files = image.files();
-    let found = succeed(Command::new("find").arg(files.join("usr/lib")).args(["-name", "*.so*"]));
+    let found = output_of(Command::new("find").arg(files.join("usr/lib")).args(["-name", "*.so*"]));
     let libraries: Vec<_> = found.lines().map(Path::new).collect();
     // NVIDIA's libraries need these libraries; Windlass itself does not.
     for needed in ["libdl.so.2", "libpthread.so.0", "librt.so.1"] {
@@ -258,19 +258,19 @@ fn a_program_runs_with_nothing_but_the_libraries_of_its_image() {
     for program in ["usr/bin/windlass", "usr/sbin/chroot"] {
         let mut command = Command::new(loader);
         command.args(["--inhibit-cache", "--library-path"]).arg(folder).arg("--list");
-        let list = succeed(command.arg(files.join(program)));
+        let list = output_of(command.arg(files.join(program)));
         let paths = list.lines().filter_map(|line| line.split_once("=> ")?.1.split(' ').next());
         let elsewhere: Vec<_> = paths.filter(|path| !Path::new(path).starts_with(&files)).collect();
         assert!(elsewhere.is_empty(), "{program} loads {elsewhere:?}");
     }
     let mut command = Command::new(loader);
     command.args(["--inhibit-cache", "--library-path"]).arg(folder);
-    let version = succeed(command.arg(files.join("usr/bin/windlass")).arg("--version"));
+    let version = output_of(command.arg(files.join("usr/bin/windlass")).arg("--version"));
     assert!(version.starts_with("windlass "), "{version}");
 }
 
 #[test]
-fn a_wrong_command_line_makes_no_image_and_leaves_nothing() {
+fn a_wrong_command_line_creates_no_file() {
     if !has_debian() {
         return;
     }

@@ -36,7 +36,7 @@ A test asks and compares: `cargo test -p windlass --test integration placement`.
 ";
 
 #[tokio::test]
-async fn the_answers_are_those_of_the_page() {
+async fn the_answers_on_the_page_are_current() {
     let machines = every_machine().await;
     let mut page = HEAD.to_owned();
     for asked in questions::ALL {

@@ -104,7 +104,7 @@ fn shortened(name: &str) -> String {
     }
 }
 
-fn asks(render: Renderer, asks: &[String]) -> Vec<String> {
+fn request_lines(render: Renderer, asks: &[String]) -> Vec<String> {
     let lines = asks.iter().flat_map(|text| wrapped("       asks  ", text.split_whitespace()));
     lines.map(|text| render.quiet(text)).collect()
 }
@@ -112,7 +112,7 @@ fn asks(render: Renderer, asks: &[String]) -> Vec<String> {
 fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
     let (pod, took) = (render.strong(&runs.pod), render.took(runs.took_ms));
     let mut lines = vec![String::new(), format!("  {} pod {pod} runs {took}", render.ok())];
-    lines.extend(asks(render, &runs.asks));
+    lines.extend(request_lines(render, &runs.asks));
     let mut requests: Vec<_> = runs.devices.iter().map(|it| it.request.as_str()).collect();
     requests.dedup();
     for request in requests {
@@ -136,7 +136,7 @@ fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
 fn not_scheduled(render: Renderer, pod: &str, requests: &[String], reason: &str) -> Vec<String> {
     let (ok, pod) = (render.ok(), render.strong(pod));
     let mut lines = vec![String::new(), format!("  {ok} pod {pod} waits, as expected")];
-    lines.extend(asks(render, requests));
+    lines.extend(request_lines(render, requests));
     let reason = wrapped("       ", reason.split_whitespace());
     lines.extend(reason.into_iter().map(|text| render.quiet(text)));
     lines

@@ -178,9 +178,9 @@ impl Run {
         loop {
             match self.rig.check_without_taints()? {
                 Ok(()) => return Ok(()),
-                Err(left) if begun.elapsed() > RECOVERY_LIMIT => {
+                Err(problem) if begun.elapsed() > RECOVERY_LIMIT => {
                     let (fault, after) = (ApiServerFault::DropsTaints.kind(), begun.elapsed());
-                    return Err(Violation::NotRecovered { fault, after, left }.into());
+                    return Err(Violation::NotRecovered { fault, after, problem }.into());
                 }
                 Err(_) => sleep(POLL_INTERVAL).await,
             }

@@ -156,18 +156,19 @@ impl Run {
 
     async fn wait_until_gone(
         &self,
-        left: impl Fn(&Self, &SoakCluster) -> Result<(), String>,
+        check: impl Fn(&Self, &SoakCluster) -> Result<(), String>,
     ) -> Result<()> {
         let Some(cluster) = &self.rig.cluster else { return Ok(()) };
         let gone = async {
-            while left(self, cluster).is_err() {
+            while check(self, cluster).is_err() {
                 self.rig.kubelet.reconcile_claims().await;
                 sleep(POLL_INTERVAL).await;
             }
         };
         // The final check reports what remains.
         let _ = timeout(WAIT_LIMIT, gone).await;
-        left(self, cluster).map_err(|left| Violation::Leftover { since: WAIT_LIMIT, left }.into())
+        check(self, cluster)
+            .map_err(|problem| Violation::Leftover { since: WAIT_LIMIT, problem }.into())
     }
 
     fn claim_leftovers(&self, cluster: &SoakCluster) -> Result<(), String> {

@@ -54,7 +54,7 @@ impl Run {
         // fault's effect.
         let begun = self.rig.settled(RECOVERY_LIMIT).await;
         let (before, after) = ("the steps before a fault", RECOVERY_LIMIT);
-        begun.map_err(|left| Violation::NotRecovered { fault: before, after, left })?;
+        begun.map_err(|problem| Violation::NotRecovered { fault: before, after, problem })?;
         let since = self.rig.kubelet.calls().now();
         self.rig.set_maybe_unhealthy(fault.maybe_unhealthy());
         let ended = self.apply(fault).await?;
@@ -68,17 +68,21 @@ impl Run {
 
     /// Waits until kubelet and agent are settled again, and records the duration of the recovery.
     async fn recovers(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
-        let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
+        let remaining = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
         if fault.needs_registration() {
-            outcome = self.rig.registered_since(since, left()).await;
+            outcome = self.rig.registered_since(since, remaining()).await;
         }
         self.start_waiting().await?;
         if outcome.is_ok() {
-            outcome = self.rig.settled(left()).await;
+            outcome = self.rig.settled(remaining()).await;
         }
         let after = ended.elapsed();
-        outcome.map_err(|left| Violation::NotRecovered { fault: fault.kind(), after, left })?;
+        outcome.map_err(|problem| Violation::NotRecovered {
+            fault: fault.kind(),
+            after,
+            problem,
+        })?;
         self.tally.record_fault(fault.kind(), after);
         self.baseline.set_if_missing(Instant::now(), self.rig.agent.process.usage());
         Ok(())
@@ -95,9 +99,9 @@ impl Run {
                 return self.kill_at_prepare(gpus, after).await;
             }
             Fault::RecordLost => self.lose_record().await?,
-            Fault::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
-            Fault::AgentFrozenInCalls { which, by, gpus, lasts } => {
-                return self.freeze_in_calls(which, by, gpus, lasts).await;
+            Fault::AgentFrozen { gpus, duration } => self.freeze(gpus, duration).await?,
+            Fault::AgentFrozenInCalls { which, delay, gpus, duration } => {
+                return self.freeze_in_calls(which, delay, gpus, duration).await;
             }
             Fault::NoticesLost => return self.lose_notices().await,
             Fault::KubeletCutOff => self.cut_kubelet_off().await?,
@@ -120,7 +124,7 @@ impl Run {
             Fault::GpuBroken { which, how } => return self.break_gpu(which, how),
             Fault::DriverCrashes { which } => return self.crash(which).await,
             Fault::GpuReset { which } => return self.reset_gpu(which),
-            Fault::GpuSlow { which, by } => return self.slow_gpu(which, by).await,
+            Fault::GpuSlow { which, delay } => return self.slow_gpu(which, delay).await,
             Fault::XidStorm { which, bursts, events } => {
                 return self.storm(which, bursts, events).await;
             }
@@ -143,19 +147,19 @@ impl Run {
         Ok(())
     }
 
-    pub(super) async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
+    pub(super) async fn freeze(&mut self, gpus: usize, duration: Duration) -> Result<()> {
         self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
         let watch = Stopwatch::start(self.rig.agent.process.id());
         let thaw = async {
-            sleep(lasts).await;
+            sleep(duration).await;
             self.rig.agent.thaw();
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
         self.rig.mark_agent_started();
-        super::invariant::in_time(ADMISSION, watch.elapsed(), lasts + ANSWER_LIMIT)?;
+        super::invariant::in_time(ADMISSION, watch.elapsed(), duration + ANSWER_LIMIT)?;
         self.record_admission(&uid, outcome).await
     }
 
@@ -169,7 +173,7 @@ impl Run {
         let held = self.rig.settled(RECOVERY_LIMIT).await;
         self.rig.kubelet.reach_api_server().await;
         let (fault, after) = ("kubelet restarted without its API server", RECOVERY_LIMIT);
-        Ok(held.map_err(|left| Violation::NotRecovered { fault, after, left })?)
+        Ok(held.map_err(|problem| Violation::NotRecovered { fault, after, problem })?)
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {

@@ -131,7 +131,7 @@ impl Run {
         let tried = self.try_admit_and_record(gpus).await;
         fs::write(&file, text).context("cannot write the configuration")?;
         let (fault, after) = (Interference::EmptyConfiguration.kind(), READ_AGAIN + ABSENCE);
-        settled.map_err(|left| Violation::NotRecovered { fault, after, left })?;
+        settled.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
         tried
     }
 

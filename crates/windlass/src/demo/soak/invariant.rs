@@ -24,17 +24,17 @@ pub(super) enum Violation {
     FalseAlarm { device: String },
     #[error("{device} is reported healthy again but is still broken")]
     HealthyTooEarly { device: String },
-    #[error("{owner} held {held:?}, but the {who} reports {now:?}")]
+    #[error("{owner} held {held:?}, but the {reporter} reports {now:?}")]
     AllocationLost {
         owner: Owner,
         held: BTreeSet<String>,
-        who: &'static str,
+        reporter: &'static str,
         now: BTreeSet<String>,
     },
     #[error("the kubelet reports the holders {kubelet:?}, but the agent {agent:?}")]
     HoldersDiffer { kubelet: Holders, agent: Holders },
-    #[error("{pod} holds the GPUs with the nodes {expected:?}, but its container has {given:?}")]
-    WrongNodes { pod: String, expected: BTreeSet<String>, given: BTreeSet<String> },
+    #[error("{pod} holds the GPUs with the nodes {expected:?}, but its container has {actual:?}")]
+    WrongNodes { pod: String, expected: BTreeSet<String>, actual: BTreeSet<String> },
     #[error("{what} with {gpus} of {free} free GPUs is refused: {why}")]
     WronglyRefused { what: &'static str, gpus: usize, free: usize, why: String },
     #[error("pod {pod} got the devices of a claim that the API server denied")]
@@ -45,10 +45,10 @@ pub(super) enum Violation {
         "pod {pod} has waited for its claim for {since:?} although its devices are free: {why}"
     )]
     ClaimStuck { pod: String, since: Duration, why: String },
-    #[error("{since:?} after the last pod something remains: {left}")]
-    Leftover { since: Duration, left: String },
-    #[error("not recovered {after:?} after `{fault}`: {left}")]
-    NotRecovered { fault: &'static str, after: Duration, left: String },
+    #[error("{since:?} after the last pod something remains: {problem}")]
+    Leftover { since: Duration, problem: String },
+    #[error("not recovered {after:?} after `{fault}`: {problem}")]
+    NotRecovered { fault: &'static str, after: Duration, problem: String },
     #[error("the agent has {now} {what}, up from {start} when the process had settled")]
     ResourceGrowth { what: &'static str, start: u64, now: u64 },
     #[error("the agent ended: {0}")]
@@ -163,14 +163,14 @@ pub(super) fn held(pod: &PodStatus) -> BTreeSet<String> {
 
 /// Checks that each pod still has its original devices.
 pub(super) fn check_kept(
-    given: &BTreeMap<String, BTreeSet<String>>,
+    allocated: &BTreeMap<String, BTreeSet<String>>,
     node: &NodeStatus,
 ) -> Result<(), Violation> {
-    for (uid, held_then) in given {
+    for (uid, held_before) in allocated {
         let now = node.pods.get(uid).map(held).unwrap_or_default();
-        if now != *held_then {
-            let (owner, held) = (Owner::Pod(uid.clone()), held_then.clone());
-            return Err(Violation::AllocationLost { owner, held, who: "kubelet", now });
+        if now != *held_before {
+            let (owner, held) = (Owner::Pod(uid.clone()), held_before.clone());
+            return Err(Violation::AllocationLost { owner, held, reporter: "kubelet", now });
         }
     }
     Ok(())
@@ -334,16 +334,16 @@ mod tests {
 
     #[test]
     fn a_pod_whose_devices_differ_from_its_allocation_is_found() {
-        let given = [("a".to_owned(), set(&["0", "1"]))].into();
-        assert_eq!(check_kept(&given, &pods(&[("a", &["0", "1"])])), Ok(()));
+        let allocated = [("a".to_owned(), set(&["0", "1"]))].into();
+        assert_eq!(check_kept(&allocated, &pods(&[("a", &["0", "1"])])), Ok(()));
         for (node, now) in [
             (pods(&[("a", &["0"])]), set(&["0"])),
             (pods(&[("a", &["0", "2"])]), set(&["0", "2"])),
             (pods(&[]), set(&[])),
         ] {
             let (owner, held) = (Owner::Pod("a".to_owned()), set(&["0", "1"]));
-            let lost = Violation::AllocationLost { owner, held, who: "kubelet", now };
-            assert_eq!(check_kept(&given, &node), Err(lost));
+            let lost = Violation::AllocationLost { owner, held, reporter: "kubelet", now };
+            assert_eq!(check_kept(&allocated, &node), Err(lost));
         }
     }
 
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_late_is_found() {
+    fn a_missed_deadline_is_found() {
         let limit = Duration::from_secs(1);
         assert_eq!(in_time("this", limit, limit), Ok(()));
         let took = Duration::from_millis(1_001);

@@ -64,9 +64,9 @@ impl Run {
     }
 
     fn check_nodes(&self) -> Result<()> {
-        let of_pods = self.allocations.iter().map(|(uid, given)| {
-            let held = given.held.iter().map(|id| published_name(id)).collect();
-            self.container_nodes(uid, &held, &given.grant)
+        let of_pods = self.allocations.iter().map(|(uid, allocation)| {
+            let held = allocation.held.iter().map(|id| published_name(id)).collect();
+            self.container_nodes(uid, &held, &allocation.grant)
         });
         let of_claims = self.claims.iter();
         let of_claims = of_claims.map(|(uid, claim_pod)| {
@@ -144,8 +144,8 @@ impl ContainerNodes {
         if self.nodes.is_subset(&allowed) && self.nodes.is_superset(&required) {
             return Ok(());
         }
-        let (pod, given) = (self.pod.clone(), self.nodes.clone());
-        Err(Violation::WrongNodes { pod, expected: required, given })
+        let (pod, actual) = (self.pod.clone(), self.nodes.clone());
+        Err(Violation::WrongNodes { pod, expected: required, actual })
     }
 }
 
@@ -186,8 +186,8 @@ mod tests {
     fn a_container_with_wrong_nodes_is_found() {
         for nodes in [&[][..], &["/dev/nvidia1"], &["/dev/nvidia0", "/dev/nvidia1"]] {
             let wrong = check(&[container_nodes("a", &["gpu-0"], nodes)]);
-            let (expected, given) = (set(&["/dev/nvidia0"]), set(nodes));
-            assert_eq!(wrong, Err(Violation::WrongNodes { pod: "a".to_owned(), expected, given }));
+            let (expected, actual) = (set(&["/dev/nvidia0"]), set(nodes));
+            assert_eq!(wrong, Err(Violation::WrongNodes { pod: "a".to_owned(), expected, actual }));
         }
     }
 

@@ -119,11 +119,13 @@ pub(super) fn check_kept(
     let kubelet: BTreeMap<_, _> =
         claims(node).map(|claim| (claim.uid.clone(), prepared(claim))).collect();
     for (claim, held) in allocated {
-        for (who, has) in [("kubelet", kubelet.get(claim)), ("driver", record.0.get(claim))] {
-            let now = has.cloned().unwrap_or_default();
+        for (reporter, devices) in
+            [("kubelet", kubelet.get(claim)), ("driver", record.0.get(claim))]
+        {
+            let now = devices.cloned().unwrap_or_default();
             if now != *held {
                 let owner = Owner::Claim(claim.clone());
-                return Err(Violation::AllocationLost { owner, held: held.clone(), who, now });
+                return Err(Violation::AllocationLost { owner, held: held.clone(), reporter, now });
             }
         }
     }
@@ -243,9 +245,9 @@ mod tests {
         let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
         let check = |node, of: &[_]| check_kept(&allocated, node, &record(of));
         assert_eq!(check(&node, &[("c", "gpu-1")]), Ok(()));
-        let lost = |who, now| {
+        let lost = |reporter, now| {
             let owner = Owner::Claim("c".to_owned());
-            Err(Violation::AllocationLost { owner, held: set("gpu-1"), who, now })
+            Err(Violation::AllocationLost { owner, held: set("gpu-1"), reporter, now })
         };
         assert_eq!(check(&node, &[]), lost("driver", BTreeSet::new()));
         assert_eq!(check(&node, &[("c", "gpu-2")]), lost("driver", set("gpu-2")));

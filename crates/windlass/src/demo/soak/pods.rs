@@ -84,9 +84,9 @@ impl Run {
         self.tally.admitted += 1;
         self.tally.gpus_given += held.len();
         let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allocated")?;
-        let given = Allocation { held, grant: allotment.grant.clone() };
-        self.allocations.insert(uid.to_owned(), given.clone());
-        self.start_and_check(uid, &given).await
+        let allocation = Allocation { held, grant: allotment.grant.clone() };
+        self.allocations.insert(uid.to_owned(), allocation.clone());
+        self.start_and_check(uid, &allocation).await
     }
 
     pub(super) async fn delete(&mut self, which: usize) -> Result<()> {
@@ -124,10 +124,10 @@ impl Run {
     }
 
     /// Starts the container and checks its device nodes.
-    async fn start_and_check(&mut self, uid: &str, given: &Allocation) -> Result<()> {
+    async fn start_and_check(&mut self, uid: &str, allocation: &Allocation) -> Result<()> {
         self.rig.kubelet.start_container(uid, CONTAINER).await?;
-        let held = given.held.iter().map(|id| published_name(id)).collect();
-        self.check_container_nodes(uid, &held, &given.grant)
+        let held = allocation.held.iter().map(|id| published_name(id)).collect();
+        self.check_container_nodes(uid, &held, &allocation.grant)
     }
 
     /// Number of GPUs without pod or claim.

@@ -39,7 +39,7 @@ pub(super) struct Rig {
     pub(super) cluster: Option<SoakCluster>,
     truth: watch::Sender<GroundTruth>,
     /// Health of the devices other than whole GPUs, at the start.
-    others: Option<HealthByResource>,
+    other_devices: Option<HealthByResource>,
     pub(super) folder: TempDir,
 }
 
@@ -89,16 +89,16 @@ impl Rig {
         let truth =
             GroundTruth { agent_runs_since: Some(Instant::now()), ..GroundTruth::default() };
         let truth = watch::Sender::new(truth);
-        Ok(Self { machine, kubelet, agent, cluster, truth, others: None, folder })
+        Ok(Self { machine, kubelet, agent, cluster, truth, other_devices: None, folder })
     }
 
     /// Records the health of the devices other than whole GPUs, once NICs are listed: resources register one by one.
-    pub(super) async fn record_others(&mut self, limit: Duration) -> Result<()> {
+    pub(super) async fn record_other_devices(&mut self, limit: Duration) -> Result<()> {
         let nics = self.machine.model()?.nics.len();
         let are_listed = |node: &NodeStatus| nics == 0 || node.resources.contains_key(ADAPTERS);
         let listed = self.kubelet.wait_for(are_listed, limit).await;
         let node = listed.map_err(|_| anyhow!("{ADAPTERS} is not offered within {limit:?}"))?;
-        self.others = Some(others(&node));
+        self.other_devices = Some(other_devices(&node));
         Ok(())
     }
 
@@ -185,13 +185,13 @@ impl Rig {
                 self.kubelet.reconcile_claims().await;
             }
             let seen = node.borrow_and_update().clone();
-            let Err(left) = self.check_settled(&seen, &usable) else {
+            let Err(problem) = self.check_settled(&seen, &usable) else {
                 let taken = self.record()?.devices();
                 self.truth.send_modify(|truth| truth.claimed.retain(|it| taken.contains(it)));
                 return Ok(());
             };
             if begun.elapsed() >= limit {
-                return Err(left);
+                return Err(problem);
             }
             // Poll as well, because sockets and documents change without a notification.
             let _ = timeout(POLL_INTERVAL, node.changed()).await;
@@ -203,7 +203,7 @@ impl Rig {
         let taken = record.devices();
         let is_free = |uuid: &&String| !taken.contains(&published_name(uuid));
         check_devices(node, &usable.iter().filter(is_free).cloned().collect())?;
-        self.check_others_unchanged(node)?;
+        self.check_other_devices(node)?;
         self.check_documents(usable, node)?;
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let broken = self.broken();
@@ -217,8 +217,8 @@ impl Rig {
     }
 
     /// Checks that the health of the other devices is as at the start.
-    fn check_others_unchanged(&self, node: &NodeStatus) -> Result<(), String> {
-        let (Some(before), now) = (&self.others, others(node)) else { return Ok(()) };
+    fn check_other_devices(&self, node: &NodeStatus) -> Result<(), String> {
+        let (Some(before), now) = (&self.other_devices, other_devices(node)) else { return Ok(()) };
         if now == *before {
             return Ok(());
         }
@@ -305,13 +305,13 @@ async fn monitor_node(
 }
 
 /// Health of the devices other than whole GPUs.
-fn others(node: &NodeStatus) -> HealthByResource {
+fn other_devices(node: &NodeStatus) -> HealthByResource {
     let health = |resource: &ResourceStatus| {
         let devices = resource.devices.values();
         devices.map(|device| (device.id.clone(), device.is_healthy())).collect()
     };
-    let others = node.resources.iter().filter(|(name, _)| *name != RESOURCE);
-    others.map(|(name, resource)| (name.clone(), health(resource))).collect()
+    let other_devices = node.resources.iter().filter(|(name, _)| *name != RESOURCE);
+    other_devices.map(|(name, resource)| (name.clone(), health(resource))).collect()
 }
 
 /// Checks that the kubelet lists exactly the usable GPUs and can call the plugin.

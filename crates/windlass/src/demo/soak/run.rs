@@ -121,8 +121,12 @@ impl Run {
     async fn settle_at_start(&mut self) -> Result<()> {
         let settled = self.rig.settled(START_LIMIT).await;
         let fault = "the start";
-        settled.map_err(|left| Violation::NotRecovered { fault, after: START_LIMIT, left })?;
-        self.rig.record_others(START_LIMIT).await?;
+        settled.map_err(|problem| Violation::NotRecovered {
+            fault,
+            after: START_LIMIT,
+            problem,
+        })?;
+        self.rig.record_other_devices(START_LIMIT).await?;
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::Only(BTreeSet::new()));
         let start = self.rig.agent.process.usage();
         self.baseline.set_if_missing(Instant::now(), start);
@@ -186,8 +190,9 @@ impl Run {
     /// Checks that all pods have their original devices.
     fn check_allocations(&self) -> Result<()> {
         let node = self.rig.kubelet.node();
-        let given = self.allocations.iter().map(|(uid, given)| (uid.clone(), given.held.clone()));
-        invariant::check_kept(&given.collect(), &node)?;
+        let allocated =
+            self.allocations.iter().map(|(uid, allocation)| (uid.clone(), allocation.held.clone()));
+        invariant::check_kept(&allocated.collect(), &node)?;
         let record = self.rig.record().map_err(Error::msg)?;
         let claims = self.claims.values();
         let claims = claims.map(|it| (it.claim.clone(), it.devices.clone())).collect();
@@ -206,7 +211,11 @@ impl Run {
         }
         let settled = self.rig.settled(RECOVERY_LIMIT).await;
         let fault = "the end";
-        settled.map_err(|left| Violation::NotRecovered { fault, after: RECOVERY_LIMIT, left })?;
+        settled.map_err(|problem| Violation::NotRecovered {
+            fault,
+            after: RECOVERY_LIMIT,
+            problem,
+        })?;
         self.wait_for_no_claims().await?;
         // These checks take too long for a short soak.
         if duration >= WAIT_LIMIT {

@@ -51,9 +51,9 @@ pub(super) enum Fault {
     /// SIGKILL, then a new process without the record of claims.
     RecordLost,
     /// SIGSTOP for a while, during which a pod starts.
-    AgentFrozen { gpus: usize, lasts: Duration },
+    AgentFrozen { gpus: usize, duration: Duration },
     /// SIGSTOP while calls to a slow GPU are in progress.
-    AgentFrozenInCalls { which: usize, by: Duration, gpus: usize, lasts: Duration },
+    AgentFrozenInCalls { which: usize, delay: Duration, gpus: usize, duration: Duration },
     /// Replacement of the plugin folder while the agent is stopped and its inotify queue overflows. Then
     /// `kubelet.sock` is bound again there.
     NoticesLost,
@@ -86,7 +86,7 @@ pub(super) enum Fault {
     /// A broken GPU is reset.
     GpuReset { which: usize },
     /// Slow calls to a GPU.
-    GpuSlow { which: usize, by: Duration },
+    GpuSlow { which: usize, delay: Duration },
     /// Bursts of XID events of a GPU within a second.
     XidStorm { which: usize, bursts: u32, events: usize },
     /// A GPU vanishes, which changes the indices of others, and returns with another minor number.
@@ -202,7 +202,7 @@ impl Schedule {
                 let after = self.random_delay(ADMISSION_TAKES);
                 Fault::AgentKilledAtAdmission { gpus: self.gpus(), after }
             }
-            8..10 => Fault::AgentFrozen { gpus: self.gpus(), lasts: self.up_to_ms(2_000) },
+            8..10 => Fault::AgentFrozen { gpus: self.gpus(), duration: self.up_to_ms(2_000) },
             10 => Fault::NoticesLost,
             12 if self.apis == AllocationApis::Both => Fault::KubeletCutOff,
             11..13 => Fault::KubeletRestarts { times: 1 },
@@ -221,7 +221,7 @@ impl Schedule {
             28 => Fault::DriverReplaced,
             29..34 => Fault::GpuBroken { which, how: self.any() },
             34..38 => Fault::GpuReset { which },
-            38 => Fault::GpuSlow { which, by: self.up_to_ms(300) },
+            38 => Fault::GpuSlow { which, delay: self.up_to_ms(300) },
             39 => Fault::XidStorm { which, bursts: BURSTS, events: STORM },
             40 => Fault::GpuRenumbered { which },
             41..43 => Fault::DriverCrashes { which },
@@ -238,9 +238,9 @@ impl Schedule {
     }
 
     fn freeze_in_calls(&mut self, which: usize) -> Fault {
-        let (by, gpus) = (SLOW + self.up_to_ms(200), self.gpus());
-        let lasts = CALL_DEADLINE + self.up_to_ms(2_000);
-        Fault::AgentFrozenInCalls { which, by, gpus, lasts }
+        let (delay, gpus) = (SLOW + self.up_to_ms(200), self.gpus());
+        let duration = CALL_DEADLINE + self.up_to_ms(2_000);
+        Fault::AgentFrozenInCalls { which, delay, gpus, duration }
     }
 
     fn random_delay(&mut self, most: Duration) -> Duration {

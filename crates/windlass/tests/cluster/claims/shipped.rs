@@ -129,7 +129,7 @@ async fn the_example_for_a_mig_profile_gets_an_instance_that_is_created_and_remo
 }
 
 #[tokio::test]
-async fn the_example_for_a_share_of_memory_gets_its_limit_from_a_daemon_that_ends_with_it() {
+async fn the_example_for_a_share_of_memory_gets_its_limit_from_an_mps_daemon() {
     let shares = "[{devices: {kind: gpu, index: [0]}, method: mps, limits: enforced}]";
     let config = format!("dra: {{offer: instead, shares: {shares}}}\n");
     let Some(rig) = Rig::start("dgx-h100", &config) else { return };

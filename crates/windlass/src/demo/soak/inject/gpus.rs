@@ -48,9 +48,11 @@ impl Run {
             resource.is_none_or(|it| it.devices.values().all(|device| !device.is_healthy()))
         };
         let seen = self.rig.kubelet.wait_for(none_is_healthy, RECOVERY_LIMIT).await;
-        let (fault, after, left) = ("driver removed", RECOVERY_LIMIT, "GPUs are reported healthy");
-        seen.map(drop)
-            .map_err(|_| Violation::NotRecovered { fault, after, left: left.to_owned() }.into())
+        let (fault, after, problem) =
+            ("driver removed", RECOVERY_LIMIT, "GPUs are reported healthy");
+        seen.map(drop).map_err(|_| {
+            Violation::NotRecovered { fault, after, problem: problem.to_owned() }.into()
+        })
     }
 
     /// Breaks a GPU, unless half of them are broken: pods need the others.
@@ -98,9 +100,9 @@ impl Run {
     }
 
     /// Slows a GPU down; a slow GPU is healthy.
-    pub(super) async fn slow_gpu(&self, which: usize, by: Duration) -> Result<Option<Instant>> {
+    pub(super) async fn slow_gpu(&self, which: usize, delay: Duration) -> Result<Option<Instant>> {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
-        let millis = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
+        let millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis })?;
         sleep(ABSENCE).await;
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis: 0 })?;
@@ -112,19 +114,19 @@ impl Run {
     pub(super) async fn freeze_in_calls(
         &mut self,
         which: usize,
-        by: Duration,
+        delay: Duration,
         gpus: usize,
-        lasts: Duration,
+        duration: Duration,
     ) -> Result<Option<Instant>> {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
-        let millis = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
+        let millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis })?;
         // Within this time a probe starts and makes several calls.
         sleep(ABSENCE).await;
         self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis: 0 })?;
-        self.freeze(gpus, lasts).await?;
+        self.freeze(gpus, duration).await?;
         Ok(Some(Instant::now()))
     }
 
@@ -171,7 +173,7 @@ impl Run {
         self.rig.machine.update(|model| _ = model.gpus.remove(index))?;
         let gone = self.rig.settled(RECOVERY_LIMIT).await;
         let after = RECOVERY_LIMIT;
-        gone.map_err(|left| Violation::NotRecovered { fault: "GPU vanished", after, left })?;
+        gone.map_err(|problem| Violation::NotRecovered { fault: "GPU vanished", after, problem })?;
         self.rig.mark_repaired(&found.uuid);
         self.rig.machine.update(|model| {
             let highest = model.gpus.iter().map(|gpu| gpu.minor).max().unwrap_or(0);

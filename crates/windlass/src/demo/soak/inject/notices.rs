@@ -53,7 +53,7 @@ impl Run {
         let ended = Instant::now();
         let registered = self.rig.registered_since(since, NOTICE_LIMIT).await;
         let (fault, after) = (Fault::NoticesLost.kind(), NOTICE_LIMIT);
-        registered.map_err(|left| Violation::NotRecovered { fault, after, left })?;
+        registered.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
         Ok(Some(ended))
     }
 }
