@@ -25,13 +25,13 @@ pub(crate) async fn measure_plan(
     pipeline: &Pipeline,
     fleet: &Fleet,
     plan: &Plan,
-    lasts: Duration,
+    duration: Duration,
     folder: &Path,
 ) -> Result<Measurement> {
     let boards = SimulatedBoards::start(pipeline, fleet, &plan.placement, folder).await?;
     let title = format!("layout {}", plan.layout.name());
     let measured = match entrance(pipeline, &boards) {
-        Ok(entrance) => measure(pipeline, &entrance, lasts, &title).await,
+        Ok(entrance) => measure(pipeline, &entrance, duration, &title).await,
         Err(error) => Err(error),
     };
     boards.stop().await;

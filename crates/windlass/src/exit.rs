@@ -51,11 +51,11 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         // A failed write to stderr cannot be reported.
         return ExitCode::from(USAGE);
     }
-    report(written.map_err(|error| unwritten(&error).into()))
+    report(written.map_err(|error| output_error(&error).into()))
 }
 
 /// Error for an answer that could not be written.
-pub(crate) fn unwritten(error: &io::Error) -> io::Error {
+pub(crate) fn output_error(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot write the answer to the standard output: {error}"))
 }
 

@@ -26,20 +26,20 @@ pub(crate) struct Measurement {
 pub(crate) async fn measure(
     pipeline: &Pipeline,
     entrance: &Entrance,
-    lasts: Duration,
+    duration: Duration,
     title: &str,
 ) -> Result<Measurement> {
     let progress = Progress::new();
-    let seconds = lasts.as_secs();
+    let seconds = duration.as_secs();
     progress.show(&format!("{title}: as many items as it takes, for {seconds} s"));
-    let full = entrance.load(Load { rate: None, lasts }).await?;
+    let full = entrance.load(Load { rate: None, duration }).await?;
     let (throughput, _) = figures::throughput(&full);
     if throughput <= 0.0 {
         bail!("{}", without_rate(&full, seconds));
     }
     let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(USUAL_LOAD * throughput);
     progress.show(&format!("{title}: {rate:.1} items/s, for {seconds} s"));
-    let paced = entrance.load(Load { rate: Some(rate), lasts }).await;
+    let paced = entrance.load(Load { rate: Some(rate), duration }).await;
     let arrived = full.arrived.len();
     let paced =
         paced.with_context(|| format!("after {arrived} of {} items had arrived", full.sent))?;

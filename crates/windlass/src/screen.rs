@@ -7,7 +7,7 @@ use std::{
     os::fd::AsFd,
 };
 
-use crate::exit::unwritten;
+use crate::exit::output_error;
 
 /// Colours text if enabled.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +111,7 @@ pub(crate) fn wrapped(lead: &str, words: impl IntoIterator<Item = impl Display>)
 /// Prints a line to stdout.
 pub(crate) fn line(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| unwritten(&error))
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| output_error(&error))
 }
 
 /// Quotes a path for a shell where necessary.
@@ -156,7 +156,7 @@ impl Redraw {
             lines.iter().take(height.max(2) - 1).map(|it| format!("{it}\x1b[K")).collect();
         write!(out, "{begin}{}\n\x1b[J", shown.join("\n"))
             .and_then(|()| out.flush())
-            .map_err(|error| unwritten(&error))
+            .map_err(|error| output_error(&error))
     }
 }
 

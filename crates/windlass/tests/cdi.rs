@@ -38,8 +38,8 @@ impl Fixture {
         let folder = builder.prefix("wl").tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
         let fixture = Self { folder: folder.expect("a temporary folder") };
         let machine = fixture.path("machine");
-        let made = run(&["machine", "create", &machine, "--machine", "t4-edge"]);
-        assert!(made.status.success(), "{}", err(&made));
+        let created = run(&["machine", "create", &machine, "--machine", "t4-edge"]);
+        assert!(created.status.success(), "{}", err(&created));
         fixture
     }
 

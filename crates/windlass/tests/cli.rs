@@ -590,7 +590,7 @@ fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
     let mut command = windlass(&["kubelet", &dir.display().to_string()]);
     command.args(["--pod", "first:nvidia.com/gpu=4"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut kubelet = command.spawn().expect("windlass runs");
-    let mut typed = kubelet.stdin.take().expect("piped");
+    let mut stdin = kubelet.stdin.take().expect("piped");
     let mut shown = BufReader::new(kubelet.stdout.take().expect("piped")).lines();
     let mut node = Node::start(&folder, &host);
     node.until("registered, the kubelet reads the device list");
@@ -599,9 +599,10 @@ fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
         assert!(lines.any(|line| line.contains(expected)), "{expected} was not shown");
     };
     until("pod first admitted");
-    writeln!(typed, "run second nvidia.com/gpu=5").expect("typed");
+    writeln!(stdin, "run second nvidia.com/gpu=5").expect("write stdin");
     until("Requested: 5, Available: 4");
-    writeln!(typed, "delete first\nrun second nvidia.com/gpu=5\nnonsense\nquit").expect("typed");
+    writeln!(stdin, "delete first\nrun second nvidia.com/gpu=5\nnonsense\nquit")
+        .expect("write stdin");
     until("pod second admitted");
     until("unknown command: nonsense");
     assert!(kubelet.wait().expect("a child").success());
@@ -645,7 +646,7 @@ fn the_embedded_kubelet_reuses_its_own_folder() {
         let mut command = windlass(&["kubelet", &dir.display().to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let mut kubelet = command.spawn().expect("windlass runs");
-        writeln!(kubelet.stdin.take().expect("piped"), "quit").expect("typed");
+        writeln!(kubelet.stdin.take().expect("piped"), "quit").expect("write stdin");
         assert!(kubelet.wait().expect("a child").success());
         let checkpoint = dir.join("device-plugins/kubelet_internal_checkpoint");
         fs::write(checkpoint, "{}").expect("written");

@@ -16,7 +16,7 @@ pub(super) use pod_spec::{NAMESPACE, PodSpec, results};
 use super::{
     event::Event,
     report::Reporter,
-    script::{discovered, ms},
+    script::{ms, wait_for_inventory},
     testbed::Testbed,
 };
 use script::ClaimScript;
@@ -27,7 +27,7 @@ pub(super) async fn play(
     reporter: Reporter,
     begun: Instant,
 ) -> Result<()> {
-    let inventory = discovered(testbed).await.context("step discovery")?;
+    let inventory = wait_for_inventory(testbed).await.context("step discovery")?;
     reporter.report(&Event::Discovered {
         inventory: inventory.clone(),
         took_ms: ms(testbed.agent_started),

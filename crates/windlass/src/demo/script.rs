@@ -87,7 +87,7 @@ impl<'a> Script<'a> {
     }
 
     async fn discover(&mut self) -> Result<Inventory> {
-        let inventory = discovered(self.testbed).await?;
+        let inventory = wait_for_inventory(self.testbed).await?;
         self.report(&Event::Discovered {
             inventory: inventory.clone(),
             took_ms: ms(self.testbed.agent_started),
@@ -158,23 +158,24 @@ impl<'a> Script<'a> {
     async fn admit(&mut self, inventory: &Inventory, pod: Pod) -> Result<()> {
         let begun = Instant::now();
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
-        let wanted: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
+        let limits: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
         let admission = self.testbed.kubelet.admit(pod).await?;
         let took_ms = ms(begun);
         self.testbed.kubelet.start_container(&uid, "main").await?;
-        for (resource, size) in &wanted {
-            let given = admission.allotment("main", resource).map_or(0, |given| given.ids().len());
-            ensure!(given as u64 == *size, "{name} got {given} of {size} {resource}");
+        for (resource, size) in &limits {
+            let allotment = admission.allotment("main", resource);
+            let count = allotment.map_or(0, |allotment| allotment.ids().len());
+            ensure!(count as u64 == *size, "{name} got {count} of {size} {resource}");
         }
         let containers = self.containers(inventory, &admission)?;
         self.pods += 1;
         self.report(&Event::PodAdmitted { pod: name.clone(), containers, took_ms })?;
-        let done = self.testbed.boards.take_requests();
-        if done.is_empty() {
+        let requests = self.testbed.boards.take_requests();
+        if requests.is_empty() {
             return Ok(());
         }
-        self.with_board = wanted.into_iter().next().map(|(resource, _)| (uid, resource));
-        self.report(&Event::HandedOver { pod: name, done })
+        self.with_board = limits.into_iter().next().map(|(resource, _)| (uid, resource));
+        self.report(&Event::HandedOver { pod: name, done: requests })
     }
 
     /// Deletes the last pod with a board, and starts another on it.
@@ -187,8 +188,8 @@ impl<'a> Script<'a> {
         self.reporter.report(&Event::Deleted { pod: pod.clone() })?;
         let cleaned = timeout(STEP_LIMIT, self.wait_for_board_requests()).await;
         let done = cleaned.context("the board got no cleanup request")?;
-        let is_whole = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
-        self.testbed.kubelet.wait_for(is_whole, STEP_LIMIT).await?;
+        let all_allocatable = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
+        self.testbed.kubelet.wait_for(all_allocatable, STEP_LIMIT).await?;
         self.report(&Event::CleanedUp { pod, done, took_ms: ms(begun) })?;
         self.admit(inventory, pods::single("after-it", &resource)).await
     }
@@ -196,8 +197,8 @@ impl<'a> Script<'a> {
     async fn wait_for_board_requests(&self) -> Vec<String> {
         loop {
             match self.testbed.boards.take_requests() {
-                done if done.is_empty() => tokio::time::sleep(BOARD_POLL).await,
-                done => return done,
+                requests if requests.is_empty() => tokio::time::sleep(BOARD_POLL).await,
+                requests => return requests,
             }
         }
     }
@@ -228,7 +229,7 @@ impl<'a> Script<'a> {
         let mut cdi_devices = grant.cdi_devices.clone();
         cdi_devices.sort_by_key(|name| devices.iter().position(|d| name.ends_with(d.id.as_str())));
         let edits = runtime::resolve(&self.testbed.cdi_dir(), &cdi_devices)?;
-        let own = grant.envs.iter().map(|(key, value)| format!("{key}={value}"));
+        let envs = grant.envs.iter().map(|(key, value)| format!("{key}={value}"));
         Ok(Container {
             name: name.to_owned(),
             resource: resource.to_owned(),
@@ -238,8 +239,8 @@ impl<'a> Script<'a> {
             alternative: allotment
                 .preference
                 .as_ref()
-                .and_then(|question| alternative(inventory, &state.topology, policy, question)),
-            grant: ResolvedGrant::new(cdi_devices, edits, own.collect()),
+                .and_then(|preference| alternative(inventory, &state.topology, policy, preference)),
+            grant: ResolvedGrant::new(cdi_devices, edits, envs.collect()),
         })
     }
 
@@ -260,8 +261,8 @@ impl<'a> Script<'a> {
     async fn fail_and_recover(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
         let node = self.testbed.kubelet.node();
         let held = held_of(&node, &main.resource);
-        let known = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
-        let last = known.max_by_key(|(device, _)| device.index);
+        let present = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
+        let last = present.max_by_key(|(device, _)| device.index);
         let (device, pod) = last.context("no pod holds a device")?;
         let Some(fault) = DeviceFault::of(device) else {
             return self.reporter.report(&Event::NoFault { device: short_name(device) });
@@ -326,8 +327,8 @@ impl<'a> Script<'a> {
         let before = holdings(&self.testbed.kubelet.node());
         let begun = Instant::now();
         self.testbed.kubelet.restart().await?;
-        let back = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
-        let node = self.testbed.kubelet.wait_for(back, STEP_LIMIT).await?;
+        let all_allocatable = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
+        let node = self.testbed.kubelet.wait_for(all_allocatable, STEP_LIMIT).await?;
         let took_ms = ms(begun);
         let after = holdings(&node);
         ensure!(
@@ -348,13 +349,13 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Inventory after every source has answered.
-pub(super) async fn discovered(testbed: &Testbed) -> Result<Inventory> {
+/// Waits until every source has answered, and returns the inventory.
+pub(super) async fn wait_for_inventory(testbed: &Testbed) -> Result<Inventory> {
     let mut node = testbed.state.clone();
     let complete = node.wait_for(|node| node.inventory.is_complete());
     let node = timeout(STEP_LIMIT, complete).await.context("no inventory in time")??;
     let is_simulated = node.inventory.simulated.is_some();
-    ensure!(is_simulated, "the agent does not say that the machine is simulated");
+    ensure!(is_simulated, "the agent does not report a simulated machine");
     Ok(node.inventory.clone())
 }
 
@@ -363,15 +364,15 @@ fn alternative(
     inventory: &Inventory,
     topology: &Distances,
     policy: Policy,
-    question: &Question,
+    preference: &Question,
 ) -> Option<Alternative> {
-    let available: Vec<_> = question.available.iter().map(String::as_str).collect();
-    let required: Vec<_> = question.must_include.iter().map(String::as_str).collect();
+    let available: Vec<_> = preference.available.iter().map(String::as_str).collect();
+    let required: Vec<_> = preference.must_include.iter().map(String::as_str).collect();
     let request = Request {
         available: &available,
         required: &required,
         near: &[],
-        size: question.size,
+        size: preference.size,
         policy,
     };
     let explanation = placement::explain(topology, request).ok()?;

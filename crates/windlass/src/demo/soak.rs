@@ -68,7 +68,7 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
     };
     let rig = Rig::start(&profile, Mounts::of(seed), cluster).await?;
     if rig.gpus()?.is_empty() {
-        rig.clear().await;
+        rig.shut_down().await;
         let problem = anyhow!("{} has no whole NVIDIA GPUs, which a soak needs", profile.name);
         return Err(Misuse(problem).into());
     }
@@ -90,7 +90,7 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
     if outcome.is_err() {
         run.rig.folder.disable_cleanup(true);
     }
-    run.rig.clear().await;
+    run.rig.shut_down().await;
     outcome.with_context(|| format!("the soak with seed {seed} failed"))?;
     printed
 }

@@ -37,8 +37,8 @@ pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
     let plan = Plan::of(&pipeline, &fleet, Layout::Pod)?;
     let boards = SimulatedBoards::start(&pipeline, &fleet, &plan.placement, folder).await?;
     let entrance = entrance(&pipeline, &boards)?;
-    let full = entrance.load(Load { rate: None, lasts: RUN_DURATION }).await;
-    let paced = entrance.load(Load { rate: Some(RATE), lasts: RUN_DURATION }).await;
+    let full = entrance.load(Load { rate: None, duration: RUN_DURATION }).await;
+    let paced = entrance.load(Load { rate: Some(RATE), duration: RUN_DURATION }).await;
     boards.stop().await;
     let (throughput, _) = figures::throughput(&full?);
     let step = (1.0 / throughput - WORK).max(0.0);

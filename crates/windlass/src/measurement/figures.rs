@@ -36,7 +36,7 @@ pub(crate) struct ItemAccount {
     pub(crate) arrived: u64,
     /// Number of failed items, by stage and reason.
     pub(crate) failed: BTreeMap<String, u64>,
-    /// Items without a result or an error.
+    /// Number of items without a result or an error.
     pub(crate) unheard: u64,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     let mut times: Vec<f64> = run.arrived.iter().map(|arrival| arrival.at.as_secs_f64()).collect();
     // After the last send, items in transit drain at the rate of the slowest replica. They count only if there are few
     // others.
-    let is_in_time = |at: &f64| *at <= run.lasted.as_secs_f64();
+    let is_in_time = |at: &f64| *at <= run.duration.as_secs_f64();
     if times.iter().filter(|at| is_in_time(at)).count() >= 2 * PARTS {
         times.retain(is_in_time);
     }
@@ -173,7 +173,7 @@ impl ItemAccount {
     pub(crate) fn add(&mut self, run: &LoadRun) {
         self.sent += run.sent;
         self.arrived += run.arrived.len() as u64;
-        self.unheard += run.unheard;
+        self.unheard += run.missing;
         for FailedItem { failure, .. } in &run.failures {
             *self.failed.entry(format!("{}: {}", failure.stage, failure.reason)).or_default() += 1;
         }

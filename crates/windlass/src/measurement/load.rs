@@ -35,21 +35,21 @@ pub(crate) struct Load {
     /// Items per second; `None` sends as fast as the first stage accepts items.
     pub(crate) rate: Option<f64>,
     /// Duration of the sending.
-    pub(crate) lasts: Duration,
+    pub(crate) duration: Duration,
 }
 
 /// Outcome of a run.
 #[derive(Debug)]
 pub(crate) struct LoadRun {
     /// Time at which the first item was accepted.
-    pub(crate) begun: SystemTime,
+    pub(crate) started: SystemTime,
     /// Duration of the sending.
-    pub(crate) lasted: Duration,
+    pub(crate) duration: Duration,
     pub(crate) sent: u64,
     pub(crate) arrived: Vec<ArrivedItem>,
     pub(crate) failures: Vec<FailedItem>,
-    /// Items without a result or an error. Zero, unless this program was too slow for the ends.
-    pub(crate) unheard: u64,
+    /// Number of items without a result or an error. Zero, unless this program was too slow for the ends.
+    pub(crate) missing: u64,
 }
 
 /// An item that arrived at every end.
@@ -57,8 +57,8 @@ pub(crate) struct LoadRun {
 pub(crate) struct ArrivedItem {
     pub(crate) id: u64,
     /// Time at which the source was to send the item, since the start of the run.
-    pub(crate) left: Duration,
-    /// Time from `left` to the item's last end.
+    pub(crate) due: Duration,
+    /// Time from `due` to the item's last end.
     pub(crate) latency: Duration,
     /// Time of the item's last end, since the start of the run.
     pub(crate) at: Duration,
@@ -70,7 +70,7 @@ pub(crate) struct ArrivedItem {
 pub(crate) struct FailedItem {
     pub(crate) id: u64,
     /// Time at which the source was to send the item, since the start of the run.
-    pub(crate) left: Duration,
+    pub(crate) due: Duration,
     pub(crate) failure: Failure,
     /// Visits of the stages that the item reached.
     pub(crate) visits: Vec<Visit>,
@@ -113,7 +113,7 @@ impl Entrance {
         }
         tasks.spawn(self.clone().send(load, sender));
         let mut log = RunLog::default();
-        let mut deadline = Instant::now() + load.lasts + CONNECT + LAST_ITEMS;
+        let mut deadline = Instant::now() + load.duration + CONNECT + LAST_ITEMS;
         while !log.is_complete(self.ends.len()) {
             let Ok(Some(event)) = timeout_at(deadline.into(), events.recv()).await else { break };
             if log.all_sent || matches!(event, Event::AllSent) {
@@ -127,7 +127,7 @@ impl Entrance {
             self.first,
             self.addresses
         );
-        Ok(log.into_run(load.lasts, self.ends.len()))
+        Ok(log.into_run(load.duration, self.ends.len()))
     }
 
     /// Sends items at a constant rate, or as fast as the first stage takes them.
@@ -141,9 +141,9 @@ impl Entrance {
         if sender.send(Event::Sent(first, begun)).await.is_err() {
             return;
         }
-        let mut ticks = load.rate.map(|rate| ticks(rate, load.lasts));
-        while begun.elapsed() < load.lasts {
-            let left = match &mut ticks {
+        let mut ticks = load.rate.map(|rate| ticks(rate, load.duration));
+        while begun.elapsed() < load.duration {
+            let due = match &mut ticks {
                 None => Instant::now(),
                 // The latency of a delayed item counts from the time at which it was due.
                 Some(ticks) => match ticks.recv().await {
@@ -152,7 +152,7 @@ impl Entrance {
                 },
             };
             let id = source.send(payload.clone(), None).await;
-            if sender.send(Event::Sent(id, left)).await.is_err() {
+            if sender.send(Event::Sent(id, due)).await.is_err() {
                 return;
             }
         }
@@ -162,14 +162,14 @@ impl Entrance {
 }
 
 /// Times at which items are due. A thread sends them, because tokio's timer has a resolution of a millisecond.
-fn ticks(rate: f64, lasts: Duration) -> Receiver<Instant> {
+fn ticks(rate: f64, duration: Duration) -> Receiver<Instant> {
     let (tick, ticks) = channel(1);
     thread::spawn(move || {
         be_woken_on_time();
         let begun = Instant::now();
         let pause = Duration::from_secs_f64(1.0 / rate);
         let mut next = begun;
-        while begun.elapsed() < lasts && tick.blocking_send(next).is_ok() {
+        while begun.elapsed() < duration && tick.blocking_send(next).is_ok() {
             next += pause;
             sleep_until(next);
         }
@@ -205,7 +205,7 @@ struct RunLog {
 impl RunLog {
     fn record(&mut self, event: Event) {
         match event {
-            Event::Sent(id, left) => self.sent.push((id, left)),
+            Event::Sent(id, due) => self.sent.push((id, due)),
             Event::Ended(end, at) => {
                 self.ended.entry(end.id).or_default().push((end, at));
             }
@@ -222,32 +222,32 @@ impl RunLog {
         self.all_sent && open() <= self.missed
     }
 
-    fn into_run(mut self, lasted: Duration, ends: usize) -> LoadRun {
-        let begun = self.sent.first().map_or_else(Instant::now, |(_, left)| *left);
+    fn into_run(mut self, duration: Duration, ends: usize) -> LoadRun {
+        let begun = self.sent.first().map_or_else(Instant::now, |(_, due)| *due);
         let mut run = LoadRun {
-            begun: SystemTime::now() - begun.elapsed(),
-            lasted,
+            started: SystemTime::now() - begun.elapsed(),
+            duration,
             sent: self.sent.len() as u64,
             arrived: Vec::with_capacity(self.sent.len()),
             failures: Vec::new(),
-            unheard: 0,
+            missing: 0,
         };
         for (id, at) in self.sent {
             let ended = self.ended.remove(&id).unwrap_or_default();
-            let left = at - begun;
+            let due = at - begun;
             let failure = ended.iter().find_map(|(end, _)| end.failure.clone());
             let visits = |ended: Vec<(End, Instant)>| {
                 ended.into_iter().flat_map(|(end, _)| end.visits).collect()
             };
             if let Some(failure) = failure {
-                run.failures.push(FailedItem { id, left, failure, visits: visits(ended) });
+                run.failures.push(FailedItem { id, due, failure, visits: visits(ended) });
             } else if ended.len() < ends {
-                run.unheard += 1;
+                run.missing += 1;
             } else {
                 let last = ended.iter().map(|(_, time)| *time).max().unwrap_or(at);
                 run.arrived.push(ArrivedItem {
                     id,
-                    left,
+                    due,
                     latency: last - at,
                     at: last - begun,
                     visits: visits(ended),

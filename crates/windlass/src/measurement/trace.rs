@@ -56,15 +56,15 @@ const SOURCE: &str = "source";
 impl Traces {
     /// Adds the items of a run. `title` names the run in the spans.
     pub(crate) fn add(&mut self, pipeline: &Pipeline, run: &LoadRun, title: &str) {
-        let begun = run.begun;
-        let arrived = run.arrived.iter().map(|item| (item.id, item.left, &item.visits, None));
+        let started = run.started;
+        let arrived = run.arrived.iter().map(|item| (item.id, item.due, &item.visits, None));
         let failed =
-            run.failures.iter().map(|item| (item.id, item.left, &item.visits, Some(&item.failure)));
-        for (id, left, visits, failure) in arrived.chain(failed) {
+            run.failures.iter().map(|item| (item.id, item.due, &item.visits, Some(&item.failure)));
+        for (id, due, visits, failure) in arrived.chain(failed) {
             // Ids of items are unique in a run, and runs begin at different times.
-            let id = format!("{:016x}{id:016x}", nanos(begun));
+            let id = format!("{:016x}{id:016x}", nanos(started));
             let mut trace = Trace { traces: self, id, spans: 0 };
-            trace.item(pipeline, begun + left, visits, failure, title);
+            trace.item(pipeline, started + due, visits, failure, title);
         }
     }
 
@@ -93,7 +93,7 @@ impl Trace<'_> {
     fn item(
         &mut self,
         pipeline: &Pipeline,
-        left: SystemTime,
+        due: SystemTime,
         visits: &[Visit],
         failure: Option<&Failure>,
         title: &str,
@@ -110,15 +110,15 @@ impl Trace<'_> {
             // The span of a join begins when its first sender is done. The measured link time is that of the last
             // sender.
             let link = if senders.len() > 1 { Duration::ZERO } else { visit.link };
-            let sent = senders.into_iter().min().unwrap_or(left);
+            let sent = senders.into_iter().min().unwrap_or(due);
             let failure = failure.filter(|failure| failure.stage == stage.name);
             let end = self.visit(visit, sent + link, failure);
             done.insert(&stage.name, end);
         }
-        let to = done.into_values().max().unwrap_or(left);
+        let to = done.into_values().max().unwrap_or(due);
         let name = format!("item of {title}");
         let of = (SOURCE, pipeline.name.as_str());
-        self.write(1, &Span { of, name: &name, parent: None, from: left, to, failure });
+        self.write(1, &Span { of, name: &name, parent: None, from: due, to, failure });
     }
 
     /// Writes the spans of a visit, and returns its end.

@@ -102,11 +102,11 @@ impl<'a> ClusterScript<'a> {
     }
 
     pub(super) async fn play(&mut self) -> Result<()> {
-        let nodes = self.join().await.context("step nodes")?;
+        let nodes = self.wait_for_agent().await.context("step nodes")?;
         let mut serving = self.serve(&nodes).await.context("step extender")?;
         let mut states = PolicyStates::new(&nodes)?;
         self.run_on_real_node(&mut serving, &mut states).await.context("step containers")?;
-        let waiting = self.arrive(&mut serving, &mut states).await.context("step arrivals")?;
+        let waiting = self.create_pods(&mut serving, &mut states).await.context("step arrivals")?;
         Box::pin(self.explain(&waiting, &mut serving)).await.context("step explanation")?;
         self.check().await.context("step check")?;
         let (pods, took_ms) = (self.cycles_ms.len(), ms(self.begun));
@@ -126,7 +126,7 @@ impl<'a> ClusterScript<'a> {
     }
 
     /// Waits until the agent has published its GPUs, and its kubelet has counted their shares.
-    async fn join(&self) -> Result<Vec<Node>> {
+    async fn wait_for_agent(&self) -> Result<Vec<Node>> {
         let published = |objects: &ApiObjects| {
             let node = objects.get::<Node>("", NODE)?;
             let devices = node.metadata.annotations?.remove(NodeDevices::ANNOTATION)?;
@@ -187,7 +187,7 @@ impl<'a> ClusterScript<'a> {
     }
 
     /// Creates pods up to the total load, and returns those that wait.
-    async fn arrive(
+    async fn create_pods(
         &mut self,
         serving: &mut Serving,
         PolicyStates { ours, stock }: &mut PolicyStates,

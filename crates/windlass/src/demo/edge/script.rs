@@ -134,7 +134,7 @@ impl EdgeScript {
         .await?;
         let rate = LOAD * Prediction::of(&self.pipeline, &self.fleet, &new_placement).throughput;
         let entrance = entrance(&self.pipeline, &boards)?;
-        let flow = entrance.load(Load { rate: Some(rate), lasts: LOAD_DURATION });
+        let flow = entrance.load(Load { rate: Some(rate), duration: LOAD_DURATION });
         let failure = async {
             sleep(FAILS_AFTER).await;
             boards.fail(failed).await;
@@ -170,7 +170,7 @@ impl EdgeScript {
             unheard: account.unheard,
             gap_ms: 1e3 * gap.as_secs_f64(),
         }))?;
-        ensure!(run.unheard == 0, "{} items ended without a word", run.unheard);
+        ensure!(run.missing == 0, "{} items ended without a word", run.missing);
         Ok(())
     }
 

@@ -114,6 +114,7 @@ impl Agent {
         Ok(Self { folder: folder.to_owned(), command, address, mounts, process })
     }
 
+    /// Kills the process and starts another.
     pub(super) async fn replace(&mut self) -> Result<()> {
         self.process.kill().await;
         self.process =
@@ -185,8 +186,9 @@ impl Mounts {
             let (link, target) = (pod.join(name), whole.join(name));
             let above = link.parent().unwrap_or(&pod);
             // Mount sources exist in a pod, so missing ones are created.
-            let made = fs::create_dir_all(above).and_then(|()| fs::create_dir_all(&target));
-            made.and_then(|()| symlink(&target, &link))
+            let created = fs::create_dir_all(above).and_then(|()| fs::create_dir_all(&target));
+            created
+                .and_then(|()| symlink(&target, &link))
                 .with_context(|| format!("cannot link {} for the agent", target.display()))?;
         }
         Ok(pod)

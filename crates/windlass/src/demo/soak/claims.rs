@@ -36,8 +36,8 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(3);
 const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// Deadline of a claim for devices without other holders, and of cleanup after a deleted claim. The agent knows a
-/// device plugin's release after three checks of the kubelet's checkpoint, ten seconds apart. A check of fifteen
-/// seconds may be pending before. Publication and scheduling follow.
+/// device plugin's release after three checks of the kubelet's checkpoint, ten seconds apart. An earlier check may
+/// take fifteen seconds. Publication and scheduling follow.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -138,8 +138,8 @@ impl Run {
 
     /// Ends the containers, releases the claim and deletes the pod.
     pub(super) async fn end_claimant(&mut self, uid: &str) -> Result<()> {
-        let known = self.claims.remove(uid).or_else(|| self.waiting.remove(uid));
-        let claim_pod = known.context("no such pod")?;
+        let claim_pod = self.claims.remove(uid).or_else(|| self.waiting.remove(uid));
+        let claim_pod = claim_pod.context("no such pod")?;
         self.rig.kubelet.delete(uid).await;
         self.cluster()?.delete(&claim_pod.name)
     }
@@ -173,11 +173,11 @@ impl Run {
 
     fn claim_leftovers(&self, cluster: &SoakCluster) -> Result<(), String> {
         let record = self.rig.record()?;
-        let known = self.rig.kubelet.node().claims.keys().next().cloned();
+        let claim = self.rig.kubelet.node().claims.keys().next().cloned();
         let documents = runtime::claim_documents(&cdi_dir(self.rig.dir()));
         let document = documents.map_err(|error| format!("{error:#}"))?.pop();
         let has_pods = !cluster.fixture.objects().list::<Pod>().is_empty();
-        match (record.0.keys().next(), document, known) {
+        match (record.0.keys().next(), document, claim) {
             (Some(claim), ..) => Err(format!("the driver's record still has claim {claim}")),
             (_, Some(document), _) => Err(format!("the CDI document {document} still exists")),
             (.., Some(claim)) => Err(format!("the kubelet still has claim {claim}")),
@@ -220,13 +220,14 @@ impl Run {
     fn is_taken(&self, claim_pod: &ClaimPod) -> bool {
         let owners = by_kubelet(&self.rig.kubelet.node());
         let own = Owner::Claim(claim_pod.claim.clone());
-        let is_others = |device: &String| {
+        let has_other_owner = |device: &String| {
             owners.get(device).is_some_and(|owners| owners.iter().any(|owner| *owner != own))
         };
         let broken: BTreeSet<_> =
             self.rig.broken().iter().map(|uuid| published_name(uuid)).collect();
         let mut devices = claim_pod.devices.iter();
-        devices.any(|it| is_others(it) || broken.contains(it) || self.is_recently_released(it))
+        devices
+            .any(|it| has_other_owner(it) || broken.contains(it) || self.is_recently_released(it))
     }
 
     /// True if a device plugin pod released the device less than `WAIT_LIMIT` ago.

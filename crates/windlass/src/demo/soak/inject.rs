@@ -52,14 +52,14 @@ impl Run {
     pub(super) async fn inject(&mut self, fault: &Fault) -> Result<()> {
         // Recently released devices are reported unhealthy. Wait until that is over, so that it is not taken for the
         // fault's effect.
-        let begun = self.rig.settled(RECOVERY_LIMIT).await;
+        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         let (before, after) = ("the steps before a fault", RECOVERY_LIMIT);
-        begun.map_err(|problem| Violation::NotRecovered { fault: before, after, problem })?;
+        settled.map_err(|problem| Violation::NotRecovered { fault: before, after, problem })?;
         let since = self.rig.kubelet.calls().now();
         self.rig.set_maybe_unhealthy(fault.maybe_unhealthy());
         let ended = self.apply(fault).await?;
         let recovered = match ended {
-            Some(ended) => self.recovers(fault, since, ended).await,
+            Some(ended) => self.wait_for_recovery(fault, since, ended).await,
             None => Ok(()),
         };
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::Only(BTreeSet::new()));
@@ -67,15 +67,15 @@ impl Run {
     }
 
     /// Waits until kubelet and agent are settled again, and records the duration of the recovery.
-    async fn recovers(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
+    async fn wait_for_recovery(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
         let remaining = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
         if fault.needs_registration() {
-            outcome = self.rig.registered_since(since, remaining()).await;
+            outcome = self.rig.wait_for_registration(since, remaining()).await;
         }
         self.start_waiting().await?;
         if outcome.is_ok() {
-            outcome = self.rig.settled(remaining()).await;
+            outcome = self.rig.wait_until_settled(remaining()).await;
         }
         let after = ended.elapsed();
         outcome.map_err(|problem| Violation::NotRecovered {
@@ -170,10 +170,10 @@ impl Run {
         self.rig.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
         self.rig.kubelet.restart().await?;
         sleep(CUT_OFF).await;
-        let held = self.rig.settled(RECOVERY_LIMIT).await;
+        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         self.rig.kubelet.reach_api_server().await;
         let (fault, after) = ("kubelet restarted without its API server", RECOVERY_LIMIT);
-        Ok(held.map_err(|problem| Violation::NotRecovered { fault, after, problem })?)
+        Ok(settled.map_err(|problem| Violation::NotRecovered { fault, after, problem })?)
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {

@@ -49,21 +49,23 @@ pub(super) enum Interference {
     FolderCleaned,
 }
 
+/// Number of unfinished HTTP requests.
 const CLIENTS: usize = 64;
 
+/// Number of cancelled calls.
 const CALLS: usize = 10_000;
 
 /// Deadline of a probe; the kubelet's default is a second.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Time within which the agent reads a changed configuration.
-const READ_AGAIN: Duration = Duration::from_secs(3);
+const RELOAD_TIME: Duration = Duration::from_secs(3);
 
 /// Deadline for an unblocked writer to rename its file.
-const WRITTEN: Duration = Duration::from_secs(10);
+const RENAME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Deadline for a second agent to exit.
-const REFUSED_WITHIN: Duration = Duration::from_secs(10);
+const EXIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// CDI document of the GPUs, and its temporary file.
 const DOCUMENT: [&str; 2] = ["windlass.dev-gpu.json", ".windlass.dev-gpu.json.draft"];
@@ -126,11 +128,11 @@ impl Run {
         let file = self.rig.agent.config();
         let text = fs::read(&file).context("cannot read the configuration")?;
         fs::write(&file, "").context("cannot empty the configuration")?;
-        sleep(READ_AGAIN).await;
-        let settled = self.rig.settled(ABSENCE).await;
+        sleep(RELOAD_TIME).await;
+        let settled = self.rig.wait_until_settled(ABSENCE).await;
         let tried = self.try_admit_and_record(gpus).await;
         fs::write(&file, text).context("cannot write the configuration")?;
-        let (fault, after) = (Interference::EmptyConfiguration.kind(), READ_AGAIN + ABSENCE);
+        let (fault, after) = (Interference::EmptyConfiguration.kind(), RELOAD_TIME + ABSENCE);
         settled.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
         tried
     }
@@ -177,8 +179,8 @@ impl Run {
         let mut all = JoinSet::new();
         for _ in 0..CALLS {
             let mut plugin = plugin.clone();
-            let question = PreferredAllocationRequest::default();
-            all.spawn(async move { plugin.get_preferred_allocation(question).await.is_ok() });
+            let request = PreferredAllocationRequest::default();
+            all.spawn(async move { plugin.get_preferred_allocation(request).await.is_ok() });
         }
         sleep(ABSENCE).await;
         all.shutdown().await;
@@ -197,7 +199,7 @@ impl Run {
             }
         }
         self.rig.kubelet.restart().await?;
-        let refused = self.rig.agent.second_agent_exit(REFUSED_WITHIN).await?;
+        let refused = self.rig.agent.second_agent_exit(EXIT_LIMIT).await?;
         refused.context("a second agent serves beside the first")?;
         Ok(())
     }
@@ -216,7 +218,7 @@ impl Run {
     }
 }
 
-/// Unblocks the agent's write into the pipe, after which it renames the pipe. Removes an unused pipe.
+/// Unblocks the agent's write into the pipe, after which the agent renames the pipe. Removes an unused pipe.
 async fn drain_pipe(pipe: &Path) -> Result<()> {
     // Open without waiting for a writer, which may have finished.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).context("a flag of open(2)")?;
@@ -226,7 +228,7 @@ async fn drain_pipe(pipe: &Path) -> Result<()> {
         opened => opened.with_context(|| format!("cannot open {}", pipe.display()))?,
     };
     let begun = Instant::now();
-    while pipe.exists() && begun.elapsed() < WRITTEN {
+    while pipe.exists() && begun.elapsed() < RENAME_LIMIT {
         // A pipe is smaller than a document. Its content is discarded.
         let _ = io::copy(&mut reader, &mut io::sink());
         sleep(POLL_INTERVAL).await;

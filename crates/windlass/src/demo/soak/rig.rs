@@ -157,7 +157,7 @@ impl Rig {
         });
     }
 
-    /// Adds devices of claims. `settled` removes those that the driver's record no longer has.
+    /// Adds devices of claims. [`Rig::wait_until_settled`] removes those that the driver's record no longer has.
     pub(super) fn mark_claimed(&self, devices: &BTreeSet<String>) {
         self.truth.send_modify(|truth| truth.claimed.extend(devices.iter().cloned()));
     }
@@ -176,7 +176,7 @@ impl Rig {
 
     /// Waits until device lists, CDI documents and slices match the ground truth. On timeout, returns the last
     /// difference.
-    pub(super) async fn settled(&self, limit: Duration) -> Result<(), String> {
+    pub(super) async fn wait_until_settled(&self, limit: Duration) -> Result<(), String> {
         let usable = self.usable().map_err(|error| format!("{error:#}"))?;
         let begun = Instant::now();
         let mut node = self.kubelet.watch();
@@ -247,7 +247,11 @@ impl Rig {
     }
 
     /// Waits until whole GPUs were registered after `since`.
-    pub(super) async fn registered_since(&self, since: u64, limit: Duration) -> Result<(), String> {
+    pub(super) async fn wait_for_registration(
+        &self,
+        since: u64,
+        limit: Duration,
+    ) -> Result<(), String> {
         let is_gpus = |event: &Event| matches!(event, Event::Registered { resource, .. } if resource == RESOURCE);
         let registered = self.kubelet.calls().wait_for_one(since, is_gpus, limit).await;
         registered.map(drop).ok_or_else(|| "no registration".to_owned())
@@ -272,7 +276,7 @@ impl Rig {
     }
 
     /// Ends all parts and removes the folder.
-    pub(super) async fn clear(mut self) {
+    pub(super) async fn shut_down(mut self) {
         // Kill the agent: a call that hangs in the simulated driver would outlive a graceful stop.
         self.agent.process.kill().await;
         self.kubelet.shutdown().await;
@@ -294,8 +298,8 @@ async fn monitor_node(
     let mut monitor = Monitor::default();
     loop {
         let seen = node.borrow_and_update().clone();
-        if let Err(broken) = monitor.check(Instant::now(), &truth.borrow(), &seen) {
-            return broken;
+        if let Err(violation) = monitor.check(Instant::now(), &truth.borrow(), &seen) {
+            return violation;
         }
         // Poll as well, because a deadline may pass without a change. After the kubelet's end `changed` fails at once.
         if let Ok(Err(_)) = timeout(POLL_INTERVAL, node.changed()).await {

@@ -119,7 +119,7 @@ impl Run {
     }
 
     async fn settle_at_start(&mut self) -> Result<()> {
-        let settled = self.rig.settled(START_LIMIT).await;
+        let settled = self.rig.wait_until_settled(START_LIMIT).await;
         let fault = "the start";
         settled.map_err(|problem| Violation::NotRecovered {
             fault,
@@ -209,7 +209,7 @@ impl Run {
             self.rig.mark_repaired(&found.gpu.uuid);
             self.rig.machine.inject(&machine::Fault::Recover { gpu: found.index })?;
         }
-        let settled = self.rig.settled(RECOVERY_LIMIT).await;
+        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         let fault = "the end";
         settled.map_err(|problem| Violation::NotRecovered {
             fault,

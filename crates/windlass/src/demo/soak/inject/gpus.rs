@@ -171,7 +171,7 @@ impl Run {
         }
         self.rig.mark_broken(&found.uuid);
         self.rig.machine.update(|model| _ = model.gpus.remove(index))?;
-        let gone = self.rig.settled(RECOVERY_LIMIT).await;
+        let gone = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         let after = RECOVERY_LIMIT;
         gone.map_err(|problem| Violation::NotRecovered { fault: "GPU vanished", after, problem })?;
         self.rig.mark_repaired(&found.uuid);

@@ -51,7 +51,7 @@ impl Run {
         let since = self.rig.kubelet.calls().now();
         self.rig.kubelet.replace_registration_socket(1)?;
         let ended = Instant::now();
-        let registered = self.rig.registered_since(since, NOTICE_LIMIT).await;
+        let registered = self.rig.wait_for_registration(since, NOTICE_LIMIT).await;
         let (fault, after) = (Fault::NoticesLost.kind(), NOTICE_LIMIT);
         registered.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
         Ok(Some(ended))
