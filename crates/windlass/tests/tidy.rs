@@ -20,7 +20,7 @@ const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub(crate) m
 fn sources() -> Vec<Source> {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let mut files = Vec::new();
-    for member in fs::read_dir(crates).expect("crates/ is there") {
+    for member in fs::read_dir(crates).expect("the folder crates/") {
         collect(&member.expect("readable").path().join("src"), &mut files);
     }
     files.sort();
@@ -47,13 +47,13 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
 
 /// Fails with every product file that has one of the words. Ignores files whose path begins with one of `except`.
 fn forbid(words: &[&str], except: &[&str], why: &str) {
-    let offends = |source: &Source| {
-        let excused = except.iter().any(|prefix| source.path.starts_with(prefix));
+    let violation = |source: &Source| {
+        let is_excused = except.iter().any(|prefix| source.path.starts_with(prefix));
         let word = words.iter().find(|word| source.text.contains(**word))?;
-        (!excused).then(|| format!("{} has {word:?}", source.path))
+        (!is_excused).then(|| format!("{} has {word:?}", source.path))
     };
-    let offenders: Vec<_> = sources().iter().filter_map(offends).collect();
-    assert!(offenders.is_empty(), "{why}: {offenders:#?}");
+    let violations: Vec<_> = sources().iter().filter_map(violation).collect();
+    assert!(violations.is_empty(), "{why}: {violations:#?}");
 }
 
 #[test]
@@ -106,11 +106,11 @@ fn unsafe_code_stays_in_the_three_rooms_that_speak_c() {
 }
 
 #[test]
-fn every_crate_but_those_three_takes_the_lint_that_forbids_unsafe_code() {
+fn all_other_crates_forbid_unsafe_code() {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let workspace = fs::read_to_string(crates.join("../Cargo.toml")).expect("a manifest");
     assert!(workspace.contains("\nunsafe_code = \"forbid\"\n"));
-    for member in fs::read_dir(crates).expect("crates/ is there") {
+    for member in fs::read_dir(crates).expect("the folder crates/") {
         let path = member.expect("readable").path();
         let manifest = fs::read_to_string(path.join("Cargo.toml")).expect("a manifest");
         let lint = if ["cuda", "nvml", "nvml-sim"].iter().any(|room| path.ends_with(room)) {
@@ -126,15 +126,15 @@ fn every_crate_but_those_three_takes_the_lint_that_forbids_unsafe_code() {
 fn the_kubelets_messages_stay_in_the_modules_that_speak_its_protocols() {
     let words = ["AllocateRequest", "AllocateResponse", "ListAndWatchResponse", "RegisterRequest"];
     let except = ["conformance/", "fuzz/", "kubelet-api/", "kubelet-sim/", "deviceplugin/"];
-    forbid(&words, &except, "convert at the edge");
+    forbid(&words, &except, "convert kubelet messages in the protocol crate");
     let words = ["NodePrepareResource", "NodeUnprepareResource", "PluginInfo"];
     let except = ["conformance/", "fuzz/", "kubelet-api/", "kubelet-sim/", "dra/"];
-    forbid(&words, &except, "convert at the edge");
+    forbid(&words, &except, "convert kubelet messages in the protocol crate");
 }
 
 #[test]
 fn the_kubelets_folder_is_named_in_one_place() {
-    // The help of the command line names the folder; a foreign plugin has it built in.
+    // The help of the command line names the folder; a foreign plugin has the path built in.
     let except = ["conformance/src/subject.rs", "config/src/places.rs", "windlass/src/cli.rs"];
     let code = |line: &&str| !line.trim_start().starts_with("//");
     for Source { path, text } in sources() {
@@ -159,16 +159,20 @@ fn the_agents_state_has_one_owner_and_no_lock() {
         SHARED,
     ];
     let is_shared = |source: &Source| source.path == SHARED;
-    let shared = sources().into_iter().find(is_shared).expect("it is there");
+    let shared = sources().into_iter().find(is_shared).expect("the shared module");
     let code = shared.text.lines().filter(|line| !line.starts_with("//"));
     let waits = code.filter(|line| line.contains("await") || line.contains("Guard")).count();
     assert_eq!(waits, 0, "{SHARED} returns no guard, and awaits nothing");
-    forbid(&["Mutex", "RwLock", "Atomic"], &others, "one task owns it, the rest sees snapshots");
+    forbid(
+        &["Mutex", "RwLock", "Atomic"],
+        &others,
+        "one task owns the state, and other tasks read snapshots",
+    );
 }
 
 /// Files that may name single kinds and families of devices.
-const FAMILIAR: [&str; 16] = [
-    // The tables, and the families themselves.
+const FAMILY_AWARE: [&str; 16] = [
+    // The tables of families, and the discovery of each.
     "core/src/device/",
     "discovery/src/",
     // Vendor-specific parts: labels, partitions, parameters, and files of other plugins.
@@ -176,17 +180,17 @@ const FAMILIAR: [&str; 16] = [
     "core/src/partition.rs",
     "dra/src/opaque.rs",
     "migrate/src/",
-    // Sections, words and usual names of the configuration.
+    // Sections, keys and default names of the configuration.
     "config/src/families.rs",
     "config/src/nics.rs",
     "config/src/policy.rs",
     "config/src/rules.rs",
     "config/src/source/check.rs",
-    // Words and columns of the command line.
+    // Arguments and output columns of the command line.
     "windlass/src/cli/devices.rs",
     "windlass/src/commands/",
     "windlass/src/demo/",
-    // GPUs of every vendor, which distinguish shapes; values for tests.
+    // Partitioned GPUs of any vendor; values for fuzzing.
     "node/src/reconciler/changes.rs",
     "fuzz/src/expressions.rs",
 ];
@@ -199,12 +203,12 @@ fn layers_ask_what_a_family_declares_and_not_whose_a_device_is() {
     let words = kinds.chain(names.map(|name| format!("SourceName::{name}")));
     let words: Vec<_> = words.collect();
     let names_one = |source: &Source| words.iter().any(|word| source.text.contains(word));
-    let is_excused = |path: &str| FAMILIAR.iter().any(|prefix| path.starts_with(prefix));
-    let offends =
+    let is_excused = |path: &str| FAMILY_AWARE.iter().any(|prefix| path.starts_with(prefix));
+    let violation =
         |source: &Source| names_one(source) && !is_test(&source.path) && !is_excused(&source.path);
-    let offenders = sources().into_iter().filter(offends).map(|source| source.path);
-    let offenders: Vec<_> = offenders.collect();
-    assert!(offenders.is_empty(), "ask the tables of core/src/device instead: {offenders:?}");
+    let violations = sources().into_iter().filter(violation).map(|source| source.path);
+    let violations: Vec<_> = violations.collect();
+    assert!(violations.is_empty(), "use the tables of core/src/device instead: {violations:?}");
 }
 
 #[test]
@@ -215,9 +219,9 @@ fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
     let others = [&others[..], &["control/"]].concat();
     let own = [
         "host/src/deadline.rs",
-        // A thread waits for slices of such a deadline.
+        // Threads wait for slices of a deadline of the agent.
         "host/src/external/deadline_pool.rs",
-        // Pauses, which are no deadlines.
+        // Polling intervals, and waits for a burst of changes to end.
         "node/src/reload.rs",
         "host/src/directory.rs",
         // Limits for clients, which can retry.
@@ -242,14 +246,14 @@ fn is_test(path: &str) -> bool {
 const PAGES: [&str; 3] = ["ARCHITECTURE.md", "docs/internals.md", "docs/invariants.md"];
 
 /// Maximum size of ARCHITECTURE.md, in bytes: a newcomer reads it in one sitting.
-const MAX: usize = 15_000;
+const MAX_SIZE: usize = 15_000;
 
 #[test]
 fn the_architecture_is_short_and_names_every_crate() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("a text file");
-    assert!(text.len() <= MAX, "{} bytes: move detail to docs/internals.md", text.len());
-    for member in fs::read_dir(root.join("crates")).expect("crates/ is there") {
+    assert!(text.len() <= MAX_SIZE, "{} bytes: move detail to docs/internals.md", text.len());
+    for member in fs::read_dir(root.join("crates")).expect("the folder crates/") {
         let name = member.expect("readable").file_name();
         let name = name.to_str().expect("text");
         assert!(text.contains(&format!("\n| `{name}` |")), "the table of crates lacks {name}");
@@ -282,7 +286,7 @@ fn every_test_that_the_architecture_names_is_there() {
 
 #[test]
 fn product_code_has_no_second_path_for_tests() {
-    forbid(&["cfg(test)", "cfg!(test)", "mockall"], &[], "one path for all");
+    forbid(&["cfg(test)", "cfg!(test)", "mockall"], &[], "tests use the code path of production");
 }
 
 #[test]
@@ -298,17 +302,17 @@ fn people_are_spoken_to_by_the_binary_only() {
 const QUESTION_WORDS: [&str; 6] = ["What", "Whether", "Who", "Whoever", "Whose", "How"];
 
 #[test]
-fn comments_begin_with_the_thing() {
-    let mut offenders = Vec::new();
+fn sentences_of_comments_start_with_their_subject() {
+    let mut violations = Vec::new();
     for Source { path, text } in &sources() {
         for sentence in comment_sentences(text) {
             let first = sentence.split(|letter: char| !letter.is_alphanumeric()).next();
             if first.is_some_and(|word| QUESTION_WORDS.contains(&word)) {
-                offenders.push(format!("{path}: {sentence}"));
+                violations.push(format!("{path}: {sentence}"));
             }
         }
     }
-    assert!(offenders.is_empty(), "name the thing, then the verb: {offenders:#?}");
+    assert!(violations.is_empty(), "start with the subject, then the verb: {violations:#?}");
 }
 
 /// Sentences of all comments, without code blocks.
@@ -371,7 +375,7 @@ fn public_type(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn sentences_and_type_names_are_found() {
+fn comment_sentences_and_public_types_are_found() {
     let text = "/// A thing. What it is,\n/// How wrapped.\nfn x() {}\n// ```\n// Who\n// ```\n";
     assert_eq!(comment_sentences(text), ["A thing. ", "What it is, How wrapped. "]);
     assert_eq!(public_type("pub(super) struct Entry<T>(T);"), Some("Entry"));

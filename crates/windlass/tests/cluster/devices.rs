@@ -109,7 +109,7 @@ async fn pods_open_the_devices_of_this_machine_that_they_asked_for_and_no_other(
     let reason = async || kubectl(&["get", "pod", "windlass-e2e-waits", "-o", reason]);
     eventually(NODE_STATUS, "Unschedulable".to_owned(), reason).await;
     pods.delete("windlass-e2e-alone");
-    pods.until_it_runs("windlass-e2e-waits").await;
+    pods.wait_for_running("windlass-e2e-waits").await;
     assert!(opens("windlass-e2e-waits", node), "the next pod cannot open {node}");
     drop(pods);
     drop(agent);

@@ -261,7 +261,7 @@ pub(super) fn pod_with_memory(pod: &str) -> String {
 
 /// Waits until a pod's container has the GPU that the cluster half chose.
 pub(super) async fn check_decided_gpu(pods: &Pods, pod: &str) {
-    pods.until_it_runs(pod).await;
+    pods.wait_for_running(pod).await;
     let decided: Value =
         serde_json::from_str(&kubectl(&["get", "pod", pod, "-o", "json"])).expect("JSON");
     let decided = allocated(&[decided]).into_keys().next().expect("a GPU");

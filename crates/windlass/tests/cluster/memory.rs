@@ -84,7 +84,7 @@ async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
     for (name, memory_mib) in [(greedy, 20_000), (modest, 8000)] {
         pods.apply(name, &pod(name, 8));
         bind(name, 8, &gpu);
-        pods.until_it_runs(name).await;
+        pods.wait_for_running(name).await;
         let all = processes(name);
         let memory_mib = memory_mib / all.len() as u64;
         for pid in all {
@@ -143,7 +143,7 @@ async fn the_runtime_starts_the_hook_before_the_container() {
     pods.apply(name, &pod(name, 8));
     bind(name, 8, &gpu);
     if has_cgroups {
-        pods.until_it_runs(name).await;
+        pods.wait_for_running(name).await;
         assert_eq!(limits(&node, index, name), [8 << 30]);
     } else {
         // The agent does not see the node's control groups. The hook does, and refuses the container.

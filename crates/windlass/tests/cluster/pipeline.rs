@@ -215,7 +215,7 @@ async fn layouts_are_compared_and_only_a_killed_replica_loses_items() {
     let before = processed();
     let mut pods = Pods::none();
     pods.apply(LOADER, &loader(address.as_deref(), 12));
-    pods.until_it_runs(LOADER).await;
+    pods.wait_for_running(LOADER).await;
     // Kill and replace while the pipeline is full.
     eventually(LIMIT, true, async || processed() >= before + FULL_AFTER).await;
     kill_a_replica_of("detect");

@@ -99,11 +99,11 @@ impl Pods {
     /// Creates a pod, and waits until its container runs.
     pub(crate) async fn run(&mut self, name: &str, resource: &str, count: usize) {
         self.make(name, resource, count);
-        self.until_it_runs(name).await;
+        self.wait_for_running(name).await;
     }
 
     /// Waits until a pod's container runs.
-    pub(crate) async fn until_it_runs(&self, name: &str) {
+    pub(crate) async fn wait_for_running(&self, name: &str) {
         let phase = async || kubectl(&["get", "pod", name, "-o", "jsonpath={.status.phase}"]);
         eventually(NODE_STATUS, "Running".to_owned(), phase).await;
     }

@@ -271,7 +271,7 @@ async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
     pods.apply("windlass-e2e-first", &pod_with_memory("windlass-e2e-first"));
     check_decided_gpu(&pods, "windlass-e2e-first").await;
     pods.apply("windlass-e2e-claim", CLAIMANT);
-    pods.until_it_runs("windlass-e2e-claim").await;
+    pods.wait_for_running("windlass-e2e-claim").await;
     let elected = elected();
     assert!(replicas.contains(&elected), "{elected} of {replicas:?}");
 

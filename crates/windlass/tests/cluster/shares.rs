@@ -76,7 +76,7 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     for name in ["windlass-e2e-share-a", "windlass-e2e-share-b"] {
         pods.apply(name, &pod(name, 30));
         bind(name, 30, &gpu);
-        pods.until_it_runs(name).await;
+        pods.wait_for_running(name).await;
         eventually(NODE_STATUS, gpu.clone(), async || gpu_of(name)).await;
     }
     agent.kill();
@@ -84,7 +84,7 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
     pods.apply("windlass-e2e-share-c", &pod("windlass-e2e-share-c", 30));
     bind("windlass-e2e-share-c", 30, &gpu);
-    pods.until_it_runs("windlass-e2e-share-c").await;
+    pods.wait_for_running("windlass-e2e-share-c").await;
     assert_ne!(gpu_of("windlass-e2e-share-c"), gpu, "a GPU has less than 90 GiB");
     drop(pods);
     drop(agent);

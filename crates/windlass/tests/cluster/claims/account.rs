@@ -1,4 +1,4 @@
-//! Rights of the account in `deploy/rbac.yaml`: slices and claim statuses of the agent's own node, and of no other.
+//! Rights of the service account in `deploy/rbac.yaml`: it may write slices and claim statuses of its own node only.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     objects::{objects, pod},
     owners::claims,
-    rig::{Rig, node_name, until_it_runs},
+    rig::{Rig, node_name, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS, eventually, has_cluster,
@@ -16,7 +16,7 @@ use crate::cluster::{
 
 const NAMESPACE: &str = "windlass-system";
 
-/// Applies the account, and a pod of it on the node. The pod's token names the node.
+/// Applies the service account, and a pod that uses it on the node. The pod's token names the node.
 fn account() -> Manifests {
     let path = format!("{}/../../deploy/rbac.yaml", env!("CARGO_MANIFEST_DIR"));
     let rules = fs::read_to_string(path).expect("a manifest");
@@ -38,7 +38,7 @@ fn token() -> String {
     kubectl(&words.collect::<Vec<_>>()).trim().to_owned()
 }
 
-/// The cluster's kubeconfig with that token.
+/// Kubeconfig of the cluster, with a token.
 fn kubeconfig(token: &str) -> String {
     let text = kubectl(&["config", "view", "--raw", "-o", "json"]);
     let mut config: Value = serde_json::from_str(&text).expect("JSON");
@@ -60,17 +60,17 @@ fn slice(node: &str) -> Value {
 fn allocate(claim: &str, node: &str) {
     let result =
         json!({"request": "gpu", "driver": "windlass.dev", "pool": "e2e", "device": "e2e"});
-    let is_node = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    let node_field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
     let allocation = json!({
         "devices": {"results": [result]},
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node_field]}]},
     });
     let status = json!({"status": {"allocation": allocation}}).to_string();
-    let how = ["patch", "resourceclaim", claim, "--subresource=status", "--type=merge", "-p"];
-    kubectl(&[&how[..], &[&status]].concat());
+    let command = ["patch", "resourceclaim", claim, "--subresource=status", "--type=merge", "-p"];
+    kubectl(&[&command[..], &[&status]].concat());
 }
 
-/// Applies a claim's device status with the account, as the agent does. Returns the API server's response.
+/// Applies a claim's device status with the token of the account, as the agent does. Returns the API server's response.
 fn apply_status(token: &str, claim: &str) -> Result<String, String> {
     let device = json!({"driver": "windlass.dev", "pool": "e2e", "device": "e2e"});
     let status = json!({
@@ -80,8 +80,8 @@ fn apply_status(token: &str, claim: &str) -> Result<String, String> {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     fs::write(file.path(), status.to_string()).expect("written");
     let path = file.path().display().to_string();
-    let how = ["apply", "--server-side", "--subresource=status", "-f", &path];
-    try_kubectl(&[&["--token", token], &how[..]].concat())
+    let command = ["apply", "--server-side", "--subresource=status", "-f", &path];
+    try_kubectl(&[&["--token", token], &command[..]].concat())
 }
 
 fn claim(name: &str) -> String {
@@ -93,11 +93,12 @@ fn claim(name: &str) -> String {
     format!("{claim}\n")
 }
 
-/// Checks that a pod's claim is prepared and its status written. That takes the rights for slices, claims and status.
+/// Checks that a pod's claim is prepared and its status written. The agent needs its rights for slices, claims and
+/// statuses.
 async fn check_served_pod() {
     let (mut pods, name) = (Pods::none(), "windlass-e2e-account");
     pods.apply(name, &pod(name, 1));
-    until_it_runs("default", name).await;
+    wait_for_running("default", name).await;
     let is_ready = async || {
         let conditions = |claim: &Value| claim["status"]["devices"][0]["conditions"].to_string();
         claims().iter().any(|claim| conditions(claim).contains("Prepared"))
@@ -105,8 +106,8 @@ async fn check_served_pod() {
     eventually(NODE_STATUS, true, is_ready).await;
 }
 
-/// Checks that the account may write slices of its own node only. The agent then removes the slice, whose pool it
-/// lacks.
+/// Checks that the account may write slices of its own node only. The agent then deletes the slice, because the agent
+/// does not publish its pool.
 async fn check_slice_rights(token: &str) {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let path = file.path().display().to_string();

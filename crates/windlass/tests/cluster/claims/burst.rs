@@ -17,7 +17,7 @@ const PODS: usize = 100;
 /// Deadline for all pods, on eight GPUs.
 const BURST: Duration = Duration::from_secs(240);
 
-/// Kills of the agent during the burst.
+/// Number of kills of the agent during the burst.
 const KILLS: usize = 4;
 
 fn succeeded(logs: &Logs) -> usize {

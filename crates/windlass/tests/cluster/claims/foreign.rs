@@ -1,5 +1,5 @@
-//! Another DRA driver on the same node: Kubernetes' own, in Go. A pod has devices of both drivers, and a restart of one
-//! does not affect the other.
+//! Another DRA driver on the same node: the test driver of Kubernetes, in Go. A pod has devices of both drivers, and a
+//! restart of one driver does not affect the other.
 
 use std::{
     env, fs,
@@ -9,20 +9,20 @@ use std::{
 use super::{
     objects::{objects, pod, template},
     restarts::container_starts,
-    rig::{Rig, node_name, until_it_runs},
+    rig::{Rig, node_name, wait_for_running},
 };
 use crate::cluster::{
     KUBECONFIG, NODE_STATUS, eventually, has_cluster,
     pods::{Manifests, Pods, clean_up, kubectl},
 };
 
-/// Kubernetes' own driver, built from `test/e2e/dra/test-driver` of its tree.
+/// Variable with the path of Kubernetes' test driver, built from `test/e2e/dra/test-driver` in its source.
 const PROGRAM: &str = "WINDLASS_GO_DRA_DRIVER";
 
 /// Name of the driver.
 const DRIVER: &str = "test-driver.cdi.k8s.io";
 
-/// Default number of devices.
+/// Number of devices that the driver publishes by default.
 const DEVICES: usize = 4;
 
 const SOCKETS: &str = "/var/lib/kubelet/plugins/test-driver.cdi.k8s.io";
@@ -76,9 +76,9 @@ impl Drop for Foreign {
 
 fn spawn(program: &str) -> Child {
     let kubeconfig = env::var(KUBECONFIG).expect("checked");
-    let places = [format!("--kubeconfig={kubeconfig}"), format!("--node-name={}", node_name())];
+    let flags = [format!("--kubeconfig={kubeconfig}"), format!("--node-name={}", node_name())];
     let mut command = Command::new(program);
-    command.arg("kubelet-plugin").args(places).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg("kubelet-plugin").args(flags).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap_or_else(|error| panic!("{PROGRAM} names no program: {error}"))
 }
 
@@ -103,7 +103,7 @@ fn class_and_template() -> String {
     )
 }
 
-/// Pod with a GPU of ours by the claim `gpus`, and a device of the other driver by the claim `foreign`.
+/// Pod with a GPU of this agent by the claim `gpus`, and a device of the other driver by the claim `foreign`.
 fn pod_of_both(name: &str) -> String {
     let (one, both) = ("resourceClaims: [", "claims: [{name: gpus}]");
     let text = pod(name, 1);
@@ -117,9 +117,9 @@ fn pod_of_foreign(name: &str) -> String {
     pod(name, 1).replace(&template(1), NAME)
 }
 
-/// Number of our GPUs and of the other driver's devices in a pod's container.
-async fn has(name: &str) -> (usize, usize) {
-    until_it_runs("default", name).await;
+/// Number of this agent's GPUs and of the other driver's devices in a pod's container.
+async fn device_counts(name: &str) -> (usize, usize) {
+    wait_for_running("default", name).await;
     let log = kubectl(&["logs", name]);
     let ours = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
     let ours = ours.filter(|(_, number)| number.parse::<u32>().is_ok()).count();
@@ -146,7 +146,10 @@ async fn kubernetes_own_driver_on_the_same_node_and_ours_serve_one_pod_and_mind_
     pods.apply(ours, &pod(ours, 1));
     pods.apply(theirs, &pod_of_foreign(theirs));
     pods.apply(both, &pod_of_both(both));
-    assert_eq!([has(ours).await, has(theirs).await, has(both).await], [(1, 0), (0, 1), (1, 1)]);
+    assert_eq!(
+        [device_counts(ours).await, device_counts(theirs).await, device_counts(both).await],
+        [(1, 0), (0, 1), (1, 1)]
+    );
 
     let (held, starts_before) = (rig.owners().await, container_starts());
     assert_eq!(starts_before.matches(" 0 2").count(), 3, "{starts_before}");
@@ -155,13 +158,13 @@ async fn kubernetes_own_driver_on_the_same_node_and_ours_serve_one_pod_and_mind_
     wait_for_published().await;
     let after_ours = "windlass-e2e-after-ours";
     pods.apply(after_ours, &pod_of_both(after_ours));
-    assert_eq!(has(after_ours).await, (1, 1));
+    assert_eq!(device_counts(after_ours).await, (1, 1));
     foreign.replace();
     rig.wait_for_published(16).await;
     wait_for_published().await;
     let after_theirs = "windlass-e2e-after-theirs";
     pods.apply(after_theirs, &pod_of_both(after_theirs));
-    assert_eq!(has(after_theirs).await, (1, 1));
+    assert_eq!(device_counts(after_theirs).await, (1, 1));
 
     let starts_after = container_starts();
     assert!(

@@ -1,13 +1,13 @@
-//! GPUs that an init container holds through the device plugin. The kubelet's pod resources omit them, so only its
-//! checkpoint keeps claims from these GPUs. The kubelet rewrites the checkpoint when the agent sends its list again,
-//! even if no pod changes. The checkpoint has the GPUs until the pod is gone.
+//! GPUs that an init container holds through the device plugin. The kubelet's pod resources omit them, so only the
+//! kubelet's checkpoint prevents claims from getting these GPUs. The kubelet rewrites the checkpoint when the agent
+//! sends its device list again, even if no pod changes. The checkpoint has the GPUs until the pod is gone.
 
 use std::{fs, os::unix::fs::MetadataExt as _};
 
 use super::{
     PREPARED, RELEASED,
     objects::{objects, pod},
-    rig::{Rig, trigger_sync, until_it_runs},
+    rig::{Rig, trigger_sync, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS, eventually,
@@ -21,10 +21,10 @@ const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_check
 const HOLDER: &str = "windlass-e2e-init";
 const NEXT: &str = "windlass-e2e-after-init";
 
-/// Calls of the kubelet for a claim that the agent refused.
-const REFUSED: &str = "windlass_dra_calls_total{call=\"prepare\",result=\"failed\"} ";
+/// Metric of the `NodePrepareResources` calls that the agent refused.
+const REFUSED_CALLS: &str = "windlass_dra_calls_total{call=\"prepare\",result=\"failed\"} ";
 
-/// Tolerated rewrites of the checkpoint without a cause.
+/// Number of rewrites to wait for while no pod changes.
 const REWRITES: usize = 2;
 
 /// Pod whose init container has all GPUs and never ends.
@@ -38,7 +38,7 @@ fn holder() -> String {
     )
 }
 
-/// Objects of claims that tolerate all taints. The slices taint the GPUs that containers have.
+/// Claim templates that tolerate all taints, because the slices taint the GPUs that containers have.
 fn tolerant() -> Vec<String> {
     let exactly = "exactly: {deviceClassName: windlass-e2e-gpu, ";
     let tolerates_all = format!("{exactly}tolerations: [{{operator: Exists}}], ");
@@ -55,8 +55,9 @@ async fn wait_for_rewrite() {
     eventually(RELEASED, true, async || identity() != before).await;
 }
 
-/// Messages between agent and kubelet, each of which may cause a write.
-fn reasons(node: &Node) -> usize {
+/// Number of logged events that may cause a write of the checkpoint. A list that is sent again is logged at debug level
+/// only, so it is not counted.
+fn write_causes(node: &Node) -> usize {
     let log = node.log();
     ["list sent", "allocated", "registered"].map(|word| log.matches(word).count()).iter().sum()
 }
@@ -73,13 +74,13 @@ async fn what_an_init_container_has_is_no_claims_until_the_record_that_a_list_br
     let started = "jsonpath={.status.initContainerStatuses[0].state.running.startedAt}";
     let runs = async || !kubectl(&["get", "pod", HOLDER, "-o", started]).is_empty();
     eventually(NODE_STATUS, true, runs).await;
-    let before = reasons(&rig.node);
+    let before = write_causes(&rig.node);
     assert!(before > 0, "the agent has registered, but its log has none of the messages");
     for _ in 0..REWRITES {
         wait_for_rewrite().await;
     }
     assert_eq!(
-        reasons(&rig.node),
+        write_causes(&rig.node),
         before,
         "the checkpoint was rewritten for another reason than a list"
     );
@@ -92,7 +93,7 @@ async fn what_an_init_container_has_is_no_claims_until_the_record_that_a_list_br
     pods.apply(NEXT, &pod(NEXT, 1));
     let refused = async || {
         let metrics = rig.metrics().expect("the agent answered");
-        metrics.lines().any(|line| line.starts_with(REFUSED) && !line.ends_with(" 0"))
+        metrics.lines().any(|line| line.starts_with(REFUSED_CALLS) && !line.ends_with(" 0"))
     };
     eventually(PREPARED, true, refused).await;
     let devices = rig.node.devices()["holders"].to_string();
@@ -101,7 +102,7 @@ async fn what_an_init_container_has_is_no_claims_until_the_record_that_a_list_br
     pods.delete(HOLDER);
     wait_for_rewrite().await;
     trigger_sync(&[NEXT]);
-    until_it_runs("default", NEXT).await;
+    wait_for_running("default", NEXT).await;
     drop(pods);
     rig.wait_for_no_owners().await;
     drop(manifests);

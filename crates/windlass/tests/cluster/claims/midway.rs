@@ -4,15 +4,16 @@ use std::fs;
 
 use super::{
     objects::{objects, pod},
-    rig::{Rig, trigger_sync, until_it_runs},
+    rig::{Rig, trigger_sync, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS, eventually,
     pods::{Manifests, Pods},
 };
 
-/// Configuration whose cleanup step kills the agent the first time, while the kubelet waits for the agent's answer.
-fn killed_by_its_own_step(once: &str) -> String {
+/// Configuration with a preparation step that kills the agent once, while the kubelet waits for the agent's answer. The
+/// folder `once` exists afterwards.
+fn config_that_kills_the_agent(once: &str) -> String {
     let script = format!("mkdir {once} && kill -9 $PPID || test -d {once}");
     format!(
         "dra: {{offer: instead}}\n\
@@ -24,7 +25,7 @@ fn killed_by_its_own_step(once: &str) -> String {
 async fn a_claim_that_an_agent_died_over_is_finished_by_the_next_and_has_one_owner() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let once = folder.path().join("killed");
-    let config = killed_by_its_own_step(&once.display().to_string());
+    let config = config_that_kills_the_agent(&once.display().to_string());
     let Some(mut rig) = Rig::start("dgx-h100", &config) else { return };
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
@@ -33,14 +34,17 @@ async fn a_claim_that_an_agent_died_over_is_finished_by_the_next_and_has_one_own
     pods.apply(name, &pod(name, 2));
     eventually(NODE_STATUS, true, async || rig.agent.end().is_some()).await;
     assert!(fs::exists(&once).expect("readable"), "the step killed the agent");
-    assert!(rig.node.state("claims.json").contains("PrepareStarted"), "the preparation has begun");
+    assert!(
+        rig.node.state("claims.json").contains("PrepareStarted"),
+        "the record lacks the started preparation"
+    );
     let owners = rig.owners().await;
     assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [2]);
 
     rig.agent = rig.node.agent();
     rig.wait_for_published(16).await;
     trigger_sync(&[name]);
-    until_it_runs("default", name).await;
+    wait_for_running("default", name).await;
     assert_eq!(rig.owners().await, owners, "the claim has other devices");
     assert!(
         !rig.node.state("claims.json").contains("PrepareStarted"),

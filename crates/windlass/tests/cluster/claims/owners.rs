@@ -13,7 +13,7 @@ pub(super) type Owners = BTreeMap<String, Vec<String>>;
 const OTHER_DEVICE: &str = "not a whole GPU";
 
 /// Owners according to the node.
-pub(super) fn by_the_node(node: &Node) -> Owners {
+pub(super) fn node_owners(node: &Node) -> Owners {
     let document = node.devices();
     let mut owners = Owners::new();
     for (device, holders) in document["holders"].as_object().into_iter().flatten() {
@@ -25,8 +25,8 @@ pub(super) fn by_the_node(node: &Node) -> Owners {
     sorted(owners)
 }
 
-/// Owners of our devices according to the API server.
-pub(super) fn by_the_api() -> Owners {
+/// Owners of this driver's devices according to the API server.
+pub(super) fn api_owners() -> Owners {
     let mut owners = Owners::new();
     for claim in claims() {
         let results = &claim["status"]["allocation"]["devices"]["results"];

@@ -2,7 +2,7 @@
 
 use super::{
     objects::{objects, pod},
-    rig::{Rig, until_it_runs},
+    rig::{Rig, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS, eventually,
@@ -30,7 +30,7 @@ async fn pods_keep_their_devices_while_kubelet_agent_and_slices_are_replaced() {
     let mut pods = Pods::none();
     for (name, gpus) in [("windlass-e2e-keep-a", 1), ("windlass-e2e-keep-b", 3)] {
         pods.apply(name, &pod(name, gpus));
-        until_it_runs("default", name).await;
+        wait_for_running("default", name).await;
     }
     let (held, starts_before, published) = (rig.owners().await, container_starts(), slices());
     assert_eq!(held.values().map(Vec::len).sum::<usize>(), 4, "{held:?}");
@@ -51,7 +51,7 @@ async fn pods_keep_their_devices_while_kubelet_agent_and_slices_are_replaced() {
         // At its start, the kubelet deletes the slices of its node, and the agent registers again.
         let next = "windlass-e2e-keep-c";
         pods.apply(next, &pod(next, 1));
-        until_it_runs("default", next).await;
+        wait_for_running("default", next).await;
         rig.wait_for_published(16).await;
         let mut after = rig.owners().await;
         after.retain(|claim, _| held.contains_key(claim));

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     PREPARED, RELEASED,
-    owners::{Owners, by_the_api, by_the_node, holders},
+    owners::{Owners, api_owners, holders, node_owners},
 };
 use crate::cluster::{
     KUBECONFIG, NODE_STATUS, eventually, has_cluster,
@@ -29,13 +29,14 @@ pub(super) struct Rig {
 // === impl Rig ===
 
 impl Rig {
-    /// Starts an agent on a simulated machine, with this configuration beside that of claims. `None` without a cluster.
+    /// Starts an agent on a simulated machine, with `config` added to the settings that claims need. `None` without a
+    /// cluster.
     pub(super) fn start(machine: &str, config: &str) -> Option<Self> {
         let kubeconfig = has_cluster().then(|| std::env::var(KUBECONFIG).expect("checked"))?;
         Some(Self::start_as(machine, config, &kubeconfig))
     }
 
-    /// Starts an agent with the account of another kubeconfig.
+    /// Starts an agent with another kubeconfig.
     pub(super) fn start_as(machine: &str, config: &str, kubeconfig: &str) -> Self {
         let lock = plugin_folder_lock();
         let listen = free_address();
@@ -48,9 +49,9 @@ impl Rig {
         Self { agent: node.agent(), node, listen, _lock: lock }
     }
 
-    /// Waits until this agent serves the kubelet and has published this number of devices. Fails if a device was left
-    /// out, or a field dropped. The agent's metrics are compared too, because slices of a previous agent may look the
-    /// same.
+    /// Waits until this agent serves the kubelet and has published this number of devices. Fails if the agent left a
+    /// device out, or the API server dropped a field. The agent's metrics are compared too, because slices of a
+    /// previous agent may look the same.
     pub(super) async fn wait_for_published(&self, devices: usize) {
         let ours = "--field-selector=spec.driver=windlass.dev";
         let path = "jsonpath={.items[*].spec.devices[*].name}";
@@ -86,29 +87,29 @@ impl Rig {
 
     /// Waits until node and API server report the same owners, and returns them.
     pub(super) async fn owners(&self) -> Owners {
-        let mut agreed = Owners::new();
+        let mut owners = Owners::new();
         eventually(NODE_STATUS, None, async || {
-            let (node, api) = (by_the_node(&self.node), by_the_api());
-            agreed.clone_from(&node);
+            let (node, api) = (node_owners(&self.node), api_owners());
+            owners.clone_from(&node);
             (node != api).then_some((node, api))
         })
         .await;
-        agreed
+        owners
     }
 
     /// Waits until no device has an owner: in the API server, on the node, in the agent's record, and in CDI documents.
     pub(super) async fn wait_for_no_owners(&self) {
-        eventually(RELEASED, Owners::new(), async || by_the_api()).await;
+        eventually(RELEASED, Owners::new(), async || api_owners()).await;
         eventually(RELEASED, Vec::new(), async || holders(&self.node)).await;
         assert!(!self.node.state("claims.json").contains("\"ref\""), "claims are in the record");
         let documents = fs::read_dir("/var/run/cdi").expect("a folder").flatten();
         let of_claims = documents.filter(|it| it.file_name().to_string_lossy().contains("-claim-"));
-        assert_eq!(of_claims.count(), 0, "documents of claims are left");
+        assert_eq!(of_claims.count(), 0, "CDI documents of claims still exist");
     }
 }
 
 /// Waits until a pod of a namespace runs.
-pub(super) async fn until_it_runs(namespace: &str, pod: &str) {
+pub(super) async fn wait_for_running(namespace: &str, pod: &str) {
     let status = ["-n", namespace, "get", "pod", pod, "-o", "jsonpath={.status.phase}"];
     eventually(PREPARED, "Running".to_owned(), async || kubectl(&status)).await;
 }
@@ -117,9 +118,9 @@ pub(super) async fn until_it_runs(namespace: &str, pod: &str) {
 /// seconds.
 pub(super) fn trigger_sync(pods: &[&str]) {
     let mark = format!("windlass-e2e/seen={:?}", std::time::Instant::now());
-    let how = ["annotate", "--overwrite"];
+    let command = ["annotate", "--overwrite"];
     // Some pods may be gone.
-    drop(try_kubectl(&[&how[..], &["pod"], pods, &[&mark]].concat()));
+    drop(try_kubectl(&[&command[..], &["pod"], pods, &[&mark]].concat()));
 }
 
 /// Name of the cluster's only node.

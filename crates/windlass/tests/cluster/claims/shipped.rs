@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::rig::{Rig, until_it_runs};
+use super::rig::{Rig, wait_for_running};
 use crate::cluster::{
     NODE_STATUS, eventually,
     pods::{Manifests, Pods, kubectl, node_status},
@@ -28,7 +28,7 @@ fn examples(names: &[&str]) -> Manifests {
 
 /// Variables and `/dev` of a running container.
 async fn inside(namespace: &str, pod: &str, container: &str) -> String {
-    until_it_runs(namespace, pod).await;
+    wait_for_running(namespace, pod).await;
     kubectl(&["-n", namespace, "logs", pod, "-c", container])
 }
 
