@@ -29,7 +29,7 @@ const NAMESPACE: &str = "windlass-system";
 const CLUSTER: [&str; 4] = ["--kube-version", "v1.36.2", "--api-versions", "resource.k8s.io/v1"];
 
 /// Path of the program that a variable names. Prints a notice if the variable is not set.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn program(variable: &str) -> Option<PathBuf> {
     let program = env::var_os(variable).map(PathBuf::from);
     if program.is_none() {

@@ -33,7 +33,7 @@ const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 const NODE_STATUS: Duration = Duration::from_secs(45);
 
 /// True if the variable names a cluster; else prints a notice.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn has_cluster() -> bool {
     let named = std::env::var_os(KUBECONFIG).is_some();
     if !named {

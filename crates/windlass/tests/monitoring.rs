@@ -133,7 +133,7 @@ fn documented() -> BTreeSet<String> {
 }
 
 /// Runs promtool in a folder with these files.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn promtool(arguments: &[&str], files: &[(&str, String)]) {
     let folder = folder();
     for (name, content) in files {

@@ -140,9 +140,9 @@ fn charted(helm: &Path, values: &Path) -> Vec<Value> {
 fn overlay(options: &[&str], values: &str, config: &str) -> TempDir {
     let overlay = folder();
     // A kustomization must name others by relative paths.
-    let path = overlay.path().canonicalize().expect("it is there");
+    let path = overlay.path().canonicalize().expect("an existing path");
     let up: PathBuf = path.components().skip(1).map(|_| "..").collect();
-    let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
+    let deploy = Path::new(DEPLOY).canonicalize().expect("an existing path");
     let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
     let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
     let map = json!({

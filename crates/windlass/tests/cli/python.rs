@@ -12,7 +12,7 @@ use crate::program::text;
 const PACKAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/windlass-stage");
 
 /// Interpreter with grpcio. Prints a notice if the variable is not set.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn python() -> Option<OsString> {
     let named = env::var_os("WINDLASS_PYTHON");
     if named.is_none() {

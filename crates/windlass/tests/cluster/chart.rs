@@ -26,7 +26,7 @@ struct Release<'a> {
 // === impl Release ===
 
 impl Release<'_> {
-    /// Runs a command of Helm in the namespace. Returns its output; its errors if it fails.
+    /// Runs a command of Helm in the namespace. Returns its standard output, or its errors if it fails.
     fn helm(&self, arguments: &[&str]) -> Result<String, String> {
         let kubeconfig = env::var_os(KUBECONFIG).expect("checked");
         let mut command = Command::new(self.helm);
@@ -37,8 +37,8 @@ impl Release<'_> {
 
     /// Installs or updates the release.
     fn apply(&self, arguments: &[&str]) -> Result<String, String> {
-        let words = ["upgrade", "--install", "windlass", CHART, "--create-namespace"];
-        self.helm(&[&words[..], &["--set-string", NO_NODE], arguments].concat())
+        let command = ["upgrade", "--install", "windlass", CHART, "--create-namespace"];
+        self.helm(&[&command[..], &["--set-string", NO_NODE], arguments].concat())
     }
 
     fn revision(&self) -> String {
@@ -62,7 +62,7 @@ fn outside_objects() -> Vec<String> {
     names.lines().filter(|name| name.contains("/windlass-")).map(str::to_owned).collect()
 }
 
-fn account_of_the_agent() -> String {
+fn agent_account() -> String {
     let field = "jsonpath={.spec.template.spec.serviceAccountName}";
     kubectl(&["-n", NAMESPACE, "get", "daemonset", "windlass-node", "-o", field])
 }
@@ -88,15 +88,15 @@ fn the_chart_is_installed_updated_rolled_back_and_removed_without_a_trace() {
     let claims = claims.to_str().expect("text");
     let notes = release.apply(&["--values", claims]).expect("installed");
     assert!(notes.contains("rollout status daemonset/windlass-node"), "{notes}");
-    assert_eq!(account_of_the_agent(), "windlass");
+    assert_eq!(agent_account(), "windlass");
     let refused = release.apply(&["--values", claims, "--set", "cdi=maybe"]);
     assert!(refused.is_err() && release.revision() == "1", "{refused:?}");
 
-    // The option's account is deleted; pods that still name it would never start.
+    // The service account of the claims option is deleted. Pods that still name it would never start.
     release.apply(&["--reset-values"]).expect("updated");
-    assert_eq!((account_of_the_agent().as_str(), outside_objects().len()), ("default", 0));
+    assert_eq!((agent_account().as_str(), outside_objects().len()), ("default", 0));
     release.helm(&["rollback", "windlass", "1"]).expect("rolled back");
-    assert_eq!(account_of_the_agent(), "windlass");
+    assert_eq!(agent_account(), "windlass");
 
     for overlay in folders("overlays") {
         let values = Path::new(CHART).join("../../overlays").join(&overlay).join("values.yaml");

@@ -1,7 +1,7 @@
-//! The cluster half with a real kube-scheduler, which follows the ranking. Every pod gets the GPUs of the extender's
-//! choice.
+//! The extender with a real kube-scheduler, which binds each pod to the highest-ranked node. Every pod gets the GPUs
+//! that the extender chose.
 //!
-//! Runs when `WINDLASS_E2E_SCHEDULER` names a kube-scheduler, too. Most pods are bound to nodes without a kubelet: such
+//! Runs only if `WINDLASS_E2E_SCHEDULER` names a kube-scheduler. Most pods are bound to nodes without a kubelet: such
 //! a node is only an object of the API server, and runs no container.
 
 use std::{
@@ -39,7 +39,7 @@ const RACK_NODES: usize = 10;
 pub(super) const MEMORY: &str = "windlass.dev/gpu-memory";
 
 /// An extender, and a kube-scheduler that calls it. Drop kills both.
-struct ClusterHalf {
+struct SchedulerRig {
     folder: TempDir,
     port: u16,
     extender: Child,
@@ -48,11 +48,11 @@ struct ClusterHalf {
 
 struct HollowNodes;
 
-// === impl ClusterHalf ===
+// === impl SchedulerRig ===
 
-impl ClusterHalf {
+impl SchedulerRig {
     /// Starts both, unless there is no kube-scheduler.
-    #[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+    #[expect(clippy::print_stderr, reason = "a skipped test is reported")]
     fn start() -> Option<Self> {
         let Some(program) = env::var_os(SCHEDULER) else {
             eprintln!("SKIPPED: set {SCHEDULER} to a kube-scheduler to run this");
@@ -105,7 +105,7 @@ impl ClusterHalf {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Value of a metric with its labels; zero if the page lacks it.
+    /// Value of the metric whose name and labels are `name`; zero if the page lacks it.
     fn metric(&self, name: &str) -> u64 {
         let page = self.page("/metrics").expect("the extender serves");
         let line = page.lines().find_map(|line| line.strip_prefix(name));
@@ -114,7 +114,7 @@ impl ClusterHalf {
     }
 }
 
-impl Drop for ClusterHalf {
+impl Drop for SchedulerRig {
     #[expect(clippy::print_stderr, reason = "the scheduler's log explains a failed test")]
     fn drop(&mut self) {
         for child in [&mut self.extender, &mut self.scheduler] {
@@ -144,7 +144,7 @@ fn extender(port: u16) -> Child {
 // === impl HollowNodes ===
 
 impl HollowNodes {
-    fn make() -> Self {
+    fn create() -> Self {
         let nodes: Vec<_> = (0..HOLLOW_NODES).map(hollow_node).collect();
         apply(&json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string());
         Self
@@ -179,7 +179,8 @@ fn hollow_node(n: usize) -> Value {
     })
 }
 
-/// Pods of every kind, for hollow nodes. Their status is never reported, so the node controller's taints are tolerated.
+/// Pod for hollow nodes, with limits that depend on its number. No kubelet reports the nodes' status, so the pod
+/// tolerates the taints of the node controller.
 fn pod(n: usize) -> Value {
     let limits = match n % 10 {
         0 => json!({"nvidia.com/gpu": "1"}),
@@ -201,7 +202,7 @@ fn pod(n: usize) -> Value {
 }
 
 /// Pod of a gang, which takes a whole node.
-fn member(gang: &str, n: usize, size: usize, within: &str) -> Value {
+fn gang_pod(gang: &str, n: usize, size: usize, within: &str) -> Value {
     let mut pod = pod(0);
     pod["metadata"] = json!({
         "name": format!("windlass-e2e-{gang}-{n}"),
@@ -230,7 +231,8 @@ fn hollow_pods() -> Vec<Value> {
     list["items"].as_array().expect("a list").clone()
 }
 
-/// Allocated memory in MiB, and compute in thousandths, of each GPU. A whole GPU counts with all of both.
+/// Allocated memory in MiB, and compute in thousandths, of each GPU. A whole GPU counts as all of its memory and 1000
+/// thousandths.
 fn allocated(pods: &[Value]) -> BTreeMap<String, (u64, u64)> {
     let mut allocated: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for pod in pods {
@@ -249,7 +251,7 @@ fn allocated(pods: &[Value]) -> BTreeMap<String, (u64, u64)> {
     allocated
 }
 
-/// Pod that requests a share of memory from the cluster half.
+/// Pod that requests a share of GPU memory from the extender.
 pub(super) fn pod_with_memory(pod: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  schedulerName: windlass\n  \
@@ -259,19 +261,19 @@ pub(super) fn pod_with_memory(pod: &str) -> String {
     )
 }
 
-/// Waits until a pod's container has the GPU that the cluster half chose.
-pub(super) async fn check_decided_gpu(pods: &Pods, pod: &str) {
+/// Waits until a pod's container has the GPU that the extender chose.
+pub(super) async fn check_chosen_gpu(pods: &Pods, pod: &str) {
     pods.wait_for_running(pod).await;
-    let decided: Value =
+    let expected: Value =
         serde_json::from_str(&kubectl(&["get", "pod", pod, "-o", "json"])).expect("JSON");
-    let decided = allocated(&[decided]).into_keys().next().expect("a GPU");
-    let given = async || {
+    let expected = allocated(&[expected]).into_keys().next().expect("a GPU");
+    let actual = async || {
         let log = kubectl(&["logs", pod]);
         let share = log.lines().find_map(|it| it.split_once("WINDLASS_SHARE=").map(|it| it.1));
         let share: Value = serde_json::from_str(share.unwrap_or("{}").trim()).expect("JSON");
         share["device"].as_str().unwrap_or_default().to_owned()
     };
-    eventually(NODE_STATUS, decided, given).await;
+    eventually(NODE_STATUS, expected, actual).await;
 }
 
 #[tokio::test]
@@ -281,27 +283,27 @@ async fn kube_scheduler_follows_every_choice_and_no_gpu_is_overcommitted() {
     }
     let _lock = plugin_folder_lock();
     let count = env::var(PODS).map_or(200, |text| text.parse().expect("a number of pods"));
-    let hollow = HollowNodes::make();
-    let Some(mut half) = ClusterHalf::start() else { return };
+    let hollow = HollowNodes::create();
+    let Some(mut rig) = SchedulerRig::start() else { return };
     let is_bound = |pod: &&Value| pod["spec"]["nodeName"].is_string();
     let bound = async || hollow_pods().iter().filter(is_bound).count();
-    let mut followed = 0;
-    for half_of_them in [0..count / 2, count / 2..count] {
-        let pods: Vec<_> = half_of_them.clone().map(pod).collect();
+    let mut best_choices = 0;
+    for numbers in [0..count / 2, count / 2..count] {
+        let pods: Vec<_> = numbers.clone().map(pod).collect();
         apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
-        eventually(BOUND, half_of_them.end, bound).await;
-        assert_eq!(half.metric("windlass_cluster_bound_pods_total{was_best=\"false\"} "), 0);
-        followed += half.metric("windlass_cluster_bound_pods_total{was_best=\"true\"} ");
-        half.replace_extender();
-        let ready = async || half.page("/readyz").is_some();
+        eventually(BOUND, numbers.end, bound).await;
+        assert_eq!(rig.metric("windlass_cluster_bound_pods_total{was_best=\"false\"} "), 0);
+        best_choices += rig.metric("windlass_cluster_bound_pods_total{was_best=\"true\"} ");
+        rig.replace_extender();
+        let ready = async || rig.page("/readyz").is_some();
         eventually(NODE_STATUS, true, ready).await;
-        assert_eq!(half.metric("windlass_cluster_conflicts "), 0);
+        assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
     }
-    assert_eq!(followed, u64::try_from(count).expect("few"), "each pod was ranked");
+    assert_eq!(best_choices, u64::try_from(count).expect("few"), "each pod was ranked");
     for (gpu, (mib, milli)) in allocated(&hollow_pods()) {
         assert!(mib <= GPU_MIB && milli <= 1000, "{gpu}: {mib} MiB and {milli} thousandths");
     }
-    drop(half);
+    drop(rig);
     drop(hollow);
 }
 
@@ -311,12 +313,12 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
         return;
     }
     let _lock = plugin_folder_lock();
-    let hollow = HollowNodes::make();
-    let Some(half) = ClusterHalf::start() else { return };
-    eventually(NODE_STATUS, true, async || half.page("/readyz").is_some()).await;
+    let hollow = HollowNodes::create();
+    let Some(rig) = SchedulerRig::start() else { return };
+    eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
     // Two gangs that need more than half of the nodes each. Their pods are created in turn.
     let size = HOLLOW_NODES / 2 + 4;
-    let of = |gang: &'static str| (0..size).map(move |n| member(gang, n, size, ""));
+    let of = |gang: &'static str| (0..size).map(move |n| gang_pod(gang, n, size, ""));
     let pods: Vec<_> = of("one").zip(of("two")).flat_map(|(one, two)| [one, two]).collect();
     apply_all(&pods);
     let bound = async || (nodes_of("one").len(), nodes_of("two").len());
@@ -324,12 +326,12 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     eventually(BOUND, true, has_one).await;
     let winner = if bound().await.0 == size { "one" } else { "two" };
     // A gang with a missing pod gets no node, although it would fit.
-    apply_all(&[member("small", 0, 3, RACK), member("small", 1, 3, RACK)]);
+    apply_all(&[gang_pod("small", 0, 3, RACK), gang_pod("small", 1, 3, RACK)]);
     let refusals =
-        async || half.metric("windlass_cluster_refusals_total{reason=\"gang_incomplete\"} ");
+        async || rig.metric("windlass_cluster_refusals_total{reason=\"gang_incomplete\"} ");
     eventually(NODE_STATUS, true, async || refusals().await > 2).await;
     assert_eq!(nodes_of("small"), [""; 0]);
-    apply_all(&[member("small", 2, 3, RACK)]);
+    apply_all(&[gang_pod("small", 2, 3, RACK)]);
     eventually(BOUND, 3, async || nodes_of("small").len()).await;
     let nodes = nodes_of("small");
     let rack =
@@ -340,8 +342,8 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     kubectl(&["delete", "pods", "-l", &label, "--force", "--grace-period=0", "--wait=false"]);
     let loser = if winner == "one" { "two" } else { "one" };
     eventually(BOUND, size, async || nodes_of(loser).len()).await;
-    assert_eq!(half.metric("windlass_cluster_conflicts "), 0);
-    drop(half);
+    assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
+    drop(rig);
     drop(hollow);
 }
 
@@ -351,7 +353,7 @@ async fn a_container_gets_the_gpu_of_the_extenders_choice() {
         return;
     }
     let _lock = plugin_folder_lock();
-    let Some(half) = ClusterHalf::start() else { return };
+    let Some(rig) = SchedulerRig::start() else { return };
     let name = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     let kubeconfig = env::var(KUBECONFIG).expect("checked");
     let node = Node::new(
@@ -363,13 +365,13 @@ async fn a_container_gets_the_gpu_of_the_extenders_choice() {
     );
     let agent = node.agent();
     eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
-    eventually(NODE_STATUS, true, async || half.page("/readyz").is_some()).await;
-    eventually(NODE_STATUS, 8, async || half.metric("windlass_cluster_gpus ")).await;
+    eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
+    eventually(NODE_STATUS, 8, async || rig.metric("windlass_cluster_gpus ")).await;
     let mut pods = Pods::none();
     for n in 0..4 {
         let pod = format!("windlass-e2e-decided-{n}");
         pods.apply(&pod, &pod_with_memory(&pod));
-        check_decided_gpu(&pods, &pod).await;
+        check_chosen_gpu(&pods, &pod).await;
     }
     drop(pods);
     drop(agent);

@@ -19,16 +19,16 @@ const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 pub(crate) type Holdings = BTreeMap<String, Vec<String>>;
 
 /// Restarts the kubelet. Returns false, and prints a notice, if the variable is not set.
-#[expect(clippy::print_stderr, reason = "a part that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped part is reported")]
 pub(crate) fn restart() -> bool {
     let Some(restart) = env::var_os(RESTART) else {
         eprintln!("LEFT OUT: set {RESTART} to restart the kubelet as well");
         return false;
     };
-    let (ended, program) = (Command::new(&restart).status(), restart.display());
-    let ended =
-        ended.unwrap_or_else(|error| panic!("{RESTART} names no program: {program}: {error}"));
-    assert!(ended.success(), "{program}: {ended}");
+    let (status, program) = (Command::new(&restart).status(), restart.display());
+    let status =
+        status.unwrap_or_else(|error| panic!("{RESTART} names no program: {program}: {error}"));
+    assert!(status.success(), "{program}: {status}");
     true
 }
 

@@ -35,7 +35,7 @@ fn processes(pod: &str) -> Vec<u32> {
     let path = "jsonpath={.status.containerStatuses[0].containerID}";
     let id = kubectl(&["get", "pod", pod, "-o", path]);
     let id = id.strip_prefix("containerd://").expect("it has started");
-    let names = fs::read_dir("/proc").expect("it is there").flatten();
+    let names = fs::read_dir("/proc").expect("a mounted /proc").flatten();
     let numbers = names.filter_map(|name| name.file_name().to_str()?.parse::<u32>().ok());
     let groups = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     numbers.filter(|pid| groups(pid).contains(id)).collect()
@@ -43,13 +43,13 @@ fn processes(pod: &str) -> Vec<u32> {
 
 /// Mount point of cgroup v2 on this machine, if it has one.
 fn cgroups() -> Option<String> {
-    let mounts = fs::read_to_string("/proc/mounts").expect("it is there");
+    let mounts = fs::read_to_string("/proc/mounts").expect("a mounted /proc");
     let mut all = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     all.find_map(|fields| (fields.get(2) == Some(&"cgroup2")).then(|| fields[1].to_owned()))
 }
 
-/// Shows a process of this machine to the agent, as the host's `/proc` does.
-fn show(node: &Node, pid: u32, file: &str) {
+/// Copies a file of a process to the `/proc` of the simulated machine, which the agent reads.
+fn copy_proc_file(node: &Node, pid: u32, file: &str) {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
     let folder = node.path(&format!("machine/host/proc/{pid}"));
     fs::create_dir_all(&folder).expect("created");
@@ -62,7 +62,7 @@ fn gpu(node: &Node) -> (usize, String) {
     (5, model.gpus[5].uuid.clone())
 }
 
-async fn serving(node: &Node) -> Agent {
+async fn start_agent(node: &Node) -> Agent {
     let agent = node.agent();
     eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
     agent
@@ -75,12 +75,12 @@ async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
     }
     let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", &format!("{}watchdog: {{action: kill}}\n", config()));
-    let agent = serving(&node).await;
-    show(&node, agent.pid(), "stat");
+    let agent = start_agent(&node).await;
+    copy_proc_file(&node, agent.pid(), "stat");
     let (index, gpu) = gpu(&node);
     let (greedy, modest) = ("windlass-e2e-greedy", "windlass-e2e-modest");
     let mut pods = Pods::none();
-    let mut on_gpu = Vec::new();
+    let mut gpu_processes = Vec::new();
     for (name, memory_mib) in [(greedy, 20_000), (modest, 8000)] {
         pods.apply(name, &pod(name, 8));
         bind(name, 8, &gpu);
@@ -88,12 +88,12 @@ async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
         let all = processes(name);
         let memory_mib = memory_mib / all.len() as u64;
         for pid in all {
-            show(&node, pid, "cgroup");
-            on_gpu.push(Process { pid, memory_mib, gpu_instance: None, sm_percent: 0 });
+            copy_proc_file(&node, pid, "cgroup");
+            gpu_processes.push(Process { pid, memory_mib, gpu_instance: None, sm_percent: 0 });
         }
     }
-    assert!(on_gpu.len() >= 2, "{on_gpu:?}");
-    node.machine().update(|it| it.gpus[index].live.processes = on_gpu).expect("changed");
+    assert!(gpu_processes.len() >= 2, "{gpu_processes:?}");
+    node.machine().update(|it| it.gpus[index].live.processes = gpu_processes).expect("changed");
     eventually(NODE_STATUS, "1".to_owned(), async || restarts(greedy)).await;
     let code = "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}";
     assert_eq!(kubectl(&["get", "pod", greedy, "-o", code]), "137", "SIGKILL");
@@ -108,7 +108,7 @@ async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
 /// Node whose driver limits memory by the built hook. The flag is true if this machine has cgroup v2.
 fn with_hook(config: &str) -> (Node, bool) {
     let hook = Path::new(env!("CARGO_BIN_EXE_windlass")).with_file_name("windlass-hook");
-    assert!(hook.exists(), "build it: cargo build --package windlass-hook");
+    assert!(hook.exists(), "run cargo build --package windlass-hook first");
     let limits = format!("memoryLimits: {{hook: {}, atLeast: driver}}\n", hook.display());
     let node = Node::with_driver("615.10", &format!("{config}{limits}"));
     let cgroups = cgroups();
@@ -136,7 +136,7 @@ async fn the_runtime_starts_the_hook_before_the_container() {
     }
     let _lock = plugin_folder_lock();
     let (node, has_cgroups) = with_hook(&config());
-    let agent = serving(&node).await;
+    let agent = start_agent(&node).await;
     let (index, gpu) = gpu(&node);
     let name = "windlass-e2e-limited";
     let mut pods = Pods::none();

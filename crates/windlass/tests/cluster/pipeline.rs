@@ -1,9 +1,9 @@
 //! A pipeline of four stages in real pods: its layouts compared, then a replica killed and every pod replaced under
 //! load.
 //!
-//! Runs when `WINDLASS_E2E_IMPORT` names a program that gives the image in a tar to the node's runtime. The cluster has
-//! to have a name server for Services, or `WINDLASS_E2E_NAME_SERVER` names an address of this machine that pods reach:
-//! the test then serves the names there.
+//! Runs only if `WINDLASS_E2E_IMPORT` names a program that imports an image from a tar into the node's container
+//! runtime. The cluster has to have a name server for Services, or `WINDLASS_E2E_NAME_SERVER` names an address of this
+//! machine that pods reach: the test then serves the names there.
 
 mod names;
 
@@ -81,7 +81,7 @@ fn pipeline(name_server: Option<&str>) -> Value {
 }
 
 /// Items of a measurement: sent, arrived, failed by reason, and without a result or an error.
-fn account(report: &Value) -> (u64, u64, Vec<(String, u64)>, u64) {
+fn item_counts(report: &Value) -> (u64, u64, Vec<(String, u64)>, u64) {
     let account = &report["account"];
     let count = |key: &str| account[key].as_u64().expect("a count");
     let failed = account["failed"].as_object().expect("reasons").iter();
@@ -130,19 +130,19 @@ fn loader(name_server: Option<&str>, seconds: u32) -> String {
 }
 
 /// Kills the process of a replica, so that it cannot drain.
-fn kill_a_replica_of(stage: &str) {
+fn kill_replica(stage: &str) {
     let words = |process: &fs::DirEntry| {
         fs::read_to_string(process.path().join("cmdline")).unwrap_or_default()
     };
     let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
     // Another pipeline of this machine may have a stage of this name.
     let names = [format!("\0--name\0{stage}\0--listen\0"), "=windlass-e2e-act:".to_owned()];
-    let is_its = |process: &fs::DirEntry| {
+    let is_of_stage = |process: &fs::DirEntry| {
         let words = words(process);
         names.iter().all(|name| words.contains(name))
     };
-    let mut its = processes.filter(is_its);
-    let process = its.next().expect("a replica of the stage").file_name();
+    let mut replicas = processes.filter(is_of_stage);
+    let process = replicas.next().expect("a replica of the stage").file_name();
     assert!(Command::new("kill").arg("-KILL").arg(process).status().expect("kill runs").success());
 }
 
@@ -172,7 +172,7 @@ fn phase(pod: &str) -> String {
     kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.phase}"])
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn importer() -> Option<PathBuf> {
     let program = env::var_os(IMPORT).map(PathBuf::from);
     if program.is_none() {
@@ -201,7 +201,7 @@ async fn layouts_are_compared_and_only_a_killed_replica_loses_items() {
     let layouts = report["layouts"].as_array().expect("layouts");
     let rate = |layout: &Value| layout["itemsPerSecond"].as_f64().expect("a rate");
     for layout in layouts {
-        let (sent, arrived, failed, missing) = account(layout);
+        let (sent, arrived, failed, missing) = item_counts(layout);
         assert!(sent > 100 && sent == arrived && failed.is_empty() && missing == 0, "{layout}");
         let predicted = rate(&layout["predicted"]);
         assert!((rate(layout) / predicted - 1.0).abs() < 0.15, "{layout}");
@@ -218,14 +218,14 @@ async fn layouts_are_compared_and_only_a_killed_replica_loses_items() {
     pods.wait_for_running(LOADER).await;
     // Kill and replace while the pipeline is full.
     eventually(LIMIT, true, async || processed() >= before + FULL_AFTER).await;
-    kill_a_replica_of("detect");
+    kill_replica("detect");
     let deployments = kubectl(&["get", "deployments", "-l", PART_OF, "-o", "name"]);
     kubectl(&[&["rollout", "restart"], &deployments.lines().collect::<Vec<_>>()[..]].concat());
     eventually(LIMIT, true, async || phase(LOADER) != "Running").await;
     let log = kubectl(&["logs", LOADER]);
     assert_eq!(phase(LOADER), "Succeeded", "{log}");
     let report: Value = serde_json::from_str(&log).expect("JSON");
-    let (sent, arrived, failed, missing) = account(&report["layouts"][0]);
+    let (sent, arrived, failed, missing) = item_counts(&report["layouts"][0]);
     let lost: u64 = failed.iter().map(|(_, count)| count).sum();
     assert!(sent > 300 && missing == 0 && sent == arrived + lost, "{log}");
     assert!(failed.iter().all(|(reason, _)| reason.starts_with("detect: ")), "{failed:?}");

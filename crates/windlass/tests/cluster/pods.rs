@@ -17,14 +17,15 @@ pub(crate) fn kubectl(arguments: &[&str]) -> String {
     try_kubectl(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
 }
 
-/// Runs kubectl. Returns its output; its errors if it fails.
+/// Runs kubectl. Returns its standard output, or its errors if it fails.
 pub(crate) fn try_kubectl(arguments: &[&str]) -> Result<String, String> {
     let output = command().args(arguments).output().expect("kubectl is on the PATH");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// Runs a command that deletes objects of a test, also after a failure of the test.
+/// Runs a command of kubectl that deletes objects of a test. After a failure of the test, a failed command is only
+/// printed.
 #[expect(clippy::print_stderr, reason = "the test has panicked already")]
 pub(crate) fn clean_up(arguments: &[&str]) {
     let Err(error) = try_kubectl(arguments) else { return };
@@ -39,7 +40,7 @@ fn command() -> Command {
     command
 }
 
-/// Creates objects that are deleted with others, or by the caller.
+/// Creates objects without deleting them at the end of the test.
 pub(crate) fn apply(manifest: &str) {
     let mut child = command()
         .args(["apply", "-f", "-"])
@@ -53,7 +54,7 @@ pub(crate) fn apply(manifest: &str) {
     assert!(child.wait().expect("a child").success());
 }
 
-/// A number of the node's status, such as its capacity of a resource.
+/// Number of a resource in a field of the node's status, such as `capacity`.
 pub(crate) fn node_status(field: &str, resource: &str) -> String {
     let resource = resource.replace('.', "\\.");
     let path = format!("jsonpath={{.items[0].status.{field}.{resource}}}");
@@ -98,7 +99,7 @@ impl Pods {
 
     /// Creates a pod, and waits until its container runs.
     pub(crate) async fn run(&mut self, name: &str, resource: &str, count: usize) {
-        self.make(name, resource, count);
+        self.create(name, resource, count);
         self.wait_for_running(name).await;
     }
 
@@ -115,7 +116,7 @@ impl Pods {
     }
 
     /// Creates a pod whose container requests a resource.
-    pub(crate) fn make(&mut self, name: &str, resource: &str, count: usize) {
+    pub(crate) fn create(&mut self, name: &str, resource: &str, count: usize) {
         let manifest = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  \
              automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  \

@@ -1,7 +1,8 @@
-//! The manifests as pods: the agent and both replicas of the cluster half, from images of `deploy/image`, with crashes.
+//! The manifests as pods: the agent and both replicas of the scheduler, from images of `deploy/image`, with crashes.
 //!
-//! Runs when `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, and `WINDLASS_E2E_IMPORT` a program that
-//! gives the image in a tar to the node's runtime. Pods have to reach the API server. The runtime keeps the images.
+//! Runs only if `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, and `WINDLASS_E2E_IMPORT` a program
+//! that imports an image from a tar into the node's container runtime. Pods have to reach the API server. The runtime
+//! keeps the images.
 
 use std::{
     env, fs,
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{
     NODE_STATUS, eventually,
-    extender::{MEMORY, SCHEDULER, check_decided_gpu, pod_with_memory},
+    extender::{MEMORY, SCHEDULER, check_chosen_gpu, pod_with_memory},
     has_cluster,
     images::{IMPORT, import},
     kubelet::allocatable,
@@ -25,7 +26,7 @@ use crate::cluster::{
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 const NAMESPACE: &str = "windlass-system";
-const CLUSTER_HALF: &str = "app=windlass-scheduler";
+const SCHEDULER_SELECTOR: &str = "app=windlass-scheduler";
 const CLAIM: &str = "\
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
@@ -48,7 +49,7 @@ spec:
       resources: {claims: [{name: gpu}]}
   resourceClaims: [{name: gpu, resourceClaimName: windlass-e2e-claim}]
 ";
-/// Configuration with shares and claims. Each option of the overlay has one of them.
+/// Configuration with shares and claims. Each option of the overlay configures only one of the two.
 const CONFIGURATION: &str = "\
 apiVersion: v1
 kind: ConfigMap
@@ -61,8 +62,8 @@ data:
 ";
 /// Image of the program under test, which has every feature.
 const IMAGE: &str = "windlass-laboratory";
-/// Deadline of a replacement of replicas: the Lease of a dead one lasts 15 s, and new ones have to start.
-const REPLACED: Duration = Duration::from_secs(120);
+/// Deadline of a replacement of replicas: the Lease of a dead replica lasts 15 s, and new replicas have to start.
+const REPLACE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Prints the logs of the namespace when dropped in a failed test.
 struct LogsOnFailure;
@@ -86,7 +87,7 @@ impl Drop for LogsOnFailure {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn programs() -> Option<[PathBuf; 2]> {
     let programs = [SCHEDULER, IMPORT].map(|name| env::var_os(name).map(PathBuf::from));
     let [Some(scheduler), Some(import)] = programs else {
@@ -96,14 +97,14 @@ fn programs() -> Option<[PathBuf; 2]> {
     Some([scheduler, import])
 }
 
-/// Objects of a folder below `deploy` with options, and the image under test.
+/// Objects of a folder below `deploy`, with options, a patch, and the image under test.
 fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Value> {
     let overlay = PathBuf::from(node.path(&folder.replace('/', "-")));
     fs::create_dir_all(&overlay).expect("created");
     // A kustomization must name others by relative paths.
-    let up: PathBuf = overlay.components().skip(1).map(|_| "..").collect();
-    let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
-    let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
+    let to_root: PathBuf = overlay.components().skip(1).map(|_| "..").collect();
+    let deploy = Path::new(DEPLOY).canonicalize().expect("an existing path");
+    let deploy = to_root.join(deploy.strip_prefix("/").expect("absolute"));
     let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
     let images = ["windlass", "windlass-cluster"];
     let images = images.map(|name| json!({"name": name, "newName": IMAGE}));
@@ -113,32 +114,32 @@ fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Valu
     });
     fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).expect("written");
     let rendered = kubectl(&["kustomize", overlay.to_str().expect("text")]);
-    let read = |text: &str| serde_saphyr::from_str(text).expect("YAML");
-    rendered.split("\n---\n").map(read).collect()
+    let parse = |text: &str| serde_saphyr::from_str(text).expect("YAML");
+    rendered.split("\n---\n").map(parse).collect()
 }
 
 /// Points an agent's mounts at a simulated machine.
 fn simulate(set: &mut Value, node: &Node) {
     let (machine, host) = (node.path("machine"), node.path("machine/host"));
-    // Every real /dev has these folders, on which the runtime mounts others.
+    // Every real /dev has these folders, on which the runtime mounts file systems.
     for folder in ["pts", "shm"] {
         fs::create_dir_all(format!("{host}/dev/{folder}")).expect("created");
     }
     let pod = &mut set["spec"]["template"]["spec"];
     for volume in pod["volumes"].as_array_mut().expect("volumes") {
         let Some(path) = volume["hostPath"]["path"].as_str() else { continue };
-        let moved = match path {
+        let target = match path {
             "/var/lib/windlass" => node.path("state"),
             path if path.starts_with("/var/") => continue,
             path => format!("{host}{path}"),
         };
-        if !Path::new(&moved).exists() && volume["hostPath"]["type"] != "File" {
-            fs::create_dir_all(&moved).expect("created");
-        } else if !Path::new(&moved).exists() {
-            fs::create_dir_all(Path::new(&moved).parent().expect("a folder")).expect("created");
-            fs::write(&moved, "simulated\n").expect("written");
+        if !Path::new(&target).exists() && volume["hostPath"]["type"] != "File" {
+            fs::create_dir_all(&target).expect("created");
+        } else if !Path::new(&target).exists() {
+            fs::create_dir_all(Path::new(&target).parent().expect("a folder")).expect("created");
+            fs::write(&target, "simulated\n").expect("written");
         }
-        volume["hostPath"]["path"] = moved.into();
+        volume["hostPath"]["path"] = target.into();
     }
     let volumes = pod["volumes"].as_array_mut().expect("volumes");
     volumes.push(json!({"name": "machine", "hostPath": {"path": machine}}));
@@ -151,20 +152,20 @@ fn simulate(set: &mut Value, node: &Node) {
     variables.push(json!({"name": "WINDLASS_NVML_LIBRARY", "value": library}));
 }
 
-/// Creates objects in one request, in the caller's order.
+/// Creates objects with one command, in this order.
 fn apply_objects(objects: &[Value]) -> Manifests {
     Manifests::apply(&objects.iter().map(|object| format!("{object}\n")).collect::<Vec<_>>())
 }
 
-/// Pods of the namespace: the replicas of the cluster half, or all.
-fn listed(selector: &[&str]) -> Vec<Value> {
+/// Pods of the namespace that match a selector.
+fn list_pods(selector: &[&str]) -> Vec<Value> {
     let list = kubectl(&[&["-n", NAMESPACE, "get", "pods", "-o", "json"], selector].concat());
     let list: Value = serde_json::from_str(&list).expect("JSON");
     list["items"].as_array().expect("a list").clone()
 }
 
 fn replicas() -> Vec<Value> {
-    listed(&["-l", CLUSTER_HALF])
+    list_pods(&["-l", SCHEDULER_SELECTOR])
 }
 
 fn name(pod: &Value) -> String {
@@ -186,9 +187,9 @@ fn gpus(replica: &str) -> Option<String> {
     page.lines().find_map(|line| line.strip_prefix("windlass_cluster_gpus ").map(str::to_owned))
 }
 
-/// Waits until both replicas are ready and know the GPUs of the node. Returns their names.
+/// Waits until both replicas are ready and count the GPUs of the node. Returns the names of the replicas.
 async fn wait_for_replicas() -> Vec<String> {
-    eventually(REPLACED, 2, async || replicas().into_iter().filter(is_ready).count()).await;
+    eventually(REPLACE_LIMIT, 2, async || replicas().into_iter().filter(is_ready).count()).await;
     let names: Vec<_> = replicas().iter().filter(|pod| is_ready(pod)).map(name).collect();
     for replica in &names {
         eventually(NODE_STATUS, Some("8.0".to_owned()), async || gpus(replica)).await;
@@ -202,13 +203,13 @@ fn crash(replica: &str) {
     let uid = kubectl(&["-n", NAMESPACE, "get", "pod", replica, "-o", field]);
     let names = [uid.clone(), uid.replace('-', "_")];
     let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
-    let is_its = |process: &fs::DirEntry| {
+    let is_of_replica = |process: &fs::DirEntry| {
         // A process may have ended.
         let file = |name: &str| fs::read_to_string(process.path().join(name)).unwrap_or_default();
         let is_program = ["windlass", "kube-scheduler"].contains(&file("comm").trim());
         is_program && names.iter().any(|name| file("cgroup").contains(name.as_str()))
     };
-    let ids = processes.filter(is_its).map(|process| process.file_name());
+    let ids = processes.filter(is_of_replica).map(|process| process.file_name());
     let ids: Vec<_> = ids.collect();
     assert_eq!(ids.len(), 3, "one process for each container: {ids:?}");
     assert!(Command::new("kill").arg("-KILL").args(ids).status().expect("kill runs").success());
@@ -228,9 +229,9 @@ fn elected() -> String {
     holder.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// Checks that no container of the namespace has restarted, and that none had a request refused.
+/// Checks that no container of the namespace has restarted, and that no log has a refused request.
 fn check_no_refusals() {
-    for pod in listed(&[]).iter().filter(|pod| is_ready(pod)) {
+    for pod in list_pods(&[]).iter().filter(|pod| is_ready(pod)) {
         let states = pod["status"]["containerStatuses"].as_array().expect("containers");
         for state in states {
             assert_eq!(state["restartCount"], 0, "a probe ended {state}");
@@ -250,18 +251,19 @@ async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
     let Some([scheduler, importer]) = programs() else { return };
     let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", "");
-    let half = objects("scheduler", &[], "", &node);
+    let scheduler_objects = objects("scheduler", &[], "", &node);
     let mut agents = objects("overlays/cluster", &["claims"], CONFIGURATION, &node);
-    let deployment = half.iter().find(|object| object["kind"] == "Deployment").expect("one");
+    let deployment =
+        scheduler_objects.iter().find(|object| object["kind"] == "Deployment").expect("one");
     let containers = &deployment["spec"]["template"]["spec"]["containers"];
     let image = containers[1]["image"].as_str().expect("an image");
     import(&scheduler, Some(image), &importer);
     import(Path::new(env!("CARGO_BIN_EXE_windlass")), None, &importer);
     let set = agents.iter_mut().find(|object| object["kind"] == "DaemonSet").expect("one");
     simulate(set, &node);
-    // Objects are deleted in the reverse order, so the namespace is the last.
+    // Objects are dropped in the reverse order, so the namespace is deleted last.
     let agents = apply_objects(&agents);
-    let half = apply_objects(&half);
+    let scheduler_objects = apply_objects(&scheduler_objects);
     let _logs = LogsOnFailure;
     eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
 
@@ -269,7 +271,7 @@ async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
     let claims = Manifests::apply(&[CLAIM.to_owned()]);
     let mut pods = Pods::none();
     pods.apply("windlass-e2e-first", &pod_with_memory("windlass-e2e-first"));
-    check_decided_gpu(&pods, "windlass-e2e-first").await;
+    check_chosen_gpu(&pods, "windlass-e2e-first").await;
     pods.apply("windlass-e2e-claim", CLAIMANT);
     pods.wait_for_running("windlass-e2e-claim").await;
     let elected = elected();
@@ -277,19 +279,19 @@ async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
 
     crash(&elected);
     pods.apply("windlass-e2e-second", &pod_with_memory("windlass-e2e-second"));
-    eventually(REPLACED, true, async || is_bound("windlass-e2e-second")).await;
-    check_decided_gpu(&pods, "windlass-e2e-second").await;
+    eventually(REPLACE_LIMIT, true, async || is_bound("windlass-e2e-second")).await;
+    check_chosen_gpu(&pods, "windlass-e2e-second").await;
 
     delete(&wait_for_replicas().await);
     pods.apply("windlass-e2e-third", &pod_with_memory("windlass-e2e-third"));
-    eventually(REPLACED, true, async || is_bound("windlass-e2e-third")).await;
-    check_decided_gpu(&pods, "windlass-e2e-third").await;
+    eventually(REPLACE_LIMIT, true, async || is_bound("windlass-e2e-third")).await;
+    check_chosen_gpu(&pods, "windlass-e2e-third").await;
 
     wait_for_replicas().await;
     check_no_refusals();
     drop(pods);
     drop(claims);
-    drop(half);
+    drop(scheduler_objects);
     drop(agents);
 }
 

@@ -35,7 +35,7 @@ fn make(program: &Path, folder: &Path, epoch: Option<&str>) -> Output {
 }
 
 /// True on Debian; prints a notice elsewhere.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn has_debian() -> bool {
     let is_debian = Command::new("dpkg-query").arg("--version").output().is_ok();
     if !is_debian {
