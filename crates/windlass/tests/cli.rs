@@ -52,7 +52,7 @@ fn the_demo_reports_every_step_as_json_and_succeeds() {
         ] {
             assert!(names.contains(&expected), "{profile} reports no {expected}: {names:?}");
         }
-        assert_eq!(events[0]["simulated"], true, "a simulation says so");
+        assert_eq!(events[0]["simulated"], true, "the simulation is not labelled");
         let first = events.iter().find(|event| event["event"] == "podAdmitted").expect("reported");
         let alternative = &first["containers"][0]["alternative"];
         assert_eq!(alternative.is_null(), profile == "t4-edge", "{profile}: {first}");
@@ -79,7 +79,7 @@ fn the_demo_supports_other_kinds_of_devices_and_cleans_boards_between_pods() {
     let mut rest = shown.as_str();
     for expected in messages {
         let found = rest.split_once(expected);
-        rest = found.unwrap_or_else(|| panic!("no {expected} in its place:\n{shown}")).1;
+        rest = found.unwrap_or_else(|| panic!("no {expected} in order:\n{shown}")).1;
     }
 }
 
@@ -119,7 +119,7 @@ fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
-    assert!(!shown.contains('\x1b'), "colour is for terminals");
+    assert!(!shown.contains('\x1b'), "colour without a terminal");
 }
 
 #[test]
@@ -250,10 +250,10 @@ fn the_configuration_in_the_readme_is_one_that_is_accepted() {
         let (yaml, _) = block.unwrap_or_else(|| panic!("{name} has no YAML"));
         Config::parse(&path, yaml).unwrap_or_else(|error| panic!("{error}"))
     };
-    assert_eq!(parse("README.md"), parse("README.zh-CN.md"), "one example in two languages");
+    assert_eq!(parse("README.md"), parse("README.zh-CN.md"), "the examples differ");
 }
 
-const PEERS: &str = "version: v1\nflags: {migStrategy: none, failOnInitError: true}\n\
+const NVIDIA_CONFIG: &str = "version: v1\nflags: {migStrategy: none, failOnInitError: true}\n\
                      sharing:\n  timeSlicing:\n    resources: [{name: nvidia.com/gpu, replicas: 4}]\n";
 
 #[test]
@@ -264,27 +264,28 @@ fn configuration_files_are_checked_with_every_mistake_and_its_line() {
         fs::write(&path, content).expect("written");
         path.display().to_string()
     };
-    let (ours, peers) = (write("w.yaml", "mig: both\nkubletDir: /x\n"), write("v1.yaml", PEERS));
-    let output = run(&["config", "check", &ours, &peers]);
+    let (ours, nvidia) =
+        (write("w.yaml", "mig: both\nkubletDir: /x\n"), write("v1.yaml", NVIDIA_CONFIG));
+    let output = run(&["config", "check", &ours, &nvidia]);
     assert_eq!(output.status.code(), USAGE);
     let shown = text(&output.stdout);
     for expected in [
         format!("{ours}:1: \"both\" is not a known value"),
         format!("{ours}:2: unknown field `kubletDir`"),
-        format!("{peers}:2: warning: failOnInitError has no effect"),
-        format!("{peers}: accepted, in the format of NVIDIA's device plugin"),
+        format!("{nvidia}:2: warning: failOnInitError has no effect"),
+        format!("{nvidia}: accepted, in the format of NVIDIA's device plugin"),
     ] {
         assert!(shown.contains(&expected), "{expected} is missing in\n{shown}");
     }
-    assert!(run(&["config", "check", &peers]).status.success(), "warnings are no mistakes");
-    assert_eq!(run(&["config", "check", "--strict", &peers]).status.code(), USAGE);
+    assert!(run(&["config", "check", &nvidia]).status.success(), "a warning fails the check");
+    assert_eq!(run(&["config", "check", "--strict", &nvidia]).status.code(), USAGE);
 }
 
 #[test]
-fn the_configuration_of_nvidias_plugin_is_converted_to_an_equivalent_one() {
+fn the_configuration_of_nvidias_plugin_is_converted_without_a_change_of_meaning() {
     let folder = folder();
     let path = folder.path().join("v1.yaml");
-    fs::write(&path, PEERS).expect("written");
+    fs::write(&path, NVIDIA_CONFIG).expect("written");
     let output = run(&["config", "convert", &path.display().to_string()]);
     let ours = text(&output.stdout);
     assert!(ours.contains("# line 2: failOnInitError has no effect"), "{ours}");
@@ -318,7 +319,7 @@ fn device_profiles_are_listed_and_printed_and_an_unknown_name_lists_them() {
     assert!(list.starts_with("PROFILE"), "{list}");
     assert!(list.contains("hailo.ai/h8"), "{list}");
     let kvm = text(&run(&["config", "profiles", "kvm"]).stdout);
-    assert!(kvm.contains("# A pod needs"), "the comment is for people: {kvm}");
+    assert!(kvm.contains("# A pod needs"), "the comment is missing: {kvm}");
     assert!(kvm.contains("find: {nodes: /dev/kvm}"), "{kvm}");
     let listed = run(&["config", "profiles", "-o", "json"]).stdout;
     let listed: Value = serde_json::from_slice(&listed).expect("JSON");
@@ -339,12 +340,12 @@ fn the_schema_of_the_configuration_is_printed() {
 }
 
 #[test]
-fn flags_and_variables_of_nvidias_plugin_are_accepted_and_wrong_ones_refused() {
+fn flags_and_variables_of_nvidias_plugin_are_validated() {
     let help = text(&run(&["node", "--help"]).stdout);
     for flag in ["As NVIDIA's device plugin", "MIG_STRATEGY", "--imex-channel-ids", "No effect"] {
         assert!(help.contains(flag), "{flag} is missing in\n{help}");
     }
-    // All flags are valid but the host root, which is checked last.
+    // All flags except the host root are valid. The agent checks the host root last.
     let mut command = windlass(&["node", "--host-root", "/nonexistent", "--pass-device-specs"]);
     command.args(["--nvidia-driver-root=/d", "--device-id-strategy=index", "--mofed-enabled=true"]);
     command.env("MIG_STRATEGY", "single").env("DEVICE_LIST_STRATEGY", "envvar,cdi-cri");
@@ -392,7 +393,7 @@ fn help_and_version_exit_with_success() {
 }
 
 #[test]
-fn the_version_is_a_command_too() {
+fn the_version_command_prints_the_same_as_the_flag() {
     let [flag, command] = ["--version", "version"].map(|word| text(&run(&[word]).stdout));
     assert!(flag.contains("\nfeatures: ") && flag == command, "{command}");
 }
@@ -405,7 +406,7 @@ fn completions_of_each_shell_have_every_command() {
             assert!(script.contains(command), "{shell} completes no {command}");
         }
     }
-    // Bash itself completes a word.
+    // Run the script in bash, and let bash complete a word.
     let words = "source /dev/stdin; COMP_WORDS=(windlass dev); COMP_CWORD=1; \
                  _windlass windlass dev windlass; echo \"${COMPREPLY[@]}\"";
     let mut bash = Command::new("bash");
@@ -434,7 +435,7 @@ fn help_explains_placeholders_and_groups_flags() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_failure() {
+fn a_closed_stdout_pipe_is_a_success() {
     let mut command = windlass(&["machine", "list"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("windlass runs");
     drop(child.stdout.take());
@@ -468,26 +469,26 @@ fn devices_and_topology_are_for_people_and_for_programs() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let host: Vec<&str> = host.iter().map(String::as_str).collect();
-    let ask = |words: &[&str]| {
+    let query = |words: &[&str]| {
         let output = run(&[words, &host[..]].concat());
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
         text(&output.stdout)
     };
-    let table = ask(&["devices"]);
+    let table = query(&["devices"]);
     assert!(table.starts_with("SIMULATED machine dgx-h100"), "{table}");
-    let devices: Value = serde_json::from_str(&ask(&["devices", "-o", "json"])).expect("JSON");
+    let devices: Value = serde_json::from_str(&query(&["devices", "-o", "json"])).expect("JSON");
     let gpu = &devices["devices"][0];
     assert_eq!(gpu["attributes"]["nvidia.com/productName"]["string"], "NVIDIA H100 80GB HBM3");
     assert_eq!(gpu["attributes"]["resource.kubernetes.io/pcieRoot"]["string"], "pci0000:15");
     assert_eq!(gpu["capacity"]["nvidia.com/memory"]["value"], "81559Mi");
-    assert!(ask(&["devices", "-o", "yaml"]).contains("nvidia.com/productName"));
-    let topology: Value = serde_json::from_str(&ask(&["topo", "-o", "json"])).expect("JSON");
+    assert!(query(&["devices", "-o", "yaml"]).contains("nvidia.com/productName"));
+    let topology: Value = serde_json::from_str(&query(&["topo", "-o", "json"])).expect("JSON");
     assert_eq!(topology["connections"][0][7], "NV18");
-    assert_eq!(topology["connections"][0][8], "PIX", "the NIC beside the first GPU");
+    assert_eq!(topology["connections"][0][8], "PIX", "the NIC next to the first GPU");
 }
 
 #[test]
-fn every_mig_instance_has_a_name_of_its_own() {
+fn every_mig_instance_has_a_unique_name() {
     let folder = folder();
     let host = machine(&folder, "mig-a100");
     let host: Vec<&str> = host.iter().map(String::as_str).collect();
@@ -621,7 +622,7 @@ fn the_embedded_kubelet_leaves_a_real_kubelets_folder_alone() {
         let shown = text(&output.stderr);
         assert!(shown.contains(expected) && shown.contains("name an empty folder"), "{shown}");
         let left = fs::read_dir(&dir).expect("readable").count();
-        assert_eq!(left, 1, "nothing was added beside device-plugins");
+        assert_eq!(left, 1, "a file was added beside device-plugins");
     };
 
     let socket = plugins.join("kubelet.sock");
@@ -672,7 +673,7 @@ fn empty_variables_are_ignored_and_variables_of_nvidias_plugin_apply_to_commands
 }
 
 #[test]
-fn a_resource_without_devices_is_named() {
+fn a_resource_without_devices_is_reported() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let config = folder.path().join("w.yaml");

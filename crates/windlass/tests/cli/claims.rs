@@ -36,10 +36,10 @@ fn the_demo_of_claims_reports_every_step_as_json_and_succeeds() {
         "finished",
     ] {
         let found = rest.iter().position(|name| *name == expected);
-        let found = found.unwrap_or_else(|| panic!("no {expected} in its place: {names:?}"));
+        let found = found.unwrap_or_else(|| panic!("no {expected} in order: {names:?}"));
         rest = &rest[found + 1..];
     }
-    assert_eq!(events[0]["simulated"], true, "a simulation says so");
+    assert_eq!(events[0]["simulated"], true, "the simulation is not labelled");
     assert!(!names.contains(&"notShown"), "this machine supports every step: {names:?}");
     let joint = events.iter().find(|event| event["pod"] == "joint").expect("reported");
     assert_eq!(joint["devices"].as_array().map(Vec::len), Some(2), "{joint}");

@@ -1,4 +1,4 @@
-//! `windlass conformance` for programs that it cannot test: it fails at once.
+//! `windlass conformance` with programs that it cannot test, which it reports at once.
 
 use std::process::Output;
 

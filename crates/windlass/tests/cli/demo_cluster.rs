@@ -1,11 +1,11 @@
-//! The demo of the cluster half.
+//! The cluster demo.
 
 use serde_json::Value;
 
 use crate::program::{run, text};
 
 #[test]
-fn the_demo_of_the_cluster_half_reports_every_step_and_allocates_more_than_kube_scheduler() {
+fn the_cluster_demo_reports_every_step_and_allocates_more_than_kube_scheduler() {
     let output = run(&["demo", "--cluster", "--output", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let lines = text(&output.stdout);

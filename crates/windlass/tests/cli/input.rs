@@ -24,7 +24,7 @@ fn run_with_input(arguments: &[&str], input: &str) -> Output {
 
 /// Exit code and errors of a command whose standard output is full.
 fn run_with_full_stdout(arguments: &[&str]) -> (Option<i32>, String) {
-    let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let full = File::options().write(true).open("/dev/full").expect("/dev/full");
     let output = windlass(arguments).stdout(full).output().expect("windlass runs");
     (output.status.code(), text(&output.stderr))
 }
@@ -63,7 +63,7 @@ fn a_path_that_is_no_regular_file_is_refused_with_its_type() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     mknodat(CWD, path("pipe.yaml"), FileType::Fifo, Mode::RUSR, 0).expect("created");
     let large = File::create(path("large.yaml")).expect("created");
-    large.set_len(1 << 30).expect("a hole takes no room");
+    large.set_len(1 << 30).expect("a sparse file");
     fs::create_dir(path("folder.yaml")).expect("created");
     for (file, expected) in [
         (path("pipe.yaml"), "it is a FIFO, not a regular file"),
@@ -204,7 +204,7 @@ fn an_interrupted_demo_prints_one_line_and_exits_with_the_code_of_the_signal() {
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
         // Keep the reader: a demo whose standard output is closed ends.
         let mut lines = OutputLines::by(child.stdout.take());
-        assert!(lines.any(|line| line.contains("Windlass demo")), "it has begun");
+        assert!(lines.any(|line| line.contains("Windlass demo")), "the demo has not begun");
         let pid = child.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
         let mut errors = String::new();

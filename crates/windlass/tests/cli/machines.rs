@@ -29,11 +29,11 @@ fn a_machine_without_nvidia_prints_its_commands_and_possible_faults() {
     let output = run(&["machine", "create", dir, "--machine", "rdma", "--device", "hailo:2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    assert!(!shown.contains("--nvml-library"), "there is none:\n{shown}");
+    assert!(!shown.contains("--nvml-library"), "the machine has no NVML:\n{shown}");
     assert!(shown.contains(&format!("windlass machine fault {dir} unplug:hailo-0\n")), "{shown}");
 
-    let happened = run(&["machine", "fault", dir, "vfs:ens1f1np1=2"]);
-    assert_eq!(text(&happened.stdout), format!("vfs:ens1f1np1=2 injected into {dir}\n"));
+    let injected = run(&["machine", "fault", dir, "vfs:ens1f1np1=2"]);
+    assert_eq!(text(&injected.stdout), format!("vfs:ens1f1np1=2 injected into {dir}\n"));
     let refused = run(&["machine", "fault", dir, "unplug:halo"]);
     let why = text(&refused.stderr);
     assert!(why.contains("`unplug:halo`: there is no device of that name; there are"), "{why}");
@@ -74,9 +74,9 @@ fn a_driver_crash_ends_the_calling_process_only() {
     assert!(run(&["machine", "create", dir, "--machine", "dgx-h100"]).status.success());
     assert!(run(&["machine", "fault", dir, "crash@3"]).status.success());
     let (host, library) = (format!("{dir}/host"), format!("{dir}/libnvidia-ml.so.1"));
-    let ask = || run(&["devices", "--host-root", &host, "--nvml-library", &library]);
-    assert_eq!(ask().status.signal(), Some(SIGABRT));
-    let next = ask();
+    let query = || run(&["devices", "--host-root", &host, "--nvml-library", &library]);
+    assert_eq!(query().status.signal(), Some(SIGABRT));
+    let next = query();
     assert!(next.status.success(), "{}", text(&next.stderr));
     assert!(text(&next.stdout).contains("GPU3"), "{}", text(&next.stdout));
 }
@@ -116,6 +116,6 @@ fn unknown_devices_and_faults_are_code_64_with_a_suggestion() {
         let output = run(&arguments);
         assert_eq!(output.status.code(), USAGE, "{arguments:?}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
-        assert!(!folder.path().join("m").exists(), "nothing is made");
+        assert!(!folder.path().join("m").exists(), "a machine was created");
     }
 }

@@ -16,7 +16,7 @@ const PACKAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/windlas
 fn python() -> Option<OsString> {
     let named = env::var_os("WINDLASS_PYTHON");
     if named.is_none() {
-        eprintln!("left out: WINDLASS_PYTHON names no interpreter that has grpcio");
+        eprintln!("SKIPPED: set WINDLASS_PYTHON to an interpreter with grpcio");
     }
     named
 }

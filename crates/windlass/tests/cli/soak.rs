@@ -36,7 +36,7 @@ fn a_short_soak_passes_and_reports_its_results() {
     assert!(tally["killedBeforeAnswers"].as_u64() <= tally["killedDuringCalls"].as_u64());
     assert!(tally["atEnd"]["residentKib"].as_u64() > Some(0), "{tally}");
     let dir = first["dir"].as_str().expect("a path");
-    assert!(!Path::new(dir).exists(), "nothing is left behind");
+    assert!(!Path::new(dir).exists(), "the folder still exists");
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_soak_with_claims_passes_beside_the_device_plugin() {
     assert_eq!(events[0]["ways"], "both");
     let tally = &events.last().expect("reported")["tally"];
     let counted = |what: &str| tally[what].as_u64() > Some(0);
-    assert!(counted("claims") && counted("admitted"), "one of the APIs was not used: {tally}");
+    assert!(counted("claims") && counted("admitted"), "an allocation API was not used: {tally}");
     let faults = tally["faults"].as_object().expect("by kind");
     for kind in ["API server", "record of claims lost"] {
         assert!(faults.keys().any(|it| it.contains(kind)), "{tally}");
@@ -110,7 +110,7 @@ fn check_early_end(name: &str) {
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(agent_in(&dir), None, "the agent still runs");
-    assert!(!dir.exists(), "nothing is left behind");
+    assert!(!dir.exists(), "the folder still exists");
 }
 
 #[test]

@@ -27,7 +27,8 @@ impl Process {
         Self { child, address }
     }
 
-    fn next(&self) -> String {
+    /// Value of `--next` for a stage before this one.
+    fn next_flag(&self) -> String {
         format!("store={}", self.address)
     }
 
@@ -79,11 +80,11 @@ async fn end_of(source: &mut Source, listener: &mut Ends, payload: &'static [u8]
 }
 
 #[tokio::test]
-async fn a_program_and_a_grpc_method_are_the_work_of_a_stage() {
+async fn a_stage_runs_a_program_or_calls_a_grpc_method() {
     let mut store = Process::start(&["--name", "store"]);
     let mut listener = within(Ends::listen(store.addresses())).await;
     let script = "read word; if [ $word = bad ]; then echo first >&2; echo no such frame >&2; exit 3; fi; echo $word$word";
-    let shell = ["--name", "shell", "--next", &store.next(), "--exec", "sh", "-c", script];
+    let shell = ["--name", "shell", "--next", &store.next_flag(), "--exec", "sh", "-c", script];
     let mut shell = Process::start(&shell);
     let mut by_program = source("shell", shell.addresses());
     let good = end_of(&mut by_program, &mut listener, b"abc\n").await;
@@ -92,10 +93,10 @@ async fn a_program_and_a_grpc_method_are_the_work_of_a_stage() {
     assert_eq!(bad.kind, FailureKind::Work);
     assert_eq!(bad.reason, "sh ended with exit status: 3: no such frame");
 
-    // The test needs any unary method.
+    // Any unary method serves for the test.
     let method = format!("http://{}/windlass.stage.v1.Stage/Describe", store.address);
     let mut caller =
-        Process::start(&["--name", "caller", "--next", &store.next(), "--call", &method]);
+        Process::start(&["--name", "caller", "--next", &store.next_flag(), "--call", &method]);
     let mut by_method = source("caller", caller.addresses());
     let answered = end_of(&mut by_method, &mut listener, b"").await;
     assert_eq!(answered.failure, None);
@@ -112,10 +113,10 @@ async fn a_program_and_a_grpc_method_are_the_work_of_a_stage() {
 }
 
 #[tokio::test]
-async fn processes_that_are_killed_and_drained_under_load_lose_no_item_in_silence() {
+async fn every_item_of_killed_and_drained_processes_ends() {
     let store = Process::start(&["--name", "store"]);
     let mut listener = within(Ends::listen(store.addresses())).await;
-    let next = store.next();
+    let next = store.next_flag();
     let pace = ["--name", "detect", "--next", &next, "--sleep", "2ms", "--variation", "0.5"];
     let [killed, mut drained, stays] = [(); 3].map(|()| Process::start(&pace));
     let all = [&killed.address, &drained.address, &stays.address].map(String::as_str);
@@ -136,7 +137,8 @@ async fn processes_that_are_killed_and_drained_under_load_lose_no_item_in_silenc
     };
     let ((), ended) = tokio::join!(sending, ending);
     let failed: Vec<_> = ended.values().filter_map(|end| end.failure.as_ref()).collect();
-    // Items of a replica: a window from the source, its queue, one in work, two that wait, and a window to the store.
+    // Items of a killed replica: a window from the source, the queue, one in work, two that wait, and a window to the
+    // store.
     assert!((1..=8 + 4 + 1 + 2 + 8).contains(&failed.len()), "{}: {failed:?}", failed.len());
     assert!(failed.iter().all(|failure| failure.kind == FailureKind::Stopped));
 }
@@ -146,7 +148,7 @@ async fn processes_that_are_killed_and_drained_under_load_lose_no_item_in_silenc
 async fn a_hanging_process_is_abandoned_and_its_items_fail() {
     let store = Process::start(&["--name", "store"]);
     let mut listener = within(Ends::listen(store.addresses())).await;
-    let next = store.next();
+    let next = store.next_flag();
     let [hangs, stays] =
         [(); 2].map(|()| Process::start(&["--name", "detect", "--next", &next, "--sleep", "1ms"]));
     let both = [hangs.address.as_str(), &stays.address].join(",");
@@ -159,7 +161,7 @@ async fn a_hanging_process_is_abandoned_and_its_items_fail() {
     }
     let ended = ends(&mut listener, 60).await;
     let failed = ended.values().filter(|end| end.failure.is_some()).count();
-    assert!((1..=8).contains(&failed), "a window of items: {failed}");
+    assert!((1..=8).contains(&failed), "more failures than a window of items: {failed}");
 }
 
 #[test]
