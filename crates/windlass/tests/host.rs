@@ -1,4 +1,4 @@
-//! Host snapshots (`windlass host record`): commands find the assert_same devices in a snapshot as on its host.
+//! Host snapshots (`windlass host record`): commands find the same devices in a snapshot as on its host.
 
 use std::{fs, path::Path};
 

@@ -69,7 +69,7 @@ fn fake_program(features: &str, folder: &Path) -> PathBuf {
 
 fn script(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("made a program");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("mode changed");
 }
 
 // === impl Image ===
