@@ -54,16 +54,16 @@ fn plugin_folder_lock() -> std::fs::File {
 async fn eventually<T: PartialEq + std::fmt::Debug>(
     limit: Duration,
     expected: T,
-    mut ask: impl AsyncFnMut() -> T,
+    mut query: impl AsyncFnMut() -> T,
 ) -> Duration {
     let begun = Instant::now();
     loop {
-        let answer = ask().await;
+        let answer = query().await;
         if answer == expected {
             return begun.elapsed();
         }
         assert!(begun.elapsed() < limit, "{answer:?} instead of {expected:?} after {limit:?}");
-        // Twenty times a second stays below the kubelet's limit of a hundred questions.
+        // Twenty calls a second stay below the limit of the kubelet's pod resources API, a hundred calls a second.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

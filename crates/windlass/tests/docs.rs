@@ -25,7 +25,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Table of contents of the site, which is no page itself.
+/// Table of contents of the site, which is not a page.
 const CONTENTS: &str = "docs/SUMMARY.md";
 
 /// Every page of the documentation, with its name.
@@ -110,17 +110,17 @@ fn every_configuration_in_the_documentation_is_accepted() {
                     });
                     accepted += 1;
                 }
-                None if is_of_a_pipeline(&example) => {}
+                None if is_pipeline_file(&example) => {}
                 None => others.push(format!("{name}:{line}")),
             }
         }
     }
     assert!(accepted >= 30, "only {accepted} are configurations; not {others:#?}");
-    assert!(others.len() <= 10, "not taken for configurations: {others:#?}");
+    assert!(others.len() <= 10, "not recognised as configurations: {others:#?}");
 }
 
 /// True for a file of a pipeline or of boards.
-fn is_of_a_pipeline(example: &str) -> bool {
+fn is_pipeline_file(example: &str) -> bool {
     let path = Path::new("example.yaml");
     Pipeline::parse(path, example).is_ok() || Fleet::parse(path, example).is_ok()
 }
@@ -187,7 +187,7 @@ fn every_metric_is_documented_and_no_other_is() {
 }
 
 /// A line without times and the folder's name, which differ between runs.
-fn timeless(line: &str) -> String {
+fn without_times(line: &str) -> String {
     if line.starts_with("in /") {
         return "in #".to_owned();
     }
@@ -206,37 +206,38 @@ fn timeless(line: &str) -> String {
 fn transcript(name: &str) -> Vec<String> {
     let page = page(name);
     let block = page.split("```\n").find(|block| block.starts_with("Windlass demo on"));
-    block.unwrap_or_else(|| panic!("{name} shows no demo")).lines().map(timeless).collect()
+    block.unwrap_or_else(|| panic!("{name} has no transcript")).lines().map(without_times).collect()
 }
 
 /// Fails unless a transcript has the lines of the demo. `...` stands for any number of lines.
 fn assert_transcript(shown: &[String], printed: &[String]) {
-    let (mut rest, mut leaves_out) = (printed, false);
+    let (mut rest, mut skips_lines) = (printed, false);
     for line in shown {
         // After `...`, an empty line does not locate the next line.
-        if line.trim() == "..." || leaves_out && line.is_empty() {
-            leaves_out = true;
+        if line.trim() == "..." || skips_lines && line.is_empty() {
+            skips_lines = true;
             continue;
         }
-        let skipped = if leaves_out { rest.iter().position(|it| it == line) } else { Some(0) };
-        let at =
-            skipped.unwrap_or_else(|| panic!("nowhere behind: {line:?}\n{}", printed.join("\n")));
+        let skipped = if skips_lines { rest.iter().position(|it| it == line) } else { Some(0) };
+        let at = skipped.unwrap_or_else(|| {
+            panic!("not found after the previous line: {line:?}\n{}", printed.join("\n"))
+        });
         assert_eq!(rest.get(at), Some(line), "in\n{}", printed.join("\n"));
-        (rest, leaves_out) = (&rest[at + 1..], false);
+        (rest, skips_lines) = (&rest[at + 1..], false);
     }
-    assert_eq!(rest, [""; 0], "the end is not shown");
+    assert_eq!(rest, [""; 0], "the transcript lacks the last lines");
 }
 
 #[test]
 fn the_demos_in_the_documentation_are_current() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let printed: Vec<_> = text(&output.stdout).lines().map(timeless).collect();
+    let printed: Vec<_> = text(&output.stdout).lines().map(without_times).collect();
     let shown = transcript("README.md");
-    assert_eq!(shown, transcript("README.zh-CN.md"), "one demo in two languages");
+    assert_eq!(shown, transcript("README.zh-CN.md"), "the transcripts differ");
     assert_transcript(&shown, &printed);
     let long = transcript("docs/try.md");
-    assert!(long.len() > 50, "the page has the long transcript");
+    assert!(long.len() > 50, "the page lacks the long transcript");
     assert_transcript(&long, &printed);
 }
 
@@ -264,6 +265,6 @@ fn every_fault_is_documented() {
         let of_gpu = example == "add" || example.contains('@');
         let word = example.split(':').next().unwrap_or_default();
         let shown = if of_gpu { format!("`{example}`") } else { format!("`{word}:") };
-        assert!(page.contains(&shown), "{example} is on no page");
+        assert!(page.contains(&shown), "{example} is not documented");
     }
 }

@@ -10,14 +10,14 @@ use crate::program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Text of the answer to a question about a simulated machine.
+/// Explanation of a request on a simulated machine, as text.
 fn answer_text(machine: &str, flags: &str) -> String {
-    let output = ask(machine, flags);
+    let output = explain(machine, flags);
     assert!(output.status.success(), "{flags}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-fn ask(machine: &str, flags: &str) -> std::process::Output {
+fn explain(machine: &str, flags: &str) -> std::process::Output {
     let flags: Vec<_> = flags.split_whitespace().collect();
     run(&[&["explain", "--machine", machine], &flags[..]].concat())
 }
@@ -48,7 +48,7 @@ fn an_answer_has_the_choice_the_alternative_and_the_deciding_term() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
-    assert!(!shown.contains('\x1b'), "colour is for terminals");
+    assert!(!shown.contains('\x1b'), "colour without a terminal");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         ),
         ("atari", "--size 2", "dgx-h100"),
     ] {
-        let output = ask(machine, flags);
+        let output = explain(machine, flags);
         let shown = text(&output.stderr);
         assert_eq!(output.status.code(), Some(64), "{flags}: {shown}");
         assert!(shown.contains(expected), "{flags}: {expected} is missing in\n{shown}");
@@ -176,18 +176,18 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
             "mlx5_0 is required and not free: --free",
         ),
     ] {
-        let output = ask("l40s-pcie", flags);
+        let output = explain("l40s-pcie", flags);
         assert_eq!(output.status.code(), Some(1), "{flags}");
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("free         GPU0"), "{}", text(&output.stdout));
     }
-    let shown = text(&ask("t4-edge", "--size 1 --nics 1").stdout);
+    let shown = text(&explain("t4-edge", "--size 1 --nics 1").stdout);
     assert!(shown.contains("free NICs    none\n"), "{shown}");
-    let output = ask("l40s-pcie", "--size 2 --free 0-3 --require 5 -o json");
+    let output = explain("l40s-pcie", "--size 2 --free 0-3 --require 5 -o json");
     let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let id = why["question"]["devices"]["required"][0].as_str().expect("an id");
     assert_eq!(why["names"][id], "GPU5");
-    let output = ask("l40s-pcie", "--size 9 -o json");
+    let output = explain("l40s-pcie", "--size 9 -o json");
     let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(why["refused"], "9 devices requested, 8 available");
     assert_eq!(output.status.code(), Some(1));
@@ -224,13 +224,13 @@ fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
 
 #[test]
 fn an_impossible_level_is_refused_with_the_nearest_possible_one() {
-    let output = ask("l40s-pcie", "--size 6 --nics 2 --within pix");
+    let output = explain("l40s-pcie", "--size 6 --nics 2 --within pix");
     assert_eq!(output.status.code(), Some(1));
     let expected = "6 GPUs and 2 NICs requested, paired within PIX; the nearest possible \
                     level is NODE";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("free NICs    mlx5_0"), "{}", text(&output.stdout));
-    let output = ask("t4-edge", "--size 1 --nics 1");
+    let output = explain("t4-edge", "--size 1 --nics 1");
     let expected = "NICs: 1 devices requested, 0 available";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     for (flags, expected) in [
@@ -241,7 +241,7 @@ fn an_impossible_level_is_refused_with_the_nearest_possible_one() {
         ("--size 1 --nics 0", "write how many devices, from 1"),
         ("--size 1 --nics 1 --free mlx5_0", "--free: no GPU is named"),
     ] {
-        let output = ask("l40s-pcie", flags);
+        let output = explain("l40s-pcie", flags);
         assert_eq!(output.status.code(), Some(64), "{flags}");
         assert!(text(&output.stderr).contains(expected), "{flags}: {}", text(&output.stderr));
     }
@@ -255,7 +255,7 @@ fn a_question_about_nics_cannot_add_nics() {
         .expect("written");
     let flags = format!("--config {} --resource example.com/rdma --size 2", path.display());
     assert_eq!(chosen(&document("l40s-pcie", &flags)), ["mlx5_0", "mlx5_1"]);
-    let output = ask("l40s-pcie", &format!("{flags} --nics 1"));
+    let output = explain("l40s-pcie", &format!("{flags} --nics 1"));
     assert_eq!(output.status.code(), Some(64));
     let expected = "--nics: example.com/rdma consists of NICs; use --size alone";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
@@ -272,7 +272,7 @@ fn variables_of_this_host_are_ignored_with_another_machine() {
 #[test]
 fn replicas_of_shared_devices_are_listed_by_device() {
     let folder = folder();
-    let config = shared(&folder);
+    let config = write_shared_config(&folder);
     let flags = format!("--config {config} --size 3 --free 0,1::2,2-3 --require 1::2");
     let shown = answer_text("dgx-h100", &flags);
     for expected in [
@@ -296,13 +296,13 @@ fn replicas_of_shared_devices_are_listed_by_device() {
         ("--free 1::4", "GPU1 has 4 replicas in nvidia.com/gpu"),
         ("--nics 1", "--nics: nvidia.com/gpu is shared, and replicas are near nothing"),
     ] {
-        let output = ask("dgx-h100", &format!("--config {config} --size 1 {flags}"));
+        let output = explain("dgx-h100", &format!("--config {config} --size 1 {flags}"));
         assert_eq!(output.status.code(), Some(64), "{flags}");
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }
 
-fn shared(folder: &TempDir) -> String {
+fn write_shared_config(folder: &TempDir) -> String {
     let rule = "resources:\n\
                 - name: nvidia.com/gpu\n  devices: {kind: gpu}\n  \
                 sharing: {method: timeSlicing, replicas: 4}\n";
@@ -348,21 +348,21 @@ impl Drop for Kubelet {
 }
 
 /// Flags that select the folders of this node.
-fn here(folder: &TempDir, host: &[String]) -> Vec<String> {
+fn node_flags(folder: &TempDir, host: &[String]) -> Vec<String> {
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let places = ["--kubelet-dir".into(), path("kubelet"), "--state-dir".into(), path("state")];
-    [host, &places].concat()
+    let folders = ["--kubelet-dir".into(), path("kubelet"), "--state-dir".into(), path("state")];
+    [host, &folders].concat()
 }
 
 /// Starts a kubelet and an agent, with a pod of four GPUs.
-fn serving_a_trainer(folder: &TempDir, host: &[String]) -> (Kubelet, Node) {
+fn start_trainer(folder: &TempDir, host: &[String]) -> (Kubelet, Node) {
     let mut kubelet = Kubelet::start(folder, "trainer:nvidia.com/gpu=4");
     let node = Node::start(folder, host);
     kubelet.until("pod trainer admitted");
     (kubelet, node)
 }
 
-fn on_node(flags: &[String], question: &str) -> std::process::Output {
+fn explain_on_node(flags: &[String], question: &str) -> std::process::Output {
     let question: Vec<_> = question.split_whitespace().collect();
     windlass(&["explain"]).args(question).args(flags).output().expect("windlass runs")
 }
@@ -371,13 +371,13 @@ fn on_node(flags: &[String], question: &str) -> std::process::Output {
 fn without_a_kubelet_all_healthy_devices_are_free_with_a_note() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let output = on_node(&here(&folder, &host), "--size 1");
+    let output = explain_on_node(&node_flags(&folder, &host), "--size 1");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     assert!(shown.contains("note: holders unknown"), "{shown}");
     assert!(shown.contains("pod-resources/kubelet.sock"), "{shown}");
     assert!(shown.contains("free         GPU0"), "{shown}");
-    let shown = text(&on_node(&here(&folder, &host), "--pod web").stderr);
+    let shown = text(&explain_on_node(&node_flags(&folder, &host), "--pod web").stderr);
     assert!(shown.contains("--kubelet-dir"), "{shown}");
     assert_eq!(shown.matches("No such file").count(), 1, "{shown}");
 }
@@ -386,12 +386,12 @@ fn without_a_kubelet_all_healthy_devices_are_free_with_a_note() {
 fn allocated_and_failed_devices_are_not_free() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
-    let flags = here(&folder, &host);
-    let (mut kubelet, mut node) = serving_a_trainer(&folder, &host);
+    let flags = node_flags(&folder, &host);
+    let (mut kubelet, mut node) = start_trainer(&folder, &host);
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "xid:79@7"]).status.success());
     kubelet.until("8 devices, 7 healthy");
-    let output = on_node(&flags, "--size 2");
+    let output = explain_on_node(&flags, "--size 2");
     let shown = text(&output.stdout);
     for expected in [
         "free         GPU4 GPU5 GPU6\n",
@@ -405,20 +405,20 @@ fn allocated_and_failed_devices_are_not_free() {
     assert!(run(&["machine", "fault", &dir, "recover@7"]).status.success());
     let elsewhere = folder.path().join("elsewhere").display().to_string();
     let without = [&flags[..flags.len() - 1], &[elsewhere]].concat();
-    let output = on_node(&without, "--size 4");
+    let output = explain_on_node(&without, "--size 4");
     let shown = text(&output.stdout);
     assert!(shown.contains("GPU7: withheld by the agent\n"), "{shown}");
     assert_eq!(output.status.code(), Some(1));
     let why = "4 devices requested, 3 available";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
-    let output = on_node(&flags, "--size 2 --require 4,0");
+    let output = explain_on_node(&flags, "--size 2 --require 4,0");
     let why = "GPU0 is required and not free: held by default/trainer";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
     // Devices named by --free count as free, even if a container holds them.
-    assert!(on_node(&flags, "--size 2 --free 0-1").status.success());
+    assert!(explain_on_node(&flags, "--size 2 --free 0-1").status.success());
     kubelet.send("delete trainer");
     kubelet.until("pod trainer deleted");
-    assert!(on_node(&flags, "--size 4").status.success());
+    assert!(explain_on_node(&flags, "--size 4").status.success());
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
 }
@@ -427,17 +427,17 @@ fn allocated_and_failed_devices_are_not_free() {
 fn replicas_that_containers_hold_are_in_use() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let config = ["--config".to_owned(), shared(&folder)];
+    let config = ["--config".to_owned(), write_shared_config(&folder)];
     let mut kubelet = Kubelet::start(&folder, "web:nvidia.com/gpu=1");
     let mut node = Node::start(&folder, &[&host[..], &config].concat());
     node.until("registered, the kubelet reads the device list");
     kubelet.until("pod web admitted");
-    let flags = [&here(&folder, &host)[..], &config].concat();
-    let shown = text(&on_node(&flags, "--size 1").stdout);
+    let flags = [&node_flags(&folder, &host)[..], &config].concat();
+    let shown = text(&explain_on_node(&flags, "--size 1").stdout);
     assert!(shown.contains("  GPU0    1       3     1\n"), "{shown}");
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "xid:79@0"]).status.success());
-    let output = on_node(&flags, "--size 1");
+    let output = explain_on_node(&flags, "--size 1");
     assert!(text(&output.stdout).contains("not free     GPU0: XID 79, GPU has fallen off the bus"));
     let why = "1 replicas requested, 0 available";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
@@ -456,12 +456,12 @@ fn a_pods_replicas_are_explained_with_their_memory_and_its_enforcement() {
     let mut kubelet = Kubelet::start(&folder, "web:nvidia.com/gpu=2");
     let _node = Node::start(&folder, &[&host[..], &config].concat());
     kubelet.until("pod web admitted");
-    let flags = [&here(&folder, &host)[..], &config].concat();
-    let output = on_node(&flags, "--pod web");
+    let flags = [&node_flags(&folder, &host)[..], &config].concat();
+    let output = explain_on_node(&flags, "--pod web");
     let shown = text(&output.stdout);
     assert!(shown.contains("default/web, 2 replicas of GPU0 (GPU-"), "{shown}");
     assert!(shown.contains("  memory: 10240 of 15360 MiB, enforcement: none; "), "{shown}");
-    let document = text(&on_node(&flags, "--pod web -o json").stdout);
+    let document = text(&explain_on_node(&flags, "--pod web -o json").stdout);
     let document: Value = serde_json::from_str(&document).expect("JSON");
     let share = &document["shares"][0];
     assert_eq!((&share["by"]["replicas"], &share["memoryMib"]), (&2.into(), &10_240.into()));
@@ -472,13 +472,13 @@ fn a_pods_replicas_are_explained_with_their_memory_and_its_enforcement() {
 fn a_pod_is_explained_by_its_recorded_choice_and_later_changes() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
-    let flags = here(&folder, &host);
-    let (_kubelet, mut node) = serving_a_trainer(&folder, &host);
+    let flags = node_flags(&folder, &host);
+    let (_kubelet, mut node) = start_trainer(&folder, &host);
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
 
     let shown = |question: &str, code: i32| {
-        let output = on_node(&flags, question);
+        let output = explain_on_node(&flags, question);
         assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
         text(&output.stdout) + &text(&output.stderr)
     };
@@ -486,7 +486,7 @@ fn a_pod_is_explained_by_its_recorded_choice_and_later_changes() {
     let row = "  nvidia.com/gpu  aligned  4     8   GPU0 GPU1 GPU2 GPU3\n";
     assert!(listed.contains(row), "{listed}");
     let document: Value = serde_json::from_str(&shown("--past -o json", 0)).expect("JSON");
-    assert_eq!(document["simulated"], "dgx-h100", "a simulation says so");
+    assert_eq!(document["simulated"], "dgx-h100", "the simulation is not labelled");
     assert_eq!(document["choices"][0]["size"], 4);
     let same = shown("--pod trainer", 0);
     for expected in [
@@ -516,7 +516,7 @@ fn a_pod_is_explained_by_its_recorded_choice_and_later_changes() {
         .expect("written");
     let forgotten = shown("--pod trainer", 1);
     assert!(forgotten.contains("\n  no recorded choice: "), "{forgotten}");
-    let output = on_node(&flags, "--pod trainer -o json");
+    let output = explain_on_node(&flags, "--pod trainer -o json");
     let held: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(held["containers"][0]["ids"].as_array().expect("ids").len(), 4);
 }
@@ -529,7 +529,7 @@ fn choices_are_listed_with_times_in_seconds() {
     fs::create_dir(folder.path().join("state")).expect("created");
     let file = format!(r#"{{"version":1,"choices":[{choice}]}}"#);
     fs::write(folder.path().join("state/choices.json"), file).expect("written");
-    let output = on_node(&here(&folder, &host), "--past");
+    let output = explain_on_node(&node_flags(&folder, &host), "--past");
     let shown = text(&output.stdout);
     assert!(shown.contains("2026-01-02T03:04:05Z  a.com/x"), "{shown}{}", text(&output.stderr));
 }

@@ -11,7 +11,7 @@ const USAGE: Option<i32> = Some(64);
 
 /// Device profiles without a test: snapshots omit file contents (docs/devices/snapshots.md), and a board has one of two
 /// drivers.
-const LEFT_OUT: [&str; 2] = ["darwin3-files", "darwin3-board-axidma"];
+const SKIPPED_PROFILES: [&str; 2] = ["darwin3-files", "darwin3-board-axidma"];
 
 /// JSON output of a command.
 fn json(arguments: &[&str]) -> Value {
@@ -30,8 +30,8 @@ fn record(to: &Path, flags: &[&str]) -> String {
 /// Fails with the first line in which two documents differ.
 fn assert_same(what: &str, here: &Value, there: &Value) {
     let [here, there] = [here, there].map(|of| serde_json::to_string_pretty(of).expect("JSON"));
-    let differs = here.lines().zip(there.lines()).find(|(here, there)| here != there);
-    assert!(here == there, "{what}: {differs:?}");
+    let difference = here.lines().zip(there.lines()).find(|(here, there)| here != there);
+    assert!(here == there, "{what}: {difference:?}");
 }
 
 /// Inventory without values that differ between a host and its snapshot: times, and the mark of a snapshot. The result
@@ -41,20 +41,20 @@ fn comparable(mut inventory: Value) -> Value {
         inventory.as_object_mut().expect("an object").remove(key);
     }
     inventory["sources"].as_object_mut().expect("an object").remove("nvidia");
-    forget_times(&mut inventory);
+    remove_times(&mut inventory);
     inventory
 }
 
-fn forget_times(document: &mut Value) {
+fn remove_times(document: &mut Value) {
     let is_time = |value: &Value| {
         value.as_str().is_some_and(|text| text.contains('T') && text.ends_with('Z'))
     };
     match document {
         Value::Object(fields) => {
             fields.retain(|_, value| !is_time(value));
-            fields.values_mut().for_each(forget_times);
+            fields.values_mut().for_each(remove_times);
         }
-        Value::Array(values) => values.iter_mut().for_each(forget_times),
+        Value::Array(values) => values.iter_mut().for_each(remove_times),
         _ => {}
     }
 }
@@ -75,8 +75,8 @@ fn every_machine_has_the_same_inventory_in_its_snapshot() {
         let to =
             record(&folder.path().join("snapshot"), &[&host[..], &["--with-serials"]].concat());
         let elsewhere = ["--host-root", &to, "--nvml-library", host[3]];
-        let look = |host: &[&str]| json(&[&["devices"], host].concat());
-        let [here, there] = [&host[..], &elsewhere].map(look);
+        let query = |host: &[&str]| json(&[&["devices"], host].concat());
+        let [here, there] = [&host[..], &elsewhere].map(query);
         assert!(there["recorded"].is_string(), "{profile}");
         assert_same(profile, &comparable(here), &comparable(there));
     }
@@ -118,7 +118,8 @@ fn this_machine_has_the_same_inventory_in_its_snapshot() {
 #[test]
 fn devices_of_every_profile_are_the_same_in_a_snapshot() {
     let folder = folder();
-    let profiles: Vec<_> = Attached::names().filter(|name| !LEFT_OUT.contains(name)).collect();
+    let profiles: Vec<_> =
+        Attached::names().filter(|name| !SKIPPED_PROFILES.contains(name)).collect();
     let dir = folder.path().join("machine").display().to_string();
     let added = profiles.iter().flat_map(|name| ["--device", name]);
     let create = ["machine", "create", &dir, "--machine", "kria"];
@@ -168,7 +169,7 @@ fn a_recording_says_so_and_is_served_to_nobody() {
     let output = run(&[&["node", "--host-root", &to], &places[..]].concat());
     assert_eq!(output.status.code(), USAGE);
     assert!(text(&output.stderr).contains("is a recording"), "{}", text(&output.stderr));
-    assert!(!folder.path().join("k").exists(), "nothing is touched");
+    assert!(!folder.path().join("k").exists(), "the agent has created a folder");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Crates that do not ship to nodes or clusters: the laboratory and the fixtures of tests.
-const LABORATORY: &[&str] =
+/// Crates that do not ship to nodes or clusters: simulators, test programs and test fixtures.
+const TEST_CRATES: &[&str] =
     &["cluster-sim", "conformance", "fuzz", "kubelet-sim", "machine", "nvml-sim", "testkit"];
 
 /// The binary, which has no limit: it consists of many small commands.
@@ -25,7 +25,7 @@ fn product_crates() -> Vec<String> {
     let crates = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).expect("a folder");
     let names = crates.map(|entry| entry.expect("readable").file_name());
     let names = names.map(|name| name.into_string().expect("a plain name"));
-    let mut names: Vec<_> = names.filter(|name| !LABORATORY.contains(&name.as_str())).collect();
+    let mut names: Vec<_> = names.filter(|name| !TEST_CRATES.contains(&name.as_str())).collect();
     names.sort();
     names
 }
@@ -167,7 +167,7 @@ fn module_graph(name: &str) -> ModuleGraph {
     module_graph
 }
 
-/// Modules in or between cycles. Removes, again and again, the modules that use no other and those that no other uses.
+/// Modules in or between cycles. Repeatedly removes modules that use no other module, or that no other module uses.
 fn cycles(mut module_graph: ModuleGraph) -> Vec<String> {
     loop {
         let used: BTreeSet<_> = module_graph.values().flatten().cloned().collect();
@@ -187,7 +187,7 @@ fn cycles(mut module_graph: ModuleGraph) -> Vec<String> {
 fn modules_of_the_product_have_no_cycles() {
     for name in product_crates() {
         let found = cycles(module_graph(&name));
-        assert!(found.is_empty(), "modules of {name} use each other in a circle: {found:?}");
+        assert!(found.is_empty(), "modules of {name} have a cycle: {found:?}");
     }
 }
 
@@ -202,11 +202,11 @@ fn no_crate_of_the_product_exceeds_the_limit_of_lines() {
 
 #[test]
 fn a_cycle_is_found() {
-    let arrow = |from: &str, to: &str| (from.to_owned(), BTreeSet::from([to.to_owned()]));
-    let line = ModuleGraph::from([arrow("a", "b"), arrow("b", "c")]);
+    let edge = |from: &str, to: &str| (from.to_owned(), BTreeSet::from([to.to_owned()]));
+    let line = ModuleGraph::from([edge("a", "b"), edge("b", "c")]);
     assert!(cycles(line).is_empty());
-    let circle = ModuleGraph::from([arrow("a", "b"), arrow("b", "c"), arrow("c", "b")]);
-    assert_eq!(cycles(circle), ["b", "c"]);
+    let cycle = ModuleGraph::from([edge("a", "b"), edge("b", "c"), edge("c", "b")]);
+    assert_eq!(cycles(cycle), ["b", "c"]);
     let dra = module_graph("dra");
     assert!(dra["prepare"].contains("record"), "imports are read: {dra:?}");
 }

@@ -9,7 +9,7 @@ use windlass_node::documents::Document;
 use crate::program::{folder, machine, run, text};
 
 /// Output of a command for a simulated machine.
-fn ask(profile: &str, words: &[&str]) -> String {
+fn query(profile: &str, words: &[&str]) -> String {
     let folder = folder();
     let host = machine(&folder, profile);
     let host: Vec<_> = host.iter().map(String::as_str).collect();
@@ -25,7 +25,7 @@ fn tables(shown: &str) -> Vec<&str> {
 
 #[test]
 fn each_kind_has_a_table_with_its_own_columns() {
-    let shown = ask("dgx-h100", &["devices"]);
+    let shown = query("dgx-h100", &["devices"]);
     let tables = tables(&shown);
     assert!(tables[0].starts_with("NAME") && tables[0].contains("MEMORY"), "{shown}");
     assert!(tables[0].contains("H100 80GB HBM3  81559Mi"), "{shown}");
@@ -36,13 +36,13 @@ fn each_kind_has_a_table_with_its_own_columns() {
 
 #[test]
 fn kinds_and_sources_filter_devices() {
-    let shown = ask("dgx-h100", &["devices", "--kind", "nic"]);
+    let shown = query("dgx-h100", &["devices", "--kind", "nic"]);
     assert_eq!(tables(&shown).len(), 1, "{shown}");
-    let shown = ask("dgx-h100", &["devices", "--source", "nvidia", "-o", "json"]);
+    let shown = query("dgx-h100", &["devices", "--source", "nvidia", "-o", "json"]);
     let document: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(document["devices"].as_array().map(Vec::len), Some(8));
     assert_eq!(document["sources"].as_object().map(serde_json::Map::len), Some(1));
-    let shown = ask("dgx-h100", &["topo", "--kind", "gpu,nic", "-o", "json"]);
+    let shown = query("dgx-h100", &["topo", "--kind", "gpu,nic", "-o", "json"]);
     let document: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(document["devices"].as_array().map(Vec::len), Some(16));
     let folder = folder();
@@ -54,14 +54,14 @@ fn kinds_and_sources_filter_devices() {
 
 #[test]
 fn a_wide_matrix_is_split_with_gpus_first() {
-    let shown = ask("dgx-h100", &["topo"]);
+    let shown = query("dgx-h100", &["topo"]);
     let long = shown.lines().find(|line| line.chars().count() > 120);
     assert_eq!(long, None, "{shown}");
     let columns: Vec<_> = shown.lines().filter(|line| line.trim_end().ends_with("NUMA")).collect();
     assert!(columns[0].contains("GPU7") && !columns[0].contains("mlx5_0"), "{shown}");
     assert!(columns[1].contains("mlx5_0"), "{shown}");
     assert!(shown.contains("NV# NVLinks, PSB"), "{shown}");
-    let shown = ask("rdma", &["topo"]);
+    let shown = query("rdma", &["topo"]);
     assert!(
         !shown.contains("NVLinks"),
         "the legend has only the connections of the machine: {shown}"
@@ -81,7 +81,7 @@ fn devices_of_a_configured_source_have_names_and_resources() {
     .expect("written");
     let config = config.display().to_string();
     let shown =
-        ask("t4-edge", &["devices", "-o", "wide", "--source", "bridge", "--config", &config]);
+        query("t4-edge", &["devices", "-o", "wide", "--source", "bridge", "--config", &config]);
     assert!(shown.contains("bridge0"), "{shown}");
     assert!(shown.contains("BRIDGE=0000:"), "{shown}");
     assert!(shown.contains("example.com/bridge"), "{shown}");
@@ -89,15 +89,15 @@ fn devices_of_a_configured_source_have_names_and_resources() {
 
 #[test]
 fn devices_of_other_vendors_are_shown_in_the_terms_of_the_vendor() {
-    let shown = ask("mi300x", &["devices", "--kind", "gpu"]);
+    let shown = query("mi300x", &["devices", "--kind", "gpu"]);
     assert!(shown.contains("AMD0  amd-"), "{shown}");
     assert!(shown.contains("XGMI") && !shown.contains("NVLINK"), "{shown}");
-    let shown = ask("mi300x", &["topo", "--kind", "gpu"]);
+    let shown = query("mi300x", &["topo", "--kind", "gpu"]);
     assert!(shown.contains("AMD0  X     XGMI"), "{shown}");
     assert!(shown.contains("XGMI AMD's links") && !shown.contains("NVLinks"), "{shown}");
-    let shown = ask("alveo", &["devices", "--kind", "fpga"]);
+    let shown = query("alveo", &["devices", "--kind", "fpga"]);
     assert!(shown.contains("FPGA0  fpga-"), "{shown}");
-    let shown = ask("flex-170", &["devices", "--kind", "gpu"]);
+    let shown = query("flex-170", &["devices", "--kind", "gpu"]);
     assert!(shown.contains("Data Center GPU Flex 170"), "the product is looked up: {shown}");
     assert!(shown.contains("MEMORY") && shown.contains("16Gi"), "{shown}");
 }
@@ -230,7 +230,7 @@ fn json_has_the_candidates_of_a_source_and_text_a_limited_number() {
 fn rules_can_match_every_attribute_of_a_device() {
     for profile in ["dgx-h100", "mig-a100"] {
         let document: Value =
-            serde_json::from_str(&ask(profile, &["devices", "-o", "json"])).expect("JSON");
+            serde_json::from_str(&query(profile, &["devices", "-o", "json"])).expect("JSON");
         let mut rules = vec!["exclude:".to_owned()];
         for device in document["devices"].as_array().expect("a list") {
             for (name, value) in device["attributes"].as_object().expect("attributes") {
@@ -271,9 +271,9 @@ fn holders_of_devices_are_listed_with_their_api() {
     let mut host: Vec<_> = host.iter().map(String::as_str).collect();
     let dir = folder.path().display().to_string();
     host.extend(["--kubelet-dir", &dir, "--state-dir", &dir]);
-    let ask =
+    let query =
         |words: &[&str]| text(&run(&[&["devices", "--kind", "gpu"], words, &host].concat()).stdout);
-    let document: Value = serde_json::from_str(&ask(&["-o", "json"])).expect("JSON");
+    let document: Value = serde_json::from_str(&query(&["-o", "json"])).expect("JSON");
     assert!(document["holders"].is_null(), "no device has a holder");
     let gpu = document["devices"][0]["id"].as_str().expect("an id").to_owned();
     let claim = serde_json::json!({
@@ -286,12 +286,12 @@ fn holders_of_devices_are_listed_with_their_api() {
     // Add the checksum, as the agent does.
     let claims = Document::Claims.reread(claims.to_string().as_bytes()).expect("understood");
     fs::write(folder.path().join("claims.json"), claims).expect("written");
-    let document: Value = serde_json::from_str(&ask(&["-o", "json"])).expect("JSON");
+    let document: Value = serde_json::from_str(&query(&["-o", "json"])).expect("JSON");
     let expected =
         serde_json::json!([{"api": "dra", "namespace": "team", "claim": "train", "uid": "u"}]);
     assert_eq!(document["holders"][gpu], expected);
     assert!(document["holdersUnknown"][0].is_string(), "no kubelet answers: {document}");
-    let shown = ask(&[]);
+    let shown = query(&[]);
     assert!(tables(&shown)[0].contains("HELD BY"), "{shown}");
     assert!(
         shown.contains("GPU0 is withheld from containers: held by claim team/train"),

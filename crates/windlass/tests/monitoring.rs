@@ -126,7 +126,7 @@ fn documented() -> BTreeSet<String> {
     let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
     let full_name = |name: &str| {
         let name = name.split('{').next().unwrap_or_default();
-        // The page on the cluster half abbreviates `windlass_cluster_pods`.
+        // docs/cluster.md abbreviates names such as `windlass_cluster_pods`.
         if name.starts_with('_') { format!("windlass_cluster{name}") } else { name.to_owned() }
     };
     names.map(full_name).collect()
@@ -172,7 +172,7 @@ fn alerts_dashboards_and_recipes_use_documented_metrics() {
 fn every_alert_has_a_duration_a_severity_and_a_description() {
     for alert in alerts() {
         let name = string(&alert["alert"]);
-        assert!(alert["for"].is_string(), "{name} does not wait");
+        assert!(alert["for"].is_string(), "{name} has no duration");
         let severity = string(&alert["labels"]["severity"]);
         assert!(["critical", "warning", "info"].contains(&severity.as_str()), "{name}: {severity}");
         let annotations = &alert["annotations"];
@@ -187,7 +187,7 @@ fn every_alert_has_a_duration_a_severity_and_a_description() {
 fn every_alert_has_a_section_with_meaning_check_and_remedy() {
     let page = read(PAGE);
     let (_, sections) = page.split_once("\n## Alerts\n").expect("a chapter");
-    let (sections, _) = sections.split_once("\n## ").expect("a chapter behind it");
+    let (sections, _) = sections.split_once("\n## ").expect("a next chapter");
     let sections = sections.split("\n### ").skip(1);
     let sections: BTreeMap<_, _> = sections.filter_map(|it| it.split_once('\n')).collect();
     for (name, section) in &sections {
@@ -246,10 +246,10 @@ fn dashboards_use_the_selected_data_source_and_panels_do_not_overlap() {
         let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
         for panel in panels(&dashboard) {
             let title = string(&panel["title"]);
-            assert!(ids.insert(panel["id"].as_u64()), "{name}: the id of {title} is another's");
+            assert!(ids.insert(panel["id"].as_u64()), "{name}: the id of {title} is not unique");
             let source = panel["datasource"]["uid"].as_str();
             let is_row = panel["type"] == "row";
-            assert!(is_row || source == Some("${datasource}"), "{name}: {title} of {source:?}");
+            assert!(is_row || source == Some("${datasource}"), "{name}: {title} uses {source:?}");
             let number = |key: &str| panel["gridPos"][key].as_u64().expect("a number");
             let (x, y, width, height) = (number("x"), number("y"), number("w"), number("h"));
             assert!(x + width <= COLUMNS, "{name}: {title} is too wide");
@@ -287,7 +287,7 @@ fn prometheus_passes_the_cases_of_each_alert() {
 
 #[test]
 fn prometheus_parses_every_query() {
-    // Recording rules, since promtool checks no plain query.
+    // promtool does not check plain queries, so each query becomes a recording rule.
     let rule = |(number, (place, query)): (usize, (String, String))| {
         let expr = query.replace("$__rate_interval", "5m");
         json!({"record": format!("query:{number}"), "expr": expr, "labels": {"place": place}})

@@ -1,4 +1,4 @@
-//! The program as a child process of a test, with folders of its own.
+//! The program as a child process of a test, with its own folders.
 
 use std::{
     fs,
@@ -72,7 +72,7 @@ pub(crate) struct Node {
 // === impl OutputLines ===
 
 impl OutputLines {
-    pub(crate) fn by(pipe: Option<impl Read + Send + 'static>) -> Self {
+    pub(crate) fn from_pipe(pipe: Option<impl Read + Send + 'static>) -> Self {
         let (send, lines) = mpsc::channel();
         let pipe = BufReader::new(pipe.expect("piped"));
         // The thread ends with the output.
@@ -90,7 +90,7 @@ impl Iterator for OutputLines {
         match self.0.recv_timeout(LIMIT) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("nothing more was written for {LIMIT:?}"),
+            Err(RecvTimeoutError::Timeout) => panic!("no line was written within {LIMIT:?}"),
         }
     }
 }
@@ -120,7 +120,7 @@ impl Node {
         command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
         command.args(["--log-format", "json"]).args(host).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
-        let log = OutputLines::by(child.stderr.take());
+        let log = OutputLines::from_pipe(child.stderr.take());
         Self { child, log, seen: Vec::new() }
     }
 

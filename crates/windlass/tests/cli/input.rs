@@ -203,7 +203,7 @@ fn an_interrupted_demo_prints_one_line_and_exits_with_the_code_of_the_signal() {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
         // Keep the reader: a demo whose standard output is closed ends.
-        let mut lines = OutputLines::by(child.stdout.take());
+        let mut lines = OutputLines::from_pipe(child.stdout.take());
         assert!(lines.any(|line| line.contains("Windlass demo")), "the demo has not begun");
         let pid = child.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
@@ -219,7 +219,7 @@ fn an_embedded_kubelet_keeps_running_after_its_input_ends() {
     let folder = folder();
     let dir = folder.path().join("kubelet").display().to_string();
     let mut child = windlass(&["kubelet", &dir]).stdout(Stdio::piped()).spawn().expect("runs");
-    let mut lines = OutputLines::by(child.stdout.take());
+    let mut lines = OutputLines::from_pipe(child.stdout.take());
     let is_reported = lines.any(|line| line.starts_with("stdin is closed: the kubelet runs until"));
     assert!(is_reported);
     let pid = child.id().to_string();

@@ -57,7 +57,7 @@ fn printed_commands_serve_the_machine_to_an_embedded_kubelet() {
         command.spawn().expect("windlass runs")
     };
     let (mut kubelet, mut agent) = (start(), start());
-    let mut lines = OutputLines::by(kubelet.stdout.take());
+    let mut lines = OutputLines::from_pipe(kubelet.stdout.take());
     let listed = lines.any(|line| line == "+ nvidia.com/gpu lists 1 device, 1 healthy");
     for process in [&mut kubelet, &mut agent] {
         process.kill().expect("it runs");

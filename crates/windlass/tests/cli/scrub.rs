@@ -91,7 +91,7 @@ impl Kubelet {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("windlass runs");
         let stdin = child.stdin.take().expect("piped");
-        let shown = OutputLines::by(child.stdout.take());
+        let shown = OutputLines::from_pipe(child.stdout.take());
         Self { child, stdin, shown }
     }
 

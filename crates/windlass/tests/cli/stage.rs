@@ -21,7 +21,7 @@ impl Process {
         let mut command = windlass(&["stage", "--listen", "127.0.0.1:0"]);
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("windlass runs");
-        let first = OutputLines::by(child.stdout.take()).next().expect("a line on start");
+        let first = OutputLines::from_pipe(child.stdout.take()).next().expect("a line on start");
         let (_, rest) = first.split_once(" listens on ").expect("an address");
         let address = rest.split(';').next().unwrap_or_default().to_owned();
         Self { child, address }

@@ -43,7 +43,7 @@ impl TestPipeline {
         command.env_remove("DARWIN3_ENDPOINTS").envs(variables.iter().copied());
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("windlass runs");
-        let first = OutputLines::by(child.stdout.take()).next().expect("a line on start");
+        let first = OutputLines::from_pipe(child.stdout.take()).next().expect("a line on start");
         let (_, rest) = first.split_once(" listens on ").expect("an address");
         let address: Addresses =
             rest.split(';').next().unwrap_or_default().parse().expect("an address");

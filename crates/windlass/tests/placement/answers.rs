@@ -50,7 +50,7 @@ async fn the_answers_on_the_page_are_current() {
     for (nth, (ours, theirs)) in page.lines().zip(written.lines()).enumerate() {
         assert_eq!(ours, theirs, "line {} of {PAGE}", nth + 1);
     }
-    assert_eq!(page.len(), written.len(), "{PAGE} has lines more or less at its end");
+    assert_eq!(page.len(), written.len(), "{PAGE} has another number of lines");
 }
 
 fn write_section(page: &mut String, machine: &Machine, asked: &MachineQuestions) {

@@ -25,9 +25,9 @@ async fn jobs_are_connected_as_well_as_by_other_strategies() {
     for machine in every_machine().await {
         let outcome = play(machine, SEQUENCES);
         let ours = outcome.aligned;
-        for blind in [outcome.first_fit, outcome.random] {
-            let is_as_good = is_as_good(&ours, &blind, &[connections, as_good, worst, seats]);
-            assert!(is_as_good, "{}: ours {ours:?}, theirs {blind:?}", machine.name);
+        for baseline in [outcome.first_fit, outcome.random] {
+            let is_as_good = is_as_good(&ours, &baseline, &[connections, as_good, worst, seats]);
+            assert!(is_as_good, "{}: ours {ours:?}, the baseline's {baseline:?}", machine.name);
         }
         // `seats` is omitted: on a DGX-1, best-effort is 0.3 points better there, with worse connections.
         if let Some(rival) = outcome.best_effort {
