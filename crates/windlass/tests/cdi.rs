@@ -138,7 +138,7 @@ fn a_missing_path_is_misuse() {
 }
 
 #[test]
-fn a_host_without_devices_has_no_documents_and_says_why() {
+fn a_host_without_devices_is_reported_with_the_reason_of_each_source() {
     let fixture = Fixture::new();
     let empty = fixture.path("empty");
     fs::create_dir(&empty).expect("created");

@@ -1,6 +1,6 @@
 //! The agent on a real Kubernetes node, with simulated GPUs and with the machine's real devices.
 //!
-//! Runs when `WINDLASS_E2E_KUBECONFIG` names a cluster whose kubelet runs on this machine in
+//! Runs only if `WINDLASS_E2E_KUBECONFIG` names a cluster whose kubelet runs on this machine in
 //! `/var/lib/kubelet`, with an image `docker.io/local/app:1` that prints its environment and `/dev`
 //! and sleeps; needs root and `kubectl`. `WINDLASS_E2E_RESTART_KUBELET` names the program that
 //! restarts the kubelet; without it, the tests skip that part and print a notice.

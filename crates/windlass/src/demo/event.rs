@@ -34,11 +34,11 @@ pub(super) enum Event {
     Fault { device: String, fault: String },
     /// No fault can be simulated for a device.
     NoFault { device: String },
-    /// The kubelet knows that a device failed.
+    /// The kubelet has received the failure of a device.
     Unhealthy(Failure),
     /// The fault has ended, and the quiet period begins.
     Waiting { device: String, end: &'static str, quiet_ms: f64 },
-    /// The kubelet knows that the device works again.
+    /// The kubelet has received the recovery of the device.
     Recovered { device: String, counts: Counts, took_ms: f64 },
     /// The kubelet restarted, and all allocations are unchanged.
     KubeletRestarted { resources: usize, pods: usize, devices_held: usize, took_ms: f64 },

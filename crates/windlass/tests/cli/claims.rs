@@ -59,7 +59,7 @@ fn the_demo_of_claims_skips_steps_that_a_machine_does_not_support() {
 }
 
 #[test]
-fn the_demo_of_claims_fits_the_screen_and_says_that_it_is_simulated() {
+fn the_claims_demo_fits_the_screen_and_is_labelled_as_simulated() {
     let output = run(&["demo", "--dra", "--machine", "mig-a100"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);

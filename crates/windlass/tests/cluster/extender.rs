@@ -348,7 +348,7 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
 }
 
 #[tokio::test]
-async fn a_container_gets_the_gpu_of_the_extenders_choice() {
+async fn a_container_gets_the_gpu_that_the_extender_chose() {
     if !has_cluster() {
         return;
     }

@@ -20,7 +20,7 @@ fn flags(help: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_flag_of_the_agent_is_documented_with_its_variable_and_no_other_is() {
+fn the_documentation_lists_exactly_the_flags_of_the_agent_with_their_variables() {
     let page = page("docs/commands.md");
     let rows = page.lines().filter(|line| line.starts_with("| `--"));
     let documented = rows.map(|row| {
@@ -33,7 +33,7 @@ fn every_flag_of_the_agent_is_documented_with_its_variable_and_no_other_is() {
 }
 
 #[test]
-fn every_command_is_documented_and_no_other_is() {
+fn the_documentation_lists_exactly_the_commands() {
     let page = page("docs/commands.md");
     let rows = page.lines().filter(|line| line.starts_with("| `windlass "));
     let cells = rows.filter_map(|row| row.split(" | ").next());

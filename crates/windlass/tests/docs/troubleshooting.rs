@@ -144,7 +144,7 @@ fn every_warning_and_error_of_the_agent_has_a_row_and_every_row_a_message() {
 }
 
 #[test]
-fn messages_are_found_beside_fields_and_across_lines() {
+fn messages_are_found_next_to_fields_and_across_lines() {
     let cases = [
         ("why, \"plain\")", "plain"),
         ("error = \"value\", \"behind a field\")", "behind a field"),

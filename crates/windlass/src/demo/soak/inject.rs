@@ -238,7 +238,7 @@ impl Run {
 
     fn remove_documents(&self) -> Result<()> {
         match fs::remove_dir_all(cdi_dir(self.rig.dir())) {
-            // The agent has written a new document meanwhile.
+            // The agent has written a new document during the removal.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             outcome => outcome.context("cannot remove the CDI folder"),
         }
