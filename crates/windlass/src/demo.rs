@@ -13,11 +13,11 @@ mod fault;
 mod pods;
 mod report;
 mod runtime;
-mod scene;
 mod script;
+mod setup;
 mod soak;
-mod stage;
 mod steps;
+mod testbed;
 
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
@@ -32,17 +32,17 @@ use claims::ClusterFixture;
 use cluster::Fleet;
 use event::Event;
 use report::Reporter;
-use scene::Scene;
 use script::Script;
+use setup::Setup;
 use soak::{AllocationApis, Soak};
-use stage::Stage;
 use steps::Steps;
+use testbed::Testbed;
 
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     if args.step {
         let (steps, screen) = Steps::start()?;
         let mut stop = Stop::listen()?;
-        let outcome = Box::pin(show(args, Reporter::Steps(steps))).await;
+        let outcome = Box::pin(run_scenario(args, Reporter::Steps(steps))).await;
         if outcome.as_ref().is_err_and(anyhow::Error::is::<Interrupted>) {
             return outcome;
         }
@@ -55,67 +55,68 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
         DemoOutputArg::Text => Reporter::Text(Paint::for_stdout()),
         DemoOutputArg::Json => Reporter::Json,
     };
-    Box::pin(show(args, reporter)).await
+    Box::pin(run_scenario(args, reporter)).await
 }
 
-/// Shows the story that is asked for.
-async fn show(args: DemoArgs, reporter: Reporter) -> Result<()> {
-    // Signals are caught before anything starts that has to be cleaned up.
+/// Runs the scenario that the arguments select: the soak, the edge demo, or the demo on one machine.
+async fn run_scenario(args: DemoArgs, reporter: Reporter) -> Result<()> {
+    // Handle signals before starting anything that needs cleanup.
     let stop = Stop::listen()?;
-    if let Some(lasts) = args.soak {
-        let ways = if args.story.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
-        let soak = Soak { machine: args.machine, lasts, seed: args.seed, ways };
+    if let Some(duration) = args.soak {
+        let apis = if args.story.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
+        let soak = Soak { machine: args.machine, duration, seed: args.seed, apis };
         return Box::pin(soak::run(soak, reporter, stop)).await;
     }
     if args.story.edge {
         return Box::pin(edge::run(reporter, stop)).await;
     }
-    Box::pin(play(args, reporter, stop)).await
+    Box::pin(run_on_machine(args, reporter, stop)).await
 }
 
-/// Plays the story of a machine, with claims or with a cluster if it is asked for.
-async fn play(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> Result<()> {
-    let scene = Scene::of(&args).map_err(Misuse)?;
+/// Runs the demo on one machine: with the device plugin, with claims (`--dra`) or in a cluster (`--cluster`).
+async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> Result<()> {
+    let setup = Setup::of(&args).map_err(Misuse)?;
     let begun = Instant::now();
-    let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
-    let driver = scene.policy.dra.driver.clone();
+    let (machine, description) = (setup.profile.name.clone(), setup.profile.description.clone());
+    let driver = setup.policy.dra.driver.clone();
     let mut claims = args.story.dra.then(|| ClusterFixture::start(driver)).transpose()?;
     let fleet = args.story.cluster.then(Fleet::start).transpose()?;
     let server = claims.as_ref().map(ClusterFixture::server).or(fleet.as_ref().map(Fleet::server));
-    let stage = Stage::start(scene, server)?;
+    let testbed = Testbed::start(setup, server)?;
     if let Some(claims) = &mut claims {
-        claims.mimic_wipes(&stage.kubelet);
+        claims.mimic_wipes(&testbed.kubelet);
     }
-    reporter.tell(&Event::Started {
+    reporter.report(&Event::Started {
         machine,
         description,
         simulated: true,
-        dir: stage.dir().to_owned(),
+        dir: testbed.dir().to_owned(),
     })?;
-    let story = async {
+    let scenario = async {
         match (&claims, &fleet) {
-            (Some(cluster), _) => claims::play(&stage, cluster, reporter.clone(), begun).await,
-            (None, Some(fleet)) => cluster::play(&stage, fleet, reporter.clone(), begun).await,
-            (None, None) => Script::new(&stage, reporter.clone(), begun).play().await,
+            (Some(cluster), _) => claims::play(&testbed, cluster, reporter.clone(), begun).await,
+            (None, Some(fleet)) => cluster::play(&testbed, fleet, reporter.clone(), begun).await,
+            (None, None) => Script::new(&testbed, reporter.clone(), begun).play().await,
         }
     };
     let outcome = tokio::select! {
-        outcome = story => outcome,
-        () = stage.ended.cancelled() => Err(anyhow::anyhow!("the agent ended")),
+        outcome = scenario => outcome,
+        () = testbed.ended.cancelled() => Err(anyhow::anyhow!("the agent ended")),
         signal = stop.requested() => Err(Interrupted(signal).into()),
     };
     let outcome = match outcome {
-        Ok(()) if args.keep => keep(&stage, reporter, stop).await,
+        Ok(()) if args.keep => wait_for_stop(&testbed, reporter, stop).await,
         Ok(()) => Ok(()),
         Err(error) if error.is::<Misuse>() || error.is::<Interrupted>() => Err(error),
-        Err(error) => Err(error).context(stage.agent_log_end()),
+        Err(error) => Err(error).context(testbed.agent_log_end()),
     };
-    stage.shutdown().await;
+    testbed.shutdown().await;
     outcome
 }
 
-async fn keep(stage: &Stage, reporter: Reporter, mut stop: Stop) -> Result<()> {
-    reporter.tell(&stage.paths_and_commands())?;
+/// Keeps everything running until a signal.
+async fn wait_for_stop(testbed: &Testbed, reporter: Reporter, mut stop: Stop) -> Result<()> {
+    reporter.report(&testbed.paths_and_commands())?;
     stop.requested().await;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Simulated boards: each stage is a process, each link between boards a TCP connection with the board's rate and delay.
+//! Simulated boards: each stage is a process, each link between boards a TCP connection with the board's rate and
+//! delay.
 //!
 //! ```text
 //! stage ──> link (chunks wait for both boards' ports) ──> stage of another board
@@ -24,20 +25,20 @@ pub(crate) async fn measure_plan(
     pipeline: &Pipeline,
     fleet: &Fleet,
     plan: &Plan,
-    lasts: Duration,
+    duration: Duration,
     folder: &Path,
 ) -> Result<Measurement> {
     let boards = SimulatedBoards::start(pipeline, fleet, &plan.placement, folder).await?;
     let title = format!("layout {}", plan.layout.name());
     let measured = match entrance(pipeline, &boards) {
-        Ok(entrance) => measure(pipeline, &entrance, lasts, &title).await,
+        Ok(entrance) => measure(pipeline, &entrance, duration, &title).await,
         Err(error) => Err(error),
     };
     boards.stop().await;
     measured
 }
 
-/// The way into a pipeline on simulated boards.
+/// Addresses at which items enter and leave a pipeline on simulated boards.
 pub(crate) fn entrance(pipeline: &Pipeline, boards: &SimulatedBoards<'_>) -> Result<Entrance> {
     let addresses = |stage| boards.addresses(stage).parse().context("addresses of this machine");
     Ok(Entrance {

@@ -27,10 +27,7 @@ pub(crate) struct Logged;
 
 /// Exit code of a command: 0 success, 64 misuse, 130 or 143 interrupted, 1 other failures. A closed pipe, as with
 /// `head`, is a success.
-#[expect(
-    clippy::print_stderr,
-    reason = "the last words of a command go to the person who typed it"
-)]
+#[expect(clippy::print_stderr, reason = "a command prints its final error to the terminal")]
 pub(crate) fn report(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     let pipe = error.downcast_ref::<io::Error>();
@@ -54,11 +51,11 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         // A failed write to stderr cannot be reported.
         return ExitCode::from(USAGE);
     }
-    report(written.map_err(|error| unwritten(&error).into()))
+    report(written.map_err(|error| output_error(&error).into()))
 }
 
 /// Error for an answer that could not be written.
-pub(crate) fn unwritten(error: &io::Error) -> io::Error {
+pub(crate) fn output_error(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot write the answer to the standard output: {error}"))
 }
 

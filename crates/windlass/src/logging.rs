@@ -22,8 +22,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Target under which kube logs each failed request. Callers log the failure too, with its purpose and without
-/// repetition.
+/// Target under which kube logs each failed request. The callers in this project log the failure too, once and with its
+/// purpose.
 const EACH_FAILED_REQUEST: &str = "kube_client::client::builder";
 
 pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
@@ -66,13 +66,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_failed_request_is_heard_only_by_who_asks_for_it() {
-        let hears = |levels: &str| {
+    fn failed_requests_of_kube_are_logged_only_if_the_filter_names_them() {
+        let enables = |levels: &str| {
             let filter = without_repeated_errors(levels.parse().expect("levels"));
             filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::ERROR)
         };
-        assert!(!hears("info") && !hears("windlass_dra=debug,info"));
-        assert!(hears("kube_client=debug,info") && hears("kube=info") && hears("debug"));
+        assert!(!enables("info") && !enables("windlass_dra=debug,info"));
+        assert!(enables("kube_client=debug,info") && enables("kube=info") && enables("debug"));
         let others = without_repeated_errors(Targets::new().with_default(LevelFilter::INFO));
         assert!(others.would_enable("kube_client::config", &tracing::Level::WARN));
     }

@@ -1,4 +1,4 @@
-//! Measurement of a running pipeline: as many items as it takes, then a rate at which its latency is looked at.
+//! Measurement of a running pipeline: its throughput in a run without a limit, then its latency at a rate.
 
 pub(crate) mod figures;
 pub(crate) mod load;
@@ -13,40 +13,40 @@ use crate::screen::Progress;
 use figures::{ItemAccount, MeasuredFigures};
 use load::{Entrance, Load, LoadRun};
 
-/// A pipeline, measured.
+/// Result of a measurement.
 #[derive(Debug)]
 pub(crate) struct Measurement {
     pub(crate) figures: MeasuredFigures,
-    /// The run at a rate.
+    /// The run with a limited rate.
     pub(crate) paced: LoadRun,
 }
 
-/// Measures a pipeline: twice for this time. The rate of the second run is that of the pipeline's file, or seventy percent
-/// of what the pipeline takes.
+/// Measures a pipeline in two runs of this duration. The second run has the rate of the pipeline's file, if the
+/// pipeline sustains it, or else `USUAL_LOAD` times the measured throughput.
 pub(crate) async fn measure(
     pipeline: &Pipeline,
     entrance: &Entrance,
-    lasts: Duration,
+    duration: Duration,
     title: &str,
 ) -> Result<Measurement> {
     let progress = Progress::new();
-    let seconds = lasts.as_secs();
+    let seconds = duration.as_secs();
     progress.show(&format!("{title}: as many items as it takes, for {seconds} s"));
-    let full = entrance.load(Load { rate: None, lasts }).await?;
+    let full = entrance.load(Load { rate: None, duration }).await?;
     let (throughput, _) = figures::throughput(&full);
     if throughput <= 0.0 {
         bail!("{}", without_rate(&full, seconds));
     }
     let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(USUAL_LOAD * throughput);
     progress.show(&format!("{title}: {rate:.1} items/s, for {seconds} s"));
-    let paced = entrance.load(Load { rate: Some(rate), lasts }).await;
+    let paced = entrance.load(Load { rate: Some(rate), duration }).await;
     let arrived = full.arrived.len();
     let paced =
         paced.with_context(|| format!("after {arrived} of {} items had arrived", full.sent))?;
     Ok(Measurement { figures: MeasuredFigures::of(pipeline, &full, &paced, rate), paced })
 }
 
-/// The reason that a run has no rate: a failure that most items have, or too little time.
+/// Reason of a run without a throughput: the most frequent failure, or too few items.
 fn without_rate(run: &LoadRun, seconds: u64) -> String {
     let mut account = ItemAccount::default();
     account.add(run);
@@ -61,7 +61,7 @@ fn without_rate(run: &LoadRun, seconds: u64) -> String {
     }
 }
 
-/// Size of an item as it goes into a pipeline.
+/// Size of an item at the first stage of a pipeline, in bytes.
 pub(crate) fn input_size(pipeline: &Pipeline) -> usize {
     usize::try_from(pipeline.input.0).unwrap_or(usize::MAX)
 }

@@ -1,15 +1,15 @@
-//! Waits of a thread that end within some microseconds: tokio's timer has whole milliseconds.
+//! Precise waits of a thread, which end within some microseconds. tokio's timer has a resolution of a millisecond.
 
 use std::{num::NonZeroU64, thread, time::Instant};
 
 use rustix::thread::set_current_timer_slack;
 
-/// Lets the kernel wake this thread on time. Where that is refused, it may wake 50 us late.
+/// Minimises the timer slack of this thread. If the kernel refuses, the thread may wake 50 us late.
 pub(crate) fn be_woken_on_time() {
     let _ = set_current_timer_slack(NonZeroU64::new(1));
 }
 
-/// Blocks this thread until then.
+/// Blocks this thread until an instant.
 pub(crate) fn sleep_until(until: Instant) {
     #[expect(
         clippy::disallowed_methods,

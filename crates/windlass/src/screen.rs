@@ -7,7 +7,7 @@ use std::{
     os::fd::AsFd,
 };
 
-use crate::exit::unwritten;
+use crate::exit::output_error;
 
 /// Colours text if enabled.
 #[derive(Clone, Copy, Debug)]
@@ -42,33 +42,33 @@ pub(crate) const WIDTH: usize = 120;
 
 /// Blanks between two columns.
 const GAP: usize = 2;
-/// Width to which a column may be cut.
-const LEAST_CELL: usize = 6;
+/// Minimum width of a truncated column.
+const MIN_CELL: usize = 6;
 
-/// Columns of the terminal; none where stdout is something else.
+/// Width of the terminal in columns. `None` if stdout is no terminal, or the width is unknown.
 pub(crate) fn terminal_width() -> Option<usize> {
     let out = io::stdout();
     out.is_terminal().then(|| columns(&out)).flatten()
 }
 
-/// Columns of a terminal that knows them.
+/// Width of a terminal in columns. `None` if it is unknown.
 fn columns(terminal: impl AsFd) -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(terminal).ok()?;
     (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
-/// The text without control characters: names come from strangers, and a terminal obeys some.
+/// Replaces control characters, which a terminal would interpret: names in the text are untrusted.
 pub(crate) fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// The text, cut to this many characters. A mark shows the cut.
+/// Truncates a text to `width` characters. A truncated text ends with an ellipsis.
 pub(crate) fn shortened(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
-    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
-    kept + "\u{2026}"
+    let beginning: String = text.chars().take(width.saturating_sub(1)).collect();
+    beginning + "\u{2026}"
 }
 
 /// Formats a number with its noun: `1 device`, `8 devices`.
@@ -77,14 +77,14 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
-/// Rows of the terminal; those of the smallest in use where stdout is something else.
+/// Height of the terminal in rows; 24 if stdout is no terminal, or the height is unknown.
 #[cfg(feature = "laboratory")]
 pub(crate) fn terminal_height() -> usize {
     let rows = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| size.ws_row);
     if rows == 0 { 24 } else { rows.into() }
 }
 
-/// Longest line of prose.
+/// Maximum length of a line of prose, in characters.
 fn prose_width() -> usize {
     terminal_width().map_or(WIDTH, |width| width.min(WIDTH))
 }
@@ -111,7 +111,7 @@ pub(crate) fn wrapped(lead: &str, words: impl IntoIterator<Item = impl Display>)
 /// Prints a line to stdout.
 pub(crate) fn line(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| unwritten(&error))
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| output_error(&error))
 }
 
 /// Quotes a path for a shell where necessary.
@@ -124,14 +124,14 @@ pub(crate) fn shell_word(path: &std::path::Path) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A line of progress, where stderr is a terminal. The line goes when this is dropped.
+/// Progress line, if stderr is a terminal. Drop erases the line.
 #[cfg(any(feature = "cluster", feature = "laboratory"))]
 #[derive(Debug)]
 pub(crate) struct Progress {
     is_shown: bool,
 }
 
-/// A picture that is drawn again and again on the terminal.
+/// Full-screen output that is redrawn in place.
 #[derive(Debug)]
 pub(crate) struct Redraw {
     is_clear: bool,
@@ -140,12 +140,12 @@ pub(crate) struct Redraw {
 // === impl Redraw ===
 
 impl Redraw {
-    /// Needs a terminal.
+    /// `None` if stdout is no terminal.
     pub(crate) fn new() -> Option<Self> {
         io::stdout().is_terminal().then_some(Self { is_clear: false })
     }
 
-    /// Replaces the picture. Lines below the end of the screen are left out.
+    /// Replaces the output. Omits lines below the end of the screen.
     pub(crate) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         let begin = if self.is_clear { "\x1b[H" } else { "\x1b[2J\x1b[H" };
@@ -156,7 +156,7 @@ impl Redraw {
             lines.iter().take(height.max(2) - 1).map(|it| format!("{it}\x1b[K")).collect();
         write!(out, "{begin}{}\n\x1b[J", shown.join("\n"))
             .and_then(|()| out.flush())
-            .map_err(|error| unwritten(&error))
+            .map_err(|error| output_error(&error))
     }
 }
 
@@ -168,7 +168,7 @@ impl Progress {
         Self { is_shown: io::stderr().is_terminal() }
     }
 
-    /// Replaces the line, by as much of the text as fits into one.
+    /// Replaces the line by a text, truncated to the width of the terminal.
     pub(crate) fn show(&self, text: &str) {
         if self.is_shown {
             // A lost progress line is harmless.
@@ -196,7 +196,7 @@ impl Paint {
         Self { enabled: io::stdout().is_terminal() && !refused }
     }
 
-    /// Leaves all text plain.
+    /// Disables colours.
     pub(crate) fn plain() -> Self {
         Self { enabled: false }
     }
@@ -229,24 +229,24 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// The lines, each after `indent`, on a terminal no wider than that. Files and pipes get all of it.
+    /// Lines after `indent`, truncated to the width of the terminal. Files and pipes get whole lines.
     pub(crate) fn lines(&self, indent: &str) -> Vec<String> {
         let room = terminal_width().map_or(usize::MAX, |width| width.saturating_sub(indent.len()));
         self.formatted(indent, &self.widths_within(room))
     }
 
-    /// The lines of a table that is at most so wide.
+    /// Lines, truncated to `width` characters as far as the minimum width of columns allows.
     pub(crate) fn lines_within(&self, width: usize) -> Vec<String> {
         self.formatted("", &self.widths_within(width))
     }
 
-    /// Widths of the columns of a table that is at most so wide: the widest columns lose the ends of their cells.
+    /// Column widths of a table of at most `width` characters. The widest columns are truncated first.
     fn widths_within(&self, width: usize) -> Vec<usize> {
         let mut widths = self.widths();
         let total =
             |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().max(1) - GAP;
         while total(&widths) > width {
-            match widths.iter_mut().max().filter(|widest| **widest > LEAST_CELL) {
+            match widths.iter_mut().max().filter(|widest| **widest > MIN_CELL) {
                 Some(widest) => *widest -= 1,
                 None => break,
             }
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_takes_every_path_as_one_word() {
+    fn a_quoted_path_is_one_word_for_a_shell() {
         for (path, expected) in [
             ("/tmp/m-1.2_x", "/tmp/m-1.2_x"),
             ("/tmp/ü ñ/x", "'/tmp/ü ñ/x'"),
@@ -323,7 +323,11 @@ mod tests {
         table.row(["GPU-0123456789".into(), "default/trainer".into()]);
         assert_eq!(table.lines_within(40), table.lines(""));
         assert_eq!(table.lines_within(22), ["ID          HELD BY", "GPU-01234…  default/t…"]);
-        assert_eq!(table.lines_within(1), ["ID      HELD …", "GPU-0…  defau…"], "a cell stays");
+        assert_eq!(
+            table.lines_within(1),
+            ["ID      HELD …", "GPU-0…  defau…"],
+            "columns have a minimum width"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `windlass cdi` as a person uses it: make documents, list their names, find their mistakes.
+//! `windlass cdi`: generates CDI documents, lists their device names, and checks them.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-    // The environment of whoever runs the tests configures nothing here.
+    // The developer's environment must not configure the program.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("WINDLASS_") {
             command.env_remove(name);
@@ -27,20 +27,20 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A simulated machine with a folder of documents that were generated for it.
-struct Scene {
+/// Simulated machine, with a folder for its CDI documents.
+struct Fixture {
     folder: TempDir,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let mut builder = tempfile::Builder::new();
         let folder = builder.prefix("wl").tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
-        let scene = Self { folder: folder.expect("a temporary folder") };
-        let machine = scene.path("machine");
-        let made = run(&["machine", "create", &machine, "--machine", "t4-edge"]);
-        assert!(made.status.success(), "{}", err(&made));
-        scene
+        let fixture = Self { folder: folder.expect("a temporary folder") };
+        let machine = fixture.path("machine");
+        let created = run(&["machine", "create", &machine, "--machine", "t4-edge"]);
+        assert!(created.status.success(), "{}", err(&created));
+        fixture
     }
 
     fn path(&self, name: &str) -> String {
@@ -53,7 +53,7 @@ impl Scene {
         run(&[&["cdi", "generate"], &host[..], more].concat())
     }
 
-    /// Documents on disk, and the path of the one of GPUs.
+    /// Writes the documents, and returns the path of the GPUs' document.
     fn documents(&self) -> PathBuf {
         let output = self.generate(&["--output-dir", &self.path("cdi")]);
         assert!(output.status.success(), "{}", err(&output));
@@ -66,30 +66,30 @@ impl Scene {
 
 #[test]
 fn documents_are_printed_as_they_would_be_written() {
-    let scene = Scene::new();
-    let printed = scene.generate(&[]);
+    let fixture = Fixture::new();
+    let printed = fixture.generate(&[]);
     assert!(printed.status.success(), "{}", err(&printed));
-    assert_eq!(out(&printed), fs::read_to_string(scene.documents()).expect("written"));
+    assert_eq!(out(&printed), fs::read_to_string(fixture.documents()).expect("written"));
     assert!(out(&printed).contains("libcuda.so.1"));
 }
 
 #[test]
-fn documents_of_a_machine_that_was_named_from_here_say_where_it_is_from_the_root() {
-    let scene = Scene::new();
+fn relative_host_paths_become_absolute_in_documents() {
+    let fixture = Fixture::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.args(["cdi", "generate", "--host-root", "machine/host"]);
     command.args(["--nvml-library", "machine/libnvidia-ml.so.1"]);
-    command.args(["--host-root-on-node", "machine/host"]).current_dir(&scene.folder);
+    command.args(["--host-root-on-node", "machine/host"]).current_dir(&fixture.folder);
     let output = command.output().expect("windlass runs");
     assert!(output.status.success(), "{}", err(&output));
-    let node = format!("\"hostPath\": \"{}\"", scene.path("machine/host/dev/nvidia0"));
+    let node = format!("\"hostPath\": \"{}\"", fixture.path("machine/host/dev/nvidia0"));
     assert!(out(&output).contains(&node), "no {node} in {}", out(&output));
 }
 
 #[test]
-fn what_was_generated_is_listed_and_right() {
-    let scene = Scene::new();
-    let folder = scene.documents().parent().expect("a folder").display().to_string();
+fn generated_documents_are_listed_and_pass_the_check() {
+    let fixture = Fixture::new();
+    let folder = fixture.documents().parent().expect("a folder").display().to_string();
     let list = run(&["cdi", "list", &folder]);
     assert!(out(&list).lines().any(|line| line.starts_with("windlass.dev/gpu=GPU-")), "{list:?}");
     let json = run(&["cdi", "list", &folder, "-o", "json"]);
@@ -97,25 +97,25 @@ fn what_was_generated_is_listed_and_right() {
     let check = run(&["cdi", "check", &folder]);
     assert!(check.status.success(), "{}", out(&check));
     assert!(out(&check).ends_with("no mistake in 1 document\n"), "{}", out(&check));
-    // As in a pod, where the agent sees the host's files in one folder, and documents name another.
-    let host = scene.path("machine/host");
+    // As in a pod: the agent sees the host's files in one folder, and documents name them in another.
+    let host = fixture.path("machine/host");
     let here = run(&["cdi", "check", &folder, "--host-root", &host, "--host-root-on-node", &host]);
     assert!(here.status.success(), "{}", out(&here));
-    let machine = scene.path("machine");
+    let machine = fixture.path("machine");
     assert!(!run(&["cdi", "check", &folder, "--host-root", &machine]).status.success());
 }
 
 #[test]
-fn every_mistake_is_named_with_its_document_and_the_exit_code_says_that_there_are_some() {
-    let scene = Scene::new();
-    let right = fs::read_to_string(scene.documents()).expect("written");
-    fs::write(scene.path("cdi/b.yaml"), "cdiVersion: 0.3.0\nkind: a.b/c\ndevices: []\n")
+fn every_mistake_is_printed_with_its_document_and_the_exit_code_is_1() {
+    let fixture = Fixture::new();
+    let valid = fs::read_to_string(fixture.documents()).expect("written");
+    fs::write(fixture.path("cdi/b.yaml"), "cdiVersion: 0.3.0\nkind: a.b/c\ndevices: []\n")
         .expect("written");
-    fs::write(scene.path("cdi/c.json"), "{\n  \"kind\": 1\n}").expect("written");
-    let absent = right.replace("/dev/nvidiactl", "/dev/nvidiactl-that-is-not-there");
-    fs::write(scene.path("cdi/d.json"), absent).expect("written");
-    fs::write(scene.path("cdi/e.txt"), "no document").expect("written");
-    let check = run(&["cdi", "check", &scene.path("cdi")]);
+    fs::write(fixture.path("cdi/c.json"), "{\n  \"kind\": 1\n}").expect("written");
+    let absent = valid.replace("/dev/nvidiactl", "/dev/nvidiactl-that-is-not-there");
+    fs::write(fixture.path("cdi/d.json"), absent).expect("written");
+    fs::write(fixture.path("cdi/e.txt"), "no document").expect("written");
+    let check = run(&["cdi", "check", &fixture.path("cdi")]);
     assert_eq!(check.status.code(), Some(1));
     for expected in [
         "b.yaml: devices: a document without devices is refused",
@@ -131,17 +131,17 @@ fn every_mistake_is_named_with_its_document_and_the_exit_code_says_that_there_ar
 }
 
 #[test]
-fn a_place_that_is_not_there_is_misuse() {
+fn a_missing_path_is_misuse() {
     let check = run(&["cdi", "check", "/nowhere/at/all"]);
     assert_eq!(check.status.code(), Some(64));
     assert!(err(&check).contains("/nowhere/at/all does not exist"), "{}", err(&check));
 }
 
 #[test]
-fn a_host_without_devices_has_no_documents_and_says_why() {
-    let scene = Scene::new();
-    let empty = scene.path("empty");
-    fs::create_dir(&empty).expect("made");
+fn a_host_without_devices_is_reported_with_the_reason_of_each_source() {
+    let fixture = Fixture::new();
+    let empty = fixture.path("empty");
+    fs::create_dir(&empty).expect("created");
     let output = run(&["cdi", "generate", "--host-root", &empty]);
     assert_eq!(output.status.code(), Some(1));
     let text = err(&output);

@@ -1,4 +1,4 @@
-//! The Helm chart: it makes the objects of the kustomizations in `deploy/`, and refuses values that contradict each other.
+//! The Helm chart: it renders the objects of the kustomizations in `deploy/`, and refuses contradictory values.
 //!
 //! Runs in full when `WINDLASS_E2E_HELM` names a Helm of 3.17 or newer, and `WINDLASS_E2E_KUBECTL` a kubectl.
 
@@ -14,9 +14,9 @@ use std::{
 
 use serde_json::Value;
 
-/// Program of a Helm.
+/// Variable with the path of Helm.
 const HELM: &str = "WINDLASS_E2E_HELM";
-/// Program of a kubectl, which builds kustomizations.
+/// Variable with the path of kubectl, which builds kustomizations.
 const KUBECTL: &str = "WINDLASS_E2E_KUBECTL";
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
@@ -25,11 +25,11 @@ pub(crate) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deplo
 /// The namespace of the manifests, which the chart leaves to Helm's command line.
 const NAMESPACE: &str = "windlass-system";
 
-/// The cluster that `helm template` renders for: that of the kube-scheduler in `deploy/scheduler`.
+/// Cluster for which `helm template` renders, with the version of the kube-scheduler in `deploy/scheduler`.
 const CLUSTER: [&str; 4] = ["--kube-version", "v1.36.2", "--api-versions", "resource.k8s.io/v1"];
 
-/// The program that a variable names; prints a notice without one.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+/// Path of the program that a variable names. Prints a notice if the variable is not set.
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn program(variable: &str) -> Option<PathBuf> {
     let program = env::var_os(variable).map(PathBuf::from);
     if program.is_none() {
@@ -38,21 +38,21 @@ fn program(variable: &str) -> Option<PathBuf> {
     program
 }
 
-/// A Helm, if there is one.
+/// Path of Helm, if the variable is set.
 pub(crate) fn helm() -> Option<PathBuf> {
     program(HELM)
 }
 
-/// Output of a program, or its errors.
-pub(crate) fn said(command: &mut Command) -> Result<String, String> {
+/// Output of a program; its errors if it fails.
+pub(crate) fn output_of(command: &mut Command) -> Result<String, String> {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// Objects of the chart as text, or Helm's refusal.
+/// Objects of the chart as text; Helm's errors if it refuses the values.
 fn rendered(helm: &Path, arguments: &[&str]) -> Result<String, String> {
-    said(Command::new(helm).args(["template", "windlass", CHART]).args(arguments))
+    output_of(Command::new(helm).args(["template", "windlass", CHART]).args(arguments))
 }
 
 /// Names of the folders in a folder of `deploy/`.
@@ -64,7 +64,7 @@ pub(crate) fn folders(below: &str) -> Vec<String> {
     names
 }
 
-/// A file of the chart.
+/// Content of a file of the chart.
 fn file(name: &str) -> String {
     fs::read_to_string(Path::new(CHART).join(name))
         .unwrap_or_else(|error| panic!("{name}: {error}"))

@@ -1,4 +1,4 @@
-//! The program as people and service managers meet it: output, exit codes, signals.
+//! Command line of the program: output, exit codes and signals.
 
 mod claims;
 mod conformance;
@@ -29,7 +29,7 @@ use windlass_migrate::{NvidiaPluginFlags, load, parse};
 const USAGE: Option<i32> = Some(64);
 
 #[test]
-fn the_demo_tells_every_step_as_json_and_ends_well() {
+fn the_demo_reports_every_step_as_json_and_succeeds() {
     for profile in ["dgx-h100", "mig-a100", "t4-edge"] {
         let output = run(&["demo", "--machine", profile, "--output", "json"]);
         assert!(output.status.success(), "{profile}: {}", text(&output.stderr));
@@ -50,21 +50,21 @@ fn the_demo_tells_every_step_as_json_and_ends_well() {
             "kubeletRestarted",
             "finished",
         ] {
-            assert!(names.contains(&expected), "{profile} tells no {expected}: {names:?}");
+            assert!(names.contains(&expected), "{profile} reports no {expected}: {names:?}");
         }
-        assert_eq!(events[0]["simulated"], true, "a simulation says so");
-        let first = events.iter().find(|event| event["event"] == "podAdmitted").expect("told");
+        assert_eq!(events[0]["simulated"], true, "the simulation is not labelled");
+        let first = events.iter().find(|event| event["event"] == "podAdmitted").expect("reported");
         let alternative = &first["containers"][0]["alternative"];
         assert_eq!(alternative.is_null(), profile == "t4-edge", "{profile}: {first}");
     }
 }
 
 #[test]
-fn the_demo_plays_with_devices_of_other_kinds_and_with_boards_that_are_cleaned_in_between() {
+fn the_demo_supports_other_kinds_of_devices_and_cleans_boards_between_pods() {
     let output = run(&["demo", "--machine", "mi300x", "--device", "darwin3-network:2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    let told = [
+    let messages = [
         "darwin3-network  2 devices",
         "pod on-darwin3 admitted",
         "its clock is set to 333 MHz",
@@ -77,14 +77,14 @@ fn the_demo_plays_with_devices_of_other_kinds_and_with_boards_that_are_cleaned_i
         "2 resources registered again",
     ];
     let mut rest = shown.as_str();
-    for expected in told {
+    for expected in messages {
         let found = rest.split_once(expected);
-        rest = found.unwrap_or_else(|| panic!("no {expected} in its place:\n{shown}")).1;
+        rest = found.unwrap_or_else(|| panic!("no {expected} in order:\n{shown}")).1;
     }
 }
 
 #[test]
-fn the_demo_gives_one_to_a_container_of_what_is_shared() {
+fn the_demo_gives_a_container_one_device_of_a_shared_resource() {
     let output = run(&["demo", "--machine", "t4-edge", "--device", "kvm", "--device", "coral-usb"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
@@ -95,7 +95,7 @@ fn the_demo_gives_one_to_a_container_of_what_is_shared() {
 }
 
 #[test]
-fn the_demo_offers_what_a_configuration_says() {
+fn the_demo_offers_the_configured_resources() {
     let folder = folder();
     let file = folder.path().join("w.yaml");
     fs::write(&file, "resources:\n- {name: rdma/mlx, devices: {kind: nic}}\n").expect("written");
@@ -119,11 +119,11 @@ fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
-    assert!(!shown.contains('\x1b'), "colour is for terminals");
+    assert!(!shown.contains('\x1b'), "colour without a terminal");
 }
 
 #[test]
-fn the_demo_fits_the_screen_on_every_kind_of_machine() {
+fn the_demo_is_at_most_120_columns_wide_on_every_kind_of_machine() {
     for profile in ["dgx-h100", "16-gpu", "mig-a100", "t4-edge"] {
         let output = run(&["demo", "--machine", profile]);
         assert!(output.status.success(), "{profile}: {}", text(&output.stderr));
@@ -136,7 +136,7 @@ fn the_demo_fits_the_screen_on_every_kind_of_machine() {
 }
 
 #[test]
-fn a_demo_that_cannot_be_played_fails_and_says_why() {
+fn a_demo_that_cannot_start_fails_with_the_reason() {
     let output = windlass(&["demo"]).env("WINDLASS_SIM_DRIVER", "/nowhere.so").output();
     let output = output.expect("windlass runs");
     assert_eq!(output.status.code(), Some(1));
@@ -219,7 +219,7 @@ fn an_agent_that_cannot_start_says_so_once_in_the_format_of_its_log() {
 }
 
 #[test]
-fn the_policy_of_xids_is_for_people_and_for_programs() {
+fn the_xid_policy_is_printed_as_table_json_and_yaml() {
     let table = text(&run(&["xids"]).stdout);
     let row = table.lines().find(|line| line.starts_with("79 ")).expect("a row for XID 79");
     for expected in
@@ -250,10 +250,10 @@ fn the_configuration_in_the_readme_is_one_that_is_accepted() {
         let (yaml, _) = block.unwrap_or_else(|| panic!("{name} has no YAML"));
         Config::parse(&path, yaml).unwrap_or_else(|error| panic!("{error}"))
     };
-    assert_eq!(parse("README.md"), parse("README.zh-CN.md"), "one example in two languages");
+    assert_eq!(parse("README.md"), parse("README.zh-CN.md"), "the examples differ");
 }
 
-const PEERS: &str = "version: v1\nflags: {migStrategy: none, failOnInitError: true}\n\
+const NVIDIA_CONFIG: &str = "version: v1\nflags: {migStrategy: none, failOnInitError: true}\n\
                      sharing:\n  timeSlicing:\n    resources: [{name: nvidia.com/gpu, replicas: 4}]\n";
 
 #[test]
@@ -264,27 +264,28 @@ fn configuration_files_are_checked_with_every_mistake_and_its_line() {
         fs::write(&path, content).expect("written");
         path.display().to_string()
     };
-    let (ours, peers) = (write("w.yaml", "mig: both\nkubletDir: /x\n"), write("v1.yaml", PEERS));
-    let output = run(&["config", "check", &ours, &peers]);
+    let (ours, nvidia) =
+        (write("w.yaml", "mig: both\nkubletDir: /x\n"), write("v1.yaml", NVIDIA_CONFIG));
+    let output = run(&["config", "check", &ours, &nvidia]);
     assert_eq!(output.status.code(), USAGE);
     let shown = text(&output.stdout);
     for expected in [
         format!("{ours}:1: \"both\" is not a known value"),
         format!("{ours}:2: unknown field `kubletDir`"),
-        format!("{peers}:2: warning: failOnInitError has no effect"),
-        format!("{peers}: accepted, in the format of NVIDIA's device plugin"),
+        format!("{nvidia}:2: warning: failOnInitError has no effect"),
+        format!("{nvidia}: accepted, in the format of NVIDIA's device plugin"),
     ] {
         assert!(shown.contains(&expected), "{expected} is missing in\n{shown}");
     }
-    assert!(run(&["config", "check", &peers]).status.success(), "warnings are no mistakes");
-    assert_eq!(run(&["config", "check", "--strict", &peers]).status.code(), USAGE);
+    assert!(run(&["config", "check", &nvidia]).status.success(), "a warning fails the check");
+    assert_eq!(run(&["config", "check", "--strict", &nvidia]).status.code(), USAGE);
 }
 
 #[test]
-fn the_configuration_of_nvidias_plugin_is_converted_to_one_that_means_the_same() {
+fn the_configuration_of_nvidias_plugin_is_converted_without_a_change_of_meaning() {
     let folder = folder();
     let path = folder.path().join("v1.yaml");
-    fs::write(&path, PEERS).expect("written");
+    fs::write(&path, NVIDIA_CONFIG).expect("written");
     let output = run(&["config", "convert", &path.display().to_string()]);
     let ours = text(&output.stdout);
     assert!(ours.contains("# line 2: failOnInitError has no effect"), "{ours}");
@@ -313,12 +314,12 @@ fn the_config_map_of_another_plugin_is_checked_and_converted() {
 }
 
 #[test]
-fn profiles_of_devices_are_listed_and_printed_and_an_unknown_one_is_told_the_others() {
+fn device_profiles_are_listed_and_printed_and_an_unknown_name_lists_them() {
     let list = text(&run(&["config", "profiles"]).stdout);
     assert!(list.starts_with("PROFILE"), "{list}");
     assert!(list.contains("hailo.ai/h8"), "{list}");
     let kvm = text(&run(&["config", "profiles", "kvm"]).stdout);
-    assert!(kvm.contains("# A pod needs"), "the comment is for people: {kvm}");
+    assert!(kvm.contains("# A pod needs"), "the comment is missing: {kvm}");
     assert!(kvm.contains("find: {nodes: /dev/kvm}"), "{kvm}");
     let listed = run(&["config", "profiles", "-o", "json"]).stdout;
     let listed: Value = serde_json::from_slice(&listed).expect("JSON");
@@ -339,12 +340,12 @@ fn the_schema_of_the_configuration_is_printed() {
 }
 
 #[test]
-fn flags_and_variables_of_nvidias_plugin_are_taken_and_wrong_ones_refused() {
+fn flags_and_variables_of_nvidias_plugin_are_validated() {
     let help = text(&run(&["node", "--help"]).stdout);
     for flag in ["As NVIDIA's device plugin", "MIG_STRATEGY", "--imex-channel-ids", "No effect"] {
         assert!(help.contains(flag), "{flag} is missing in\n{help}");
     }
-    // All are right but the host root, which is looked at last.
+    // All flags except the host root are valid. The agent checks the host root last.
     let mut command = windlass(&["node", "--host-root", "/nonexistent", "--pass-device-specs"]);
     command.args(["--nvidia-driver-root=/d", "--device-id-strategy=index", "--mofed-enabled=true"]);
     command.env("MIG_STRATEGY", "single").env("DEVICE_LIST_STRATEGY", "envvar,cdi-cri");
@@ -385,14 +386,14 @@ fn a_configuration_that_changes_is_read_again_and_a_wrong_one_is_told() {
 }
 
 #[test]
-fn help_is_no_failure() {
+fn help_and_version_exit_with_success() {
     for arguments in [vec!["--help"], vec!["node", "--help"], vec!["--version"]] {
         assert!(run(&arguments).status.success(), "{arguments:?}");
     }
 }
 
 #[test]
-fn the_version_is_a_command_too() {
+fn the_version_command_prints_the_same_as_the_flag() {
     let [flag, command] = ["--version", "version"].map(|word| text(&run(&[word]).stdout));
     assert!(flag.contains("\nfeatures: ") && flag == command, "{command}");
 }
@@ -405,7 +406,7 @@ fn completions_of_each_shell_have_every_command() {
             assert!(script.contains(command), "{shell} completes no {command}");
         }
     }
-    // Bash is where the scripts of this repository run.
+    // Run the script in bash, and let bash complete a word.
     let words = "source /dev/stdin; COMP_WORDS=(windlass dev); COMP_CWORD=1; \
                  _windlass windlass dev windlass; echo \"${COMPREPLY[@]}\"";
     let mut bash = Command::new("bash");
@@ -418,7 +419,7 @@ fn completions_of_each_shell_have_every_command() {
 }
 
 #[test]
-fn help_says_what_the_places_of_a_command_stand_for_and_puts_flags_under_what_they_are_about() {
+fn help_explains_placeholders_and_groups_flags() {
     let conformance = text(&run(&["conformance", "--help"]).stdout);
     for place in ["{kubelet}", "{scratch}", "{kubeconfig}", "{node}", "DRA driver"] {
         assert!(conformance.contains(place), "{place} is missing in\n{conformance}");
@@ -434,7 +435,7 @@ fn help_says_what_the_places_of_a_command_stand_for_and_puts_flags_under_what_th
 }
 
 #[test]
-fn a_reader_that_closes_early_is_no_failure() {
+fn a_closed_stdout_pipe_is_a_success() {
     let mut command = windlass(&["machine", "list"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("windlass runs");
     drop(child.stdout.take());
@@ -442,7 +443,7 @@ fn a_reader_that_closes_early_is_no_failure() {
 }
 
 #[test]
-fn labels_are_for_people_and_for_node_feature_discovery() {
+fn labels_are_printed_as_table_json_and_nfd_file() {
     let folder = folder();
     let flags = machine(&folder, "mig-a100");
     let labels = |output: &str| {
@@ -468,26 +469,26 @@ fn devices_and_topology_are_for_people_and_for_programs() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let host: Vec<&str> = host.iter().map(String::as_str).collect();
-    let ask = |words: &[&str]| {
+    let query = |words: &[&str]| {
         let output = run(&[words, &host[..]].concat());
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
         text(&output.stdout)
     };
-    let table = ask(&["devices"]);
+    let table = query(&["devices"]);
     assert!(table.starts_with("SIMULATED machine dgx-h100"), "{table}");
-    let devices: Value = serde_json::from_str(&ask(&["devices", "-o", "json"])).expect("JSON");
+    let devices: Value = serde_json::from_str(&query(&["devices", "-o", "json"])).expect("JSON");
     let gpu = &devices["devices"][0];
     assert_eq!(gpu["attributes"]["nvidia.com/productName"]["string"], "NVIDIA H100 80GB HBM3");
     assert_eq!(gpu["attributes"]["resource.kubernetes.io/pcieRoot"]["string"], "pci0000:15");
     assert_eq!(gpu["capacity"]["nvidia.com/memory"]["value"], "81559Mi");
-    assert!(ask(&["devices", "-o", "yaml"]).contains("nvidia.com/productName"));
-    let topology: Value = serde_json::from_str(&ask(&["topo", "-o", "json"])).expect("JSON");
+    assert!(query(&["devices", "-o", "yaml"]).contains("nvidia.com/productName"));
+    let topology: Value = serde_json::from_str(&query(&["topo", "-o", "json"])).expect("JSON");
     assert_eq!(topology["connections"][0][7], "NV18");
-    assert_eq!(topology["connections"][0][8], "PIX", "the NIC beside the first GPU");
+    assert_eq!(topology["connections"][0][8], "PIX", "the NIC next to the first GPU");
 }
 
 #[test]
-fn every_mig_instance_has_a_name_of_its_own() {
+fn every_mig_instance_has_a_unique_name() {
     let folder = folder();
     let host = machine(&folder, "mig-a100");
     let host: Vec<&str> = host.iter().map(String::as_str).collect();
@@ -501,7 +502,7 @@ fn every_mig_instance_has_a_name_of_its_own() {
 }
 
 #[test]
-fn a_host_without_a_driver_has_no_devices_and_that_is_no_failure() {
+fn a_host_without_a_driver_has_no_devices_and_succeeds() {
     let folder = folder();
     let root = folder.path().display().to_string();
     let library = folder.path().join("none.so").display().to_string();
@@ -515,19 +516,19 @@ fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let mut node = Node::start_before_the_kubelet(&folder, &host);
-    let told = node.until(
+    let event = node.until(
         "the kubelet has no such folder, waiting for it: is the kubelet running? --kubelet-dir names another",
     );
-    assert_eq!(told["level"], "WARN");
-    assert!(!folder.path().join("kubelet").exists(), "it is the kubelet's to make");
-    fs::create_dir(folder.path().join("kubelet")).expect("made");
+    assert_eq!(event["level"], "WARN");
+    assert!(!folder.path().join("kubelet").exists(), "only the kubelet may create its folder");
+    fs::create_dir(folder.path().join("kubelet")).expect("created");
     node.until("serving");
-    let told = node.until(
+    let event = node.until(
         "no kubelet to register with, waiting for its socket: is the kubelet running? --kubelet-dir names \
          another folder",
     );
     let kubelet = folder.path().join("kubelet/device-plugins/kubelet.sock").display().to_string();
-    assert_eq!(told["socket"], kubelet.as_str());
+    assert_eq!(event["socket"], kubelet.as_str());
     let socket = folder.path().join("kubelet/device-plugins/windlass-nvidia.com_gpu.sock");
     assert!(socket.exists());
     node.signal("TERM");
@@ -536,7 +537,7 @@ fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
 }
 
 #[test]
-fn a_second_agent_is_refused_and_the_first_serves_on() {
+fn a_second_agent_is_refused_and_the_first_keeps_serving() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let mut first = Node::start(&folder, &host);
@@ -548,7 +549,7 @@ fn a_second_agent_is_refused_and_the_first_serves_on() {
 }
 
 #[test]
-fn an_agent_that_a_variable_tells_to_take_over_waits_for_its_turn_and_serves() {
+fn an_agent_with_the_take_over_variable_stands_by_and_then_serves() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let mut first = Node::start(&folder, &host);
@@ -576,8 +577,8 @@ fn an_agent_without_a_driver_says_so_once_and_serves_when_it_comes() {
     node.until("no NVIDIA driver: GPUs appear once it is installed");
     fs::rename(&away, &library).expect("moved back");
     node.until("serving");
-    let said = node.seen.iter().filter(|line| line.contains("no NVIDIA driver")).count();
-    assert_eq!(said, 1, "{:#?}", node.seen);
+    let warnings = node.seen.iter().filter(|line| line.contains("no NVIDIA driver")).count();
+    assert_eq!(warnings, 1, "{:#?}", node.seen);
     node.signal("INT");
     assert_eq!(node.wait().code(), Some(0));
 }
@@ -590,7 +591,7 @@ fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
     let mut command = windlass(&["kubelet", &dir.display().to_string()]);
     command.args(["--pod", "first:nvidia.com/gpu=4"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut kubelet = command.spawn().expect("windlass runs");
-    let mut typed = kubelet.stdin.take().expect("piped");
+    let mut stdin = kubelet.stdin.take().expect("piped");
     let mut shown = BufReader::new(kubelet.stdout.take().expect("piped")).lines();
     let mut node = Node::start(&folder, &host);
     node.until("registered, the kubelet reads the device list");
@@ -599,9 +600,10 @@ fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
         assert!(lines.any(|line| line.contains(expected)), "{expected} was not shown");
     };
     until("pod first admitted");
-    writeln!(typed, "run second nvidia.com/gpu=5").expect("typed");
+    writeln!(stdin, "run second nvidia.com/gpu=5").expect("write stdin");
     until("Requested: 5, Available: 4");
-    writeln!(typed, "delete first\nrun second nvidia.com/gpu=5\nnonsense\nquit").expect("typed");
+    writeln!(stdin, "delete first\nrun second nvidia.com/gpu=5\nnonsense\nquit")
+        .expect("write stdin");
     until("pod second admitted");
     until("unknown command: nonsense");
     assert!(kubelet.wait().expect("a child").success());
@@ -613,14 +615,14 @@ fn the_embedded_kubelet_leaves_a_real_kubelets_folder_alone() {
     let folder = folder();
     let dir = folder.path().join("kubelet");
     let plugins = dir.join("device-plugins");
-    fs::create_dir_all(&plugins).expect("made");
+    fs::create_dir_all(&plugins).expect("created");
     let refused = |expected: &str| {
         let output = run(&["kubelet", &dir.display().to_string()]);
         assert_eq!(output.status.code(), USAGE, "{}", text(&output.stderr));
         let shown = text(&output.stderr);
         assert!(shown.contains(expected) && shown.contains("name an empty folder"), "{shown}");
         let left = fs::read_dir(&dir).expect("readable").count();
-        assert_eq!(left, 1, "nothing was added beside device-plugins");
+        assert_eq!(left, 1, "a file was added beside device-plugins");
     };
 
     let socket = plugins.join("kubelet.sock");
@@ -638,14 +640,14 @@ fn the_embedded_kubelet_leaves_a_real_kubelets_folder_alone() {
 }
 
 #[test]
-fn the_embedded_kubelet_comes_back_to_a_folder_of_its_own() {
+fn the_embedded_kubelet_reuses_its_own_folder() {
     let folder = folder();
     let dir = folder.path().join("kubelet");
     for _ in 0..2 {
         let mut command = windlass(&["kubelet", &dir.display().to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let mut kubelet = command.spawn().expect("windlass runs");
-        writeln!(kubelet.stdin.take().expect("piped"), "quit").expect("typed");
+        writeln!(kubelet.stdin.take().expect("piped"), "quit").expect("write stdin");
         assert!(kubelet.wait().expect("a child").success());
         let checkpoint = dir.join("device-plugins/kubelet_internal_checkpoint");
         fs::write(checkpoint, "{}").expect("written");
@@ -653,7 +655,7 @@ fn the_embedded_kubelet_comes_back_to_a_folder_of_its_own() {
 }
 
 #[test]
-fn an_empty_variable_is_none_and_a_kept_manifest_is_understood_by_every_command() {
+fn empty_variables_are_ignored_and_variables_of_nvidias_plugin_apply_to_commands() {
     let folder = folder();
     let host = machine(&folder, "mig-a100");
     let devices = |variables: &[(&str, &str)]| {
@@ -671,7 +673,7 @@ fn an_empty_variable_is_none_and_a_kept_manifest_is_understood_by_every_command(
 }
 
 #[test]
-fn a_resource_that_no_device_is_for_is_named() {
+fn a_resource_without_devices_is_reported() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let config = folder.path().join("w.yaml");
@@ -680,6 +682,6 @@ fn a_resource_that_no_device_is_for_is_named() {
     let mut command = windlass(&["devices", "--config", &config.display().to_string()]);
     let output = command.args(host).output().expect("runs");
     let text = String::from_utf8_lossy(&output.stdout);
-    let told = "a.com/x has no device on this node: this node has no device of kind mig";
-    assert!(text.contains(told), "{text}");
+    let message = "a.com/x has no device on this node: this node has no device of kind mig";
+    assert!(text.contains(message), "{text}");
 }

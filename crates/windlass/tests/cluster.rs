@@ -1,9 +1,9 @@
-//! The agent on a real Kubernetes node, with simulated GPUs, and with the devices that the machine really has.
+//! The agent on a real Kubernetes node, with simulated GPUs and with the machine's real devices.
 //!
-//! Runs when `WINDLASS_E2E_KUBECONFIG` names a cluster whose kubelet runs on this machine in
+//! Runs only if `WINDLASS_E2E_KUBECONFIG` names a cluster whose kubelet runs on this machine in
 //! `/var/lib/kubelet`, with an image `docker.io/local/app:1` that prints its environment and `/dev`
 //! and sleeps; needs root and `kubectl`. `WINDLASS_E2E_RESTART_KUBELET` names the program that
-//! restarts the kubelet; without it that part is left out, and said so.
+//! restarts the kubelet; without it, the tests skip that part and print a notice.
 
 mod chart;
 mod claims;
@@ -26,14 +26,14 @@ mod sharing;
 
 use std::time::{Duration, Instant};
 
-/// A cluster to run on.
+/// Variable with the kubeconfig of the cluster.
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
-/// The kubelet tells the API server of its node every ten seconds.
+/// Deadline of a change in the Node's status, which the kubelet reports every ten seconds.
 const NODE_STATUS: Duration = Duration::from_secs(45);
 
-/// True with a cluster; prints a notice without one.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+/// True if the variable names a cluster; else prints a notice.
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn has_cluster() -> bool {
     let named = std::env::var_os(KUBECONFIG).is_some();
     if !named {
@@ -42,28 +42,28 @@ fn has_cluster() -> bool {
     named
 }
 
-/// The kubelet has one folder for plugins, and one agent at a time serves it.
-fn alone() -> std::fs::File {
+/// Locks the kubelet's plugin folder, which one agent at a time can serve.
+fn plugin_folder_lock() -> std::fs::File {
     let path = std::env::temp_dir().join("windlass-e2e.lock");
     let file = std::fs::File::create(path).expect("a lock file");
     file.lock().expect("locked");
     file
 }
 
-/// Asks until the answer is right; the API server is not watched here.
+/// Polls until the answer is `expected`, and returns the time that it took. Fails after `limit`.
 async fn eventually<T: PartialEq + std::fmt::Debug>(
     limit: Duration,
     expected: T,
-    mut ask: impl AsyncFnMut() -> T,
+    mut query: impl AsyncFnMut() -> T,
 ) -> Duration {
     let begun = Instant::now();
     loop {
-        let answer = ask().await;
+        let answer = query().await;
         if answer == expected {
             return begun.elapsed();
         }
         assert!(begun.elapsed() < limit, "{answer:?} instead of {expected:?} after {limit:?}");
-        // Twenty times a second stays below the kubelet's limit of a hundred questions.
+        // Twenty calls a second stay below the limit of the kubelet's pod resources API, a hundred calls a second.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -25,7 +25,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Table of contents of the documentation as a site. It is no page.
+/// Table of contents of the site, which is not a page.
 const CONTENTS: &str = "docs/SUMMARY.md";
 
 /// Every page of the documentation, with its name.
@@ -44,7 +44,7 @@ fn pages() -> Vec<(String, String)> {
 }
 
 /// YAML blocks of a page with their first line number, without list indentation.
-fn shown(page: &str) -> Vec<(usize, String)> {
+fn yaml_blocks(page: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut lines = page.lines().enumerate();
     while let Some((number, line)) = lines.next() {
@@ -59,7 +59,7 @@ fn shown(page: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The configuration that an example is or is part of; none, if it is about something else.
+/// Configuration that an example is, or is a part of. `None` for other YAML.
 fn configuration(example: &str) -> Option<String> {
     let parsed: Value = serde_saphyr::from_str(example).unwrap_or_else(|error| panic!("{error}"));
     if parsed.is_array() {
@@ -79,7 +79,7 @@ fn configuration(example: &str) -> Option<String> {
     keys.iter().all(|key| of_source.contains(key)).then(|| format!("{source}{part}\n"))
 }
 
-/// The blanks before an example's first line.
+/// Indentation of an example's first line.
 fn first_margin(example: &str) -> &str {
     &example[..example.len() - example.trim_start_matches(' ').len()]
 }
@@ -89,50 +89,50 @@ const SCHEMA: &str = "crates/windlass/src/commands/config/schema.json";
 
 /// `WINDLASS_BLESS=1` rewrites the file.
 #[test]
-fn the_schema_that_the_program_prints_is_that_of_the_configuration() {
-    let made = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
+fn the_schema_that_the_program_prints_is_current() {
+    let current = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
     if env::var_os("WINDLASS_BLESS").is_some() {
-        fs::write(root().join(SCHEMA), &made).expect("the schema is written");
+        fs::write(root().join(SCHEMA), &current).expect("the schema is written");
     }
-    assert!(made == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
+    assert!(current == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
 }
 
 #[test]
 fn every_configuration_in_the_documentation_is_accepted() {
     let (mut accepted, mut others) = (0, Vec::new());
     for (name, page) in pages() {
-        for (line, example) in shown(&page) {
+        for (line, example) in yaml_blocks(&page) {
             match configuration(&example) {
-                Some(whole) => {
-                    let read = Config::parse(Path::new(&name), &whole);
+                Some(config) => {
+                    let read = Config::parse(Path::new(&name), &config);
                     read.unwrap_or_else(|error| {
-                        panic!("the example at line {line}: {error}\n{whole}")
+                        panic!("the example at line {line}: {error}\n{config}")
                     });
                     accepted += 1;
                 }
-                None if is_of_a_pipeline(&example) => {}
+                None if is_pipeline_file(&example) => {}
                 None => others.push(format!("{name}:{line}")),
             }
         }
     }
     assert!(accepted >= 30, "only {accepted} are configurations; not {others:#?}");
-    assert!(others.len() <= 10, "not taken for configurations: {others:#?}");
+    assert!(others.len() <= 10, "not recognised as configurations: {others:#?}");
 }
 
 /// True for a file of a pipeline or of boards.
-fn is_of_a_pipeline(example: &str) -> bool {
+fn is_pipeline_file(example: &str) -> bool {
     let path = Path::new("example.yaml");
     Pipeline::parse(path, example).is_ok() || Fleet::parse(path, example).is_ok()
 }
 
-/// The crates that register metrics.
-const COUNTING: [&str; 4] = ["deviceplugin", "dra", "lifecycle", "node"];
+/// Crates that register metrics.
+const METRIC_CRATES: [&str; 4] = ["deviceplugin", "dra", "lifecycle", "node"];
 
-/// The names of metrics that the agent's source registers, without what their kind adds.
+/// Names of the metrics in the agent's source, without the suffixes of their types and units.
 fn registered() -> BTreeSet<String> {
     let of_crate = |name: &str| fs::read_dir(root().join("crates").join(name).join("src"));
     let mut sources: Vec<_> =
-        COUNTING.iter().flat_map(|name| of_crate(name).expect("a folder")).collect();
+        METRIC_CRATES.iter().flat_map(|name| of_crate(name).expect("a folder")).collect();
     let mut names = BTreeSet::new();
     while let Some(entry) = sources.pop() {
         let path = entry.expect("readable").path();
@@ -163,7 +163,7 @@ fn registered() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_metric_is_documented_and_no_other_is() {
+fn the_documentation_lists_exactly_the_metrics() {
     let page = page("docs/metrics.md");
     let is_metric = |line: &&str| {
         ["windlass_", "process_"].iter().any(|prefix| line.starts_with(&format!("| `{prefix}")))
@@ -186,8 +186,8 @@ fn every_metric_is_documented_and_no_other_is() {
     assert_eq!(documented, registered());
 }
 
-/// A line without its times and the folder's name, which differ from run to run.
-fn timeless(line: &str) -> String {
+/// A line without times and the folder's name, which differ between runs.
+fn without_times(line: &str) -> String {
     if line.starts_with("in /") {
         return "in #".to_owned();
     }
@@ -206,42 +206,43 @@ fn timeless(line: &str) -> String {
 fn transcript(name: &str) -> Vec<String> {
     let page = page(name);
     let block = page.split("```\n").find(|block| block.starts_with("Windlass demo on"));
-    block.unwrap_or_else(|| panic!("{name} shows no demo")).lines().map(timeless).collect()
+    block.unwrap_or_else(|| panic!("{name} has no transcript")).lines().map(without_times).collect()
 }
 
-/// Fails unless the lines are those of the demo; `...` stands for any number of them.
-fn is_played(shown: &[String], played: &[String]) {
-    let (mut rest, mut leaves_out) = (played, false);
+/// Fails unless a transcript has the lines of the demo. `...` stands for any number of lines.
+fn assert_transcript(shown: &[String], printed: &[String]) {
+    let (mut rest, mut skips_lines) = (printed, false);
     for line in shown {
-        // An empty line tells nothing of where what follows is.
-        if line.trim() == "..." || leaves_out && line.is_empty() {
-            leaves_out = true;
+        // After `...`, an empty line does not locate the next line.
+        if line.trim() == "..." || skips_lines && line.is_empty() {
+            skips_lines = true;
             continue;
         }
-        let skipped = if leaves_out { rest.iter().position(|it| it == line) } else { Some(0) };
-        let at =
-            skipped.unwrap_or_else(|| panic!("nowhere behind: {line:?}\n{}", played.join("\n")));
-        assert_eq!(rest.get(at), Some(line), "in\n{}", played.join("\n"));
-        (rest, leaves_out) = (&rest[at + 1..], false);
+        let skipped = if skips_lines { rest.iter().position(|it| it == line) } else { Some(0) };
+        let at = skipped.unwrap_or_else(|| {
+            panic!("not found after the previous line: {line:?}\n{}", printed.join("\n"))
+        });
+        assert_eq!(rest.get(at), Some(line), "in\n{}", printed.join("\n"));
+        (rest, skips_lines) = (&rest[at + 1..], false);
     }
-    assert_eq!(rest, [""; 0], "the end is not shown");
+    assert_eq!(rest, [""; 0], "the transcript lacks the last lines");
 }
 
 #[test]
-fn the_demos_in_the_documentation_are_the_one_that_is_played() {
+fn the_demos_in_the_documentation_are_current() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let played: Vec<_> = text(&output.stdout).lines().map(timeless).collect();
+    let printed: Vec<_> = text(&output.stdout).lines().map(without_times).collect();
     let shown = transcript("README.md");
-    assert_eq!(shown, transcript("README.zh-CN.md"), "one demo in two languages");
-    is_played(&shown, &played);
-    let whole = transcript("docs/try.md");
-    assert!(whole.len() > 50, "the page has the long one");
-    is_played(&whole, &played);
+    assert_eq!(shown, transcript("README.zh-CN.md"), "the transcripts differ");
+    assert_transcript(&shown, &printed);
+    let long = transcript("docs/try.md");
+    assert!(long.len() > 50, "the page lacks the long transcript");
+    assert_transcript(&long, &printed);
 }
 
 #[test]
-fn the_profiles_of_machines_and_devices_are_counted_and_listed_as_they_are() {
+fn the_profiles_of_machines_and_devices_are_counted_and_listed() {
     let (english, chinese) = (page("README.md"), page("README.zh-CN.md"));
     let machines = windlass_machine::MachineProfile::names().count();
     assert!(english.contains(&format!("{machines} machine profiles")), "{machines}");
@@ -264,6 +265,6 @@ fn every_fault_is_documented() {
         let of_gpu = example == "add" || example.contains('@');
         let word = example.split(':').next().unwrap_or_default();
         let shown = if of_gpu { format!("`{example}`") } else { format!("`{word}:") };
-        assert!(page.contains(&shown), "{example} is on no page");
+        assert!(page.contains(&shown), "{example} is not documented");
     }
 }

@@ -1,4 +1,4 @@
-//! `windlass explain` as people and programs meet it: what if, now, and earlier.
+//! `windlass explain`: hypothetical questions, questions about this node, and recorded choices.
 
 use std::{
     fs,
@@ -10,24 +10,24 @@ use crate::program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A question about a machine that nobody has: the answer for people.
-fn what_if(machine: &str, flags: &str) -> String {
-    let output = ask(machine, flags);
+/// Explanation of a request on a simulated machine, as text.
+fn answer_text(machine: &str, flags: &str) -> String {
+    let output = explain(machine, flags);
     assert!(output.status.success(), "{flags}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-fn ask(machine: &str, flags: &str) -> std::process::Output {
+fn explain(machine: &str, flags: &str) -> std::process::Output {
     let flags: Vec<_> = flags.split_whitespace().collect();
     run(&[&["explain", "--machine", machine], &flags[..]].concat())
 }
 
 fn document(machine: &str, flags: &str) -> Value {
-    let text = what_if(machine, &format!("{flags} -o json"));
+    let text = answer_text(machine, &format!("{flags} -o json"));
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The names of the devices that are chosen.
+/// Names of the chosen devices.
 fn chosen(document: &Value) -> Vec<&str> {
     let ids = document["explanation"]["choice"]["devices"].as_array().expect("devices");
     let name = |id: &Value| document["names"][id.as_str().expect("an id")].as_str();
@@ -35,8 +35,8 @@ fn chosen(document: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn what_if_shows_the_set_its_alternative_and_why_that_lost() {
-    let shown = what_if("dgx-a100", "--free 0,1,2,5 --size 2");
+fn an_answer_has_the_choice_the_alternative_and_the_deciding_term() {
+    let shown = answer_text("dgx-a100", "--free 0,1,2,5 --size 2");
     for expected in [
         "SIMULATED machine dgx-a100\n\n2 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2 GPU5\n",
         "  chosen       GPU0 GPU1: the pair over NV12 through NVSwitch, NUMA node 3\n",
@@ -48,12 +48,12 @@ fn what_if_shows_the_set_its_alternative_and_why_that_lost() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
-    assert!(!shown.contains('\x1b'), "colour is for terminals");
+    assert!(!shown.contains('\x1b'), "colour without a terminal");
 }
 
 #[test]
-fn the_program_alone_has_all_that_a_simulated_machine_needs() {
-    // On the same file system, where a link stands for a copy.
+fn the_program_file_suffices_for_a_simulated_machine() {
+    // On the same file system, so that a hard link serves as a copy.
     let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
     let program = elsewhere.path().join("windlass");
     fs::hard_link(env!("CARGO_BIN_EXE_windlass"), &program).expect("linked");
@@ -65,7 +65,7 @@ fn the_program_alone_has_all_that_a_simulated_machine_needs() {
 }
 
 #[test]
-fn a_program_gets_the_question_and_the_explanation() {
+fn json_has_the_question_and_the_explanation() {
     let why = document("dgx-a100", "--free 0,1,2,5 --size 2");
     assert_eq!(why["simulated"], "dgx-a100");
     assert_eq!(why["question"]["policy"], "aligned");
@@ -74,7 +74,7 @@ fn a_program_gets_the_question_and_the_explanation() {
     assert_eq!(why["explanation"]["choice"]["exact"], true);
     assert_eq!(why["explanation"]["alternative"]["lostBy"], "pcie");
     assert_eq!(why["verdict"], "less in PCIe inside the set: 10 against 50");
-    assert!(what_if("dgx-a100", "--size 2 -o yaml").contains("lostBy: "));
+    assert!(answer_text("dgx-a100", "--size 2 -o yaml").contains("lostBy: "));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_answer_on_the_page_is_that_of_the_program() {
 }
 
 #[test]
-fn devices_go_by_number_range_name_and_id() {
+fn devices_are_named_by_number_range_name_and_id() {
     let all = document("dgx-h100", "--size 1");
     let id = all["question"]["devices"]["available"][6].as_str().expect("an id");
     let free = format!("--free 0-2,gpu4,GPU5,{id} --require 2 --near NIC7,mlx5_0,NIC7 --size 3");
@@ -99,7 +99,7 @@ fn devices_go_by_number_range_name_and_id() {
     names.sort_unstable();
     assert_eq!(names, ["GPU0", "GPU1", "GPU2", "GPU4", "GPU5", "GPU6", "mlx5_0", "mlx5_7"]);
     assert_eq!(chosen(&why), ["GPU0", "GPU1", "GPU2"]);
-    // A GPU stands for its instances, where these are what is offered.
+    // A GPU stands for its instances if the resource offers instances.
     let parts = "--resource nvidia.com/mig-1g.5gb --size 2";
     assert_eq!(chosen(&document("mig-a100", &format!("{parts} --free 0"))), ["GPU0:0", "GPU0:1"]);
     let some = document("mig-a100", &format!("{parts} --free 0/3,0:5,GPU1"));
@@ -152,7 +152,7 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         ),
         ("atari", "--size 2", "dgx-h100"),
     ] {
-        let output = ask(machine, flags);
+        let output = explain(machine, flags);
         let shown = text(&output.stderr);
         assert_eq!(output.status.code(), Some(64), "{flags}: {shown}");
         assert!(shown.contains(expected), "{flags}: {expected} is missing in\n{shown}");
@@ -176,18 +176,18 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
             "mlx5_0 is required and not free: --free",
         ),
     ] {
-        let output = ask("l40s-pcie", flags);
+        let output = explain("l40s-pcie", flags);
         assert_eq!(output.status.code(), Some(1), "{flags}");
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("free         GPU0"), "{}", text(&output.stdout));
     }
-    let shown = text(&ask("t4-edge", "--size 1 --nics 1").stdout);
+    let shown = text(&explain("t4-edge", "--size 1 --nics 1").stdout);
     assert!(shown.contains("free NICs    none\n"), "{shown}");
-    let output = ask("l40s-pcie", "--size 2 --free 0-3 --require 5 -o json");
+    let output = explain("l40s-pcie", "--size 2 --free 0-3 --require 5 -o json");
     let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let id = why["question"]["devices"]["required"][0].as_str().expect("an id");
     assert_eq!(why["names"][id], "GPU5");
-    let output = ask("l40s-pcie", "--size 9 -o json");
+    let output = explain("l40s-pcie", "--size 9 -o json");
     let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(why["refused"], "9 devices requested, 8 available");
     assert_eq!(output.status.code(), Some(1));
@@ -195,7 +195,7 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
 
 #[test]
 fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
-    let shown = what_if("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
+    let shown = answer_text("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
     for expected in [
         "note: --free names no NIC, so all healthy NICs are free\n",
         "3 of nvidia.com/gpu and 1 NIC\n  free         GPU0 GPU2 GPU3 GPU4 GPU5\n  \
@@ -214,21 +214,23 @@ fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
     let pairs: Vec<_> = pairs.map(|pair| [name(&pair["gpu"]), name(&pair["nic"])]).collect();
     assert_eq!(pairs, [["GPU2", "mlx5_2"], ["GPU3", "mlx5_3"]]);
     assert_eq!(why["question"]["within"], "PIX");
-    let shown =
-        what_if("l40s-pcie", "--free 0,2-5,NIC1 --size 1 --nics 1 --within PHB --require mlx5_1");
+    let shown = answer_text(
+        "l40s-pcie",
+        "--free 0,2-5,NIC1 --size 1 --nics 1 --within PHB --require mlx5_1",
+    );
     assert!(shown.contains("free NICs    mlx5_1\n  required     mlx5_1\n"), "{shown}");
     assert!(!shown.contains("note: "), "{shown}");
 }
 
 #[test]
 fn an_impossible_level_is_refused_with_the_nearest_possible_one() {
-    let output = ask("l40s-pcie", "--size 6 --nics 2 --within pix");
+    let output = explain("l40s-pcie", "--size 6 --nics 2 --within pix");
     assert_eq!(output.status.code(), Some(1));
     let expected = "6 GPUs and 2 NICs requested, paired within PIX; the nearest possible \
                     level is NODE";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("free NICs    mlx5_0"), "{}", text(&output.stdout));
-    let output = ask("t4-edge", "--size 1 --nics 1");
+    let output = explain("t4-edge", "--size 1 --nics 1");
     let expected = "NICs: 1 devices requested, 0 available";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     for (flags, expected) in [
@@ -239,28 +241,28 @@ fn an_impossible_level_is_refused_with_the_nearest_possible_one() {
         ("--size 1 --nics 0", "write a number of devices, from 1"),
         ("--size 1 --nics 1 --free mlx5_0", "--free: no GPU is named"),
     ] {
-        let output = ask("l40s-pcie", flags);
+        let output = explain("l40s-pcie", flags);
         assert_eq!(output.status.code(), Some(64), "{flags}");
         assert!(text(&output.stderr).contains(expected), "{flags}: {}", text(&output.stderr));
     }
 }
 
 #[test]
-fn a_question_about_nics_alone_takes_no_other_nics() {
+fn a_question_about_nics_cannot_add_nics() {
     let folder = folder();
     let path = folder.path().join("nics.yaml");
     fs::write(&path, "resources:\n- name: example.com/rdma\n  devices: {kind: nic}\n")
         .expect("written");
     let flags = format!("--config {} --resource example.com/rdma --size 2", path.display());
     assert_eq!(chosen(&document("l40s-pcie", &flags)), ["mlx5_0", "mlx5_1"]);
-    let output = ask("l40s-pcie", &format!("{flags} --nics 1"));
+    let output = explain("l40s-pcie", &format!("{flags} --nics 1"));
     assert_eq!(output.status.code(), Some(64));
     let expected = "--nics: example.com/rdma consists of NICs; use --size alone";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
 }
 
 #[test]
-fn variables_of_this_host_may_stay_where_another_machine_is_asked_about() {
+fn variables_of_this_host_are_ignored_with_another_machine() {
     let mut command = windlass(&["explain", "--machine", "t4-edge", "--size", "1"]);
     let output = command.env("WINDLASS_HOST_ROOT", "/").env("WINDLASS_STATE_DIR", "/").output();
     let output = output.expect("windlass runs");
@@ -268,11 +270,11 @@ fn variables_of_this_host_may_stay_where_another_machine_is_asked_about() {
 }
 
 #[test]
-fn replicas_of_shared_devices_are_told_device_by_device() {
+fn replicas_of_shared_devices_are_listed_by_device() {
     let folder = folder();
-    let config = shared(&folder);
+    let config = write_shared_config(&folder);
     let flags = format!("--config {config} --size 3 --free 0,1::2,2-3 --require 1::2");
-    let shown = what_if("dgx-h100", &flags);
+    let shown = answer_text("dgx-h100", &flags);
     for expected in [
         "3 of nvidia.com/gpu, distributed\n  required     GPU1::2\n",
         "  chosen       1 of GPU0, 1 of GPU1, 1 of GPU2: all 3 pairs NV18 through NVSwitch, NUMA node 0\n",
@@ -282,7 +284,7 @@ fn replicas_of_shared_devices_are_told_device_by_device() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
-    let near = what_if("dgx-h100", &format!("--config {config} --size 1 --near mlx5_3"));
+    let near = answer_text("dgx-h100", &format!("--config {config} --size 1 --near mlx5_3"));
     for expected in ["  near         mlx5_3\n", "  chosen       1 of GPU3: "] {
         assert!(near.contains(expected), "{expected} is missing in\n{near}");
     }
@@ -294,13 +296,13 @@ fn replicas_of_shared_devices_are_told_device_by_device() {
         ("--free 1::4", "GPU1 has 4 replicas in nvidia.com/gpu"),
         ("--nics 1", "--nics: nvidia.com/gpu is shared, and replicas cannot be paired with NICs"),
     ] {
-        let output = ask("dgx-h100", &format!("--config {config} --size 1 {flags}"));
+        let output = explain("dgx-h100", &format!("--config {config} --size 1 {flags}"));
         assert_eq!(output.status.code(), Some(64), "{flags}");
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }
 
-fn shared(folder: &TempDir) -> String {
+fn write_shared_config(folder: &TempDir) -> String {
     let rule = "resources:\n\
                 - name: nvidia.com/gpu\n  devices: {kind: gpu}\n  \
                 sharing: {method: timeSlicing, replicas: 4}\n";
@@ -312,24 +314,24 @@ fn shared(folder: &TempDir) -> String {
 /// An embedded kubelet in a folder; killed when dropped.
 struct Kubelet {
     child: Child,
-    typed: ChildStdin,
+    stdin: ChildStdin,
     shown: Lines<BufReader<ChildStdout>>,
 }
 
 impl Kubelet {
-    /// With a pod that is admitted when its devices are there.
+    /// Starts a kubelet with a pod, which it admits once the pod's devices are registered.
     fn start(folder: &TempDir, pod: &str) -> Self {
         let dir = folder.path().join("kubelet").display().to_string();
         let mut command = windlass(&["kubelet", &dir, "--pod", pod]);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("windlass runs");
-        let typed = child.stdin.take().expect("piped");
+        let stdin = child.stdin.take().expect("piped");
         let shown = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self { child, typed, shown }
+        Self { child, stdin, shown }
     }
 
-    fn type_in(&mut self, words: &str) {
-        writeln!(self.typed, "{words}").expect("typed");
+    fn send(&mut self, command: &str) {
+        writeln!(self.stdin, "{command}").expect("written");
     }
 
     fn until(&mut self, expected: &str) {
@@ -345,51 +347,51 @@ impl Drop for Kubelet {
     }
 }
 
-/// The flags of a command on this node.
-fn here(folder: &TempDir, host: &[String]) -> Vec<String> {
+/// Flags that select the folders of this node.
+fn node_flags(folder: &TempDir, host: &[String]) -> Vec<String> {
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let places = ["--kubelet-dir".into(), path("kubelet"), "--state-dir".into(), path("state")];
-    [host, &places].concat()
+    let folders = ["--kubelet-dir".into(), path("kubelet"), "--state-dir".into(), path("state")];
+    [host, &folders].concat()
 }
 
-/// A kubelet and an agent, and a pod with four GPUs.
-fn serving_a_trainer(folder: &TempDir, host: &[String]) -> (Kubelet, Node) {
+/// Starts a kubelet and an agent, with a pod of four GPUs.
+fn start_trainer(folder: &TempDir, host: &[String]) -> (Kubelet, Node) {
     let mut kubelet = Kubelet::start(folder, "trainer:nvidia.com/gpu=4");
     let node = Node::start(folder, host);
     kubelet.until("pod trainer admitted");
     (kubelet, node)
 }
 
-fn on_node(flags: &[String], question: &str) -> std::process::Output {
+fn explain_on_node(flags: &[String], question: &str) -> std::process::Output {
     let question: Vec<_> = question.split_whitespace().collect();
     windlass(&["explain"]).args(question).args(flags).output().expect("windlass runs")
 }
 
 #[test]
-fn without_a_kubelet_all_that_is_healthy_is_free_and_that_is_said() {
+fn without_a_kubelet_all_healthy_devices_are_free_with_a_note() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let output = on_node(&here(&folder, &host), "--size 1");
+    let output = explain_on_node(&node_flags(&folder, &host), "--size 1");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     assert!(shown.contains("note: holders unknown"), "{shown}");
     assert!(shown.contains("pod-resources/kubelet.sock"), "{shown}");
     assert!(shown.contains("free         GPU0"), "{shown}");
-    let shown = text(&on_node(&here(&folder, &host), "--pod web").stderr);
+    let shown = text(&explain_on_node(&node_flags(&folder, &host), "--pod web").stderr);
     assert!(shown.contains("--kubelet-dir"), "{shown}");
     assert_eq!(shown.matches("No such file").count(), 1, "{shown}");
 }
 
 #[test]
-fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
+fn allocated_and_failed_devices_are_not_free() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
-    let flags = here(&folder, &host);
-    let (mut kubelet, mut node) = serving_a_trainer(&folder, &host);
+    let flags = node_flags(&folder, &host);
+    let (mut kubelet, mut node) = start_trainer(&folder, &host);
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "xid:79@7"]).status.success());
     kubelet.until("8 devices, 7 healthy");
-    let output = on_node(&flags, "--size 2");
+    let output = explain_on_node(&flags, "--size 2");
     let shown = text(&output.stdout);
     for expected in [
         "free         GPU4 GPU5 GPU6\n",
@@ -399,24 +401,24 @@ fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
-    // The agent waits before it trusts the GPU again. A look without its records does not show why.
+    // The agent withholds the repaired GPU for its quiet period. Without the agent's state, the reason is unknown.
     assert!(run(&["machine", "fault", &dir, "recover@7"]).status.success());
     let elsewhere = folder.path().join("elsewhere").display().to_string();
     let without = [&flags[..flags.len() - 1], &[elsewhere]].concat();
-    let output = on_node(&without, "--size 4");
+    let output = explain_on_node(&without, "--size 4");
     let shown = text(&output.stdout);
     assert!(shown.contains("GPU7: withheld by the agent\n"), "{shown}");
     assert_eq!(output.status.code(), Some(1));
     let why = "4 devices requested, 3 available";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
-    let output = on_node(&flags, "--size 2 --require 4,0");
+    let output = explain_on_node(&flags, "--size 2 --require 4,0");
     let why = "GPU0 is required and not free: held by default/trainer";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
     // Devices named by --free count as free, even if a container holds them.
-    assert!(on_node(&flags, "--size 2 --free 0-1").status.success());
-    kubelet.type_in("delete trainer");
+    assert!(explain_on_node(&flags, "--size 2 --free 0-1").status.success());
+    kubelet.send("delete trainer");
     kubelet.until("pod trainer deleted");
-    assert!(on_node(&flags, "--size 4").status.success());
+    assert!(explain_on_node(&flags, "--size 4").status.success());
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
 }
@@ -425,24 +427,24 @@ fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
 fn replicas_that_containers_hold_are_in_use() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let config = ["--config".to_owned(), shared(&folder)];
+    let config = ["--config".to_owned(), write_shared_config(&folder)];
     let mut kubelet = Kubelet::start(&folder, "web:nvidia.com/gpu=1");
     let mut node = Node::start(&folder, &[&host[..], &config].concat());
     node.until("registered, the kubelet reads the device list");
     kubelet.until("pod web admitted");
-    let flags = [&here(&folder, &host)[..], &config].concat();
-    let shown = text(&on_node(&flags, "--size 1").stdout);
+    let flags = [&node_flags(&folder, &host)[..], &config].concat();
+    let shown = text(&explain_on_node(&flags, "--size 1").stdout);
     assert!(shown.contains("  GPU0    1       3     1\n"), "{shown}");
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "xid:79@0"]).status.success());
-    let output = on_node(&flags, "--size 1");
+    let output = explain_on_node(&flags, "--size 1");
     assert!(text(&output.stdout).contains("not free     GPU0: XID 79, GPU has fallen off the bus"));
     let why = "1 replicas requested, 0 available";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
 }
 
 #[test]
-fn a_pods_replicas_are_explained_by_their_memory_and_by_what_limits_it() {
+fn a_pods_replicas_are_explained_with_their_memory_and_its_enforcement() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let rule = "resources:\n\
@@ -454,12 +456,12 @@ fn a_pods_replicas_are_explained_by_their_memory_and_by_what_limits_it() {
     let mut kubelet = Kubelet::start(&folder, "web:nvidia.com/gpu=2");
     let _node = Node::start(&folder, &[&host[..], &config].concat());
     kubelet.until("pod web admitted");
-    let flags = [&here(&folder, &host)[..], &config].concat();
-    let output = on_node(&flags, "--pod web");
+    let flags = [&node_flags(&folder, &host)[..], &config].concat();
+    let output = explain_on_node(&flags, "--pod web");
     let shown = text(&output.stdout);
     assert!(shown.contains("default/web, 2 replicas of GPU0 (GPU-"), "{shown}");
     assert!(shown.contains("  memory: 10240 of 15360 MiB, enforcement: none; "), "{shown}");
-    let document = text(&on_node(&flags, "--pod web -o json").stdout);
+    let document = text(&explain_on_node(&flags, "--pod web -o json").stdout);
     let document: Value = serde_json::from_str(&document).expect("JSON");
     let share = &document["shares"][0];
     assert_eq!((&share["by"]["replicas"], &share["memoryMib"]), (&2.into(), &10_240.into()));
@@ -467,16 +469,16 @@ fn a_pods_replicas_are_explained_by_their_memory_and_by_what_limits_it() {
 }
 
 #[test]
-fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since() {
+fn a_pod_is_explained_by_its_recorded_choice_and_later_changes() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
-    let flags = here(&folder, &host);
-    let (_kubelet, mut node) = serving_a_trainer(&folder, &host);
+    let flags = node_flags(&folder, &host);
+    let (_kubelet, mut node) = start_trainer(&folder, &host);
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
 
     let shown = |question: &str, code: i32| {
-        let output = on_node(&flags, question);
+        let output = explain_on_node(&flags, question);
         assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
         text(&output.stdout) + &text(&output.stderr)
     };
@@ -484,7 +486,7 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     let row = "  nvidia.com/gpu  aligned  4     8   GPU0 GPU1 GPU2 GPU3\n";
     assert!(listed.contains(row), "{listed}");
     let document: Value = serde_json::from_str(&shown("--past -o json", 0)).expect("JSON");
-    assert_eq!(document["simulated"], "dgx-h100", "a simulation says so");
+    assert_eq!(document["simulated"], "dgx-h100", "the simulation is not labelled");
     assert_eq!(document["choices"][0]["size"], 4);
     let same = shown("--pod trainer", 0);
     for expected in [
@@ -503,27 +505,31 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     let past = &held["containers"][0]["past"];
     assert_eq!(past["caveat"], "an earlier pod's, if the kubelet had no alternative for this one");
     let today = &past["today"];
-    assert_eq!(chosen(today), ["GPU3", "GPU4", "GPU5", "GPU6"], "as they are numbered now");
+    assert_eq!(
+        chosen(today),
+        ["GPU3", "GPU4", "GPU5", "GPU6"],
+        "the remaining GPUs have new numbers"
+    );
 
     assert!(shown("--pod a/b", 1).contains("a/b has no device of this node; default/trainer has"));
     fs::write(folder.path().join("state/choices.json"), r#"{"version":1,"choices":[]}"#)
         .expect("written");
     let forgotten = shown("--pod trainer", 1);
     assert!(forgotten.contains("\n  no recorded choice: "), "{forgotten}");
-    let output = on_node(&flags, "--pod trainer -o json");
+    let output = explain_on_node(&flags, "--pod trainer -o json");
     let held: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(held["containers"][0]["ids"].as_array().expect("ids").len(), 4);
 }
 
 #[test]
-fn a_choice_is_listed_with_the_second_that_it_was_in() {
+fn choices_are_listed_with_times_in_seconds() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let choice = r#"{"at":"2026-01-02T03:04:05.9Z","resource":"a.com/x","policy":"first","size":1,"exact":true,"devices":{"available":["a"],"chosen":["a"]}}"#;
-    fs::create_dir(folder.path().join("state")).expect("made");
+    fs::create_dir(folder.path().join("state")).expect("created");
     let file = format!(r#"{{"version":1,"choices":[{choice}]}}"#);
     fs::write(folder.path().join("state/choices.json"), file).expect("written");
-    let output = on_node(&here(&folder, &host), "--past");
+    let output = explain_on_node(&node_flags(&folder, &host), "--past");
     let shown = text(&output.stdout);
     assert!(shown.contains("2026-01-02T03:04:05Z  a.com/x"), "{shown}{}", text(&output.stderr));
 }

@@ -1,4 +1,4 @@
-//! Recordings of hosts: what is looked at in one is what is looked at on the host.
+//! Host snapshots (`windlass host record`): commands find the same devices in a snapshot as on its host.
 
 use std::{fs, path::Path};
 
@@ -9,8 +9,9 @@ use crate::program::{folder, machine, run, text};
 
 const USAGE: Option<i32> = Some(64);
 
-/// Recordings omit file contents (docs/devices/snapshots.md), and a board has one of two drivers.
-const LEFT_OUT: [&str; 2] = ["darwin3-files", "darwin3-board-axidma"];
+/// Device profiles without a test: snapshots omit file contents (docs/devices/snapshots.md), and a board has one of two
+/// drivers.
+const SKIPPED_PROFILES: [&str; 2] = ["darwin3-files", "darwin3-board-axidma"];
 
 /// JSON output of a command.
 fn json(arguments: &[&str]) -> Value {
@@ -27,38 +28,38 @@ fn record(to: &Path, flags: &[&str]) -> String {
 }
 
 /// Fails with the first line in which two documents differ.
-fn same(what: &str, here: &Value, there: &Value) {
+fn assert_same(what: &str, here: &Value, there: &Value) {
     let [here, there] = [here, there].map(|of| serde_json::to_string_pretty(of).expect("JSON"));
-    let differs = here.lines().zip(there.lines()).find(|(here, there)| here != there);
-    assert!(here == there, "{what}: {differs:?}");
+    let difference = here.lines().zip(there.lines()).find(|(here, there)| here != there);
+    assert!(here == there, "{what}: {difference:?}");
 }
 
-/// An inventory without what differs between two looks at the same host: the time, and that one of
-/// them is at a recording. The driver's libraries are no part of the recording.
-fn timeless(mut inventory: Value) -> Value {
+/// Inventory without values that differ between a host and its snapshot: times, and the mark of a snapshot. The result
+/// of source `nvidia` is omitted too, because a snapshot has no driver libraries.
+fn comparable(mut inventory: Value) -> Value {
     for key in ["recorded", "lacks"] {
         inventory.as_object_mut().expect("an object").remove(key);
     }
     inventory["sources"].as_object_mut().expect("an object").remove("nvidia");
-    forget_times(&mut inventory);
+    remove_times(&mut inventory);
     inventory
 }
 
-fn forget_times(document: &mut Value) {
+fn remove_times(document: &mut Value) {
     let is_time = |value: &Value| {
         value.as_str().is_some_and(|text| text.contains('T') && text.ends_with('Z'))
     };
     match document {
         Value::Object(fields) => {
             fields.retain(|_, value| !is_time(value));
-            fields.values_mut().for_each(forget_times);
+            fields.values_mut().for_each(remove_times);
         }
-        Value::Array(values) => values.iter_mut().for_each(forget_times),
+        Value::Array(values) => values.iter_mut().for_each(remove_times),
         _ => {}
     }
 }
 
-/// The devices in the order of their places, which does not depend on what their ids are replaced by.
+/// Devices in the order of their places, which does not depend on anonymised ids.
 fn by_place(inventory: &Value) -> Value {
     let mut devices = inventory["devices"].as_array().expect("a list").clone();
     devices.sort_by_key(|device| (device["place"].to_string(), device["id"].to_string()));
@@ -66,7 +67,7 @@ fn by_place(inventory: &Value) -> Value {
 }
 
 #[test]
-fn every_machine_is_the_same_when_its_recording_is_looked_at() {
+fn every_machine_has_the_same_inventory_in_its_snapshot() {
     for profile in MachineProfile::names() {
         let folder = folder();
         let host = machine(&folder, profile);
@@ -74,32 +75,32 @@ fn every_machine_is_the_same_when_its_recording_is_looked_at() {
         let to =
             record(&folder.path().join("snapshot"), &[&host[..], &["--with-serials"]].concat());
         let elsewhere = ["--host-root", &to, "--nvml-library", host[3]];
-        let look = |host: &[&str]| json(&[&["devices"], host].concat());
-        let [here, there] = [&host[..], &elsewhere].map(look);
+        let query = |host: &[&str]| json(&[&["devices"], host].concat());
+        let [here, there] = [&host[..], &elsewhere].map(query);
         assert!(there["recorded"].is_string(), "{profile}");
-        same(profile, &timeless(here), &timeless(there));
+        assert_same(profile, &comparable(here), &comparable(there));
     }
 }
 
 #[test]
-fn what_is_replaced_in_a_recording_is_replaced_alike_in_what_was_found() {
+fn a_snapshot_and_its_inventory_have_the_same_anonymised_ids() {
     for profile in MachineProfile::names() {
         let folder = folder();
         let host = machine(&folder, profile);
-        // Without NVIDIA's library, whose answers are in no file.
+        // Without NVIDIA's library, whose answers are not in the snapshot.
         let none = folder.path().join("none").display().to_string();
         let host = ["--host-root", &host[1], "--nvml-library", &none];
         let snapshot = folder.path().join("snapshot");
         let to = record(&snapshot, &host);
         let found = fs::read(snapshot.join("inventory.json")).expect("written");
-        let found = timeless(serde_json::from_slice(&found).expect("JSON"));
+        let found = comparable(serde_json::from_slice(&found).expect("JSON"));
         let there = json(&["devices", "--host-root", &to, "--nvml-library", &none]);
-        same(profile, &by_place(&found), &by_place(&timeless(there)));
+        assert_same(profile, &by_place(&found), &by_place(&comparable(there)));
     }
 }
 
 #[test]
-fn this_machine_is_the_same_when_its_recording_is_looked_at() {
+fn this_machine_has_the_same_inventory_in_its_snapshot() {
     let folder = folder();
     let config = folder.path().join("w.yaml");
     fs::write(
@@ -110,14 +111,15 @@ fn this_machine_is_the_same_when_its_recording_is_looked_at() {
     let config = config.display().to_string();
     let to = record(&folder.path().join("snapshot"), &["--with-serials", "--config", &config]);
     let [here, there] = ["/", to.as_str()]
-        .map(|root| timeless(json(&["devices", "--host-root", root, "--config", &config])));
-    same("this machine", &here, &there);
+        .map(|root| comparable(json(&["devices", "--host-root", root, "--config", &config])));
+    assert_same("this machine", &here, &there);
 }
 
 #[test]
-fn devices_of_every_profile_are_the_same_when_a_recording_is_looked_at() {
+fn devices_of_every_profile_are_the_same_in_a_snapshot() {
     let folder = folder();
-    let profiles: Vec<_> = Attached::names().filter(|name| !LEFT_OUT.contains(name)).collect();
+    let profiles: Vec<_> =
+        Attached::names().filter(|name| !SKIPPED_PROFILES.contains(name)).collect();
     let dir = folder.path().join("machine").display().to_string();
     let added = profiles.iter().flat_map(|name| ["--device", name]);
     let create = ["machine", "create", &dir, "--machine", "kria"];
@@ -130,10 +132,10 @@ fn devices_of_every_profile_are_the_same_when_a_recording_is_looked_at() {
     let flags = ["--host-root", &root, "--config", &config, "--with-serials"];
     let to = record(&folder.path().join("snapshot"), &flags);
     let [here, there] = [&root, &to]
-        .map(|root| timeless(json(&["devices", "--host-root", root, "--config", &config])));
+        .map(|root| comparable(json(&["devices", "--host-root", root, "--config", &config])));
     let devices = here["devices"].as_array().expect("a list").len();
     assert!(devices >= profiles.len(), "{here:#}");
-    same("every profile", &here, &there);
+    assert_same("every profile", &here, &there);
 }
 
 #[test]
@@ -153,25 +155,25 @@ fn a_recording_says_so_and_is_served_to_nobody() {
         assert!(shown.contains("SIMULATED machine t4-edge"), "{command:?}: {shown}");
         let flags = ["--host-root", &to, "--nvml-library", host[3]];
         let document = json(&[command, &flags].concat());
-        let is_told = document["recorded"].is_string() || command == ["labels"];
-        assert!(is_told, "{command:?}: {document}");
+        let is_marked = document["recorded"].is_string() || command == ["labels"];
+        assert!(is_marked, "{command:?}: {document}");
     }
-    // These are documents of another kind, with no room for it.
+    // The formats of these documents have no field for the mark.
     for command in [&["cdi", "generate"][..], &["labels", "-o", "json"], &["labels", "-o", "nfd"]] {
         let output = run(&[command, &["--host-root", &to, "--nvml-library", host[3]]].concat());
-        let said = text(&output.stderr);
-        assert!(said.contains("windlass: RECORDED host, 20"), "{command:?}: {said}");
+        let errors = text(&output.stderr);
+        assert!(errors.contains("windlass: RECORDED host, 20"), "{command:?}: {errors}");
     }
     let path = |name: &str| folder.path().join(name).display().to_string();
     let places = ["--kubelet-dir", &path("k"), "--cdi-dir", &path("c"), "--state-dir", &path("s")];
     let output = run(&[&["node", "--host-root", &to], &places[..]].concat());
     assert_eq!(output.status.code(), USAGE);
     assert!(text(&output.stderr).contains("is a recording"), "{}", text(&output.stderr));
-    assert!(!folder.path().join("k").exists(), "nothing is touched");
+    assert!(!folder.path().join("k").exists(), "the agent has created a folder");
 }
 
 #[test]
-fn a_recording_can_be_read_before_it_is_sent() {
+fn a_snapshot_is_readable_and_anonymised() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let host: Vec<_> = host.iter().map(String::as_str).collect();
@@ -197,7 +199,7 @@ fn a_recording_can_be_read_before_it_is_sent() {
 }
 
 #[test]
-fn a_machines_folder_is_not_taken_for_its_host() {
+fn a_machines_folder_is_refused_as_host_root() {
     let folder = folder();
     machine(&folder, "t4-edge");
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -1,5 +1,5 @@
-//! The order inside the product's crates: no module leads back to itself, and no crate is a house of its own.
-//! Which crate may use which is in `policy.rs`.
+//! Structure inside the product's crates: modules have no cycles, and crates have a limit of lines. `policy.rs` checks
+//! the dependencies between crates.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,25 +7,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Crates that ship to no node and no cluster: the laboratory and the tests' own.
-const LABORATORY: &[&str] =
+/// Crates that do not ship to nodes or clusters: simulators, test programs and test fixtures.
+const TEST_CRATES: &[&str] =
     &["cluster-sim", "conformance", "fuzz", "kubelet-sim", "machine", "nvml-sim", "testkit"];
 
-/// The binary: its commands are many, and each is small.
+/// The binary, which has no limit: it consists of many small commands.
 const BINARY: &str = "windlass";
 
-/// More lines than this, and a crate is two.
+/// Maximum number of lines of a crate. A larger crate has to be split.
 const MAX_LINES: usize = 11_000;
 
-/// The arrows between the top-level modules of a crate: who uses whom.
-type Arrows = BTreeMap<String, BTreeSet<String>>;
+/// Top-level modules of a crate, each with the modules that it uses.
+type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
 
 /// The product's crates.
 fn product_crates() -> Vec<String> {
     let crates = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).expect("a folder");
     let names = crates.map(|entry| entry.expect("readable").file_name());
     let names = names.map(|name| name.into_string().expect("a plain name"));
-    let mut names: Vec<_> = names.filter(|name| !LABORATORY.contains(&name.as_str())).collect();
+    let mut names: Vec<_> = names.filter(|name| !TEST_CRATES.contains(&name.as_str())).collect();
     names.sort();
     names
 }
@@ -68,26 +68,26 @@ fn without_comments(text: &str) -> String {
     text.lines().filter(is_code).collect::<Vec<_>>().join("\n")
 }
 
-/// Every path in a text, imports in braces taken apart.
+/// Every path in a text, with imports in braces expanded.
 fn paths(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     for statement in text.split(';') {
         let imported = statement.rsplit_once("use ").map(|(_, tree)| tree);
         match imported.filter(|tree| !tree.contains(['(', '=', '"'])) {
-            Some(tree) => spread("", tree, &mut all),
-            None => all.extend(spelled(statement)),
+            Some(tree) => expand("", tree, &mut all),
+            None => all.extend(paths_in_code(statement)),
         }
     }
     all
 }
 
-/// The paths of an expression that begin at the crate or above the module.
-fn spelled(code: &str) -> impl Iterator<Item = String> + '_ {
+/// Paths in code that begin with `crate` or `super`.
+fn paths_in_code(code: &str) -> impl Iterator<Item = String> + '_ {
     let words = code.split(|letter: char| !letter.is_alphanumeric() && !"_:".contains(letter));
     words.filter(|word| word.starts_with("crate::") || word.starts_with("super::")).map(Into::into)
 }
 
-fn spread(prefix: &str, tree: &str, all: &mut Vec<String>) {
+fn expand(prefix: &str, tree: &str, all: &mut Vec<String>) {
     let tree = tree.trim();
     match tree.split_once('{') {
         None => all.extend(tree.split(',').map(|leaf| format!("{prefix}{}", leaf.trim()))),
@@ -95,13 +95,13 @@ fn spread(prefix: &str, tree: &str, all: &mut Vec<String>) {
             let inside = rest.trim_end().strip_suffix('}').unwrap_or(rest);
             let prefix = format!("{prefix}{head}");
             for branch in branches(inside) {
-                spread(&prefix, branch, all);
+                expand(&prefix, branch, all);
             }
         }
     }
 }
 
-/// Splits at the commas that are in no braces.
+/// Splits a text at the commas outside of braces.
 fn branches(text: &str) -> Vec<&str> {
     let (mut depth, mut begin, mut found) = (0_usize, 0, Vec::new());
     for (at, letter) in text.char_indices() {
@@ -120,7 +120,7 @@ fn branches(text: &str) -> Vec<&str> {
     found
 }
 
-/// The top-level module that a path leads to, seen from a module.
+/// Top-level module of a path in the module `from`.
 fn target(path: &str, from: &[String]) -> Option<String> {
     let mut parts: Vec<_> = path.split("::").collect();
     let mut base = match *parts.first()? {
@@ -138,8 +138,8 @@ fn target(path: &str, from: &[String]) -> Option<String> {
     base.into_iter().next().or_else(|| parts.first().map(|&name| name.to_owned()))
 }
 
-/// The modules that the names come from which a crate's root hands on.
-fn handed_on(root: &str) -> BTreeMap<String, String> {
+/// Names that a crate's root re-exports, with their modules.
+fn reexports(root: &str) -> BTreeMap<String, String> {
     let from_module = |path: String| {
         let path = path.strip_prefix("self::").unwrap_or(&path);
         let (module, rest) = path.split_once("::")?;
@@ -149,51 +149,50 @@ fn handed_on(root: &str) -> BTreeMap<String, String> {
     paths(root).into_iter().filter_map(from_module).collect()
 }
 
-fn arrows(name: &str) -> Arrows {
+fn module_graph(name: &str) -> ModuleGraph {
     let files = files(name);
     let roots = files.iter().filter(|(module, _)| module.is_empty());
-    let handed_on: BTreeMap<_, _> =
-        roots.flat_map(|(_, root)| handed_on(&without_comments(root))).collect();
+    let reexports: BTreeMap<_, _> =
+        roots.flat_map(|(_, root)| reexports(&without_comments(root))).collect();
     let modules: BTreeSet<_> = files.iter().filter_map(|(path, _)| path.first()).collect();
-    let mut arrows = Arrows::new();
+    let mut module_graph = ModuleGraph::new();
     for (module, text) in files.iter().filter(|(module, _)| !module.is_empty()) {
         let used = paths(&without_comments(text)).into_iter().filter_map(|path| {
             let name = target(&path, module)?;
-            Some(handed_on.get(&name).cloned().unwrap_or(name))
+            Some(reexports.get(&name).cloned().unwrap_or(name))
         });
         let others = used.filter(|other| modules.contains(other) && *other != module[0]);
-        arrows.entry(module[0].clone()).or_default().extend(others);
+        module_graph.entry(module[0].clone()).or_default().extend(others);
     }
-    arrows
+    module_graph
 }
 
-/// The modules of a crate that are in a circle: what is left when everything that uses none of the rest is taken away,
-/// from both ends.
-fn circles(mut arrows: Arrows) -> Vec<String> {
+/// Modules in or between cycles. Repeatedly removes modules that use no other module, or that no other module uses.
+fn cycles(mut module_graph: ModuleGraph) -> Vec<String> {
     loop {
-        let used: BTreeSet<_> = arrows.values().flatten().cloned().collect();
-        let before = arrows.len();
-        arrows.retain(|module, uses| !uses.is_empty() && used.contains(module));
-        let left: BTreeSet<_> = arrows.keys().cloned().collect();
-        for uses in arrows.values_mut() {
-            uses.retain(|used| left.contains(used));
+        let used: BTreeSet<_> = module_graph.values().flatten().cloned().collect();
+        let before = module_graph.len();
+        module_graph.retain(|module, uses| !uses.is_empty() && used.contains(module));
+        let remaining: BTreeSet<_> = module_graph.keys().cloned().collect();
+        for uses in module_graph.values_mut() {
+            uses.retain(|used| remaining.contains(used));
         }
-        if arrows.len() == before {
-            return arrows.into_keys().collect();
+        if module_graph.len() == before {
+            return module_graph.into_keys().collect();
         }
     }
 }
 
 #[test]
-fn no_module_of_the_product_leads_back_to_itself() {
+fn modules_of_the_product_have_no_cycles() {
     for name in product_crates() {
-        let found = circles(arrows(&name));
-        assert!(found.is_empty(), "modules of {name} use each other in a circle: {found:?}");
+        let found = cycles(module_graph(&name));
+        assert!(found.is_empty(), "modules of {name} have a cycle: {found:?}");
     }
 }
 
 #[test]
-fn no_crate_of_the_product_is_a_house_of_its_own() {
+fn no_crate_of_the_product_exceeds_the_limit_of_lines() {
     for name in product_crates().iter().filter(|name| *name != BINARY) {
         let lines: usize = files(name).iter().map(|(_, text)| text.lines().count()).sum();
         assert!(lines <= MAX_LINES, "{name} has {lines} lines");
@@ -202,12 +201,12 @@ fn no_crate_of_the_product_is_a_house_of_its_own() {
 }
 
 #[test]
-fn a_circle_is_found() {
-    let arrow = |from: &str, to: &str| (from.to_owned(), BTreeSet::from([to.to_owned()]));
-    let line = Arrows::from([arrow("a", "b"), arrow("b", "c")]);
-    assert!(circles(line).is_empty());
-    let circle = Arrows::from([arrow("a", "b"), arrow("b", "c"), arrow("c", "b")]);
-    assert_eq!(circles(circle), ["b", "c"]);
-    let dra = arrows("dra");
+fn a_cycle_is_found() {
+    let edge = |from: &str, to: &str| (from.to_owned(), BTreeSet::from([to.to_owned()]));
+    let line = ModuleGraph::from([edge("a", "b"), edge("b", "c")]);
+    assert!(cycles(line).is_empty());
+    let cycle = ModuleGraph::from([edge("a", "b"), edge("b", "c"), edge("c", "b")]);
+    assert_eq!(cycles(cycle), ["b", "c"]);
+    let dra = module_graph("dra");
     assert!(dra["prepare"].contains("record"), "imports are read: {dra:?}");
 }

@@ -8,8 +8,8 @@ use windlass_node::documents::Document;
 
 use crate::program::{folder, machine, run, text};
 
-/// Output of a command about a machine.
-fn ask(profile: &str, words: &[&str]) -> String {
+/// Output of a command for a simulated machine.
+fn query(profile: &str, words: &[&str]) -> String {
     let folder = folder();
     let host = machine(&folder, profile);
     let host: Vec<_> = host.iter().map(String::as_str).collect();
@@ -24,25 +24,25 @@ fn tables(shown: &str) -> Vec<&str> {
 }
 
 #[test]
-fn each_kind_has_a_table_with_the_columns_that_mean_something_for_it() {
-    let shown = ask("dgx-h100", &["devices"]);
+fn each_kind_has_a_table_with_its_own_columns() {
+    let shown = query("dgx-h100", &["devices"]);
     let tables = tables(&shown);
     assert!(tables[0].starts_with("NAME") && tables[0].contains("MEMORY"), "{shown}");
     assert!(tables[0].contains("H100 80GB HBM3  81559Mi"), "{shown}");
     assert!(tables[1].contains("NETDEV") && !tables[1].contains("MEMORY"), "{shown}");
     assert!(tables[1].contains("ib0     InfiniBand  400 Gb/sec"), "{shown}");
-    assert!(!shown.contains("XGMI"), "a column with nothing in it is left out: {shown}");
+    assert!(!shown.contains("XGMI"), "an empty column is omitted: {shown}");
 }
 
 #[test]
-fn kinds_and_sources_narrow_what_is_shown() {
-    let shown = ask("dgx-h100", &["devices", "--kind", "nic"]);
+fn kinds_and_sources_filter_devices() {
+    let shown = query("dgx-h100", &["devices", "--kind", "nic"]);
     assert_eq!(tables(&shown).len(), 1, "{shown}");
-    let shown = ask("dgx-h100", &["devices", "--source", "nvidia", "-o", "json"]);
+    let shown = query("dgx-h100", &["devices", "--source", "nvidia", "-o", "json"]);
     let document: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(document["devices"].as_array().map(Vec::len), Some(8));
     assert_eq!(document["sources"].as_object().map(serde_json::Map::len), Some(1));
-    let shown = ask("dgx-h100", &["topo", "--kind", "gpu,nic", "-o", "json"]);
+    let shown = query("dgx-h100", &["topo", "--kind", "gpu,nic", "-o", "json"]);
     let document: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(document["devices"].as_array().map(Vec::len), Some(16));
     let folder = folder();
@@ -53,20 +53,23 @@ fn kinds_and_sources_narrow_what_is_shown() {
 }
 
 #[test]
-fn a_matrix_that_is_too_wide_is_told_in_several_with_gpus_first() {
-    let shown = ask("dgx-h100", &["topo"]);
+fn a_wide_matrix_is_split_with_gpus_first() {
+    let shown = query("dgx-h100", &["topo"]);
     let long = shown.lines().find(|line| line.chars().count() > 120);
     assert_eq!(long, None, "{shown}");
     let columns: Vec<_> = shown.lines().filter(|line| line.trim_end().ends_with("NUMA")).collect();
     assert!(columns[0].contains("GPU7") && !columns[0].contains("mlx5_0"), "{shown}");
     assert!(columns[1].contains("mlx5_0"), "{shown}");
     assert!(shown.contains("NV# NVLinks, PSB"), "{shown}");
-    let shown = ask("rdma", &["topo"]);
-    assert!(!shown.contains("NVLinks"), "the legend is of what is there: {shown}");
+    let shown = query("rdma", &["topo"]);
+    assert!(
+        !shown.contains("NVLinks"),
+        "the legend has only the connections of the machine: {shown}"
+    );
 }
 
 #[test]
-fn what_a_source_of_the_configuration_finds_has_a_name_and_a_product() {
+fn devices_of_a_configured_source_have_names_and_resources() {
     let folder = folder();
     let config = folder.path().join("w.yaml");
     fs::write(
@@ -78,29 +81,29 @@ fn what_a_source_of_the_configuration_finds_has_a_name_and_a_product() {
     .expect("written");
     let config = config.display().to_string();
     let shown =
-        ask("t4-edge", &["devices", "-o", "wide", "--source", "bridge", "--config", &config]);
+        query("t4-edge", &["devices", "-o", "wide", "--source", "bridge", "--config", &config]);
     assert!(shown.contains("bridge0"), "{shown}");
     assert!(shown.contains("BRIDGE=0000:"), "{shown}");
     assert!(shown.contains("example.com/bridge"), "{shown}");
 }
 
 #[test]
-fn a_machine_with_devices_of_other_makers_is_told_in_their_names() {
-    let shown = ask("mi300x", &["devices", "--kind", "gpu"]);
+fn devices_of_other_vendors_are_shown_in_the_terms_of_the_vendor() {
+    let shown = query("mi300x", &["devices", "--kind", "gpu"]);
     assert!(shown.contains("AMD0  amd-"), "{shown}");
     assert!(shown.contains("XGMI") && !shown.contains("NVLINK"), "{shown}");
-    let shown = ask("mi300x", &["topo", "--kind", "gpu"]);
+    let shown = query("mi300x", &["topo", "--kind", "gpu"]);
     assert!(shown.contains("AMD0  X     XGMI"), "{shown}");
     assert!(shown.contains("XGMI AMD's links") && !shown.contains("NVLinks"), "{shown}");
-    let shown = ask("alveo", &["devices", "--kind", "fpga"]);
+    let shown = query("alveo", &["devices", "--kind", "fpga"]);
     assert!(shown.contains("FPGA0  fpga-"), "{shown}");
-    let shown = ask("flex-170", &["devices", "--kind", "gpu"]);
+    let shown = query("flex-170", &["devices", "--kind", "gpu"]);
     assert!(shown.contains("Data Center GPU Flex 170"), "the product is looked up: {shown}");
     assert!(shown.contains("MEMORY") && shown.contains("16Gi"), "{shown}");
 }
 
 #[test]
-fn a_question_about_other_devices_calls_them_by_their_names() {
+fn explain_names_devices_of_other_vendors() {
     let folder = folder();
     let host = machine(&folder, "mi300x");
     let host: Vec<_> = host.iter().map(String::as_str).collect();
@@ -131,26 +134,26 @@ sources:
   match: 'device.attributes["windlass.dev"].state == "up" && device.attributes["windlass.dev"].cores > 4'
 "#;
 
-/// A machine with what those sources look at, and how one of them is explained.
-struct Explained {
+/// Machine with the files of these sources.
+struct SourcesFixture {
     folder: TempDir,
     host: Vec<String>,
 }
 
-impl Explained {
+impl SourcesFixture {
     fn new() -> Self {
         let folder = folder();
         let host = machine(&folder, "t4-edge");
-        let explained = Self { folder, host };
+        let fixture = Self { folder, host };
         for node in ["tx0", "tx1", "rx0", "sda", "spare0"] {
-            explained.write(&format!("dev/{node}"), "");
+            fixture.write(&format!("dev/{node}"), "");
         }
-        explained.write("etc/boards/a", "{state: up, cores: 8}\n");
-        explained.write("etc/boards/b", "{state: up, cores: 2}\n");
-        explained.write("etc/boards/c", "{state: up, croes: 8}\n");
-        explained.write("etc/boards/d", "{state: down}\n");
-        explained.write("etc/w.yaml", SOURCES);
-        explained
+        fixture.write("etc/boards/a", "{state: up, cores: 8}\n");
+        fixture.write("etc/boards/b", "{state: up, cores: 2}\n");
+        fixture.write("etc/boards/c", "{state: up, croes: 8}\n");
+        fixture.write("etc/boards/d", "{state: down}\n");
+        fixture.write("etc/w.yaml", SOURCES);
+        fixture
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -158,7 +161,7 @@ impl Explained {
     }
 
     fn write(&self, path: &str, content: &str) {
-        fs::create_dir_all(self.path(path).parent().expect("a folder")).expect("made");
+        fs::create_dir_all(self.path(path).parent().expect("a folder")).expect("created");
         fs::write(self.path(path), content).expect("written");
     }
 
@@ -170,8 +173,8 @@ impl Explained {
 }
 
 #[test]
-fn a_source_explains_what_it_made_of_everything_that_it_looked_at() {
-    let explained = Explained::new();
+fn a_source_explains_every_candidate() {
+    let fixture = SourcesFixture::new();
     let driver =
         r#"device.attributes["windlass.dev"].driver == "vfio-pci" is false: driver is "nvidia""#;
     for (source, expected) in [
@@ -198,7 +201,7 @@ fn a_source_explains_what_it_made_of_everything_that_it_looked_at() {
             ],
         ),
     ] {
-        let output = explained.explain(&["--source", source]);
+        let output = fixture.explain(&["--source", source]);
         let shown = text(&output.stdout);
         assert!(output.status.success(), "{}", text(&output.stderr));
         for expected in expected {
@@ -208,26 +211,26 @@ fn a_source_explains_what_it_made_of_everything_that_it_looked_at() {
 }
 
 #[test]
-fn a_program_is_told_the_same_of_a_source_and_no_more_than_a_person_can_read() {
-    let explained = Explained::new();
-    let document = text(&explained.explain(&["--source", "board", "-o", "json"]).stdout);
+fn json_has_the_candidates_of_a_source_and_text_a_limited_number() {
+    let fixture = SourcesFixture::new();
+    let document = text(&fixture.explain(&["--source", "board", "-o", "json"]).stdout);
     let document: Value = serde_json::from_str(&document).expect("JSON");
     let candidates = document["candidates"].as_array().expect("a list");
     assert_eq!((candidates.len(), &document["leftOut"]), (4, &Value::from(0)));
     assert_eq!(candidates[0]["device"], "board-a");
     assert_eq!(candidates[1]["found"], "/etc/boards/b");
     for number in 0..300 {
-        explained.write(&format!("etc/boards/0{number}"), "{state: down}\n");
+        fixture.write(&format!("etc/boards/0{number}"), "{state: down}\n");
     }
-    let shown = text(&explained.explain(&["--source", "board"]).stdout);
+    let shown = text(&fixture.explain(&["--source", "board"]).stdout);
     assert!(shown.contains("board-a") && shown.ends_with("and 104 more candidates\n"), "{shown}");
 }
 
 #[test]
-fn a_rule_may_ask_for_everything_that_a_device_says() {
+fn rules_can_match_every_attribute_of_a_device() {
     for profile in ["dgx-h100", "mig-a100"] {
         let document: Value =
-            serde_json::from_str(&ask(profile, &["devices", "-o", "json"])).expect("JSON");
+            serde_json::from_str(&query(profile, &["devices", "-o", "json"])).expect("JSON");
         let mut rules = vec!["exclude:".to_owned()];
         for device in document["devices"].as_array().expect("a list") {
             for (name, value) in device["attributes"].as_object().expect("attributes") {
@@ -235,8 +238,8 @@ fn a_rule_may_ask_for_everything_that_a_device_says() {
                 let (sort, value) = value.as_object().and_then(|it| it.iter().next()).expect("one");
                 let value =
                     if sort == "version" { format!("semver({value})") } else { value.to_string() };
-                let asked = format!(r#"device.attributes["{domain}"].{name} == {value}"#);
-                rules.push(format!("- {{source: {}, match: '{asked}'}}", device["source"]));
+                let expression = format!(r#"device.attributes["{domain}"].{name} == {value}"#);
+                rules.push(format!("- {{source: {}, match: '{expression}'}}", device["source"]));
             }
         }
         let folder = folder();
@@ -249,29 +252,29 @@ fn a_rule_may_ask_for_everything_that_a_device_says() {
 
 #[test]
 fn only_a_source_of_the_configuration_is_explained() {
-    let explained = Explained::new();
+    let fixture = SourcesFixture::new();
     for (flags, expected) in [
         (&["--source", "nics"][..], "nics is built in: `windlass devices --source nics`"),
         (&["--source", "cart"], "known: card, pair, "),
         (&["--source", "card", "--size", "1"], "cannot be used with"),
     ] {
-        let output = explained.explain(flags);
+        let output = fixture.explain(flags);
         assert_eq!(output.status.code(), Some(64));
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }
 
 #[test]
-fn who_has_a_device_is_told_with_the_way_in_which_it_was_given_away() {
+fn holders_of_devices_are_listed_with_their_api() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let mut host: Vec<_> = host.iter().map(String::as_str).collect();
     let dir = folder.path().display().to_string();
     host.extend(["--kubelet-dir", &dir, "--state-dir", &dir]);
-    let ask =
+    let query =
         |words: &[&str]| text(&run(&[&["devices", "--kind", "gpu"], words, &host].concat()).stdout);
-    let document: Value = serde_json::from_str(&ask(&["-o", "json"])).expect("JSON");
-    assert!(document["holders"].is_null(), "nobody has anything");
+    let document: Value = serde_json::from_str(&query(&["-o", "json"])).expect("JSON");
+    assert!(document["holders"].is_null(), "no device has a holder");
     let gpu = document["devices"][0]["id"].as_str().expect("an id").to_owned();
     let claim = serde_json::json!({
         "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
@@ -280,15 +283,15 @@ fn who_has_a_device_is_told_with_the_way_in_which_it_was_given_away() {
         }],
     });
     let claims = serde_json::json!({"version": 1, "boot": null, "claims": {"u": claim}});
-    // With the checksum that an agent gives it.
+    // Add the checksum, as the agent does.
     let claims = Document::Claims.reread(claims.to_string().as_bytes()).expect("understood");
     fs::write(folder.path().join("claims.json"), claims).expect("written");
-    let document: Value = serde_json::from_str(&ask(&["-o", "json"])).expect("JSON");
+    let document: Value = serde_json::from_str(&query(&["-o", "json"])).expect("JSON");
     let expected =
         serde_json::json!([{"api": "dra", "namespace": "team", "claim": "train", "uid": "u"}]);
     assert_eq!(document["holders"][gpu], expected);
     assert!(document["holdersUnknown"][0].is_string(), "no kubelet answers: {document}");
-    let shown = ask(&[]);
+    let shown = query(&[]);
     assert!(tables(&shown)[0].contains("HELD BY"), "{shown}");
     assert!(
         shown.contains("GPU0 is withheld from containers: held by claim team/train"),

@@ -1,4 +1,4 @@
-//! One program for all of the crate's integration tests: it is linked once.
+//! One test binary for all integration tests of the crate, which is linked once.
 
 mod cdi;
 mod chart;

@@ -20,10 +20,10 @@ const CASES: &str = "deploy/monitoring/rules.test.yaml";
 const DASHBOARDS: &str = "deploy/monitoring/dashboards";
 const PAGE: &str = "docs/monitoring.md";
 
-/// Program of a kubectl.
+/// Variable with the path of kubectl.
 const KUBECTL: &str = "WINDLASS_E2E_KUBECTL";
 
-/// Columns of a dashboard.
+/// Number of columns of a dashboard.
 const COLUMNS: u64 = 24;
 
 fn read(path: &str) -> String {
@@ -45,7 +45,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The rules as Prometheus reads them, by the command of docs/monitoring.md.
+/// Rules in Prometheus' format, converted as by the command in docs/monitoring.md.
 fn rules_file() -> String {
     let file = read(RULES);
     let (_, spec) = file.split_once("\nspec:\n").expect("a specification");
@@ -82,7 +82,7 @@ fn panels(dashboard: &Value) -> Vec<&Value> {
     top.flat_map(|panel| list(&panel["panels"]).chain([panel])).collect()
 }
 
-/// Queries of alerts, dashboards and recipes, with their places.
+/// Queries of alerts, dashboards and recipes, each with its origin.
 fn queries() -> Vec<(String, String)> {
     let alerts = alerts();
     let of_alerts = alerts.iter().map(|alert| (string(&alert["alert"]), string(&alert["expr"])));
@@ -100,7 +100,7 @@ fn queries() -> Vec<(String, String)> {
     all
 }
 
-/// Queries for the values of dashboards' variables, with their places.
+/// Queries for the values of dashboards' variables, each with its origin.
 fn variables() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (name, dashboard) in dashboards() {
@@ -124,16 +124,16 @@ fn documented() -> BTreeSet<String> {
     let rows = pages.lines().filter(|line| starts.iter().any(|start| line.starts_with(start)));
     let cells = rows.filter_map(|row| row.split(" | ").next());
     let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
-    let whole = |name: &str| {
+    let full_name = |name: &str| {
         let name = name.split('{').next().unwrap_or_default();
-        // The page on the cluster half abbreviates `windlass_cluster_pods`.
+        // docs/cluster.md abbreviates names such as `windlass_cluster_pods`.
         if name.starts_with('_') { format!("windlass_cluster{name}") } else { name.to_owned() }
     };
-    names.map(whole).collect()
+    names.map(full_name).collect()
 }
 
 /// Runs promtool in a folder with these files.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn promtool(arguments: &[&str], files: &[(&str, String)]) {
     let folder = folder();
     for (name, content) in files {
@@ -158,7 +158,7 @@ fn alerts_dashboards_and_recipes_use_documented_metrics() {
     let mut unknown = BTreeSet::new();
     for (place, query) in queries.iter().chain(&variables) {
         for name in metrics(query) {
-            // A histogram's own name is documented.
+            // The page documents a histogram without the suffix.
             let plain = name.strip_suffix("_bucket").unwrap_or(name);
             if !documented.contains(plain) {
                 unknown.insert(format!("{place}: {name}"));
@@ -169,10 +169,10 @@ fn alerts_dashboards_and_recipes_use_documented_metrics() {
 }
 
 #[test]
-fn every_alert_waits_has_a_severity_and_says_what_is_wrong() {
+fn every_alert_has_a_duration_a_severity_and_a_description() {
     for alert in alerts() {
         let name = string(&alert["alert"]);
-        assert!(alert["for"].is_string(), "{name} does not wait");
+        assert!(alert["for"].is_string(), "{name} has no duration");
         let severity = string(&alert["labels"]["severity"]);
         assert!(["critical", "warning", "info"].contains(&severity.as_str()), "{name}: {severity}");
         let annotations = &alert["annotations"];
@@ -184,10 +184,10 @@ fn every_alert_waits_has_a_severity_and_says_what_is_wrong() {
 }
 
 #[test]
-fn every_alert_has_its_section_with_meaning_first_look_and_remedy() {
+fn every_alert_has_a_section_with_meaning_check_and_remedy() {
     let page = read(PAGE);
     let (_, sections) = page.split_once("\n## Alerts\n").expect("a chapter");
-    let (sections, _) = sections.split_once("\n## ").expect("a chapter behind it");
+    let (sections, _) = sections.split_once("\n## ").expect("a next chapter");
     let sections = sections.split("\n### ").skip(1);
     let sections: BTreeMap<_, _> = sections.filter_map(|it| it.split_once('\n')).collect();
     for (name, section) in &sections {
@@ -200,7 +200,7 @@ fn every_alert_has_its_section_with_meaning_first_look_and_remedy() {
 }
 
 #[test]
-fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
+fn every_alert_has_a_firing_and_a_silent_case() {
     let (mut firing, mut silent) = (BTreeSet::new(), BTreeSet::new());
     for case in documents(CASES).iter().flat_map(|file| list(&file["tests"])) {
         for step in list(&case["alert_rule_test"]) {
@@ -239,17 +239,17 @@ fn the_monitors_select_the_pods_of_the_manifests_and_their_ports() {
 }
 
 #[test]
-fn dashboards_read_the_chosen_data_source_and_each_panel_has_its_place() {
+fn dashboards_use_the_selected_data_source_and_panels_do_not_overlap() {
     let kustomization = read("deploy/monitoring/kustomization.yaml");
     for (name, dashboard) in dashboards() {
         assert!(kustomization.contains(&format!("dashboards/{name}")), "{name} is not applied");
         let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
         for panel in panels(&dashboard) {
             let title = string(&panel["title"]);
-            assert!(ids.insert(panel["id"].as_u64()), "{name}: the id of {title} is another's");
+            assert!(ids.insert(panel["id"].as_u64()), "{name}: the id of {title} is not unique");
             let source = panel["datasource"]["uid"].as_str();
             let is_row = panel["type"] == "row";
-            assert!(is_row || source == Some("${datasource}"), "{name}: {title} of {source:?}");
+            assert!(is_row || source == Some("${datasource}"), "{name}: {title} uses {source:?}");
             let number = |key: &str| panel["gridPos"][key].as_u64().expect("a number");
             let (x, y, width, height) = (number("x"), number("y"), number("w"), number("h"));
             assert!(x + width <= COLUMNS, "{name}: {title} is too wide");
@@ -263,7 +263,7 @@ fn dashboards_read_the_chosen_data_source_and_each_panel_has_its_place() {
 }
 
 #[test]
-fn the_overlay_to_copy_sets_the_label_and_the_address_of_the_runbooks() {
+fn the_example_overlay_sets_the_label_and_the_runbook_addresses() {
     let Some(kubectl) = env::var_os(KUBECTL) else {
         eprintln!("SKIPPED: set {KUBECTL} to a kubectl to run this");
         return;
@@ -279,7 +279,7 @@ fn the_overlay_to_copy_sets_the_label_and_the_address_of_the_runbooks() {
 }
 
 #[test]
-fn prometheus_fires_each_alert_as_its_cases_say() {
+fn prometheus_passes_the_cases_of_each_alert() {
     let files = [("windlass.rules.yaml", rules_file()), ("rules.test.yaml", read(CASES))];
     promtool(&["check", "rules", "windlass.rules.yaml"], &files);
     promtool(&["test", "rules", "rules.test.yaml"], &files);
@@ -287,7 +287,7 @@ fn prometheus_fires_each_alert_as_its_cases_say() {
 
 #[test]
 fn prometheus_parses_every_query() {
-    // Recording rules, since promtool checks no plain query.
+    // promtool does not check plain queries, so each query becomes a recording rule.
     let rule = |(number, (place, query)): (usize, (String, String))| {
         let expr = query.replace("$__rate_interval", "5m");
         json!({"record": format!("query:{number}"), "expr": expr, "labels": {"place": place}})

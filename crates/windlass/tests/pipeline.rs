@@ -17,7 +17,7 @@ fn plan(more: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn a_plan_shows_the_layouts_side_by_side_and_what_would_help() {
+fn a_plan_compares_layouts_and_names_helpful_devices() {
     let output = plan(&[]);
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -38,7 +38,7 @@ fn a_plan_shows_the_layouts_side_by_side_and_what_would_help() {
 }
 
 #[test]
-fn a_spiking_network_of_the_examples_is_placed_where_its_board_is() {
+fn the_spiking_network_of_the_examples_is_placed_on_its_board() {
     let (pipeline, boards) = (example("gesture.yaml"), example("gesture-boards.yaml"));
     let plan = ["pipeline", "plan", &pipeline, "--boards", &boards, "--layout", "planned"];
     let output = run(&[&plan[..], &["-o", "json"]].concat());
@@ -49,7 +49,7 @@ fn a_spiking_network_of_the_examples_is_placed_where_its_board_is() {
     assert_eq!((&replica["node"], &replica["on"]), (&"darwin-1".into(), &"zj.com/darwin3".into()));
     let render = ["pipeline", "render", &pipeline, "--boards", &boards];
     let manifests = text(&run(&render).stdout);
-    // The flags of the manifests follow an option whose value may be left out.
+    // In the manifests, flags follow an option with an optional value.
     let commands = manifests.lines().filter(|line| line.contains("--darwin3")).count();
     assert!(commands > 0 && manifests.contains("zj.com/darwin3"), "{manifests}");
 }
@@ -71,7 +71,7 @@ fn a_plan_as_json_has_places_and_times() {
 }
 
 #[test]
-fn a_layout_without_a_place_is_shown_and_fails() {
+fn a_layout_without_a_placement_is_an_error() {
     let folder = folder();
     let file = folder.path().join("p.yaml");
     let stages = "name: p\nstages:\n- {name: a, output: 1, on: [{resource: coral.ai/tpu, time: 1ms}]}\n\
@@ -97,7 +97,7 @@ fn a_layout_without_a_place_is_shown_and_fails() {
 }
 
 #[test]
-fn mistakes_in_both_files_have_their_lines() {
+fn mistakes_in_either_file_have_their_lines() {
     let folder = folder();
     let write = |name: &str, content: &str| -> PathBuf {
         let path = folder.path().join(name);
@@ -129,13 +129,13 @@ fn manifests_are_documents_of_known_kinds() {
     for deployment in documents.iter().filter(|document| document["kind"] == "Deployment") {
         let containers = &deployment["spec"]["template"]["spec"]["containers"];
         for container in containers.as_array().expect("containers") {
-            starts(container);
+            check_arguments(container);
         }
     }
 }
 
-/// Starts the program with a container's words. It takes them, and ends since process 1 is not its parent.
-fn starts(container: &Value) {
+/// Checks that the program accepts a container's arguments. It then exits, because process 1 is not its parent.
+fn check_arguments(container: &Value) {
     let words = |key: &str| -> Vec<String> {
         let words = container[key].as_array().expect("words").iter();
         words.map(|word| word.as_str().expect("a word").to_owned()).collect()
@@ -191,7 +191,7 @@ fn real_stages_on_simulated_boards_pass_every_item() {
     assert!(worked.zip([2.0, 3.0, 0.9, 1.0]).all(|(ms, least)| ms >= least), "{stages:?}");
 }
 
-/// Each item has a span for each of four stages, within that of its whole way.
+/// Checks that each item has a span for each of four stages, within its root span.
 fn check_traces(file: &Path) {
     let document: Value =
         serde_json::from_slice(&std::fs::read(file).expect("a file")).expect("JSON");
@@ -221,7 +221,7 @@ fn check_traces(file: &Path) {
 }
 
 #[test]
-fn the_edge_demo_accounts_for_every_item_when_a_board_fails() {
+fn the_edge_demo_accounts_for_every_item_after_a_board_failure() {
     let output = run(&["demo", "--edge", "-o", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);

@@ -1,4 +1,4 @@
-//! Placement on machines that are built: its answers as a page, their exactness, and jobs over time.
+//! Placement on simulated machines: documented answers, exactness, and sequences of jobs.
 
 mod answers;
 #[path = "../benches/placement/best_effort.rs"]
@@ -27,7 +27,7 @@ use tokio::sync::OnceCell;
 
 use machines::Machine;
 
-/// Every machine, made once.
+/// Every machine, created once.
 async fn every_machine() -> &'static [Machine] {
     static MACHINES: OnceCell<Vec<Machine>> = OnceCell::const_new();
     MACHINES.get_or_init(|| async { machines::all().await.expect("machines") }).await

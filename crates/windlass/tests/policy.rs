@@ -1,5 +1,5 @@
-//! The dependency policy of `deny.toml`, and which of our crates may use which, checked without a
-//! network and without another tool.
+//! The dependency policy of `deny.toml`, and the dependencies between our crates, checked without a network and
+//! without another tool.
 //!
 //! Advisories are not checked here: their database has to be fetched, which `cargo deny` does, run by `.ci/run`.
 
@@ -29,7 +29,7 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
-    /// `dev` or `build`; none for what ends up in the crate.
+    /// `dev` or `build`; `None` for a normal dependency.
     kind: Option<String>,
 }
 
@@ -55,9 +55,9 @@ struct Skip {
     name: String,
 }
 
-/// Which of our crates may use which, tests aside. Dependencies point at the domain; the binary, which
-/// is not listed, may use all.
-const ROOMS: &[(&str, &[&str])] = &[
+/// Crates of this workspace, each with the workspace crates that it may use outside of tests. Dependencies point
+/// towards the domain. The binary is not listed, and may use all.
+const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("windlass-core", &[]),
     ("windlass-cuda", &[]),
     ("windlass-kubelet-api", &[]),
@@ -200,13 +200,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// For tests only: nobody ships it.
+/// Crate of test fixtures, which product crates may use in tests only.
 const TESTKIT: &str = "windlass-testkit";
 
 const BINARY: &str = "windlass";
 
-/// Crates that simulate or test others: never on a node.
-const LABORATORY: [&str; 5] = [
+/// Crates that simulate or test others. The node build must not contain them.
+const TEST_CRATES: [&str; 5] = [
     "windlass-cluster-sim",
     "windlass-conformance",
     "windlass-kubelet-sim",
@@ -214,19 +214,19 @@ const LABORATORY: [&str; 5] = [
     "windlass-nvml-sim",
 ];
 
-/// The cluster half: never on a node either.
-const CLUSTER_HALF: [&str; 2] = ["windlass-control", "windlass-sched"];
+/// Crates that only the commands for the cluster use. The node build must not contain them.
+const CLUSTER_CRATES: [&str; 2] = ["windlass-control", "windlass-sched"];
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 fn policy() -> Policy {
-    let text = fs::read_to_string(root().join("deny.toml")).expect("deny.toml is there");
-    toml::from_str(&text).expect("deny.toml says what the test reads")
+    let text = fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
+    toml::from_str(&text).expect("licenses and bans in deny.toml")
 }
 
-/// Every package that Linux builds of the workspace can hold.
+/// Every package that a Linux build of the workspace can contain.
 fn packages() -> Vec<Package> {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
@@ -242,31 +242,31 @@ fn packages() -> Vec<Package> {
 }
 
 #[test]
-fn every_licence_is_one_that_the_policy_allows() {
+fn every_license_is_allowed_by_the_policy() {
     let allowed = policy().licenses.allow;
     for package in packages() {
         let name = format!("{} {}", package.name, package.version);
-        let license = package.license.unwrap_or_else(|| panic!("{name} names no licence"));
+        let license = package.license.unwrap_or_else(|| panic!("{name} names no license"));
         let parsed = spdx::Expression::parse_mode(&license, spdx::ParseMode::LAX);
         let expression = parsed.unwrap_or_else(|error| panic!("{name}: {license}: {error}"));
-        let fits = expression.evaluate(|part| allowed.contains(&part.to_string()));
-        assert!(fits, "{name} is under {license}, which deny.toml does not allow");
+        let is_allowed = expression.evaluate(|part| allowed.contains(&part.to_string()));
+        assert!(is_allowed, "{name} is under {license}, which deny.toml does not allow");
     }
 }
 
 #[test]
-fn no_crate_is_built_twice_without_a_reason() {
+fn a_crate_with_two_versions_has_a_reason() {
     let excused: BTreeSet<_> = policy().bans.skip.into_iter().map(|skip| skip.name).collect();
     let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in packages() {
         versions.entry(package.name).or_default().push(package.version);
     }
     versions.retain(|name, versions| versions.len() > 1 && !excused.contains(name));
-    assert!(versions.is_empty(), "name a reason in deny.toml, or get rid of one: {versions:?}");
+    assert!(versions.is_empty(), "name a reason in deny.toml, or remove a version: {versions:?}");
 }
 
 #[test]
-fn everything_comes_from_the_registry_or_from_here() {
+fn every_package_is_from_the_registry_or_this_repository() {
     for package in packages() {
         let source = package.source.unwrap_or_default();
         assert!(
@@ -278,22 +278,27 @@ fn everything_comes_from_the_registry_or_from_here() {
 }
 
 #[test]
-fn the_kit_of_fixtures_is_used_by_tests_only() {
+fn only_tests_use_the_fixtures_crate() {
     for package in packages() {
         let mut used = package.dependencies.iter().filter(|dependency| dependency.name == TESTKIT);
-        assert!(used.all(|it| it.kind.as_deref() == Some("dev")), "{} ships it", package.name);
+        assert!(
+            used.all(|it| it.kind.as_deref() == Some("dev")),
+            "{} uses {TESTKIT}",
+            package.name
+        );
     }
 }
 
 #[test]
 fn our_crates_use_each_other_in_one_direction() {
-    let rooms: BTreeMap<_, _> = ROOMS.iter().copied().collect();
+    let allowed_of: BTreeMap<_, _> = ALLOWED_DEPENDENCIES.iter().copied().collect();
     for package in packages().iter().filter(|package| package.source.is_none()) {
         if package.name == BINARY {
             continue;
         }
-        let allowed = rooms.get(package.name.as_str());
-        let allowed = allowed.unwrap_or_else(|| panic!("say what {} may use", package.name));
+        let allowed = allowed_of.get(package.name.as_str());
+        let allowed =
+            allowed.unwrap_or_else(|| panic!("list the crates that {} may use", package.name));
         let used = package.dependencies.iter().filter(|dependency| dependency.kind.is_none());
         for Dependency { name, .. } in used.filter(|one| one.name.starts_with(BINARY)) {
             assert!(allowed.contains(&name.as_str()), "{} may not use {name}", package.name);
@@ -314,8 +319,11 @@ fn the_build_for_nodes_is_without_the_laboratory_and_the_cluster_half() {
     let text = String::from_utf8(output.stdout).expect("text");
     let node: BTreeSet<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     let all = packages();
-    for name in LABORATORY.iter().chain(&CLUSTER_HALF) {
-        assert!(all.iter().any(|package| package.name == *name), "{name} is no crate of ours");
-        assert!(!node.contains(name), "{name} would run on every node");
+    for name in TEST_CRATES.iter().chain(&CLUSTER_CRATES) {
+        assert!(
+            all.iter().any(|package| package.name == *name),
+            "{name} is no crate of this workspace"
+        );
+        assert!(!node.contains(name), "the node build contains {name}");
     }
 }

@@ -1,4 +1,4 @@
-//! The program as a test runs it: a child with its own folders.
+//! The program as a child process of a test, with its own folders.
 
 use std::{
     fs,
@@ -12,13 +12,13 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Deadline of the agent for any step.
+/// Deadline for the program's next line, and for its exit.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Where folders are in memory, if the machine has that: a simulated machine is a thousand small files.
+/// File system in memory, for folders if the machine has it: a simulated machine has a thousand small files.
 const MEMORY: &str = "/dev/shm";
 
-/// The program with these arguments, and no variables of whoever runs the tests.
+/// Command of the program with arguments, and without the developer's `WINDLASS_*` variables.
 pub(crate) fn windlass(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.args(arguments).stdin(Stdio::null());
@@ -33,24 +33,24 @@ pub(crate) fn windlass(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs the program until it exits.
 pub(crate) fn run(arguments: &[&str]) -> Output {
     windlass(arguments).output().expect("windlass runs")
 }
 
-/// Output of the program.
+/// Output of the program as text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A folder of the test's own.
+/// Temporary folder of the test.
 pub(crate) fn folder() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");
     builder.tempdir_in(MEMORY).or_else(|_| builder.tempdir()).expect("a temporary folder")
 }
 
-/// A simulated machine, and the flags that point commands at it.
+/// Creates a simulated machine, and returns the flags that select it.
 pub(crate) fn machine(folder: &TempDir, profile: &str) -> Vec<String> {
     let dir = folder.path().join("machine");
     let output = run(&["machine", "create", &dir.display().to_string(), "--machine", profile]);
@@ -59,23 +59,23 @@ pub(crate) fn machine(folder: &TempDir, profile: &str) -> Vec<String> {
     vec!["--host-root".into(), path("host"), "--nvml-library".into(), path("libnvidia-ml.so.1")]
 }
 
-/// Output of a program, line by line. A program that is silent for too long fails the test.
-pub(crate) struct Written(mpsc::Receiver<String>);
+/// Lines of a program's output. Fails the test if the program writes no line within `LIMIT`.
+pub(crate) struct OutputLines(mpsc::Receiver<String>);
 
 /// A running `windlass node`; killed when dropped.
 pub(crate) struct Node {
     child: Child,
-    log: Written,
+    log: OutputLines,
     pub(crate) seen: Vec<String>,
 }
 
-// === impl Written ===
+// === impl OutputLines ===
 
-impl Written {
-    pub(crate) fn by(pipe: Option<impl Read + Send + 'static>) -> Self {
+impl OutputLines {
+    pub(crate) fn from_pipe(pipe: Option<impl Read + Send + 'static>) -> Self {
         let (send, lines) = mpsc::channel();
         let pipe = BufReader::new(pipe.expect("piped"));
-        // It ends with the program.
+        // The thread ends with the output.
         thread::spawn(move || {
             pipe.lines().map_while(Result::ok).try_for_each(|line| send.send(line))
         });
@@ -83,14 +83,14 @@ impl Written {
     }
 }
 
-impl Iterator for Written {
+impl Iterator for OutputLines {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
         match self.0.recv_timeout(LIMIT) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("nothing more was written for {LIMIT:?}"),
+            Err(RecvTimeoutError::Timeout) => panic!("no line was written within {LIMIT:?}"),
         }
     }
 }
@@ -98,18 +98,18 @@ impl Iterator for Written {
 // === impl Node ===
 
 impl Node {
-    /// An agent whose places are in the folder, as is that of a kubelet.
+    /// Starts an agent whose folders, and the kubelet's, are in `folder`.
     pub(crate) fn start(folder: &TempDir, host: &[String]) -> Self {
-        fs::create_dir_all(folder.path().join("kubelet")).expect("made");
+        fs::create_dir_all(folder.path().join("kubelet")).expect("created");
         Self::start_before_the_kubelet(folder, host)
     }
 
-    /// An agent on a node whose kubelet never ran.
+    /// Starts an agent on a node without a kubelet's folder.
     pub(crate) fn start_before_the_kubelet(folder: &TempDir, host: &[String]) -> Self {
         Self::start_with(folder, host, &[])
     }
 
-    /// The same with variables.
+    /// Starts an agent with environment variables, on a node without a kubelet's folder.
     pub(crate) fn start_with(
         folder: &TempDir,
         host: &[String],
@@ -120,11 +120,11 @@ impl Node {
         command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
         command.args(["--log-format", "json"]).args(host).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
-        let log = Written::by(child.stderr.take());
+        let log = OutputLines::from_pipe(child.stderr.take());
         Self { child, log, seen: Vec::new() }
     }
 
-    /// Reads the log until a message appears.
+    /// Reads the log until a message appears, and returns its event.
     pub(crate) fn until(&mut self, message: &str) -> Value {
         for line in self.log.by_ref() {
             self.seen.push(line.clone());
@@ -136,21 +136,21 @@ impl Node {
         panic!("the log ended without {message:?}: {:#?}", self.seen)
     }
 
-    /// Sends it a signal, TERM or INT.
+    /// Sends a signal to the agent, such as TERM.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
         assert!(sent.success());
     }
 
-    /// Waits for its end.
+    /// Waits until the agent exits.
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
         let deadline = Instant::now() + LIMIT;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;
             }
-            assert!(Instant::now() < deadline, "it does not end");
+            assert!(Instant::now() < deadline, "the agent does not exit");
             std::thread::yield_now();
         }
     }

@@ -1,4 +1,4 @@
-//! Rules of the house that no other tool checks. docs/invariants.md says why each is there.
+//! Rules of this repository that no other tool checks. docs/invariants.md has their reasons.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,13 +14,13 @@ struct Source {
     text: String,
 }
 
-/// Lines from which a file tests itself, or builds values for the tests beside it.
+/// First lines of a file's test module, or of its fixtures for other tests.
 const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub(crate) mod tests"];
 
 fn sources() -> Vec<Source> {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let mut files = Vec::new();
-    for member in fs::read_dir(crates).expect("crates/ is there") {
+    for member in fs::read_dir(crates).expect("the folder crates/") {
         collect(&member.expect("readable").path().join("src"), &mut files);
     }
     files.sort();
@@ -45,15 +45,15 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Fails with every product file, but for those under `except`, that holds one of the words.
+/// Fails with every product file that has one of the words. Ignores files whose path begins with one of `except`.
 fn forbid(words: &[&str], except: &[&str], why: &str) {
-    let offends = |source: &Source| {
-        let excused = except.iter().any(|prefix| source.path.starts_with(prefix));
+    let violation = |source: &Source| {
+        let is_excused = except.iter().any(|prefix| source.path.starts_with(prefix));
         let word = words.iter().find(|word| source.text.contains(**word))?;
-        (!excused).then(|| format!("{} has {word:?}", source.path))
+        (!is_excused).then(|| format!("{} has {word:?}", source.path))
     };
-    let offenders: Vec<_> = sources().iter().filter_map(offends).collect();
-    assert!(offenders.is_empty(), "{why}: {offenders:#?}");
+    let violations: Vec<_> = sources().iter().filter_map(violation).collect();
+    assert!(violations.is_empty(), "{why}: {violations:#?}");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn the_domain_does_no_io_and_reads_no_clock() {
         assert!(word.is_none(), "{path} has {word:?}: pass time, files and randomness in");
     }
     let core = ["cel", "jiff", "semver", "serde", "serde_json", "strsim", "thiserror"];
-    // The allocator answers in the types of Kubernetes; k8s-openapi has types alone, and no client.
+    // The allocator returns types of Kubernetes. k8s-openapi has types only, without a client.
     let sched = ["k8s-openapi", "thiserror", "windlass-core"];
     for (manifest, pure) in [
         (include_str!("../../core/Cargo.toml"), &core[..]),
@@ -106,11 +106,11 @@ fn unsafe_code_stays_in_the_three_rooms_that_speak_c() {
 }
 
 #[test]
-fn every_crate_but_those_three_takes_the_lint_that_forbids_unsafe_code() {
+fn all_other_crates_forbid_unsafe_code() {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let workspace = fs::read_to_string(crates.join("../Cargo.toml")).expect("a manifest");
     assert!(workspace.contains("\nunsafe_code = \"forbid\"\n"));
-    for member in fs::read_dir(crates).expect("crates/ is there") {
+    for member in fs::read_dir(crates).expect("the folder crates/") {
         let path = member.expect("readable").path();
         let manifest = fs::read_to_string(path.join("Cargo.toml")).expect("a manifest");
         let lint = if ["cuda", "nvml", "nvml-sim"].iter().any(|room| path.ends_with(room)) {
@@ -126,15 +126,15 @@ fn every_crate_but_those_three_takes_the_lint_that_forbids_unsafe_code() {
 fn the_kubelets_messages_stay_in_the_modules_that_speak_its_protocols() {
     let words = ["AllocateRequest", "AllocateResponse", "ListAndWatchResponse", "RegisterRequest"];
     let except = ["conformance/", "fuzz/", "kubelet-api/", "kubelet-sim/", "deviceplugin/"];
-    forbid(&words, &except, "convert at the edge");
+    forbid(&words, &except, "convert kubelet messages in the protocol crate");
     let words = ["NodePrepareResource", "NodeUnprepareResource", "PluginInfo"];
     let except = ["conformance/", "fuzz/", "kubelet-api/", "kubelet-sim/", "dra/"];
-    forbid(&words, &except, "convert at the edge");
+    forbid(&words, &except, "convert kubelet messages in the protocol crate");
 }
 
 #[test]
 fn the_kubelets_folder_is_named_in_one_place() {
-    // The command line names it in its help; a plugin of somebody else has it built in.
+    // The help of the command line names the folder; a foreign plugin has the path built in.
     let except = ["conformance/src/subject.rs", "config/src/places.rs", "windlass/src/cli.rs"];
     let code = |line: &&str| !line.trim_start().starts_with("//");
     for Source { path, text } in sources() {
@@ -143,7 +143,7 @@ fn the_kubelets_folder_is_named_in_one_place() {
     }
 }
 
-/// Where the layers of the agent have their only lock.
+/// File with the only lock of the agent's layers.
 const SHARED: &str = "host/src/shared.rs";
 
 #[test]
@@ -155,20 +155,24 @@ fn the_agents_state_has_one_owner_and_no_lock() {
         "machine/",
         "nvml-sim/",
         "windlass/",
-        // The one lock: its steps are closures, so that none is held across an `.await`.
+        // The only lock. Its users pass closures, so that it is not held across an `.await`.
         SHARED,
     ];
     let is_shared = |source: &Source| source.path == SHARED;
-    let shared = sources().into_iter().find(is_shared).expect("it is there");
+    let shared = sources().into_iter().find(is_shared).expect("the shared module");
     let code = shared.text.lines().filter(|line| !line.starts_with("//"));
     let waits = code.filter(|line| line.contains("await") || line.contains("Guard")).count();
-    assert_eq!(waits, 0, "no guard leaves {SHARED}, and nothing waits in it");
-    forbid(&["Mutex", "RwLock", "Atomic"], &others, "one task owns it, the rest sees snapshots");
+    assert_eq!(waits, 0, "{SHARED} returns no guard, and awaits nothing");
+    forbid(
+        &["Mutex", "RwLock", "Atomic"],
+        &others,
+        "one task owns the state, and other tasks read snapshots",
+    );
 }
 
 /// Files that may name single kinds and families of devices.
-const FAMILIAR: [&str; 16] = [
-    // The tables, and the families themselves.
+const FAMILY_AWARE: [&str; 16] = [
+    // The tables of families, and the discovery of each.
     "core/src/device/",
     "discovery/src/",
     // Vendor-specific parts: labels, partitions, parameters, and files of other plugins.
@@ -176,17 +180,17 @@ const FAMILIAR: [&str; 16] = [
     "core/src/partition.rs",
     "dra/src/opaque.rs",
     "migrate/src/",
-    // Sections, words and usual names of the configuration.
+    // Sections, keys and default names of the configuration.
     "config/src/families.rs",
     "config/src/nics.rs",
     "config/src/policy.rs",
     "config/src/rules.rs",
     "config/src/source/check.rs",
-    // Words and columns of the command line.
+    // Arguments and output columns of the command line.
     "windlass/src/cli/devices.rs",
     "windlass/src/commands/",
     "windlass/src/demo/",
-    // GPUs of every maker, by which shapes are told apart; values for tests.
+    // Partitioned GPUs of any vendor; values for fuzzing.
     "node/src/reconciler/changes.rs",
     "fuzz/src/expressions.rs",
 ];
@@ -199,28 +203,28 @@ fn layers_ask_what_a_family_declares_and_not_whose_a_device_is() {
     let words = kinds.chain(names.map(|name| format!("SourceName::{name}")));
     let words: Vec<_> = words.collect();
     let names_one = |source: &Source| words.iter().any(|word| source.text.contains(word));
-    let is_excused = |path: &str| FAMILIAR.iter().any(|prefix| path.starts_with(prefix));
-    let offends =
+    let is_excused = |path: &str| FAMILY_AWARE.iter().any(|prefix| path.starts_with(prefix));
+    let violation =
         |source: &Source| names_one(source) && !is_test(&source.path) && !is_excused(&source.path);
-    let offenders = sources().into_iter().filter(offends).map(|source| source.path);
-    let offenders: Vec<_> = offenders.collect();
-    assert!(offenders.is_empty(), "ask the tables of core/src/device instead: {offenders:?}");
+    let violations = sources().into_iter().filter(violation).map(|source| source.path);
+    let violations: Vec<_> = violations.collect();
+    assert!(violations.is_empty(), "use the tables of core/src/device instead: {violations:?}");
 }
 
 #[test]
 fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
     let others =
         ["cluster-sim/", "conformance/", "kubelet-sim/", "machine/", "testkit/", "windlass/"];
-    // kube-scheduler and the other replica count the time as it passes.
+    // kube-scheduler and the other replica measure elapsed time too.
     let others = [&others[..], &["control/"]].concat();
     let own = [
         "host/src/deadline.rs",
-        // It takes slices of such a deadline, on a thread.
+        // Threads wait for slices of a deadline of the agent.
         "host/src/external/deadline_pool.rs",
-        // Pauses, after which nobody is judged.
+        // Polling intervals, and waits for a burst of changes to end.
         "node/src/reload.rs",
         "host/src/directory.rs",
-        // Clients, who can ask again.
+        // Limits for clients, which can retry.
         "node/src/admin/connections.rs",
     ];
     let words = ["time::timeout", " timeout}", "{timeout", "timeout_at", "recv_timeout("];
@@ -233,23 +237,23 @@ fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
     }
 }
 
-/// A file of tests beside the module that they are of.
+/// True for a file of tests beside its module.
 fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
-/// The pages that name tests as `file :: test`.
+/// Pages that refer to tests as `file :: test`.
 const PAGES: [&str; 3] = ["ARCHITECTURE.md", "docs/internals.md", "docs/invariants.md"];
 
-/// The most bytes of ARCHITECTURE.md: a newcomer reads it in one sitting.
-const MAX: usize = 15_000;
+/// Maximum size of ARCHITECTURE.md, in bytes: a newcomer reads it in one sitting.
+const MAX_SIZE: usize = 15_000;
 
 #[test]
 fn the_architecture_is_short_and_names_every_crate() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("a text file");
-    assert!(text.len() <= MAX, "{} bytes: move detail to docs/internals.md", text.len());
-    for member in fs::read_dir(root.join("crates")).expect("crates/ is there") {
+    assert!(text.len() <= MAX_SIZE, "{} bytes: move detail to docs/internals.md", text.len());
+    for member in fs::read_dir(root.join("crates")).expect("the folder crates/") {
         let name = member.expect("readable").file_name();
         let name = name.to_str().expect("text");
         assert!(text.contains(&format!("\n| `{name}` |")), "the table of crates lacks {name}");
@@ -263,11 +267,11 @@ fn every_test_that_the_architecture_names_is_there() {
     let text = PAGES.iter().map(read).collect::<Vec<_>>().join("\n");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let spans = text.split('`').filter_map(|span| span.split_once(" :: "));
-    // The page's own example of how a reference is written is none.
+    // Omit the page's example of a reference.
     let named: Vec<_> = spans.filter(|reference| *reference != ("file", "test")).collect();
     assert!(named.len() > 20, "the references are no longer written as `file :: test`");
     for (file, test) in named {
-        // The abbreviations that docs/invariants.md explains.
+        // Expand the abbreviations that docs/invariants.md explains.
         let path = match file.split_once('/') {
             None => format!("crates/windlass/tests/{file}"),
             Some(("cluster", file)) => format!("crates/windlass/tests/cluster/{file}"),
@@ -282,7 +286,7 @@ fn every_test_that_the_architecture_names_is_there() {
 
 #[test]
 fn product_code_has_no_second_path_for_tests() {
-    forbid(&["cfg(test)", "cfg!(test)", "mockall"], &[], "one path for all");
+    forbid(&["cfg(test)", "cfg!(test)", "mockall"], &[], "tests use the code path of production");
 }
 
 #[test]
@@ -294,21 +298,21 @@ fn people_are_spoken_to_by_the_binary_only() {
     );
 }
 
-/// Words that hide the subject of a sentence at its beginning.
+/// Words at the beginning of a sentence that hide its subject.
 const QUESTION_WORDS: [&str; 6] = ["What", "Whether", "Who", "Whoever", "Whose", "How"];
 
 #[test]
-fn comments_begin_with_the_thing() {
-    let mut offenders = Vec::new();
+fn sentences_of_comments_start_with_their_subject() {
+    let mut violations = Vec::new();
     for Source { path, text } in &sources() {
         for sentence in comment_sentences(text) {
             let first = sentence.split(|letter: char| !letter.is_alphanumeric()).next();
             if first.is_some_and(|word| QUESTION_WORDS.contains(&word)) {
-                offenders.push(format!("{path}: {sentence}"));
+                violations.push(format!("{path}: {sentence}"));
             }
         }
     }
-    assert!(offenders.is_empty(), "name the thing, then the verb: {offenders:#?}");
+    assert!(violations.is_empty(), "start with the subject, then the verb: {violations:#?}");
 }
 
 /// Sentences of all comments, without code blocks.
@@ -336,7 +340,7 @@ fn comment_sentences(text: &str) -> Vec<String> {
     sentences
 }
 
-/// Type names that may repeat, because their module qualifies them: each manager of the kubelet has its checkpoint.
+/// Type names that may repeat, because their module qualifies them, such as the checkpoint of each kubelet manager.
 const IDIOMS: [&str; 7] =
     ["Checkpoint", "CheckpointError", "Config", "Deps", "Error", "Input", "State"];
 
@@ -348,12 +352,12 @@ fn a_public_type_name_occurs_once_in_a_crate() {
         let (member, _) = path.split_once('/').expect("below a crate");
         for name in text.lines().filter_map(public_type) {
             let key = (member.to_owned(), name.to_owned());
-            let known = paths.entry(key.clone()).or_default();
+            let declared = paths.entry(key.clone()).or_default();
             let is_excused = IDIOMS.contains(&name) || is_test(&path);
-            if !known.is_empty() && !is_excused {
+            if !declared.is_empty() && !is_excused {
                 repeated.insert(key);
             }
-            known.insert(path.clone());
+            declared.insert(path.clone());
         }
     }
     let repeated: Vec<_> = repeated.iter().map(|key| (&key.1, &paths[key])).collect();
@@ -371,7 +375,7 @@ fn public_type(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn sentences_and_type_names_are_found() {
+fn comment_sentences_and_public_types_are_found() {
     let text = "/// A thing. What it is,\n/// How wrapped.\nfn x() {}\n// ```\n// Who\n// ```\n";
     assert_eq!(comment_sentences(text), ["A thing. ", "What it is, How wrapped. "]);
     assert_eq!(public_type("pub(super) struct Entry<T>(T);"), Some("Entry"));

@@ -1,4 +1,4 @@
-//! Arrival time of each resource at the kubelet. The demo waits for stable offers; that wait is not the agent's time.
+//! Time at which each resource arrived at the kubelet, without the demo's later wait for stable offers.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ pub(super) struct Arrivals(BTreeMap<String, ((usize, usize), Instant)>);
 // === impl Arrivals ===
 
 impl Arrivals {
-    pub(super) fn note(&mut self, node: &NodeStatus, now: Instant) {
+    pub(super) fn observe(&mut self, node: &NodeStatus, now: Instant) {
         for (resource, status) in &node.resources {
             let counts = (status.capacity, status.allocatable);
-            if self.0.get(resource).is_none_or(|(known, _)| *known != counts) {
+            if self.0.get(resource).is_none_or(|(previous, _)| *previous != counts) {
                 self.0.insert(resource.clone(), (counts, now));
             }
         }
     }
 
     /// Time of the last change of a resource.
-    pub(super) fn since(&self, resource: &str) -> Option<Instant> {
+    pub(super) fn last_change(&self, resource: &str) -> Option<Instant> {
         self.0.get(resource).map(|(_, since)| *since)
     }
 }
@@ -41,13 +41,13 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_as_old_as_its_last_change() {
+    fn a_resource_arrived_at_its_last_change() {
         let (mut arrivals, begun) = (Arrivals::default(), Instant::now());
         let at = |second| begun + Duration::from_secs(second);
-        assert_eq!(arrivals.since("a/b"), None);
+        assert_eq!(arrivals.last_change("a/b"), None);
         for (second, allocatable, since) in [(1, 7, 1), (2, 8, 2), (3, 8, 2)] {
-            arrivals.note(&node(allocatable), at(second));
-            assert_eq!(arrivals.since("a/b"), Some(at(since)), "in second {second}");
+            arrivals.observe(&node(allocatable), at(second));
+            assert_eq!(arrivals.last_change("a/b"), Some(at(since)), "in second {second}");
         }
     }
 }

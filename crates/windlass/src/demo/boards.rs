@@ -1,4 +1,4 @@
-//! Simulated Darwin3 boards with a log of their requests.
+//! Simulated Darwin3 boards that log their requests.
 
 use std::{
     io,
@@ -14,10 +14,10 @@ pub(super) struct Boards(Vec<Board>);
 /// Address of the first board; a real one is shipped as 172.31.111.35.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 31, 111, 35);
 
-/// Ports for control and for deployment of neural networks.
+/// Ports of a board: control, and deployment of neural networks.
 const PORTS: (u16, u16) = (6001, 6000);
 
-/// Limit of tried addresses.
+/// Maximum number of addresses to try.
 const MAX_TRIED: u32 = 100;
 
 // === impl Boards ===
@@ -42,19 +42,20 @@ impl Boards {
         Ok(started)
     }
 
-    /// Requests since the last call, without health checks.
-    pub(super) fn take_done(&self) -> Vec<String> {
+    /// Takes the logged requests as text, without health checks.
+    pub(super) fn take_requests(&self) -> Vec<String> {
         let boards = self.0.iter();
-        let done = boards.flat_map(|board| {
+        let requests = boards.flat_map(|board| {
             let host = board.control().ip();
             let events = board.take_events().into_iter();
-            events.filter_map(move |event| Some(format!("{host}: {}", in_words(event)?)))
+            events.filter_map(move |event| Some(format!("{host}: {}", description(event)?)))
         });
-        done.collect()
+        requests.collect()
     }
 }
 
-fn in_words(event: BoardEvent) -> Option<String> {
+/// Description of a request. `None` for health checks, which only read.
+fn description(event: BoardEvent) -> Option<String> {
     match event {
         BoardEvent::Reset => Some("its chip is reset".to_owned()),
         BoardEvent::Frequency(mhz) => Some(format!("its clock is set to {mhz} MHz")),

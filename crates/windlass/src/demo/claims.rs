@@ -1,4 +1,4 @@
-//! `windlass demo --dra`: the demo with a cluster, allocating by claims.
+//! `windlass demo --dra`: devices allocated by resource claims, in an embedded cluster.
 
 mod candidates;
 mod cluster;
@@ -16,21 +16,21 @@ pub(super) use pod_spec::{NAMESPACE, PodSpec, results};
 use super::{
     event::Event,
     report::Reporter,
-    script::{discovered, ms},
-    stage::Stage,
+    script::{ms, wait_for_inventory},
+    testbed::Testbed,
 };
 use script::ClaimScript;
 
 pub(super) async fn play(
-    stage: &Stage,
+    testbed: &Testbed,
     cluster: &ClusterFixture,
     reporter: Reporter,
     begun: Instant,
 ) -> Result<()> {
-    let inventory = discovered(stage).await.context("step discovery")?;
-    reporter.tell(&Event::Discovered {
+    let inventory = wait_for_inventory(testbed).await.context("step discovery")?;
+    reporter.report(&Event::Discovered {
         inventory: inventory.clone(),
-        took_ms: ms(stage.agent_started),
+        took_ms: ms(testbed.agent_started),
     })?;
-    ClaimScript::new(stage, cluster, reporter, begun).play(inventory).await
+    ClaimScript::new(testbed, cluster, reporter, begun).play(inventory).await
 }

@@ -1,12 +1,12 @@
 //! `windlass demo --cluster`: many nodes, the extender that places pods on them, and the agent on one of them.
 //!
-//! The nodes but one are objects of an embedded API server. The extender is the real one, over HTTP. The same pods are
-//! also placed as kube-scheduler does alone, for comparison.
+//! Every node is an object of an embedded API server; one also has an agent and an embedded kubelet. The extender is
+//! the real one, called over HTTP. For comparison, the demo places the same pods as kube-scheduler does by default.
 
-mod account;
 mod event;
 mod fleet;
 mod pods;
+mod policy_state;
 mod real_node;
 mod replica;
 mod script;
@@ -17,15 +17,15 @@ use tokio::time::Instant;
 
 pub(super) use fleet::Fleet;
 
-use super::{report::Reporter, stage::Stage};
+use super::{report::Reporter, testbed::Testbed};
 use script::ClusterScript;
 
 pub(super) async fn play(
-    stage: &Stage,
+    testbed: &Testbed,
     fleet: &Fleet,
     reporter: Reporter,
     begun: Instant,
 ) -> Result<()> {
-    let mut script = ClusterScript::new(stage, fleet, reporter, begun);
+    let mut script = ClusterScript::new(testbed, fleet, reporter, begun);
     Box::pin(script.play()).await
 }

@@ -1,4 +1,4 @@
-//! Changes to a machine profile without devices that the agent would offer.
+//! Changes to machine profiles whose devices the agent would not offer by default.
 
 use windlass_config::{Policy, ResourceRule, Resources, Selector, Sharing};
 use windlass_core::device::DeviceKind;
@@ -21,11 +21,12 @@ pub(super) fn offer_nics(profile: &mut MachineProfile, policy: &mut Policy) {
     }
 }
 
-/// Creates two of the smallest MIG instances on each GPU, if MIG is on without instances, and adds that to the
-/// description.
-pub(super) fn cut(profile: &mut MachineProfile) {
-    let is_uncut = |instances: &Option<Vec<String>>| instances.as_ref().is_some_and(Vec::is_empty);
-    if profile.gpus.is_empty() || !profile.gpus.iter().all(|gpu| is_uncut(&gpu.mig)) {
+/// Creates two of the smallest MIG instances on each GPU, if every GPU has MIG enabled and no instance. Adds that to
+/// the description.
+pub(super) fn create_mig_instances(profile: &mut MachineProfile) {
+    let has_no_instances =
+        |instances: &Option<Vec<String>>| instances.as_ref().is_some_and(Vec::is_empty);
+    if profile.gpus.is_empty() || !profile.gpus.iter().all(|gpu| has_no_instances(&gpu.mig)) {
         return;
     }
     let smallest = |gpu| {
@@ -36,7 +37,7 @@ pub(super) fn cut(profile: &mut MachineProfile) {
     for (gpu, name) in profile.gpus.iter_mut().zip(names) {
         gpu.mig = name.map(|name| vec![name; 2]);
     }
-    profile.description.push_str("; here two instances are on each");
+    profile.description.push_str("; the demo creates two instances on each");
 }
 
 #[cfg(test)]
@@ -44,36 +45,36 @@ mod tests {
     use super::*;
 
     /// Profile and policy of the demo on a built-in machine.
-    fn made(name: &str) -> (MachineProfile, Policy) {
+    fn changed(name: &str) -> (MachineProfile, Policy) {
         let (mut profile, mut policy) =
             (MachineProfile::named(name).expect("a shipped profile"), Policy::default());
-        cut(&mut profile);
+        create_mig_instances(&mut profile);
         offer_nics(&mut profile, &mut policy);
-        profile.validate().expect("as good as before");
+        profile.validate().expect("still valid");
         (profile, policy)
     }
 
     #[test]
-    fn gpus_that_are_to_be_cut_are() {
-        let (profile, policy) = made("mig-pcie");
-        let cut: Vec<_> = profile.gpus.iter().map(|gpu| gpu.mig.clone().expect("on")).collect();
-        assert_eq!(cut[0], ["1g.10gb", "1g.10gb"]);
-        assert_eq!(cut[3], ["1g.6gb", "1g.6gb"]);
+    fn mig_gpus_without_instances_get_two() {
+        let (profile, policy) = changed("mig-pcie");
+        let mig: Vec<_> = profile.gpus.iter().map(|gpu| gpu.mig.clone().expect("on")).collect();
+        assert_eq!(mig[0], ["1g.10gb", "1g.10gb"]);
+        assert_eq!(mig[3], ["1g.6gb", "1g.6gb"]);
         assert_eq!(policy, Policy::default());
         assert!(profile.description.contains("two instances"), "{}", profile.description);
     }
 
     #[test]
-    fn interfaces_of_a_machine_without_anything_else_are_offered() {
-        let (_, policy) = made("rdma");
+    fn nics_are_offered_if_the_machine_has_no_other_devices() {
+        let (_, policy) = changed("rdma");
         let Resources::Rules(rules) = policy.resources else { panic!("no rules") };
         assert_eq!(rules[0].name.as_str(), NICS);
     }
 
     #[test]
-    fn a_machine_that_offers_something_stays_as_it_is() {
+    fn other_machines_are_unchanged() {
         for name in MachineProfile::names().filter(|name| !["rdma", "mig-pcie"].contains(name)) {
-            let (profile, policy) = made(name);
+            let (profile, policy) = changed(name);
             assert_eq!(profile, MachineProfile::named(name).expect("shipped"), "{name}");
             assert_eq!(policy, Policy::default(), "{name}");
         }

@@ -1,6 +1,6 @@
 //! `windlass demo --edge`: a pipeline on five simulated boards, with real stages.
 //!
-//! Three layouts are predicted and measured; then a board fails while items flow, and its stages are placed anew.
+//! The demo predicts and measures three layouts. Then a board fails under load, and its stages move to other boards.
 
 mod event;
 mod script;
@@ -13,10 +13,10 @@ use crate::{exit::Interrupted, stop::Stop};
 use script::EdgeScript;
 
 pub(super) async fn run(reporter: Reporter, mut stop: Stop) -> Result<()> {
-    let story = EdgeScript::new(reporter)?;
+    let script = EdgeScript::new(reporter)?;
     tokio::select! {
-        outcome = Box::pin(story.play()) => outcome,
-        // The stages end with this program.
+        outcome = Box::pin(script.play()) => outcome,
+        // The stage processes end with this program.
         signal = stop.requested() => Err(Interrupted(signal).into()),
     }
 }

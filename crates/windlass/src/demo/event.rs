@@ -34,17 +34,17 @@ pub(super) enum Event {
     Fault { device: String, fault: String },
     /// No fault can be simulated for a device.
     NoFault { device: String },
-    /// The kubelet knows that a device failed.
+    /// The kubelet has received the failure of a device.
     Unhealthy(Failure),
     /// The fault has ended, and the quiet period begins.
     Waiting { device: String, end: &'static str, quiet_ms: f64 },
-    /// The kubelet knows that the device works again.
+    /// The kubelet has received the recovery of the device.
     Recovered { device: String, counts: Counts, took_ms: f64 },
     /// The kubelet restarted, and all allocations are unchanged.
     KubeletRestarted { resources: usize, pods: usize, devices_held: usize, took_ms: f64 },
     /// All steps are done.
     Finished { steps: usize, pods: usize, took_ms: f64 },
-    /// Everything stays until Ctrl-C.
+    /// All parts keep running until Ctrl-C.
     Kept { paths: BTreeMap<&'static str, PathBuf>, commands: Vec<String> },
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Event {
 pub(super) struct Arrival {
     #[serde(flatten)]
     pub(super) counts: Counts,
-    /// Since the start of the agent.
+    /// Time since the start of the agent.
     pub(super) took_ms: f64,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Counts {
     pub(super) allocatable: usize,
 }
 
-/// Best set that was not chosen.
+/// Best set of devices that was not chosen.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Alternative {
@@ -96,14 +96,14 @@ pub(super) struct Container {
     /// Second best set, if the kubelet requested a preference among several.
     pub(super) alternative: Option<Alternative>,
     #[serde(flatten)]
-    pub(super) gets: Gets,
+    pub(super) grant: ResolvedGrant,
 }
 
 /// CDI devices with the edits that a runtime derives from them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Gets {
-    /// In the order of the devices.
+pub(super) struct ResolvedGrant {
+    /// Qualified names, in the order of the devices.
     pub(super) cdi_devices: Vec<String>,
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<String>,
@@ -111,13 +111,13 @@ pub(super) struct Gets {
     pub(super) files: BTreeMap<&'static str, usize>,
 }
 
-// === impl Gets ===
+// === impl ResolvedGrant ===
 
-impl Gets {
-    /// Variables of the container come first.
-    pub(super) fn new(cdi_devices: Vec<String>, edits: Edits, own: Vec<String>) -> Self {
+impl ResolvedGrant {
+    /// Puts the environment variables of the allocation before those of the edits.
+    pub(super) fn new(cdi_devices: Vec<String>, edits: Edits, envs: Vec<String>) -> Self {
         let files = edits.files();
-        let env = own.into_iter().chain(edits.env).collect();
+        let env = envs.into_iter().chain(edits.env).collect();
         Self { cdi_devices, env, device_nodes: edits.device_nodes, files }
     }
 }

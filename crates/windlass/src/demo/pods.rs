@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pods_never_ask_for_more_than_there_is() {
+    fn pods_request_at_most_the_free_devices() {
         let size = |pod: &Pod| pod.containers[0].limits["r"];
         for (free, expected) in [(8, vec![4, 2, 1, 1]), (2, vec![1, 1]), (1, vec![1]), (0, vec![])]
         {

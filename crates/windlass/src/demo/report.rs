@@ -11,7 +11,7 @@ use serde::Serialize;
 use windlass_core::inventory::Inventory;
 
 use super::{
-    event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets},
+    event::{Alternative, Arrival, Container, Counts, Event, Failure, ResolvedGrant},
     steps::Steps,
 };
 use crate::{
@@ -27,7 +27,7 @@ const GRAPHICS: &str = "/dev/dri";
 pub(super) enum Reporter {
     Text(Paint),
     Json,
-    /// Text, an event at a time.
+    /// Text, shown event by event on the user's request.
     Steps(Steps),
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Renderer(Paint);
 // === impl Reporter ===
 
 impl Reporter {
-    pub(super) fn tell(&self, event: &impl Render) -> Result<()> {
+    pub(super) fn report(&self, event: &impl Render) -> Result<()> {
         match self {
             Self::Json => line(serde_json::to_string(event)?)?,
             Self::Text(paint) => event.lines(Renderer(*paint)).into_iter().try_for_each(line)?,
@@ -153,11 +153,11 @@ impl Renderer {
         let mut lines = wrapped(&given, devices);
         lines.extend(wrapped("         why   ", why.split_whitespace()));
         if let Some(Alternative { devices, why_not }) = alternative {
-            let render = format!("{}: {why_not}", devices.join(" "));
-            lines.extend(wrapped("         not   ", render.split_whitespace()));
+            let text = format!("{}: {why_not}", devices.join(" "));
+            lines.extend(wrapped("         not   ", text.split_whitespace()));
         }
-        lines.extend(wrapped("         gets  ", gets(&container.gets)));
-        lines.extend(cdi_kinds(&container.gets.cdi_devices).into_iter().map(|(kind, names)| {
+        lines.extend(wrapped("         gets  ", grant_items(&container.grant)));
+        lines.extend(cdi_kinds(&container.grant.cdi_devices).into_iter().map(|(kind, names)| {
             self.quiet(format!("         by    {} of {kind}", count(names, "CDI name")))
         }));
         lines
@@ -275,11 +275,11 @@ pub(super) fn waiting(device: &str, end: &str, quiet_s: f64) -> Vec<String> {
     vec![format!("  .. {end}; {device} {rule}")]
 }
 
-/// Lines with a label before the first.
-fn listed(what: &str, things: &[String]) -> Vec<String> {
-    let mut render = std::iter::once(what).chain(std::iter::repeat("      "));
-    let line = |thing| format!("         {}{thing}", render.next().unwrap_or_default());
-    things.iter().map(line).collect()
+/// One line per item, with a label before the first.
+fn listed(label: &str, items: &[String]) -> Vec<String> {
+    let mut labels = std::iter::once(label).chain(std::iter::repeat("      "));
+    let line = |item| format!("         {}{item}", labels.next().unwrap_or_default());
+    items.iter().map(line).collect()
 }
 
 fn allocatable(counts: &Counts) -> String {
@@ -287,22 +287,22 @@ fn allocatable(counts: &Counts) -> String {
     format!("{resource}: {allocatable} of {capacity} allocatable")
 }
 
-/// Edits of a container: device nodes by path, DRM nodes (two per GPU) and files by number.
-pub(super) fn gets(container: &Gets) -> Vec<String> {
-    let nodes = container.device_nodes.iter();
+/// Items of a grant: device nodes by path, DRM nodes (two per GPU) and files by number; else the environment.
+pub(super) fn grant_items(grant: &ResolvedGrant) -> Vec<String> {
+    let nodes = grant.device_nodes.iter();
     let (graphics, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(GRAPHICS));
-    let mut gets: Vec<_> = nodes.into_iter().cloned().collect();
+    let mut items: Vec<_> = nodes.into_iter().cloned().collect();
     let graphics = Some(graphics.len()).filter(|number| *number > 0);
     let graphics = graphics.map(|number| format!("{} in {GRAPHICS}", count(number, "node")));
-    let files = container.files.iter().map(|(noun, number)| many(*number, noun));
+    let files = grant.files.iter().map(|(noun, number)| many(*number, noun));
     let counted: Vec<_> = graphics.into_iter().chain(files).collect();
     if !counted.is_empty() {
-        gets.push(counted.join(", "));
+        items.push(counted.join(", "));
     }
-    if gets.is_empty() {
-        gets.clone_from(&container.env);
+    if items.is_empty() {
+        items.clone_from(&grant.env);
     }
-    gets
+    items
 }
 
 /// Pluralizes nouns that end in `y`.

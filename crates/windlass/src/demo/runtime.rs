@@ -13,7 +13,7 @@ use serde_json::Value;
 pub(super) struct Edits {
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<String>,
-    /// Files of the host, which may have several paths in the container.
+    /// Mounted host files; a file may have several paths in the container.
     mounted: BTreeSet<String>,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
             name.split_once('=').with_context(|| format!("{name} is not a CDI name"))?;
         let of_kind: Vec<_> = documents.iter().filter(|it| it["kind"] == kind).collect();
         ensure!(!of_kind.is_empty(), "no CDI document defines {kind}");
-        // Each claim has a document of its own.
+        // Each claim has its own document of the kind.
         let found = of_kind.into_iter().find_map(|document| {
             let entry = items(&document["devices"]).find(|entry| entry["name"] == device)?;
             Some((document, entry))
@@ -44,7 +44,7 @@ pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
     Ok(edits)
 }
 
-/// File names of the documents of claims.
+/// File names of the CDI documents of claims.
 pub(super) fn claim_documents(dir: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -82,8 +82,8 @@ impl Edits {
     }
 
     fn add(&mut self, edits: &Value) {
-        let new = |known: &Vec<String>, text: Option<&str>| {
-            text.filter(|text| !known.iter().any(|known| known == text)).map(str::to_owned)
+        let new = |existing: &Vec<String>, text: Option<&str>| {
+            text.filter(|text| !existing.iter().any(|known| known == text)).map(str::to_owned)
         };
         for value in items(&edits["env"]) {
             self.env.extend(new(&self.env, value.as_str()));

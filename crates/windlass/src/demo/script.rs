@@ -15,12 +15,12 @@ use windlass_resources::NodeState;
 
 use super::{
     arrivals::Arrivals,
-    event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets},
+    event::{Alternative, Arrival, Container, Counts, Event, Failure, ResolvedGrant},
     fault::DeviceFault,
     pods,
     report::Reporter,
     runtime,
-    stage::{QUIET_PERIOD, Stage},
+    testbed::{QUIET_PERIOD, Testbed},
 };
 use crate::{
     commands::{Topology, ordered, short_name},
@@ -28,7 +28,7 @@ use crate::{
 };
 
 pub(super) struct Script<'a> {
-    stage: &'a Stage,
+    testbed: &'a Testbed,
     reporter: Reporter,
     begun: Instant,
     steps: usize,
@@ -37,14 +37,14 @@ pub(super) struct Script<'a> {
     with_board: Option<(String, String)>,
 }
 
-/// Timeout of a step; on an idle machine steps take milliseconds. The longest waits until a device is clean: the
-/// pod resources cache lasts five seconds.
+/// Timeout of a step. On an idle machine most steps take milliseconds. The slowest waits for a cleanup: the agent
+/// caches pod resources for five seconds.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Pause before a step is tried again.
+/// Pause between two attempts at a step.
 pub(super) const RETRY: Duration = Duration::from_millis(5);
 
-/// Time without a change after which offers are stable.
+/// Offers that do not change for this time are stable.
 const STABLE: Duration = Duration::from_millis(50);
 
 /// Poll interval of a board's log.
@@ -53,13 +53,13 @@ const BOARD_POLL: Duration = Duration::from_millis(5);
 // === impl Script ===
 
 impl<'a> Script<'a> {
-    pub(super) fn new(stage: &'a Stage, reporter: Reporter, begun: Instant) -> Self {
-        Self { stage, reporter, begun, steps: 0, pods: 0, with_board: None }
+    pub(super) fn new(testbed: &'a Testbed, reporter: Reporter, begun: Instant) -> Self {
+        Self { testbed, reporter, begun, steps: 0, pods: 0, with_board: None }
     }
 
     pub(super) async fn play(&mut self) -> Result<()> {
         let inventory = self.discover().await.context("step discovery")?;
-        self.tell(&Event::Topology(Topology::of(&inventory)))?;
+        self.report(&Event::Topology(Topology::of(&inventory)))?;
         let resources = self.register().await.context("step registration")?;
         if resources.is_empty() {
             let problem = "the agent offers no device of this machine by default: give a configuration with \
@@ -83,14 +83,14 @@ impl<'a> Script<'a> {
         }
         self.restart_kubelet(&resources).await.context("step kubelet restart")?;
         let (steps, pods, took_ms) = (self.steps, self.pods, ms(self.begun));
-        self.reporter.tell(&Event::Finished { steps, pods, took_ms })
+        self.reporter.report(&Event::Finished { steps, pods, took_ms })
     }
 
     async fn discover(&mut self) -> Result<Inventory> {
-        let inventory = discovered(self.stage).await?;
-        self.tell(&Event::Discovered {
+        let inventory = wait_for_inventory(self.testbed).await?;
+        self.report(&Event::Discovered {
             inventory: inventory.clone(),
-            took_ms: ms(self.stage.agent_started),
+            took_ms: ms(self.testbed.agent_started),
         })?;
         Ok(inventory)
     }
@@ -99,8 +99,8 @@ impl<'a> Script<'a> {
     async fn register(&mut self) -> Result<Vec<Counts>> {
         let mut arrivals = Arrivals::default();
         let offered = tokio::select! {
-            offered = timeout(STEP_LIMIT, self.settled()) => {
-                offered.context("the offers go on changing")?
+            offered = timeout(STEP_LIMIT, self.stable_offers()) => {
+                offered.context("the offers do not become stable")?
             }
             () = self.watch(&mut arrivals) => bail!("the embedded kubelet has ended"),
         };
@@ -109,30 +109,30 @@ impl<'a> Script<'a> {
             let resource = resource.to_string();
             let complete =
                 |node: &NodeStatus| node.counts(&resource) == Some((capacity, allocatable));
-            let node = self.stage.kubelet.wait_for(complete, STEP_LIMIT).await?;
-            arrivals.note(&node, Instant::now());
-            let since = arrivals.since(&resource).expect("noted in the line above");
-            let took_ms = milliseconds(since - self.stage.agent_started);
+            let node = self.testbed.kubelet.wait_for(complete, STEP_LIMIT).await?;
+            arrivals.observe(&node, Instant::now());
+            let since = arrivals.last_change(&resource).expect("observed above");
+            let took_ms = milliseconds(since - self.testbed.agent_started);
             arrived.push(Arrival { counts: Counts { resource, capacity, allocatable }, took_ms });
         }
         let resources = arrived.iter().map(|arrival| arrival.counts.clone()).collect();
-        self.tell(&Event::Registered { resources: arrived })?;
+        self.report(&Event::Registered { resources: arrived })?;
         Ok(resources)
     }
 
-    /// Records arrivals for longer than a step may take.
+    /// Records arrivals for twice the timeout of a step, longer than any caller waits.
     async fn watch(&self, arrivals: &mut Arrivals) {
-        let note = |node: &NodeStatus| {
-            arrivals.note(node, Instant::now());
+        let observe = |node: &NodeStatus| {
+            arrivals.observe(node, Instant::now());
             false
         };
         // The predicate is never true, so the wait ends by its timeout.
-        drop(self.stage.kubelet.wait_for(note, 2 * STEP_LIMIT).await);
+        drop(self.testbed.kubelet.wait_for(observe, 2 * STEP_LIMIT).await);
     }
 
-    /// Exclusive resource with the most devices; a shared one gives a container one device or all.
+    /// Exclusive resource with the most allocatable devices. Shared resources give a container one device or all.
     fn main<'b>(&self, resources: &'b [Counts]) -> Option<&'b Counts> {
-        let offerings = self.stage.state.borrow().offerings();
+        let offerings = self.testbed.state.borrow().offerings();
         let is_exclusive = |counts: &&Counts| {
             let is_of = |name: &ResourceName| name.to_string() == counts.resource;
             let mut shared = offerings.values().filter(|it| it.shared.is_some());
@@ -141,11 +141,11 @@ impl<'a> Script<'a> {
         resources.iter().filter(is_exclusive).max_by_key(|counts| counts.allocatable)
     }
 
-    /// Offers once they are stable: probes and cleanup follow the discovery.
-    async fn settled(&self) -> BTreeMap<ResourceName, (usize, usize)> {
-        let mut state = self.stage.state.clone();
+    /// Counts of every offered resource, once they are stable. Probes and cleanup change them after discovery.
+    async fn stable_offers(&self) -> BTreeMap<ResourceName, (usize, usize)> {
+        let mut state = self.testbed.state.clone();
         while let Ok(Ok(())) = timeout(STABLE, state.changed()).await {}
-        self.stage.state.borrow().resources()
+        self.testbed.state.borrow().resources()
     }
 
     async fn fill(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
@@ -158,46 +158,47 @@ impl<'a> Script<'a> {
     async fn admit(&mut self, inventory: &Inventory, pod: Pod) -> Result<()> {
         let begun = Instant::now();
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
-        let wanted: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
-        let admission = self.stage.kubelet.admit(pod).await?;
+        let limits: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
+        let admission = self.testbed.kubelet.admit(pod).await?;
         let took_ms = ms(begun);
-        self.stage.kubelet.start_container(&uid, "main").await?;
-        for (resource, size) in &wanted {
-            let given = admission.allotment("main", resource).map_or(0, |given| given.ids().len());
-            ensure!(given as u64 == *size, "{name} got {given} of {size} {resource}");
+        self.testbed.kubelet.start_container(&uid, "main").await?;
+        for (resource, size) in &limits {
+            let allotment = admission.allotment("main", resource);
+            let count = allotment.map_or(0, |allotment| allotment.ids().len());
+            ensure!(count as u64 == *size, "{name} got {count} of {size} {resource}");
         }
         let containers = self.containers(inventory, &admission)?;
         self.pods += 1;
-        self.tell(&Event::PodAdmitted { pod: name.clone(), containers, took_ms })?;
-        let done = self.stage.boards.take_done();
-        if done.is_empty() {
+        self.report(&Event::PodAdmitted { pod: name.clone(), containers, took_ms })?;
+        let requests = self.testbed.boards.take_requests();
+        if requests.is_empty() {
             return Ok(());
         }
-        self.with_board = wanted.into_iter().next().map(|(resource, _)| (uid, resource));
-        self.tell(&Event::HandedOver { pod: name, done })
+        self.with_board = limits.into_iter().next().map(|(resource, _)| (uid, resource));
+        self.report(&Event::HandedOver { pod: name, done: requests })
     }
 
     /// Deletes the last pod with a board, and starts another on it.
     async fn replace_tenant(&mut self, inventory: &Inventory, resources: &[Counts]) -> Result<()> {
         let Some((uid, resource)) = self.with_board.take() else { return Ok(()) };
         let begun = Instant::now();
-        let pod = self.stage.kubelet.node().pods.get(&uid).map(|pod| pod.name.clone());
+        let pod = self.testbed.kubelet.node().pods.get(&uid).map(|pod| pod.name.clone());
         let pod = pod.unwrap_or_default();
-        self.stage.kubelet.delete(&uid).await;
-        self.reporter.tell(&Event::Deleted { pod: pod.clone() })?;
-        let cleaned = timeout(STEP_LIMIT, self.done_to_boards()).await;
-        let done = cleaned.context("nothing was done to the board")?;
-        let is_whole = |node: &NodeStatus| resources.iter().all(|one| is_as(node, one));
-        self.stage.kubelet.wait_for(is_whole, STEP_LIMIT).await?;
-        self.tell(&Event::CleanedUp { pod, done, took_ms: ms(begun) })?;
+        self.testbed.kubelet.delete(&uid).await;
+        self.reporter.report(&Event::Deleted { pod: pod.clone() })?;
+        let cleaned = timeout(STEP_LIMIT, self.wait_for_board_requests()).await;
+        let done = cleaned.context("the board got no cleanup request")?;
+        let all_allocatable = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
+        self.testbed.kubelet.wait_for(all_allocatable, STEP_LIMIT).await?;
+        self.report(&Event::CleanedUp { pod, done, took_ms: ms(begun) })?;
         self.admit(inventory, pods::single("after-it", &resource)).await
     }
 
-    async fn done_to_boards(&self) -> Vec<String> {
+    async fn wait_for_board_requests(&self) -> Vec<String> {
         loop {
-            match self.stage.boards.take_done() {
-                done if done.is_empty() => tokio::time::sleep(BOARD_POLL).await,
-                done => return done,
+            match self.testbed.boards.take_requests() {
+                requests if requests.is_empty() => tokio::time::sleep(BOARD_POLL).await,
+                requests => return requests,
             }
         }
     }
@@ -221,14 +222,14 @@ impl<'a> Script<'a> {
         allotment: &Allotment,
     ) -> Result<Container> {
         let devices = ordered(allotment.ids().iter().filter_map(|id| inventory.get(id)));
-        let state = self.stage.state.borrow().clone();
+        let state = self.testbed.state.borrow().clone();
         let policy = state.placement(&resource.parse()?);
         let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
         let grant = &allotment.grant;
         let mut cdi_devices = grant.cdi_devices.clone();
         cdi_devices.sort_by_key(|name| devices.iter().position(|d| name.ends_with(d.id.as_str())));
-        let edits = runtime::resolve(&self.stage.cdi_dir(), &cdi_devices)?;
-        let own = grant.envs.iter().map(|(key, value)| format!("{key}={value}"));
+        let edits = runtime::resolve(&self.testbed.cdi_dir(), &cdi_devices)?;
+        let envs = grant.envs.iter().map(|(key, value)| format!("{key}={value}"));
         Ok(Container {
             name: name.to_owned(),
             resource: resource.to_owned(),
@@ -238,33 +239,33 @@ impl<'a> Script<'a> {
             alternative: allotment
                 .preference
                 .as_ref()
-                .and_then(|asked| alternative(inventory, &state.topology, policy, asked)),
-            gets: Gets::new(cdi_devices, edits, own.collect()),
+                .and_then(|preference| alternative(inventory, &state.topology, policy, preference)),
+            grant: ResolvedGrant::new(cdi_devices, edits, envs.collect()),
         })
     }
 
     /// Checks that the kubelet refuses a pod larger than the free devices.
     async fn refuse(&mut self, main: &Counts) -> Result<()> {
-        let held = held_of(&self.stage.kubelet.node(), &main.resource).len();
+        let held = held_of(&self.testbed.kubelet.node(), &main.resource).len();
         let pod = pods::too_large(&main.resource, main.allocatable - held);
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
-        let Err(rejection) = self.stage.kubelet.admit(pod).await else {
+        let Err(rejection) = self.testbed.kubelet.admit(pod).await else {
             bail!("{name} was admitted");
         };
-        self.stage.kubelet.delete(&uid).await;
+        self.testbed.kubelet.delete(&uid).await;
         let (reason, message) = (rejection.reason.to_string(), rejection.message);
-        self.tell(&Event::PodRefused { pod: name, reason, message })
+        self.report(&Event::PodRefused { pod: name, reason, message })
     }
 
-    /// Lets a held device fail and recover.
+    /// Makes an allocated device fail, and repairs it.
     async fn fail_and_recover(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
-        let node = self.stage.kubelet.node();
+        let node = self.testbed.kubelet.node();
         let held = held_of(&node, &main.resource);
-        let known = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
-        let last = known.max_by_key(|(device, _)| device.index);
+        let present = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
+        let last = present.max_by_key(|(device, _)| device.index);
         let (device, pod) = last.context("no pod holds a device")?;
         let Some(fault) = DeviceFault::of(device) else {
-            return self.reporter.tell(&Event::NoFault { device: short_name(device) });
+            return self.reporter.report(&Event::NoFault { device: short_name(device) });
         };
         self.fail(device, pod, main, &fault).await.context("step failure")?;
         self.recover(device, main, &fault).await.context("step recovery")
@@ -280,25 +281,26 @@ impl<'a> Script<'a> {
         let begun = Instant::now();
         let id = device.id.as_str();
         let unhealthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(false);
-        // A missing device node is reported as quickly but has no quiet period, so the device's health is awaited too.
-        // The wait starts before the injection, because the state passes.
-        let mut state = self.stage.state.clone();
+        // The kubelet may learn of a missing device node first, which has no quiet period. So also wait for the
+        // device's health, from before the injection: the unhealthy state may be short.
+        let mut state = self.testbed.state.clone();
         let has_failed = |state: &Arc<NodeState>| {
             state.inventory.get(id).is_some_and(|device| !device.health.is_healthy())
         };
-        self.stage.machine.inject(&fault.initial)?;
-        let told = async {
-            let node = self.stage.kubelet.wait_for(unhealthy, STEP_LIMIT).await;
+        self.testbed.machine.inject(&fault.initial)?;
+        let reported = async {
+            let node = self.testbed.kubelet.wait_for(unhealthy, STEP_LIMIT).await;
             node.map(|node| (node, ms(begun)))
         };
-        let (told, failed) = tokio::join!(told, timeout(STEP_LIMIT, state.wait_for(has_failed)));
-        let (node, took_ms) = told?;
-        drop(failed.context("the device is not found to have failed")??);
-        fault.follow_up.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
-        let why = self.stage.state.borrow().inventory.get(id).map(|now| now.health.to_string());
+        let (reported, failed) =
+            tokio::join!(reported, timeout(STEP_LIMIT, state.wait_for(has_failed)));
+        let (node, took_ms) = reported?;
+        drop(failed.context("the agent did not detect the failure")??);
+        fault.follow_up.iter().try_for_each(|fault| self.testbed.machine.inject(fault))?;
+        let why = self.testbed.state.borrow().inventory.get(id).map(|now| now.health.to_string());
         let name = short_name(device);
-        self.tell(&Event::Fault { device: name.clone(), fault: fault.what.clone() })?;
-        self.tell(&Event::Unhealthy(Failure {
+        self.report(&Event::Fault { device: name.clone(), fault: fault.what.clone() })?;
+        self.report(&Event::Unhealthy(Failure {
             device: name,
             why: why.unwrap_or_default(),
             counts: counts(&node, &main.resource),
@@ -310,30 +312,30 @@ impl<'a> Script<'a> {
     async fn recover(&mut self, device: &Device, main: &Counts, fault: &DeviceFault) -> Result<()> {
         let begun = Instant::now();
         let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_secs_f64() * 1000.0);
-        self.stage.machine.inject(&fault.repair)?;
+        self.testbed.machine.inject(&fault.repair)?;
         let waiting = Event::Waiting { device: name.clone(), end: fault.repair_text, quiet_ms };
-        self.reporter.tell(&waiting)?;
+        self.reporter.report(&waiting)?;
         let id = device.id.as_str();
         let healthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(true);
-        let node = self.stage.kubelet.wait_for(healthy, STEP_LIMIT).await?;
-        ensure!(begun.elapsed() >= QUIET_PERIOD / 2, "it was trusted again without a quiet period");
+        let node = self.testbed.kubelet.wait_for(healthy, STEP_LIMIT).await?;
+        ensure!(begun.elapsed() >= QUIET_PERIOD / 2, "the device recovered without a quiet period");
         let counts = counts(&node, &main.resource);
-        self.tell(&Event::Recovered { device: name, counts, took_ms: ms(begun) })
+        self.report(&Event::Recovered { device: name, counts, took_ms: ms(begun) })
     }
 
     async fn restart_kubelet(&mut self, resources: &[Counts]) -> Result<()> {
-        let before = holdings(&self.stage.kubelet.node());
+        let before = holdings(&self.testbed.kubelet.node());
         let begun = Instant::now();
-        self.stage.kubelet.restart().await?;
-        let back = |node: &NodeStatus| resources.iter().all(|one| is_as(node, one));
-        let node = self.stage.kubelet.wait_for(back, STEP_LIMIT).await?;
+        self.testbed.kubelet.restart().await?;
+        let all_allocatable = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
+        let node = self.testbed.kubelet.wait_for(all_allocatable, STEP_LIMIT).await?;
         let took_ms = ms(begun);
         let after = holdings(&node);
         ensure!(
             before == after,
             "pods hold other devices than before: {before:?} became {after:?}"
         );
-        self.tell(&Event::KubeletRestarted {
+        self.report(&Event::KubeletRestarted {
             resources: resources.len(),
             pods: after.len(),
             devices_held: resources.iter().map(|one| held_of(&node, &one.resource).len()).sum(),
@@ -341,19 +343,19 @@ impl<'a> Script<'a> {
         })
     }
 
-    fn tell(&mut self, event: &Event) -> Result<()> {
+    fn report(&mut self, event: &Event) -> Result<()> {
         self.steps += 1;
-        self.reporter.tell(event)
+        self.reporter.report(event)
     }
 }
 
-/// Inventory after every source has answered.
-pub(super) async fn discovered(stage: &Stage) -> Result<Inventory> {
-    let mut node = stage.state.clone();
+/// Waits until every source has answered, and returns the inventory.
+pub(super) async fn wait_for_inventory(testbed: &Testbed) -> Result<Inventory> {
+    let mut node = testbed.state.clone();
     let complete = node.wait_for(|node| node.inventory.is_complete());
     let node = timeout(STEP_LIMIT, complete).await.context("no inventory in time")??;
     let is_simulated = node.inventory.simulated.is_some();
-    ensure!(is_simulated, "the agent does not say that the machine is simulated");
+    ensure!(is_simulated, "the agent does not report a simulated machine");
     Ok(node.inventory.clone())
 }
 
@@ -362,12 +364,17 @@ fn alternative(
     inventory: &Inventory,
     topology: &Distances,
     policy: Policy,
-    asked: &Question,
+    preference: &Question,
 ) -> Option<Alternative> {
-    let available: Vec<_> = asked.available.iter().map(String::as_str).collect();
-    let required: Vec<_> = asked.must_include.iter().map(String::as_str).collect();
-    let request =
-        Request { available: &available, required: &required, near: &[], size: asked.size, policy };
+    let available: Vec<_> = preference.available.iter().map(String::as_str).collect();
+    let required: Vec<_> = preference.must_include.iter().map(String::as_str).collect();
+    let request = Request {
+        available: &available,
+        required: &required,
+        near: &[],
+        size: preference.size,
+        policy,
+    };
     let explanation = placement::explain(topology, request).ok()?;
     let why_not = explanation.verdict()?;
     let devices = explanation.alternative?.devices;
@@ -375,7 +382,7 @@ fn alternative(
     Some(Alternative { devices: devices.map(short_name).collect(), why_not })
 }
 
-/// Pods by the id of the device that they hold.
+/// Names of pods, by the id of the device that they hold.
 fn held_of(node: &NodeStatus, resource: &str) -> BTreeMap<String, String> {
     let containers = node.pods.values().flat_map(|pod| {
         pod.containers.values().map(move |container| (pod.name.clone(), container))
@@ -388,7 +395,7 @@ fn held_of(node: &NodeStatus, resource: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Devices of each pod, without volatile data.
+/// Devices of each pod, as `container=id`, by the pod's UID.
 fn holdings(node: &NodeStatus) -> BTreeMap<String, Vec<String>> {
     let ids = |pod: &PodStatus| {
         let containers = pod.containers.iter();
@@ -406,8 +413,8 @@ fn is_healthy(node: &NodeStatus, resource: &str, id: &str) -> Option<bool> {
 }
 
 /// True if the kubelet has the same counts of a resource.
-fn is_as(node: &NodeStatus, then: &Counts) -> bool {
-    node.counts(&then.resource) == Some((then.capacity, then.allocatable))
+fn has_counts(node: &NodeStatus, expected: &Counts) -> bool {
+    node.counts(&expected.resource) == Some((expected.capacity, expected.allocatable))
 }
 
 fn counts(node: &NodeStatus, resource: &str) -> Counts {
@@ -415,11 +422,12 @@ fn counts(node: &NodeStatus, resource: &str) -> Counts {
     Counts { resource: resource.to_owned(), capacity, allocatable }
 }
 
+/// Milliseconds since an instant, rounded to one decimal.
 pub(super) fn ms(since: Instant) -> f64 {
     milliseconds(since.elapsed())
 }
 
-/// Rounds to one decimal.
+/// Milliseconds, rounded to one decimal.
 fn milliseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 10_000.0).round() / 10.0
 }

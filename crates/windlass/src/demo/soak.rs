@@ -1,9 +1,9 @@
-//! `windlass demo --soak`: pods come and go while everything around the agent fails, by a seeded schedule.
+//! `windlass demo --soak`: random pods and faults from a seeded schedule, with invariants checked after each step.
 //!
 //! ```text
 //!  seed ──> schedule ──> run ──> rig: machine, embedded kubelet, `windlass node` as a process, with claims
 //!                         │        │    also a cluster
-//!                         │        └──> monitor: reports to the kubelet against the ground truth
+//!                         │        └──> monitor: compares the kubelet's device lists with the ground truth
 //!                         └──> tally
 //! ```
 //!
@@ -50,10 +50,10 @@ pub(super) use self::schedule::AllocationApis;
 #[derive(Clone, Debug)]
 pub(super) struct Soak {
     pub(super) machine: String,
-    pub(super) lasts: Duration,
+    pub(super) duration: Duration,
     /// Seed to repeat; `None` chooses a new one.
     pub(super) seed: Option<u64>,
-    pub(super) ways: AllocationApis,
+    pub(super) apis: AllocationApis,
 }
 
 /// Upper limit of chosen seeds, short enough to type.
@@ -61,36 +61,36 @@ const SEEDS: u128 = 1_000_000;
 
 pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Result<()> {
     let profile = simulated::profile(&soak.machine)?;
-    let seed = soak.seed.unwrap_or_else(any_seed);
-    let cluster = match soak.ways {
+    let seed = soak.seed.unwrap_or_else(random_seed);
+    let cluster = match soak.apis {
         AllocationApis::DevicePlugin => None,
         AllocationApis::Both => Some(SoakCluster::start()?),
     };
     let rig = Rig::start(&profile, Mounts::of(seed), cluster).await?;
     if rig.gpus()?.is_empty() {
-        rig.clear().await;
+        rig.shut_down().await;
         let problem = anyhow!("{} has no whole NVIDIA GPUs, which a soak needs", profile.name);
         return Err(Misuse(problem).into());
     }
-    reporter.tell(&SoakEvent::SoakStarted {
+    reporter.report(&SoakEvent::SoakStarted {
         machine: profile.name,
         simulated: true,
         seed,
-        ways: soak.ways,
+        ways: soak.apis,
         mounts: rig.agent.mounts,
-        lasts_s: soak.lasts.as_secs(),
+        lasts_s: soak.duration.as_secs(),
         dir: rig.dir().to_owned(),
     })?;
     let (begun, mut run) = (Instant::now(), Run::new(rig));
     let outcome = tokio::select! {
-        outcome = run.soak(seed, soak.lasts, &reporter) => outcome.map(|()| End::InTime),
+        outcome = run.soak(seed, soak.duration, &reporter) => outcome.map(|()| End::InTime),
         _ = stop.requested() => Ok(End::Early),
     };
-    let printed = reporter.tell(&result(&outcome, seed, begun, &run));
+    let printed = reporter.report(&result(&outcome, seed, begun, &run));
     if outcome.is_err() {
         run.rig.folder.disable_cleanup(true);
     }
-    run.rig.clear().await;
+    run.rig.shut_down().await;
     outcome.with_context(|| format!("the soak with seed {seed} failed"))?;
     printed
 }
@@ -106,13 +106,13 @@ fn result(outcome: &Result<End>, seed: u64, begun: Instant, run: &Run) -> SoakEv
             seed,
             last_steps: run.last_steps.clone(),
             dir: run.rig.dir().to_owned(),
-            agent: run.rig.agent.last_words(),
+            agent: run.rig.agent.log_tail(),
             tally,
         },
     }
 }
 
-fn any_seed() -> u64 {
+fn random_seed() -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::try_from(since.as_micros() % SEEDS).expect("below a million")
 }

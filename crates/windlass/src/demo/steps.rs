@@ -1,4 +1,4 @@
-//! The demo step by step: each event on the terminal waits for Enter. The demo itself goes on meanwhile.
+//! Step-by-step output: the terminal shows the next event after Enter. The demo itself does not wait.
 
 use std::{
     io::{self, BufRead as _, IsTerminal as _, Write as _},
@@ -14,25 +14,25 @@ use crate::{
     screen::{Paint, Tone, line, terminal_height},
 };
 
-/// Takes events, to be shown one after another.
+/// Queue of events for the terminal.
 #[derive(Clone, Debug)]
 pub(super) struct Steps {
     events: Sender<Vec<String>>,
 }
 
-/// The thread at the terminal: a person may take minutes.
+/// Thread that shows events and reads the keyboard. A thread, because the user may take minutes.
 #[derive(Debug)]
 pub(super) struct Screen {
     ended: oneshot::Receiver<Result<()>>,
 }
 
-/// A part of the output, and the question that follows.
+/// Prompt between two parts of the output.
 const PROMPT: &str = "-- Enter: more, q: stop --";
 
 // === impl Steps ===
 
 impl Steps {
-    /// Needs a terminal on both ends.
+    /// Starts the thread. Fails unless stdin and stdout are terminals.
     pub(super) fn start() -> Result<(Self, Screen)> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             let problem = anyhow!("--step waits for a key: run it in a terminal, or leave it out");
@@ -41,13 +41,13 @@ impl Steps {
         let (events, shown) = channel();
         let (end, ended) = oneshot::channel();
         thread::spawn(move || {
-            // Nobody waits after an interrupt.
+            // The receiver is gone after an interrupt.
             let _ = end.send(show(&shown));
         });
         Ok((Self { events }, Screen { ended }))
     }
 
-    /// Adds the lines of an event. After `q` they go nowhere.
+    /// Queues the lines of an event. After `q`, discards them.
     pub(super) fn add(&self, event: Vec<String>) {
         let _ = self.events.send(event);
     }
@@ -56,18 +56,18 @@ impl Steps {
 // === impl Screen ===
 
 impl Screen {
-    /// Waits until everything was shown, or nobody wants to see more.
+    /// Waits until every event was shown, or the user has pressed `q`.
     pub(super) async fn end(self) -> Result<()> {
         self.ended.await.unwrap_or(Ok(()))
     }
 }
 
-/// Shows events until there are no more, or the person has seen enough. An event that is higher than the screen waits in
-/// between.
+/// Shows events until the queue is closed or the user presses `q`. An event that is higher than the screen has several
+/// parts, with a prompt between them.
 fn show(events: &Receiver<Vec<String>>) -> Result<()> {
     let mut is_first = true;
     while let Ok(event) = events.recv() {
-        // The last line has the question.
+        // The last line of the screen has the prompt.
         for part in parts(&event, terminal_height().saturating_sub(1)) {
             if !is_first && !wants_more()? {
                 return Ok(());
@@ -79,7 +79,7 @@ fn show(events: &Receiver<Vec<String>>) -> Result<()> {
     Ok(())
 }
 
-/// Parts of an event that are at most so high, cut before an empty line where there is one.
+/// Splits an event into parts of at most `height` lines, before an empty line where possible.
 fn parts(event: &[String], height: usize) -> Vec<&[String]> {
     let (mut parts, mut rest) = (Vec::new(), event);
     while rest.len() > height.max(1) {
@@ -93,14 +93,14 @@ fn parts(event: &[String], height: usize) -> Vec<&[String]> {
     parts
 }
 
-/// Asks, and takes the question back.
+/// Prompts the user, then erases the prompt. False after `q` or the end of the input.
 fn wants_more() -> Result<bool> {
     let mut out = io::stdout().lock();
     write!(out, "{}", Paint::for_stdout().text(Tone::Quiet, PROMPT))?;
     out.flush()?;
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer)?;
-    // Up, over the echo of Enter, and clear.
+    // Move up over the echo of Enter, and clear the line.
     write!(out, "\x1b[A\r\x1b[K")?;
     Ok(read > 0 && !answer.trim_start().starts_with(['q', 'Q']))
 }
@@ -116,6 +116,6 @@ mod tests {
             |height| parts(&event, height).iter().map(|part| part.len()).collect::<Vec<_>>();
         assert_eq!(heights(8), [8]);
         assert_eq!(heights(4), [2, 4, 2], "the second paragraph is higher than the screen");
-        assert_eq!(heights(0), [1; 8], "a terminal that does not know its height");
+        assert_eq!(heights(0), [1; 8], "the height is unknown");
     }
 }

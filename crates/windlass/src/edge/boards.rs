@@ -1,4 +1,4 @@
-//! The stages of a placement as processes, and the links between their boards.
+//! Simulated boards: a process for each replica of a stage, and links between the boards.
 
 use std::{
     ffi::OsString,
@@ -15,12 +15,12 @@ use windlass_pipeline::{Fleet, Pipeline, Placement, placement::Replica, quantity
 
 use super::{link::Link, port::Port};
 
-/// Simulated boards with the stages on them.
+/// Simulated boards, with the processes of a placement.
 pub(crate) struct SimulatedBoards<'a> {
     pipeline: &'a Pipeline,
     ports: Vec<Arc<Port>>,
     folder: PathBuf,
-    /// By stage and replica.
+    /// Processes by stage and replica.
     stages: Vec<Vec<StageProcess>>,
 }
 
@@ -29,15 +29,15 @@ struct StageProcess {
     replica: Replica,
     address: SocketAddr,
     process: Process,
-    /// Links to the replicas of the next stages on other boards, with the position of those.
+    /// Links to replicas on other boards, with the stage and the index of the replica.
     links: Vec<((usize, usize), Link)>,
 }
 
-/// The processes start on a machine that may be busy.
+/// Deadline for all stages to listen. The machine may be busy.
 const START_LIMIT: Duration = Duration::from_secs(20);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// An even variation by up to `v` has a standard deviation of `v / √3`.
-const EVEN: f64 = 1.732_050_807_568_877_2;
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// √3. A uniform distribution between `-v` and `v` has a standard deviation of `v / √3`.
+const SQRT_3: f64 = 1.732_050_807_568_877_2;
 
 // === impl SimulatedBoards ===
 
@@ -62,7 +62,7 @@ impl<'a> SimulatedBoards<'a> {
         Ok(boards)
     }
 
-    /// Addresses of a stage's replicas, with commas.
+    /// Addresses of a stage's replicas, separated by commas.
     pub(crate) fn addresses(&self, stage: usize) -> String {
         let addresses = self.stages[stage].iter().map(|one| one.address.to_string());
         addresses.collect::<Vec<_>>().join(",")
@@ -75,13 +75,13 @@ impl<'a> SimulatedBoards<'a> {
         }
     }
 
-    /// Starts those stages anew that another placement has elsewhere, at their old addresses, as a Service does.
-    pub(crate) async fn place_anew(&mut self, placement: &Placement) -> Result<()> {
+    /// Restarts the stages whose board differs in the new placement. Their addresses stay, as behind a Service.
+    pub(crate) async fn move_stages(&mut self, placement: &Placement) -> Result<()> {
         for stage in (0..self.stages.len()).rev() {
             let count = self.stages[stage].len();
             ensure!(
                 count == placement.replicas[stage].len(),
-                "the other placement has another number of replicas"
+                "the new placement has another number of replicas"
             );
             for (position, replica) in placement.replicas[stage].iter().enumerate() {
                 if self.stages[stage][position].replica.node == replica.node {
@@ -91,23 +91,24 @@ impl<'a> SimulatedBoards<'a> {
                 self.stages[stage][position].process.kill().await;
                 let started = self.start_stage(stage, *replica, address)?;
                 self.stages[stage][position] = started;
-                self.lead_links_to((stage, position), replica.node);
+                self.retarget_links((stage, position), replica.node);
             }
         }
         self.all_listen().await
     }
 
-    /// Stops all stages; what they have is lost.
+    /// Kills all stages. Their queued items are lost.
     pub(crate) async fn stop(mut self) {
         for stage in self.stages.iter_mut().flatten() {
             stage.process.kill().await;
         }
     }
 
-    fn lead_links_to(&self, receiver: (usize, usize), node: usize) {
+    /// Sets the new board of a receiver in all links to it.
+    fn retarget_links(&self, receiver: (usize, usize), node: usize) {
         let links = self.stages.iter().flatten().flat_map(|sender| &sender.links);
         for (_, link) in links.filter(|(to, _)| *to == receiver) {
-            link.lead_to(Arc::clone(&self.ports[node]));
+            link.set_receiver(Arc::clone(&self.ports[node]));
         }
     }
 
@@ -142,31 +143,31 @@ impl<'a> SimulatedBoards<'a> {
         replica: Replica,
         address: SocketAddr,
     ) -> Result<Vec<String>> {
-        let of = &self.pipeline.stages[stage];
+        let spec = &self.pipeline.stages[stage];
         let alternative = replica.alternative(self.pipeline, stage);
         let mut words: Vec<String> =
-            ["stage", "--log", "warn", "--name", &of.name].map(str::to_owned).into();
+            ["stage", "--log", "warn", "--name", &spec.name].map(str::to_owned).into();
         words.extend(["--listen".to_owned(), address.to_string()]);
-        // The stage ends with this program, even if that is killed.
+        // The stage exits with this program, even if this program is killed.
         words.extend(["--ends-with".to_owned(), std::process::id().to_string()]);
         words.extend(["--sleep".to_owned(), microseconds(alternative.time)]);
         if alternative.batch_time.0 > 0.0 {
             words.extend(["--sleep-batch".to_owned(), microseconds(alternative.batch_time)]);
         }
         if alternative.variation > 0.0 {
-            let part = alternative.variation * EVEN;
+            let part = alternative.variation * SQRT_3;
             ensure!(
                 part <= 1.0,
                 "stage {}: boards are simulated with a variation of at most 0.57",
-                of.name
+                spec.name
             );
             words.extend(["--variation".to_owned(), part.to_string()]);
         }
-        if let Some(output) = of.output {
+        if let Some(output) = spec.output {
             words.extend(["--output".to_owned(), output.0.to_string()]);
         }
-        if of.batch > 1 {
-            words.extend(["--batch".to_owned(), of.batch.to_string()]);
+        if spec.batch > 1 {
+            words.extend(["--batch".to_owned(), spec.batch.to_string()]);
         }
         let senders: Vec<_> = self.pipeline.links_to(stage).map(|link| link.from).collect();
         if senders.len() > 1 {
@@ -176,7 +177,7 @@ impl<'a> SimulatedBoards<'a> {
         Ok(words)
     }
 
-    /// Addresses of a next stage as a board reaches them: directly on the same board, else by a link.
+    /// Addresses at which a board reaches the next stage: directly on the same board, else through a link.
     fn next_addresses(
         &self,
         next: usize,
@@ -200,16 +201,16 @@ impl<'a> SimulatedBoards<'a> {
 
     async fn all_listen(&self) -> Result<()> {
         let begun = Instant::now();
-        for (stage, of) in self.stages.iter().zip(&self.pipeline.stages) {
-            for replica in stage {
+        for (replicas, spec) in self.stages.iter().zip(&self.pipeline.stages) {
+            for replica in replicas {
                 while TcpStream::connect(replica.address).is_err() {
                     ensure!(
                         begun.elapsed() < START_LIMIT,
                         "stage {} does not listen at {}",
-                        of.name,
+                        spec.name,
                         replica.address
                     );
-                    sleep(LOOK_EVERY).await;
+                    sleep(POLL_INTERVAL).await;
                 }
             }
         }
@@ -217,14 +218,14 @@ impl<'a> SimulatedBoards<'a> {
     }
 }
 
-/// A free port, chosen in advance: the neighbours have to know it.
+/// Free port, chosen in advance: the preceding stages need it before the stage listens.
 fn free_port() -> Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .context("no port of this machine's own is free")?;
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no loopback port is free")?;
     Ok(listener.local_addr()?)
 }
 
-/// A time as the program reads it, without rounding it for people.
+/// Formats a time for the flags of `windlass stage`, in microseconds without rounding.
 fn microseconds(time: Seconds) -> String {
     format!("{}us", 1e6 * time.0)
 }

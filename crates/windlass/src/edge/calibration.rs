@@ -1,4 +1,4 @@
-//! Times of the stages' programs on this machine, for predictions of what runs here.
+//! Overhead of the stages' programs on this machine, an input of predictions for simulated boards.
 
 use std::{path::Path, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::measurement::{
     load::{Load, LoadRun},
 };
 
-/// Three stages on one board: their work is known, the rest is overhead.
+/// Three stages on one board. The time beyond their known work is overhead.
 const PIPELINE: &str = "
 name: calibration
 input: 1KiB
@@ -22,12 +22,13 @@ stages:
 links: [{from: first, to: second}, {from: second, to: third}]
 ";
 const BOARD: &str = "nodes: [{name: board}]";
-/// Time of a stage's work above.
+/// Work of a stage in the pipeline above, in seconds per item.
 const WORK: f64 = 0.002;
 const STAGES: f64 = 3.0;
-/// A tenth of what the stages take: no item waits for another.
+/// Items per second: a tenth of the stages' capacity, so that items do not queue.
 const RATE: f64 = 50.0;
-const LASTS: Duration = Duration::from_millis(1500);
+/// Duration of each of the two runs.
+const RUN_DURATION: Duration = Duration::from_millis(1500);
 
 /// Measures the overhead of a hop and of a step, in three seconds.
 pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
@@ -36,12 +37,12 @@ pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
     let plan = Plan::of(&pipeline, &fleet, Layout::Pod)?;
     let boards = SimulatedBoards::start(&pipeline, &fleet, &plan.placement, folder).await?;
     let entrance = entrance(&pipeline, &boards)?;
-    let full = entrance.load(Load { rate: None, lasts: LASTS }).await;
-    let paced = entrance.load(Load { rate: Some(RATE), lasts: LASTS }).await;
+    let full = entrance.load(Load { rate: None, duration: RUN_DURATION }).await;
+    let paced = entrance.load(Load { rate: Some(RATE), duration: RUN_DURATION }).await;
     boards.stop().await;
     let (throughput, _) = figures::throughput(&full?);
     let step = (1.0 / throughput - WORK).max(0.0);
-    // The source's hop, those between the stages, and the listener's.
+    // Hops: from the source, between the stages, and to the listener.
     let hop = (mean_latency(&paced?) - STAGES * WORK) / (STAGES + 1.0);
     Ok(Overhead { hop: Seconds(hop.max(0.0)), step: Seconds(step) })
 }

@@ -1,6 +1,6 @@
-//! A link between two simulated boards: connections whose bytes arrive as late as the ports of both let them.
+//! Link between two simulated boards: a TCP proxy that delays bytes by the rate and the delay of both ports.
 //!
-//! Threads and not tasks carry the bytes: a thread wakes within some microseconds, tokio's timer within a millisecond.
+//! Threads forward the bytes, because a thread wakes within some microseconds and tokio's timer within a millisecond.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -14,10 +14,10 @@ use std::{
     time::Instant,
 };
 
-use super::port::{Passage, Port};
+use super::port::{Port, Transit};
 use crate::precise::{be_woken_on_time, sleep_until};
 
-/// A listener that forwards each connection to a stage of another board.
+/// Listener that forwards each connection to a stage on another board.
 #[derive(Debug)]
 pub(super) struct Link {
     address: SocketAddr,
@@ -29,22 +29,22 @@ pub(super) struct Link {
 struct Route {
     target: SocketAddr,
     from: Arc<Port>,
-    /// The port of the board that the stage is on, which changes when the stage is placed anew.
+    /// Port of the board with the receiving stage. It changes when the stage moves.
     to: Mutex<Arc<Port>>,
     is_closed: AtomicBool,
-    /// Both sides of each connection, to end them.
+    /// Both sockets of each connection, to close them.
     streams: Mutex<Vec<TcpStream>>,
 }
 
-/// A part of a stream on its way.
+/// Bytes in transit.
 struct Chunk {
     bytes: Vec<u8>,
     arrives: Instant,
 }
 
-/// Chunks of one flow that have arrived and are not taken, besides those on their way: what a socket holds back then, the
-/// sender sees as back-pressure.
-const WAITING: usize = 4;
+/// Number of chunks that a flow queues after their arrival, beside those in transit. When the queue is full, the link
+/// stops reading, which the sender sees as back-pressure.
+const QUEUED_CHUNKS: usize = 4;
 
 // === impl Link ===
 
@@ -64,13 +64,13 @@ impl Link {
         Ok(Self { address, route, listener: Some(listener) })
     }
 
-    /// Address for the stage that sends.
+    /// Address to which the sending stage connects.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The stage that receives is on another board from now on.
-    pub(super) fn lead_to(&self, to: Arc<Port>) {
+    /// Sets the port of the receiving stage, for new connections.
+    pub(super) fn set_receiver(&self, to: Arc<Port>) {
         *self.route.to.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 }
@@ -79,10 +79,10 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.route.is_closed.store(true, Ordering::Relaxed);
         self.route.close_streams();
-        // Wakes the listener.
+        // Wake the listener.
         drop(TcpStream::connect(self.address));
         if let Some(listener) = self.listener.take() {
-            // A panic was printed where it happened.
+            // The thread has printed its panic.
             let _ = listener.join();
         }
     }
@@ -92,79 +92,80 @@ impl Drop for Link {
 
 impl Route {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        let mut carriers = Vec::new();
+        let mut threads = Vec::new();
         while let Ok((client, _)) = listener.accept() {
             if self.is_closed.load(Ordering::Relaxed) {
                 break;
             }
-            // A stage that is not there refuses: the client sees its connection end.
+            // A stage that does not listen refuses. The client's connection is then closed.
             let Ok(server) = TcpStream::connect(self.target) else { continue };
-            carriers.retain(|carrier: &JoinHandle<()>| !carrier.is_finished());
-            if carriers.is_empty() {
+            threads.retain(|thread: &JoinHandle<()>| !thread.is_finished());
+            if threads.is_empty() {
                 self.streams.lock().unwrap_or_else(PoisonError::into_inner).clear();
             }
-            carriers.extend(self.carry(&client, &server).into_iter().flatten());
+            threads.extend(self.forward(&client, &server).into_iter().flatten());
         }
         self.close_streams();
-        for carrier in carriers {
-            // A panic was printed where it happened.
-            let _ = carrier.join();
+        for thread in threads {
+            // The thread has printed its panic.
+            let _ = thread.join();
         }
     }
 
-    /// Carries both directions of a connection.
-    fn carry(&self, client: &TcpStream, server: &TcpStream) -> io::Result<Vec<JoinHandle<()>>> {
+    /// Starts the threads that forward both directions of a connection.
+    fn forward(&self, client: &TcpStream, server: &TcpStream) -> io::Result<Vec<JoinHandle<()>>> {
         let to = Arc::clone(&self.to.lock().unwrap_or_else(PoisonError::into_inner));
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.extend([client.try_clone()?, server.try_clone()?]);
         drop(streams);
-        let there = direction(
+        let forth = direction(
             client.try_clone()?,
             server.try_clone()?,
             Arc::clone(&self.from),
             Arc::clone(&to),
         );
         let back = direction(server.try_clone()?, client.try_clone()?, to, Arc::clone(&self.from));
-        Ok(there.into_iter().chain(back).collect())
+        Ok(forth.into_iter().chain(back).collect())
     }
 
     fn close_streams(&self) {
         for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // One that has ended is closed already.
+            // Fails if the connection has ended.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// Starts the threads of one direction: one takes bytes and reserves the ports, one hands them on when they arrive.
+/// Starts the two threads of one direction. One reads chunks and reserves time on the ports, the other writes each
+/// chunk when it arrives.
 fn direction(
     from: TcpStream,
     to: TcpStream,
     sender: Arc<Port>,
     receiver: Arc<Port>,
 ) -> [JoinHandle<()>; 2] {
-    let (queue, chunks) = sync_channel(WAITING + sender.underway_to(&receiver));
-    let take = thread::spawn(move || take(from, &queue, &sender, &receiver));
-    let deliver = thread::spawn(move || deliver(to, &chunks));
-    [take, deliver]
+    let (queue, chunks) = sync_channel(QUEUED_CHUNKS + sender.in_transit_to(&receiver));
+    let reader = thread::spawn(move || read_chunks(from, &queue, &sender, &receiver));
+    let writer = thread::spawn(move || write_chunks(to, &chunks));
+    [reader, writer]
 }
 
-fn take(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, receiver: &Port) {
+fn read_chunks(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, receiver: &Port) {
     be_woken_on_time();
-    let mut buffer = vec![0; sender.chunk_to(receiver)];
+    let mut buffer = vec![0; sender.chunk_size_to(receiver)];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        let Passage { begins, arrives } = sender.send(receiver, length);
+        let Transit { begins, arrives } = sender.send(receiver, length);
         if queue.send(Chunk { bytes: buffer[..length].to_vec(), arrives }).is_err() {
             return;
         }
-        // The next chunk queues up while this one passes; those of other flows come in between.
+        // The next chunk queues once the receiving port begins this one. Chunks of other flows may come before it.
         sleep_until(begins);
     }
 }
 
-fn deliver(mut to: TcpStream, chunks: &Receiver<Chunk>) {
+fn write_chunks(mut to: TcpStream, chunks: &Receiver<Chunk>) {
     be_woken_on_time();
     for chunk in chunks {
         sleep_until(chunk.arrives);
@@ -172,6 +173,6 @@ fn deliver(mut to: TcpStream, chunks: &Receiver<Chunk>) {
             break;
         }
     }
-    // The other side may have gone first.
+    // Fails if the receiver has closed the connection.
     let _ = to.shutdown(Shutdown::Both);
 }

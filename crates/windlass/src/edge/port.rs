@@ -1,4 +1,4 @@
-//! The network port of a simulated board: each direction carries one chunk after the other.
+//! Network port of a simulated board. Each direction transmits one chunk at a time.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -15,25 +15,25 @@ pub(super) struct Port {
     receiving: Direction,
 }
 
-/// Bytes on their way between two boards.
+/// Times of a chunk between two boards.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Passage {
-    /// The time at which the slower port takes up the first of them.
+pub(super) struct Transit {
+    /// Time at which the receiving port begins the chunk.
     pub(super) begins: Instant,
-    /// The time at which all of them are there.
+    /// Time at which the whole chunk has arrived.
     pub(super) arrives: Instant,
 }
 
-/// The time from which a direction is idle. Links of several threads share it, for a few instructions at a time.
+/// Time from which a direction is idle. Threads of several links share it, and hold the lock for a few instructions.
 #[derive(Debug)]
 struct Direction(Mutex<Instant>);
 
-/// Time of a chunk on the port.
-const TURN: Duration = Duration::from_millis(1);
-/// Payload of a packet of TCP in an Ethernet frame.
+/// Typical duration of a chunk on the slower port.
+const CHUNK_TIME: Duration = Duration::from_millis(1);
+/// Bytes of TCP payload in a full Ethernet frame.
 const PACKET: usize = 1448;
-/// Packets of a chunk on fast ports: few wake-ups are enough for 200 MB/s.
-const MOST_PACKETS: usize = 11;
+/// Maximum number of packets in a chunk. It needs few wake-ups for 200 MB/s.
+const MAX_PACKETS: usize = 11;
 
 // === impl Port ===
 
@@ -43,27 +43,27 @@ impl Port {
         Self { link, sending: direction(), receiving: direction() }
     }
 
-    /// Sends so many bytes to another board.
-    pub(super) fn send(&self, to: &Self, bytes: usize) -> Passage {
-        let sent = self.sending.take(Instant::now(), self.time_of(bytes));
-        // A switch passes frames on while others of the chunk still come.
-        let received = to.receiving.take(sent.begins, to.time_of(bytes));
-        Passage {
+    /// Reserves both ports for a chunk of `bytes` to another board.
+    pub(super) fn send(&self, to: &Self, bytes: usize) -> Transit {
+        let sent = self.sending.reserve(Instant::now(), self.time_of(bytes));
+        // A switch forwards the first frames of a chunk while later ones still arrive.
+        let received = to.receiving.reserve(sent.begins, to.time_of(bytes));
+        Transit {
             begins: received.begins,
             arrives: received.ends.max(sent.ends) + self.delay_to(to),
         }
     }
 
-    /// Bytes that a flow to another board sends at a time: about a millisecond of the slower port, so that flows take
-    /// turns as their packets would.
-    pub(super) fn chunk_to(&self, to: &Self) -> usize {
-        let packets = turns(self.time_of(PACKET).max(to.time_of(PACKET)), TURN);
-        PACKET * packets.clamp(1, MOST_PACKETS)
+    /// Size in bytes of a chunk to another board: about a millisecond on the slower port, and at most `MAX_PACKETS`.
+    /// Flows take turns by chunks, as they would by packets.
+    pub(super) fn chunk_size_to(&self, to: &Self) -> usize {
+        let packets = quotient(self.time_of(PACKET).max(to.time_of(PACKET)), CHUNK_TIME);
+        PACKET * packets.clamp(1, MAX_PACKETS)
     }
 
-    /// Chunks that are on their way at once to a board so far away.
-    pub(super) fn underway_to(&self, to: &Self) -> usize {
-        turns(TURN, self.delay_to(to))
+    /// Number of chunks that are in transit to another board at the same time.
+    pub(super) fn in_transit_to(&self, to: &Self) -> usize {
+        quotient(CHUNK_TIME, self.delay_to(to))
     }
 
     fn time_of(&self, bytes: usize) -> Duration {
@@ -76,8 +76,8 @@ impl Port {
     }
 }
 
-/// Number of times that a part is in the whole.
-fn turns(part: Duration, whole: Duration) -> usize {
+/// Number of times that `part` fits into `whole`.
+fn quotient(part: Duration, whole: Duration) -> usize {
     usize::try_from(whole.as_nanos() / part.as_nanos().max(1)).unwrap_or(usize::MAX)
 }
 
@@ -89,7 +89,8 @@ struct Transmission {
 // === impl Direction ===
 
 impl Direction {
-    fn take(&self, from: Instant, time: Duration) -> Transmission {
+    /// Reserves the direction for `time`, from when it is idle and at the earliest at `from`.
+    fn reserve(&self, from: Instant, time: Duration) -> Transmission {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let begins = from.max(*idle);
         *idle = begins + time;

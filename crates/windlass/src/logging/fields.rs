@@ -32,24 +32,24 @@ fn write(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result 
 
 /// True for a text without separators.
 fn is_one_word(text: &str) -> bool {
-    let divides =
+    let is_separator =
         |letter: char| letter.is_whitespace() || letter.is_control() || "\"=".contains(letter);
-    !text.is_empty() && !text.contains(divides)
+    !text.is_empty() && !text.contains(is_separator)
 }
 
 /// True for a quoted text with escaped inner quotes.
 fn is_quoted(text: &str) -> bool {
     let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let mut letters = inner.into_iter().flat_map(str::chars);
-    let mut is_whole = inner.is_some();
+    let mut is_valid = inner.is_some();
     while let Some(letter) = letters.next() {
-        is_whole &= match letter {
+        is_valid &= match letter {
             '"' => false,
             '\\' => letters.next().is_some(),
             _ => true,
         };
     }
-    is_whole
+    is_valid
 }
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_ends_where_a_program_sees_it_end() {
+    fn values_with_separators_are_quoted() {
         let (why, device) = ("XID 79, GPU has fallen off the bus", "GPU0");
         let quoted = logged(|| tracing::info!(%device, %why, count = 8, "health changed"));
         let expected =

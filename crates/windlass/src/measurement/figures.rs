@@ -1,4 +1,4 @@
-//! Figures of a run: throughput, and times at p50, p95 and p99.
+//! Statistics of a measurement: throughput, and latencies as mean, p50, p95 and p99.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,32 +11,32 @@ use super::load::{FailedItem, LoadRun};
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MeasuredFigures {
-    /// Items per second, as many as the pipeline takes.
+    /// Throughput in items per second, without a limit of the rate.
     pub(crate) items_per_second: f64,
-    /// Half the width of the interval that has the true rate with a confidence of 95 %; absent for too few items.
+    /// Half the width of the 95 % confidence interval of `items_per_second`; absent for too few items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) plus_minus: Option<f64>,
-    /// The rate of the latencies.
+    /// Rate in items per second at which the latencies were measured.
     pub(crate) at_items_per_second: f64,
     pub(crate) latency: Times,
-    /// Half the width of the 95 % interval of the mean latency; absent for too few items.
+    /// Half the width of the 95 % confidence interval of the mean latency; absent for too few items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mean_plus_minus_ms: Option<f64>,
-    /// In the order of the items.
+    /// In the order of the pipeline.
     pub(crate) stages: Vec<StageTimes>,
     pub(crate) links: Vec<LinkTimes>,
     pub(crate) account: ItemAccount,
 }
 
-/// Items of both runs.
+/// Outcomes of the items of both runs.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ItemAccount {
     pub(crate) sent: u64,
     pub(crate) arrived: u64,
-    /// By stage and reason.
+    /// Number of failed items, by stage and reason.
     pub(crate) failed: BTreeMap<String, u64>,
-    /// Items without any news.
+    /// Number of items without a result or an error.
     pub(crate) unheard: u64,
 }
 
@@ -55,32 +55,32 @@ pub(crate) struct Times {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StageTimes {
     pub(crate) stage: String,
-    /// In the queue.
+    /// Time in the queue.
     pub(crate) waited: Times,
     pub(crate) worked: Times,
-    /// For room at the next stage.
+    /// Time of the wait for room at the next stage.
     pub(crate) sending: Times,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LinkTimes {
-    /// The stage at which the link ends.
+    /// Receiving stage.
     pub(crate) to: String,
     pub(crate) time: Times,
 }
 
-/// Parts into which a run is cut for the interval of its rate.
+/// Number of parts of a run, from which the confidence intervals are computed.
 const PARTS: usize = 8;
-/// Items of a part that have a rate.
-const LEAST_IN_PART: usize = 8;
+/// Minimum number of items in a part.
+const MIN_PART_ITEMS: usize = 8;
 /// Student's t for seven degrees of freedom, two-sided, 95 %.
 const STUDENT: f64 = 2.365;
 
 // === impl MeasuredFigures ===
 
 impl MeasuredFigures {
-    /// The figures of a run with as many items as the pipeline takes, and of one at a rate.
+    /// Statistics of two runs: `full` without a limit, for the throughput, and `paced` at `rate`, for the latencies.
     pub(crate) fn of(pipeline: &Pipeline, full: &LoadRun, paced: &LoadRun, rate: f64) -> Self {
         let (items_per_second, plus_minus) = throughput(full);
         let visits = |stage: &str, time: fn(&windlass_stage::Visit) -> Duration| {
@@ -115,47 +115,47 @@ impl MeasuredFigures {
     }
 }
 
-/// Items per second at the end of the pipeline, and half its interval. The first quarter of the run is left out: the
-/// queues fill meanwhile.
+/// Items per second at the end of the pipeline, and half the confidence interval. Leaves out the first quarter of the
+/// arrivals, in which the queues fill.
 pub(crate) fn throughput(run: &LoadRun) -> (f64, Option<f64>) {
     let mut times: Vec<f64> = run.arrived.iter().map(|arrival| arrival.at.as_secs_f64()).collect();
-    // Items that are underway when the last one goes in drain at the rate of the slowest replica. They count where there
-    // are few others.
-    let is_in_time = |at: &f64| *at <= run.lasted.as_secs_f64();
+    // After the last send, items in transit drain at the rate of the slowest replica. They count only if there are few
+    // others.
+    let is_in_time = |at: &f64| *at <= run.duration.as_secs_f64();
     if times.iter().filter(|at| is_in_time(at)).count() >= 2 * PARTS {
         times.retain(is_in_time);
     }
     times.sort_by(f64::total_cmp);
     let steady = &times[times.len() / 4..];
     let [first, .., last] = steady else { return (0.0, None) };
-    // Items that all come at once tell nothing of a rate.
+    // Items that all arrive at the same time give no rate.
     if last <= first {
         return (0.0, None);
     }
     let rate = count(steady.len() - 1) / (last - first);
     let size = (steady.len() - 1) / PARTS;
-    if size < LEAST_IN_PART {
+    if size < MIN_PART_ITEMS {
         return (rate, None);
     }
-    // A part lasts from the last item of the one before: items come in batches, and the pauses between them count.
+    // A part begins at the last item of the part before: items arrive in batches, and the pauses between them count.
     let ends: Vec<f64> = steady.iter().step_by(size).copied().collect();
     let rates: Vec<f64> =
         ends.windows(2).take(PARTS).map(|pair| count(size) / (pair[1] - pair[0])).collect();
-    // A batch that is larger than a part has no interval.
+    // A batch that is larger than a part gives an infinite rate, and no confidence interval.
     let is_finite = rates.iter().all(|rate| rate.is_finite());
     (rate, is_finite.then(|| half_interval(&rates)))
 }
 
-/// Half the interval of the mean latency, in milliseconds. Items that follow each other wait together, so the means of
-/// parts are compared.
+/// Half the 95 % confidence interval of the mean latency, in milliseconds. It is computed from the means of parts,
+/// because consecutive items wait together.
 fn mean_interval(latencies: &[Duration]) -> Option<f64> {
     let size = latencies.len() / PARTS;
     let mean = |part: &[Duration]| 1e3 * part.iter().sum::<Duration>().as_secs_f64() / count(size);
     let means: Vec<f64> = latencies.chunks_exact(size.max(1)).take(PARTS).map(mean).collect();
-    (size >= LEAST_IN_PART).then(|| half_interval(&means))
+    (size >= MIN_PART_ITEMS).then(|| half_interval(&means))
 }
 
-/// Half the 95 % interval of the mean of the parts' figures.
+/// Half the 95 % confidence interval of the mean of one value per part.
 fn half_interval(parts: &[f64]) -> f64 {
     let mean = parts.iter().sum::<f64>() / count(PARTS);
     let variance = parts.iter().map(|part| (part - mean).powi(2)).sum::<f64>() / count(PARTS - 1);
@@ -173,7 +173,7 @@ impl ItemAccount {
     pub(crate) fn add(&mut self, run: &LoadRun) {
         self.sent += run.sent;
         self.arrived += run.arrived.len() as u64;
-        self.unheard += run.unheard;
+        self.unheard += run.missing;
         for FailedItem { failure, .. } in &run.failures {
             *self.failed.entry(format!("{}: {}", failure.stage, failure.reason)).or_default() += 1;
         }

@@ -1,8 +1,9 @@
-//! Traces of items as OTLP in JSON, which Jaeger, Tempo and the OpenTelemetry collector take at `/v1/traces`.
+//! Traces of items as OTLP in JSON, which Jaeger, Tempo and the OpenTelemetry collector accept at `/v1/traces`.
 //!
-//! An item is a trace: a span of its whole way, and below it one for each stage, with its wait in the queue, its work and
-//! its wait for room at the next stage. The time on links is the gap between the spans of two stages. Clocks of nodes
-//! differ: times are put together from the durations that the stages measured, beginning with the source's clock.
+//! Each item has a trace: a root span from its send to its end, with a child span for each stage. A stage's span has
+//! children for the wait in the queue, the work, and the wait for room at the next stage. The time on a link is the gap
+//! between the spans of two stages. The clocks of nodes differ, so times are sums of the durations that the stages
+//! measured, from the source's clock on.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +19,7 @@ use windlass_stage::{Failure, Visit};
 
 use super::load::LoadRun;
 
-/// Spans of a measurement, by the stage and replica that they are of.
+/// Spans of a measurement, by stage and replica.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
     spans: BTreeMap<(String, String), Vec<Value>>,
@@ -31,9 +32,9 @@ struct Trace<'t> {
     spans: u64,
 }
 
-/// A part of an item's way.
+/// Span of an item.
 struct Span<'a> {
-    /// Name of the service, and of its replica.
+    /// Names of service and replica.
     of: (&'a str, &'a str),
     name: &'a str,
     parent: Option<u64>,
@@ -47,27 +48,27 @@ const INTERNAL: u8 = 1;
 const CONSUMER: u8 = 5;
 /// `STATUS_CODE_ERROR` of OTLP.
 const ERROR: u8 = 2;
-/// The source of the load, as a service.
+/// Service name of the load's source.
 const SOURCE: &str = "source";
 
 // === impl Traces ===
 
 impl Traces {
-    /// Adds the items of a run; `title` tells runs apart.
+    /// Adds the items of a run. `title` names the run in the spans.
     pub(crate) fn add(&mut self, pipeline: &Pipeline, run: &LoadRun, title: &str) {
-        let begun = run.begun;
-        let arrived = run.arrived.iter().map(|item| (item.id, item.left, &item.visits, None));
+        let started = run.started;
+        let arrived = run.arrived.iter().map(|item| (item.id, item.due, &item.visits, None));
         let failed =
-            run.failures.iter().map(|item| (item.id, item.left, &item.visits, Some(&item.failure)));
-        for (id, left, visits, failure) in arrived.chain(failed) {
+            run.failures.iter().map(|item| (item.id, item.due, &item.visits, Some(&item.failure)));
+        for (id, due, visits, failure) in arrived.chain(failed) {
             // Ids of items are unique in a run, and runs begin at different times.
-            let id = format!("{:016x}{id:016x}", nanos(begun));
+            let id = format!("{:016x}{id:016x}", nanos(started));
             let mut trace = Trace { traces: self, id, spans: 0 };
-            trace.item(pipeline, begun + left, visits, failure, title);
+            trace.item(pipeline, started + due, visits, failure, title);
         }
     }
 
-    /// Writes them to a file.
+    /// Writes the spans to a file.
     pub(crate) fn write(&self, pipeline: &Pipeline, path: &Path) -> Result<()> {
         let resources = self.spans.iter().map(|((service, replica), spans)| {
             let attributes = [
@@ -92,12 +93,12 @@ impl Trace<'_> {
     fn item(
         &mut self,
         pipeline: &Pipeline,
-        left: SystemTime,
+        due: SystemTime,
         visits: &[Visit],
         failure: Option<&Failure>,
         title: &str,
     ) {
-        // The way's own span is the first, and is written last: its end is the latest of all.
+        // The root span has the first id, and is written last: its end is the latest of all.
         self.spans = 1;
         let mut done: BTreeMap<&str, SystemTime> = BTreeMap::new();
         for (position, stage) in pipeline.stages.iter().enumerate() {
@@ -106,32 +107,33 @@ impl Trace<'_> {
             };
             let before = pipeline.links_to(position).map(|link| &*pipeline.stages[link.from].name);
             let senders: Vec<_> = before.filter_map(|name| done.get(name).copied()).collect();
-            // A join waits from its first part on; the time on the link is that of its last part.
+            // The span of a join begins when its first sender is done. The measured link time is that of the last
+            // sender.
             let link = if senders.len() > 1 { Duration::ZERO } else { visit.link };
-            let sent = senders.into_iter().min().unwrap_or(left);
+            let sent = senders.into_iter().min().unwrap_or(due);
             let failure = failure.filter(|failure| failure.stage == stage.name);
             let end = self.visit(visit, sent + link, failure);
             done.insert(&stage.name, end);
         }
-        let to = done.into_values().max().unwrap_or(left);
+        let to = done.into_values().max().unwrap_or(due);
         let name = format!("item of {title}");
         let of = (SOURCE, pipeline.name.as_str());
-        self.write(1, &Span { of, name: &name, parent: None, from: left, to, failure });
+        self.write(1, &Span { of, name: &name, parent: None, from: due, to, failure });
     }
 
     /// Writes the spans of a visit, and returns its end.
     fn visit(&mut self, visit: &Visit, from: SystemTime, failure: Option<&Failure>) -> SystemTime {
         let of = (visit.stage.as_str(), visit.replica.as_str());
         let to = from + visit.waited + visit.worked + visit.sending;
-        let whole = self.next();
-        self.write(whole, &Span { of, name: &visit.stage, parent: Some(1), from, to, failure });
+        let stage = self.next_id();
+        self.write(stage, &Span { of, name: &visit.stage, parent: Some(1), from, to, failure });
         let mut at = from;
         for (name, time) in
             [("queue", visit.waited), ("work", visit.worked), ("room at the next", visit.sending)]
         {
             if time > Duration::ZERO {
-                let part = self.next();
-                let parent = Some(whole);
+                let part = self.next_id();
+                let parent = Some(stage);
                 self.write(
                     part,
                     &Span { of, name, parent, from: at, to: at + time, failure: None },
@@ -142,7 +144,7 @@ impl Trace<'_> {
         to
     }
 
-    fn next(&mut self) -> u64 {
+    fn next_id(&mut self) -> u64 {
         self.spans += 1;
         self.spans
     }
@@ -172,7 +174,7 @@ fn attribute(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
-/// Nanoseconds since 1970.
+/// Nanoseconds since the Unix epoch.
 fn nanos(at: SystemTime) -> u128 {
     at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos()
 }

@@ -11,7 +11,7 @@ use windlass_config::schema;
 
 use super::{CHART, DEPLOY, file, folders, yaml};
 
-/// Manifests that the chart writes itself, because values decide on their content, and a test of rules.
+/// Manifests without a copy in the chart: a template, whose content depends on values, and a test of rules.
 const WRITTEN: [&str; 2] = ["options/pods/networkpolicy.yaml", "monitoring/rules.test.yaml"];
 
 /// Manifests of the options, of the cluster half and of monitoring, as paths below `deploy/`.
@@ -49,8 +49,8 @@ fn the_chart_and_its_image_have_the_version_of_the_program() {
     }
 }
 
-/// Copies and no links: tools that fetch a chart from a repository may leave links out, and would install a chart without
-/// rights. `WINDLASS_BLESS=1` makes the copies anew.
+/// The chart has copies, because tools that fetch a chart may leave links out, and would then install a chart without
+/// rights. `WINDLASS_BLESS=1` updates the copies.
 #[test]
 fn the_manifests_in_the_chart_are_those_of_kustomize() {
     let copies = Path::new(CHART).join("objects");
@@ -70,14 +70,14 @@ fn the_manifests_in_the_chart_are_those_of_kustomize() {
     }
 }
 
-/// The words in parentheses that begin with `option`.
+/// Names of options in comments: words of parentheses that begin with `option`.
 fn named_options(values: &str) -> BTreeSet<&str> {
     let parentheses = values.split("(option").skip(1).filter_map(|rest| rest.split(')').next());
     parentheses.flat_map(|names| names.split([' ', ',', '\n', '#'])).collect()
 }
 
 #[test]
-fn every_option_has_a_value_which_its_comment_and_the_page_name() {
+fn every_option_has_a_value_that_comment_and_page_name() {
     let text = file("values.yaml");
     let (values, named) = (yaml(&text), named_options(&text));
     let page = fs::read_to_string(Path::new(DEPLOY).join("../docs/install.md")).expect("a page");
@@ -102,7 +102,7 @@ fn every_option_has_a_value_which_its_comment_and_the_page_name() {
 fn every_value_has_a_comment_and_a_type() {
     let text = file("values.yaml");
     let schema: Value = serde_json::from_str(&file("values.schema.json")).expect("JSON");
-    has_keys(&yaml(&text), &schema, &schema, "values");
+    check_keys(&yaml(&text), &schema, &schema, "values");
     let lines: Vec<_> = text.lines().collect();
     for two in lines.windows(2) {
         let is_key = two[1].starts_with(|it: char| it.is_ascii_lowercase());
@@ -110,23 +110,23 @@ fn every_value_has_a_comment_and_a_type() {
     }
 }
 
-/// Fails unless a schema knows exactly the keys of the values, wherever it knows keys.
-fn has_keys(values: &Value, schema: &Value, root: &Value, path: &str) {
+/// Fails unless the schema lists exactly the keys of the values, wherever it lists keys.
+fn check_keys(values: &Value, schema: &Value, root: &Value, path: &str) {
     let target = schema["$ref"].as_str().and_then(|target| root.pointer(&target[1..]));
     let schema = target.unwrap_or(schema);
     let Some(properties) = schema["properties"].as_object() else { return };
     assert_eq!(schema["additionalProperties"], false, "{path} may have any key");
     let Some(keys) = values.as_object().filter(|keys| !keys.is_empty()) else { return };
-    // Helm passes it to charts within charts.
+    // Helm passes `global` to subcharts.
     let known: BTreeSet<_> = properties.keys().filter(|key| *key != "global").collect();
     assert_eq!(keys.keys().collect::<BTreeSet<_>>(), known, "{path}");
     for (key, value) in keys {
-        has_keys(value, &properties[key], root, &format!("{path}.{key}"));
+        check_keys(value, &properties[key], root, &format!("{path}.{key}"));
     }
 }
 
 #[test]
-fn the_chart_knows_the_keys_of_the_agents_configuration() {
+fn the_chart_lists_the_keys_of_the_agents_configuration() {
     let text = file("templates/_config.tpl");
     let define = text.split("define \"windlass.configKeys\" -}}").nth(1).expect("a list");
     let listed: BTreeSet<_> =

@@ -1,4 +1,4 @@
-//! The chart and the kustomizations give the same objects.
+//! The chart and the kustomizations produce the same objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,12 +12,12 @@ use tempfile::TempDir;
 use windlass_config::Config;
 
 use super::{
-    CLUSTER, DEPLOY, HELM, KUBECTL, NAMESPACE, folders, objects, program, rendered, said, yaml,
+    CLUSTER, DEPLOY, HELM, KUBECTL, NAMESPACE, folders, objects, output_of, program, rendered, yaml,
 };
 use crate::program::folder;
 
-/// Options of an overlay in their order, the same as values, and the overlay's configuration where the options leave it to
-/// the overlay. An agent with all capabilities is given none, so `privileged` comes after those that add some.
+/// Options of an overlay in their order, the equivalent values, and the overlay's configuration if the options need
+/// one. `privileged` comes after the options that add capabilities, because a privileged agent lists none.
 const CASES: [(&[&str], &str, &str); 23] = [
     (&["nvidia-runtime"], "access: nvidia-runtime-class", ""),
     (&["privileged"], "access: privileged", ""),
@@ -70,7 +70,7 @@ const CASES: [(&[&str], &str, &str); 23] = [
     (ALL, ALL_AS_VALUES, ALL_AS_CONFIGURATION),
 ];
 
-/// Every option that goes with the others.
+/// Every option that can be combined with the others.
 const ALL: &[&str] = &[
     "cdi",
     "account",
@@ -117,32 +117,32 @@ memoryLimits: {hook: /var/lib/windlass/bin/windlass-hook}
 nvFractions: {enabled: true}
 ";
 
-/// Both programs, if there are both.
+/// Paths of Helm and kubectl, if both variables are set.
 fn programs() -> Option<(PathBuf, PathBuf)> {
     program(HELM).zip(program(KUBECTL))
 }
 
-/// Objects that kubectl makes of a folder.
+/// Objects that kubectl builds from the kustomization of a folder.
 fn kustomized(kubectl: &Path, folder: &Path) -> Vec<Value> {
-    let made = said(Command::new(kubectl).arg("kustomize").arg(folder));
-    objects(&made.unwrap_or_else(|error| panic!("{}: {error}", folder.display())))
+    let output = output_of(Command::new(kubectl).arg("kustomize").arg(folder));
+    objects(&output.unwrap_or_else(|error| panic!("{}: {error}", folder.display())))
 }
 
-/// Objects that Helm makes of values.
+/// Objects that Helm renders from values.
 fn charted(helm: &Path, values: &Path) -> Vec<Value> {
     let values = values.to_str().expect("text");
     let arguments = [&["--namespace", NAMESPACE, "--values", values], &CLUSTER[..]].concat();
-    let made = rendered(helm, &arguments);
-    objects(&made.unwrap_or_else(|error| panic!("{values}: {error}")))
+    let output = rendered(helm, &arguments);
+    objects(&output.unwrap_or_else(|error| panic!("{values}: {error}")))
 }
 
-/// A kustomization of the agent with these options and this configuration, and values, in a folder of their own.
+/// Temporary folder with a kustomization of the agent, with options and a configuration, and with the values.
 fn overlay(options: &[&str], values: &str, config: &str) -> TempDir {
     let overlay = folder();
-    // A kustomization names others by relative paths only.
-    let path = overlay.path().canonicalize().expect("it is there");
+    // A kustomization must name others by relative paths.
+    let path = overlay.path().canonicalize().expect("an existing path");
     let up: PathBuf = path.components().skip(1).map(|_| "..").collect();
-    let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
+    let deploy = Path::new(DEPLOY).canonicalize().expect("an existing path");
     let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
     let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
     let map = json!({
@@ -157,7 +157,7 @@ fn overlay(options: &[&str], values: &str, config: &str) -> TempDir {
     overlay
 }
 
-/// Objects by kind, namespace and name, but for the namespace: that one is Helm's own.
+/// Objects by kind, namespace and name, without Namespace objects: Helm creates the namespace.
 fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let mut named = BTreeMap::new();
     for mut object in objects.into_iter().filter(|object| object["kind"] != "Namespace") {
@@ -173,14 +173,14 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     named
 }
 
-/// A configuration without its comments, which the agent accepts.
+/// Parses a configuration, which the agent has to accept. Comments are lost.
 fn configuration(text: &str) -> Value {
     let read = Config::parse(Path::new("config.yaml"), text);
     read.unwrap_or_else(|error| panic!("{error} in\n{text}"));
     yaml(text)
 }
 
-/// The order of objects and lists is each program's own.
+/// Sorts lists, whose order depends on the program, and trims the ends of strings.
 fn unordered(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(unordered),
@@ -188,14 +188,14 @@ fn unordered(value: &mut Value) {
             items.iter_mut().for_each(unordered);
             items.sort_by_key(Value::to_string);
         }
-        // A text of one line loses its end.
+        // One of the programs drops the end of line of a one-line string.
         Value::String(text) => *text = text.trim_end().to_owned(),
         _ => {}
     }
 }
 
 /// Fails with the first value that differs.
-fn are_same(kustomized: Vec<Value>, charted: Vec<Value>, shown: &str) {
+fn assert_same(kustomized: Vec<Value>, charted: Vec<Value>, shown: &str) {
     let (kustomized, charted) = (by_name(kustomized), by_name(charted));
     let names: BTreeSet<_> = kustomized.keys().chain(charted.keys()).collect();
     for name in names {
@@ -232,10 +232,10 @@ fn every_overlay_gives_the_same_objects_by_helm_and_by_kustomize() {
         let mut objects = kustomized(&kubectl, &overlay);
         if name == "cluster" {
             objects.extend(kustomized(&kubectl, &deploy.join("scheduler")));
-            // Both have it, and kubectl applies it twice.
+            // Both kustomizations have the Namespace. kubectl applies it twice.
             objects.retain(|object| object["kind"] != "Namespace");
         }
-        are_same(objects, charted(&helm, &overlay.join("values.yaml")), &name);
+        assert_same(objects, charted(&helm, &overlay.join("values.yaml")), &name);
     }
 }
 
@@ -248,7 +248,7 @@ fn every_option_gives_the_same_objects_by_helm_and_by_kustomize() {
     for (options, values, config) in CASES {
         let overlay = overlay(options, values, config);
         let objects = kustomized(&kubectl, overlay.path());
-        are_same(objects, charted(&helm, &overlay.path().join("values.yaml")), values);
+        assert_same(objects, charted(&helm, &overlay.path().join("values.yaml")), values);
     }
 }
 
@@ -257,7 +257,7 @@ fn without_a_value_the_chart_gives_the_plain_manifest() {
     let Some((helm, kubectl)) = programs() else { return };
     let overlay = overlay(&[], "{}", "");
     let plain = kustomized(&kubectl, &Path::new(DEPLOY).join("node"));
-    are_same(plain, charted(&helm, &overlay.path().join("values.yaml")), "plain");
+    assert_same(plain, charted(&helm, &overlay.path().join("values.yaml")), "plain");
 }
 
 #[test]
@@ -265,11 +265,11 @@ fn the_chart_gives_the_simulated_machine_of_the_manifest() {
     let Some((helm, kubectl)) = programs() else { return };
     let folder = Path::new(DEPLOY).join("simulated");
     let simulated = kustomized(&kubectl, &folder);
-    are_same(simulated, charted(&helm, &folder.join("values.yaml")), "simulated");
+    assert_same(simulated, charted(&helm, &folder.join("values.yaml")), "simulated");
 }
 
 #[test]
-fn another_namespace_is_that_of_every_object_and_policy() {
+fn every_object_and_policy_uses_the_release_namespace() {
     let Some(helm) = program(HELM) else { return };
     let overlay = overlay(&[], ALL_AS_VALUES, "");
     let values = overlay.path().join("values.yaml");
@@ -282,7 +282,7 @@ fn another_namespace_is_that_of_every_object_and_policy() {
 }
 
 #[test]
-fn a_configuration_of_nvidias_plugin_reaches_the_agent_as_it_is() {
+fn a_configuration_of_nvidias_plugin_reaches_the_agent_unchanged() {
     let Some(helm) = program(HELM) else { return };
     let folder = folder();
     let path = folder.path().join("nvidia.yaml");
@@ -304,5 +304,5 @@ fn monitoring_gives_the_same_objects_by_helm_and_by_kustomize() {
     let mut added = of("monitoring: {enabled: true}");
     added.retain(|object| !plain.contains(object));
     let folder = Path::new(DEPLOY).join("monitoring");
-    are_same(kustomized(&kubectl, &folder), added, "monitoring");
+    assert_same(kustomized(&kubectl, &folder), added, "monitoring");
 }

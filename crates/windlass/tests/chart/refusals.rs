@@ -1,4 +1,5 @@
-//! The chart refuses wrong values, contradictions and clusters that lack something, with the value's name and the remedy.
+//! The chart refuses wrong values, contradictions and clusters that lack something, with the value's name and the
+//! remedy.
 
 use std::{fs, path::Path};
 
@@ -54,7 +55,7 @@ const REFUSED: [(&str, &[&str]); 32] = [
 ];
 
 /// Fails unless Helm refuses with these words, and renders nothing.
-fn is_refused(helm: &Path, arguments: &[&str], words: &[&str]) {
+fn assert_refused(helm: &Path, arguments: &[&str], words: &[&str]) {
     let refusal = rendered(helm, arguments).expect_err("a mistake");
     for word in words {
         assert!(refusal.contains(word), "{arguments:?}: no {word:?} in {refusal}");
@@ -65,7 +66,7 @@ fn is_refused(helm: &Path, arguments: &[&str], words: &[&str]) {
 fn wrong_and_contradictory_values_are_refused_by_name_with_the_remedy() {
     let Some(helm) = program(HELM) else { return };
     for (values, words) in REFUSED {
-        is_refused(&helm, &[&["--set", values], &CLUSTER[..]].concat(), words);
+        assert_refused(&helm, &[&["--set", values], &CLUSTER[..]].concat(), words);
     }
 }
 
@@ -74,26 +75,26 @@ fn a_configuration_that_is_a_list_or_no_yaml_is_refused() {
     let Some(helm) = program(HELM) else { return };
     for text in ["- kind", "deviceList: cdi: cri"] {
         let config = format!("config={text}");
-        is_refused(&helm, &["--set-string", &config], &["config is not YAML with keys"]);
+        assert_refused(&helm, &["--set-string", &config], &["config is not YAML with keys"]);
     }
 }
 
 #[test]
-fn claims_on_a_cluster_without_them_are_refused() {
+fn claims_are_refused_on_a_cluster_without_dra() {
     let Some(helm) = program(HELM) else { return };
     let claims = ["--set", "cdi=true,claims.enabled=true", "--kube-version", "v1.33.1"];
-    is_refused(&helm, &claims, &["claims.enabled", "Kubernetes 1.34", "v1.33.1"]);
+    assert_refused(&helm, &claims, &["claims.enabled", "Kubernetes 1.34", "v1.33.1"]);
 }
 
 #[test]
 fn a_cluster_that_is_too_old_for_the_manifests_is_refused() {
     let Some(helm) = program(HELM) else { return };
-    is_refused(&helm, &["--kube-version", "v1.29.9"], &["kubeVersion", "1.30", "v1.29.9"]);
+    assert_refused(&helm, &["--kube-version", "v1.29.9"], &["kubeVersion", "1.30", "v1.29.9"]);
 }
 
-/// YAML of before 1.2, which Helm reads, takes `off` for false; the agent wants the word.
+/// Helm reads YAML before 1.2, in which `off` is false. The agent expects the word.
 #[test]
-fn the_word_off_stays_a_word() {
+fn the_word_off_stays_a_string() {
     let Some(helm) = program(HELM) else { return };
     let folder = folder();
     let path = folder.path().join("values.yaml");

@@ -17,7 +17,7 @@ fn names(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn the_demo_of_claims_tells_every_step_as_json_and_ends_well() {
+fn the_demo_of_claims_reports_every_step_as_json_and_succeeds() {
     let events = events(&[]);
     let names = names(&events);
     let mut rest = names.as_slice();
@@ -36,30 +36,30 @@ fn the_demo_of_claims_tells_every_step_as_json_and_ends_well() {
         "finished",
     ] {
         let found = rest.iter().position(|name| *name == expected);
-        let found = found.unwrap_or_else(|| panic!("no {expected} in its place: {names:?}"));
+        let found = found.unwrap_or_else(|| panic!("no {expected} in order: {names:?}"));
         rest = &rest[found + 1..];
     }
-    assert_eq!(events[0]["simulated"], true, "a simulation says so");
-    assert!(!names.contains(&"notShown"), "this machine has all that there is to show: {names:?}");
-    let joint = events.iter().find(|event| event["pod"] == "joint").expect("told");
+    assert_eq!(events[0]["simulated"], true, "the simulation is not labelled");
+    assert!(!names.contains(&"notShown"), "this machine supports every step: {names:?}");
+    let joint = events.iter().find(|event| event["pod"] == "joint").expect("reported");
     assert_eq!(joint["devices"].as_array().map(Vec::len), Some(2), "{joint}");
 }
 
 #[test]
-fn the_demo_of_claims_shows_what_a_machine_has() {
+fn the_demo_of_claims_skips_steps_that_a_machine_does_not_support() {
     for machine in [
         &["--machine", "kria", "--device", "kvm"],
         &["--machine", "mi300x-cpx", "--device", "fuse"],
     ] {
         let events = events(machine);
-        let last = events.last().expect("told");
+        let last = events.last().expect("reported");
         assert_eq!(last["event"], "finished", "{machine:?}");
         assert!(names(&events).contains(&"notShown"), "{machine:?}: {:?}", names(&events));
     }
 }
 
 #[test]
-fn the_demo_of_claims_fits_the_screen_and_says_that_it_is_simulated() {
+fn the_claims_demo_fits_the_screen_and_is_labelled_as_simulated() {
     let output = run(&["demo", "--dra", "--machine", "mig-a100"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);

@@ -1,4 +1,4 @@
-//! `windlass conformance` of programs that cannot be judged: each is answered at once.
+//! `windlass conformance` with programs that it cannot test, which it reports at once.
 
 use std::process::Output;
 
@@ -7,26 +7,26 @@ use crate::{
     program::{run, text, windlass},
 };
 
-/// Output before the first case, with the exit code of a wrong command line.
-fn misused(arguments: &[&str], expected: &str) {
+/// Checks that the arguments are refused before the first case, as a wrong command line.
+fn assert_misuse(arguments: &[&str], expected: &str) {
     let words: Vec<_> = ["conformance"].iter().chain(arguments).copied().collect();
     let output = run(&words);
-    let (said, found) = (text(&output.stderr), text(&output.stdout));
-    assert_eq!(output.status.code(), USAGE, "{arguments:?}: {said}");
-    assert!(said.contains(expected) && found.is_empty(), "{arguments:?}: {said}{found}");
+    let (errors, found) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(output.status.code(), USAGE, "{arguments:?}: {errors}");
+    assert!(errors.contains(expected) && found.is_empty(), "{arguments:?}: {errors}{found}");
 }
 
 #[test]
-fn a_program_or_a_machine_that_is_not_there_is_a_wrong_command_line() {
-    misused(&["--", "/nope"], "there is no program /nope");
-    misused(&["--", "no-such-word"], "no program no-such-word in a folder of PATH");
-    misused(&["--", "/etc/passwd"], "nobody may execute it");
-    misused(&["--itself", "--machine", "nope"], "nope");
-    misused(&["--jobs", "0", "--", "/bin/true"], "--jobs");
+fn a_missing_program_or_machine_is_a_wrong_command_line() {
+    assert_misuse(&["--", "/nope"], "there is no program /nope");
+    assert_misuse(&["--", "no-such-word"], "no program no-such-word in a folder of PATH");
+    assert_misuse(&["--", "/etc/passwd"], "nobody may execute it");
+    assert_misuse(&["--itself", "--machine", "nope"], "nope");
+    assert_misuse(&["--jobs", "0", "--", "/bin/true"], "--jobs");
 }
 
 #[test]
-fn a_program_that_ends_before_it_serves_is_the_finding_with_its_last_words() {
+fn a_program_that_exits_before_it_serves_fails_with_its_output() {
     let script = "echo $KUBECONFIG $NODE_NAME $KUBERNETES_SERVICE_HOST; exit 3";
     let mut command = windlass(&["conformance", "--", "sh", "-c", script, "{kubelet}"]);
     for name in ["KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"] {
@@ -41,7 +41,7 @@ fn a_program_that_ends_before_it_serves_is_the_finding_with_its_last_words() {
 }
 
 #[test]
-fn a_run_in_which_nothing_passed_is_no_success() {
+fn a_run_without_a_passed_case_fails() {
     // A plugin that never registers, without {kubeconfig}: cases of drivers are not applicable.
     let arguments = ["conformance", "--case", "D01", "--", "sh", "-c", "sleep 60", "{kubelet}"];
     let output = run(&arguments);

@@ -1,11 +1,11 @@
-//! The demo of the cluster half.
+//! The cluster demo.
 
 use serde_json::Value;
 
 use crate::program::{run, text};
 
 #[test]
-fn the_demo_of_the_cluster_half_tells_every_step_and_allocates_more_than_kube_scheduler() {
+fn the_cluster_demo_reports_every_step_and_allocates_more_than_kube_scheduler() {
     let output = run(&["demo", "--cluster", "--output", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let lines = text(&output.stdout);
@@ -35,10 +35,10 @@ fn the_demo_of_the_cluster_half_tells_every_step_and_allocates_more_than_kube_sc
             "finished",
         ]
     );
-    let last = events.iter().rfind(|event| event["event"] == "load").expect("told");
+    let last = events.iter().rfind(|event| event["event"] == "load").expect("reported");
     let allocated = |of: &str| last[of]["allocatedPercent"].as_f64().expect("a number");
     assert!(allocated("ours") > 99.0 && allocated("stock") < 80.0, "{last}");
-    let finished = events.last().expect("told");
+    let finished = events.last().expect("reported");
     assert!(finished["asDecided"].as_u64() > Some(0), "{finished}");
 }
 

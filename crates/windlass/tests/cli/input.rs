@@ -1,4 +1,4 @@
-//! Bad input as people meet it: files that say nothing, things that are no files, screens that are full.
+//! Bad input and output: empty files, paths that are no regular files, a full standard output.
 
 use std::{
     fs::{self, File},
@@ -10,11 +10,11 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::{
     cli::USAGE,
-    program::{Node, Written, folder, machine, run, text, windlass},
+    program::{Node, OutputLines, folder, machine, run, text, windlass},
 };
 
-/// Runs a command with a text as its input.
-fn fed(arguments: &[&str], input: &str) -> Output {
+/// Runs a command with a text as its standard input.
+fn run_with_input(arguments: &[&str], input: &str) -> Output {
     let mut command = windlass(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("windlass runs");
@@ -22,15 +22,15 @@ fn fed(arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("windlass ends")
 }
 
-/// Output and exit code of a command whose screen accepts nothing.
-fn unheard(arguments: &[&str]) -> (Option<i32>, String) {
-    let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
+/// Exit code and errors of a command whose standard output is full.
+fn run_with_full_stdout(arguments: &[&str]) -> (Option<i32>, String) {
+    let full = File::options().write(true).open("/dev/full").expect("/dev/full");
     let output = windlass(arguments).stdout(full).output().expect("windlass runs");
     (output.status.code(), text(&output.stderr))
 }
 
 #[test]
-fn a_configuration_that_says_nothing_is_refused_and_one_for_the_defaults_is_taken() {
+fn an_empty_configuration_is_refused_and_an_empty_mapping_is_accepted() {
     let folder = folder();
     let path = folder.path().join("w.yaml");
     let name = path.display().to_string();
@@ -58,13 +58,13 @@ fn a_configuration_that_says_nothing_is_refused_and_one_for_the_defaults_is_take
 }
 
 #[test]
-fn what_is_no_file_is_refused_at_once_and_said_to_be_what_it_is() {
+fn a_path_that_is_no_regular_file_is_refused_with_its_type() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    mknodat(CWD, path("pipe.yaml"), FileType::Fifo, Mode::RUSR, 0).expect("made");
-    let large = File::create(path("large.yaml")).expect("made");
-    large.set_len(1 << 30).expect("a hole takes no room");
-    fs::create_dir(path("folder.yaml")).expect("made");
+    mknodat(CWD, path("pipe.yaml"), FileType::Fifo, Mode::RUSR, 0).expect("created");
+    let large = File::create(path("large.yaml")).expect("created");
+    large.set_len(1 << 30).expect("a sparse file");
+    fs::create_dir(path("folder.yaml")).expect("created");
     for (file, expected) in [
         (path("pipe.yaml"), "it is a FIFO, not a regular file"),
         (path("folder.yaml"), "it is a folder, not a regular file"),
@@ -85,27 +85,27 @@ fn what_is_no_file_is_refused_at_once_and_said_to_be_what_it_is() {
 }
 
 #[test]
-fn a_configuration_is_read_from_the_standard_input_as_other_tools_do() {
-    let checked = fed(&["config", "check", "-"], "mig: none\n");
+fn a_configuration_is_read_from_the_standard_input() {
+    let checked = run_with_input(&["config", "check", "-"], "mig: none\n");
     assert!(checked.status.success(), "{checked:?}");
     assert_eq!(text(&checked.stdout), "stdin: accepted, in Windlass's format\n");
     // Path that a shell passes for `<(...)`.
     for path in ["/dev/fd/0", "/proc/self/fd/0", "/dev/stdin"] {
-        let piped = fed(&["config", "check", path], "mig: none\n");
+        let piped = run_with_input(&["config", "check", path], "mig: none\n");
         assert!(piped.status.success(), "{}", text(&piped.stderr));
         assert_eq!(text(&piped.stdout), format!("{path}: accepted, in Windlass's format\n"));
     }
-    let wrong = fed(&["config", "check", "-"], "\nmig: nonne\n");
+    let wrong = run_with_input(&["config", "check", "-"], "\nmig: nonne\n");
     assert_eq!(wrong.status.code(), USAGE);
     let shown = text(&wrong.stdout);
     assert_eq!(shown, "stdin:2: \"nonne\" is not a known value: did you mean none?\n");
-    let converted = fed(&["config", "convert", "-"], "version: v1\n");
+    let converted = run_with_input(&["config", "convert", "-"], "version: v1\n");
     let first = "# Converted from stdin, in the format of NVIDIA's device plugin.\n";
     assert!(text(&converted.stdout).starts_with(first), "{converted:?}");
 }
 
 #[test]
-fn a_document_that_cannot_be_read_is_told_without_an_empty_table() {
+fn an_unreadable_document_is_an_error_without_an_empty_table() {
     let folder = folder();
     let path = folder.path().join("bin.yaml");
     fs::write(&path, [0xff, 0xfe, 0x00]).expect("written");
@@ -115,7 +115,7 @@ fn a_document_that_cannot_be_read_is_told_without_an_empty_table() {
 }
 
 #[test]
-fn a_host_without_devices_is_told_source_by_source() {
+fn a_host_without_devices_has_a_reason_for_each_source() {
     let folder = folder();
     let root = folder.path().display().to_string();
     let output = run(&["cdi", "generate", "--host-root", &root]);
@@ -126,17 +126,17 @@ fn a_host_without_devices_is_told_source_by_source() {
 }
 
 #[test]
-fn an_answer_that_nobody_gets_is_a_failure() {
+fn output_that_cannot_be_written_is_a_failure() {
     for arguments in [&["--help"][..], &["node", "--help"], &["--version"], &["config", "schema"]] {
-        let (code, said) = unheard(arguments);
-        assert_eq!(code, Some(1), "{arguments:?}: {said}");
+        let (code, errors) = run_with_full_stdout(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {errors}");
         let expected = "windlass: cannot write the answer to the standard output: No space left";
-        assert!(said.starts_with(expected), "{arguments:?}: {said}");
+        assert!(errors.starts_with(expected), "{arguments:?}: {errors}");
     }
 }
 
 #[test]
-fn the_version_says_from_what_for_whom_and_with_what_it_was_built() {
+fn the_version_has_commit_target_and_features() {
     let long = text(&run(&["--version"]).stdout);
     let mut lines = long.lines();
     let version = concat!("windlass ", env!("CARGO_PKG_VERSION"));
@@ -150,7 +150,7 @@ fn the_version_says_from_what_for_whom_and_with_what_it_was_built() {
 }
 
 #[test]
-fn a_machine_in_use_is_replaced_only_by_force() {
+fn a_machine_is_replaced_only_with_force() {
     let folder = folder();
     let dir = folder.path().join("ü ñ's").display().to_string();
     let create = |more: &[&str]| run(&[&["machine", "create", &dir], more].concat());
@@ -176,7 +176,7 @@ fn a_machine_in_use_is_replaced_only_by_force() {
 }
 
 #[test]
-fn a_gpu_that_does_not_answer_is_missing_from_the_answer_and_that_is_a_failure() {
+fn an_unresponsive_gpu_is_omitted_and_the_exit_code_is_1() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let dir = folder.path().join("machine").display().to_string();
@@ -190,45 +190,45 @@ fn a_gpu_that_does_not_answer_is_missing_from_the_answer_and_that_is_a_failure()
         let mut command = windlass(command);
         let output = command.args(&host).args(["--config", &config]).output().expect("runs");
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(!output.stdout.is_empty(), "what is known is shown");
-        let said = text(&output.stderr);
-        assert!(said.contains("did not answer in time"), "{said}");
+        assert!(!output.stdout.is_empty(), "the other devices are printed");
+        let errors = text(&output.stderr);
+        assert!(errors.contains("did not answer in time"), "{errors}");
     }
 }
 
 #[test]
-fn an_interrupted_demo_ends_with_one_line_and_the_code_of_the_signal() {
+fn an_interrupted_demo_prints_one_line_and_exits_with_the_code_of_the_signal() {
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
         let mut command = windlass(&["demo"]);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
-        // Kept to the end: a demo that nobody listens to ends for that.
-        let mut lines = Written::by(child.stdout.take());
-        assert!(lines.any(|line| line.contains("Windlass demo")), "it has begun");
+        // Keep the reader: a demo whose standard output is closed ends.
+        let mut lines = OutputLines::from_pipe(child.stdout.take());
+        assert!(lines.any(|line| line.contains("Windlass demo")), "the demo has not begun");
         let pid = child.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
-        let mut said = String::new();
-        child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
-        let ended = (child.wait().expect("a child").code(), said);
+        let mut errors = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
+        let ended = (child.wait().expect("a child").code(), errors);
         assert_eq!((Some(code), format!("windlass: interrupted by SIG{signal}\n")), ended);
     }
 }
 
 #[test]
-fn an_embedded_kubelet_whose_input_ends_says_that_it_goes_on() {
+fn an_embedded_kubelet_keeps_running_after_its_input_ends() {
     let folder = folder();
     let dir = folder.path().join("kubelet").display().to_string();
     let mut child = windlass(&["kubelet", &dir]).stdout(Stdio::piped()).spawn().expect("runs");
-    let mut lines = Written::by(child.stdout.take());
-    let told = lines.any(|line| line.starts_with("stdin is closed: the kubelet runs until"));
-    assert!(told);
+    let mut lines = OutputLines::from_pipe(child.stdout.take());
+    let is_reported = lines.any(|line| line.starts_with("stdin is closed: the kubelet runs until"));
+    assert!(is_reported);
     let pid = child.id().to_string();
     assert!(Command::new("kill").arg(&pid).status().expect("kill runs").success());
     assert!(child.wait().expect("a child").success());
 }
 
 #[test]
-fn the_help_is_as_wide_as_it_is_written() {
+fn help_is_at_most_100_columns_wide() {
     let help = text(&run(&["kubelet", "--help"]).stdout);
     assert!(help.contains("\nA folder of a real kubelet is refused."), "{help}");
     let long = help.lines().find(|line| line.chars().count() > 100);
@@ -236,11 +236,11 @@ fn the_help_is_as_wide_as_it_is_written() {
 }
 
 #[test]
-fn a_kubeconfig_that_nothing_asks_for_is_said_not_to_be_read() {
+fn an_unused_kubeconfig_is_reported() {
     let folder = folder();
     let mut host = machine(&folder, "t4-edge");
     host.extend(["--kubeconfig".to_owned(), "/nope".to_owned()]);
     let mut node = Node::start(&folder, &host);
-    let told = node.until("kubeconfig not used: no configured feature uses the API server");
-    assert_eq!((&told["level"], &told["path"]), (&"WARN".into(), &"/nope".into()));
+    let event = node.until("kubeconfig not used: no configured feature uses the API server");
+    assert_eq!((&event["level"], &event["path"]), (&"WARN".into(), &"/nope".into()));
 }

@@ -1,13 +1,13 @@
-//! `windlass machine` as people meet it: the list, a machine with more in it, and what happens to one.
+//! `windlass machine`: the list of profiles, a machine with added devices, and faults.
 
 use std::{fs, os::unix::process::ExitStatusExt as _, process::Stdio};
 
 use crate::{
     cli::USAGE,
-    program::{Written, folder, run, text, windlass},
+    program::{OutputLines, folder, run, text, windlass},
 };
 
-/// signal(7).
+/// Number of the signal; signal(7).
 const SIGABRT: i32 = 6;
 
 #[test]
@@ -22,18 +22,18 @@ fn the_list_has_every_machine_and_every_device_that_can_be_added() {
 }
 
 #[test]
-fn a_machine_without_nvidia_says_how_to_look_at_it_and_what_can_happen_to_it() {
+fn a_machine_without_nvidia_prints_its_commands_and_possible_faults() {
     let folder = folder();
     let dir = folder.path().join("m");
     let dir = dir.to_str().expect("text");
     let output = run(&["machine", "create", dir, "--machine", "rdma", "--device", "hailo:2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    assert!(!shown.contains("--nvml-library"), "there is none:\n{shown}");
+    assert!(!shown.contains("--nvml-library"), "the machine has no NVML:\n{shown}");
     assert!(shown.contains(&format!("windlass machine fault {dir} unplug:hailo-0\n")), "{shown}");
 
-    let happened = run(&["machine", "fault", dir, "vfs:ens1f1np1=2"]);
-    assert_eq!(text(&happened.stdout), format!("vfs:ens1f1np1=2 injected into {dir}\n"));
+    let injected = run(&["machine", "fault", dir, "vfs:ens1f1np1=2"]);
+    assert_eq!(text(&injected.stdout), format!("vfs:ens1f1np1=2 injected into {dir}\n"));
     let refused = run(&["machine", "fault", dir, "unplug:halo"]);
     let why = text(&refused.stderr);
     assert!(why.contains("`unplug:halo`: there is no device with that name; there are"), "{why}");
@@ -41,7 +41,7 @@ fn a_machine_without_nvidia_says_how_to_look_at_it_and_what_can_happen_to_it() {
 }
 
 #[test]
-fn a_machine_is_served_to_an_embedded_kubelet_by_the_commands_that_it_prints() {
+fn printed_commands_serve_the_machine_to_an_embedded_kubelet() {
     let folder = folder();
     let dir = folder.path().join("m");
     let output = run(&["machine", "create", dir.to_str().expect("text"), "--machine", "t4-edge"]);
@@ -57,7 +57,7 @@ fn a_machine_is_served_to_an_embedded_kubelet_by_the_commands_that_it_prints() {
         command.spawn().expect("windlass runs")
     };
     let (mut kubelet, mut agent) = (start(), start());
-    let mut lines = Written::by(kubelet.stdout.take());
+    let mut lines = OutputLines::from_pipe(kubelet.stdout.take());
     let listed = lines.any(|line| line == "+ nvidia.com/gpu lists 1 device, 1 healthy");
     for process in [&mut kubelet, &mut agent] {
         process.kill().expect("it runs");
@@ -67,22 +67,22 @@ fn a_machine_is_served_to_an_embedded_kubelet_by_the_commands_that_it_prints() {
 }
 
 #[test]
-fn a_driver_that_crashes_ends_the_process_that_asks_and_not_the_next() {
+fn a_driver_crash_ends_the_calling_process_only() {
     let folder = folder();
     let dir = folder.path().join("m");
     let dir = dir.to_str().expect("text");
     assert!(run(&["machine", "create", dir, "--machine", "dgx-h100"]).status.success());
     assert!(run(&["machine", "fault", dir, "crash@3"]).status.success());
     let (host, library) = (format!("{dir}/host"), format!("{dir}/libnvidia-ml.so.1"));
-    let ask = || run(&["devices", "--host-root", &host, "--nvml-library", &library]);
-    assert_eq!(ask().status.signal(), Some(SIGABRT));
-    let next = ask();
+    let query = || run(&["devices", "--host-root", &host, "--nvml-library", &library]);
+    assert_eq!(query().status.signal(), Some(SIGABRT));
+    let next = query();
     assert!(next.status.success(), "{}", text(&next.stderr));
     assert!(text(&next.stdout).contains("GPU3"), "{}", text(&next.stdout));
 }
 
 #[test]
-fn the_demo_plays_on_machines_of_which_the_agent_offers_nothing_as_they_are() {
+fn the_demo_runs_on_machines_without_devices_offered_by_default() {
     for (arguments, expected) in [
         (vec!["--machine", "rdma"], "x example.com/nic = "),
         (vec!["--machine", "mig-pcie"], "x nvidia.com/mig-1g.10gb = "),
@@ -95,7 +95,7 @@ fn the_demo_plays_on_machines_of_which_the_agent_offers_nothing_as_they_are() {
 }
 
 #[test]
-fn what_no_machine_has_is_code_64_with_what_there_is() {
+fn unknown_devices_and_faults_are_code_64_with_a_suggestion() {
     let folder = folder();
     let dir = folder.path().join("m");
     let dir = dir.to_str().expect("text");
@@ -116,6 +116,6 @@ fn what_no_machine_has_is_code_64_with_what_there_is() {
         let output = run(&arguments);
         assert_eq!(output.status.code(), USAGE, "{arguments:?}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
-        assert!(!folder.path().join("m").exists(), "nothing is made");
+        assert!(!folder.path().join("m").exists(), "a machine was created");
     }
 }

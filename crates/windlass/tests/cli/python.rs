@@ -1,4 +1,4 @@
-//! The kit for Python: its own tests, with stages of this program before and after its own.
+//! The Python package for stages: its tests, with stages of this program before and after stages in Python.
 
 use std::{
     env,
@@ -11,17 +11,17 @@ use crate::program::text;
 /// The package's folder.
 const PACKAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/windlass-stage");
 
-/// An interpreter with grpcio; none prints a notice.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+/// Interpreter with grpcio. Prints a notice if the variable is not set.
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn python() -> Option<OsString> {
     let named = env::var_os("WINDLASS_PYTHON");
     if named.is_none() {
-        eprintln!("left out: WINDLASS_PYTHON names no interpreter that has grpcio");
+        eprintln!("SKIPPED: set WINDLASS_PYTHON to an interpreter with grpcio");
     }
     named
 }
 
-/// The package's tests, with no other variables of whoever runs them.
+/// Command that runs the package's tests, without the developer's `WINDLASS_*` variables.
 fn tests(python: OsString) -> Command {
     let mut command = Command::new(python);
     command.args(["-m", "unittest"]).current_dir(PACKAGE).stdin(Stdio::null());
@@ -30,17 +30,17 @@ fn tests(python: OsString) -> Command {
             command.env_remove(name);
         }
     }
-    // The package's folder stays as it is.
+    // Write no bytecode into the package's folder.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("WINDLASS", env!("CARGO_BIN_EXE_windlass"));
     command
 }
 
 #[test]
-fn the_kit_for_python_passes_its_tests_between_stages_of_this_program() {
+fn the_python_package_passes_its_tests_between_stages_of_this_program() {
     let Some(python) = python() else { return };
     let output = tests(python).output().expect("the interpreter runs");
-    let told = text(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    assert!(told.contains("\nRan ") && !told.contains("names no program"), "{told}");
+    let errors = text(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("\nRan ") && !errors.contains("names no program"), "{errors}");
 }

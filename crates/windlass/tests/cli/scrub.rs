@@ -1,4 +1,4 @@
-//! `windlass scrub`, typed and run by the agent between two containers.
+//! `windlass scrub`, on the command line and run by the agent before a container starts.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{
     cli::USAGE,
-    program::{Node, Written, folder, machine, run, text, windlass},
+    program::{Node, OutputLines, folder, machine, run, text, windlass},
 };
 
 const MIB: u64 = 1 << 20;
@@ -22,17 +22,17 @@ const MIB: u64 = 1 << 20;
 const WITHHELD: &str =
     "cleanup failed, device withheld: it is retried unless a pod holds the device";
 
-/// A simulated machine, and how commands find it.
+/// Simulated machine, and the flags that select it.
 struct Rig {
     folder: TempDir,
     host: Vec<String>,
 }
 
-/// The embedded kubelet, typed to.
+/// Embedded kubelet, controlled through its standard input.
 struct Kubelet {
     child: Child,
-    typed: ChildStdin,
-    shown: Written,
+    stdin: ChildStdin,
+    shown: OutputLines,
 }
 
 // === impl Rig ===
@@ -69,11 +69,11 @@ impl Rig {
 
     /// Zeroed bytes of a device, from the simulated driver.
     fn zeroed(&self, device: &str) -> Option<u64> {
-        let told = fs::read_to_string(self.path("machine/cuda").join(device)).ok()?;
-        Some(told.parse().expect("a number"))
+        let report = fs::read_to_string(self.path("machine/cuda").join(device)).ok()?;
+        Some(report.parse().expect("a number"))
     }
 
-    /// An agent that overwrites memory before a container starts, for no longer than this.
+    /// Starts an agent that overwrites memory before a container starts, with this timeout.
     fn agent(&self, timeout: &str) -> Node {
         let config = self.path("windlass.yaml");
         let steps = format!("gpu: {{prepare: [{{memory: overwrite, timeout: {timeout}}}]}}\n");
@@ -90,25 +90,25 @@ impl Kubelet {
         let mut command = windlass(&["kubelet", &rig.path("kubelet").display().to_string()]);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("windlass runs");
-        let typed = child.stdin.take().expect("piped");
-        let shown = Written::by(child.stdout.take());
-        Self { child, typed, shown }
+        let stdin = child.stdin.take().expect("piped");
+        let shown = OutputLines::from_pipe(child.stdout.take());
+        Self { child, stdin, shown }
     }
 
-    /// Has a pod ask for the GPU, once it is offered.
+    /// Runs a pod that requests the GPU, once the GPU is offered.
     fn run_pod(&mut self) {
         self.until("1 healthy");
-        writeln!(self.typed, "run a nvidia.com/gpu=1").expect("typed");
+        writeln!(self.stdin, "run a nvidia.com/gpu=1").expect("written");
     }
 
-    /// Reads until something is shown; what goes wrong before that is a failure.
+    /// Reads until the kubelet prints a text. An error that it prints before fails the test.
     fn until(&mut self, expected: &str) -> String {
         let [line] = self.until_all([expected]);
         line
     }
 
-    /// Reads until all of these are shown. Which comes first is open: the agent tells of a device's health and
-    /// answers for its container in two tasks.
+    /// Reads until the kubelet has printed all texts, in any order: the agent reports a device's health and answers for
+    /// its container in two tasks.
     fn until_all<const N: usize>(&mut self, expected: [&str; N]) -> [String; N] {
         let mut found = [const { None }; N];
         for line in self.shown.by_ref() {
@@ -124,7 +124,7 @@ impl Kubelet {
                 return found.map(Option::unwrap_or_default);
             }
         }
-        panic!("{expected:?} were not shown, but for {found:?}")
+        panic!("expected {expected:?}, found {found:?}")
     }
 }
 
@@ -146,7 +146,7 @@ fn is_scrubbed(rig: &Rig) -> bool {
 }
 
 #[test]
-fn what_is_free_of_a_gpu_is_overwritten_and_told_to_people_and_programs() {
+fn free_gpu_memory_is_overwritten_and_reported_as_table_and_json() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let output = rig.scrub(&[&gpu]);
@@ -156,15 +156,15 @@ fn what_is_free_of_a_gpu_is_overwritten_and_told_to_people_and_programs() {
     assert!(shown.contains("OVERWRITTEN") && shown.contains(&gpu), "{shown}");
 
     let output = rig.scrub(&[&gpu, "-o", "json"]);
-    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let bytes = |name: &str| told[name].as_u64().expect(name);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let bytes = |name: &str| report[name].as_u64().expect(name);
     assert_eq!(
-        (told["device"].as_str(), told["simulated"].as_str()),
+        (report["device"].as_str(), report["simulated"].as_str()),
         (Some(&*gpu), Some("t4-edge"))
     );
     assert_eq!(rig.zeroed(&gpu), Some(bytes("overwrittenBytes")));
-    assert!(bytes("freeBytes") - bytes("overwrittenBytes") < 2 * MIB, "{told}");
-    assert!(bytes("freeBytes") < bytes("totalBytes"), "{told}");
+    assert!(bytes("freeBytes") - bytes("overwrittenBytes") < 2 * MIB, "{report}");
+    assert!(bytes("freeBytes") < bytes("totalBytes"), "{report}");
 }
 
 #[test]
@@ -173,14 +173,14 @@ fn the_memory_of_a_mig_device_is_overwritten_and_that_of_its_siblings_is_not() {
     let mig = rig.device("mig");
     let output = rig.scrub(&[&mig, "-o", "json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let told = fs::read_dir(rig.path("machine/cuda")).expect("told").flatten();
-    let told: Vec<_> = told.map(|file| file.file_name()).collect();
-    assert_eq!(told, [mig.as_str()]);
+    let files = fs::read_dir(rig.path("machine/cuda")).expect("written").flatten();
+    let files: Vec<_> = files.map(|file| file.file_name()).collect();
+    assert_eq!(files, [mig.as_str()]);
     assert!(rig.zeroed(&mig).is_some_and(|bytes| bytes > 1024 * MIB && bytes < 40_960 * MIB));
 }
 
 #[test]
-fn memory_that_is_not_overwritten_is_a_failure_with_its_reason() {
+fn memory_that_is_not_overwritten_is_an_error_with_the_reason() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let failed = |device: &str, expected: &str| {
@@ -214,7 +214,7 @@ fn a_gpu_is_overwritten_before_its_container_starts() {
 }
 
 #[test]
-fn a_gpu_that_cannot_be_overwritten_is_given_to_nobody_and_the_reason_told() {
+fn a_gpu_that_cannot_be_overwritten_is_withheld_with_the_reason() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let mut kubelet = Kubelet::start(&rig);
@@ -230,7 +230,7 @@ fn a_gpu_that_cannot_be_overwritten_is_given_to_nobody_and_the_reason_told() {
 }
 
 #[test]
-fn a_gpu_of_which_somebody_has_memory_still_is_not_taken_for_overwritten() {
+fn a_gpu_with_memory_in_use_does_not_count_as_overwritten() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let mut kubelet = Kubelet::start(&rig);
@@ -243,7 +243,7 @@ fn a_gpu_of_which_somebody_has_memory_still_is_not_taken_for_overwritten() {
 }
 
 #[test]
-fn a_process_that_hangs_in_the_driver_is_killed_when_its_time_is_over() {
+fn a_process_that_hangs_in_the_driver_is_killed_at_its_timeout() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");
     let mut kubelet = Kubelet::start(&rig);
@@ -252,10 +252,10 @@ fn a_process_that_hangs_in_the_driver_is_killed_when_its_time_is_over() {
     kubelet.run_pod();
     let why = kubelet.until("pod a does not start");
     assert!(why.contains("memory: overwrite: not done within 700ms"), "{why}");
-    // A moment passes between the signal and the end.
+    // The process ends some time after the signal.
     let deadline = Instant::now() + Duration::from_secs(3);
     while is_scrubbed(&rig) {
-        assert!(Instant::now() < deadline, "it goes on");
+        assert!(Instant::now() < deadline, "the process still runs");
         std::thread::yield_now();
     }
     assert_eq!(rig.zeroed(&gpu), None);

@@ -25,7 +25,7 @@ pod-d,32000,1024,4,1000,,LS
 pod-e,2000,1024,0,0,,BE
 ";
 
-/// A trace with one table of nodes, and a table of pods for each name.
+/// Folder with a trace: one table of nodes, and a table of pods for each name.
 fn trace(names: &[&str]) -> TempDir {
     let dir = folder();
     fs::write(dir.path().join("x_node_list_gpu_node.csv"), NODES).expect("a table");
@@ -56,7 +56,7 @@ fn json(trace: &TempDir, more: &[&str]) -> Value {
 }
 
 #[test]
-fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
+fn every_policy_runs_with_every_seed_and_equal_seeds_give_equal_results() {
     let trace = trace(&["only"]);
     let document = json(&trace, &[]);
     assert_eq!(document, json(&trace, &[]));
@@ -78,7 +78,7 @@ fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
     for policy in policies {
         let classes = policy["classes"].as_array().expect("classes");
         let arrived: u64 = classes.iter().filter_map(|it| it["arrived"].as_u64()).sum();
-        // Each seed plays each pod of the trace, and copies.
+        // Each seed simulates each pod of the trace, and copies of it.
         assert!(arrived > 3 * 5, "{policy}");
         let last = policy["allocated"].as_array().and_then(|it| it.last()).expect("a curve");
         assert!(last["requestedPercent"].as_u64().is_some_and(|it| it <= 130), "{last}");
@@ -86,7 +86,7 @@ fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
 }
 
 #[test]
-fn pods_that_come_and_go_are_refused_or_wait() {
+fn pods_with_departures_are_refused_or_queued() {
     let trace = trace(&["default", "other"]);
     let refused = json(&trace, &["--policy", "windlass", "--departures", "1.5"]);
     let class =
@@ -98,7 +98,7 @@ fn pods_that_come_and_go_are_refused_or_wait() {
 }
 
 #[test]
-fn the_table_names_its_columns_and_the_image_has_a_curve_for_each_policy() {
+fn the_table_has_headings_and_the_image_a_curve_for_each_policy() {
     let trace = trace(&["default"]);
     let svg = trace.path().join("curves.svg").display().to_string();
     let (code, out, errors) = simulate(&trace, &["--policy", "fgd,windlass", "--svg", &svg]);
@@ -118,7 +118,7 @@ fn the_table_names_its_columns_and_the_image_has_a_curve_for_each_policy() {
 }
 
 #[test]
-fn a_wrong_trace_or_flag_is_misuse_and_says_where() {
+fn a_wrong_trace_or_flag_is_misuse_with_its_position() {
     let none = folder();
     let some = trace(&["a", "b"]);
     let broken = trace(&["a"]);

@@ -1,4 +1,4 @@
-//! The soak: pods come and go under faults, and what breaks a promise ends it.
+//! `windlass demo --soak`: its results, its end after a violation, and its end by a signal.
 
 use std::{
     fs,
@@ -20,13 +20,13 @@ fn events(output: &[u8]) -> Vec<Value> {
 }
 
 #[test]
-fn a_soak_of_a_few_seconds_holds_and_tells_what_happened() {
-    // Of which the first ten steps, made on any machine, kill the agent while a pod is admitted, and freeze it while
-    // it waits for a GPU.
+fn a_short_soak_passes_and_reports_its_results() {
+    // With this seed, the first ten steps kill the agent while a pod is admitted, and freeze it while it waits for a
+    // GPU. Every machine runs ten steps.
     let output = run(&["demo", "--soak", "5s", "--seed", "2749", "--output", "json"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let events = events(&output.stdout);
-    let (first, last) = (&events[0], events.last().expect("told"));
+    let (first, last) = (&events[0], events.last().expect("reported"));
     assert_eq!((&first["event"], &first["seed"]), (&"soakStarted".into(), &2749.into()));
     assert_eq!(last["event"], "soakFinished");
     let tally = &last["tally"];
@@ -36,19 +36,19 @@ fn a_soak_of_a_few_seconds_holds_and_tells_what_happened() {
     assert!(tally["killedBeforeAnswers"].as_u64() <= tally["killedDuringCalls"].as_u64());
     assert!(tally["atEnd"]["residentKib"].as_u64() > Some(0), "{tally}");
     let dir = first["dir"].as_str().expect("a path");
-    assert!(!Path::new(dir).exists(), "nothing is left behind");
+    assert!(!Path::new(dir).exists(), "the folder still exists");
 }
 
 #[test]
-fn a_soak_with_claims_holds_beside_the_device_plugin() {
-    // One of which both ways, a fault of the API server and a lost record are among the first ten steps.
+fn a_soak_with_claims_passes_beside_the_device_plugin() {
+    // With this seed, the first ten steps have both allocation APIs, a fault of the API server, and a lost record.
     let output = run(&["demo", "--soak", "5s", "--seed", "5189", "--dra", "--output", "json"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let events = events(&output.stdout);
     assert_eq!(events[0]["ways"], "both");
-    let tally = &events.last().expect("told")["tally"];
+    let tally = &events.last().expect("reported")["tally"];
     let counted = |what: &str| tally[what].as_u64() > Some(0);
-    assert!(counted("claims") && counted("admitted"), "both ways were gone: {tally}");
+    assert!(counted("claims") && counted("admitted"), "an allocation API was not used: {tally}");
     let faults = tally["faults"].as_object().expect("by kind");
     for kind in ["API server", "record of claims lost"] {
         assert!(faults.keys().any(|it| it.contains(kind)), "{tally}");
@@ -57,24 +57,27 @@ fn a_soak_with_claims_holds_beside_the_device_plugin() {
 }
 
 #[test]
-fn an_agent_that_ends_by_itself_ends_the_soak_with_its_seed_and_last_steps() {
+fn the_end_of_the_agent_ends_the_soak_with_its_seed_and_last_steps() {
     let temporary = folder();
-    let (child, lines, dir) = under_way(temporary.path());
+    let (child, lines, dir) = start_soak(temporary.path());
     signal("KILL", &until(|| agent_in(&dir)));
-    let told = lines.map(|line| line.expect("text")).find(|line| line.contains("\"broken\""));
-    let told: Value = serde_json::from_str(&told.expect("it is told")).expect("one object");
-    assert!(told["why"].as_str().expect("why").contains("the agent ended: signal: 9"), "{told}");
-    assert_eq!(told["seed"], 1);
-    assert!(told["lastSteps"].as_array().is_some_and(|steps| !steps.is_empty()), "{told}");
+    let report = lines.map(|line| line.expect("text")).find(|line| line.contains("\"broken\""));
+    let report: Value = serde_json::from_str(&report.expect("reported")).expect("one object");
+    assert!(
+        report["why"].as_str().expect("why").contains("the agent ended: signal: 9"),
+        "{report}"
+    );
+    assert_eq!(report["seed"], 1);
+    assert!(report["lastSteps"].as_array().is_some_and(|steps| !steps.is_empty()), "{report}");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("the soak with seed 1 failed"));
 }
 
 #[test]
-fn a_soak_that_is_killed_takes_its_agent_along() {
+fn a_killed_soak_ends_its_agent() {
     let temporary = folder();
-    let (mut child, _lines, dir) = under_way(temporary.path());
+    let (mut child, _lines, dir) = start_soak(temporary.path());
     until(|| agent_in(&dir));
     child.kill().expect("it runs");
     child.wait().expect("it ends");
@@ -82,32 +85,36 @@ fn a_soak_that_is_killed_takes_its_agent_along() {
 }
 
 #[test]
-fn a_soak_that_is_interrupted_tells_what_it_saw_and_that_nothing_was_wrong() {
-    ends_early("INT");
+fn an_interrupted_soak_reports_its_results() {
+    check_early_end("INT");
 }
 
 #[test]
-fn a_soak_that_is_terminated_ends_in_the_same_way() {
-    ends_early("TERM");
+fn a_terminated_soak_reports_its_results() {
+    check_early_end("TERM");
 }
 
-/// A soak that gets a signal leaves neither a folder nor a process behind.
-fn ends_early(name: &str) {
+/// Checks that a soak that gets a signal reports its results, and leaves no folder and no process.
+fn check_early_end(name: &str) {
     let temporary = folder();
-    let (child, lines, dir) = under_way(temporary.path());
+    let (child, lines, dir) = start_soak(temporary.path());
     signal(name, &child.id().to_string());
-    let last = lines.map(|line| line.expect("text")).last().expect("it is told");
-    let told: Value = serde_json::from_str(&last).expect("one object");
-    assert_eq!((&told["event"], &told["end"]), (&"soakFinished".into(), &"early".into()), "{told}");
-    assert!(told["tally"]["steps"].as_u64() > Some(0), "{told}");
+    let last = lines.map(|line| line.expect("text")).last().expect("reported");
+    let report: Value = serde_json::from_str(&last).expect("one object");
+    assert_eq!(
+        (&report["event"], &report["end"]),
+        (&"soakFinished".into(), &"early".into()),
+        "{report}"
+    );
+    assert!(report["tally"]["steps"].as_u64() > Some(0), "{report}");
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(agent_in(&dir), None, "its agent lives on");
-    assert!(!dir.exists(), "nothing is left behind");
+    assert_eq!(agent_in(&dir), None, "the agent still runs");
+    assert!(!dir.exists(), "the folder still exists");
 }
 
 #[test]
-fn a_soak_or_a_demo_that_cannot_be_is_the_callers_mistake() {
+fn wrong_arguments_of_soak_and_demo_are_misuse() {
     for (arguments, expected) in [
         (vec!["demo", "--step"], "run it in a terminal"),
         (vec!["demo", "--soak", "long"], "write 30s, 10m or 8h"),
@@ -118,13 +125,13 @@ fn a_soak_or_a_demo_that_cannot_be_is_the_callers_mistake() {
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
-        let told = text(&output.stderr);
-        assert!(told.contains(expected), "{arguments:?}: {told}");
+        let report = text(&output.stderr);
+        assert!(report.contains(expected), "{arguments:?}: {report}");
     }
 }
 
-/// A soak of a minute to which a pod has come, what it tells, and its folder.
-fn under_way(temporary: &Path) -> (Child, Lines<BufReader<ChildStdout>>, PathBuf) {
+/// Starts a soak of a minute, and waits until it has a pod. Returns the process, its output and its folder.
+fn start_soak(temporary: &Path) -> (Child, Lines<BufReader<ChildStdout>>, PathBuf) {
     let mut command = windlass(&["demo", "--soak", "60s", "--seed", "1", "--output", "json"]);
     command.env("TMPDIR", temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("windlass runs");
@@ -144,7 +151,7 @@ fn signal(name: &str, process: &str) {
     assert!(sent.success());
 }
 
-/// The agent's process whose places are in the folder.
+/// Process id of the agent whose state folder is in `dir`.
 fn agent_in(dir: &Path) -> Option<String> {
     let of_agent = format!("--state-dir={}", dir.join("state").display());
     let processes = fs::read_dir("/proc").expect("readable").flatten();
@@ -161,7 +168,7 @@ fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(Instant::now() < deadline, "it does not come");
+        assert!(Instant::now() < deadline, "timed out");
         std::thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! `windlass stage` as processes: its work, its drain, its death.
+//! `windlass stage` as processes: their work, their drain, and crashes.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
 
 use windlass_stage::{Addresses, End, Ends, FailureKind, Settings, Source, StageMetrics, Told};
 
-use crate::program::{Written, folder, run, text, windlass};
+use crate::program::{OutputLines, folder, run, text, windlass};
 
 /// A running `windlass stage`; killed when dropped.
 struct Process {
@@ -21,13 +21,14 @@ impl Process {
         let mut command = windlass(&["stage", "--listen", "127.0.0.1:0"]);
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("windlass runs");
-        let first = Written::by(child.stdout.take()).next().expect("a line on start");
+        let first = OutputLines::from_pipe(child.stdout.take()).next().expect("a line on start");
         let (_, rest) = first.split_once(" listens on ").expect("an address");
         let address = rest.split(';').next().unwrap_or_default().to_owned();
         Self { child, address }
     }
 
-    fn next(&self) -> String {
+    /// Value of `--next` for a stage before this one.
+    fn next_flag(&self) -> String {
         format!("store={}", self.address)
     }
 
@@ -35,7 +36,7 @@ impl Process {
         self.address.parse().expect("an address")
     }
 
-    /// Ends as a pod does that is deleted.
+    /// Terminates the process, as the deletion of a pod does. Returns its exit code.
     fn terminate(&mut self) -> Option<i32> {
         self.signal("TERM");
         self.child.wait().expect("a child").code()
@@ -72,18 +73,18 @@ async fn ends(listener: &mut Ends, count: usize) -> BTreeMap<u64, End> {
     all
 }
 
-/// The end of one payload.
+/// Sends a payload, and returns its end.
 async fn end_of(source: &mut Source, listener: &mut Ends, payload: &'static [u8]) -> End {
     within(source.send(payload.into(), None)).await;
     ends(listener, 1).await.into_values().next().expect("one")
 }
 
 #[tokio::test]
-async fn a_program_and_a_grpc_method_are_the_work_of_a_stage() {
+async fn a_stage_runs_a_program_or_calls_a_grpc_method() {
     let mut store = Process::start(&["--name", "store"]);
     let mut listener = within(Ends::listen(store.addresses())).await;
     let script = "read word; if [ $word = bad ]; then echo first >&2; echo no such frame >&2; exit 3; fi; echo $word$word";
-    let shell = ["--name", "shell", "--next", &store.next(), "--exec", "sh", "-c", script];
+    let shell = ["--name", "shell", "--next", &store.next_flag(), "--exec", "sh", "-c", script];
     let mut shell = Process::start(&shell);
     let mut by_program = source("shell", shell.addresses());
     let good = end_of(&mut by_program, &mut listener, b"abc\n").await;
@@ -92,10 +93,10 @@ async fn a_program_and_a_grpc_method_are_the_work_of_a_stage() {
     assert_eq!(bad.kind, FailureKind::Work);
     assert_eq!(bad.reason, "sh ended with exit status: 3: no such frame");
 
-    // Any unary method will do; this one is at hand.
+    // Any unary method serves for the test.
     let method = format!("http://{}/windlass.stage.v1.Stage/Describe", store.address);
     let mut caller =
-        Process::start(&["--name", "caller", "--next", &store.next(), "--call", &method]);
+        Process::start(&["--name", "caller", "--next", &store.next_flag(), "--call", &method]);
     let mut by_method = source("caller", caller.addresses());
     let answered = end_of(&mut by_method, &mut listener, b"").await;
     assert_eq!(answered.failure, None);
@@ -112,10 +113,10 @@ async fn a_program_and_a_grpc_method_are_the_work_of_a_stage() {
 }
 
 #[tokio::test]
-async fn processes_that_are_killed_and_drained_under_load_lose_no_item_in_silence() {
+async fn every_item_of_killed_and_drained_processes_ends() {
     let store = Process::start(&["--name", "store"]);
     let mut listener = within(Ends::listen(store.addresses())).await;
-    let next = store.next();
+    let next = store.next_flag();
     let pace = ["--name", "detect", "--next", &next, "--sleep", "2ms", "--variation", "0.5"];
     let [killed, mut drained, stays] = [(); 3].map(|()| Process::start(&pace));
     let all = [&killed.address, &drained.address, &stays.address].map(String::as_str);
@@ -136,17 +137,18 @@ async fn processes_that_are_killed_and_drained_under_load_lose_no_item_in_silenc
     };
     let ((), ended) = tokio::join!(sending, ending);
     let failed: Vec<_> = ended.values().filter_map(|end| end.failure.as_ref()).collect();
-    // A window on the way there, a queue, one at work, two that wait for the store, and a window on the way on.
+    // Items of a killed replica: a window from the source, the queue, one in work, two that wait, and a window to the
+    // store.
     assert!((1..=8 + 4 + 1 + 2 + 8).contains(&failed.len()), "{}: {failed:?}", failed.len());
     assert!(failed.iter().all(|failure| failure.kind == FailureKind::Stopped));
 }
 
-/// Two kept-alive pings, of five seconds each, go unanswered first.
+/// Takes ten seconds: the connection ends after two unanswered keep-alive pings, of five seconds each.
 #[tokio::test]
-async fn a_process_that_hangs_is_left_and_its_items_fail() {
+async fn a_hanging_process_is_abandoned_and_its_items_fail() {
     let store = Process::start(&["--name", "store"]);
     let mut listener = within(Ends::listen(store.addresses())).await;
-    let next = store.next();
+    let next = store.next_flag();
     let [hangs, stays] =
         [(); 2].map(|()| Process::start(&["--name", "detect", "--next", &next, "--sleep", "1ms"]));
     let both = [hangs.address.as_str(), &stays.address].join(",");
@@ -159,11 +161,11 @@ async fn a_process_that_hangs_is_left_and_its_items_fail() {
     }
     let ended = ends(&mut listener, 60).await;
     let failed = ended.values().filter(|end| end.failure.is_some()).count();
-    assert!((1..=8).contains(&failed), "a window of items: {failed}");
+    assert!((1..=8).contains(&failed), "more failures than a window of items: {failed}");
 }
 
 #[test]
-fn a_wrong_stage_is_told_its_mistake_and_nothing_listens() {
+fn wrong_flags_are_refused_and_nothing_listens() {
     let folder = folder();
     let socket = format!("unix:{}/detect.sock", folder.path().display());
     for (flags, reason) in [
@@ -177,9 +179,9 @@ fn a_wrong_stage_is_told_its_mistake_and_nothing_listens() {
     ] {
         let base = ["stage", "--name", "detect", "--listen", &socket];
         let output = run(&[&base[..], flags].concat());
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {told}");
-        assert!(told.contains(reason), "{flags:?}: {told}");
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {errors}");
+        assert!(errors.contains(reason), "{flags:?}: {errors}");
     }
     assert_eq!(folder.path().read_dir().expect("a folder").count(), 0);
 }

@@ -1,4 +1,4 @@
-//! `windlass stage` at work on pictures and on Darwin3 boards.
+//! `windlass stage` with the work of pictures and of Darwin3 boards.
 
 use std::{
     fs,
@@ -16,34 +16,34 @@ use tokio_util::sync::CancellationToken;
 use windlass_machine::{Board, BoardAddresses, BoardEvent};
 use windlass_stage::{Addresses, End, Ends, Settings, Source, Stage, StageMetrics, Told};
 
-use crate::program::{Written, folder, run, text, windlass};
+use crate::program::{OutputLines, folder, run, text, windlass};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 const FRAME: &[u8] = include_bytes!("../../src/commands/stage/picture/samples/colour.jpg");
 
-/// A `windlass stage` between a source and an end, which keeps the results.
-struct Line {
+/// A `windlass stage` between a source and a store, which collects the results.
+struct TestPipeline {
     child: Child,
     source: Source,
     ends: Ends,
     results: UnboundedReceiver<Vec<u8>>,
-    /// Ends when dropped.
+    /// Task of the store; aborted when dropped.
     _store: JoinSet<()>,
 }
 
-// === impl Line ===
+// === impl TestPipeline ===
 
-impl Line {
+impl TestPipeline {
     async fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let (keep, results) = unbounded_channel();
-        let (store, serving) = store(keep).await;
+        let (sender, results) = unbounded_channel();
+        let (store, serving) = store(sender).await;
         let mut command = windlass(&["stage", "--listen", "127.0.0.1:0", "--name", "work"]);
         command.args(["--next", &format!("store={store}")]).args(arguments);
         command.env_remove("DARWIN3_ENDPOINTS").envs(variables.iter().copied());
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("windlass runs");
-        let first = Written::by(child.stdout.take()).next().expect("a line on start");
+        let first = OutputLines::from_pipe(child.stdout.take()).next().expect("a line on start");
         let (_, rest) = first.split_once(" listens on ").expect("an address");
         let address: Addresses =
             rest.split(';').next().unwrap_or_default().parse().expect("an address");
@@ -57,19 +57,19 @@ impl Line {
         within(self.source.send(payload.to_vec().into(), None)).await;
     }
 
-    async fn end(&mut self) -> End {
+    async fn next_end(&mut self) -> End {
         match within(self.ends.next()).await {
             Told::End(end) => end,
             Told::Missed(number) => panic!("missed {number}"),
         }
     }
 
-    /// The result of a payload, or the reason of its failure.
+    /// Sends a payload, and returns its result or the reason of its failure.
     async fn result(&mut self, payload: &[u8]) -> Result<Vec<u8>, String> {
         self.send(payload).await;
-        match self.end().await.failure {
+        match self.next_end().await.failure {
             Some(failure) => Err(failure.reason),
-            None => Ok(self.results.try_recv().expect("kept before its end")),
+            None => Ok(self.results.try_recv().expect("stored before its end")),
         }
     }
 
@@ -79,14 +79,14 @@ impl Line {
         assert!(kill.expect("kill runs").success());
     }
 
-    /// Waits for its end, while its neighbours go on.
+    /// Waits until the stage exits, without blocking the tasks of source and store.
     async fn exit_code(&mut self) -> Option<i32> {
-        let mut look = tokio::time::interval(Duration::from_millis(5));
+        let mut poll = tokio::time::interval(Duration::from_millis(5));
         within(async {
             loop {
                 match self.child.try_wait().expect("a child") {
                     Some(status) => return status.code(),
-                    None => look.tick().await,
+                    None => poll.tick().await,
                 };
             }
         })
@@ -94,18 +94,18 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for TestPipeline {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// A last stage that keeps what comes, and its address.
-async fn store(keep: UnboundedSender<Vec<u8>>) -> (String, JoinSet<()>) {
+/// Starts a last stage that sends its payloads to a channel. Returns its address and its task.
+async fn store(results: UnboundedSender<Vec<u8>>) -> (String, JoinSet<()>) {
     let stage = Stage::builder("store").listen("127.0.0.1:0".parse().expect("an address"));
     let stage = stage.work(move |payload: bytes::Bytes| {
-        drop(keep.send(payload.to_vec()));
+        drop(results.send(payload.to_vec()));
         async move { Ok::<_, std::io::Error>(payload) }
     });
     let bound = stage.bind().await.expect("a free port");
@@ -127,32 +127,33 @@ fn flits(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-async fn until(is_so: impl Fn() -> bool) {
-    let mut look = tokio::time::interval(Duration::from_millis(5));
+async fn until(condition: impl Fn() -> bool) {
+    let mut poll = tokio::time::interval(Duration::from_millis(5));
     within(async {
-        while !is_so() {
-            look.tick().await;
+        while !condition() {
+            poll.tick().await;
         }
     })
     .await;
 }
 
 #[tokio::test]
-async fn frames_become_pictures_of_the_size_that_a_model_takes() {
-    let mut line = Line::start(&["--decode", "--resize", "8x4", "--workers", "2"], &[]).await;
-    let picture = line.result(FRAME).await.expect("a picture");
+async fn frames_are_decoded_and_resized_for_a_model() {
+    let mut pipeline =
+        TestPipeline::start(&["--decode", "--resize", "8x4", "--workers", "2"], &[]).await;
+    let picture = pipeline.result(FRAME).await.expect("a picture");
     assert!(picture.starts_with(b"P6\n8 4\n255\n"), "{picture:?}");
     assert_eq!(picture.len(), 11 + 8 * 4 * 3);
-    assert_eq!(line.result(&picture).await, Ok(picture), "it has its size");
-    let cut = line.result(&FRAME[..300]).await;
+    assert_eq!(pipeline.result(&picture).await, Ok(picture), "a second resize changes the picture");
+    let cut = pipeline.result(&FRAME[..300]).await;
     assert_eq!(cut, Err("is not a complete JPEG: its end is missing".to_owned()));
-    let text = line.result(b"no picture").await;
+    let text = pipeline.result(b"no picture").await;
     assert_eq!(text, Err("is neither JPEG nor PPM: begins with \"no pictu\"".to_owned()));
-    assert!(line.result(FRAME).await.is_ok(), "a failure ends one item");
+    assert!(pipeline.result(FRAME).await.is_ok(), "a failed item ends the stage");
 }
 
 #[tokio::test]
-async fn spikes_run_on_the_board_that_the_container_was_given() {
+async fn spikes_run_on_the_allocated_board() {
     let (board, folder) = (board(), folder());
     let file = |name: &str, words: &[u32]| {
         let path = folder.path().join(name);
@@ -163,43 +164,43 @@ async fn spikes_run_on_the_board_that_the_container_was_given() {
     let (east, sync) = (format!("east={}", file("east.bin", &[4])), format!("east={sync}"));
     let work = ["--network", &network, "--network", &east, "--run-with", &sync, "--darwin3"];
     let data = board.data().to_string();
-    let mut line = Line::start(&work, &[("DARWIN3_ENDPOINTS", &data)]).await;
-    assert_eq!(board.take_events(), [], "no board is called before there is an item");
+    let mut pipeline = TestPipeline::start(&work, &[("DARWIN3_ENDPOINTS", &data)]).await;
+    assert_eq!(board.take_events(), [], "the board was called before the first item");
     let spikes = flits(&[5, 6, 7, u32::MAX]);
-    assert_eq!(line.result(&spikes).await, Ok(spikes.clone()));
-    let odd = line.result(&spikes[1..]).await;
+    assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
+    let odd = pipeline.result(&spikes[1..]).await;
     assert_eq!(odd, Err("is 15 bytes, not a multiple of the 4 bytes of a flit".to_owned()));
-    let long = line.result(&vec![0; 4 << 20]).await;
+    let long = pipeline.result(&vec![0; 4 << 20]).await;
     let reason = "makes a message of 4194332 bytes, and a board reads at most 4194304";
     assert_eq!(long, Err(reason.to_owned()));
-    assert_eq!(line.result(&spikes).await, Ok(spikes.clone()));
-    let wanted = [BoardEvent::Deployed(4), BoardEvent::Ran(6), BoardEvent::Ran(6)];
-    assert_eq!(board.take_events(), wanted);
+    assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
+    let expected = [BoardEvent::Deployed(4), BoardEvent::Ran(6), BoardEvent::Ran(6)];
+    assert_eq!(board.take_events(), expected);
 
-    // The vendor's networks may answer at the east.
+    // Networks of the vendor may put their results at the east edge.
     let work = ["--darwin3", &data, "--run-with", &sync, "--result-edge", "east"];
-    let mut line = Line::start(&work, &[]).await;
-    assert_eq!(line.result(&spikes).await, Ok(flits(&[8, 9])));
+    let mut pipeline = TestPipeline::start(&work, &[]).await;
+    assert_eq!(pipeline.result(&spikes).await, Ok(flits(&[8, 9])));
     assert!(!board.is_wedged());
 }
 
-/// State of a socket that listens: its queue is one of connections.
-const LISTENS: &str = "0A";
+/// State of a listening socket in `/proc/net/tcp`. Its queue counts connections, not bytes.
+const LISTEN: &str = "0A";
 
-/// Bytes that wait in connections to a port of this machine.
+/// Unread bytes in the connections to a port of this machine.
 fn unread_bytes(port: u16) -> usize {
     let table = fs::read_to_string("/proc/net/tcp").expect("readable");
     let unread = table.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let (local, state, queues) = (fields.next()?, fields.nth(1)?, fields.next()?);
-        let is_ours = local.ends_with(&format!(":{port:04X}")) && state != LISTENS;
-        let (_, unread) = queues.split_once(':').filter(|_| is_ours)?;
+        let is_connection = local.ends_with(&format!(":{port:04X}")) && state != LISTEN;
+        let (_, unread) = queues.split_once(':').filter(|_| is_connection)?;
         usize::from_str_radix(unread, 16).ok()
     });
     unread.sum()
 }
 
-/// A kill between connect and send is left out: no program can be whole then.
+/// Does not kill a stage between connect and send: after that kill, no program can send the board a whole message.
 #[tokio::test]
 async fn a_board_is_not_wedged_by_stages_that_drain_or_are_killed_while_they_wait_for_it() {
     let board = board();
@@ -207,45 +208,45 @@ async fn a_board_is_not_wedged_by_stages_that_drain_or_are_killed_while_they_wai
     let spikes = flits(&[7; 100]);
     let length = 20 + spikes.len();
     for name in ["TERM", "KILL"] {
-        let mut line = Line::start(&["--darwin3", &data.to_string()], &[]).await;
-        assert_eq!(line.result(&spikes).await, Ok(spikes.clone()));
+        let mut pipeline = TestPipeline::start(&["--darwin3", &data.to_string()], &[]).await;
+        assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
         // The board waits for the end of another message, and the stage for the board.
         let mut other = TcpStream::connect(data).expect("it listens");
         let message = flits(&[0x7001, 8, 0, 0, 0, 1, 2]);
         other.write_all(&message[..24]).expect("sent");
         until(|| unread_bytes(data.port()) == 0).await;
-        line.send(&spikes).await;
+        pipeline.send(&spikes).await;
         until(|| unread_bytes(data.port()) == length).await;
-        line.signal(name);
+        pipeline.signal(name);
         if name == "KILL" {
-            assert_eq!(line.exit_code().await, None);
+            assert_eq!(pipeline.exit_code().await, None);
         }
         other.write_all(&message[24..]).expect("sent");
         if name == "TERM" {
-            assert_eq!(line.exit_code().await, Some(0));
+            assert_eq!(pipeline.exit_code().await, Some(0));
         }
         until(|| unread_bytes(data.port()) == 0).await;
     }
-    let mut line = Line::start(&["--darwin3", &data.to_string()], &[]).await;
-    assert_eq!(line.result(&spikes).await, Ok(spikes));
+    let mut pipeline = TestPipeline::start(&["--darwin3", &data.to_string()], &[]).await;
+    assert_eq!(pipeline.result(&spikes).await, Ok(spikes));
     assert!(!board.is_wedged());
-    let (ours, others) = (BoardEvent::Ran(100), BoardEvent::Ran(2));
+    let (own, foreign) = (BoardEvent::Ran(100), BoardEvent::Ran(2));
     let events = board.take_events();
     let count = |event: &BoardEvent| events.iter().filter(|it| *it == event).count();
-    assert_eq!((count(&ours), count(&others), events.len()), (5, 2, 7), "{events:?}");
+    assert_eq!((count(&own), count(&foreign), events.len()), (5, 2, 7), "{events:?}");
 }
 
 #[tokio::test]
 async fn two_boards_are_two_workers_and_each_serves_one_run_at_a_time() {
     let boards = [board(), board()];
     let both = format!("{},{}", boards[0].data(), boards[1].data());
-    let mut line = Line::start(&["--darwin3", &both], &[]).await;
+    let mut pipeline = TestPipeline::start(&["--darwin3", &both], &[]).await;
     let spikes = flits(&vec![7; 100_000]);
     for _ in 0..20 {
-        line.send(&spikes).await;
+        pipeline.send(&spikes).await;
     }
     for _ in 0..20 {
-        assert_eq!(line.end().await.failure, None);
+        assert_eq!(pipeline.next_end().await.failure, None);
     }
     let ran = boards.each_ref().map(|board| board.take_events().len());
     assert_eq!(ran[0] + ran[1], 20);
@@ -253,7 +254,7 @@ async fn two_boards_are_two_workers_and_each_serves_one_run_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_wedged_and_a_missing_board_are_told_by_address_and_come_back() {
+async fn a_wedged_and_a_missing_board_are_reported_by_address_and_recover() {
     let (mut board, folder) = (board(), folder());
     let data = board.data();
     let network = folder.path().join("net.bin");
@@ -261,13 +262,13 @@ async fn a_wedged_and_a_missing_board_are_told_by_address_and_come_back() {
     let network = network.display().to_string();
     let address = data.to_string();
     let work = ["--darwin3", &address, "--network", &network, "--work-timeout", "1s"];
-    let mut line = Line::start(&work, &[]).await;
+    let mut pipeline = TestPipeline::start(&work, &[]).await;
     let spikes = flits(&[5]);
-    assert_eq!(line.result(&spikes).await, Ok(spikes.clone()));
+    assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
 
     drop(TcpStream::connect(data).expect("it listens"));
     until(|| board.is_wedged()).await;
-    let silent = line.result(&spikes).await.expect_err("wedged");
+    let silent = pipeline.result(&spikes).await.expect_err("wedged");
     let reason = format!(
         "the Darwin3 board at {data} did not answer within 900ms; if it never answers, \
          its data port is blocked: restart its server"
@@ -275,23 +276,23 @@ async fn a_wedged_and_a_missing_board_are_told_by_address_and_come_back() {
     assert_eq!(silent, reason);
     board.take_events();
     board.restart();
-    assert_eq!(line.result(&spikes).await, Ok(spikes.clone()));
+    assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
     let events = board.take_events();
     assert!(events.ends_with(&[BoardEvent::Deployed(2), BoardEvent::Ran(1)]), "{events:?}");
 
     let control = board.control();
     drop(board);
-    let missing = line.result(&spikes).await.expect_err("gone");
+    let missing = pipeline.result(&spikes).await.expect_err("gone");
     let reason =
         format!("cannot connect to the Darwin3 board at {data}: check that its server runs");
     assert!(missing.starts_with(&reason), "{missing}");
     board = Board::start(&BoardAddresses { control, data }).expect("its old ports");
-    assert_eq!(line.result(&spikes).await, Ok(spikes));
+    assert_eq!(pipeline.result(&spikes).await, Ok(spikes));
     assert_eq!(board.take_events(), [BoardEvent::Deployed(2), BoardEvent::Ran(1)]);
 }
 
 #[test]
-fn wrong_pictures_and_boards_are_told_before_anything_listens() {
+fn wrong_flags_of_pictures_and_boards_are_refused_before_anything_listens() {
     let folder = folder();
     let file = |name: &str, bytes: &[u8]| {
         fs::write(folder.path().join(name), bytes).expect("a folder of its own");
@@ -320,9 +321,9 @@ fn wrong_pictures_and_boards_are_told_before_anything_listens() {
     ] {
         let base = ["stage", "--name", "work", "--listen", "127.0.0.1:0"];
         let output = run(&[&base[..], flags].concat());
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {told}");
-        assert!(told.contains(reason), "{flags:?}: {told}");
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), super::USAGE, "{flags:?}: {errors}");
+        assert!(errors.contains(reason), "{flags:?}: {errors}");
         assert!(output.stdout.is_empty(), "{flags:?}");
     }
 }

@@ -3,19 +3,19 @@
 use std::{env, path::Path, process::Command};
 
 use crate::{
-    chart::{CHART, folders, helm, said},
+    chart::{CHART, folders, helm, output_of},
     cluster::{
-        KUBECONFIG, alone, has_cluster,
+        KUBECONFIG, has_cluster, plugin_folder_lock,
         pods::{clean_up, kubectl, try_kubectl},
     },
 };
 
 const NAMESPACE: &str = "windlass-system";
 /// Kinds of the chart's objects outside of its namespace.
-const ELSEWHERE: &str = "clusterroles,clusterrolebindings,roles,rolebindings,deviceclasses,\
+const OUTSIDE_KINDS: &str = "clusterroles,clusterrolebindings,roles,rolebindings,deviceclasses,\
      validatingadmissionpolicies,validatingadmissionpolicybindings";
-/// No node has this label, so nothing is made on nodes, and no image is asked for.
-const NOWHERE: &str =
+/// No node has this label, so no pod is scheduled, and no image is pulled.
+const NO_NODE: &str =
     "nodeSelector.windlass\\.dev/nowhere=true,scheduler.nodeSelector.windlass\\.dev/nowhere=true";
 
 /// A release of the chart; removed with its namespace when dropped.
@@ -26,17 +26,19 @@ struct Release<'a> {
 // === impl Release ===
 
 impl Release<'_> {
-    /// A command of Helm in the namespace: its output, or its refusal.
+    /// Runs a command of Helm in the namespace. Returns its standard output, or its errors if it fails.
     fn helm(&self, arguments: &[&str]) -> Result<String, String> {
         let kubeconfig = env::var_os(KUBECONFIG).expect("checked");
         let mut command = Command::new(self.helm);
-        said(command.args(arguments).args(["--namespace", NAMESPACE]).env("KUBECONFIG", kubeconfig))
+        output_of(
+            command.args(arguments).args(["--namespace", NAMESPACE]).env("KUBECONFIG", kubeconfig),
+        )
     }
 
     /// Installs or updates the release.
     fn apply(&self, arguments: &[&str]) -> Result<String, String> {
-        let words = ["upgrade", "--install", "windlass", CHART, "--create-namespace"];
-        self.helm(&[&words[..], &["--set-string", NOWHERE], arguments].concat())
+        let command = ["upgrade", "--install", "windlass", CHART, "--create-namespace"];
+        self.helm(&[&command[..], &["--set-string", NO_NODE], arguments].concat())
     }
 
     fn revision(&self) -> String {
@@ -48,19 +50,19 @@ impl Release<'_> {
 
 impl Drop for Release<'_> {
     fn drop(&mut self) {
-        // A test that failed may not have come to its end.
+        // A failed test may not have uninstalled the release.
         let _ = self.helm(&["uninstall", "windlass"]);
         clean_up(&["delete", "namespace", "--ignore-not-found", NAMESPACE]);
     }
 }
 
 /// Objects of the chart outside of its namespace.
-fn elsewhere() -> Vec<String> {
-    let names = kubectl(&["get", ELSEWHERE, "--all-namespaces", "-o", "name"]);
+fn outside_objects() -> Vec<String> {
+    let names = kubectl(&["get", OUTSIDE_KINDS, "--all-namespaces", "-o", "name"]);
     names.lines().filter(|name| name.contains("/windlass-")).map(str::to_owned).collect()
 }
 
-fn account_of_the_agent() -> String {
+fn agent_account() -> String {
     let field = "jsonpath={.spec.template.spec.serviceAccountName}";
     kubectl(&["-n", NAMESPACE, "get", "daemonset", "windlass-node", "-o", field])
 }
@@ -71,27 +73,30 @@ fn the_chart_is_installed_updated_rolled_back_and_removed_without_a_trace() {
         return;
     }
     let Some(helm) = helm() else { return };
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let release = Release { helm: &helm };
-    assert_eq!(elsewhere(), [""; 0], "another Windlass is there");
+    assert_eq!(outside_objects(), [""; 0], "another Windlass is installed");
 
     let refused = release.apply(&["--set", "claims.enabled=true"]).expect_err("no CDI");
     assert!(refused.contains("set cdi to true"), "{refused}");
-    assert!(try_kubectl(&["get", "namespace", NAMESPACE]).is_err(), "half of it is installed");
+    assert!(
+        try_kubectl(&["get", "namespace", NAMESPACE]).is_err(),
+        "the refused release has created its namespace"
+    );
 
     let claims = Path::new(CHART).join("../../overlays/claims/values.yaml");
     let claims = claims.to_str().expect("text");
     let notes = release.apply(&["--values", claims]).expect("installed");
     assert!(notes.contains("rollout status daemonset/windlass-node"), "{notes}");
-    assert_eq!(account_of_the_agent(), "windlass");
+    assert_eq!(agent_account(), "windlass");
     let refused = release.apply(&["--values", claims, "--set", "cdi=maybe"]);
     assert!(refused.is_err() && release.revision() == "1", "{refused:?}");
 
-    // Pods of an account that is gone with its option would never start.
+    // The service account of the claims option is deleted. Pods that still name it would never start.
     release.apply(&["--reset-values"]).expect("updated");
-    assert_eq!((account_of_the_agent().as_str(), elsewhere().len()), ("default", 0));
+    assert_eq!((agent_account().as_str(), outside_objects().len()), ("default", 0));
     release.helm(&["rollback", "windlass", "1"]).expect("rolled back");
-    assert_eq!(account_of_the_agent(), "windlass");
+    assert_eq!(agent_account(), "windlass");
 
     for overlay in folders("overlays") {
         let values = Path::new(CHART).join("../../overlays").join(&overlay).join("values.yaml");
@@ -99,7 +104,7 @@ fn the_chart_is_installed_updated_rolled_back_and_removed_without_a_trace() {
         updated.unwrap_or_else(|error| panic!("{overlay}: {error}"));
     }
     release.helm(&["uninstall", "windlass"]).expect("removed");
-    assert_eq!(elsewhere(), [""; 0]);
+    assert_eq!(outside_objects(), [""; 0]);
     drop(release);
-    assert!(try_kubectl(&["get", "namespace", NAMESPACE]).is_err(), "the namespace is there");
+    assert!(try_kubectl(&["get", "namespace", NAMESPACE]).is_err(), "the namespace still exists");
 }

@@ -1,7 +1,8 @@
-//! Claims on a real cluster: its scheduler chooses from the agent's slices, its kubelet has the agent prepare.
+//! Claims on a real cluster: the scheduler allocates from the agent's slices, and the kubelet calls the agent to
+//! prepare.
 //!
-//! Every test asks both sides who has what: `windlass devices` on the node, the claims' allocations in the
-//! API server. They agree while pods run, and both say nobody at the end.
+//! Every test compares the owners in `windlass devices` on the node with the allocations of claims in the API server.
+//! They agree while pods run, and both are empty at the end.
 
 mod account;
 mod beside;
@@ -21,10 +22,9 @@ mod spans;
 
 use std::time::Duration;
 
-/// A claim is released when the last pod is gone, and what the kubelet missed a minute later.
-const LET_GO: Duration = Duration::from_secs(150);
+/// Deadline of a release. A claim is released after its last pod; a release that the kubelet missed, a minute later.
+const RELEASED: Duration = Duration::from_secs(150);
 
-/// A kubelet that could not have a claim prepared tries again when it looks at the pod anew, after 60 to 90
-/// seconds. On a busy machine it may find the driver unregistered the first time, and a daemon that is starting the
-/// second.
+/// Deadline of a preparation. The kubelet retries a failed one when it syncs the pod again, after 60 to 90 seconds. On
+/// a busy machine the first attempt may find the driver unregistered, and the second a daemon that is starting.
 const PREPARED: Duration = Duration::from_secs(240);

@@ -1,23 +1,24 @@
-//! Devices that this machine really has, in real pods: nothing is simulated.
+//! Real devices of this machine in real pods.
 
 use std::{fs, path::Path};
 
 use crate::cluster::{
-    NODE_STATUS, alone, eventually, has_cluster,
+    NODE_STATUS, eventually, has_cluster,
     kubelet::allocatable,
     node::Node,
+    plugin_folder_lock,
     pods::{Pods, kubectl, node_status},
 };
 
 const FUSE: &str = "example.com/fuse";
-const ALONE: &str = "example.com/alone";
+const EXCLUSIVE: &str = "example.com/exclusive";
 const FUNCTION: &str = "example.com/function";
 
-/// Nodes of which one is given to one container alone: whichever this machine has, its number with it.
+/// Device nodes for exclusive use, with their numbers. The test takes the first that this machine has.
 const NODES: [(&str, &str); 2] = [("/dev/kvm", "10 232"), ("/dev/net/tun", "10 200")];
 
-/// A PCI function of a class that is neither a bridge nor the way to the network, and how many there are
-/// of that class. Virtual machines have functions of no class, `0xffff00`.
+/// A PCI class that is neither bridge nor network, and the number of functions of that class. Virtual machines have
+/// functions of no class, `0xffff00`.
 fn class() -> Option<(String, usize)> {
     let functions = fs::read_dir("/sys/bus/pci/devices").ok()?.flatten();
     let class = |function: fs::DirEntry| fs::read_to_string(function.path().join("class")).ok();
@@ -26,8 +27,8 @@ fn class() -> Option<(String, usize)> {
     classes.retain(|class| !class.starts_with("0x06") && !class.starts_with("0x02"));
     classes.sort();
     let last = classes.last()?.clone();
-    let several = classes.iter().filter(|class| **class == last).count();
-    Some((last, several))
+    let count = classes.iter().filter(|class| **class == last).count();
+    Some((last, count))
 }
 
 fn config(node: &str, class: &str) -> String {
@@ -35,8 +36,8 @@ fn config(node: &str, class: &str) -> String {
         "health: {{quietPeriod: 1s, probeInterval: 1s}}\nsources:\n\
          - name: fuse\n  resource: {FUSE}\n  sharing: {{method: shared, replicas: 3}}\n  \
          find: {{nodes: /dev/fuse}}\n\
-         - name: alone\n  resource: {ALONE}\n  find: {{nodes: {node}}}\n  \
-         give: {{env: {{ALONE_NODE: '{{node}}'}}}}\n\
+         - name: exclusive\n  resource: {EXCLUSIVE}\n  find: {{nodes: {node}}}\n  \
+         give: {{env: {{EXCLUSIVE_NODE: '{{node}}'}}}}\n\
          - name: function\n  resource: {FUNCTION}\n  find: {{bus: pci}}\n  \
          match: 'device.attributes[\"windlass.dev\"].pciClass == \"{class}\"'\n  \
          give: {{found: none, env: {{PCI_FUNCTION: '{{pci}}'}}}}\n"
@@ -44,13 +45,13 @@ fn config(node: &str, class: &str) -> String {
 }
 
 /// True if a container can open a node in its `/dev`.
-fn opens(pod: &str, node: &str) -> bool {
-    // The shell would make a file where there is no node.
+fn can_open(pod: &str, node: &str) -> bool {
+    // Without `test -c`, the shell would create a file if there is no node.
     Pods::inside(pod, &format!("test -c {node} && exec 3<>{node}")).is_some()
 }
 
 /// True if a container can open a device by its number, through a node that it creates.
-fn opens_number(pod: &str, number: &str) -> bool {
+fn can_mknod(pod: &str, number: &str) -> bool {
     let script = format!("mknod /tmp/other c {number} && exec 3<>/tmp/other");
     Pods::inside(pod, &script).is_some()
 }
@@ -68,13 +69,13 @@ async fn pods_open_the_devices_of_this_machine_that_they_asked_for_and_no_other(
     let (Some((node, number)), Some((class, functions)), true) =
         (found, class(), Path::new("/dev/fuse").exists())
     else {
-        eprintln!("LEFT OUT: this machine lacks /dev/fuse, a node to give away, or a PCI function");
+        eprintln!("LEFT OUT: this machine lacks /dev/fuse, an exclusive device, or a PCI function");
         return;
     };
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let this = Node::of_this_machine(&config(node, &class));
     let agent = this.agent();
-    for (resource, count) in [(FUSE, 3), (ALONE, 1), (FUNCTION, functions)] {
+    for (resource, count) in [(FUSE, 3), (EXCLUSIVE, 1), (FUNCTION, functions)] {
         eventually(NODE_STATUS, Some(count), async || allocatable(resource).await).await;
         let capacity = async || node_status("capacity", resource);
         eventually(NODE_STATUS, count.to_string(), capacity).await;
@@ -82,51 +83,51 @@ async fn pods_open_the_devices_of_this_machine_that_they_asked_for_and_no_other(
     let mut pods = Pods::none();
     for name in ["windlass-e2e-fuse-a", "windlass-e2e-fuse-b"] {
         pods.run(name, FUSE, 1).await;
-        assert!(opens(name, "/dev/fuse"), "{name} cannot open /dev/fuse");
-        assert!(!opens(name, node), "{name} opens {node}");
-        assert!(!opens_number(name, number), "{name} opens {node} with a node of its own");
+        assert!(can_open(name, "/dev/fuse"), "{name} cannot open /dev/fuse");
+        assert!(!can_open(name, node), "{name} can open {node}");
+        assert!(!can_mknod(name, number), "{name} can open {node} through its own node");
     }
-    pods.run("windlass-e2e-alone", ALONE, 1).await;
-    assert!(opens("windlass-e2e-alone", node), "{node} cannot be opened");
-    assert_eq!(variable("windlass-e2e-alone", "ALONE_NODE"), node);
+    pods.run("windlass-e2e-owner", EXCLUSIVE, 1).await;
+    assert!(can_open("windlass-e2e-owner", node), "{node} cannot be opened");
+    assert_eq!(variable("windlass-e2e-owner", "EXCLUSIVE_NODE"), node);
     assert!(
-        !opens("windlass-e2e-alone", "/dev/fuse") && !opens_number("windlass-e2e-alone", "10 229")
+        !can_open("windlass-e2e-owner", "/dev/fuse") && !can_mknod("windlass-e2e-owner", "10 229")
     );
-    assert!(!opens_number("windlass-e2e-alone", "1 11"), "the kernel's log");
+    assert!(!can_mknod("windlass-e2e-owner", "1 11"), "the kernel's log");
 
     pods.run("windlass-e2e-function", FUNCTION, 1).await;
     let address = variable("windlass-e2e-function", "PCI_FUNCTION");
-    let its = fs::read_to_string(format!("/sys/bus/pci/devices/{address}/class"));
-    assert_eq!(its.expect("a function of this machine").trim(), class);
+    let function_class = fs::read_to_string(format!("/sys/bus/pci/devices/{address}/class"));
+    assert_eq!(function_class.expect("a function of this machine").trim(), class);
     assert!(
-        !opens("windlass-e2e-function", "/dev/fuse")
-            && !opens_number("windlass-e2e-function", number)
+        !can_open("windlass-e2e-function", "/dev/fuse")
+            && !can_mknod("windlass-e2e-function", number)
     );
 
-    pods.make("windlass-e2e-waits", ALONE, 1);
+    pods.create("windlass-e2e-waits", EXCLUSIVE, 1);
     let reason = "jsonpath={.status.conditions[?(@.type==\"PodScheduled\")].reason}";
     let reason = async || kubectl(&["get", "pod", "windlass-e2e-waits", "-o", reason]);
     eventually(NODE_STATUS, "Unschedulable".to_owned(), reason).await;
-    pods.delete("windlass-e2e-alone");
-    pods.until_it_runs("windlass-e2e-waits").await;
-    assert!(opens("windlass-e2e-waits", node), "{node} cannot be opened by the next");
+    pods.delete("windlass-e2e-owner");
+    pods.wait_for_running("windlass-e2e-waits").await;
+    assert!(can_open("windlass-e2e-waits", node), "the next pod cannot open {node}");
     drop(pods);
     drop(agent);
 }
 
-/// The probe of one source never ends, and never answers; the other's device is as it was.
-fn with_a_probe_that_hangs() -> String {
+/// Configuration of two sources. The probe of one never ends.
+fn config_with_hanging_probe() -> String {
     format!(
         "health: {{quietPeriod: 1s, probeInterval: 1s}}\nsources:\n\
          - name: fuse\n  resource: {FUSE}\n  sharing: {{method: shared, replicas: 3}}\n  \
          find: {{nodes: /dev/fuse}}\n\
-         - name: hanging\n  resource: {ALONE}\n  find: {{nodes: /dev/null}}\n  \
+         - name: hanging\n  resource: {EXCLUSIVE}\n  find: {{nodes: /dev/null}}\n  \
          probe: {{command: [/bin/sleep, infinity], timeout: 500ms, every: 1s}}\n"
     )
 }
 
 #[tokio::test]
-async fn a_probe_that_hangs_costs_its_own_device_and_no_other() {
+async fn a_hanging_probe_withholds_its_own_device_only() {
     if !has_cluster() {
         return;
     }
@@ -134,15 +135,15 @@ async fn a_probe_that_hangs_costs_its_own_device_and_no_other() {
         eprintln!("LEFT OUT: this machine lacks /dev/fuse");
         return;
     }
-    let _alone = alone();
-    let this = Node::of_this_machine(&with_a_probe_that_hangs());
+    let _lock = plugin_folder_lock();
+    let this = Node::of_this_machine(&config_with_hanging_probe());
     let agent = this.agent();
     eventually(NODE_STATUS, Some(3), async || allocatable(FUSE).await).await;
-    eventually(NODE_STATUS, "1".to_owned(), async || node_status("capacity", ALONE)).await;
-    eventually(NODE_STATUS, "0".to_owned(), async || node_status("allocatable", ALONE)).await;
+    eventually(NODE_STATUS, "1".to_owned(), async || node_status("capacity", EXCLUSIVE)).await;
+    eventually(NODE_STATUS, "0".to_owned(), async || node_status("allocatable", EXCLUSIVE)).await;
     let mut pods = Pods::none();
     pods.run("windlass-e2e-fuse", FUSE, 1).await;
-    assert!(opens("windlass-e2e-fuse", "/dev/fuse"), "/dev/fuse cannot be opened");
+    assert!(can_open("windlass-e2e-fuse", "/dev/fuse"), "/dev/fuse cannot be opened");
     drop(pods);
     drop(agent);
 }

@@ -1,7 +1,8 @@
-//! The cluster half with a real kube-scheduler: it follows the ranking, and every pod has the GPUs that were decided.
+//! The extender with a real kube-scheduler, which binds each pod to the highest-ranked node. Every pod gets the GPUs
+//! that the extender chose.
 //!
-//! Runs when `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, too. Nodes without a kubelet take most of
-//! the pods: they are objects of the API server alone, and no container runs there.
+//! Runs only if `WINDLASS_E2E_SCHEDULER` names a kube-scheduler. Most pods are bound to nodes without a kubelet: such
+//! a node is only an object of the API server, and runs no container.
 
 use std::{
     collections::BTreeMap,
@@ -15,20 +16,21 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::cluster::{
-    KUBECONFIG, NODE_STATUS, alone, eventually, has_cluster,
+    KUBECONFIG, NODE_STATUS, eventually, has_cluster,
     kubelet::allocatable,
     node::Node,
+    plugin_folder_lock,
     pods::{Pods, apply, clean_up, kubectl},
 };
 
-/// Program of a kube-scheduler.
+/// Variable with the path of kube-scheduler.
 pub(super) const SCHEDULER: &str = "WINDLASS_E2E_SCHEDULER";
-/// Number of pods.
+/// Variable with the number of pods.
 const PODS: &str = "WINDLASS_E2E_PODS";
 const HOLLOW_NODES: usize = 40;
 const GPUS: usize = 8;
 const GPU_MIB: u64 = 23_028;
-/// Time in which all pods are bound.
+/// Deadline for the binding of all pods.
 const BOUND: Duration = Duration::from_secs(240);
 const LABEL: &str = "windlass-e2e-hollow";
 /// Label of a node's rack.
@@ -36,8 +38,8 @@ const RACK: &str = "windlass-e2e/rack";
 const RACK_NODES: usize = 10;
 pub(super) const MEMORY: &str = "windlass.dev/gpu-memory";
 
-/// An extender and a kube-scheduler that asks it; killed when dropped.
-struct ClusterHalf {
+/// An extender, and a kube-scheduler that calls it. Drop kills both.
+struct SchedulerRig {
     folder: TempDir,
     port: u16,
     extender: Child,
@@ -46,11 +48,11 @@ struct ClusterHalf {
 
 struct HollowNodes;
 
-// === impl ClusterHalf ===
+// === impl SchedulerRig ===
 
-impl ClusterHalf {
+impl SchedulerRig {
     /// Starts both, unless there is no kube-scheduler.
-    #[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+    #[expect(clippy::print_stderr, reason = "a skipped test is reported")]
     fn start() -> Option<Self> {
         let Some(program) = env::var_os(SCHEDULER) else {
             eprintln!("SKIPPED: set {SCHEDULER} to a kube-scheduler to run this");
@@ -89,31 +91,31 @@ impl ClusterHalf {
         Some(Self { folder, port, extender, scheduler })
     }
 
-    /// Another extender takes the place of this one, which is killed.
+    /// Kills the extender, and starts another at the same address.
     fn replace_extender(&mut self) {
         self.extender.kill().expect("it runs");
         self.extender.wait().expect("a child");
         self.extender = extender(self.port);
     }
 
-    /// A page of the extender, once it is served.
+    /// Page of the extender; `None` until it is served.
     fn page(&self, path: &str) -> Option<String> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         let output = Command::new("curl").args(["-sf", &url]).output().expect("curl runs");
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Value of a metric with its labels; zero where it has none.
+    /// Value of the metric whose name and labels are `name`; zero if the page lacks it.
     fn metric(&self, name: &str) -> u64 {
         let page = self.page("/metrics").expect("the extender serves");
         let line = page.lines().find_map(|line| line.strip_prefix(name));
-        let whole = |value: &str| value.trim().trim_end_matches(".0").parse().expect("a number");
-        line.map_or(0, whole)
+        let number = |value: &str| value.trim().trim_end_matches(".0").parse().expect("a number");
+        line.map_or(0, number)
     }
 }
 
-impl Drop for ClusterHalf {
-    #[expect(clippy::print_stderr, reason = "the scheduler's last words help where a test failed")]
+impl Drop for SchedulerRig {
+    #[expect(clippy::print_stderr, reason = "the scheduler's log explains a failed test")]
     fn drop(&mut self) {
         for child in [&mut self.extender, &mut self.scheduler] {
             drop(child.kill());
@@ -142,7 +144,7 @@ fn extender(port: u16) -> Child {
 // === impl HollowNodes ===
 
 impl HollowNodes {
-    fn make() -> Self {
+    fn create() -> Self {
         let nodes: Vec<_> = (0..HOLLOW_NODES).map(hollow_node).collect();
         apply(&json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string());
         Self
@@ -177,7 +179,8 @@ fn hollow_node(n: usize) -> Value {
     })
 }
 
-/// Pods of every kind, for hollow nodes. Their status is never reported, so the node controller's taints are tolerated.
+/// Pod for hollow nodes, with limits that depend on its number. No kubelet reports the nodes' status, so the pod
+/// tolerates the taints of the node controller.
 fn pod(n: usize) -> Value {
     let limits = match n % 10 {
         0 => json!({"nvidia.com/gpu": "1"}),
@@ -198,8 +201,8 @@ fn pod(n: usize) -> Value {
     })
 }
 
-/// A pod that takes a whole node, with others or not at all.
-fn member(gang: &str, n: usize, size: usize, within: &str) -> Value {
+/// Pod of a gang, which takes a whole node.
+fn gang_pod(gang: &str, n: usize, size: usize, within: &str) -> Value {
     let mut pod = pod(0);
     pod["metadata"] = json!({
         "name": format!("windlass-e2e-{gang}-{n}"),
@@ -215,7 +218,7 @@ fn apply_all(pods: &[Value]) {
     apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
 }
 
-/// Nodes of a gang's pods that are bound.
+/// Nodes of the bound pods of a gang.
 fn nodes_of(gang: &str) -> Vec<String> {
     let pods = hollow_pods();
     let of_gang = pods.iter().filter(|pod| pod["metadata"]["labels"]["windlass.dev/gang"] == gang);
@@ -228,26 +231,28 @@ fn hollow_pods() -> Vec<Value> {
     list["items"].as_array().expect("a list").clone()
 }
 
-/// Memory, compute and holders of each GPU; whole ones count with all they have.
-fn held(pods: &[Value]) -> BTreeMap<String, (u64, u64)> {
-    let mut held: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+/// Allocated memory in MiB, and compute in thousandths, of each GPU. A whole GPU counts as all of its memory and 1000
+/// thousandths.
+fn allocated(pods: &[Value]) -> BTreeMap<String, (u64, u64)> {
+    let mut allocated: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for pod in pods {
         let placement = &pod["metadata"]["annotations"]["windlass.dev/placement"];
         let placement: Value =
             serde_json::from_str(placement.as_str().expect("a placement")).expect("JSON");
         for device in placement["devices"].as_array().expect("devices") {
-            let held = held.entry(device["id"].as_str().expect("an id").to_owned()).or_default();
+            let allocated =
+                allocated.entry(device["id"].as_str().expect("an id").to_owned()).or_default();
             let is_whole = device["memoryMib"].is_null() && device["computeMilli"].is_null();
             let amount = |key: &str| device[key].as_u64().unwrap_or(0);
-            held.0 += if is_whole { GPU_MIB } else { amount("memoryMib") };
-            held.1 += if is_whole { 1000 } else { amount("computeMilli") };
+            allocated.0 += if is_whole { GPU_MIB } else { amount("memoryMib") };
+            allocated.1 += if is_whole { 1000 } else { amount("computeMilli") };
         }
     }
-    held
+    allocated
 }
 
-/// A pod for the cluster half.
-pub(super) fn wants_memory(pod: &str) -> String {
+/// Pod that requests a share of GPU memory from the extender.
+pub(super) fn pod_with_memory(pod: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  schedulerName: windlass\n  \
          automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
@@ -256,49 +261,49 @@ pub(super) fn wants_memory(pod: &str) -> String {
     )
 }
 
-/// Waits until a pod's container has the GPU that the cluster half decided.
-pub(super) async fn has_the_decided_gpu(pods: &Pods, pod: &str) {
-    pods.until_it_runs(pod).await;
-    let decided: Value =
+/// Waits until a pod's container has the GPU that the extender chose.
+pub(super) async fn check_chosen_gpu(pods: &Pods, pod: &str) {
+    pods.wait_for_running(pod).await;
+    let expected: Value =
         serde_json::from_str(&kubectl(&["get", "pod", pod, "-o", "json"])).expect("JSON");
-    let decided = held(&[decided]).into_keys().next().expect("a GPU");
-    let given = async || {
+    let expected = allocated(&[expected]).into_keys().next().expect("a GPU");
+    let actual = async || {
         let log = kubectl(&["logs", pod]);
         let share = log.lines().find_map(|it| it.split_once("WINDLASS_SHARE=").map(|it| it.1));
         let share: Value = serde_json::from_str(share.unwrap_or("{}").trim()).expect("JSON");
         share["device"].as_str().unwrap_or_default().to_owned()
     };
-    eventually(NODE_STATUS, decided, given).await;
+    eventually(NODE_STATUS, expected, actual).await;
 }
 
 #[tokio::test]
-async fn kube_scheduler_takes_every_choice_and_no_gpu_is_given_beyond_what_it_has() {
+async fn kube_scheduler_follows_every_choice_and_no_gpu_is_overcommitted() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let count = env::var(PODS).map_or(200, |text| text.parse().expect("a number of pods"));
-    let hollow = HollowNodes::make();
-    let Some(mut half) = ClusterHalf::start() else { return };
+    let hollow = HollowNodes::create();
+    let Some(mut rig) = SchedulerRig::start() else { return };
     let is_bound = |pod: &&Value| pod["spec"]["nodeName"].is_string();
     let bound = async || hollow_pods().iter().filter(is_bound).count();
-    let mut followed = 0;
-    for half_of_them in [0..count / 2, count / 2..count] {
-        let pods: Vec<_> = half_of_them.clone().map(pod).collect();
+    let mut best_choices = 0;
+    for numbers in [0..count / 2, count / 2..count] {
+        let pods: Vec<_> = numbers.clone().map(pod).collect();
         apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
-        eventually(BOUND, half_of_them.end, bound).await;
-        assert_eq!(half.metric("windlass_cluster_bound_pods_total{was_best=\"false\"} "), 0);
-        followed += half.metric("windlass_cluster_bound_pods_total{was_best=\"true\"} ");
-        half.replace_extender();
-        let ready = async || half.page("/readyz").is_some();
+        eventually(BOUND, numbers.end, bound).await;
+        assert_eq!(rig.metric("windlass_cluster_bound_pods_total{was_best=\"false\"} "), 0);
+        best_choices += rig.metric("windlass_cluster_bound_pods_total{was_best=\"true\"} ");
+        rig.replace_extender();
+        let ready = async || rig.page("/readyz").is_some();
         eventually(NODE_STATUS, true, ready).await;
-        assert_eq!(half.metric("windlass_cluster_conflicts "), 0);
+        assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
     }
-    assert_eq!(followed, u64::try_from(count).expect("few"), "each pod was ranked");
-    for (gpu, (mib, milli)) in held(&hollow_pods()) {
+    assert_eq!(best_choices, u64::try_from(count).expect("few"), "each pod was ranked");
+    for (gpu, (mib, milli)) in allocated(&hollow_pods()) {
         assert!(mib <= GPU_MIB && milli <= 1000, "{gpu}: {mib} MiB and {milli} thousandths");
     }
-    drop(half);
+    drop(rig);
     drop(hollow);
 }
 
@@ -307,48 +312,48 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
-    let hollow = HollowNodes::make();
-    let Some(half) = ClusterHalf::start() else { return };
-    eventually(NODE_STATUS, true, async || half.page("/readyz").is_some()).await;
-    // Two gangs of which each needs more than half of the nodes, made in turns.
+    let _lock = plugin_folder_lock();
+    let hollow = HollowNodes::create();
+    let Some(rig) = SchedulerRig::start() else { return };
+    eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
+    // Two gangs that need more than half of the nodes each. Their pods are created in turn.
     let size = HOLLOW_NODES / 2 + 4;
-    let of = |gang: &'static str| (0..size).map(move |n| member(gang, n, size, ""));
+    let of = |gang: &'static str| (0..size).map(move |n| gang_pod(gang, n, size, ""));
     let pods: Vec<_> = of("one").zip(of("two")).flat_map(|(one, two)| [one, two]).collect();
     apply_all(&pods);
     let bound = async || (nodes_of("one").len(), nodes_of("two").len());
     let has_one = async || [(size, 0), (0, size)].contains(&bound().await);
     eventually(BOUND, true, has_one).await;
     let winner = if bound().await.0 == size { "one" } else { "two" };
-    // A gang of which a pod is missing has nothing, though it would fit.
-    apply_all(&[member("small", 0, 3, RACK), member("small", 1, 3, RACK)]);
+    // A gang with a missing pod gets no node, although it would fit.
+    apply_all(&[gang_pod("small", 0, 3, RACK), gang_pod("small", 1, 3, RACK)]);
     let refusals =
-        async || half.metric("windlass_cluster_refusals_total{reason=\"gang_incomplete\"} ");
+        async || rig.metric("windlass_cluster_refusals_total{reason=\"gang_incomplete\"} ");
     eventually(NODE_STATUS, true, async || refusals().await > 2).await;
     assert_eq!(nodes_of("small"), [""; 0]);
-    apply_all(&[member("small", 2, 3, RACK)]);
+    apply_all(&[gang_pod("small", 2, 3, RACK)]);
     eventually(BOUND, 3, async || nodes_of("small").len()).await;
     let nodes = nodes_of("small");
     let rack =
         |node: &String| node[node.len() - 2..].parse::<usize>().expect("two digits") / RACK_NODES;
     assert!(nodes.iter().all(|node| rack(node) == rack(&nodes[0])), "{nodes:?}");
-    // The other gang starts once the first has gone.
+    // The other gang starts once the first is deleted.
     let label = format!("windlass.dev/gang in ({winner},small)");
     kubectl(&["delete", "pods", "-l", &label, "--force", "--grace-period=0", "--wait=false"]);
     let loser = if winner == "one" { "two" } else { "one" };
     eventually(BOUND, size, async || nodes_of(loser).len()).await;
-    assert_eq!(half.metric("windlass_cluster_conflicts "), 0);
-    drop(half);
+    assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
+    drop(rig);
     drop(hollow);
 }
 
 #[tokio::test]
-async fn a_container_gets_the_gpu_that_the_cluster_half_decided() {
+async fn a_container_gets_the_gpu_that_the_extender_chose() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
-    let Some(half) = ClusterHalf::start() else { return };
+    let _lock = plugin_folder_lock();
+    let Some(rig) = SchedulerRig::start() else { return };
     let name = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     let kubeconfig = env::var(KUBECONFIG).expect("checked");
     let node = Node::new(
@@ -360,13 +365,13 @@ async fn a_container_gets_the_gpu_that_the_cluster_half_decided() {
     );
     let agent = node.agent();
     eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
-    eventually(NODE_STATUS, true, async || half.page("/readyz").is_some()).await;
-    eventually(NODE_STATUS, 8, async || half.metric("windlass_cluster_gpus ")).await;
+    eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
+    eventually(NODE_STATUS, 8, async || rig.metric("windlass_cluster_gpus ")).await;
     let mut pods = Pods::none();
     for n in 0..4 {
         let pod = format!("windlass-e2e-decided-{n}");
-        pods.apply(&pod, &wants_memory(&pod));
-        has_the_decided_gpu(&pods, &pod).await;
+        pods.apply(&pod, &pod_with_memory(&pod));
+        check_chosen_gpu(&pods, &pod).await;
     }
     drop(pods);
     drop(agent);

@@ -1,4 +1,4 @@
-//! The kubelet: what it says over its pod resources socket, and how it is restarted.
+//! The kubelet: its pod resources API, and its restart.
 
 use std::{collections::BTreeMap, env, process::Command};
 
@@ -10,7 +10,7 @@ use windlass_kubelet_api::{
     socket::SocketPath,
 };
 
-/// The program that restarts the kubelet; it gets no arguments.
+/// Variable with the program that restarts the kubelet. It gets no arguments.
 const RESTART: &str = "WINDLASS_E2E_RESTART_KUBELET";
 
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
@@ -18,27 +18,27 @@ const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 /// Devices of each pod.
 pub(crate) type Holdings = BTreeMap<String, Vec<String>>;
 
-/// Restarts it, if there is a way, and says so if there is none.
-#[expect(clippy::print_stderr, reason = "what is left out is said")]
+/// Restarts the kubelet. Returns false, and prints a notice, if the variable is not set.
+#[expect(clippy::print_stderr, reason = "a skipped part is reported")]
 pub(crate) fn restart() -> bool {
     let Some(restart) = env::var_os(RESTART) else {
         eprintln!("LEFT OUT: set {RESTART} to restart the kubelet as well");
         return false;
     };
-    let (ended, program) = (Command::new(&restart).status(), restart.display());
-    let ended =
-        ended.unwrap_or_else(|error| panic!("{RESTART} names no program: {program}: {error}"));
-    assert!(ended.success(), "{program}: {ended}");
+    let (status, program) = (Command::new(&restart).status(), restart.display());
+    let status =
+        status.unwrap_or_else(|error| panic!("{RESTART} names no program: {program}: {error}"));
+    assert!(status.success(), "{program}: {status}");
     true
 }
 
-/// A client of the kubelet's; `None` while it restarts.
+/// Client of the kubelet's pod resources; `None` while the kubelet restarts.
 async fn pod_resources() -> Option<PodResourcesListerClient<tonic::transport::Channel>> {
     let socket = SocketPath::new(POD_RESOURCES).expect("short");
     socket.dial().await.ok().map(PodResourcesListerClient::new)
 }
 
-/// Devices of a resource that the kubelet would hand out or has handed out.
+/// Number of devices of a resource that the kubelet can allocate or has allocated.
 pub(crate) async fn allocatable(resource: &str) -> Option<usize> {
     let request = AllocatableResourcesRequest {};
     let answer = pod_resources().await?.get_allocatable_resources(request).await.ok()?;

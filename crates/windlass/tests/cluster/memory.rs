@@ -1,4 +1,4 @@
-//! Memory of shares on a real kubelet: the hook as a real container runtime starts it, and the watchdog over real processes in
+//! Memory of shares on a real kubelet: the hook in a real container runtime, and the watchdog with real processes in
 //! the kubelet's control groups.
 
 use std::{fs, path::Path};
@@ -6,9 +6,10 @@ use std::{fs, path::Path};
 use windlass_machine::state::Process;
 
 use crate::cluster::{
-    NODE_STATUS, alone, eventually, has_cluster,
+    NODE_STATUS, eventually, has_cluster,
     kubelet::allocatable,
     node::{Agent, Node},
+    plugin_folder_lock,
     pods::{Pods, kubectl},
     shares::{ALL, MEMORY, bind, config, pod},
 };
@@ -18,7 +19,7 @@ fn uid(pod: &str) -> String {
     kubectl(&["get", "pod", pod, "-o", "jsonpath={.metadata.uid}"])
 }
 
-/// Messages of this very pod's events: one of an earlier test may have had the name.
+/// Messages of the events of this pod's UID: a pod of an earlier test may have had its name.
 fn events(pod: &str) -> String {
     let about = format!("involvedObject.uid={}", uid(pod));
     let path = "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}";
@@ -34,7 +35,7 @@ fn processes(pod: &str) -> Vec<u32> {
     let path = "jsonpath={.status.containerStatuses[0].containerID}";
     let id = kubectl(&["get", "pod", pod, "-o", path]);
     let id = id.strip_prefix("containerd://").expect("it has started");
-    let names = fs::read_dir("/proc").expect("it is there").flatten();
+    let names = fs::read_dir("/proc").expect("a mounted /proc").flatten();
     let numbers = names.filter_map(|name| name.file_name().to_str()?.parse::<u32>().ok());
     let groups = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     numbers.filter(|pid| groups(pid).contains(id)).collect()
@@ -42,16 +43,16 @@ fn processes(pod: &str) -> Vec<u32> {
 
 /// Mount point of cgroup v2 on this machine, if it has one.
 fn cgroups() -> Option<String> {
-    let mounts = fs::read_to_string("/proc/mounts").expect("it is there");
+    let mounts = fs::read_to_string("/proc/mounts").expect("a mounted /proc");
     let mut all = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     all.find_map(|fields| (fields.get(2) == Some(&"cgroup2")).then(|| fields[1].to_owned()))
 }
 
-/// Shows a process of this machine to the agent, as the host's `/proc` does.
-fn show(node: &Node, pid: u32, file: &str) {
+/// Copies a file of a process to the `/proc` of the simulated machine, which the agent reads.
+fn copy_proc_file(node: &Node, pid: u32, file: &str) {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
     let folder = node.path(&format!("machine/host/proc/{pid}"));
-    fs::create_dir_all(&folder).expect("made");
+    fs::create_dir_all(&folder).expect("created");
     fs::write(Path::new(&folder).join(file), text).expect("written");
 }
 
@@ -61,59 +62,59 @@ fn gpu(node: &Node) -> (usize, String) {
     (5, model.gpus[5].uuid.clone())
 }
 
-async fn serving(node: &Node) -> Agent {
+async fn start_agent(node: &Node) -> Agent {
     let agent = node.agent();
     eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
     agent
 }
 
 #[tokio::test]
-async fn the_watchdog_ends_the_processes_of_a_pod_above_its_share_and_no_others() {
+async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", &format!("{}watchdog: {{action: kill}}\n", config()));
-    let agent = serving(&node).await;
-    show(&node, agent.pid(), "stat");
+    let agent = start_agent(&node).await;
+    copy_proc_file(&node, agent.pid(), "stat");
     let (index, gpu) = gpu(&node);
     let (greedy, modest) = ("windlass-e2e-greedy", "windlass-e2e-modest");
     let mut pods = Pods::none();
-    let mut on_gpu = Vec::new();
+    let mut gpu_processes = Vec::new();
     for (name, memory_mib) in [(greedy, 20_000), (modest, 8000)] {
         pods.apply(name, &pod(name, 8));
         bind(name, 8, &gpu);
-        pods.until_it_runs(name).await;
+        pods.wait_for_running(name).await;
         let all = processes(name);
         let memory_mib = memory_mib / all.len() as u64;
         for pid in all {
-            show(&node, pid, "cgroup");
-            on_gpu.push(Process { pid, memory_mib, gpu_instance: None, sm_percent: 0 });
+            copy_proc_file(&node, pid, "cgroup");
+            gpu_processes.push(Process { pid, memory_mib, gpu_instance: None, sm_percent: 0 });
         }
     }
-    assert!(on_gpu.len() >= 2, "{on_gpu:?}");
-    node.machine().update(|it| it.gpus[index].live.processes = on_gpu).expect("changed");
+    assert!(gpu_processes.len() >= 2, "{gpu_processes:?}");
+    node.machine().update(|it| it.gpus[index].live.processes = gpu_processes).expect("changed");
     eventually(NODE_STATUS, "1".to_owned(), async || restarts(greedy)).await;
     let code = "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}";
     assert_eq!(kubectl(&["get", "pod", greedy, "-o", code]), "137", "SIGKILL");
-    let is_told = async || events(greedy).contains("GpuMemoryExceeded: ");
-    eventually(NODE_STATUS, true, is_told).await;
+    let is_reported = async || events(greedy).contains("GpuMemoryExceeded: ");
+    eventually(NODE_STATUS, true, is_reported).await;
     assert_eq!(restarts(modest), "0");
     assert!(!events(modest).contains("GpuMemoryExceeded"), "{}", events(modest));
     drop(pods);
     drop(agent);
 }
 
-/// A node whose driver limits memory, by the hook that was built; and true if this machine has cgroup v2.
+/// Node whose driver limits memory by the built hook. The flag is true if this machine has cgroup v2.
 fn with_hook(config: &str) -> (Node, bool) {
     let hook = Path::new(env!("CARGO_BIN_EXE_windlass")).with_file_name("windlass-hook");
-    assert!(hook.exists(), "build it: cargo build --package windlass-hook");
+    assert!(hook.exists(), "run cargo build --package windlass-hook first");
     let limits = format!("memoryLimits: {{hook: {}, atLeast: driver}}\n", hook.display());
     let node = Node::with_driver("615.10", &format!("{config}{limits}"));
     let cgroups = cgroups();
     if let Some(cgroups) = &cgroups {
-        // The agent's machine is simulated, and the control groups are this one's.
-        fs::create_dir_all(node.path("machine/host/sys/fs")).expect("made");
+        // The agent's machine is simulated, but the control groups are those of this machine.
+        fs::create_dir_all(node.path("machine/host/sys/fs")).expect("created");
         let linked = node.path("machine/host/sys/fs/cgroup");
         std::os::unix::fs::symlink(cgroups, linked).expect("linked");
     }
@@ -133,16 +134,16 @@ async fn the_runtime_starts_the_hook_before_the_container() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let (node, has_cgroups) = with_hook(&config());
-    let agent = serving(&node).await;
+    let agent = start_agent(&node).await;
     let (index, gpu) = gpu(&node);
     let name = "windlass-e2e-limited";
     let mut pods = Pods::none();
     pods.apply(name, &pod(name, 8));
     bind(name, 8, &gpu);
     if has_cgroups {
-        pods.until_it_runs(name).await;
+        pods.wait_for_running(name).await;
         assert_eq!(limits(&node, index, name), [8 << 30]);
     } else {
         // The agent does not see the node's control groups. The hook does, and refuses the container.
@@ -164,7 +165,7 @@ async fn the_number_of_a_containers_replicas_decides_its_limit() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let rules = "resources:\n- name: example.com/gpu-10gib\n  devices: {kind: gpu, index: [5]}\n  \
                  sharing: {method: timeSlicing, memory: 10Gi}\n\
                  health: {quietPeriod: 2s, probeInterval: 1s}\n";

@@ -1,4 +1,4 @@
-//! A machine, simulated or this one, and the agent that serves it to the real kubelet.
+//! A simulated machine or this one, and the agent that serves it to the real kubelet.
 
 use std::{
     fs,
@@ -9,10 +9,10 @@ use std::{
 use tempfile::TempDir;
 use windlass_machine::{Machine, MachineProfile, profile::Driver, simulated_driver};
 
-/// A machine and the agent's configuration; gone when dropped, unless it is this one.
+/// A machine, and the agent's configuration. Drop removes their folder.
 pub(crate) struct Node {
     folder: TempDir,
-    /// Flags that say where the machine is.
+    /// Flags that select the machine.
     host: Vec<String>,
 }
 
@@ -26,11 +26,11 @@ fn windlass(arguments: &[&str]) -> Command {
 }
 
 fn succeed(arguments: &[&str]) {
-    said(&mut windlass(arguments));
+    output_of(&mut windlass(arguments));
 }
 
 /// Output of a successful command.
-fn said(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     let output = command.output().expect("windlass runs");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {errors}");
@@ -78,12 +78,12 @@ impl Node {
         self.host = flags.map(str::to_owned).to_vec();
     }
 
-    /// A name in the folder, which goes with the node.
+    /// Path in the node's temporary folder.
     pub(crate) fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// Writes the agent's configuration, which an agent that runs takes up.
+    /// Writes the agent's configuration, which a running agent reloads.
     pub(crate) fn configure(&self, config: &str) {
         fs::write(self.path("windlass.yaml"), config).expect("written");
     }
@@ -101,14 +101,14 @@ impl Node {
         succeed(&["machine", "fault", &self.path("machine"), fault]);
     }
 
-    /// Cuts a GPU into MIG instances.
-    pub(crate) fn cut(&self, gpu: &str, profiles: &[&str]) {
+    /// Creates MIG instances on a GPU.
+    pub(crate) fn create_mig(&self, gpu: &str, profiles: &[&str]) {
         let machine = self.path("machine");
         succeed(&[&["machine", "mig", &machine, gpu], profiles].concat());
     }
 
-    /// A command of the program about this machine and its agent's folder.
-    fn about(&self, command: &str) -> Command {
+    /// Command of the program for this machine and its agent's state folder.
+    fn command(&self, command: &str) -> Command {
         let mut program = windlass(&[command]);
         let config = ["--config", &self.path("windlass.yaml")];
         program.args(&self.host).args(config).args(["--state-dir", &self.path("state")]);
@@ -117,13 +117,13 @@ impl Node {
 
     /// JSON output of `windlass devices`.
     pub(crate) fn devices(&self) -> serde_json::Value {
-        let text = said(self.about("devices").args(["-o", "json"]));
+        let text = output_of(self.command("devices").args(["-o", "json"]));
         serde_json::from_str(&text).expect("JSON")
     }
 
     pub(crate) fn agent(&self) -> Agent {
         let log = fs::File::options().create(true).append(true).open(self.path("log"));
-        let mut command = self.about("node");
+        let mut command = self.command("node");
         if let [_, root, ..] = self.host.as_slice() {
             command.args(["--host-root-on-node", root]);
         }
@@ -133,13 +133,13 @@ impl Node {
 }
 
 impl Drop for Node {
-    #[expect(clippy::print_stderr, reason = "what went wrong is in the agent's log")]
+    #[expect(clippy::print_stderr, reason = "the agent's log explains a failed test")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = fs::read_to_string(self.path("log"));
             eprintln!("the agent's log:\n{}", log.unwrap_or_default());
         }
-        // Written by the agent of this test; an agent in use leaves them for its containers.
+        // Documents of this test's agent. A killed agent leaves them for its containers.
         for document in fs::read_dir("/var/run/cdi").into_iter().flatten().flatten() {
             if document.file_name().to_string_lossy().starts_with("windlass.dev-") {
                 let _ = fs::remove_file(document.path());
@@ -151,7 +151,7 @@ impl Drop for Node {
 // === impl Agent ===
 
 impl Agent {
-    /// As the kernel's SIGKILL: nothing is cleaned up.
+    /// Kills the agent with SIGKILL: it does not clean up.
     pub(crate) fn kill(&mut self) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it ends");

@@ -1,8 +1,9 @@
-//! A pipeline of four stages in real pods: its layouts compared, then a replica killed and every pod replaced under load.
+//! A pipeline of four stages in real pods: its layouts compared, then a replica killed and every pod replaced under
+//! load.
 //!
-//! Runs when `WINDLASS_E2E_IMPORT` names a program that gives the image in a tar to the node's runtime. The cluster has to
-//! have a name server for Services, or `WINDLASS_E2E_NAME_SERVER` names an address of this machine that pods reach: the
-//! test then serves the names there.
+//! Runs only if `WINDLASS_E2E_IMPORT` names a program that imports an image from a tar into the node's container
+//! runtime. The cluster has to have a name server for Services, or `WINDLASS_E2E_NAME_SERVER` names an address of this
+//! machine that pods reach: the test then serves the names there.
 
 mod names;
 
@@ -17,8 +18,9 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{
-        KUBECONFIG, alone, eventually, has_cluster,
+        KUBECONFIG, eventually, has_cluster,
         images::{IMPORT, import},
+        plugin_folder_lock,
         pods::{Pods, clean_up, kubectl, try_kubectl},
     },
     program::{folder, text, windlass},
@@ -32,10 +34,10 @@ const KINDS: &str = "deployments,services,poddisruptionbudgets,jobs";
 const LOADER: &str = "windlass-e2e-load";
 /// Address of the detector's metrics.
 const METRICS: &str = "0.0.0.0:9500";
-/// Items of the detector after which the pipeline is full of others.
-const UNDER_WAY: f64 = 100.0;
-/// Pods start and drain on a machine that may be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Number of the detector's items after which the pipeline is full.
+const FULL_AFTER: f64 = 100.0;
+/// Deadline for pods to start and drain. The machine may be busy.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Objects of the pipeline; deleted when dropped.
 struct Objects;
@@ -47,7 +49,7 @@ impl Drop for Objects {
     }
 }
 
-/// The pipeline's file.
+/// Content of the pipeline's file.
 fn pipeline(name_server: Option<&str>) -> Value {
     let pod = name_server.map_or_else(
         || json!({}),
@@ -78,8 +80,8 @@ fn pipeline(name_server: Option<&str>) -> Value {
     json!({"name": "windlass-e2e", "stages": [stages[0], stages[1], stages[2], act], "links": links})
 }
 
-/// The items of a measurement: sent, arrived, failed with reason, not heard of.
-fn account(report: &Value) -> (u64, u64, Vec<(String, u64)>, u64) {
+/// Items of a measurement: sent, arrived, failed by reason, and without a result or an error.
+fn item_counts(report: &Value) -> (u64, u64, Vec<(String, u64)>, u64) {
     let account = &report["account"];
     let count = |key: &str| account[key].as_u64().expect("a count");
     let failed = account["failed"].as_object().expect("reasons").iter();
@@ -96,7 +98,7 @@ fn compare(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// A pod that puts load on the pipeline for twice this time.
+/// Pod that puts load on the pipeline for twice this time.
 fn loader(name_server: Option<&str>, seconds: u32) -> String {
     let file = pipeline(name_server);
     let pod = &file["stages"][0]["pod"];
@@ -127,25 +129,25 @@ fn loader(name_server: Option<&str>, seconds: u32) -> String {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string()
 }
 
-/// Kills the process of a replica, which cannot hand its items back.
-fn kill_a_replica_of(stage: &str) {
+/// Kills the process of a replica, so that it cannot drain.
+fn kill_replica(stage: &str) {
     let words = |process: &fs::DirEntry| {
         fs::read_to_string(process.path().join("cmdline")).unwrap_or_default()
     };
     let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
     // Another pipeline of this machine may have a stage of this name.
     let names = [format!("\0--name\0{stage}\0--listen\0"), "=windlass-e2e-act:".to_owned()];
-    let is_its = |process: &fs::DirEntry| {
+    let is_of_stage = |process: &fs::DirEntry| {
         let words = words(process);
         names.iter().all(|name| words.contains(name))
     };
-    let mut its = processes.filter(is_its);
-    let process = its.next().expect("a replica of the stage").file_name();
+    let mut replicas = processes.filter(is_of_stage);
+    let process = replicas.next().expect("a replica of the stage").file_name();
     assert!(Command::new("kill").arg("-KILL").arg(process).status().expect("kill runs").success());
 }
 
-/// Items that the replicas of the detector have worked on.
-fn worked_on() -> f64 {
+/// Number of items that the detector's replicas have processed.
+fn processed() -> f64 {
     let names =
         kubectl(&["get", "pods", "-l", "windlass.dev/stage-detect=windlass-e2e", "-o", "name"]);
     let pages = names.lines().filter_map(|name| {
@@ -170,7 +172,7 @@ fn phase(pod: &str) -> String {
     kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.phase}"])
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn importer() -> Option<PathBuf> {
     let program = env::var_os(IMPORT).map(PathBuf::from);
     if program.is_none() {
@@ -180,12 +182,12 @@ fn importer() -> Option<PathBuf> {
 }
 
 #[tokio::test]
-async fn layouts_are_compared_and_no_item_is_lost_but_on_a_replica_that_is_killed() {
+async fn layouts_are_compared_and_only_a_killed_replica_loses_items() {
     if !has_cluster() {
         return;
     }
     let Some(importer) = importer() else { return };
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let program = Path::new(env!("CARGO_BIN_EXE_windlass"));
     import(program, Some(&format!("docker.io/library/{IMAGE}")), &importer);
     let address = env::var(NAME_SERVER).ok();
@@ -199,8 +201,8 @@ async fn layouts_are_compared_and_no_item_is_lost_but_on_a_replica_that_is_kille
     let layouts = report["layouts"].as_array().expect("layouts");
     let rate = |layout: &Value| layout["itemsPerSecond"].as_f64().expect("a rate");
     for layout in layouts {
-        let (sent, arrived, failed, unheard) = account(layout);
-        assert!(sent > 100 && sent == arrived && failed.is_empty() && unheard == 0, "{layout}");
+        let (sent, arrived, failed, missing) = item_counts(layout);
+        assert!(sent > 100 && sent == arrived && failed.is_empty() && missing == 0, "{layout}");
         let predicted = rate(&layout["predicted"]);
         assert!((rate(layout) / predicted - 1.0).abs() < 0.15, "{layout}");
     }
@@ -210,23 +212,23 @@ async fn layouts_are_compared_and_no_item_is_lost_but_on_a_replica_that_is_kille
     assert!(named("planned") > 1.5 * named("pod") && report["take"] != "pod", "{report}");
     assert_eq!(report["runsIn"], "default");
 
-    let before = worked_on();
+    let before = processed();
     let mut pods = Pods::none();
     pods.apply(LOADER, &loader(address.as_deref(), 12));
-    pods.until_it_runs(LOADER).await;
-    // While as many items as the pipeline takes are on their way.
-    eventually(PATIENCE, true, async || worked_on() >= before + UNDER_WAY).await;
-    kill_a_replica_of("detect");
+    pods.wait_for_running(LOADER).await;
+    // Kill and replace while the pipeline is full.
+    eventually(LIMIT, true, async || processed() >= before + FULL_AFTER).await;
+    kill_replica("detect");
     let deployments = kubectl(&["get", "deployments", "-l", PART_OF, "-o", "name"]);
     kubectl(&[&["rollout", "restart"], &deployments.lines().collect::<Vec<_>>()[..]].concat());
-    eventually(PATIENCE, true, async || phase(LOADER) != "Running").await;
+    eventually(LIMIT, true, async || phase(LOADER) != "Running").await;
     let log = kubectl(&["logs", LOADER]);
     assert_eq!(phase(LOADER), "Succeeded", "{log}");
     let report: Value = serde_json::from_str(&log).expect("JSON");
-    let (sent, arrived, failed, unheard) = account(&report["layouts"][0]);
+    let (sent, arrived, failed, missing) = item_counts(&report["layouts"][0]);
     let lost: u64 = failed.iter().map(|(_, count)| count).sum();
-    assert!(sent > 300 && unheard == 0 && sent == arrived + lost, "{log}");
+    assert!(sent > 300 && missing == 0 && sent == arrived + lost, "{log}");
     assert!(failed.iter().all(|(reason, _)| reason.starts_with("detect: ")), "{failed:?}");
-    // One replica holds its window, its batch, and what waits for room.
+    // One replica has a window of items, a batch, and items that wait for room.
     assert!(lost <= 40, "{failed:?}");
 }

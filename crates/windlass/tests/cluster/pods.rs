@@ -1,4 +1,4 @@
-//! Pods on the cluster, deleted when the test is over.
+//! Pods and other objects on the cluster, deleted at the end of a test.
 
 use std::{
     env,
@@ -7,28 +7,29 @@ use std::{
 
 use crate::cluster::{KUBECONFIG, NODE_STATUS, eventually};
 
-/// Other objects that a test made; deleted when dropped.
+/// Objects of a test other than pods; deleted when dropped.
 pub(crate) struct Manifests(String);
 
-/// Pods that a test made, by name; deleted when dropped.
+/// Names of a test's pods; deleted when dropped.
 pub(crate) struct Pods(Vec<String>);
 
 pub(crate) fn kubectl(arguments: &[&str]) -> String {
     try_kubectl(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
 }
 
-/// Success with the output, or the reason of the failure.
+/// Runs kubectl. Returns its standard output, or its errors if it fails.
 pub(crate) fn try_kubectl(arguments: &[&str]) -> Result<String, String> {
     let output = command().args(arguments).output().expect("kubectl is on the PATH");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// Deletes what a test made, also where it failed.
-#[expect(clippy::print_stderr, reason = "the test's own panic is told already")]
+/// Runs a command of kubectl that deletes objects of a test. After a failure of the test, a failed command is only
+/// printed.
+#[expect(clippy::print_stderr, reason = "the test has panicked already")]
 pub(crate) fn clean_up(arguments: &[&str]) {
     let Err(error) = try_kubectl(arguments) else { return };
-    // A panic within a panic would end the tests that are left.
+    // A second panic would abort the remaining tests.
     assert!(std::thread::panicking(), "{arguments:?}: {error}");
     eprintln!("{arguments:?}: {error}");
 }
@@ -39,7 +40,7 @@ fn command() -> Command {
     command
 }
 
-/// Makes objects that go with others, or that the test deletes itself.
+/// Creates objects without deleting them at the end of the test.
 pub(crate) fn apply(manifest: &str) {
     let mut child = command()
         .args(["apply", "-f", "-"])
@@ -53,7 +54,7 @@ pub(crate) fn apply(manifest: &str) {
     assert!(child.wait().expect("a child").success());
 }
 
-/// A number of the node's status, such as its capacity of a resource.
+/// Number of a resource in a field of the node's status, such as `capacity`.
 pub(crate) fn node_status(field: &str, resource: &str) -> String {
     let resource = resource.replace('.', "\\.");
     let path = format!("jsonpath={{.items[0].status.{field}.{resource}}}");
@@ -64,7 +65,7 @@ pub(crate) fn node_status(field: &str, resource: &str) -> String {
 
 impl Manifests {
     pub(crate) fn apply(objects: &[String]) -> Self {
-        // A text that begins with a brace kubectl may take for JSON to its end.
+        // kubectl may read the whole text as JSON if it begins with a brace.
         let text = format!("---\n{}", objects.join("---\n"));
         apply(&text);
         Self(text)
@@ -90,32 +91,32 @@ impl Pods {
     /// Output of a command in a pod's container; `None` if it fails. A command that could not start proves nothing.
     pub(crate) fn inside(name: &str, script: &str) -> Option<String> {
         match try_kubectl(&["exec", name, "--", "sh", "-c", script]) {
-            Ok(said) => Some(said),
+            Ok(output) => Some(output),
             Err(error) if error.contains("command terminated with exit code") => None,
             Err(error) => panic!("no command runs in {name}: {error}"),
         }
     }
 
-    /// Makes a pod, and waits until its container runs.
+    /// Creates a pod, and waits until its container runs.
     pub(crate) async fn run(&mut self, name: &str, resource: &str, count: usize) {
-        self.make(name, resource, count);
-        self.until_it_runs(name).await;
+        self.create(name, resource, count);
+        self.wait_for_running(name).await;
     }
 
     /// Waits until a pod's container runs.
-    pub(crate) async fn until_it_runs(&self, name: &str) {
+    pub(crate) async fn wait_for_running(&self, name: &str) {
         let phase = async || kubectl(&["get", "pod", name, "-o", "jsonpath={.status.phase}"]);
         eventually(NODE_STATUS, "Running".to_owned(), phase).await;
     }
 
-    /// Makes a pod as it is written.
+    /// Creates a pod from a manifest.
     pub(crate) fn apply(&mut self, name: &str, manifest: &str) {
         apply(manifest);
         self.0.push(name.to_owned());
     }
 
-    /// Makes a pod of one container that asks for a resource.
-    pub(crate) fn make(&mut self, name: &str, resource: &str, count: usize) {
+    /// Creates a pod whose container requests a resource.
+    pub(crate) fn create(&mut self, name: &str, resource: &str, count: usize) {
         let manifest = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  \
              automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  \
@@ -125,10 +126,10 @@ impl Pods {
         self.apply(name, &manifest);
     }
 
-    /// Deletes one of them, and waits until it is gone.
+    /// Deletes a pod, and waits until it is gone.
     pub(crate) fn delete(&mut self, name: &str) {
         kubectl(&["delete", "pod", "--now", name]);
-        self.0.retain(|known| known != name);
+        self.0.retain(|other| other != name);
     }
 }
 

@@ -1,7 +1,8 @@
-//! The manifests as pods: agents and both replicas of the cluster half, from images of `deploy/image`, survive each other.
+//! The manifests as pods: the agent and both replicas of the scheduler, from images of `deploy/image`, with crashes.
 //!
-//! Runs when `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, and `WINDLASS_E2E_IMPORT` a program that gives
-//! the image in a tar to the node's runtime. Pods have to reach the API server. The images stay with the runtime.
+//! Runs only if `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, and `WINDLASS_E2E_IMPORT` a program
+//! that imports an image from a tar into the node's container runtime. Pods have to reach the API server. The runtime
+//! keeps the images.
 
 use std::{
     env, fs,
@@ -13,25 +14,26 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::cluster::{
-    NODE_STATUS, alone, eventually,
-    extender::{MEMORY, SCHEDULER, has_the_decided_gpu, wants_memory},
+    NODE_STATUS, eventually,
+    extender::{MEMORY, SCHEDULER, check_chosen_gpu, pod_with_memory},
     has_cluster,
     images::{IMPORT, import},
     kubelet::allocatable,
     node::Node,
+    plugin_folder_lock,
     pods::{Manifests, Pods, kubectl, try_kubectl},
 };
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 const NAMESPACE: &str = "windlass-system";
-const CLUSTER_HALF: &str = "app=windlass-scheduler";
+const SCHEDULER_SELECTOR: &str = "app=windlass-scheduler";
 const CLAIM: &str = "\
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
 metadata: {name: windlass-e2e-claim}
 spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: windlass-nvidia-gpu}}]}}
 ";
-/// A pod for the scheduler of claims.
+/// Pod for the scheduler of claims.
 const CLAIMANT: &str = "\
 apiVersion: v1
 kind: Pod
@@ -47,7 +49,7 @@ spec:
       resources: {claims: [{name: gpu}]}
   resourceClaims: [{name: gpu, resourceClaimName: windlass-e2e-claim}]
 ";
-/// Shares and claims, of which the options have one each.
+/// Configuration with shares and claims. Each option of the overlay configures only one of the two.
 const CONFIGURATION: &str = "\
 apiVersion: v1
 kind: ConfigMap
@@ -60,16 +62,16 @@ data:
 ";
 /// Image of the program under test, which has every feature.
 const IMAGE: &str = "windlass-laboratory";
-/// Time to replace replicas: the Lease of a dead one lasts 15 s, and new ones start.
-const REPLACED: Duration = Duration::from_secs(120);
+/// Deadline of a replacement of replicas: the Lease of a dead replica lasts 15 s, and new replicas have to start.
+const REPLACE_LIMIT: Duration = Duration::from_secs(120);
 
 /// Prints the logs of the namespace when dropped in a failed test.
-struct LastWords;
+struct LogsOnFailure;
 
-// === impl LastWords ===
+// === impl LogsOnFailure ===
 
-impl Drop for LastWords {
-    #[expect(clippy::print_stderr, reason = "what went wrong is in the logs")]
+impl Drop for LogsOnFailure {
+    #[expect(clippy::print_stderr, reason = "the logs explain a failed test")]
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -85,7 +87,7 @@ impl Drop for LastWords {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn programs() -> Option<[PathBuf; 2]> {
     let programs = [SCHEDULER, IMPORT].map(|name| env::var_os(name).map(PathBuf::from));
     let [Some(scheduler), Some(import)] = programs else {
@@ -95,14 +97,14 @@ fn programs() -> Option<[PathBuf; 2]> {
     Some([scheduler, import])
 }
 
-/// Objects of a folder below `deploy` with options, and the image under test.
+/// Objects of a folder below `deploy`, with options, a patch, and the image under test.
 fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Value> {
     let overlay = PathBuf::from(node.path(&folder.replace('/', "-")));
-    fs::create_dir_all(&overlay).expect("made");
-    // A kustomization names others by relative paths only.
-    let up: PathBuf = overlay.components().skip(1).map(|_| "..").collect();
-    let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
-    let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
+    fs::create_dir_all(&overlay).expect("created");
+    // A kustomization must name others by relative paths.
+    let to_root: PathBuf = overlay.components().skip(1).map(|_| "..").collect();
+    let deploy = Path::new(DEPLOY).canonicalize().expect("an existing path");
+    let deploy = to_root.join(deploy.strip_prefix("/").expect("absolute"));
     let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
     let images = ["windlass", "windlass-cluster"];
     let images = images.map(|name| json!({"name": name, "newName": IMAGE}));
@@ -112,32 +114,32 @@ fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Valu
     });
     fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).expect("written");
     let rendered = kubectl(&["kustomize", overlay.to_str().expect("text")]);
-    let read = |text: &str| serde_saphyr::from_str(text).expect("YAML");
-    rendered.split("\n---\n").map(read).collect()
+    let parse = |text: &str| serde_saphyr::from_str(text).expect("YAML");
+    rendered.split("\n---\n").map(parse).collect()
 }
 
 /// Points an agent's mounts at a simulated machine.
 fn simulate(set: &mut Value, node: &Node) {
     let (machine, host) = (node.path("machine"), node.path("machine/host"));
-    // Empty folders cover these, which every real /dev has.
+    // Every real /dev has these folders, on which the runtime mounts file systems.
     for folder in ["pts", "shm"] {
-        fs::create_dir_all(format!("{host}/dev/{folder}")).expect("made");
+        fs::create_dir_all(format!("{host}/dev/{folder}")).expect("created");
     }
     let pod = &mut set["spec"]["template"]["spec"];
     for volume in pod["volumes"].as_array_mut().expect("volumes") {
         let Some(path) = volume["hostPath"]["path"].as_str() else { continue };
-        let moved = match path {
+        let target = match path {
             "/var/lib/windlass" => node.path("state"),
             path if path.starts_with("/var/") => continue,
             path => format!("{host}{path}"),
         };
-        if !Path::new(&moved).exists() && volume["hostPath"]["type"] != "File" {
-            fs::create_dir_all(&moved).expect("made");
-        } else if !Path::new(&moved).exists() {
-            fs::create_dir_all(Path::new(&moved).parent().expect("a folder")).expect("made");
-            fs::write(&moved, "simulated\n").expect("written");
+        if !Path::new(&target).exists() && volume["hostPath"]["type"] != "File" {
+            fs::create_dir_all(&target).expect("created");
+        } else if !Path::new(&target).exists() {
+            fs::create_dir_all(Path::new(&target).parent().expect("a folder")).expect("created");
+            fs::write(&target, "simulated\n").expect("written");
         }
-        volume["hostPath"]["path"] = moved.into();
+        volume["hostPath"]["path"] = target.into();
     }
     let volumes = pod["volumes"].as_array_mut().expect("volumes");
     volumes.push(json!({"name": "machine", "hostPath": {"path": machine}}));
@@ -150,27 +152,27 @@ fn simulate(set: &mut Value, node: &Node) {
     variables.push(json!({"name": "WINDLASS_NVML_LIBRARY", "value": library}));
 }
 
-/// Makes objects in one request, for which the order of kinds is the caller's.
-fn applied(objects: &[Value]) -> Manifests {
+/// Creates objects with one command, in this order.
+fn apply_objects(objects: &[Value]) -> Manifests {
     Manifests::apply(&objects.iter().map(|object| format!("{object}\n")).collect::<Vec<_>>())
 }
 
-/// Pods of the namespace: the replicas of the cluster half, or all.
-fn listed(selector: &[&str]) -> Vec<Value> {
+/// Pods of the namespace that match a selector.
+fn list_pods(selector: &[&str]) -> Vec<Value> {
     let list = kubectl(&[&["-n", NAMESPACE, "get", "pods", "-o", "json"], selector].concat());
     let list: Value = serde_json::from_str(&list).expect("JSON");
     list["items"].as_array().expect("a list").clone()
 }
 
 fn replicas() -> Vec<Value> {
-    listed(&["-l", CLUSTER_HALF])
+    list_pods(&["-l", SCHEDULER_SELECTOR])
 }
 
 fn name(pod: &Value) -> String {
     pod["metadata"]["name"].as_str().expect("a name").to_owned()
 }
 
-/// True for a replica that serves and is to stay.
+/// True for a replica that is ready and not being deleted.
 fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let ready = |it: &Value| it["type"] == "Ready" && it["status"] == "True";
@@ -178,16 +180,16 @@ fn is_ready(pod: &Value) -> bool {
         && conditions.is_some_and(|all| all.iter().any(ready))
 }
 
-/// Number of GPUs that a replica knows, from its metrics.
+/// Number of GPUs in the metrics of a replica.
 fn gpus(replica: &str) -> Option<String> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{replica}:9403/proxy/metrics");
     let page = try_kubectl(&["get", "--raw", &path]).ok()?;
     page.lines().find_map(|line| line.strip_prefix("windlass_cluster_gpus ").map(str::to_owned))
 }
 
-/// Waits until both replicas serve and know the GPUs of the node.
-async fn both_serve() -> Vec<String> {
-    eventually(REPLACED, 2, async || replicas().into_iter().filter(is_ready).count()).await;
+/// Waits until both replicas are ready and count the GPUs of the node. Returns the names of the replicas.
+async fn wait_for_replicas() -> Vec<String> {
+    eventually(REPLACE_LIMIT, 2, async || replicas().into_iter().filter(is_ready).count()).await;
     let names: Vec<_> = replicas().iter().filter(|pod| is_ready(pod)).map(name).collect();
     for replica in &names {
         eventually(NODE_STATUS, Some("8.0".to_owned()), async || gpus(replica)).await;
@@ -195,19 +197,19 @@ async fn both_serve() -> Vec<String> {
     names
 }
 
-/// Kills the processes of a replica, which cannot give its Leases back.
+/// Kills the processes of a replica, so that it cannot release its Leases.
 fn crash(replica: &str) {
     let field = "jsonpath={.metadata.uid}";
     let uid = kubectl(&["-n", NAMESPACE, "get", "pod", replica, "-o", field]);
     let names = [uid.clone(), uid.replace('-', "_")];
     let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
-    let is_its = |process: &fs::DirEntry| {
-        // A process may end meanwhile.
+    let is_of_replica = |process: &fs::DirEntry| {
+        // A process may have ended.
         let file = |name: &str| fs::read_to_string(process.path().join(name)).unwrap_or_default();
         let is_program = ["windlass", "kube-scheduler"].contains(&file("comm").trim());
         is_program && names.iter().any(|name| file("cgroup").contains(name.as_str()))
     };
-    let ids = processes.filter(is_its).map(|process| process.file_name());
+    let ids = processes.filter(is_of_replica).map(|process| process.file_name());
     let ids: Vec<_> = ids.collect();
     assert_eq!(ids.len(), 3, "one process for each container: {ids:?}");
     assert!(Command::new("kill").arg("-KILL").args(ids).status().expect("kill runs").success());
@@ -227,9 +229,9 @@ fn elected() -> String {
     holder.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// Every container of the namespace has run since its start, and no request of its was refused.
-fn nothing_was_refused() {
-    for pod in listed(&[]).iter().filter(|pod| is_ready(pod)) {
+/// Checks that no container of the namespace has restarted, and that no log has a refused request.
+fn check_no_refusals() {
+    for pod in list_pods(&[]).iter().filter(|pod| is_ready(pod)) {
         let states = pod["status"]["containerStatuses"].as_array().expect("containers");
         for state in states {
             assert_eq!(state["restartCount"], 0, "a probe ended {state}");
@@ -242,53 +244,54 @@ fn nothing_was_refused() {
 }
 
 #[tokio::test]
-async fn pods_get_their_gpus_from_the_manifests_whichever_replica_dies() {
+async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
     if !has_cluster() {
         return;
     }
     let Some([scheduler, importer]) = programs() else { return };
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", "");
-    let half = objects("scheduler", &[], "", &node);
+    let scheduler_objects = objects("scheduler", &[], "", &node);
     let mut agents = objects("overlays/cluster", &["claims"], CONFIGURATION, &node);
-    let deployment = half.iter().find(|object| object["kind"] == "Deployment").expect("one");
+    let deployment =
+        scheduler_objects.iter().find(|object| object["kind"] == "Deployment").expect("one");
     let containers = &deployment["spec"]["template"]["spec"]["containers"];
     let image = containers[1]["image"].as_str().expect("an image");
     import(&scheduler, Some(image), &importer);
     import(Path::new(env!("CARGO_BIN_EXE_windlass")), None, &importer);
     let set = agents.iter_mut().find(|object| object["kind"] == "DaemonSet").expect("one");
     simulate(set, &node);
-    // Deleted in the other order, and the namespace last.
-    let agents = applied(&agents);
-    let half = applied(&half);
-    let _last_words = LastWords;
+    // Objects are dropped in the reverse order, so the namespace is deleted last.
+    let agents = apply_objects(&agents);
+    let scheduler_objects = apply_objects(&scheduler_objects);
+    let _logs = LogsOnFailure;
     eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
 
-    let replicas = both_serve().await;
+    let replicas = wait_for_replicas().await;
     let claims = Manifests::apply(&[CLAIM.to_owned()]);
     let mut pods = Pods::none();
-    pods.apply("windlass-e2e-first", &wants_memory("windlass-e2e-first"));
-    has_the_decided_gpu(&pods, "windlass-e2e-first").await;
+    pods.apply("windlass-e2e-first", &pod_with_memory("windlass-e2e-first"));
+    check_chosen_gpu(&pods, "windlass-e2e-first").await;
     pods.apply("windlass-e2e-claim", CLAIMANT);
-    pods.until_it_runs("windlass-e2e-claim").await;
+    pods.wait_for_running("windlass-e2e-claim").await;
     let elected = elected();
     assert!(replicas.contains(&elected), "{elected} of {replicas:?}");
 
     crash(&elected);
-    pods.apply("windlass-e2e-second", &wants_memory("windlass-e2e-second"));
-    eventually(REPLACED, true, async || is_bound("windlass-e2e-second")).await;
-    has_the_decided_gpu(&pods, "windlass-e2e-second").await;
+    pods.apply("windlass-e2e-second", &pod_with_memory("windlass-e2e-second"));
+    eventually(REPLACE_LIMIT, true, async || is_bound("windlass-e2e-second")).await;
+    check_chosen_gpu(&pods, "windlass-e2e-second").await;
 
-    delete(&both_serve().await);
-    pods.apply("windlass-e2e-third", &wants_memory("windlass-e2e-third"));
-    eventually(REPLACED, true, async || is_bound("windlass-e2e-third")).await;
-    has_the_decided_gpu(&pods, "windlass-e2e-third").await;
+    delete(&wait_for_replicas().await);
+    pods.apply("windlass-e2e-third", &pod_with_memory("windlass-e2e-third"));
+    eventually(REPLACE_LIMIT, true, async || is_bound("windlass-e2e-third")).await;
+    check_chosen_gpu(&pods, "windlass-e2e-third").await;
 
-    both_serve().await;
-    nothing_was_refused();
+    wait_for_replicas().await;
+    check_no_refusals();
     drop(pods);
     drop(claims);
-    drop(half);
+    drop(scheduler_objects);
     drop(agents);
 }
 

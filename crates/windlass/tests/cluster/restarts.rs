@@ -1,25 +1,26 @@
-//! Pods go on through restarts of the kubelet, the agent's death and faults.
+//! Pods keep running across restarts of the kubelet, crashes of the agent, and faults.
 
 use std::time::Duration;
 
 use crate::cluster::{
-    NODE_STATUS, alone, eventually, has_cluster,
+    NODE_STATUS, eventually, has_cluster,
     kubelet::{Holdings, allocatable, holdings, restart},
     node::Node,
+    plugin_folder_lock,
     pods::{Pods, kubectl, node_status},
 };
 
 const GPU: &str = "nvidia.com/gpu";
 
-/// Deadline until the kubelet knows of a fault.
-const FAULT_IS_KNOWN: Duration = Duration::from_secs(1);
+/// Deadline for the kubelet to learn of a fault.
+const FAULT_REPORTED: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", "health: {quietPeriod: 20s, probeInterval: 1s}\n");
     let mut agent = node.agent();
     eventually(NODE_STATUS, "8".to_owned(), async || node_status("capacity", GPU)).await;
@@ -38,18 +39,18 @@ async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
     eventually(NODE_STATUS, Some(0), async || allocatable(GPU).await).await;
     agent = node.agent();
     eventually(NODE_STATUS, Some(8), async || allocatable(GPU).await).await;
-    assert_eq!(holdings().await, held, "after the agent's death");
+    assert_eq!(holdings().await, held, "after the crash of the agent");
 
     node.fault("xid:79@7");
-    let known = eventually(FAULT_IS_KNOWN, Some(7), async || allocatable(GPU).await).await;
-    eprintln!("the kubelet knew of the fault after {known:?}");
+    let took = eventually(FAULT_REPORTED, Some(7), async || allocatable(GPU).await).await;
+    eprintln!("the kubelet learned of the fault after {took:?}");
     eventually(NODE_STATUS, "7".to_owned(), async || node_status("allocatable", GPU)).await;
     eventually(NODE_STATUS, "8".to_owned(), async || node_status("allocatable", GPU)).await;
     drop(pods);
     drop(agent);
 }
 
-/// Pods of 1, 2 and 4 GPUs reach Running, and find what they asked for inside.
+/// Runs pods of 1, 2 and 4 GPUs, and checks the devices in their containers.
 async fn run_pods(pods: &mut Pods) {
     for gpus in [1, 2, 4] {
         let name = format!("windlass-e2e-{gpus}");

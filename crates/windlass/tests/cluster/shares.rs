@@ -1,11 +1,12 @@
-//! Shares of GPUs by amounts on a real kubelet: the runtime gives a container the GPU that was chosen after Allocate.
+//! Shares of GPUs by amount on a real kubelet: the container gets the GPU that the agent chooses after Allocate.
 
 use serde_json::{Value, json};
 
 use crate::cluster::{
-    KUBECONFIG, NODE_STATUS, alone, eventually, has_cluster,
+    KUBECONFIG, NODE_STATUS, eventually, has_cluster,
     kubelet::allocatable,
     node::Node,
+    plugin_folder_lock,
     pods::{Pods, kubectl},
 };
 
@@ -24,7 +25,7 @@ pub(crate) fn config() -> String {
     )
 }
 
-/// A pod that no scheduler binds.
+/// Pod that no scheduler binds.
 pub(crate) fn pod(name: &str, gib: u32) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n\
@@ -35,7 +36,7 @@ pub(crate) fn pod(name: &str, gib: u32) -> String {
     )
 }
 
-/// Binds a pod with its placement, as the extender does. One that its author wrote decides nothing.
+/// Binds a pod with its placement, as the extender does. The agent ignores a placement that the pod's author wrote.
 pub(crate) fn bind(pod: &str, gib: u32, gpu: &str) {
     let node = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     let placement = json!({"devices": [{"id": gpu, "memoryMib": gib * 1024}]}).to_string();
@@ -50,7 +51,7 @@ pub(crate) fn bind(pod: &str, gib: u32, gpu: &str) {
     kubectl(&["create", "--raw", &path, "-f", &file.path().display().to_string()]);
 }
 
-/// GPU of a pod by its own account.
+/// GPU in the environment of a pod's container.
 fn gpu_of(pod: &str) -> String {
     let log = kubectl(&["logs", pod]);
     let share = log.lines().find_map(|line| line.split_once("WINDLASS_SHARE=").map(|(_, it)| it));
@@ -63,7 +64,7 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", &config());
     let mut agent = node.agent();
     eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
@@ -75,7 +76,7 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     for name in ["windlass-e2e-share-a", "windlass-e2e-share-b"] {
         pods.apply(name, &pod(name, 30));
         bind(name, 30, &gpu);
-        pods.until_it_runs(name).await;
+        pods.wait_for_running(name).await;
         eventually(NODE_STATUS, gpu.clone(), async || gpu_of(name)).await;
     }
     agent.kill();
@@ -83,8 +84,8 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
     pods.apply("windlass-e2e-share-c", &pod("windlass-e2e-share-c", 30));
     bind("windlass-e2e-share-c", 30, &gpu);
-    pods.until_it_runs("windlass-e2e-share-c").await;
-    assert_ne!(gpu_of("windlass-e2e-share-c"), gpu, "90 GiB are more than it has");
+    pods.wait_for_running("windlass-e2e-share-c").await;
+    assert_ne!(gpu_of("windlass-e2e-share-c"), gpu, "a GPU has less than 90 GiB");
     drop(pods);
     drop(agent);
 }

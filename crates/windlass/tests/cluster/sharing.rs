@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::cluster::{
-    NODE_STATUS, alone, eventually, has_cluster,
+    NODE_STATUS, eventually, has_cluster,
     kubelet::{allocatable, holdings},
     node::Node,
+    plugin_folder_lock,
     pods::{Pods, kubectl, node_status},
 };
 
-/// The kubelet writes down who let go at its next Allocate; until then the agent asks it three times.
+/// Deadline of a release. The kubelet's checkpoint has it at the next Allocate; before, the agent checks three times.
 const RELEASE: Duration = Duration::from_secs(60);
 
 const GPU: &str = "nvidia.com/gpu";
@@ -17,7 +18,7 @@ const SHARED: &str = "nvidia.com/gpu.shared";
 const SMALL: &str = "nvidia.com/mig-1g.5gb";
 const LARGE: &str = "nvidia.com/mig-3g.20gb";
 
-/// GPUs 0 and 1 are cut, 2 and 3 are whole.
+/// GPUs 0 and 1 have MIG instances; 2 and 3 are whole, and 3 is shared.
 const CONFIG: &str = "\
 health: {quietPeriod: 2s, probeInterval: 1s}
 resources:
@@ -34,7 +35,7 @@ async fn shared_cut_and_exclusive_gpus_serve_pods_side_by_side_while_mig_changes
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let node = Node::new("mig-a100", CONFIG);
     let agent = node.agent();
     for (resource, count) in [(GPU, 1), (SHARED, 4), (SMALL, 8), (LARGE, 1)] {
@@ -55,9 +56,9 @@ async fn shared_cut_and_exclusive_gpus_serve_pods_side_by_side_while_mig_changes
 
     let held = holdings().await;
     let registered = node.log().matches("registered, the kubelet reads").count();
-    node.cut("0", &["2g.10gb", "1g.5gb"]);
+    node.create_mig("0", &["2g.10gb", "1g.5gb"]);
     eventually(NODE_STATUS, Some(2), async || allocatable(SMALL).await).await;
-    assert_eq!(holdings().await, held, "pods on other GPUs go on");
+    assert_eq!(holdings().await, held, "pods on other GPUs keep their devices");
     assert_eq!(node.log().matches("registered, the kubelet reads").count(), registered);
     pods.run("windlass-e2e-small", SMALL, 1).await;
     let restarts = kubectl(&[
@@ -73,7 +74,7 @@ async fn shared_cut_and_exclusive_gpus_serve_pods_side_by_side_while_mig_changes
     drop(agent);
 }
 
-/// The GPU that was shared is to be exclusive.
+/// Configuration in which the shared GPU becomes exclusive.
 const UNSHARED: &str = "\
 health: {quietPeriod: 2s, probeInterval: 1s}
 resources:
@@ -85,7 +86,7 @@ async fn a_new_configuration_is_followed_when_containers_have_let_go() {
     if !has_cluster() {
         return;
     }
-    let _alone = alone();
+    let _lock = plugin_folder_lock();
     let node = Node::new("mig-a100", CONFIG);
     let agent = node.agent();
     eventually(NODE_STATUS, Some(4), async || allocatable(SHARED).await).await;
@@ -97,18 +98,18 @@ async fn a_new_configuration_is_followed_when_containers_have_let_go() {
 
     node.configure(UNSHARED);
     eventually(NODE_STATUS, Some(0), async || allocatable(SHARED).await).await;
-    // The kubelet's manager of devices is past the time in which the other GPU could have moved.
+    // An Allocate, after which the shared GPU could have moved to the other resource.
     pods.run("windlass-e2e-other", GPU, 1).await;
-    assert_eq!(allocatable(GPU).await, Some(1), "a container has the other one");
+    assert_eq!(allocatable(GPU).await, Some(1), "a container holds the shared GPU");
     pods.delete("windlass-e2e-sharer");
     let free = eventually(RELEASE, Some(2), async || allocatable(GPU).await).await;
-    eprintln!("the GPU changed hands {free:?} after its pod was deleted");
+    eprintln!("the GPU was offered {free:?} after the deletion of its pod");
     pods.run("windlass-e2e-owner", GPU, 1).await;
     drop(pods);
     drop(agent);
 }
 
-/// The nodes of GPUs that a container finds in its `/dev`.
+/// Names of the GPUs' device nodes in a container's `/dev`.
 fn gpu_nodes(pod: &str) -> Vec<String> {
     let log = kubectl(&["logs", pod]);
     let names = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));

@@ -1,4 +1,4 @@
-//! The documentation as a site has every page once, among pages of its kind.
+//! The site's table of contents has every page once, under the heading of its kind.
 
 use super::{CONTENTS, page, pages, pages::links};
 
@@ -16,7 +16,7 @@ fn every_page_is_once_in_the_contents_of_the_site() {
 }
 
 #[test]
-fn the_contents_of_the_site_tell_the_kinds_of_pages_apart() {
+fn the_contents_of_the_site_are_grouped_by_kind() {
     let contents = page(CONTENTS);
     let headings: Vec<_> = contents.lines().filter(|line| line.starts_with("# ")).collect();
     assert_eq!(headings[0], "# Summary", "mdBook's own heading");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::page;
 use crate::program::{run, text};
 
-/// The flags with their variables, without those of NVIDIA's plugin, whose variables have names of its own.
+/// Flags with their variables, without flags of NVIDIA's plugin, whose variables lack the prefix.
 fn flags(help: &str) -> BTreeMap<String, String> {
     let parts = help.split("\n      --").skip(1);
     let flags = parts.filter_map(|part| {
@@ -20,7 +20,7 @@ fn flags(help: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_flag_of_the_agent_is_documented_with_its_variable_and_no_other_is() {
+fn the_documentation_lists_exactly_the_flags_of_the_agent_with_their_variables() {
     let page = page("docs/commands.md");
     let rows = page.lines().filter(|line| line.starts_with("| `--"));
     let documented = rows.map(|row| {
@@ -33,7 +33,7 @@ fn every_flag_of_the_agent_is_documented_with_its_variable_and_no_other_is() {
 }
 
 #[test]
-fn every_command_is_documented_and_no_other_is() {
+fn the_documentation_lists_exactly_the_commands() {
     let page = page("docs/commands.md");
     let rows = page.lines().filter(|line| line.starts_with("| `windlass "));
     let cells = rows.filter_map(|row| row.split(" | ").next());

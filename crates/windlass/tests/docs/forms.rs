@@ -1,4 +1,4 @@
-//! Forms for issues have the keys that GitHub requires; a form without them is not offered.
+//! Forms for issues have the keys that GitHub requires. GitHub does not offer a form without them.
 
 use std::{collections::BTreeSet, fs};
 
@@ -19,7 +19,7 @@ fn forms() -> Vec<(String, Value)> {
         let form = serde_saphyr::from_str(&text);
         (name.clone(), form.unwrap_or_else(|error| panic!("{name}: {error}")))
     };
-    // `config.yml` is about the choice of a form.
+    // `config.yml` configures the list of forms.
     names.filter(|name| name != "config.yml").map(read).collect()
 }
 
@@ -41,7 +41,7 @@ fn every_form_for_issues_has_a_name_and_fields_with_labels() {
             let is_new = field["id"].as_str().is_none_or(|id| ids.insert(id.to_owned()));
             assert!(is_new, "{name} has two fields of one id: {field}");
         }
-        let asks = fields.iter().any(|field| field["type"] != "markdown");
-        assert!(asks, "{name} asks for nothing");
+        let has_input = fields.iter().any(|field| field["type"] != "markdown");
+        assert!(has_input, "{name} asks for nothing");
     }
 }

@@ -1,11 +1,11 @@
-//! The pages as a whole: an index, readers named first, links that lead somewhere.
+//! All pages: they are in the index, begin with their readers, and have valid links.
 
 use std::{collections::BTreeSet, path::Path};
 
 use super::{page, pages, root};
 
 #[test]
-fn every_page_says_for_whom_it_is_and_is_in_the_index() {
+fn every_page_names_its_readers_and_is_in_the_index() {
     let index = page("docs/README.md");
     for (name, page) in pages() {
         let Some(path) = name.strip_prefix("docs/") else { continue };
@@ -19,8 +19,8 @@ fn every_page_says_for_whom_it_is_and_is_in_the_index() {
     }
 }
 
-/// Pages beside `docs`, without the front pages.
-const BESIDE: [&str; 8] = [
+/// Pages of the repository's root, without the front pages.
+const ROOT_PAGES: [&str; 8] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CODE_OF_CONDUCT.md",
@@ -45,13 +45,13 @@ fn anchors(page: &str) -> BTreeSet<String> {
         is_code ^= line.trim_start().starts_with("```");
         let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) else { continue };
         let heading = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = |it: &char| it.is_alphanumeric() || [' ', '-', '_'].contains(it);
-        anchors.insert(heading.chars().filter(kept).collect::<String>().replace(' ', "-"));
+        let is_kept = |it: &char| it.is_alphanumeric() || [' ', '-', '_'].contains(it);
+        anchors.insert(heading.chars().filter(is_kept).collect::<String>().replace(' ', "-"));
     }
     anchors
 }
 
-/// The most bytes of the front page.
+/// Maximum size of the front page, in bytes.
 const MAX: usize = 8 * 1024;
 
 #[test]
@@ -62,7 +62,7 @@ fn the_front_page_is_short() {
 
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
-    let others = BESIDE.map(|name| (name.to_owned(), page(name)));
+    let others = ROOT_PAGES.map(|name| (name.to_owned(), page(name)));
     let mut broken = Vec::new();
     for (name, text) in pages().into_iter().chain(others) {
         for target in links(&text) {

@@ -20,11 +20,11 @@ const OTHERS: [&str; 8] = [
     "windlass/src/demo/",
 ];
 
-/// Calls with a message: the macros, and the constructor whose message a journal logs.
+/// Calls with a message: the macros, and the constructor of `Journal`, which logs its argument.
 const CALLS: [&str; 3] = ["warn!(", "error!(", "Journal::new("];
 
-/// The message that the journal takes from its constructor.
-const PASSED_ON: &str = "…";
+/// Message of the journal's own call, whose literal has a placeholder only.
+const JOURNAL_MESSAGE: &str = "…";
 
 /// The agent's messages, with the file of each.
 fn logged() -> BTreeMap<String, String> {
@@ -47,7 +47,7 @@ fn logged() -> BTreeMap<String, String> {
             }
         }
     }
-    found.remove(PASSED_ON);
+    found.remove(JOURNAL_MESSAGE);
     found
 }
 
@@ -68,7 +68,7 @@ fn messages(path: &Path) -> Vec<String> {
     found
 }
 
-/// The first literal among arguments that is no field's value, with `…` for each of its placeholders.
+/// First literal among arguments that is no value of a field, with `…` for each placeholder.
 fn message(arguments: &str) -> Option<String> {
     let (mut depth, mut before) = (0_i32, ' ');
     let mut rest = arguments.char_indices();
@@ -131,7 +131,7 @@ fn documented() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_warning_and_error_of_the_agent_has_its_row_and_every_row_its_message() {
+fn every_warning_and_error_of_the_agent_has_a_row_and_every_row_a_message() {
     let (logged, rows) = (logged(), documented());
     let missing = logged.iter().filter(|(message, _)| !rows.contains(*message));
     let missing: Vec<_> = missing.map(|(message, file)| format!("{message:?} of {file}")).collect();
@@ -144,7 +144,7 @@ fn every_warning_and_error_of_the_agent_has_its_row_and_every_row_its_message() 
 }
 
 #[test]
-fn messages_are_found_among_fields_lines_and_placeholders() {
+fn messages_are_found_next_to_fields_and_across_lines() {
     let cases = [
         ("why, \"plain\")", "plain"),
         ("error = \"value\", \"behind a field\")", "behind a field"),

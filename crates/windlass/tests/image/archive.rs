@@ -9,7 +9,7 @@ use std::{
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/archive");
 
-/// A small program that answers as the real one: packing that takes its time, and is packed in the release.
+/// Script that runs the real program: it is faster to pack than the program.
 fn program(folder: &Path) -> PathBuf {
     let path = folder.join("windlass");
     let text = format!("#!/bin/sh\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_windlass"));
@@ -22,13 +22,13 @@ fn archive(arguments: &[&Path]) -> Output {
     Command::new(SCRIPT).args(arguments).output().expect("bash is there")
 }
 
-fn said(output: &Output) -> String {
+fn output_of(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).expect("a text")
 }
 
 fn members(tool: &str, arguments: &[&str], file: &str) -> String {
-    said(&Command::new(tool).args(arguments).arg(file).output().expect("the tool is there"))
+    output_of(&Command::new(tool).args(arguments).arg(file).output().expect("the tool is there"))
 }
 
 #[test]
@@ -36,9 +36,9 @@ fn an_archive_has_the_plugin_completions_and_manual_pages_and_equal_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = program(folder.path());
     let (first, second) = (folder.path().join("1"), folder.path().join("2"));
-    let made = said(&archive(&[&program, &first]));
-    said(&archive(&[&program, &second]));
-    let tar = made.lines().find(|line| line.ends_with(".tar.gz")).expect("a tar");
+    let printed = output_of(&archive(&[&program, &first]));
+    output_of(&archive(&[&program, &second]));
+    let tar = printed.lines().find(|line| line.ends_with(".tar.gz")).expect("a tar");
     let listed = members("tar", &["tzf"], tar);
     for member in [
         "/bin/windlass\n",
@@ -53,12 +53,12 @@ fn an_archive_has_the_plugin_completions_and_manual_pages_and_equal_bytes() {
         assert!(listed.contains(member), "{member} is missing: {listed}");
     }
     let is_package = |line: &&str| Path::new(line).extension().is_some_and(|it| it == "deb");
-    match made.lines().find(is_package) {
+    match printed.lines().find(is_package) {
         Some(package) => {
             let facts = members("dpkg-deb", &["--info"], package);
             assert!(facts.contains(&format!("Version: {}", env!("CARGO_PKG_VERSION"))), "{facts}");
         }
-        None => eprintln!("LEFT OUT: the Debian package, for want of dpkg-deb"),
+        None => eprintln!("LEFT OUT: the Debian package, because dpkg-deb is missing"),
     }
     for file in fs::read_dir(&first).expect("a folder") {
         let name = file.expect("readable").file_name();
@@ -68,7 +68,7 @@ fn an_archive_has_the_plugin_completions_and_manual_pages_and_equal_bytes() {
 }
 
 #[test]
-fn a_wrong_program_is_refused_and_leaves_nothing() {
+fn a_wrong_program_is_refused_and_creates_no_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let other = folder.path().join("other");
     fs::write(&other, "#!/bin/sh\necho other 1.0\n").expect("written");
@@ -88,17 +88,17 @@ fn a_wrong_program_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn under_the_name_of_kubectls_plugin_commands_of_the_cluster_come_first() {
+fn as_a_kubectl_plugin_cluster_commands_need_no_prefix() {
     let folder = tempfile::tempdir().expect("a folder");
     let plugin = folder.path().join("kubectl-windlass");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_windlass"), &plugin).expect("a link");
     let help = |words: &[&str]| {
-        said(&Command::new(&plugin).args(words).output().expect("the program starts"))
+        output_of(&Command::new(&plugin).args(words).output().expect("the program starts"))
     };
     assert!(help(&["top", "--help"]).contains("kubectl-windlass cluster top"));
     assert!(help(&["--help"]).contains("doctor"), "the cluster's commands are listed");
     assert!(
         help(&["devices", "--help"]).contains("kubectl-windlass devices"),
-        "others as they are"
+        "other commands are unchanged"
     );
 }

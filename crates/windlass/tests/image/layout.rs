@@ -18,7 +18,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Stand-in for `windlass-hook`, whose tests are in its crate.
 const HOOK: &str = "#!/bin/sh\n";
 
-/// An image with its parts, unpacked.
+/// Unpacked image, with its list of parts.
 struct Image {
     folder: TempDir,
     index: Value,
@@ -35,7 +35,7 @@ fn make(program: &Path, folder: &Path, epoch: Option<&str>) -> Output {
 }
 
 /// True on Debian; prints a notice elsewhere.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn has_debian() -> bool {
     let is_debian = Command::new("dpkg-query").arg("--version").output().is_ok();
     if !is_debian {
@@ -44,7 +44,7 @@ fn has_debian() -> bool {
     is_debian
 }
 
-fn succeed(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     let output = command.output().expect("it runs");
     assert!(output.status.success(), "{command:?}: {}", program::text(&output.stderr));
     program::text(&output.stdout)
@@ -56,20 +56,20 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"))
 }
 
-/// A small program that says it is a `windlass` with these features, with a hook beside it.
-fn claims_to_be(features: &str, folder: &Path) -> PathBuf {
+/// Script that prints the version of a `windlass` with these features, and a hook beside it.
+fn fake_program(features: &str, folder: &Path) -> PathBuf {
     let path = folder.join("windlass");
-    let said = format!(
+    let version = format!(
         "windlass 0.1.0\ncommit:   0a1b2c3d of 2026-01-02\ntarget:   any\nfeatures: {features}"
     );
-    script(&path, &format!("#!/bin/sh\necho '{said}'\n"));
+    script(&path, &format!("#!/bin/sh\necho '{version}'\n"));
     script(&folder.join("windlass-hook"), HOOK);
     path
 }
 
 fn script(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("made a program");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("mode changed");
 }
 
 // === impl Image ===
@@ -80,7 +80,7 @@ impl Image {
         let output = make(program, folder.path(), None);
         assert!(output.status.success(), "{}", program::text(&output.stderr));
         let tar = folder.path().join("image.tar");
-        succeed(Command::new("tar").arg("xf").arg(&tar).arg("-C").arg(folder.path()));
+        output_of(Command::new("tar").arg("xf").arg(&tar).arg("-C").arg(folder.path()));
         let index = json(&folder.path().join("index.json"));
         let blob = |part: &Value| folder.path().join(blob_path(part));
         let manifest = json(&blob(&index["manifests"][0]));
@@ -96,10 +96,10 @@ impl Image {
     /// Unpacks the files of the image.
     fn files(&self) -> PathBuf {
         let files = self.path("files");
-        fs::create_dir_all(&files).expect("made");
+        fs::create_dir_all(&files).expect("created");
         let layer = self.path(&blob_path(&self.manifest["layers"][0]));
         let mut tar = Command::new("tar");
-        succeed(tar.arg("xf").arg(layer).arg("--no-same-owner").arg("-C").arg(&files));
+        output_of(tar.arg("xf").arg(layer).arg("--no-same-owner").arg("-C").arg(&files));
         files
     }
 
@@ -130,13 +130,13 @@ fn every_blob_has_its_digest_and_size_and_every_reference_a_blob() {
         return;
     }
     let program = program::folder();
-    let image = Image::of(&claims_to_be("none", program.path()));
+    let image = Image::of(&fake_program("none", program.path()));
     let blobs = image.path("blobs/sha256");
     let names = fs::read_dir(&blobs).expect("blobs").map(|it| it.expect("readable").file_name());
     let names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
-    let sums = succeed(Command::new("sha256sum").args(&names).current_dir(&blobs));
-    let right = |line: &str| line.split_once("  ").is_some_and(|(sum, name)| sum == name);
-    assert!(sums.lines().count() == 3 && sums.lines().all(right), "{sums}");
+    let sums = output_of(Command::new("sha256sum").args(&names).current_dir(&blobs));
+    let is_valid = |line: &str| line.split_once("  ").is_some_and(|(sum, name)| sum == name);
+    assert!(sums.lines().count() == 3 && sums.lines().all(is_valid), "{sums}");
     let parts =
         [&image.index["manifests"][0], &image.manifest["config"], &image.manifest["layers"][0]];
     for part in parts {
@@ -151,24 +151,24 @@ fn every_blob_has_its_digest_and_size_and_every_reference_a_blob() {
 }
 
 #[test]
-fn equal_inputs_give_equal_bytes_wherever_and_whenever_they_are_made() {
+fn equal_inputs_give_equal_images() {
     if !has_debian() {
         return;
     }
     let made = ["0", "4102444800"].map(|modified| {
         let folder = program::folder();
-        let program = claims_to_be("cluster", folder.path());
+        let program = fake_program("cluster", folder.path());
         let date = format!("@{modified}");
-        succeed(Command::new("touch").args(["-d", &date]).arg(&program));
+        output_of(Command::new("touch").args(["-d", &date]).arg(&program));
         assert!(make(&program, folder.path(), None).status.success());
         ["image.tar", "image.cdx.json"]
-            .map(|name| fs::read(folder.path().join(name)).expect("made"))
+            .map(|name| fs::read(folder.path().join(name)).expect("created"))
     });
     assert!(made[0] == made[1], "the bytes differ");
     let folder = program::folder();
-    let program = claims_to_be("cluster", folder.path());
+    let program = fake_program("cluster", folder.path());
     assert!(make(&program, folder.path(), Some("1")).status.success());
-    assert!(fs::read(folder.path().join("image.tar")).expect("made") != made[0][0]);
+    assert!(fs::read(folder.path().join("image.tar")).expect("created") != made[0][0]);
 }
 
 #[test]
@@ -182,13 +182,13 @@ fn the_features_of_the_program_name_the_image_and_its_parts() {
         ("cluster, laboratory", "windlass-laboratory", [true, true]),
     ] {
         let folder = program::folder();
-        let image = Image::of(&claims_to_be(features, folder.path()));
+        let image = Image::of(&fake_program(features, folder.path()));
         assert_eq!(image.name(), format!("docker.io/library/{name}:0.1.0"));
         let versions = image.versions();
         let half = ["windlass-sched", "windlass-nvml-sim"];
         let half = half.map(|part| versions.contains_key(&format!("pkg:cargo/{part}")));
         assert_eq!(half, has, "{features}");
-        assert!(versions.contains_key("pkg:deb/debian/coreutils"), "chroot is in it");
+        assert!(versions.contains_key("pkg:deb/debian/coreutils"), "chroot is a part");
         assert!(versions.contains_key("pkg:cargo/windlass-hook"), "{features}");
         let hook = image.files().join("usr/bin/windlass-hook");
         assert_eq!(fs::read_to_string(&hook).expect("the hook"), HOOK);
@@ -209,7 +209,7 @@ fn the_list_of_parts_has_crates_as_locked_with_licences_that_are_expressions() {
         return;
     }
     let folder = program::folder();
-    let image = Image::of(&claims_to_be("none", folder.path()));
+    let image = Image::of(&fake_program("none", folder.path()));
     let lock = fs::read_to_string(Path::new(ROOT).join("Cargo.lock")).expect("a lock file");
     let lock: toml::Value = toml::from_str(&lock).expect("TOML");
     let mut crates = 0;
@@ -234,7 +234,7 @@ fn the_list_of_parts_has_crates_as_locked_with_licences_that_are_expressions() {
 }
 
 #[test]
-fn a_program_runs_with_nothing_but_the_libraries_of_its_image() {
+fn a_program_needs_only_the_libraries_of_its_image() {
     if !has_debian() {
         return;
     }
@@ -244,9 +244,9 @@ fn a_program_runs_with_nothing_but_the_libraries_of_its_image() {
     script(&folder.path().join("windlass-hook"), HOOK);
     let image = Image::of(&program);
     let files = image.files();
-    let found = succeed(Command::new("find").arg(files.join("usr/lib")).args(["-name", "*.so*"]));
+    let found = output_of(Command::new("find").arg(files.join("usr/lib")).args(["-name", "*.so*"]));
     let libraries: Vec<_> = found.lines().map(Path::new).collect();
-    // NVIDIA's libraries need these, and Windlass does not.
+    // NVIDIA's libraries need these libraries; Windlass itself does not.
     for needed in ["libdl.so.2", "libpthread.so.0", "librt.so.1"] {
         assert!(libraries.iter().any(|it| it.ends_with(needed)), "{needed} is missing: {found}");
     }
@@ -258,19 +258,19 @@ fn a_program_runs_with_nothing_but_the_libraries_of_its_image() {
     for program in ["usr/bin/windlass", "usr/sbin/chroot"] {
         let mut command = Command::new(loader);
         command.args(["--inhibit-cache", "--library-path"]).arg(folder).arg("--list");
-        let list = succeed(command.arg(files.join(program)));
+        let list = output_of(command.arg(files.join(program)));
         let paths = list.lines().filter_map(|line| line.split_once("=> ")?.1.split(' ').next());
         let elsewhere: Vec<_> = paths.filter(|path| !Path::new(path).starts_with(&files)).collect();
         assert!(elsewhere.is_empty(), "{program} loads {elsewhere:?}");
     }
     let mut command = Command::new(loader);
     command.args(["--inhibit-cache", "--library-path"]).arg(folder);
-    let said = succeed(command.arg(files.join("usr/bin/windlass")).arg("--version"));
-    assert!(said.starts_with("windlass "), "{said}");
+    let version = output_of(command.arg(files.join("usr/bin/windlass")).arg("--version"));
+    assert!(version.starts_with("windlass "), "{version}");
 }
 
 #[test]
-fn a_wrong_command_line_makes_no_image_and_leaves_nothing() {
+fn a_wrong_command_line_creates_no_file() {
     if !has_debian() {
         return;
     }
@@ -278,9 +278,9 @@ fn a_wrong_command_line_makes_no_image_and_leaves_nothing() {
     let output = make(&folder.path().join("nothing"), folder.path(), None);
     assert_eq!(output.status.code(), Some(1), "{}", program::text(&output.stderr));
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
-    let alone = claims_to_be("none", folder.path());
+    let without_hook = fake_program("none", folder.path());
     fs::remove_file(folder.path().join("windlass-hook")).expect("removed");
-    let output = make(&alone, folder.path(), None);
+    let output = make(&without_hook, folder.path(), None);
     assert_eq!(output.status.code(), Some(1));
     assert!(program::text(&output.stderr).contains("windlass-hook is no program: build it"));
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);

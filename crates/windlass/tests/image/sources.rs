@@ -15,19 +15,19 @@ fn root() -> PathBuf {
     lexical(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")))
 }
 
-/// The path without `..`, which may lead through what is not there.
+/// Removes `..` from a path, whose folders need not exist.
 fn lexical(path: &Path) -> PathBuf {
-    path.components().fold(PathBuf::new(), |mut whole, part| {
+    path.components().fold(PathBuf::new(), |mut result, part| {
         if part == Component::ParentDir {
-            whole.pop();
+            result.pop();
         } else {
-            whole.push(part);
+            result.push(part);
         }
-        whole
+        result
     })
 }
 
-/// The files of a folder that are part of the program or decide how it is built.
+/// Source files of a folder that are compiled into the program.
 fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("readable").path();
@@ -40,8 +40,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files that a source brings in by a path in quotes, or by one of several that begin alike: of a path that a
-/// macro completes, the folder.
+/// Files that a source includes by a literal path. If a macro completes the path, its literal beginning: a folder.
 fn included(file: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(file).expect("a text file");
     let end = TESTS.iter().filter_map(|start| text.find(start)).min();
@@ -50,7 +49,7 @@ fn included(file: &Path) -> Vec<PathBuf> {
     let arguments = INCLUDES.iter().flat_map(|include| text.split(include).skip(1));
     let literal = |argument: &str| {
         let argument = argument.strip_prefix("concat!(").unwrap_or(argument);
-        // Build scripts write to the build's own folder.
+        // A path without a literal is in the folder of the build's output.
         let path = argument.strip_prefix('"')?.split('"').next()?;
         Some(lexical(&beside.join(path)))
     };
@@ -78,13 +77,13 @@ fn the_image_is_built_from_all_files_that_are_compiled_into_the_program() {
         .filter(|(_, path)| !copied.iter().any(|copy| path.starts_with(copy)))
         .collect();
     assert!(missing.is_empty(), "deploy/Dockerfile does not copy {missing:#?}");
-    let brings =
+    let includes =
         |name: &str| files.iter().flat_map(|file| included(file)).any(|f| f.ends_with(name));
-    assert!(brings("deploy/options/claims/deviceclasses.yaml") && brings("profiles/devices"));
+    assert!(includes("deploy/options/claims/deviceclasses.yaml") && includes("profiles/devices"));
 }
 
 #[test]
-fn what_the_image_is_built_from_is_there_and_not_ignored() {
+fn copied_paths_exist_and_are_not_ignored() {
     let ignored = fs::read_to_string(root().join(".dockerignore")).expect("a .dockerignore");
     for path in copied() {
         assert!(path.exists(), "{} is not there", path.display());

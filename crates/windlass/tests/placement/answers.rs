@@ -1,4 +1,4 @@
-//! The page of answers: `docs/placement-answers.md` is what the machines, asked here, say.
+//! Checks the answers in `docs/placement-answers.md` against the machines.
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
@@ -12,12 +12,12 @@ use crate::placement::{
     every_machine,
     labels::{ids, label, list},
     machines::Machine,
-    questions::{self, Asked, Question},
+    questions::{self, MachineQuestions, Question},
 };
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/placement-answers.md");
 
-/// Set to write the page.
+/// Variable that makes the test write the page.
 const BLESS: &str = "WINDLASS_BLESS";
 
 const HEAD: &str = "\
@@ -36,7 +36,7 @@ A test asks and compares: `cargo test -p windlass --test integration placement`.
 ";
 
 #[tokio::test]
-async fn the_answers_are_those_of_the_page() {
+async fn the_answers_on_the_page_are_current() {
     let machines = every_machine().await;
     let mut page = HEAD.to_owned();
     for asked in questions::ALL {
@@ -50,10 +50,10 @@ async fn the_answers_are_those_of_the_page() {
     for (nth, (ours, theirs)) in page.lines().zip(written.lines()).enumerate() {
         assert_eq!(ours, theirs, "line {} of {PAGE}", nth + 1);
     }
-    assert_eq!(page.len(), written.len(), "{PAGE} has lines more or less at its end");
+    assert_eq!(page.len(), written.len(), "{PAGE} has another number of lines");
 }
 
-fn write_section(page: &mut String, machine: &Machine, asked: &Asked) {
+fn write_section(page: &mut String, machine: &Machine, asked: &MachineQuestions) {
     let _ = write!(page, "\n## {}\n\n{}.\n\n```text\n", machine.name, machine.about);
     for line in matrix(machine) {
         let _ = writeln!(page, "{}", line.trim_end());
@@ -66,20 +66,20 @@ fn write_section(page: &mut String, machine: &Machine, asked: &Asked) {
     }
 }
 
-/// The GPUs with each other, with their parts that are asked for, NUMA nodes and nearest NICs.
+/// Connections between GPUs, NUMA nodes, and nearest NICs; parts in place of NICs on a partitioned machine.
 fn matrix(machine: &Machine) -> Vec<String> {
     let mut gpus = machine.pool.clone();
     gpus.dedup_by_key(|at| machine.devices[*at].place.pci);
-    let has_parts = asks_for_parts(machine);
+    let is_partitioned = has_parts(machine);
     let name = |at: usize| machine.devices[at].index.to_string();
     let mut heading = vec![String::new()];
     heading.extend(gpus.iter().map(|&at| name(at)));
-    heading.extend(["NUMA", if has_parts { "parts" } else { "NIC" }].map(str::to_owned));
+    heading.extend(["NUMA", if is_partitioned { "parts" } else { "NIC" }].map(str::to_owned));
     let row = |&at: &usize| {
         let connection = |other| machine.topology.connection(at, other).to_string();
         let cell = |&other: &usize| if other == at { "X".to_owned() } else { connection(other) };
         let numa = machine.devices[at].place.numa_node;
-        let last = if has_parts { parts(machine, at) } else { nearest_nics(machine, at) };
+        let last = if is_partitioned { parts(machine, at) } else { nearest_nics(machine, at) };
         let cells = [name(at)].into_iter().chain(gpus.iter().map(cell));
         cells.chain([numa.map_or_else(|| "-".to_owned(), |node| node.to_string()), last]).collect()
     };
@@ -89,7 +89,8 @@ fn matrix(machine: &Machine) -> Vec<String> {
     rows.iter().map(|row| padded(row).join(" ")).collect()
 }
 
-fn asks_for_parts(machine: &Machine) -> bool {
+/// True if the machine's pool has parts of GPUs.
+fn has_parts(machine: &Machine) -> bool {
     machine.pool.iter().any(|&at| machine.devices[at].part.is_some())
 }
 
@@ -133,7 +134,7 @@ fn row(machine: &Machine, question: Question) -> [String; 5] {
 fn text(machine: &Machine, question: Question) -> String {
     let Question { policy, size, free, required, near } = question;
     let pool = machine.pool.iter().map(|&at| &machine.devices[at].id);
-    let is_short = free != "all" || asks_for_parts(machine);
+    let is_short = free != "all" || has_parts(machine);
     let free = if is_short { free.to_owned() } else { list(machine, pool) };
     let policy = if policy == Policy::Aligned { String::new() } else { format!("{policy}: ") };
     let clause = |word, list: &str| match list {

@@ -1,5 +1,4 @@
-//! The rival as its source has it, every way to cut looked at, beside the quick form that jobs are played
-//! with.
+//! NVIDIA's best-effort policy, which enumerates all partitions, compared with the fast form in the job simulations.
 
 use crate::placement::{
     best_effort::{BestEffort, score},
@@ -7,50 +6,50 @@ use crate::placement::{
     pairs::{Pairs, first, members},
 };
 
-/// Looks at every way to cut what is free into sets of a size, and a rest.
+/// Enumerates all partitions of the free devices into sets of one size, and a rest.
 struct Enumeration<'a> {
     pairs: &'a Pairs,
     size: usize,
-    /// The sets of the best way so far, and what they are worth together.
+    /// Total score and sets of the best partition so far.
     best: Option<(i64, Vec<u64>)>,
 }
 
 // === impl Enumeration ===
 
 impl Enumeration<'_> {
-    /// The first device that is left goes into a set with each choice of others, the lower ones first.
-    fn cut(&mut self, left: u64, sets: &mut Vec<u64>) {
-        let Some(lowest) = members(left).next() else { return self.compare(sets) };
-        let rest = left.count_ones() as usize % self.size;
-        for others in subsets(left & !(1 << lowest)) {
+    /// Puts the lowest remaining device into a set with each choice of others, lower ones first.
+    fn partition(&mut self, remaining: u64, sets: &mut Vec<u64>) {
+        let Some(lowest) = members(remaining).next() else { return self.compare(sets) };
+        let rest = remaining.count_ones() as usize % self.size;
+        for others in subsets(remaining & !(1 << lowest)) {
             let set = others | 1 << lowest;
             let devices = set.count_ones() as usize;
             if devices == self.size || devices == rest {
                 sets.push(set);
-                self.cut(left & !set, sets);
+                self.partition(remaining & !set, sets);
                 sets.pop();
             }
         }
     }
 
     fn compare(&mut self, sets: &[u64]) {
-        let worth = sets.iter().map(|&set| self.pairs.sum(set)).sum();
-        if self.best.as_ref().is_none_or(|(most, _)| worth > *most) {
-            self.best = Some((worth, sets.to_vec()));
+        let total = sets.iter().map(|&set| self.pairs.sum(set)).sum();
+        if self.best.as_ref().is_none_or(|(most, _)| total > *most) {
+            self.best = Some((total, sets.to_vec()));
         }
     }
 
-    /// The first of the best sets of the best way.
+    /// First of the best full sets of the best partition.
     fn answer(&self) -> u64 {
-        let (_, sets) = self.best.as_ref().expect("there is a way");
-        let whole = sets.iter().copied().filter(|set| set.count_ones() as usize == self.size);
+        let (_, sets) = self.best.as_ref().expect("a partition");
+        let full = sets.iter().copied().filter(|set| set.count_ones() as usize == self.size);
         let better =
             |best: u64, set| if self.pairs.sum(set) > self.pairs.sum(best) { set } else { best };
-        whole.reduce(better).expect("enough are free")
+        full.reduce(better).expect("enough are free")
     }
 }
 
-/// All subsets, in the order of their lists: those with the lowest device before those without.
+/// All subsets: those with the lowest device before those without it.
 fn subsets(of: u64) -> Vec<u64> {
     let Some(lowest) = members(of).next() else { return vec![0] };
     let others = subsets(of & !(1 << lowest));
@@ -58,7 +57,7 @@ fn subsets(of: u64) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn the_rival_is_what_its_enumeration_says() {
+async fn the_fast_form_of_best_effort_equals_the_enumeration() {
     let machines = every_machine().await.iter();
     for machine in machines.filter(|machine| ["dgx-1", "l40s-pcie"].contains(&machine.name)) {
         let pairs = Pairs::of(machine, score);
@@ -67,7 +66,7 @@ async fn the_rival_is_what_its_enumeration_says() {
             let is_enough = |free: &u64| free.count_ones() as usize >= size;
             for free in (1..=first(8)).filter(is_enough) {
                 let mut all = Enumeration { pairs: &pairs, size, best: None };
-                all.cut(free, &mut Vec::new());
+                all.partition(free, &mut Vec::new());
                 assert_eq!(quick.choose(free), all.answer(), "{size} of {free:08b}");
             }
         }

@@ -1,4 +1,4 @@
-//! Every answer is the best there is, and the same for the same question.
+//! Every answer is optimal, and does not depend on the order of the devices.
 
 use windlass_core::placement::{Choice, PlacementError, Policy, Request, Topology, choose};
 
@@ -9,10 +9,10 @@ use crate::placement::{
     random::Random,
 };
 
-/// Random sets of free devices per machine.
-const DRAWN: usize = 12;
+/// Number of random sets of free devices per machine.
+const RANDOM_SETS: usize = 12;
 
-/// A question about devices by their places in the pool.
+/// Question whose sets are bit masks of positions in the pool.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     free: u64,
@@ -21,12 +21,12 @@ struct Question {
     policy: Policy,
 }
 
-/// All sizes of all devices, then of some drawn by lot, one required at times.
+/// Questions for every size: of all devices, then of random sets, a third of which require a device.
 fn questions(machine: &Machine) -> Vec<Question> {
     let devices = machine.pool.len();
     let mut random = Random::new(7);
-    let mut asked = vec![(first(devices), 0)];
-    asked.extend((0..DRAWN).map(|nth| {
+    let mut sets = vec![(first(devices), 0)];
+    sets.extend((0..RANDOM_SETS).map(|nth| {
         let count = 1 + random.below(devices);
         let free = random.subset(first(devices), count);
         (free, if nth % 3 == 0 { random.subset(free, 1) } else { 0 })
@@ -37,7 +37,7 @@ fn questions(machine: &Machine) -> Vec<Question> {
             Policy::ALL.map(|policy| Question { free, required, size, policy })
         })
     };
-    asked.into_iter().flat_map(sizes).collect()
+    sets.into_iter().flat_map(sizes).collect()
 }
 
 fn ask(
@@ -71,10 +71,10 @@ async fn every_answer_is_exact() {
 #[tokio::test]
 async fn the_order_of_the_devices_does_not_matter() {
     for machine in every_machine().await.iter().chain([&by_hand::without_order(1)]) {
-        let mut turned = machine.devices.clone();
-        turned.rotate_left(machine.devices.len() / 3);
-        turned.reverse();
-        let topology = Topology::from_devices(&turned);
+        let mut reordered = machine.devices.clone();
+        reordered.rotate_left(machine.devices.len() / 3);
+        reordered.reverse();
+        let topology = Topology::from_devices(&reordered);
         for question in questions(machine).into_iter().step_by(7) {
             let expected = ask(&machine.topology, machine, question);
             assert_eq!(ask(&topology, machine, question), expected, "{question:?}");

@@ -1,4 +1,4 @@
-//! Devices as a person writes them: `0-3 6` for GPUs, `1:0` for a part, `mlx5_0` for a NIC.
+//! Short names of devices: `0-3 6` for GPUs, `1:0` for a part, `mlx5_0` for a NIC.
 
 use windlass_core::{
     attribute::AttributeName,
@@ -21,7 +21,7 @@ pub(crate) fn label(device: &Device) -> String {
     }
 }
 
-/// The ids that a list names; `all` is the pool.
+/// Ids of the devices in a list of short names. `all` stands for the pool.
 pub(crate) fn ids<'a>(machine: &'a Machine, list: &str) -> Vec<&'a str> {
     let all = if list == "all" { machine.pool.clone() } else { Vec::new() };
     let named = list.split_whitespace().filter(|word| *word != "all").flat_map(|word| {
@@ -54,8 +54,8 @@ pub(crate) fn list<'a>(machine: &Machine, ids: impl IntoIterator<Item = &'a Devi
     runs.into_iter().map(run).collect::<Vec<_>>().join(" ")
 }
 
-fn position(machine: &Machine, wanted: &str) -> usize {
-    let is_wanted = |device: &Device| label(device) == wanted;
-    let found = machine.devices.iter().position(is_wanted);
-    found.unwrap_or_else(|| panic!("{} has no device {wanted}", machine.name))
+fn position(machine: &Machine, name: &str) -> usize {
+    let is_named = |device: &Device| label(device) == name;
+    let found = machine.devices.iter().position(is_named);
+    found.unwrap_or_else(|| panic!("{} has no device {name}", machine.name))
 }

@@ -2,7 +2,7 @@
 
 use windlass_core::placement::Policy::{self, Aligned, Distributed, NumaStrict, Packed};
 
-/// A question about a machine, its devices as `labels` writes them.
+/// Question about a machine, with devices by their short names (`labels`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
     pub(crate) policy: Policy,
@@ -13,23 +13,23 @@ pub(crate) struct Question {
 }
 
 /// Requests for one machine: sizes of all its devices, then further requests.
-pub(crate) struct Asked {
+pub(crate) struct MachineQuestions {
     pub(crate) machine: &'static str,
     pub(crate) sizes: &'static [usize],
     pub(crate) questions: &'static [Question],
 }
 
-pub(crate) const ALL: &[Asked] = &[
-    Asked {
+pub(crate) const ALL: &[MachineQuestions] = &[
+    MachineQuestions {
         machine: "dgx-1",
         sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
         questions: &[
-            // A quad and a pair are left.
+            // The choice leaves a quad and a pair.
             Question::new(2, "0 3-7"),
             Question::new(2, "1 2 4-7"),
             Question::new(1, "0 4-7"),
             Question::new(4, "0-3 5 7"),
-            // A cross pair is as good as one of a quad, and breaks none.
+            // A pair across quads is as good as one in a quad, and leaves quads complete.
             Question::new(2, "0 4 1"),
             Question::new(2, "0 5 6"),
             Question::new(2, "0 5"),
@@ -45,7 +45,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(4, "1-3 5-7").by(NumaStrict),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "dgx-a100",
         sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
         questions: &[
@@ -57,7 +57,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(2, "all").with("6"),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "dgx-h100",
         sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
         questions: &[
@@ -72,7 +72,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(4, "0-2 5-7").by(NumaStrict),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "16-gpu",
         sizes: &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
         questions: &[
@@ -86,7 +86,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(4, "0-11").by(Distributed),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "l40s-pcie",
         sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
         questions: &[
@@ -99,7 +99,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(2, "all").with("2"),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "mixed-models",
         sizes: &[1, 2, 3, 4, 5, 6],
         questions: &[
@@ -108,7 +108,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(2, "all").with("1"),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "mig-a100",
         sizes: &[1, 2, 3, 7, 8],
         questions: &[
@@ -117,7 +117,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(2, "all").by(Distributed),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "mig-mix",
         sizes: &[1, 2, 3, 4, 7, 8, 9, 14, 28],
         questions: &[
@@ -126,7 +126,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(4, "all").by(Distributed),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "mi300x",
         sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
         questions: &[
@@ -135,7 +135,7 @@ pub(crate) const ALL: &[Asked] = &[
             Question::new(4, "1-7"),
         ],
     },
-    Asked {
+    MachineQuestions {
         machine: "mi300x-cpx",
         sizes: &[1, 2, 4, 8, 9, 12, 16, 32, 33],
         questions: &[

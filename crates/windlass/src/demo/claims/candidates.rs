@@ -1,4 +1,4 @@
-//! Published devices of the machine, and the steps that they allow.
+//! Published devices of the machine, and the requests that the demo makes for them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 /// Attributes with a product name, in order of preference.
 const PRODUCT_ATTRIBUTES: [&str; 3] = ["productName", "product", "model"];
 
-/// Published devices with the device type of the demo.
+/// Published devices, with the device type that the demo requests.
 #[derive(Debug)]
 pub(super) struct Candidates {
     kind: String,
@@ -37,28 +37,28 @@ impl Candidates {
         &self.kind
     }
 
-    /// Exclusive devices of that type.
-    pub(super) fn alone(&self) -> Vec<&Published> {
+    /// Exclusive devices of the demo's type.
+    pub(super) fn exclusive(&self) -> Vec<&Published> {
         self.of_kind(&self.kind).filter(|it| is_exclusive(it)).collect()
     }
 
-    /// Selector for exclusive devices, if there are shared ones too.
-    pub(super) fn only_alone(&self) -> &'static str {
+    /// CEL selector for exclusive devices; empty if the type has no shared devices.
+    pub(super) fn exclusive_selector(&self) -> &'static str {
         let is_mixed = self.of_kind(&self.kind).any(|device| device.is_shared);
         if is_mixed { "!device.allowMultipleAllocations" } else { "" }
     }
 
-    /// CEL expression that describes the last device, with the devices that match.
-    pub(super) fn described(&self) -> (String, Vec<String>) {
+    /// CEL expression for the attributes of the last exclusive device, and the names of all devices that match.
+    pub(super) fn describe_last(&self) -> (String, Vec<String>) {
         let all: Vec<_> = self.of_kind(&self.kind).collect();
         let Some(last) = all.iter().rfind(|it| is_exclusive(it)) else { return Default::default() };
         let have = |name: &&String| all.iter().all(|it| it.attributes.contains_key(*name));
-        let telling = PRODUCT_ATTRIBUTES.iter().find_map(|word| {
+        let product = PRODUCT_ATTRIBUTES.iter().find_map(|word| {
             last.attributes.keys().filter(have).find(|name| name.ends_with(&format!("/{word}")))
         });
         let numa = last.attributes.keys().filter(have).find(|name| *name == NUMA_NODE);
         let kind = last.attributes.keys().find(|name| name.ends_with("/type"));
-        let mut names: Vec<_> = telling.into_iter().chain(numa).collect();
+        let mut names: Vec<_> = product.into_iter().chain(numa).collect();
         if names.is_empty() {
             names.extend(kind);
         }
@@ -74,15 +74,15 @@ impl Candidates {
         (clauses.join(" && "), fitting.collect())
     }
 
-    /// Types of a GPU and a NIC below one PCIe root.
-    pub(super) fn pair(&self) -> Option<(String, String)> {
+    /// Device types `gpu` and `nic`, if a GPU and a NIC share a PCIe root.
+    pub(super) fn gpu_and_nic(&self) -> Option<(String, String)> {
         let root = |it: &&Published| it.attributes.get(PCIE_ROOT).cloned();
         let mut gpus = self.of_kind("gpu").filter(|it| is_exclusive(it));
-        let is_near = |gpu: &Published| {
+        let has_nic = |gpu: &Published| {
             let mut nics = self.of_kind("nic").filter(|it| is_exclusive(it));
             root(&gpu).is_some_and(|at| nics.any(|nic| root(&nic).as_ref() == Some(&at)))
         };
-        gpus.any(is_near).then(|| ("gpu".to_owned(), "nic".to_owned()))
+        gpus.any(has_nic).then(|| ("gpu".to_owned(), "nic".to_owned()))
     }
 
     pub(super) fn attribute(&self, device: &str, name: &str) -> Option<&String> {
@@ -90,10 +90,10 @@ impl Candidates {
         devices.next()?.attributes.get(name)
     }
 
-    /// Extended resource for pods without claims.
+    /// Name of the extended resource for pods without claims.
     pub(super) fn extended_resource(&self) -> String {
-        let is_nvidias = |it: &Published| it.attributes.contains_key("gpu.nvidia.com/uuid");
-        if self.kind == "gpu" && self.alone().into_iter().all(is_nvidias) {
+        let is_nvidia = |it: &Published| it.attributes.contains_key("gpu.nvidia.com/uuid");
+        if self.kind == "gpu" && self.exclusive().into_iter().all(is_nvidia) {
             return "nvidia.com/gpu".to_owned();
         }
         format!("example.com/{}", self.kind)
@@ -104,6 +104,7 @@ impl Candidates {
     }
 }
 
+/// True if one claim can allocate the whole device.
 fn is_exclusive(device: &Published) -> bool {
     device.taints.is_empty() && !device.is_shared
 }

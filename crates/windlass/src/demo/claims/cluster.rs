@@ -21,12 +21,12 @@ use super::{
     event::Published,
     pod_spec::{NAMESPACE, PodSpec},
 };
-use crate::{commands::short_name, demo::stage::NODE};
+use crate::{commands::short_name, demo::testbed::NODE};
 
 const CLASSES: &str = include_str!("../../../../../deploy/options/claims/deviceclasses.yaml");
 
 /// Driver name in the shipped classes.
-const SHIPPED_FOR: &str = "windlass.dev";
+const SHIPPED_DRIVER: &str = "windlass.dev";
 
 #[derive(Debug)]
 pub(in crate::demo) struct ClusterFixture {
@@ -43,7 +43,7 @@ impl ClusterFixture {
     pub(in crate::demo) fn start(driver: DriverName) -> Result<Self> {
         let cluster = cluster::Cluster::start();
         cluster.add_node(NODE);
-        let text = CLASSES.replace(SHIPPED_FOR, driver.as_str());
+        let text = CLASSES.replace(SHIPPED_DRIVER, driver.as_str());
         let classes: Vec<DeviceClass> = serde_saphyr::from_multiple(&text)
             .context("the shipped device classes do not parse")?;
         for class in &classes {
@@ -52,7 +52,7 @@ impl ClusterFixture {
         Ok(Self { cluster, driver, wipes: JoinSet::new() })
     }
 
-    /// Lets the kubelet delete slices at its start, as a real one does.
+    /// Deletes the node's ResourceSlices when the embedded kubelet starts, as a real kubelet does.
     pub(in crate::demo) fn mimic_wipes(&mut self, kubelet: &Kubelet) {
         let (calls, objects) = (kubelet.calls(), self.objects());
         self.wipes.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
@@ -132,7 +132,7 @@ fn class(name: &str, expression: &str) -> Value {
     })
 }
 
-/// Published devices, for callers without the cluster.
+/// Devices in the driver's slices, by pool and slice name.
 pub(super) fn published(
     objects: &Objects,
     driver: &DriverName,
@@ -183,7 +183,8 @@ fn taint(taint: &DeviceTaint) -> String {
     format!("{}{value}:{}", taint.key, taint.effect)
 }
 
-/// Short name of a published device, whose published name derives from its id.
+/// Short name, such as `GPU0`, of a published device. The published name begins with the device's id, in lower case and
+/// with `-` for other characters.
 pub(super) fn name_of(published: &str, inventory: &Inventory) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let label = |id: &str| id.chars().map(letter).collect::<String>();

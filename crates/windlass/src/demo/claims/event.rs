@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::super::event::Gets;
+use super::super::event::ResolvedGrant;
 
 /// Event. Times are milliseconds since the step began.
 #[derive(Debug, Serialize)]
@@ -12,7 +12,7 @@ use super::super::event::Gets;
 pub(super) enum ClaimEvent {
     /// The slices reached the cluster, and the driver registered with the kubelet.
     Published { driver: String, devices: Vec<Published>, took_ms: f64 },
-    /// Heading of the next part.
+    /// Heading of the next section.
     Chapter { title: &'static str },
     /// A pod was scheduled and its containers started.
     PodRuns(PodRuns),
@@ -57,7 +57,7 @@ pub(super) struct Published {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PodRuns {
     pub(super) pod: String,
-    /// Requests in its specification and claims.
+    /// Requests of the pod's specification and claims, as text.
     pub(super) asks: Vec<String>,
     pub(super) devices: Vec<AllocatedDevice>,
     pub(super) containers: Vec<ClaimContainer>,
@@ -79,5 +79,5 @@ pub(super) struct AllocatedDevice {
 pub(super) struct ClaimContainer {
     pub(super) name: String,
     #[serde(flatten)]
-    pub(super) gets: Gets,
+    pub(super) grant: ResolvedGrant,
 }

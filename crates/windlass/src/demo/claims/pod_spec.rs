@@ -16,7 +16,7 @@ pub(in crate::demo) struct PodSpec {
     pub(in crate::demo) asks: Vec<String>,
 }
 
-/// API of the request.
+/// API through which the pod requests devices.
 #[derive(Clone, Debug)]
 enum Devices {
     /// Claim from a template.
@@ -56,12 +56,12 @@ impl PodSpec {
         cel: &str,
     ) -> Self {
         let mut exactly = json!({"deviceClassName": class, "count": count});
-        let mut render = format!("{name}: {count} of class {class}");
+        let mut text = format!("{name}: {count} of class {class}");
         if !cel.is_empty() {
             exactly["selectors"] = json!([{"cel": {"expression": cel}}]);
-            render = format!("{render} with {cel}");
+            text = format!("{text} with {cel}");
         }
-        self.asks.push(render);
+        self.asks.push(text);
         if let Devices::Claim { requests, .. } = &mut self.devices {
             requests.push(json!({"name": name, "exactly": exactly}));
         }
@@ -69,7 +69,7 @@ impl PodSpec {
     }
 
     /// Adds a constraint: all devices have the same value of an attribute.
-    pub(in crate::demo) fn same(mut self, attribute: &str) -> Self {
+    pub(in crate::demo) fn match_attribute(mut self, attribute: &str) -> Self {
         self.asks.push(format!("all with the same {attribute}"));
         if let Devices::Claim { constraints, .. } = &mut self.devices {
             constraints.push(json!({"matchAttribute": attribute}));

@@ -7,7 +7,7 @@ use super::{
     event::{ClaimEvent, PodRuns, Published},
 };
 use crate::{
-    demo::report::{Render, Renderer, cdi_kinds, gets, waiting},
+    demo::report::{Render, Renderer, cdi_kinds, grant_items, waiting},
     screen::{Table, Tone, count, wrapped},
 };
 
@@ -34,26 +34,26 @@ impl Render for ClaimEvent {
             }
             Self::Waiting { device, end, quiet_ms } => waiting(device, end, *quiet_ms / 1000.0),
             Self::GivenAgain { device, took_ms } => {
-                let well = render.tone(Tone::Good, "without a taint");
+                let untainted = render.tone(Tone::Good, "without a taint");
                 let took = render.took(*took_ms);
-                vec![format!("  {} {device} is published {well} {took}", render.ok())]
+                vec![format!("  {} {device} is published {untainted} {took}", render.ok())]
             }
             Self::KubeletRestarted { slices, claims, took_ms } => {
                 let (slices, claims) = (count(*slices, "slice"), count(*claims, "claim"));
-                let came = format!(
+                let result = format!(
                     "the driver registered and {slices} published again; {claims} as before"
                 );
-                done(render, "The kubelet restarts and deletes every slice", &came, *took_ms)
+                done(render, "The kubelet restarts and deletes every slice", &result, *took_ms)
             }
             Self::Republished { slices, devices, took_ms } => {
                 let (slices, devices) = (count(*slices, "slice"), count(*devices, "device"));
-                let came = format!("{slices} with {devices} published again");
-                done(render, "The slices are deleted", &came, *took_ms)
+                let result = format!("{slices} with {devices} published again");
+                done(render, "The slices are deleted", &result, *took_ms)
             }
             Self::Released { pods, claims, took_ms } => {
                 let (pods, claims) = (count(*pods, "pod"), count(*claims, "claim"));
-                let came = format!("{pods} and {claims} are gone, with their CDI documents");
-                done(render, "All pods are deleted", &came, *took_ms)
+                let result = format!("{pods} and {claims} are gone, with their CDI documents");
+                done(render, "All pods are deleted", &result, *took_ms)
             }
             Self::Finished { steps, pods, took_ms } => render.finished(*steps, *pods, *took_ms),
         }
@@ -80,7 +80,7 @@ fn published(render: Renderer, driver: &str, devices: &[Published], took_ms: f64
 
 fn cells(device: &Published) -> [String; 7] {
     let of = |name: &str| {
-        let found = device.attributes.iter().find(|(known, _)| known.ends_with(name));
+        let found = device.attributes.iter().find(|(key, _)| key.ends_with(name));
         found.map(|(_, value)| value.trim_matches('"').to_owned())
     };
     let product = PRODUCTS.iter().find_map(|name| of(name)).unwrap_or_default();
@@ -95,16 +95,16 @@ fn cells(device: &Published) -> [String; 7] {
     ]
 }
 
-/// Truncates a name; its beginning is unique.
+/// Truncates a name to 16 characters, which identify the device.
 fn shortened(name: &str) -> String {
-    const ENOUGH: usize = 16;
-    match name.char_indices().nth(ENOUGH) {
+    const LENGTH: usize = 16;
+    match name.char_indices().nth(LENGTH) {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),
     }
 }
 
-fn asks(render: Renderer, asks: &[String]) -> Vec<String> {
+fn request_lines(render: Renderer, asks: &[String]) -> Vec<String> {
     let lines = asks.iter().flat_map(|text| wrapped("       asks  ", text.split_whitespace()));
     lines.map(|text| render.quiet(text)).collect()
 }
@@ -112,7 +112,7 @@ fn asks(render: Renderer, asks: &[String]) -> Vec<String> {
 fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
     let (pod, took) = (render.strong(&runs.pod), render.took(runs.took_ms));
     let mut lines = vec![String::new(), format!("  {} pod {pod} runs {took}", render.ok())];
-    lines.extend(asks(render, &runs.asks));
+    lines.extend(request_lines(render, &runs.asks));
     let mut requests: Vec<_> = runs.devices.iter().map(|it| it.request.as_str()).collect();
     requests.dedup();
     for request in requests {
@@ -123,10 +123,10 @@ fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
     for container in &runs.containers {
         lines.extend(wrapped(
             &format!("         {}  gets  ", container.name),
-            gets(&container.gets),
+            grant_items(&container.grant),
         ));
     }
-    let kinds = runs.containers.first().map(|it| cdi_kinds(&it.gets.cdi_devices));
+    let kinds = runs.containers.first().map(|it| cdi_kinds(&it.grant.cdi_devices));
     let name = |(kind, names)| format!("{} of {kind}", count(names, "CDI name"));
     let kinds: Vec<_> = kinds.into_iter().flatten().map(name).collect();
     lines.push(render.quiet(format!("         by  {}", kinds.join(", "))));
@@ -136,7 +136,7 @@ fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
 fn not_scheduled(render: Renderer, pod: &str, requests: &[String], reason: &str) -> Vec<String> {
     let (ok, pod) = (render.ok(), render.strong(pod));
     let mut lines = vec![String::new(), format!("  {ok} pod {pod} waits, as expected")];
-    lines.extend(asks(render, requests));
+    lines.extend(request_lines(render, requests));
     let reason = wrapped("       ", reason.split_whitespace());
     lines.extend(reason.into_iter().map(|text| render.quiet(text)));
     lines
@@ -156,12 +156,12 @@ fn withheld(
     held_by: &str,
     took_ms: f64,
 ) -> Vec<String> {
-    let is_so = taint.map_or_else(
+    let state = taint.map_or_else(
         || "is no longer published".to_owned(),
         |taint| format!("has the taint {}", render.tone(Tone::Bad, taint)),
     );
     vec![
-        format!("  {} {device} {is_so} {}", render.ok(), render.took(took_ms)),
+        format!("  {} {device} {state} {}", render.ok(), render.took(took_ms)),
         format!("       pod {held_by} keeps running and shows it in its status"),
     ]
 }

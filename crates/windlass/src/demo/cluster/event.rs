@@ -6,8 +6,8 @@ use serde::Serialize;
 use windlass_control::explanation::Explanation;
 use windlass_core::device::DeviceId;
 
-use super::account::Figures;
-use crate::demo::event::Gets;
+use super::policy_state::Figures;
+use crate::demo::event::ResolvedGrant;
 
 /// Event. Times are milliseconds since the step began.
 #[derive(Debug, Serialize)]
@@ -21,17 +21,17 @@ pub(super) enum ClusterEvent {
     PodRuns(RealPod),
     /// The agent's node has no room for a pod, which is deleted.
     NoRoom { pod: String },
-    /// Pods begin to come.
+    /// Pods begin to arrive.
     Arriving { pods: usize, gpus: usize, nodes: usize, asked_percent: u64 },
-    /// The pods that came have asked for a part of all GPUs.
+    /// Statistics at the time when pods have requested this percentage of all GPUs.
     Load { asked_percent: u64, ours: Figures, stock: Figures },
-    /// Held eighths of each node's GPUs, in the order of the nodes.
+    /// Allocated eighths of each node's GPUs, in the order of the nodes.
     Drawn { asked_percent: u64, ours: Vec<u32>, stock: Vec<u32> },
-    /// The extender was told to end, and another one has read the cluster and bound the next pod.
+    /// The extender was stopped, and another one has read the cluster and bound the next pod.
     ExtenderReplaced { took_ms: f64 },
-    /// A pod waits, and why.
+    /// A pod is pending, with the reasons.
     Pending { explanation: Explanation },
-    /// The pod that the explanation named is gone, and the other one was placed.
+    /// The pod that the explanation named was deleted, and the pending pod was placed.
     RemedyHelped { pod: String, node: String, gone: String, took_ms: f64 },
     /// All steps are done.
     Finished(Summary),
@@ -42,11 +42,11 @@ pub(super) enum ClusterEvent {
 pub(super) struct RealPod {
     /// `namespace/name`.
     pub(super) pod: String,
-    /// Its limits of GPU resources.
+    /// GPU resource limits.
     pub(super) asks: BTreeMap<&'static str, String>,
-    /// GPUs that the extender decided.
+    /// GPUs that the extender chose.
     pub(super) gpus: Vec<DeviceId>,
-    pub(super) container: Gets,
+    pub(super) container: ResolvedGrant,
     pub(super) took_ms: f64,
 }
 
@@ -55,10 +55,10 @@ pub(super) struct RealPod {
 pub(super) struct Summary {
     /// Pods that were bound.
     pub(super) pods: usize,
-    /// Times from the pod's creation to its binding.
+    /// Quantiles of the time from a pod's creation to its binding.
     pub(super) cycle_p50_ms: f64,
     pub(super) cycle_p99_ms: f64,
-    /// Pods of the agent's node whose containers have the GPUs that were decided.
+    /// Pods of the agent's node whose containers have the GPUs that the extender chose.
     pub(super) as_decided: usize,
     /// Pods of that node with other GPUs.
     pub(super) elsewhere: usize,

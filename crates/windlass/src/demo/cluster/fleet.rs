@@ -8,7 +8,7 @@ use windlass_config::{Policy, ShareResources};
 use windlass_core::annotation::{NodeDevice, NodeDevices};
 
 use super::pods::{COMPUTE, MEMORY};
-use crate::demo::stage::NODE;
+use crate::demo::testbed::NODE;
 
 /// API server with the nodes.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct Model {
     memory_mib: u32,
 }
 
-/// The simulated nodes. Their GPUs' memory is what the driver says of such cards.
+/// The simulated nodes. `memory_mib` is the memory that NVIDIA's driver reports for the product.
 const MODELS: [Model; 2] = [
     Model {
         prefix: "node-h100",
@@ -37,14 +37,14 @@ const MODELS: [Model; 2] = [
     Model { prefix: "node-a10", nodes: 80, gpus: 4, product: "NVIDIA A10", memory_mib: 23_028 },
 ];
 
-/// Cores and GiB of main memory that a node has for each GPU.
+/// CPU cores, and GiB of main memory, of a node for each of its GPUs.
 const CORES_PER_GPU: usize = 14;
 const GIB_PER_GPU: usize = 192;
 
 // === impl Fleet ===
 
 impl Fleet {
-    /// Starts the API server, and creates the nodes. The node of the agent has no GPUs yet: its agent publishes them.
+    /// Starts the API server, and creates the nodes. The agent's node has no GPUs yet: the agent publishes them.
     pub(in crate::demo) fn start() -> Result<Self> {
         let server = ApiServer::start();
         for model in MODELS {
@@ -74,8 +74,8 @@ impl Fleet {
         &self.server
     }
 
-    /// Settings that an agent needs beside the cluster half.
-    pub(in crate::demo) fn prepare(policy: &mut Policy) -> Result<()> {
+    /// Sets the agent's options that the cluster half requires.
+    pub(in crate::demo) fn configure_agent(policy: &mut Policy) -> Result<()> {
         policy.labels.devices = true;
         policy.shares = ShareResources {
             memory: Some(MEMORY.parse()?),
@@ -95,5 +95,5 @@ fn node(name: &str, gpus: usize, devices: Option<&NodeDevices>) -> Result<Node> 
             "cpu": cores.to_string(), "memory": format!("{gib}Gi"), "pods": "110",
         }},
     });
-    serde_json::from_value(node).context("a Node has another shape")
+    serde_json::from_value(node).context("the node is not a valid Node object")
 }

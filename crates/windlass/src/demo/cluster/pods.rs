@@ -1,4 +1,4 @@
-//! Pods that come to the cluster.
+//! Workloads of the cluster demo, and the order in which their pods arrive.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use windlass_sched::random::Random;
 
-/// Resources of shares.
+/// Resources of shares of a GPU: memory and compute.
 pub(super) const MEMORY: &str = "windlass.dev/gpu-memory";
 pub(super) const COMPUTE: &str = "windlass.dev/gpu-compute";
 /// Resource of whole GPUs.
@@ -17,12 +17,12 @@ pub(super) const NAMESPACE: &str = "default";
 
 /// A kind of workload.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct Workload {
     name: &'static str,
-    /// Thousandths of GPUs that a pod asks for.
+    /// Thousandths of a GPU that a pod requests.
     pub(super) milli: u32,
     gpus: GpuLimit,
-    /// Such pods of a hundred.
+    /// Percentage of all pods.
     percent: usize,
 }
 
@@ -33,30 +33,35 @@ enum GpuLimit {
 }
 
 /// The workloads of a cluster for inference and training.
-const KINDS: &[Kind] = &[
-    Kind { name: "chat", milli: 250, gpus: GpuLimit::Share { gib: 5, percent: 25 }, percent: 30 },
-    Kind {
+const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "chat",
+        milli: 250,
+        gpus: GpuLimit::Share { gib: 5, percent: 25 },
+        percent: 30,
+    },
+    Workload {
         name: "notebook",
         milli: 500,
         gpus: GpuLimit::Share { gib: 11, percent: 50 },
         percent: 15,
     },
-    Kind { name: "serve", milli: 1000, gpus: GpuLimit::Whole(1), percent: 30 },
-    Kind { name: "tune", milli: 2000, gpus: GpuLimit::Whole(2), percent: 8 },
-    Kind { name: "batch", milli: 4000, gpus: GpuLimit::Whole(4), percent: 5 },
-    Kind { name: "train", milli: 8000, gpus: GpuLimit::Whole(8), percent: 12 },
+    Workload { name: "serve", milli: 1000, gpus: GpuLimit::Whole(1), percent: 30 },
+    Workload { name: "tune", milli: 2000, gpus: GpuLimit::Whole(2), percent: 8 },
+    Workload { name: "batch", milli: 4000, gpus: GpuLimit::Whole(4), percent: 5 },
+    Workload { name: "train", milli: 8000, gpus: GpuLimit::Whole(8), percent: 12 },
 ];
 
-/// Order of the pods, the same in each demo.
+/// Seed of the arrival order, which is the same in each demo.
 const SEED: u64 = 1;
 
-/// Draws kinds until they ask for this many thousandths of GPUs.
-pub(super) fn arrivals(milli: u64) -> Vec<&'static Kind> {
+/// Draws workloads until they request at least `milli` thousandths of a GPU in total.
+pub(super) fn arrivals(milli: u64) -> Vec<&'static Workload> {
     let mut random = Random::new(SEED);
     let (mut asked, mut kinds) = (0, Vec::new());
     while asked < milli {
-        let mut number = random.below(KINDS.iter().map(|kind| kind.percent).sum());
-        let kind = KINDS.iter().find(|kind| match number.checked_sub(kind.percent) {
+        let mut number = random.below(WORKLOADS.iter().map(|kind| kind.percent).sum());
+        let kind = WORKLOADS.iter().find(|kind| match number.checked_sub(kind.percent) {
             Some(rest) => {
                 number = rest;
                 false
@@ -70,15 +75,15 @@ pub(super) fn arrivals(milli: u64) -> Vec<&'static Kind> {
     kinds
 }
 
-/// The kinds that ask for at most one GPU.
-pub(super) fn at_most_one_gpu() -> impl Iterator<Item = &'static Kind> {
-    KINDS.iter().filter(|kind| kind.milli <= 1000)
+/// Workloads that request at most one GPU.
+pub(super) fn at_most_one_gpu() -> impl Iterator<Item = &'static Workload> {
+    WORKLOADS.iter().filter(|kind| kind.milli <= 1000)
 }
 
-// === impl Kind ===
+// === impl Workload ===
 
-impl Kind {
-    /// Resources of the GPUs, as the pod's specification has them.
+impl Workload {
+    /// GPU resource limits of the container.
     pub(super) fn gpu_limits(&self) -> BTreeMap<&'static str, String> {
         match self.gpus {
             GpuLimit::Share { gib, percent } => {
@@ -88,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// A pod of the kind, with 8 cores and 128 GiB for each GPU.
+    /// Pod of the workload, with 8 CPU cores and 128,000 MiB of memory for each GPU.
     pub(super) fn pod(&self, suffix: &str) -> Result<Pod> {
         let mut limits = self.gpu_limits();
         limits.insert("cpu", format!("{}m", self.milli * 8));
@@ -100,7 +105,7 @@ impl Kind {
                 "containers": [{"name": "main", "image": "i", "resources": {"limits": limits}}],
             },
         });
-        serde_json::from_value(pod).context("a Pod has another shape")
+        serde_json::from_value(pod).context("the pod is not a valid Pod object")
     }
 }
 
@@ -109,12 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_ask_for_what_is_wanted_and_come_in_one_order() {
+    fn arrivals_reach_the_requested_load_in_a_fixed_order() {
         let names = |milli| arrivals(milli).iter().map(|kind| kind.name).collect::<Vec<_>>();
         assert_eq!(names(50_000), names(50_000));
         let asked: u64 = arrivals(50_000).iter().map(|kind| u64::from(kind.milli)).sum();
         assert!((50_000..58_000).contains(&asked), "{asked}");
-        assert!(KINDS.iter().all(|kind| names(400_000).contains(&kind.name)));
-        assert_eq!(KINDS.iter().map(|kind| kind.percent).sum::<usize>(), 100);
+        assert!(WORKLOADS.iter().all(|kind| names(400_000).contains(&kind.name)));
+        assert_eq!(WORKLOADS.iter().map(|kind| kind.percent).sum::<usize>(), 100);
     }
 }

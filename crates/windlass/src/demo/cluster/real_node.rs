@@ -1,4 +1,4 @@
-//! The node with an agent and a kubelet: it runs the pods that are bound to it.
+//! Node with the agent and an embedded kubelet, which runs the pods that are bound to it.
 
 use std::collections::BTreeSet;
 
@@ -11,42 +11,43 @@ use windlass_control::facts::PodFacts;
 
 use super::pods::WHOLE;
 use crate::demo::{
-    event::Gets,
+    event::ResolvedGrant,
     runtime,
     script::{RETRY, STEP_LIMIT},
-    stage::Stage,
+    testbed::Testbed,
 };
 
-/// Pods that the node has run.
+/// Results of the pods that the node has run.
 #[derive(Debug, Default)]
 pub(super) struct RealNode {
-    /// Pods whose containers have the GPUs that were decided.
+    /// Pods whose containers have the GPUs that the extender chose.
     pub(super) as_decided: usize,
-    /// Pods with other GPUs of the node than decided.
+    /// Pods whose containers have other GPUs of the node.
     pub(super) elsewhere: usize,
-    /// The container of the last pod.
-    pub(super) last: Option<Gets>,
+    /// Grant of the last pod's container.
+    pub(super) last: Option<ResolvedGrant>,
 }
 
 // === impl RealNode ===
 
 impl RealNode {
-    /// Admits a pod that is bound to the node, starts its container, and compares its GPUs with the decision.
-    pub(super) async fn run(&mut self, stage: &Stage, pod: &Pod) -> Result<()> {
+    /// Admits a pod that is bound to the node, starts its container, and compares its GPUs with the extender's
+    /// choice.
+    pub(super) async fn run(&mut self, testbed: &Testbed, pod: &Pod) -> Result<()> {
         let facts = PodFacts::of(pod);
         let bound = node::pod(&Scheduled { pod: pod.clone(), claims: Vec::new() });
         let uid = bound.uid.clone();
-        let admission = stage.kubelet.admit(bound).await?;
+        let admission = testbed.kubelet.admit(bound).await?;
         let begun = Instant::now();
         let grant = loop {
-            match stage.kubelet.start_container(&uid, "main").await {
+            match testbed.kubelet.start_container(&uid, "main").await {
                 Ok(grant) => break grant,
                 Err(error) if begun.elapsed() > STEP_LIMIT => return Err(error.into()),
                 // The agent answers "try again" until it has seen the pod.
                 Err(_) => sleep(RETRY).await,
             }
         };
-        let edits = runtime::resolve(&stage.cdi_dir(), &grant.cdi_devices)?;
+        let edits = runtime::resolve(&testbed.cdi_dir(), &grant.cdi_devices)?;
         let given: BTreeSet<String> = match admission.allotment("main", WHOLE) {
             Some(given) => given.ids(),
             None => [device_of_share(&edits.env)?].into(),
@@ -60,12 +61,12 @@ impl RealNode {
         } else {
             self.elsewhere += 1;
         }
-        self.last = Some(Gets::new(grant.cdi_devices, edits, Vec::new()));
+        self.last = Some(ResolvedGrant::new(grant.cdi_devices, edits, Vec::new()));
         Ok(())
     }
 }
 
-/// The GPU in the variable that each share has.
+/// GPU of a share, from the environment variable `WINDLASS_SHARE`.
 fn device_of_share(env: &[String]) -> Result<String> {
     let text = env.iter().find_map(|it| it.strip_prefix("WINDLASS_SHARE="));
     let share: Value = serde_json::from_str(text.context("the container has no share")?)?;

@@ -9,7 +9,7 @@ use windlass_control::{Config, RunError, run};
 
 use super::pods::NAMESPACE;
 
-/// Running extender. Dropping it ends it in the middle of everything.
+/// Running extender. A drop aborts it at once, without releasing its Lease.
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) address: SocketAddr,
@@ -33,7 +33,7 @@ impl Replica {
             identity: identity.to_owned(),
             gang_wait: Duration::from_secs(Config::GANG_WAIT),
         };
-        // Nobody listens where the demo has ended meanwhile.
+        // The receiver is gone if the demo has ended.
         let ready = move |address| {
             let _ = bound.send(address);
         };
@@ -48,8 +48,8 @@ impl Replica {
         bail!("the extender has ended")
     }
 
-    /// Ends it as SIGTERM does: it gives its Lease up.
-    pub(super) async fn end(mut self) -> Result<()> {
+    /// Stops the extender as SIGTERM does: it releases its Lease.
+    pub(super) async fn shut_down(mut self) -> Result<()> {
         self.stop.cancel();
         let ended = self.task.join_next().await.context("the extender was never started")?;
         Ok(ended.context("the extender has panicked")??)

@@ -19,10 +19,10 @@ use windlass_kubelet_sim::NodeStatus;
 use windlass_sched::policy::Policy;
 
 use super::{
-    account::Account,
     event::{ClusterEvent, RealPod, Summary},
     fleet::Fleet,
     pods::{self, MEMORY, NAMESPACE},
+    policy_state::PolicyState,
     real_node::RealNode,
     replica::Replica,
 };
@@ -30,21 +30,21 @@ use crate::{
     demo::{
         report::Reporter,
         script::{RETRY, STEP_LIMIT, ms},
-        stage::{NODE, Stage},
+        testbed::{NODE, Testbed},
     },
     screen::Progress,
 };
 
 pub(super) struct ClusterScript<'a> {
-    stage: &'a Stage,
+    testbed: &'a Testbed,
     objects: ApiObjects,
     reporter: Reporter,
     begun: Instant,
     kubeconfig: PathBuf,
     real_node: RealNode,
-    /// Times of cycles that bound a pod, in milliseconds.
+    /// Durations of the scheduling cycles that bound a pod, in milliseconds.
     cycles_ms: Vec<f64>,
-    /// Time at which the extender was told to end, until another one has bound a pod.
+    /// Time at which the extender was stopped. `None` once another one has bound a pod.
     replaced: Option<Instant>,
 }
 
@@ -54,42 +54,47 @@ struct Serving {
     scheduler: Scheduler,
 }
 
-/// The same pods under two rules of placement.
-struct Accounts {
-    /// By the extender.
-    ours: Account,
-    /// By kube-scheduler alone.
-    stock: Account,
+/// The same pods under two placement policies.
+struct PolicyStates {
+    /// Placed by the extender.
+    ours: PolicyState,
+    /// Placed as kube-scheduler does by default.
+    stock: PolicyState,
 }
 
-/// All pods ask for this many percent of the cluster's GPUs.
+/// Total requests of all pods, in percent of the cluster's GPUs.
 const LOAD: u64 = 115;
-/// Percentages at which figures are told.
-const TOLD_AT: [u64; 6] = [25, 50, 75, 90, 100, LOAD];
-/// At this one the nodes are drawn.
+/// Percentages at which the demo reports statistics.
+const REPORTED_AT: [u64; 6] = [25, 50, 75, 90, 100, LOAD];
+/// Percentage at which the demo draws the nodes.
 const DRAWN_AT: u64 = 75;
-/// At this one the extender is replaced.
+/// Percentage at which the demo replaces the extender.
 const REPLACED_AT: u64 = 50;
 
-// === impl Accounts ===
+// === impl PolicyStates ===
 
-impl Accounts {
+impl PolicyStates {
     fn new(nodes: &[Node]) -> Result<Self> {
-        let ours = Account::new(Policy::Windlass, nodes)?;
-        Ok(Self { ours, stock: Account::new(Policy::LeastAllocated, nodes)? })
+        let ours = PolicyState::new(Policy::Windlass, nodes)?;
+        Ok(Self { ours, stock: PolicyState::new(Policy::LeastAllocated, nodes)? })
     }
 }
 
 // === impl ClusterScript ===
 
 impl<'a> ClusterScript<'a> {
-    pub(super) fn new(stage: &'a Stage, fleet: &Fleet, reporter: Reporter, begun: Instant) -> Self {
+    pub(super) fn new(
+        testbed: &'a Testbed,
+        fleet: &Fleet,
+        reporter: Reporter,
+        begun: Instant,
+    ) -> Self {
         Self {
-            stage,
+            testbed,
             objects: fleet.server().objects(),
             reporter,
             begun,
-            kubeconfig: stage.kubeconfig(),
+            kubeconfig: testbed.kubeconfig(),
             real_node: RealNode::default(),
             cycles_ms: Vec::new(),
             replaced: None,
@@ -97,11 +102,11 @@ impl<'a> ClusterScript<'a> {
     }
 
     pub(super) async fn play(&mut self) -> Result<()> {
-        let nodes = self.join().await.context("step nodes")?;
+        let nodes = self.wait_for_agent().await.context("step nodes")?;
         let mut serving = self.serve(&nodes).await.context("step extender")?;
-        let mut accounts = Accounts::new(&nodes)?;
-        self.run_on_real_node(&mut serving, &mut accounts).await.context("step containers")?;
-        let waiting = self.arrive(&mut serving, &mut accounts).await.context("step arrivals")?;
+        let mut states = PolicyStates::new(&nodes)?;
+        self.run_on_real_node(&mut serving, &mut states).await.context("step containers")?;
+        let waiting = self.create_pods(&mut serving, &mut states).await.context("step arrivals")?;
         Box::pin(self.explain(&waiting, &mut serving)).await.context("step explanation")?;
         self.check().await.context("step check")?;
         let (pods, took_ms) = (self.cycles_ms.len(), ms(self.begun));
@@ -110,7 +115,7 @@ impl<'a> ClusterScript<'a> {
             let last = pods.saturating_sub(1);
             self.cycles_ms.get(last * percent / 100).copied().unwrap_or_default()
         };
-        self.reporter.tell(&ClusterEvent::Finished(Summary {
+        self.reporter.report(&ClusterEvent::Finished(Summary {
             pods,
             cycle_p50_ms: quantile(50),
             cycle_p99_ms: quantile(99),
@@ -120,24 +125,24 @@ impl<'a> ClusterScript<'a> {
         }))
     }
 
-    /// Waits until the agent has published its GPUs, and its kubelet counts their shares.
-    async fn join(&self) -> Result<Vec<Node>> {
+    /// Waits until the agent has published its GPUs, and its kubelet has counted their shares.
+    async fn wait_for_agent(&self) -> Result<Vec<Node>> {
         let published = |objects: &ApiObjects| {
             let node = objects.get::<Node>("", NODE)?;
             let devices = node.metadata.annotations?.remove(NodeDevices::ANNOTATION)?;
             let devices = NodeDevices::from_annotation(&devices).ok()?.devices;
             let healthy = devices.iter().filter(|it| it.obstacle.is_none()).count();
-            let is_all = healthy > 0 && healthy == self.stage.state.borrow().shareable.len();
+            let is_all = healthy > 0 && healthy == self.testbed.state.borrow().shareable.len();
             is_all.then_some(healthy)
         };
         let gpus = self.objects.until(STEP_LIMIT, published).await;
-        // The error has every object.
+        // The original error prints every object.
         let gpus = gpus.map_err(|_| anyhow!("the agent does not publish its GPUs"))?;
         let counted = |node: &NodeStatus| node.counts(MEMORY).is_some_and(|(_, count)| count > 0);
-        self.stage.kubelet.wait_for(counted, STEP_LIMIT).await?;
+        self.testbed.kubelet.wait_for(counted, STEP_LIMIT).await?;
         let node = NODE.to_owned();
-        let took_ms = ms(self.stage.agent_started);
-        self.reporter.tell(&ClusterEvent::AgentJoined { node, gpus, took_ms })?;
+        let took_ms = ms(self.testbed.agent_started);
+        self.reporter.report(&ClusterEvent::AgentJoined { node, gpus, took_ms })?;
         Ok(self.objects.list())
     }
 
@@ -148,29 +153,29 @@ impl<'a> ClusterScript<'a> {
         Ok(Serving { replica: Some(replica), scheduler })
     }
 
-    /// Runs pods that select the agent's node, and shows their containers.
+    /// Runs pods that select the agent's node, and reports their containers.
     async fn run_on_real_node(
         &mut self,
         serving: &mut Serving,
-        accounts: &mut Accounts,
+        states: &mut PolicyStates,
     ) -> Result<()> {
-        self.reporter.tell(&ClusterEvent::OnRealNode { node: NODE.to_owned() })?;
+        self.reporter.report(&ClusterEvent::OnRealNode { node: NODE.to_owned() })?;
         let replica = serving.replica.as_ref().context("no extender")?;
-        let mut selecting = Scheduler::new(replica.address, vec![NODE.to_owned()]);
+        let mut scheduler = Scheduler::new(replica.address, vec![NODE.to_owned()]);
         for kind in pods::at_most_one_gpu() {
             let begun = Instant::now();
             let pod = self.objects.create(&kind.pod("real")?)?;
-            let pod = self.place(pod, &mut selecting).await?;
+            let pod = self.place(pod, &mut scheduler).await?;
             let facts = PodFacts::of(&pod);
             let Some(container) = self.real_node.last.take() else {
-                // A small machine has no room for all of them.
+                // A small machine has no room for every workload.
                 self.objects.delete::<Pod>(NAMESPACE, &facts.name)?;
-                self.reporter.tell(&ClusterEvent::NoRoom { pod: facts.title() })?;
+                self.reporter.report(&ClusterEvent::NoRoom { pod: facts.title() })?;
                 continue;
             };
-            accounts.ours.note(&pod)?;
-            accounts.stock.note(&pod)?;
-            self.reporter.tell(&ClusterEvent::PodRuns(RealPod {
+            states.ours.record(&pod)?;
+            states.stock.record(&pod)?;
+            self.reporter.report(&ClusterEvent::PodRuns(RealPod {
                 pod: facts.title(),
                 asks: kind.gpu_limits(),
                 gpus: facts.gpus,
@@ -181,41 +186,42 @@ impl<'a> ClusterScript<'a> {
         Ok(())
     }
 
-    /// Lets pods come, and gives those that wait.
-    async fn arrive(
+    /// Creates pods up to the total load, and returns those that wait.
+    async fn create_pods(
         &mut self,
         serving: &mut Serving,
-        Accounts { ours, stock }: &mut Accounts,
+        PolicyStates { ours, stock }: &mut PolicyStates,
     ) -> Result<Vec<Pod>> {
         let total = u64::try_from(ours.gpus())? * 1000;
         let arrivals = pods::arrivals(total * LOAD / 100);
         let (pods, gpus, nodes) = (arrivals.len(), ours.gpus(), ours.nodes());
-        self.reporter.tell(&ClusterEvent::Arriving { pods, gpus, nodes, asked_percent: LOAD })?;
+        self.reporter.report(&ClusterEvent::Arriving { pods, gpus, nodes, asked_percent: LOAD })?;
         let progress = Progress::new();
-        let (mut asked, mut told, mut waiting) = (0, TOLD_AT.into_iter().peekable(), Vec::new());
+        let (mut asked, mut reports, mut waiting) =
+            (0, REPORTED_AT.into_iter().peekable(), Vec::new());
         for (number, kind) in arrivals.into_iter().enumerate() {
             let pod = self.objects.create(&kind.pod(&number.to_string())?)?;
             stock.place(&pod)?;
             let pod = self.place(pod, &mut serving.scheduler).await?;
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
             if node == Some(NODE) {
-                ours.correct(&self.objects.list())?;
+                ours.apply_corrections(&self.objects.list())?;
             }
-            ours.note(&pod)?;
+            ours.record(&pod)?;
             if node.is_none() {
                 waiting.push(pod);
             }
             asked += u64::from(kind.milli);
             let percent = asked * 100 / total;
             progress.show(&format!("pods have asked for {percent} % of the GPUs"));
-            let Some(asked_percent) = told.next_if(|at| *at <= percent) else { continue };
+            let Some(asked_percent) = reports.next_if(|at| *at <= percent) else { continue };
             progress.show("");
             let load =
                 ClusterEvent::Load { asked_percent, ours: ours.figures(), stock: stock.figures() };
-            self.reporter.tell(&load)?;
+            self.reporter.report(&load)?;
             if asked_percent == DRAWN_AT {
-                let [ours, stock] = [ours.held_eighths(), stock.held_eighths()];
-                self.reporter.tell(&ClusterEvent::Drawn { asked_percent, ours, stock })?;
+                let [ours, stock] = [ours.allocated_eighths(), stock.allocated_eighths()];
+                self.reporter.report(&ClusterEvent::Drawn { asked_percent, ours, stock })?;
             }
             if asked_percent == REPLACED_AT {
                 self.replace(serving).await?;
@@ -224,7 +230,7 @@ impl<'a> ClusterScript<'a> {
         Ok(waiting)
     }
 
-    /// Schedules a pod, and runs it where its node is real.
+    /// Schedules a pod, and runs it if it is bound to the agent's node.
     async fn place(&mut self, pod: Pod, scheduler: &mut Scheduler) -> Result<Pod> {
         let begun = Instant::now();
         let name = pod.metadata.name.clone().unwrap_or_default();
@@ -232,29 +238,29 @@ impl<'a> ClusterScript<'a> {
             match scheduler.schedule(&pod).await {
                 Ok(cycle) => break cycle,
                 Err(error) if begun.elapsed() > STEP_LIMIT => return Err(error.into()),
-                // A replica that has just started, or has not heard of the pod yet.
+                // The extender has just started, or its watch has not delivered the pod yet.
                 Err(_) => sleep(RETRY).await,
             }
         };
         let Cycle::Bound { node } = cycle else { return Ok(pod) };
         match self.replaced.take() {
             Some(since) => {
-                self.reporter.tell(&ClusterEvent::ExtenderReplaced { took_ms: ms(since) })?;
+                self.reporter.report(&ClusterEvent::ExtenderReplaced { took_ms: ms(since) })?;
             }
             None => self.cycles_ms.push(ms(begun)),
         }
         let pod: Pod = self.objects.get(NAMESPACE, &name).context("a bound pod is gone")?;
         if node == NODE {
-            Box::pin(self.real_node.run(self.stage, &pod)).await?;
+            Box::pin(self.real_node.run(self.testbed, &pod)).await?;
         }
         Ok(pod)
     }
 
-    /// Ends the extender, and starts another.
+    /// Stops the extender, and starts another.
     async fn replace(&mut self, serving: &mut Serving) -> Result<()> {
         self.replaced = Some(Instant::now());
         if let Some(first) = serving.replica.take() {
-            first.end().await?;
+            first.shut_down().await?;
         }
         let second = Replica::start(self.kubeconfig.clone(), "second").await?;
         serving.scheduler.switch_to(second.address);
@@ -262,24 +268,29 @@ impl<'a> ClusterScript<'a> {
         Ok(())
     }
 
-    /// Explains a pod that waits, deletes the pod that the explanation names, and sees the first one placed.
+    /// Explains a pending pod, deletes the pod that the explanation names, and checks that the pending pod is placed.
     async fn explain(&mut self, waiting: &[Pod], serving: &mut Serving) -> Result<()> {
         let objects = Objects::fetch(Some(self.kubeconfig.clone())).await?;
         let mut index = objects.to_index();
         for pod in waiting.iter().rev() {
             let name = pod.metadata.name.clone().unwrap_or_default();
             let facts = objects.pods_named(Some(NAMESPACE), &name);
-            let facts = facts.first().context("a pod that waits is gone")?;
+            let facts = facts.first().context("a pending pod is gone")?;
             let mut explanation = Explanation::of(&mut index, facts);
             explanation.remedies.retain(|it| it.node != NODE);
             let Some(remedy) = explanation.remedies.first().cloned() else { continue };
-            self.reporter.tell(&ClusterEvent::Pending { explanation })?;
-            return self.follow(pod, &remedy, serving).await;
+            self.reporter.report(&ClusterEvent::Pending { explanation })?;
+            return self.apply_remedy(pod, &remedy, serving).await;
         }
         Ok(())
     }
 
-    async fn follow(&mut self, pod: &Pod, remedy: &Remedy, serving: &mut Serving) -> Result<()> {
+    async fn apply_remedy(
+        &mut self,
+        pod: &Pod,
+        remedy: &Remedy,
+        serving: &mut Serving,
+    ) -> Result<()> {
         let begun = Instant::now();
         let gone = remedy.pod.rsplit('/').next().unwrap_or_default();
         self.objects.delete::<Pod>(NAMESPACE, gone)?;
@@ -292,13 +303,13 @@ impl<'a> ClusterScript<'a> {
             sleep(RETRY).await;
         };
         let node = placed.spec.and_then(|spec| spec.node_name).unwrap_or_default();
-        ensure!(node == remedy.node, "it is on {node}, and not on {}", remedy.node);
+        ensure!(node == remedy.node, "the pod is on {node} instead of {}", remedy.node);
         let pod = placed.metadata.name.unwrap_or_default();
         let gone = gone.to_owned();
-        self.reporter.tell(&ClusterEvent::RemedyHelped { pod, node, gone, took_ms: ms(begun) })
+        self.reporter.report(&ClusterEvent::RemedyHelped { pod, node, gone, took_ms: ms(begun) })
     }
 
-    /// Checks by the API server's objects that no GPU has two owners.
+    /// Checks in the API server's objects that no GPU has two owners.
     async fn check(&self) -> Result<()> {
         let objects = Objects::fetch(Some(self.kubeconfig.clone())).await?;
         let conflicts = objects.to_index().conflicts();

@@ -3,19 +3,19 @@
 use windlass_control::explanation::Explanation;
 
 use super::{
-    account::Figures,
     event::{ClusterEvent, RealPod, Summary},
+    policy_state::Figures,
 };
 use crate::{
-    demo::report::{Render, Renderer, gets},
+    demo::report::{Render, Renderer, grant_items},
     screen::{count, wrapped},
 };
 
-/// Signs for zero to eight held eighths of a node.
-const SIGNS: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Nodes in a line.
+/// Symbols for zero to eight allocated eighths of a node's GPUs.
+const SYMBOLS: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Nodes per line of a drawing.
 const PER_LINE: usize = 100;
-/// Reasons and remedies that are shown.
+/// Maximum number of reasons, and of remedies, in the output.
 const SHOWN: usize = 3;
 
 const OURS: &str = "windlass";
@@ -49,8 +49,8 @@ impl Render for ClusterEvent {
             Self::Drawn { asked_percent, ours, stock } => {
                 let title = format!("Nodes at {asked_percent} %, from free (·) to full (█):");
                 let mut lines = vec![String::new(), format!("  {title}")];
-                lines.extend(drawing(render, OURS, ours));
-                lines.extend(drawing(render, STOCK, stock));
+                lines.extend(draw(render, OURS, ours));
+                lines.extend(draw(render, STOCK, stock));
                 lines.push(String::new());
                 lines
             }
@@ -77,7 +77,7 @@ fn pod_runs(render: Renderer, runs: &RealPod) -> Vec<String> {
     let mut lines = vec![String::new(), format!("  {ok} pod {pod} runs {took}")];
     lines.extend(wrapped("       asks  ", asks));
     lines.extend(wrapped("       is on ", gpus));
-    lines.extend(wrapped("       gets  ", gets(container)));
+    lines.extend(wrapped("       gets  ", grant_items(container)));
     lines
 }
 
@@ -117,12 +117,12 @@ fn figures(figures: &Figures) -> String {
     format!("{allocated_percent:>7.1} %  {fragmented_gpus:>8.1}  {nodes_for_eight:>5} nodes")
 }
 
-fn drawing(render: Renderer, name: &str, eighths: &[u32]) -> Vec<String> {
-    let sign = |held: &u32| SIGNS.get(*held as usize).copied().unwrap_or(SIGNS[8]);
-    let signs: Vec<char> = eighths.iter().map(sign).collect();
+fn draw(render: Renderer, name: &str, eighths: &[u32]) -> Vec<String> {
+    let symbol = |eighth: &u32| SYMBOLS.get(*eighth as usize).copied().unwrap_or(SYMBOLS[8]);
+    let symbols: Vec<char> = eighths.iter().map(symbol).collect();
     let line = |part: &[char]| format!("    {}", part.iter().collect::<String>());
     let title = format!("  {}", render.strong(name));
-    std::iter::once(title).chain(signs.chunks(PER_LINE).map(line)).collect()
+    std::iter::once(title).chain(symbols.chunks(PER_LINE).map(line)).collect()
 }
 
 fn pending(render: Renderer, explanation: &Explanation) -> Vec<String> {

@@ -6,19 +6,19 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(super) enum EdgeEvent {
-    /// The boards are described, and the pipeline.
+    /// Boards and pipeline of the demo.
     Boards { simulated: bool, boards: Vec<BoardRow>, pipeline: String },
-    /// This machine's own times, by which predictions are made.
+    /// Overhead of the stages' programs on this machine, an input of the predictions.
     Calibrated { hop_ms: f64, step_ms: f64 },
     /// A layout was predicted and measured.
     Layout(LayoutRow),
     /// All layouts, for comparison.
     Compared { layouts: Vec<LayoutRow> },
-    /// Items flow, and a board loses its power.
+    /// A board loses power under load.
     BoardFailed { board: String, stages: Vec<String>, at_items_per_second: f64 },
-    /// The stages of that board run elsewhere.
+    /// The stages of the failed board run on other boards.
     PlacedAnew { stages: Vec<String>, took_ms: f64 },
-    /// All items have ended.
+    /// Outcome of all items.
     Account(AccountRow),
     /// All steps are done.
     Finished { took_ms: f64 },
@@ -37,7 +37,7 @@ pub(super) struct BoardRow {
 #[serde(rename_all = "camelCase")]
 pub(super) struct LayoutRow {
     pub(super) layout: &'static str,
-    /// Stage and place, in the order of the items.
+    /// Stage and its boards, in the order of the pipeline.
     pub(super) places: Vec<(String, String)>,
     pub(super) items_per_second: f64,
     pub(super) predicted_items_per_second: f64,
@@ -52,10 +52,10 @@ pub(super) struct LayoutRow {
 pub(super) struct AccountRow {
     pub(super) sent: u64,
     pub(super) arrived: u64,
-    /// Items that were on the board, by stage and reason.
+    /// Items that failed with the board, by stage and reason.
     pub(super) failed: Vec<(String, u64)>,
-    /// Items without any news.
+    /// Items without a result or an error.
     pub(super) unheard: u64,
-    /// Longest time without a result.
+    /// Longest time between two results.
     pub(super) gap_ms: f64,
 }

@@ -19,7 +19,7 @@ use crate::{
     screen::Progress,
 };
 
-/// The story of the demo.
+/// Pipeline, boards and output of the edge demo.
 pub(super) struct EdgeScript {
     reporter: Reporter,
     pipeline: Pipeline,
@@ -27,16 +27,16 @@ pub(super) struct EdgeScript {
     folder: TempDir,
 }
 
-/// The examples that the repository has for people.
+/// Examples of the repository.
 const PIPELINE: &str = include_str!("../../../../../deploy/examples/pipelines/doorbell.yaml");
 const BOARDS: &str = include_str!("../../../../../deploy/examples/pipelines/boards.yaml");
 
-/// Each layout is measured twice for this time.
+/// Duration of a measurement; each layout has two.
 const MEASURED: Duration = Duration::from_secs(4);
-/// Items flow for this time while a board fails.
-const FLOWS: Duration = Duration::from_secs(6);
+/// Duration of the load during which a board fails.
+const LOAD_DURATION: Duration = Duration::from_secs(6);
 const FAILS_AFTER: Duration = Duration::from_secs(2);
-/// Part of the throughput at which items flow then: what waits meanwhile has to be caught up with.
+/// Load during the failure, as a fraction of the throughput. The rest lets the pipeline catch up on queued items.
 const LOAD: f64 = 0.5;
 
 // === impl EdgeScript ===
@@ -53,7 +53,7 @@ impl EdgeScript {
 
     pub(super) async fn play(mut self) -> Result<()> {
         let begun = Instant::now();
-        self.reporter.tell(&self.boards())?;
+        self.reporter.report(&self.boards())?;
         self.calibrate().await.context("step calibration")?;
         let mut rows = Vec::new();
         for layout in Layout::ALL {
@@ -61,12 +61,12 @@ impl EdgeScript {
                 .measure(layout)
                 .await
                 .with_context(|| format!("step layout {}", layout.name()))?;
-            self.reporter.tell(&EdgeEvent::Layout(row.clone()))?;
+            self.reporter.report(&EdgeEvent::Layout(row.clone()))?;
             rows.push(row);
         }
-        self.reporter.tell(&EdgeEvent::Compared { layouts: rows })?;
+        self.reporter.report(&EdgeEvent::Compared { layouts: rows })?;
         self.fail_a_board().await.context("step failure")?;
-        self.reporter.tell(&EdgeEvent::Finished { took_ms: ms(begun) })
+        self.reporter.report(&EdgeEvent::Finished { took_ms: ms(begun) })
     }
 
     fn boards(&self) -> EdgeEvent {
@@ -83,14 +83,14 @@ impl EdgeScript {
         EdgeEvent::Boards { simulated: true, boards: boards.collect(), pipeline: stages.collect() }
     }
 
-    /// Predictions are for this machine, whose programs take time of their own.
+    /// Measures the overhead of the stages' programs on this machine, which predictions include.
     async fn calibrate(&mut self) -> Result<()> {
         let progress = Progress::new();
-        progress.show("the programs' own times on this machine");
+        progress.show("measuring the overhead of the programs on this machine");
         self.fleet.overhead = overhead(self.folder.path()).await?;
         drop(progress);
         let overhead = self.fleet.overhead;
-        self.reporter.tell(&EdgeEvent::Calibrated {
+        self.reporter.report(&EdgeEvent::Calibrated {
             hop_ms: 1e3 * overhead.hop.0,
             step_ms: 1e3 * overhead.step.0,
         })
@@ -120,11 +120,11 @@ impl EdgeScript {
         })
     }
 
-    /// Items flow through the planned layout while a board loses its power.
+    /// Fails a board of the planned layout under load, and moves its stages to other boards.
     async fn fail_a_board(&self) -> Result<()> {
         let plan = Plan::of(&self.pipeline, &self.fleet, Layout::Planned)?;
         let failed = self.board_to_fail(&plan.placement).context("all stages are on one board")?;
-        let anew = replaced(&self.pipeline, &self.fleet, &plan.placement, failed)?;
+        let new_placement = replaced(&self.pipeline, &self.fleet, &plan.placement, failed)?;
         let mut boards = SimulatedBoards::start(
             &self.pipeline,
             &self.fleet,
@@ -132,23 +132,23 @@ impl EdgeScript {
             self.folder.path(),
         )
         .await?;
-        let rate = LOAD * Prediction::of(&self.pipeline, &self.fleet, &anew).throughput;
+        let rate = LOAD * Prediction::of(&self.pipeline, &self.fleet, &new_placement).throughput;
         let entrance = entrance(&self.pipeline, &boards)?;
-        let flow = entrance.load(Load { rate: Some(rate), lasts: FLOWS });
+        let flow = entrance.load(Load { rate: Some(rate), duration: LOAD_DURATION });
         let failure = async {
             sleep(FAILS_AFTER).await;
             boards.fail(failed).await;
             let stages = self.stages_of(&plan.placement, failed);
             let board = self.fleet.nodes[failed].name.clone();
-            self.reporter.tell(&EdgeEvent::BoardFailed {
+            self.reporter.report(&EdgeEvent::BoardFailed {
                 board,
                 stages,
                 at_items_per_second: rate,
             })?;
             let begun = Instant::now();
-            boards.place_anew(&anew).await?;
-            let moved = self.moved(&plan.placement, &anew);
-            self.reporter.tell(&EdgeEvent::PlacedAnew { stages: moved, took_ms: ms(begun) })
+            boards.move_stages(&new_placement).await?;
+            let moved = self.moved(&plan.placement, &new_placement);
+            self.reporter.report(&EdgeEvent::PlacedAnew { stages: moved, took_ms: ms(begun) })
         };
         let (run, failure) = tokio::join!(flow, failure);
         boards.stop().await;
@@ -163,18 +163,18 @@ impl EdgeScript {
         times.sort();
         let gap =
             times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or_default();
-        self.reporter.tell(&EdgeEvent::Account(AccountRow {
+        self.reporter.report(&EdgeEvent::Account(AccountRow {
             sent: account.sent,
             arrived: account.arrived,
             failed: account.failed.into_iter().collect(),
             unheard: account.unheard,
             gap_ms: 1e3 * gap.as_secs_f64(),
         }))?;
-        ensure!(run.unheard == 0, "{} items ended without a word", run.unheard);
+        ensure!(run.missing == 0, "{} items ended without a word", run.missing);
         Ok(())
     }
 
-    /// The board with the most stages behind the first one's board.
+    /// Board with the most stages, except for the first stage's board.
     fn board_to_fail(&self, placement: &Placement) -> Option<usize> {
         let first = placement.replicas[0][0].node;
         let others = (0..self.fleet.nodes.len()).filter(|node| *node != first);

@@ -64,7 +64,7 @@ fn begun(render: Renderer, boards: &[BoardRow], pipeline: &str) -> Vec<String> {
     lines
 }
 
-/// Largest part by which a measurement may differ from its prediction: more comes of a machine that is busy.
+/// Largest relative difference of a measurement from its prediction that is marked `ok`. A busy machine exceeds it.
 const PRECISION: f64 = 0.15;
 
 fn layout(render: Renderer, row: &LayoutRow) -> Vec<String> {

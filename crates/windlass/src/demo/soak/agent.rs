@@ -20,14 +20,14 @@ use windlass_conformance::process::Process;
 use windlass_machine::Machine;
 
 use super::cluster::SoakCluster;
-use crate::demo::stage::{cdi_dir, last_lines, log};
+use crate::demo::testbed::{cdi_dir, last_lines, log};
 
-/// Agent with one process at a time.
+/// Agent of the soak. One process runs at a time.
 #[derive(Debug)]
 pub(super) struct Agent {
     folder: PathBuf,
-    render: Vec<OsString>,
-    pub(super) listens: SocketAddr,
+    command: Vec<OsString>,
+    pub(super) address: SocketAddr,
     pub(super) mounts: Mounts,
     pub(super) process: Process,
 }
@@ -35,9 +35,9 @@ pub(super) struct Agent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Mounts {
-    /// The whole folder, as for a service of the host.
+    /// The kubelet's whole folder, as for an agent that runs as a service of the host.
     Whole,
-    /// Mounts of the shipped manifest, without the kubelet's checkpoint of claims.
+    /// Mounts of the shipped manifest. They do not include the kubelet's checkpoint of claims.
     Shipped,
 }
 
@@ -50,7 +50,7 @@ const LOG_TAIL: usize = 12;
 /// Deadline of driver calls in the configuration below.
 pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
 
-/// State file of prepared claims.
+/// State file of prepared claims, in the agent's state folder.
 pub(super) const CLAIMS: &str = "claims.json";
 
 /// Copy of that file in the CDI folder.
@@ -86,19 +86,19 @@ impl Agent {
         let config = folder.join(CONFIG_FILE);
         let text = cluster.map_or_else(|| CONFIG.to_owned(), |_| format!("{CONFIG}{OFFER}"));
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
-        let listens = free_port().await.context("no port of this machine's own is free")?;
+        let address = free_port().await.context("no loopback port is free")?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let flag = |name: &str, path: &Path| {
-            let mut word = OsString::from(format!("--{name}="));
-            word.push(path);
-            word
+            let mut flag = OsString::from(format!("--{name}="));
+            flag.push(path);
+            flag
         };
-        let mut render: Vec<OsString> = SHELL.iter().map(OsString::from).collect();
-        render.extend([program.into(), "node".into(), format!("--listen={listens}").into()]);
-        // The agent ends with the soak, even if that is killed.
-        render.push(format!("--ends-with={}", std::process::id()).into());
-        render.push("--disclose=pods".into());
-        render.extend([
+        let mut command: Vec<OsString> = SHELL.iter().map(OsString::from).collect();
+        command.extend([program.into(), "node".into(), format!("--listen={address}").into()]);
+        // The agent exits with the soak, even if the soak is killed.
+        command.push(format!("--ends-with={}", std::process::id()).into());
+        command.push("--disclose=pods".into());
+        command.extend([
             flag("config", &config),
             flag("host-root", &machine.host_root()),
             flag("host-root-on-node", &machine.host_root()),
@@ -108,28 +108,30 @@ impl Agent {
             flag("state-dir", &state_dir(folder)),
         ]);
         if let Some(cluster) = cluster {
-            render.extend(cluster.flags(folder)?);
+            command.extend(cluster.flags(folder)?);
         }
-        let process = Process::start(&render, folder).context("cannot start the agent")?;
-        Ok(Self { folder: folder.to_owned(), render, listens, mounts, process })
+        let process = Process::start(&command, folder).context("cannot start the agent")?;
+        Ok(Self { folder: folder.to_owned(), command, address, mounts, process })
     }
 
+    /// Kills the process and starts another.
     pub(super) async fn replace(&mut self) -> Result<()> {
         self.process.kill().await;
         self.process =
-            Process::start(&self.render, &self.folder).context("cannot start the agent again")?;
+            Process::start(&self.command, &self.folder).context("cannot start the agent again")?;
         Ok(())
     }
 
-    /// Starts a second agent for the same kubelet and returns how it ends, since it has to be refused.
-    pub(super) async fn rival_ends_within(&self, limit: Duration) -> Result<Option<String>> {
-        // The second agent must not fail because of the address.
-        let render =
-            self.render.iter().filter(|word| !word.as_encoded_bytes().starts_with(b"--listen="));
-        let render: Vec<_> = render.cloned().collect();
-        let mut rival =
-            Process::start(&render, &self.folder).context("cannot start another agent")?;
-        Ok(rival.end_within(limit).await.map(|how| how.to_string()))
+    /// Starts a second agent for the same kubelet, which has to exit. Returns its exit status; `None` if it still runs
+    /// after `limit`.
+    pub(super) async fn second_agent_exit(&self, limit: Duration) -> Result<Option<String>> {
+        // Without the flag, the second agent cannot fail because the address is in use.
+        let command =
+            self.command.iter().filter(|word| !word.as_encoded_bytes().starts_with(b"--listen="));
+        let command: Vec<_> = command.cloned().collect();
+        let mut second =
+            Process::start(&command, &self.folder).context("cannot start another agent")?;
+        Ok(second.end_within(limit).await.map(|how| how.to_string()))
     }
 
     pub(super) fn config(&self) -> PathBuf {
@@ -145,19 +147,19 @@ impl Agent {
         self.process.signal(Signal::CONT);
     }
 
-    /// Limits the size of its files, or removes the limit.
+    /// Limits the size of files that the agent writes, in bytes. `None` removes the limit.
     pub(super) fn limit_file_size(&self, bytes: Option<u64>) -> io::Result<()> {
         let limit = Rlimit { current: bytes, maximum: None };
         prlimit(Some(self.process.id()), Resource::Fsize, limit)?;
         Ok(())
     }
 
-    pub(super) fn last_words(&self) -> String {
+    pub(super) fn log_tail(&self) -> String {
         last_lines(&log(&self.folder), LOG_TAIL)
     }
 
     pub(super) async fn get(&self, path: &str) -> io::Result<String> {
-        let mut stream = TcpStream::connect(self.listens).await?;
+        let mut stream = TcpStream::connect(self.address).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
@@ -184,9 +186,10 @@ impl Mounts {
             let (link, target) = (pod.join(name), whole.join(name));
             let above = link.parent().unwrap_or(&pod);
             // Mount sources exist in a pod, so missing ones are created.
-            let made = fs::create_dir_all(above).and_then(|()| fs::create_dir_all(&target));
-            made.and_then(|()| symlink(&target, &link))
-                .with_context(|| format!("cannot show {} to the agent", target.display()))?;
+            let created = fs::create_dir_all(above).and_then(|()| fs::create_dir_all(&target));
+            created
+                .and_then(|()| symlink(&target, &link))
+                .with_context(|| format!("cannot link {} for the agent", target.display()))?;
         }
         Ok(pod)
     }
@@ -212,7 +215,7 @@ pub(super) fn has_copy(folder: &Path) -> bool {
     record.is_none() || record == read(cdi_dir(folder).join(COPY))
 }
 
-/// Free port, chosen in advance because the agent keeps it across restarts.
+/// Free port, chosen in advance: the agent uses it again after a restart.
 async fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()
 }

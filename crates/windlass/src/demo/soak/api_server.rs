@@ -14,11 +14,13 @@ use super::{inject::RECOVERY_LIMIT, invariant::Violation, rig::POLL_INTERVAL, ru
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum ApiServerFault {
+    /// Does not accept connections.
     Away,
     /// Answers every request with 500.
     Fails,
     /// Answers every request with 429.
     Overloaded,
+    /// Answers after a delay.
     Slow,
     /// Closes connections without an answer.
     Drops,
@@ -42,13 +44,13 @@ pub(super) enum ApiServerFault {
     DropsTaints,
 }
 
-const LATE: Duration = Duration::from_millis(800);
+const DELAY: Duration = Duration::from_millis(800);
 
 /// Duration of a restart, longer than the pause before a watch is opened again.
-const DOWN: Duration = Duration::from_secs(2);
+const OUTAGE: Duration = Duration::from_secs(2);
 
-/// Additional duration of the fault, beyond the start of the pods.
-const LASTS: Duration = Duration::from_millis(500);
+/// Additional duration of the fault, after the pods have started.
+const EXTRA_TIME: Duration = Duration::from_millis(500);
 
 // === impl ApiServerFault ===
 
@@ -83,7 +85,7 @@ impl ApiServerFault {
         match self {
             Self::Fails => everything(refusal(500, "InternalError")),
             Self::Overloaded => everything(Effect::Refuse(Refusal::too_many_requests())),
-            Self::Slow => everything(Effect::Delay(LATE)),
+            Self::Slow => everything(Effect::Delay(DELAY)),
             Self::Drops => everything(Effect::Drop),
             Self::LosesAnswers => everything(Effect::LoseAnswer),
             Self::Conflicts => writes("/", refusal(409, "Conflict")),
@@ -116,11 +118,11 @@ impl Run {
         self.admit(gpus).await?;
         let started = self.try_claim(gpus).await?;
         if let (ApiServerFault::HidesClaims, Some(pod)) = (what, started) {
-            return Err(Violation::NotDenied { pod }.into());
+            return Err(Violation::DeniedClaimStarted { pod }.into());
         }
-        sleep(LASTS).await;
+        sleep(EXTRA_TIME).await;
         if what == ApiServerFault::DropsTaints {
-            self.no_broken_one_is_published().await?;
+            self.wait_for_no_broken().await?;
         }
         self.server()?.heal();
         match what {
@@ -166,19 +168,19 @@ impl Run {
             device.taints = None;
         }
         slice.metadata.resource_version = None;
-        cluster.plane.objects().update(&slice).context("a slice cannot be changed")?;
+        cluster.fixture.objects().update(&slice).context("a slice cannot be changed")?;
         Ok(())
     }
 
     /// Checks that broken GPUs are not published while taints are unavailable.
-    async fn no_broken_one_is_published(&self) -> Result<()> {
+    async fn wait_for_no_broken(&self) -> Result<()> {
         let begun = Instant::now();
         loop {
-            match self.rig.publishes_without_taints()? {
+            match self.rig.check_without_taints()? {
                 Ok(()) => return Ok(()),
-                Err(left) if begun.elapsed() > RECOVERY_LIMIT => {
+                Err(problem) if begun.elapsed() > RECOVERY_LIMIT => {
                     let (fault, after) = (ApiServerFault::DropsTaints.kind(), begun.elapsed());
-                    return Err(Violation::NotBack { fault, after, left }.into());
+                    return Err(Violation::NotRecovered { fault, after, problem }.into());
                 }
                 Err(_) => sleep(POLL_INTERVAL).await,
             }
@@ -187,7 +189,7 @@ impl Run {
 
     fn server(&mut self) -> Result<&mut ApiServer> {
         let cluster = self.rig.cluster.as_mut().context("the soak is without claims")?;
-        Ok(cluster.plane.server_mut())
+        Ok(cluster.fixture.server_mut())
     }
 }
 
@@ -196,7 +198,7 @@ impl Run {
 async fn restart(server: &mut ApiServer, off: &[Gate]) {
     server.go_away().await;
     server.set_gates_off(off.iter().copied());
-    sleep(DOWN).await;
+    sleep(OUTAGE).await;
     server.come_back();
 }
 

@@ -1,11 +1,11 @@
-//! Resource usage of an agent process, compared with its usage after it had settled.
+//! Resource usage of an agent process, compared with the usage after its start.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use windlass_conformance::process::Usage;
 
-use super::invariant::{Violation, bounded};
+use super::invariant::{Violation, check_growth};
 
 /// Baseline of the current process, and the longest observation of any process.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Baseline {
     pub(super) fn observe(&mut self, now: Instant, usage: Usage) -> Result<(), Violation> {
         let Some((since, start)) = self.settled else { return Ok(()) };
         self.longest = self.longest.max(now.saturating_duration_since(since));
-        bounded(start, usage)
+        check_growth(start, usage)
     }
 
     pub(super) fn longest(&self) -> Duration {
@@ -47,17 +47,20 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_held_against_its_own_start_and_not_that_of_another() {
+    fn each_process_is_compared_with_its_own_baseline() {
         let (mut baseline, begun, long) =
             (Baseline::default(), Instant::now(), Duration::from_secs(9));
         baseline.set_if_missing(begun, usage(40));
         baseline.set_if_missing(begun + long, usage(400));
-        assert!(baseline.observe(begun + long, usage(400)).is_err(), "it is the same process");
+        assert!(
+            baseline.observe(begun + long, usage(400)).is_err(),
+            "the process has its baseline"
+        );
         baseline.clear();
         assert_eq!(
             baseline.observe(begun + 2 * long, usage(400)),
             Ok(()),
-            "the next is yet to settle"
+            "the next process has no baseline yet"
         );
         baseline.set_if_missing(begun + 2 * long, usage(400));
         assert_eq!(baseline.observe(begun + 2 * long, usage(410)), Ok(()));

@@ -1,4 +1,5 @@
-//! Claims of a soak, beside pods of the device plugin. Each gets the scheduler's choice.
+//! Pods with claims in a soak, beside pods of the device plugin. Each claim has to get the devices that the scheduler
+//! allocated.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -9,7 +10,7 @@ use windlass_cluster_sim::node;
 use windlass_kubelet_sim::{Grant, StartError};
 
 use super::{
-    super::{runtime, stage::cdi_dir},
+    super::{runtime, testbed::cdi_dir},
     cluster::{SoakCluster, allocated},
     invariant::{self, Violation},
     owners::{Owner, by_kubelet, published_name},
@@ -35,8 +36,8 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(3);
 const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// Deadline of a claim for devices without other holders, and of cleanup after a deleted claim. The agent knows a
-/// device plugin's release after three checks of the kubelet's checkpoint, ten seconds apart; one of fifteen seconds
-/// may be pending; publication and scheduling follow.
+/// device plugin's release after three checks of the kubelet's checkpoint, ten seconds apart. An earlier check may
+/// take fifteen seconds. Publication and scheduling follow.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -44,7 +45,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 // === impl Run ===
 
 impl Run {
-    /// Starts a pod with a claim, which has to run once nobody else holds its devices.
+    /// Starts a pod with a claim. The pod has to run once no other pod holds its devices.
     pub(super) async fn claim(&mut self, gpus: usize) -> Result<()> {
         let Some(uid) = self.schedule(gpus).await? else { return Ok(()) };
         let is_taken = self.waiting.get(&uid).is_some_and(|it| self.is_taken(it));
@@ -72,13 +73,13 @@ impl Run {
         if self.rig.cluster.is_none() {
             return Ok(());
         }
-        // Published devices are free, however recently a container held them.
-        self.let_go.clear();
+        // All devices are published without a taint, so recent releases do not matter.
+        self.released_at.clear();
         self.claim(self.rig.gpus()?.len()).await?;
         while let Some(uid) = self.claims.keys().next().cloned() {
             self.end_claimant(&uid).await?;
         }
-        self.no_claim_is_left().await
+        self.wait_for_no_claims().await
     }
 
     /// Schedules and admits a pod without starting its container. `None` if too few GPUs are free; other refusals are
@@ -96,8 +97,8 @@ impl Run {
 
     /// Schedules a pod while slices may be missing; returns the reason if too few GPUs are free.
     async fn try_schedule(&mut self, gpus: usize) -> Result<Result<String, String>> {
-        self.begun += 1;
-        let name = format!("c{}", self.begun);
+        self.created += 1;
+        let name = format!("c{}", self.created);
         let scheduled = match self.cluster()?.schedule(&name, gpus)? {
             Ok(scheduled) => scheduled,
             Err(why) => {
@@ -109,13 +110,13 @@ impl Run {
         let pod = node::pod(&scheduled);
         let uid = pod.uid.clone();
         Box::pin(self.rig.kubelet.admit(pod)).await?;
-        self.rig.are_claimed(&devices);
+        self.rig.mark_claimed(&devices);
         let claim_pod = ClaimPod { name, claim, devices, grant: Grant::default() };
         self.waiting.insert(uid.clone(), claim_pod);
         Ok(Ok(uid))
     }
 
-    /// Starts waiting pods until all run; gives up pods whose devices others hold.
+    /// Starts waiting pods until all run. Deletes pods whose devices another holder has.
     pub(super) async fn start_waiting(&mut self) -> Result<()> {
         let begun = Instant::now();
         while let Some(uid) = self.waiting.keys().next().cloned() {
@@ -128,7 +129,7 @@ impl Run {
             }
             if begun.elapsed() > WAIT_LIMIT {
                 let why = self.refusal.clone();
-                return Err(Violation::Waits { pod: uid, since: begun.elapsed(), why }.into());
+                return Err(Violation::ClaimStuck { pod: uid, since: begun.elapsed(), why }.into());
             }
             sleep(RETRY_INTERVAL).await;
         }
@@ -137,49 +138,50 @@ impl Run {
 
     /// Ends the containers, releases the claim and deletes the pod.
     pub(super) async fn end_claimant(&mut self, uid: &str) -> Result<()> {
-        let known = self.claims.remove(uid).or_else(|| self.waiting.remove(uid));
-        let claim_pod = known.context("no such pod")?;
+        let claim_pod = self.claims.remove(uid).or_else(|| self.waiting.remove(uid));
+        let claim_pod = claim_pod.context("no such pod")?;
         self.rig.kubelet.delete(uid).await;
         self.cluster()?.delete(&claim_pod.name)
     }
 
     /// Checks that deleted claims leave nothing behind.
-    pub(super) async fn no_claim_is_left(&self) -> Result<()> {
-        self.until_gone(Self::left_of_claims).await
+    pub(super) async fn wait_for_no_claims(&self) -> Result<()> {
+        self.wait_until_gone(Self::claim_leftovers).await
     }
 
     /// Checks that every GPU is claimable again.
-    pub(super) async fn no_gpu_is_withheld(&self) -> Result<()> {
-        self.until_gone(|_, cluster| cluster.published().withholds_none()).await
+    pub(super) async fn wait_for_claimable_gpus(&self) -> Result<()> {
+        self.wait_until_gone(|_, cluster| cluster.published().check_no_taints()).await
     }
 
-    async fn until_gone(
+    async fn wait_until_gone(
         &self,
-        left: impl Fn(&Self, &SoakCluster) -> Result<(), String>,
+        check: impl Fn(&Self, &SoakCluster) -> Result<(), String>,
     ) -> Result<()> {
         let Some(cluster) = &self.rig.cluster else { return Ok(()) };
         let gone = async {
-            while left(self, cluster).is_err() {
+            while check(self, cluster).is_err() {
                 self.rig.kubelet.reconcile_claims().await;
                 sleep(POLL_INTERVAL).await;
             }
         };
         // The final check reports what remains.
         let _ = timeout(WAIT_LIMIT, gone).await;
-        left(self, cluster).map_err(|left| Violation::Left { since: WAIT_LIMIT, left }.into())
+        check(self, cluster)
+            .map_err(|problem| Violation::Leftover { since: WAIT_LIMIT, problem }.into())
     }
 
-    fn left_of_claims(&self, cluster: &SoakCluster) -> Result<(), String> {
+    fn claim_leftovers(&self, cluster: &SoakCluster) -> Result<(), String> {
         let record = self.rig.record()?;
-        let known = self.rig.kubelet.node().claims.keys().next().cloned();
+        let claim = self.rig.kubelet.node().claims.keys().next().cloned();
         let documents = runtime::claim_documents(&cdi_dir(self.rig.dir()));
         let document = documents.map_err(|error| format!("{error:#}"))?.pop();
-        let has_pods = !cluster.plane.objects().list::<Pod>().is_empty();
-        match (record.0.keys().next(), document, known) {
-            (Some(claim), ..) => Err(format!("the driver's record has claim {claim}")),
-            (_, Some(document), _) => Err(format!("there is {document}")),
-            (.., Some(claim)) => Err(format!("the kubelet knows claim {claim}")),
-            _ if has_pods => Err("the API server has pods".to_owned()),
+        let has_pods = !cluster.fixture.objects().list::<Pod>().is_empty();
+        match (record.0.keys().next(), document, claim) {
+            (Some(claim), ..) => Err(format!("the driver's record still has claim {claim}")),
+            (_, Some(document), _) => Err(format!("the CDI document {document} still exists")),
+            (.., Some(claim)) => Err(format!("the kubelet still has claim {claim}")),
+            _ if has_pods => Err("the API server still has pods".to_owned()),
             _ => Ok(()),
         }
     }
@@ -188,11 +190,15 @@ impl Run {
     pub(super) async fn try_start(&mut self, uid: &str) -> Result<()> {
         self.rig.kubelet.reconcile_claims().await;
         let started = Box::pin(self.rig.kubelet.start_container(uid, CONTAINER)).await;
-        self.answered(uid, started)
+        self.record_start(uid, started)
     }
 
     /// Records the result of a start attempt.
-    pub(super) fn answered(&mut self, uid: &str, started: Result<Grant, StartError>) -> Result<()> {
+    pub(super) fn record_start(
+        &mut self,
+        uid: &str,
+        started: Result<Grant, StartError>,
+    ) -> Result<()> {
         let grant = match started {
             Ok(grant) => grant,
             Err(why) => {
@@ -204,37 +210,40 @@ impl Run {
         let claim_pod = ClaimPod { grant, ..waiting };
         self.tally.claims += 1;
         self.tally.gpus_given += claim_pod.devices.len();
-        self.has_nodes(uid, &claim_pod.devices, &claim_pod.grant)?;
+        self.check_container_nodes(uid, &claim_pod.devices, &claim_pod.grant)?;
         self.claims.insert(uid.to_owned(), claim_pod);
         Ok(())
     }
 
-    /// True if one of the devices is broken, held by another, or was held a moment ago: the scheduler may not know a
+    /// True if one of the devices is broken, has another owner, or was released recently: the agent may not know a
     /// recent release.
     fn is_taken(&self, claim_pod: &ClaimPod) -> bool {
         let owners = by_kubelet(&self.rig.kubelet.node());
         let own = Owner::Claim(claim_pod.claim.clone());
-        let is_others = |device: &String| {
+        let has_other_owner = |device: &String| {
             owners.get(device).is_some_and(|owners| owners.iter().any(|owner| *owner != own))
         };
         let broken: BTreeSet<_> =
             self.rig.broken().iter().map(|uuid| published_name(uuid)).collect();
         let mut devices = claim_pod.devices.iter();
-        devices.any(|it| is_others(it) || broken.contains(it) || self.is_released(it))
+        devices
+            .any(|it| has_other_owner(it) || broken.contains(it) || self.is_recently_released(it))
     }
 
-    /// True if a container held the device a moment ago.
-    fn is_released(&self, device: &str) -> bool {
-        self.let_go.get(device).is_some_and(|let_go| let_go.elapsed() < WAIT_LIMIT)
+    /// True if a device plugin pod released the device less than `WAIT_LIMIT` ago.
+    fn is_recently_released(&self, device: &str) -> bool {
+        self.released_at.get(device).is_some_and(|released_at| released_at.elapsed() < WAIT_LIMIT)
     }
 
-    /// Number of GPUs that a scheduler has to find free.
+    /// Number of GPUs that the scheduler must be able to allocate.
     fn claimable(&self) -> Result<usize> {
         let (owners, allocated) = (by_kubelet(&self.rig.kubelet.node()), self.allocated());
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken);
         let names = usable.map(|found| published_name(&found.gpu.uuid));
         let is_free = |name: &String| {
-            !owners.contains_key(name) && !allocated.contains(name) && !self.is_released(name)
+            !owners.contains_key(name)
+                && !allocated.contains(name)
+                && !self.is_recently_released(name)
         };
         Ok(names.filter(is_free).count())
     }

@@ -11,12 +11,12 @@ use windlass_kubelet_sim::NodeStatus;
 use super::slices::PublishedSlices;
 use crate::demo::{
     claims::{self, ClusterFixture, NAMESPACE, PodSpec},
-    stage::{NODE, write_kubeconfig},
+    testbed::{NODE, write_kubeconfig},
 };
 
 #[derive(Debug)]
 pub(super) struct SoakCluster {
-    pub(super) plane: ClusterFixture,
+    pub(super) fixture: ClusterFixture,
     /// Device class of whole GPUs.
     class: String,
 }
@@ -25,13 +25,13 @@ pub(super) struct SoakCluster {
 
 impl SoakCluster {
     pub(super) fn start() -> Result<Self> {
-        let plane = ClusterFixture::start(DriverName::default())?;
-        let class = plane.class_of("gpu")?;
-        Ok(Self { plane, class })
+        let fixture = ClusterFixture::start(DriverName::default())?;
+        let class = fixture.class_of("gpu")?;
+        Ok(Self { fixture, class })
     }
 
     pub(super) fn flags(&self, folder: &Path) -> Result<[OsString; 2]> {
-        let path = write_kubeconfig(self.plane.server(), folder)?;
+        let path = write_kubeconfig(self.fixture.server(), folder)?;
         let mut kubeconfig = OsString::from("--kubeconfig=");
         kubeconfig.push(path);
         Ok([kubeconfig, format!("--node-name={NODE}").into()])
@@ -40,7 +40,7 @@ impl SoakCluster {
     /// Schedules a pod with one container; returns the reason if too few GPUs are free.
     pub(super) fn schedule(&self, name: &str, gpus: usize) -> Result<Result<Scheduled, String>> {
         let pod = PodSpec::new(name).request("gpus", &self.class, gpus, "");
-        match self.plane.schedule(&pod) {
+        match self.fixture.schedule(&pod) {
             Ok(scheduled) => Ok(Ok(scheduled)),
             Err(error) if matches!(error.downcast_ref(), Some(Unscheduled::NoNode { .. })) => {
                 self.delete(name)?;
@@ -52,13 +52,13 @@ impl SoakCluster {
 
     /// Deletes the pod with its claim and template.
     pub(super) fn delete(&self, pod: &str) -> Result<()> {
-        self.plane.delete(pod)?;
-        Ok(self.plane.objects().delete::<ResourceClaimTemplate>(NAMESPACE, pod)?)
+        self.fixture.delete(pod)?;
+        Ok(self.fixture.objects().delete::<ResourceClaimTemplate>(NAMESPACE, pod)?)
     }
 
     pub(super) fn slices(&self) -> Vec<ResourceSlice> {
-        let driver = self.plane.driver.as_str();
-        let mut slices = self.plane.objects().list::<ResourceSlice>();
+        let driver = self.fixture.driver.as_str();
+        let mut slices = self.fixture.objects().list::<ResourceSlice>();
         slices.retain(|slice| slice.spec.driver == driver);
         slices
     }
@@ -68,10 +68,10 @@ impl SoakCluster {
     }
 
     /// Checks that the kubelet is connected to the driver.
-    pub(super) fn is_reached(&self, node: &NodeStatus) -> Result<(), String> {
-        let driver = node.drivers.get(self.plane.driver.as_str());
-        let is_reached = driver.is_some_and(|all| all.iter().any(|one| one.is_connected));
-        is_reached
+    pub(super) fn check_connected(&self, node: &NodeStatus) -> Result<(), String> {
+        let driver = node.drivers.get(self.fixture.driver.as_str());
+        let is_connected = driver.is_some_and(|all| all.iter().any(|one| one.is_connected));
+        is_connected
             .then_some(())
             .ok_or_else(|| format!("the kubelet knows the driver as {driver:?}"))
     }

@@ -18,13 +18,13 @@ use windlass_kubelet_sim::{Misbehaviour, PodFault, Registration, RegistrationFau
 use windlass_machine::{self as machine, Happening};
 
 use super::{
-    super::stage::cdi_dir,
+    super::testbed::cdi_dir,
     agent::state_dir,
     invariant::{MaybeUnhealthy, Violation},
     pods::{ADMISSION, ANSWER_LIMIT},
     rig::{OWN_POD, RESOURCE},
     run::Run,
-    schedule::{Fault, Hangs},
+    schedule::{Fault, RegistrationFailure},
     stopwatch::Stopwatch,
 };
 
@@ -50,35 +50,39 @@ impl Run {
     /// Injects a fault and waits for the recovery. Skips a fault that does not apply, such as the reset of a GPU
     /// while none is broken.
     pub(super) async fn inject(&mut self, fault: &Fault) -> Result<()> {
-        // Recently released devices are reported unhealthy, which must not be taken for the fault's effect.
-        let begun = self.rig.settled(RECOVERY_LIMIT).await;
-        let (before_it, after) = ("the steps before a fault", RECOVERY_LIMIT);
-        begun.map_err(|left| Violation::NotBack { fault: before_it, after, left })?;
+        // Recently released devices are reported unhealthy. Wait until that is over, so that it is not taken for the
+        // fault's effect.
+        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
+        let (before, after) = ("the steps before a fault", RECOVERY_LIMIT);
+        settled.map_err(|problem| Violation::NotRecovered { fault: before, after, problem })?;
         let since = self.rig.kubelet.calls().now();
         self.rig.set_maybe_unhealthy(fault.maybe_unhealthy());
         let ended = self.apply(fault).await?;
         let recovered = match ended {
-            Some(ended) => self.recovers(fault, since, ended).await,
+            Some(ended) => self.wait_for_recovery(fault, since, ended).await,
             None => Ok(()),
         };
-        self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
+        self.rig.set_maybe_unhealthy(MaybeUnhealthy::Only(BTreeSet::new()));
         recovered
     }
 
-    /// Waits until kubelet and agent are back in a settled state, and records the time that it
-    /// took.
-    async fn recovers(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
-        let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
+    /// Waits until kubelet and agent are settled again, and records the duration of the recovery.
+    async fn wait_for_recovery(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
+        let remaining = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
         if fault.needs_registration() {
-            outcome = self.rig.registered_since(since, left()).await;
+            outcome = self.rig.wait_for_registration(since, remaining()).await;
         }
         self.start_waiting().await?;
         if outcome.is_ok() {
-            outcome = self.rig.settled(left()).await;
+            outcome = self.rig.wait_until_settled(remaining()).await;
         }
         let after = ended.elapsed();
-        outcome.map_err(|left| Violation::NotBack { fault: fault.kind(), after, left })?;
+        outcome.map_err(|problem| Violation::NotRecovered {
+            fault: fault.kind(),
+            after,
+            problem,
+        })?;
         self.tally.record_fault(fault.kind(), after);
         self.baseline.set_if_missing(Instant::now(), self.rig.agent.process.usage());
         Ok(())
@@ -95,9 +99,9 @@ impl Run {
                 return self.kill_at_prepare(gpus, after).await;
             }
             Fault::RecordLost => self.lose_record().await?,
-            Fault::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
-            Fault::AgentFrozenInCalls { which, by, gpus, lasts } => {
-                return self.freeze_in_calls(which, by, gpus, lasts).await;
+            Fault::AgentFrozen { gpus, duration } => self.freeze(gpus, duration).await?,
+            Fault::AgentFrozenInCalls { which, delay, gpus, duration } => {
+                return self.freeze_in_calls(which, delay, gpus, duration).await;
             }
             Fault::NoticesLost => return self.lose_notices().await,
             Fault::KubeletCutOff => self.cut_kubelet_off().await?,
@@ -111,7 +115,7 @@ impl Run {
             Fault::RegistrationSocketReplaced { times } => {
                 self.rig.kubelet.replace_registration_socket(times)?;
             }
-            Fault::RegistrationFails { hangs } => self.fail_registrations(hangs).await?,
+            Fault::RegistrationFails { how } => self.fail_registrations(how).await?,
             Fault::StreamCut => self.rig.kubelet.cancel_stream(RESOURCE).await,
             Fault::StateFolderBlocked { gpus } => self.block_state(gpus).await?,
             Fault::DiskFull { gpus } => self.fill_disk(gpus).await?,
@@ -120,7 +124,7 @@ impl Run {
             Fault::GpuBroken { which, how } => return self.break_gpu(which, how),
             Fault::DriverCrashes { which } => return self.crash(which).await,
             Fault::GpuReset { which } => return self.reset_gpu(which),
-            Fault::GpuSlow { which, by } => return self.slow_gpu(which, by).await,
+            Fault::GpuSlow { which, delay } => return self.slow_gpu(which, delay).await,
             Fault::XidStorm { which, bursts, events } => {
                 return self.storm(which, bursts, events).await;
             }
@@ -135,40 +139,41 @@ impl Run {
     }
 
     async fn replace_agent(&mut self) -> Result<()> {
-        self.rig.agent_stops();
+        self.rig.mark_agent_stopped();
         self.rig.agent.replace().await?;
         self.tally.agent_restarts += 1;
         self.baseline.clear();
-        self.rig.agent_starts();
+        self.rig.mark_agent_started();
         Ok(())
     }
 
-    pub(super) async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
-        self.rig.agent_stops();
+    pub(super) async fn freeze(&mut self, gpus: usize, duration: Duration) -> Result<()> {
+        self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
         let watch = Stopwatch::start(self.rig.agent.process.id());
         let thaw = async {
-            sleep(lasts).await;
+            sleep(duration).await;
             self.rig.agent.thaw();
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
-        self.rig.agent_starts();
-        super::invariant::in_time(ADMISSION, watch.elapsed(), lasts + ANSWER_LIMIT)?;
+        self.rig.mark_agent_started();
+        super::invariant::in_time(ADMISSION, watch.elapsed(), duration + ANSWER_LIMIT)?;
         self.record_admission(&uid, outcome).await
     }
 
-    /// Restarts the kubelet without its API server: pod resources omits pods whose devices stay published as allocated.
+    /// Restarts the kubelet without its API server. Its pod resources API then omits pods, whose devices must stay
+    /// allocated.
     async fn cut_kubelet_off(&self) -> Result<()> {
         let pods = PodFault::Only([OWN_POD.to_owned()].into());
         self.rig.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
         self.rig.kubelet.restart().await?;
         sleep(CUT_OFF).await;
-        let held = self.rig.settled(RECOVERY_LIMIT).await;
+        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         self.rig.kubelet.reach_api_server().await;
         let (fault, after) = ("kubelet restarted without its API server", RECOVERY_LIMIT);
-        Ok(held.map_err(|left| Violation::NotBack { fault, after, left })?)
+        Ok(settled.map_err(|problem| Violation::NotRecovered { fault, after, problem })?)
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {
@@ -193,10 +198,10 @@ impl Run {
         Ok(())
     }
 
-    async fn fail_registrations(&self, hangs: Hangs) -> Result<()> {
-        let registration = match hangs {
-            Hangs::No => RegistrationFault::Refuse("not now".to_owned()),
-            Hangs::Yes => RegistrationFault::Hang,
+    async fn fail_registrations(&self, how: RegistrationFailure) -> Result<()> {
+        let registration = match how {
+            RegistrationFailure::Refused => RegistrationFault::Refuse("not now".to_owned()),
+            RegistrationFailure::Unanswered => RegistrationFault::Hang,
         };
         self.rig.kubelet.misbehave(Misbehaviour { registration, ..Misbehaviour::default() });
         self.rig.kubelet.restart().await?;
@@ -209,28 +214,31 @@ impl Run {
         let dir = state_dir(self.rig.dir());
         let away = self.rig.move_away(&dir)?;
         File::create(&dir).context("cannot block the state folder")?;
-        let tried = self.try_both(gpus).await;
-        fs::remove_file(&dir).context("cannot clear the way to the state folder")?;
+        let tried = self.try_both_apis(gpus).await;
+        fs::remove_file(&dir).context("cannot unblock the state folder")?;
         fs::rename(away, &dir).context("cannot put the state folder back")?;
         tried
     }
 
     async fn fill_disk(&mut self, gpus: usize) -> Result<()> {
         self.rig.agent.limit_file_size(Some(0)).context("cannot limit the agent's files")?;
-        let tried = self.try_both(gpus).await;
-        self.rig.agent.limit_file_size(None).context("cannot free the agent's files")?;
+        let tried = self.try_both_apis(gpus).await;
+        self.rig
+            .agent
+            .limit_file_size(None)
+            .context("cannot remove the limit of the agent's files")?;
         tried
     }
 
     /// Starts a pod of the device plugin and one with a claim, while the agent cannot write.
-    async fn try_both(&mut self, gpus: usize) -> Result<()> {
-        self.try_one(gpus).await?;
+    async fn try_both_apis(&mut self, gpus: usize) -> Result<()> {
+        self.try_admit_and_record(gpus).await?;
         self.try_claim(gpus).await.map(drop)
     }
 
     fn remove_documents(&self) -> Result<()> {
         match fs::remove_dir_all(cdi_dir(self.rig.dir())) {
-            // The agent has written a new document meanwhile.
+            // The agent has written a new document during the removal.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             outcome => outcome.context("cannot remove the CDI folder"),
         }

@@ -23,7 +23,7 @@ use windlass_kubelet_api::{checkpoint, deviceplugin::PreferredAllocationRequest}
 use windlass_kubelet_sim::NodeStatus;
 
 use super::{
-    super::stage::cdi_dir,
+    super::testbed::cdi_dir,
     inject::{ABSENCE, RECOVERY_LIMIT, remove_if_there},
     invariant::{Violation, in_time},
     rig::{IndexedGpu, POLL_INTERVAL, RESOURCE},
@@ -49,21 +49,23 @@ pub(super) enum Interference {
     FolderCleaned,
 }
 
+/// Number of unfinished HTTP requests.
 const CLIENTS: usize = 64;
 
+/// Number of cancelled calls.
 const CALLS: usize = 10_000;
 
 /// Deadline of a probe; the kubelet's default is a second.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Time within which the agent reads a changed configuration.
-const READ_AGAIN: Duration = Duration::from_secs(3);
+const RELOAD_TIME: Duration = Duration::from_secs(3);
 
 /// Deadline for an unblocked writer to rename its file.
-const WRITTEN: Duration = Duration::from_secs(10);
+const RENAME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Deadline for a second agent to exit.
-const REFUSED_WITHIN: Duration = Duration::from_secs(10);
+const EXIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// CDI document of the GPUs, and its temporary file.
 const DOCUMENT: [&str; 2] = ["windlass.dev-gpu.json", ".windlass.dev-gpu.json.draft"];
@@ -98,8 +100,8 @@ impl Run {
             Interference::EmptyConfiguration => self.empty_config(gpus).await?,
             Interference::MissingNode => return self.hide_node(which, gpus).await,
             Interference::HangingDisk => return self.hang_disk(which).await,
-            Interference::CallsGivenUp => self.give_up_calls().await?,
-            Interference::FolderCleaned => self.clean_up().await?,
+            Interference::CallsGivenUp => self.cancel_calls().await?,
+            Interference::FolderCleaned => self.empty_plugin_folder().await?,
         }
         Ok(Some(Instant::now()))
     }
@@ -108,7 +110,7 @@ impl Run {
     async fn fill_http_server(&mut self, gpus: usize) -> Result<()> {
         let mut silent = Vec::new();
         for _ in 0..CLIENTS {
-            let mut client = TcpStream::connect(self.rig.agent.listens).await;
+            let mut client = TcpStream::connect(self.rig.agent.address).await;
             if let Ok(client) = &mut client {
                 // The server may close the connection.
                 let _ = client.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").await;
@@ -118,7 +120,7 @@ impl Run {
         let watch = Stopwatch::start(self.rig.agent.process.id());
         self.rig.agent.get("/healthz").await.context("the agent answers no probe")?;
         in_time("the answer to a probe", watch.elapsed(), PROBE_LIMIT)?;
-        self.try_one(gpus).await
+        self.try_admit_and_record(gpus).await
     }
 
     /// Empties the configuration for a while; the last valid one has to stay in force.
@@ -126,12 +128,12 @@ impl Run {
         let file = self.rig.agent.config();
         let text = fs::read(&file).context("cannot read the configuration")?;
         fs::write(&file, "").context("cannot empty the configuration")?;
-        sleep(READ_AGAIN).await;
-        let held = self.rig.settled(ABSENCE).await;
-        let tried = self.try_one(gpus).await;
+        sleep(RELOAD_TIME).await;
+        let settled = self.rig.wait_until_settled(ABSENCE).await;
+        let tried = self.try_admit_and_record(gpus).await;
         fs::write(&file, text).context("cannot write the configuration")?;
-        let (fault, after) = (Interference::EmptyConfiguration.kind(), READ_AGAIN + ABSENCE);
-        held.map_err(|left| Violation::NotBack { fault, after, left })?;
+        let (fault, after) = (Interference::EmptyConfiguration.kind(), RELOAD_TIME + ABSENCE);
+        settled.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
         tried
     }
 
@@ -140,16 +142,16 @@ impl Run {
         let Some(IndexedGpu { gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         let node = self.rig.machine.host_root().join(format!("dev/nvidia{}", gpu.minor));
         let away = self.rig.move_away(&node)?;
-        self.rig.breaks(&gpu.uuid);
-        self.reported_unhealthy(&gpu.uuid).await?;
+        self.rig.mark_broken(&gpu.uuid);
+        self.wait_for_unhealthy(&gpu.uuid).await?;
         self.admit(gpus).await?;
         self.rig.add_maybe_unhealthy(&gpu.uuid);
-        self.rig.is_mended(&gpu.uuid);
+        self.rig.mark_repaired(&gpu.uuid);
         fs::rename(away, &node).with_context(|| format!("cannot put {} back", node.display()))?;
         Ok(Some(Instant::now()))
     }
 
-    /// Lets the write of a CDI document hang on a pipe without a reader. A GPU that breaks meanwhile has to become
+    /// Makes the write of a CDI document hang on a pipe without a reader. A GPU that breaks meanwhile has to become
     /// unhealthy.
     async fn hang_disk(&mut self, which: usize) -> Result<Option<Instant>> {
         let Some(IndexedGpu { gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
@@ -160,36 +162,36 @@ impl Run {
         removed.with_context(|| format!("cannot remove {}", document.display()))?;
         sleep(ABSENCE).await;
         let broken = self.break_gpu(which, GpuFailure::Error)?;
-        let told = match broken {
-            Some(_) => self.reported_unhealthy(&gpu.uuid).await,
+        let reported = match broken {
+            Some(_) => self.wait_for_unhealthy(&gpu.uuid).await,
             None => Ok(()),
         };
-        release(&draft).await?;
-        told?;
+        drain_pipe(&draft).await?;
+        reported?;
         Ok(Some(Instant::now()))
     }
 
-    /// Cancels calls that the stopped agent has not read; its connection has to survive.
-    async fn give_up_calls(&mut self) -> Result<()> {
-        let plugin = self.rig.kubelet.plugin(RESOURCE).await.context("nobody is registered")?;
-        self.rig.agent_stops();
+    /// Cancels calls that the stopped agent has not read. The connection has to survive.
+    async fn cancel_calls(&mut self) -> Result<()> {
+        let plugin = self.rig.kubelet.plugin(RESOURCE).await.context("no plugin is registered")?;
+        self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         let mut all = JoinSet::new();
         for _ in 0..CALLS {
             let mut plugin = plugin.clone();
-            let question = PreferredAllocationRequest::default();
-            all.spawn(async move { plugin.get_preferred_allocation(question).await.is_ok() });
+            let request = PreferredAllocationRequest::default();
+            all.spawn(async move { plugin.get_preferred_allocation(request).await.is_ok() });
         }
         sleep(ABSENCE).await;
         all.shutdown().await;
         self.rig.agent.thaw();
-        self.rig.agent_starts();
+        self.rig.mark_agent_started();
         Ok(())
     }
 
     /// Empties the plugin folder except for the checkpoint, as a kubelet up to 1.32 does, which removes the agent's
     /// lock file. A second agent still has to be refused.
-    async fn clean_up(&mut self) -> Result<()> {
+    async fn empty_plugin_folder(&mut self) -> Result<()> {
         for entry in fs::read_dir(self.rig.plugin_dir())?.flatten() {
             if entry.file_name() != checkpoint::FILE && !entry.path().is_dir() {
                 // A socket may have been removed already.
@@ -197,28 +199,28 @@ impl Run {
             }
         }
         self.rig.kubelet.restart().await?;
-        let refused = self.rig.agent.rival_ends_within(REFUSED_WITHIN).await?;
+        let refused = self.rig.agent.second_agent_exit(EXIT_LIMIT).await?;
         refused.context("a second agent serves beside the first")?;
         Ok(())
     }
 
     /// Waits until a GPU is reported unhealthy.
-    pub(super) async fn reported_unhealthy(&self, uuid: &str) -> Result<()> {
-        let reported_unhealthy = |node: &NodeStatus| {
+    pub(super) async fn wait_for_unhealthy(&self, uuid: &str) -> Result<()> {
+        let is_unhealthy = |node: &NodeStatus| {
             let device = node.resources.get(RESOURCE).and_then(|it| it.devices.get(uuid));
             device.is_some_and(|device| !device.is_healthy())
         };
         let begun = Instant::now();
-        let seen = self.rig.kubelet.wait_for(reported_unhealthy, RECOVERY_LIMIT).await;
+        let seen = self.rig.kubelet.wait_for(is_unhealthy, RECOVERY_LIMIT).await;
         let (device, after) = (uuid.to_owned(), begun.elapsed());
-        seen.map_err(|_| Violation::Unnoticed { device, after })?;
+        seen.map_err(|_| Violation::UnreportedFailure { device, after })?;
         Ok(())
     }
 }
 
-/// Unblocks the agent's write into the pipe, after which it renames the pipe. Removes an unused pipe.
-async fn release(pipe: &Path) -> Result<()> {
-    // The open must not wait for a writer: it may have finished.
+/// Unblocks the agent's write into the pipe, after which the agent renames the pipe. Removes an unused pipe.
+async fn drain_pipe(pipe: &Path) -> Result<()> {
+    // Open without waiting for a writer, which may have finished.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).context("a flag of open(2)")?;
     let mut reader = match OpenOptions::new().read(true).custom_flags(nonblocking).open(pipe) {
         // The agent has replaced the pipe.
@@ -226,7 +228,7 @@ async fn release(pipe: &Path) -> Result<()> {
         opened => opened.with_context(|| format!("cannot open {}", pipe.display()))?,
     };
     let begun = Instant::now();
-    while pipe.exists() && begun.elapsed() < WRITTEN {
+    while pipe.exists() && begun.elapsed() < RENAME_LIMIT {
         // A pipe is smaller than a document. Its content is discarded.
         let _ = io::copy(&mut reader, &mut io::sink());
         sleep(POLL_INTERVAL).await;

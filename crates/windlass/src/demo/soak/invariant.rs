@@ -10,7 +10,7 @@ use windlass_conformance::process::Usage;
 use windlass_kubelet_sim::{Device, NodeStatus, PodStatus};
 
 use super::{
-    owners::{DriverRecord, Owner, by_kubelet, exclusive, published_name},
+    owners::{DriverRecord, Owner, by_kubelet, check_exclusive, published_name},
     rig::RESOURCE,
 };
 
@@ -19,47 +19,53 @@ pub(super) enum Violation {
     #[error("{device} has two owners: {}", .owners.iter().cloned().collect::<Vec<_>>().join(", "))]
     TwoOwners { device: String, owners: BTreeSet<String> },
     #[error("{device} is reported healthy {after:?} after it broke")]
-    Unnoticed { device: String, after: Duration },
+    UnreportedFailure { device: String, after: Duration },
     #[error("{device} is reported unhealthy without a fault")]
     FalseAlarm { device: String },
     #[error("{device} is reported healthy again but is still broken")]
     HealthyTooEarly { device: String },
-    #[error("{owner} held {held:?}, but the {who} reports {now:?}")]
-    Lost { owner: Owner, held: BTreeSet<String>, who: &'static str, now: BTreeSet<String> },
+    #[error("{owner} held {held:?}, but the {reporter} reports {now:?}")]
+    AllocationLost {
+        owner: Owner,
+        held: BTreeSet<String>,
+        reporter: &'static str,
+        now: BTreeSet<String>,
+    },
     #[error("the kubelet reports the holders {kubelet:?}, but the agent {agent:?}")]
-    Miscounted { kubelet: Holders, agent: Holders },
-    #[error("{pod} holds the GPUs with the nodes {right:?}, but its container has {given:?}")]
-    WrongNodes { pod: String, right: BTreeSet<String>, given: BTreeSet<String> },
+    HoldersDiffer { kubelet: Holders, agent: Holders },
+    #[error("{pod} holds the GPUs with the nodes {expected:?}, but its container has {actual:?}")]
+    WrongNodes { pod: String, expected: BTreeSet<String>, actual: BTreeSet<String> },
     #[error("{what} with {gpus} of {free} free GPUs is refused: {why}")]
-    Refused { what: &'static str, gpus: usize, free: usize, why: String },
+    WronglyRefused { what: &'static str, gpus: usize, free: usize, why: String },
     #[error("pod {pod} got the devices of a claim that the API server denied")]
-    NotDenied { pod: String },
+    DeniedClaimStarted { pod: String },
     #[error("{what} took {took:?}, over the limit of {limit:?}")]
-    Late { what: &'static str, took: Duration, limit: Duration },
+    DeadlineMissed { what: &'static str, took: Duration, limit: Duration },
     #[error(
         "pod {pod} has waited for its claim for {since:?} although its devices are free: {why}"
     )]
-    Waits { pod: String, since: Duration, why: String },
-    #[error("{since:?} after the last pod something remains: {left}")]
-    Left { since: Duration, left: String },
-    #[error("not recovered {after:?} after `{fault}`: {left}")]
-    NotBack { fault: &'static str, after: Duration, left: String },
+    ClaimStuck { pod: String, since: Duration, why: String },
+    #[error("{since:?} after the last pod something remains: {problem}")]
+    Leftover { since: Duration, problem: String },
+    #[error("not recovered {after:?} after `{fault}`: {problem}")]
+    NotRecovered { fault: &'static str, after: Duration, problem: String },
     #[error("the agent has {now} {what}, up from {start} when the process had settled")]
-    Grows { what: &'static str, start: u64, now: u64 },
+    ResourceGrowth { what: &'static str, start: u64, now: u64 },
     #[error("the agent ended: {0}")]
-    Ended(String),
+    AgentExited(String),
 }
 
+/// Pod names by device id.
 pub(super) type Holders = BTreeMap<String, String>;
 
 /// GPUs that may be reported unhealthy although they are not broken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum MaybeUnhealthy {
-    /// All GPUs: agent or driver has just started, or the kubelet has no plugin.
+    /// All GPUs: the agent or the driver has just started, or the plugin is not registered.
     #[default]
     All,
-    /// GPUs affected by a fault, by UUID, until it has passed.
-    These(BTreeSet<String>),
+    /// UUIDs of GPUs that a fault affects, until the recovery.
+    Only(BTreeSet<String>),
 }
 
 /// State of the simulated machine, independent of any report.
@@ -81,17 +87,17 @@ pub(super) struct Monitor {
     reported: BTreeSet<String>,
 }
 
-/// Deadline for reporting a broken GPU. One alone is found within a probe and a call deadline; while NVML is
-/// initialised again for another GPU, nothing is probed (docs/reliability.md).
+/// Deadline for reporting a broken GPU. A single one is found within a probe interval and a call deadline. While NVML
+/// is initialised again for another GPU, the agent does not probe (docs/reliability.md).
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Tolerated growth of descriptors: connections come and go.
+/// Tolerated growth of file descriptors: the number of connections varies.
 const DESCRIPTORS: u64 = 48;
 
 /// Tolerated growth of memory in KiB: buffers, and stacks of threads that hang in the driver.
 const MEMORY_KIB: u64 = 48 * 1024;
 
-/// Tolerated growth of threads: hanging driver calls and blocking work have one each, for some seconds.
+/// Tolerated growth of threads. Each hanging driver call and each blocking operation has a thread for some seconds.
 const THREADS: u64 = 32;
 
 // === impl Monitor ===
@@ -103,12 +109,12 @@ impl Monitor {
         truth: &GroundTruth,
         node: &NodeStatus,
     ) -> Result<(), Violation> {
-        exclusive(by_kubelet(node), &DriverRecord::default())?;
+        check_exclusive(by_kubelet(node), &DriverRecord::default())?;
         self.reported.retain(|id| truth.broken.contains_key(id));
         let listed = node.resources.get(RESOURCE).into_iter().flat_map(|it| &it.devices);
         for (id, device) in listed {
             let Some(since) = truth.broken.get(id) else {
-                truth.no_false_alarm(device)?;
+                truth.check_false_alarm(device)?;
                 continue;
             };
             if !device.is_healthy() {
@@ -119,7 +125,7 @@ impl Monitor {
                 let after = now.saturating_duration_since(runs_since.max(*since));
                 let device = id.clone();
                 within(after, NOTICED_WITHIN)
-                    .map_err(|()| Violation::Unnoticed { device, after })?;
+                    .map_err(|()| Violation::UnreportedFailure { device, after })?;
             }
         }
         Ok(())
@@ -129,9 +135,9 @@ impl Monitor {
 // === impl GroundTruth ===
 
 impl GroundTruth {
-    /// Fails if a device is unhealthy without a reason.
-    fn no_false_alarm(&self, device: &Device) -> Result<(), Violation> {
-        let MaybeUnhealthy::These(maybe_unhealthy) = &self.maybe_unhealthy else { return Ok(()) };
+    /// Fails if a device is reported unhealthy without a reason.
+    fn check_false_alarm(&self, device: &Device) -> Result<(), Violation> {
+        let MaybeUnhealthy::Only(maybe_unhealthy) = &self.maybe_unhealthy else { return Ok(()) };
         let is_known = maybe_unhealthy.contains(&device.id)
             || self.claimed.contains(&published_name(&device.id));
         if device.is_healthy() || is_known {
@@ -156,22 +162,22 @@ pub(super) fn held(pod: &PodStatus) -> BTreeSet<String> {
 }
 
 /// Checks that each pod still has its original devices.
-pub(super) fn nothing_lost(
-    given: &BTreeMap<String, BTreeSet<String>>,
+pub(super) fn check_kept(
+    allocated: &BTreeMap<String, BTreeSet<String>>,
     node: &NodeStatus,
 ) -> Result<(), Violation> {
-    for (uid, held_then) in given {
+    for (uid, held_before) in allocated {
         let now = node.pods.get(uid).map(held).unwrap_or_default();
-        if now != *held_then {
-            let (owner, held) = (Owner::Pod(uid.clone()), held_then.clone());
-            return Err(Violation::Lost { owner, held, who: "kubelet", now });
+        if now != *held_before {
+            let (owner, held) = (Owner::Pod(uid.clone()), held_before.clone());
+            return Err(Violation::AllocationLost { owner, held, reporter: "kubelet", now });
         }
     }
     Ok(())
 }
 
 /// Checks the growth of memory, descriptors and threads.
-pub(super) fn bounded(start: Usage, now: Usage) -> Result<(), Violation> {
+pub(super) fn check_growth(start: Usage, now: Usage) -> Result<(), Violation> {
     let descriptors = (start.descriptors as u64, now.descriptors as u64);
     let kib = (start.resident_kib, now.resident_kib);
     let threads = (start.threads, now.threads);
@@ -181,7 +187,7 @@ pub(super) fn bounded(start: Usage, now: Usage) -> Result<(), Violation> {
         ("threads", threads, THREADS),
     ] {
         if now > start + more {
-            return Err(Violation::Grows { what, start, now });
+            return Err(Violation::ResourceGrowth { what, start, now });
         }
     }
     Ok(())
@@ -197,7 +203,7 @@ pub(super) fn check_refusal(
     if gpus > free {
         return Ok(());
     }
-    Err(Violation::Refused { what, gpus, free, why: why.to_owned() })
+    Err(Violation::WronglyRefused { what, gpus, free, why: why.to_owned() })
 }
 
 /// Fails if an action missed its limit.
@@ -206,7 +212,7 @@ pub(super) fn in_time(
     took: Duration,
     limit: Duration,
 ) -> Result<(), Violation> {
-    within(took, limit).map_err(|()| Violation::Late { what, took, limit })
+    within(took, limit).map_err(|()| Violation::DeadlineMissed { what, took, limit })
 }
 
 fn within(took: Duration, limit: Duration) -> Result<(), ()> {
@@ -277,11 +283,15 @@ mod tests {
         };
         let (node, late) = (listed("0", "Healthy"), NOTICED_WITHIN + Duration::from_millis(1));
         let check = |now, agent| Monitor::default().check(now, &truth(agent), &node);
-        assert_eq!(check(broke + NOTICED_WITHIN, Some(broke)), Ok(()), "there is time");
-        assert_eq!(check(broke + late, None), Ok(()), "nobody is there to notice");
-        assert_eq!(check(broke + late, Some(broke + late)), Ok(()), "it has just started");
-        let lie = Violation::Unnoticed { device: "0".to_owned(), after: late };
-        assert_eq!(check(broke + late, Some(broke)), Err(lie));
+        assert_eq!(
+            check(broke + NOTICED_WITHIN, Some(broke)),
+            Ok(()),
+            "the deadline has not passed"
+        );
+        assert_eq!(check(broke + late, None), Ok(()), "no agent runs");
+        assert_eq!(check(broke + late, Some(broke + late)), Ok(()), "the agent has just started");
+        let violation = Violation::UnreportedFailure { device: "0".to_owned(), after: late };
+        assert_eq!(check(broke + late, Some(broke)), Err(violation));
     }
 
     #[test]
@@ -294,8 +304,8 @@ mod tests {
         };
         let mut monitor = Monitor::default();
         assert_eq!(monitor.check(now, &truth, &listed("0", "Unhealthy")), Ok(()));
-        let lie = Violation::HealthyTooEarly { device: "0".to_owned() };
-        assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Err(lie));
+        let violation = Violation::HealthyTooEarly { device: "0".to_owned() };
+        assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Err(violation));
         truth.broken.clear();
         assert_eq!(monitor.check(now, &truth, &listed("0", "Healthy")), Ok(()));
     }
@@ -307,11 +317,11 @@ mod tests {
         };
         let alarm = Err(Violation::FalseAlarm { device: "GPU-0".to_owned() });
         let none = GroundTruth {
-            maybe_unhealthy: MaybeUnhealthy::These(BTreeSet::new()),
+            maybe_unhealthy: MaybeUnhealthy::Only(BTreeSet::new()),
             ..GroundTruth::default()
         };
         assert_eq!((check(&none, "Healthy"), check(&none, "Unhealthy")), (Ok(()), alarm));
-        let maybe_unhealthy = MaybeUnhealthy::These(set(&["GPU-0"]));
+        let maybe_unhealthy = MaybeUnhealthy::Only(set(&["GPU-0"]));
         for reason in [
             GroundTruth { maybe_unhealthy, ..none.clone() },
             GroundTruth { maybe_unhealthy: MaybeUnhealthy::All, ..none.clone() },
@@ -324,16 +334,16 @@ mod tests {
 
     #[test]
     fn a_pod_whose_devices_differ_from_its_allocation_is_found() {
-        let given = [("a".to_owned(), set(&["0", "1"]))].into();
-        assert_eq!(nothing_lost(&given, &pods(&[("a", &["0", "1"])])), Ok(()));
+        let allocated = [("a".to_owned(), set(&["0", "1"]))].into();
+        assert_eq!(check_kept(&allocated, &pods(&[("a", &["0", "1"])])), Ok(()));
         for (node, now) in [
             (pods(&[("a", &["0"])]), set(&["0"])),
             (pods(&[("a", &["0", "2"])]), set(&["0", "2"])),
             (pods(&[]), set(&[])),
         ] {
             let (owner, held) = (Owner::Pod("a".to_owned()), set(&["0", "1"]));
-            let lost = Violation::Lost { owner, held, who: "kubelet", now };
-            assert_eq!(nothing_lost(&given, &node), Err(lost));
+            let lost = Violation::AllocationLost { owner, held, reporter: "kubelet", now };
+            assert_eq!(check_kept(&allocated, &node), Err(lost));
         }
     }
 
@@ -341,30 +351,30 @@ mod tests {
     fn an_agent_that_grows_is_found() {
         let start = Usage { descriptors: 40, resident_kib: 20_000, ..Usage::default() };
         let few = Usage { descriptors: 60, resident_kib: 30_000, ..start };
-        assert_eq!(bounded(start, few), Ok(()));
-        let descriptors = bounded(start, Usage { descriptors: 400, ..start });
-        assert!(matches!(descriptors, Err(Violation::Grows { what: "descriptors", .. })));
-        let memory = bounded(start, Usage { resident_kib: 200_000, ..start });
-        assert!(matches!(memory, Err(Violation::Grows { what: "KiB in memory", .. })));
-        let threads = bounded(start, Usage { threads: 100, ..start });
-        assert!(matches!(threads, Err(Violation::Grows { what: "threads", .. })));
+        assert_eq!(check_growth(start, few), Ok(()));
+        let descriptors = check_growth(start, Usage { descriptors: 400, ..start });
+        assert!(matches!(descriptors, Err(Violation::ResourceGrowth { what: "descriptors", .. })));
+        let memory = check_growth(start, Usage { resident_kib: 200_000, ..start });
+        assert!(matches!(memory, Err(Violation::ResourceGrowth { what: "KiB in memory", .. })));
+        let threads = check_growth(start, Usage { threads: 100, ..start });
+        assert!(matches!(threads, Err(Violation::ResourceGrowth { what: "threads", .. })));
     }
 
     #[test]
     fn a_refused_request_for_free_devices_is_found() {
         assert_eq!(check_refusal("a pod", 3, 2, "too few"), Ok(()));
         let wrongly = check_refusal("a claim", 2, 2, "too few");
-        assert!(matches!(wrongly, Err(Violation::Refused { gpus: 2, free: 2, .. })));
+        assert!(matches!(wrongly, Err(Violation::WronglyRefused { gpus: 2, free: 2, .. })));
     }
 
     #[test]
-    fn an_answer_that_comes_late_is_found() {
+    fn a_missed_deadline_is_found() {
         let limit = Duration::from_secs(1);
         assert_eq!(in_time("this", limit, limit), Ok(()));
         let took = Duration::from_millis(1_001);
         assert_eq!(
             in_time("this", took, limit),
-            Err(Violation::Late { what: "this", took, limit })
+            Err(Violation::DeadlineMissed { what: "this", took, limit })
         );
     }
 }

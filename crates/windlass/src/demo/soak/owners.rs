@@ -14,7 +14,7 @@ use super::{
     invariant::{Violation, held},
 };
 
-/// Owners by device, under the names that claims use.
+/// Owners by the published name of the device.
 pub(super) type Owners = BTreeMap<String, BTreeSet<Owner>>;
 
 /// Owner of a device, by UID.
@@ -56,7 +56,7 @@ impl DriverRecord {
 
     fn owners(&self) -> Owners {
         let of_claims = self.0.iter().map(|(uid, devices)| (Owner::Claim(uid.clone()), devices));
-        in_hands(of_claims.map(|(owner, devices)| (owner, devices.clone())))
+        owners_by_device(of_claims.map(|(owner, devices)| (owner, devices.clone())))
     }
 }
 
@@ -71,6 +71,7 @@ impl fmt::Display for Owner {
     }
 }
 
+/// Name of a GPU in ResourceSlices.
 pub(super) fn published_name(uuid: &str) -> String {
     uuid.to_ascii_lowercase()
 }
@@ -82,11 +83,11 @@ pub(super) fn by_kubelet(node: &NodeStatus) -> Owners {
         (Owner::Pod(uid.clone()), held(pod).iter().map(|id| published_name(id)).collect())
     });
     let of_claims = claims(node).map(|claim| (Owner::Claim(claim.uid.clone()), prepared(claim)));
-    in_hands(of_pods.chain(of_claims))
+    owners_by_device(of_pods.chain(of_claims))
 }
 
 /// Checks that no device has two owners.
-pub(super) fn exclusive(kubelet: Owners, driver: &DriverRecord) -> Result<(), Violation> {
+pub(super) fn check_exclusive(kubelet: Owners, driver: &DriverRecord) -> Result<(), Violation> {
     let mut all = kubelet;
     for (device, owners) in driver.owners() {
         all.entry(device).or_default().extend(owners);
@@ -101,16 +102,16 @@ pub(super) fn exclusive(kubelet: Owners, driver: &DriverRecord) -> Result<(), Vi
 }
 
 /// Checks that kubelet and driver list the same claims and devices.
-pub(super) fn agree(node: &NodeStatus, record: &DriverRecord) -> Result<(), String> {
+pub(super) fn check_agreement(node: &NodeStatus, record: &DriverRecord) -> Result<(), String> {
     let kubelet = claims(node).map(|claim| (claim.uid.clone(), prepared(claim))).collect();
     if record.0 == kubelet {
         return Ok(());
     }
-    Err(format!("by the kubelet claims have {kubelet:?}, and by the driver {:?}", record.0))
+    Err(format!("devices of claims differ: kubelet {kubelet:?}, driver {:?}", record.0))
 }
 
-/// Checks that each claim has its allocated devices, in both accounts.
-pub(super) fn nothing_lost(
+/// Checks that each claim has its allocated devices, according to the kubelet and to the driver.
+pub(super) fn check_kept(
     allocated: &BTreeMap<String, BTreeSet<String>>,
     node: &NodeStatus,
     record: &DriverRecord,
@@ -118,11 +119,13 @@ pub(super) fn nothing_lost(
     let kubelet: BTreeMap<_, _> =
         claims(node).map(|claim| (claim.uid.clone(), prepared(claim))).collect();
     for (claim, held) in allocated {
-        for (who, has) in [("kubelet", kubelet.get(claim)), ("driver", record.0.get(claim))] {
-            let now = has.cloned().unwrap_or_default();
+        for (reporter, devices) in
+            [("kubelet", kubelet.get(claim)), ("driver", record.0.get(claim))]
+        {
+            let now = devices.cloned().unwrap_or_default();
             if now != *held {
                 let owner = Owner::Claim(claim.clone());
-                return Err(Violation::Lost { owner, held: held.clone(), who, now });
+                return Err(Violation::AllocationLost { owner, held: held.clone(), reporter, now });
             }
         }
     }
@@ -135,7 +138,7 @@ fn claims(node: &NodeStatus) -> impl Iterator<Item = &ClaimStatus> {
 }
 
 /// CDI names for containers with claims.
-pub(super) fn given(node: &NodeStatus) -> impl Iterator<Item = &String> {
+pub(super) fn cdi_names(node: &NodeStatus) -> impl Iterator<Item = &String> {
     let devices = claims(node).flat_map(|claim| claim.devices.values().flatten());
     devices.flat_map(|device| &device.cdi_devices)
 }
@@ -144,7 +147,7 @@ fn prepared(claim: &ClaimStatus) -> BTreeSet<String> {
     claim.devices.values().flatten().map(|device| device.name.clone()).collect()
 }
 
-fn in_hands(of: impl Iterator<Item = (Owner, BTreeSet<String>)>) -> Owners {
+fn owners_by_device(of: impl Iterator<Item = (Owner, BTreeSet<String>)>) -> Owners {
     let mut owners = Owners::new();
     for (owner, devices) in of {
         for device in devices {
@@ -211,40 +214,40 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_a_pod_and_a_claim_have_is_in_two_hands() {
+    fn a_device_of_a_pod_and_a_claim_has_two_owners() {
         let node = with_claim(pods(&[("a", &["GPU-0"]), ("b", &[])]), ("b", "c"), &["gpu-1"]);
-        assert_eq!(exclusive(by_kubelet(&node), &record(&[("c", "gpu-1")])), Ok(()));
+        assert_eq!(check_exclusive(by_kubelet(&node), &record(&[("c", "gpu-1")])), Ok(()));
         let twice = |device: &str, owners: [&str; 2]| {
             let owners = owners.map(str::to_owned).into();
             Err(Violation::TwoOwners { device: device.to_owned(), owners })
         };
         let both = with_claim(node.clone(), ("b", "c"), &["gpu-0"]);
-        let by_kubelet_alone = exclusive(by_kubelet(&both), &DriverRecord::default());
+        let by_kubelet_alone = check_exclusive(by_kubelet(&both), &DriverRecord::default());
         assert_eq!(by_kubelet_alone, twice("gpu-0", ["claim c", "pod a"]));
-        let by_driver = exclusive(by_kubelet(&node), &record(&[("d", "gpu-0")]));
+        let by_driver = check_exclusive(by_kubelet(&node), &record(&[("d", "gpu-0")]));
         assert_eq!(by_driver, twice("gpu-0", ["claim d", "pod a"]));
-        let two_claims = exclusive(Owners::new(), &record(&[("c", "gpu-1"), ("d", "gpu-1")]));
+        let two_claims = check_exclusive(Owners::new(), &record(&[("c", "gpu-1"), ("d", "gpu-1")]));
         assert_eq!(two_claims, twice("gpu-1", ["claim c", "claim d"]));
     }
 
     #[test]
-    fn a_claim_whose_pod_is_gone_has_nothing_by_the_kubelet_and_must_not_be_prepared() {
+    fn a_claim_without_a_pod_owns_nothing_and_must_not_be_prepared() {
         let gone = with_claim(pods(&[("a", &["GPU-0"])]), ("b", "c"), &["gpu-0"]);
-        assert_eq!(exclusive(by_kubelet(&gone), &DriverRecord::default()), Ok(()));
-        assert_eq!(agree(&gone, &DriverRecord::default()), Ok(()));
-        assert!(agree(&gone, &record(&[("c", "gpu-1")])).is_err());
+        assert_eq!(check_exclusive(by_kubelet(&gone), &DriverRecord::default()), Ok(()));
+        assert_eq!(check_agreement(&gone, &DriverRecord::default()), Ok(()));
+        assert!(check_agreement(&gone, &record(&[("c", "gpu-1")])).is_err());
     }
 
     #[test]
-    fn a_claim_that_has_less_or_else_than_it_was_allotted_is_found_by_either_account() {
+    fn a_claim_with_missing_or_other_devices_is_found() {
         let set = |id: &str| BTreeSet::from([id.to_owned()]);
         let allocated = [("c".to_owned(), set("gpu-1"))].into();
         let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
-        let check = |node, of: &[_]| nothing_lost(&allocated, node, &record(of));
+        let check = |node, of: &[_]| check_kept(&allocated, node, &record(of));
         assert_eq!(check(&node, &[("c", "gpu-1")]), Ok(()));
-        let lost = |who, now| {
+        let lost = |reporter, now| {
             let owner = Owner::Claim("c".to_owned());
-            Err(Violation::Lost { owner, held: set("gpu-1"), who, now })
+            Err(Violation::AllocationLost { owner, held: set("gpu-1"), reporter, now })
         };
         assert_eq!(check(&node, &[]), lost("driver", BTreeSet::new()));
         assert_eq!(check(&node, &[("c", "gpu-2")]), lost("driver", set("gpu-2")));
@@ -253,11 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn kubelet_and_driver_agree_on_which_claim_has_what() {
+    fn kubelet_and_driver_must_list_the_same_claims_and_devices() {
         let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
-        assert_eq!(agree(&node, &record(&[("c", "gpu-1")])), Ok(()));
+        assert_eq!(check_agreement(&node, &record(&[("c", "gpu-1")])), Ok(()));
         for wrong in [&[][..], &[("c", "gpu-2")], &[("c", "gpu-1"), ("d", "gpu-2")]] {
-            assert!(agree(&node, &record(wrong)).is_err(), "{wrong:?}");
+            assert!(check_agreement(&node, &record(wrong)).is_err(), "{wrong:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pods of the device plugin in a soak. Each container gets the devices of its pod.
+//! Pods of the device plugin in a soak. Each container has to get the devices of its pod.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,7 +20,7 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// Deadline of the agent's holder metrics: its pod resources cache lasts five seconds.
 const HOLDERS_LIMIT: Duration = Duration::from_secs(8);
 
-/// Action with the deadline [`ANSWER_LIMIT`].
+/// Name of the action whose deadline is [`ANSWER_LIMIT`].
 pub(super) const ADMISSION: &str = "the admission of a pod";
 
 pub(super) const CONTAINER: &str = "main";
@@ -36,9 +36,9 @@ pub(super) struct Allocation {
 
 impl Run {
     pub(super) fn new_pod(&mut self, gpus: usize) -> Pod {
-        self.begun += 1;
+        self.created += 1;
         let main = Container::new(CONTAINER).limit(RESOURCE, gpus as u64);
-        Pod::new(format!("p{}", self.begun)).container(main)
+        Pod::new(format!("p{}", self.created)).container(main)
     }
 
     /// Admits a pod, which has to succeed if there are enough free GPUs.
@@ -51,8 +51,8 @@ impl Run {
         self.record_admission(&uid, outcome).await
     }
 
-    /// Admits a pod while the agent cannot write: a refusal is allowed, in time.
-    pub(super) async fn try_one(&mut self, gpus: usize) -> Result<()> {
+    /// Admits a pod while the agent cannot write. A refusal is allowed, within the deadline.
+    pub(super) async fn try_admit_and_record(&mut self, gpus: usize) -> Result<()> {
         let (uid, outcome) = self.try_admit(gpus).await?;
         self.record_admission(&uid, outcome).await
     }
@@ -68,7 +68,7 @@ impl Run {
         Ok((uid, outcome))
     }
 
-    /// Records the kubelet's decision and starts an admitted pod.
+    /// Records the kubelet's decision, and starts an admitted pod.
     pub(super) async fn record_admission(
         &mut self,
         uid: &str,
@@ -84,37 +84,38 @@ impl Run {
         self.tally.admitted += 1;
         self.tally.gpus_given += held.len();
         let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allocated")?;
-        let given = Allocation { held, grant: allotment.grant.clone() };
-        self.given.insert(uid.to_owned(), given.clone());
-        self.starts(uid, &given).await
+        let allocation = Allocation { held, grant: allotment.grant.clone() };
+        self.allocations.insert(uid.to_owned(), allocation.clone());
+        self.start_and_check(uid, &allocation).await
     }
 
     pub(super) async fn delete(&mut self, which: usize) -> Result<()> {
-        let all = self.given.len() + self.claims.len();
-        let uid = self.given.keys().chain(self.claims.keys()).nth(which % all.max(1)).cloned();
+        let all = self.allocations.len() + self.claims.len();
+        let uid =
+            self.allocations.keys().chain(self.claims.keys()).nth(which % all.max(1)).cloned();
         let Some(uid) = uid else { return Ok(()) };
-        let Some(Allocation { held, .. }) = self.given.remove(&uid) else {
+        let Some(Allocation { held, .. }) = self.allocations.remove(&uid) else {
             return self.end_claimant(&uid).await;
         };
         self.rig.kubelet.delete(&uid).await;
         let now = Instant::now();
-        self.let_go.extend(held.iter().map(|id| (published_name(id), now)));
+        self.released_at.extend(held.iter().map(|id| (published_name(id), now)));
         Ok(())
     }
 
-    /// Compares the agent's holders with the kubelet's.
-    pub(super) async fn count(&mut self) -> Result<()> {
+    /// Compares the holders in the agent's metrics with the kubelet's.
+    pub(super) async fn compare_holders(&mut self) -> Result<()> {
         let begun = Instant::now();
         let kubelet = invariant::holders(&self.rig.kubelet.node());
         loop {
             let metrics =
-                self.rig.agent.get("/metrics").await.context("the agent tells no metrics")?;
+                self.rig.agent.get("/metrics").await.context("the agent serves no metrics")?;
             let agent = reported_holders(&metrics);
             if agent == kubelet {
                 break;
             }
             if begun.elapsed() > HOLDERS_LIMIT {
-                return Err(Violation::Miscounted { kubelet, agent }.into());
+                return Err(Violation::HoldersDiffer { kubelet, agent }.into());
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -123,10 +124,10 @@ impl Run {
     }
 
     /// Starts the container and checks its device nodes.
-    async fn starts(&mut self, uid: &str, given: &Allocation) -> Result<()> {
+    async fn start_and_check(&mut self, uid: &str, allocation: &Allocation) -> Result<()> {
         self.rig.kubelet.start_container(uid, CONTAINER).await?;
-        let held = given.held.iter().map(|id| published_name(id)).collect();
-        self.has_nodes(uid, &held, &given.grant)
+        let held = allocation.held.iter().map(|id| published_name(id)).collect();
+        self.check_container_nodes(uid, &held, &allocation.grant)
     }
 
     /// Number of GPUs without pod or claim.

@@ -39,7 +39,7 @@ pub(super) enum SoakEvent {
     SoakFinished { end: End, seed: u64, elapsed_s: u64, tally: Tally },
 }
 
-/// Reason for the end without a violation.
+/// Reason of an end without a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum End {

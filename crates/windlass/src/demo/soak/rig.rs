@@ -20,7 +20,7 @@ use windlass_kubelet_sim::{
 use windlass_machine::{Machine, MachineProfile, state::Gpu};
 
 use super::{
-    super::{runtime, stage::cdi_dir},
+    super::{runtime, testbed::cdi_dir},
     agent::{Agent, Mounts, has_copy, state_dir},
     cluster::SoakCluster,
     invariant::{self, GroundTruth, MaybeUnhealthy, Monitor, Violation},
@@ -35,11 +35,11 @@ pub(super) struct Rig {
     pub(super) machine: Machine,
     pub(super) kubelet: Kubelet,
     pub(super) agent: Agent,
-    /// Source of claims, if enabled.
+    /// Cluster, in a soak with claims.
     pub(super) cluster: Option<SoakCluster>,
     truth: watch::Sender<GroundTruth>,
-    /// Device lists other than whole GPUs, at the start.
-    others: Option<HealthByResource>,
+    /// Health of the devices other than whole GPUs, at the start.
+    other_devices: Option<HealthByResource>,
     pub(super) folder: TempDir,
 }
 
@@ -79,26 +79,26 @@ impl Rig {
         let path = folder.path();
         let machine = simulated::machine_in(path, profile)?;
         let kubelet = simulated::kubelet_in(path)?;
-        // A kubelet without pods looks as if it had not synchronized them yet.
+        // The agent takes an empty pod list for one that the kubelet has not synchronized yet.
         let own = Pod::new("windlass").container(Container::new("node"));
         Box::pin(kubelet.admit(own)).await.context("the agent's own pod is not admitted")?;
         if let Some(cluster) = &mut cluster {
-            cluster.plane.mimic_wipes(&kubelet);
+            cluster.fixture.mimic_wipes(&kubelet);
         }
         let agent = Agent::start(path, mounts, &machine, cluster.as_ref()).await?;
         let truth =
             GroundTruth { agent_runs_since: Some(Instant::now()), ..GroundTruth::default() };
         let truth = watch::Sender::new(truth);
-        Ok(Self { machine, kubelet, agent, cluster, truth, others: None, folder })
+        Ok(Self { machine, kubelet, agent, cluster, truth, other_devices: None, folder })
     }
 
-    /// Remembers the device lists other than whole GPUs, once the NICs are listed: resources register one by one.
-    pub(super) async fn record_others(&mut self, limit: Duration) -> Result<()> {
+    /// Records the health of the devices other than whole GPUs, once NICs are listed: resources register one by one.
+    pub(super) async fn record_other_devices(&mut self, limit: Duration) -> Result<()> {
         let nics = self.machine.model()?.nics.len();
         let are_listed = |node: &NodeStatus| nics == 0 || node.resources.contains_key(ADAPTERS);
         let listed = self.kubelet.wait_for(are_listed, limit).await;
         let node = listed.map_err(|_| anyhow!("{ADAPTERS} is not offered within {limit:?}"))?;
-        self.others = Some(others(&node));
+        self.other_devices = Some(other_devices(&node));
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Rig {
     }
 
     /// APIs that allocate GPUs in this soak.
-    pub(super) fn ways(&self) -> AllocationApis {
+    pub(super) fn apis(&self) -> AllocationApis {
         if self.cluster.is_some() { AllocationApis::Both } else { AllocationApis::DevicePlugin }
     }
 
@@ -115,29 +115,29 @@ impl Rig {
         self.kubelet.config().plugin_dir()
     }
 
-    /// Resolves to the first violation.
-    pub(super) fn watched(&self) -> impl Future<Output = Violation> + use<> {
-        watch_over(self.kubelet.watch(), self.truth.subscribe())
+    /// Future that checks every device list, and completes at the first violation.
+    pub(super) fn first_violation(&self) -> impl Future<Output = Violation> + use<> {
+        monitor_node(self.kubelet.watch(), self.truth.subscribe())
     }
 
     /// Records that the agent does not run.
-    pub(super) fn agent_stops(&self) {
+    pub(super) fn mark_agent_stopped(&self) {
         self.truth.send_modify(|truth| truth.agent_runs_since = None);
     }
 
-    pub(super) fn agent_starts(&self) {
+    pub(super) fn mark_agent_started(&self) {
         self.truth.send_modify(|truth| truth.agent_runs_since = Some(Instant::now()));
     }
 
     /// Records a broken GPU.
-    pub(super) fn breaks(&self, uuid: &str) {
+    pub(super) fn mark_broken(&self, uuid: &str) {
         self.truth.send_modify(|truth| {
             truth.broken.entry(uuid.to_owned()).or_insert_with(Instant::now);
         });
     }
 
-    /// Records the repair of a GPU, before it happens: a quick agent must not seem wrong.
-    pub(super) fn is_mended(&self, uuid: &str) {
+    /// Records the repair of a GPU. Called before the repair, because the agent may report it at once.
+    pub(super) fn mark_repaired(&self, uuid: &str) {
         self.truth.send_modify(|truth| {
             truth.broken.remove(uuid);
         });
@@ -151,14 +151,14 @@ impl Rig {
     /// Adds a GPU that may be reported unhealthy.
     pub(super) fn add_maybe_unhealthy(&self, uuid: &str) {
         self.truth.send_modify(|truth| {
-            if let MaybeUnhealthy::These(maybe_unhealthy) = &mut truth.maybe_unhealthy {
+            if let MaybeUnhealthy::Only(maybe_unhealthy) = &mut truth.maybe_unhealthy {
                 maybe_unhealthy.insert(uuid.to_owned());
             }
         });
     }
 
-    /// Adds devices of claims, until these have released them and the rig has settled.
-    pub(super) fn are_claimed(&self, devices: &BTreeSet<String>) {
+    /// Adds devices of claims. [`Rig::wait_until_settled`] removes those that the driver's record no longer has.
+    pub(super) fn mark_claimed(&self, devices: &BTreeSet<String>) {
         self.truth.send_modify(|truth| truth.claimed.extend(devices.iter().cloned()));
     }
 
@@ -174,8 +174,9 @@ impl Rig {
         Ok(found.collect())
     }
 
-    /// Waits until kubelet and containers have the true state.
-    pub(super) async fn settled(&self, limit: Duration) -> Result<(), String> {
+    /// Waits until device lists, CDI documents and slices match the ground truth. On timeout, returns the last
+    /// difference.
+    pub(super) async fn wait_until_settled(&self, limit: Duration) -> Result<(), String> {
         let usable = self.usable().map_err(|error| format!("{error:#}"))?;
         let begun = Instant::now();
         let mut node = self.kubelet.watch();
@@ -184,44 +185,44 @@ impl Rig {
                 self.kubelet.reconcile_claims().await;
             }
             let seen = node.borrow_and_update().clone();
-            let Err(left) = self.is_settled(&seen, &usable) else {
+            let Err(problem) = self.check_settled(&seen, &usable) else {
                 let taken = self.record()?.devices();
                 self.truth.send_modify(|truth| truth.claimed.retain(|it| taken.contains(it)));
                 return Ok(());
             };
             if begun.elapsed() >= limit {
-                return Err(left);
+                return Err(problem);
             }
-            // Sockets and documents change without a notification.
+            // Poll as well, because sockets and documents change without a notification.
             let _ = timeout(POLL_INTERVAL, node.changed()).await;
         }
     }
 
-    fn is_settled(&self, node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
+    fn check_settled(&self, node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
         let record = self.record()?;
         let taken = record.devices();
         let is_free = |uuid: &&String| !taken.contains(&published_name(uuid));
-        is_as(node, &usable.iter().filter(is_free).cloned().collect())?;
-        self.others_unchanged(node)?;
-        self.documents_name(usable, node)?;
+        check_devices(node, &usable.iter().filter(is_free).cloned().collect())?;
+        self.check_other_devices(node)?;
+        self.check_documents(usable, node)?;
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let broken = self.broken();
-        cluster.is_reached(node)?;
+        cluster.check_connected(node)?;
         if !has_copy(self.dir()) {
             return Err("the record of claims has no copy".to_owned());
         }
-        owners::agree(node, &record)?;
+        owners::check_agreement(node, &record)?;
         let held = invariant::holders(node).into_keys().collect();
-        cluster.published().fits(ExpectedSlices { usable, broken: &broken, held: &held })
+        cluster.published().check(ExpectedSlices { usable, broken: &broken, held: &held })
     }
 
-    /// Checks that the other device lists are as at the start.
-    fn others_unchanged(&self, node: &NodeStatus) -> Result<(), String> {
-        let (Some(before), now) = (&self.others, others(node)) else { return Ok(()) };
+    /// Checks that the health of the other devices is as at the start.
+    fn check_other_devices(&self, node: &NodeStatus) -> Result<(), String> {
+        let (Some(before), now) = (&self.other_devices, other_devices(node)) else { return Ok(()) };
         if now == *before {
             return Ok(());
         }
-        Err(format!("other devices are {now:?}, and were {before:?} at the start"))
+        Err(format!("health of other devices is {now:?}, and was {before:?} at the start"))
     }
 
     /// Devices by claim, from the driver's record.
@@ -231,24 +232,28 @@ impl Rig {
     }
 
     /// Checks that no device has two owners.
-    pub(super) fn exclusive(&self) -> Result<()> {
+    pub(super) fn check_exclusive(&self) -> Result<()> {
         let record = self.record().map_err(Error::msg)?;
-        Ok(owners::exclusive(owners::by_kubelet(&self.kubelet.node()), &record)?)
+        Ok(owners::check_exclusive(owners::by_kubelet(&self.kubelet.node()), &record)?)
     }
 
     /// Checks without the taints gate: slices exist, and broken GPUs are not published.
-    pub(super) fn publishes_without_taints(&self) -> Result<Result<(), String>> {
+    pub(super) fn check_without_taints(&self) -> Result<Result<(), String>> {
         let cluster = self.cluster.as_ref().context("the soak is without claims")?;
         if cluster.slices().is_empty() {
             return Ok(Err("no slice is published".to_owned()));
         }
-        Ok(cluster.published().none_is_broken(&self.broken()))
+        Ok(cluster.published().check_no_broken(&self.broken()))
     }
 
     /// Waits until whole GPUs were registered after `since`.
-    pub(super) async fn registered_since(&self, since: u64, limit: Duration) -> Result<(), String> {
-        let is_it = |event: &Event| matches!(event, Event::Registered { resource, .. } if resource == RESOURCE);
-        let registered = self.kubelet.calls().wait_for_one(since, is_it, limit).await;
+    pub(super) async fn wait_for_registration(
+        &self,
+        since: u64,
+        limit: Duration,
+    ) -> Result<(), String> {
+        let is_gpus = |event: &Event| matches!(event, Event::Registered { resource, .. } if resource == RESOURCE);
+        let registered = self.kubelet.calls().wait_for_one(since, is_gpus, limit).await;
         registered.map(drop).ok_or_else(|| "no registration".to_owned())
     }
 
@@ -262,17 +267,17 @@ impl Rig {
         self.truth.borrow().broken.keys().cloned().collect()
     }
 
-    /// Checks that each container could start again.
-    fn documents_name(&self, usable: &BTreeSet<String>, node: &NodeStatus) -> Result<(), String> {
+    /// Checks that the CDI documents have every usable GPU, and every device of a claim.
+    fn check_documents(&self, usable: &BTreeSet<String>, node: &NodeStatus) -> Result<(), String> {
         let usable = usable.iter().map(|uuid| format!("{CDI_KIND}={uuid}"));
-        let names: Vec<_> = usable.chain(owners::given(node).cloned()).collect();
+        let names: Vec<_> = usable.chain(owners::cdi_names(node).cloned()).collect();
         let resolved = runtime::resolve(&cdi_dir(self.dir()), &names);
         resolved.map(|_| ()).map_err(|error| format!("{error:#}"))
     }
 
     /// Ends all parts and removes the folder.
-    pub(super) async fn clear(mut self) {
-        // A call that hangs in the simulated driver would outlive it.
+    pub(super) async fn shut_down(mut self) {
+        // Kill the agent: a call that hangs in the simulated driver would outlive a graceful stop.
         self.agent.process.kill().await;
         self.kubelet.shutdown().await;
     }
@@ -286,17 +291,17 @@ impl Rig {
     }
 }
 
-async fn watch_over(
+async fn monitor_node(
     mut node: watch::Receiver<Arc<NodeStatus>>,
     truth: watch::Receiver<GroundTruth>,
 ) -> Violation {
     let mut monitor = Monitor::default();
     loop {
         let seen = node.borrow_and_update().clone();
-        if let Err(broken) = monitor.check(Instant::now(), &truth.borrow(), &seen) {
-            return broken;
+        if let Err(violation) = monitor.check(Instant::now(), &truth.borrow(), &seen) {
+            return violation;
         }
-        // A report can become wrong by time alone. A stopped kubelet sends nothing more.
+        // Poll as well, because a deadline may pass without a change. After the kubelet's end `changed` fails at once.
         if let Ok(Err(_)) = timeout(POLL_INTERVAL, node.changed()).await {
             sleep(POLL_INTERVAL).await;
         }
@@ -304,17 +309,17 @@ async fn watch_over(
 }
 
 /// Health of the devices other than whole GPUs.
-fn others(node: &NodeStatus) -> HealthByResource {
+fn other_devices(node: &NodeStatus) -> HealthByResource {
     let health = |resource: &ResourceStatus| {
         let devices = resource.devices.values();
         devices.map(|device| (device.id.clone(), device.is_healthy())).collect()
     };
-    let others = node.resources.iter().filter(|(name, _)| *name != RESOURCE);
-    others.map(|(name, resource)| (name.clone(), health(resource))).collect()
+    let other_devices = node.resources.iter().filter(|(name, _)| *name != RESOURCE);
+    other_devices.map(|(name, resource)| (name.clone(), health(resource))).collect()
 }
 
 /// Checks that the kubelet lists exactly the usable GPUs and can call the plugin.
-fn is_as(node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
+fn check_devices(node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
     match (&node.kubelet, node.registrations.get(RESOURCE)) {
         (Condition::Running, Some(Registration::Connected { endpoint, .. }))
             if endpoint.exists() => {}
@@ -323,7 +328,7 @@ fn is_as(node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
     let resource = node.resources.get(RESOURCE).cloned().unwrap_or_default();
     let healthy = resource.devices.values().filter(|device| device.is_healthy());
     let healthy: BTreeSet<_> = healthy.map(|device| device.id.clone()).collect();
-    // A list from before the latest registration allocates nothing.
+    // The kubelet does not allocate from a list that precedes the latest registration.
     if healthy == *usable && resource.allocatable == usable.len() {
         return Ok(());
     }

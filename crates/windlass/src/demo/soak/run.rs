@@ -29,7 +29,7 @@ pub(super) struct Run {
     pub(super) rig: Rig,
     pub(super) tally: Tally,
     /// Allocations of pods by the device plugin, by UID.
-    pub(super) given: BTreeMap<String, Allocation>,
+    pub(super) allocations: BTreeMap<String, Allocation>,
     /// Pods with prepared claims, by UID.
     pub(super) claims: BTreeMap<String, ClaimPod>,
     /// Pods that wait for their claims, by UID.
@@ -37,25 +37,24 @@ pub(super) struct Run {
     /// Reason of the latest failed start.
     pub(super) refusal: String,
     /// Times at which device plugin pods released devices, by published name.
-    pub(super) let_go: BTreeMap<String, Instant>,
+    pub(super) released_at: BTreeMap<String, Instant>,
     /// Number of created pods, including refused ones.
-    pub(super) begun: usize,
+    pub(super) created: usize,
     pub(super) last_steps: VecDeque<String>,
     pub(super) baseline: Baseline,
 }
 
-/// Deadline of the first complete offer.
+/// Deadline for the first settled state.
 const START_LIMIT: Duration = Duration::from_secs(15);
 
-/// Minimum number of steps, independent of the duration: a short soak on a busy machine tests as much as on an idle
-/// one.
+/// Minimum number of steps, whatever the duration: a short soak tests the same on a busy machine as on an idle one.
 const MIN_STEPS: usize = 10;
 
 /// Number of steps that are shown with a violation.
 const SHOWN_STEPS: usize = 20;
 
-/// Time in which the agent may keep resources of clients that are gone.
-const GIVEN_BACK: Duration = Duration::from_secs(10);
+/// Time in which the agent releases resources of clients that have disconnected.
+const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// Interval of progress reports.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -70,12 +69,12 @@ impl Run {
         Self {
             rig,
             tally: Tally::default(),
-            given: BTreeMap::new(),
+            allocations: BTreeMap::new(),
             claims: BTreeMap::new(),
             waiting: BTreeMap::new(),
             refusal: String::new(),
-            let_go: BTreeMap::new(),
-            begun: 0,
+            released_at: BTreeMap::new(),
+            created: 0,
             last_steps: VecDeque::new(),
             baseline: Baseline::default(),
         }
@@ -85,46 +84,50 @@ impl Run {
     pub(super) async fn soak(
         &mut self,
         seed: u64,
-        lasts: Duration,
+        duration: Duration,
         reporter: &Reporter,
     ) -> Result<()> {
-        let watched = self.rig.watched();
+        let first_violation = self.rig.first_violation();
         tokio::select! {
-            broken = watched => Err(broken.into()),
-            outcome = self.steps(seed, lasts, reporter) => outcome,
+            violation = first_violation => Err(violation.into()),
+            outcome = self.steps(seed, duration, reporter) => outcome,
         }
     }
 
-    async fn steps(&mut self, seed: u64, lasts: Duration, reporter: &Reporter) -> Result<()> {
-        self.begins().await?;
+    async fn steps(&mut self, seed: u64, duration: Duration, reporter: &Reporter) -> Result<()> {
+        self.settle_at_start().await?;
         let begun = Instant::now();
-        let mut told = begun;
-        for step in Schedule::new(seed, self.rig.ways()) {
+        let mut reported = begun;
+        for step in Schedule::new(seed, self.rig.apis()) {
             let is_past = |time| self.tally.steps >= MIN_STEPS && begun.elapsed() >= time;
-            if is_past(lasts) {
+            if is_past(duration) {
                 break;
             }
-            if is_past(lasts * 3 / 4)
-                && matches!(&step, Step::Inject(fault) if fault.ends_the_agent())
+            if is_past(duration * 3 / 4)
+                && matches!(&step, Step::Inject(fault) if fault.ends_agent())
             {
-                // The last quarter spares the process, so that longer soaks observe longer lives.
+                // No fault ends the agent in the last quarter, so that a longer soak observes a process for longer.
                 continue;
             }
             self.step(&step).await?;
-            if told.elapsed() >= PROGRESS {
-                told = Instant::now();
-                reporter.tell(&SoakEvent::progress(begun.elapsed(), &self.tally))?;
+            if reported.elapsed() >= PROGRESS {
+                reported = Instant::now();
+                reporter.report(&SoakEvent::progress(begun.elapsed(), &self.tally))?;
             }
         }
-        self.ends(lasts).await
+        self.finish(duration).await
     }
 
-    async fn begins(&mut self) -> Result<()> {
-        let settled = self.rig.settled(START_LIMIT).await;
+    async fn settle_at_start(&mut self) -> Result<()> {
+        let settled = self.rig.wait_until_settled(START_LIMIT).await;
         let fault = "the start";
-        settled.map_err(|left| Violation::NotBack { fault, after: START_LIMIT, left })?;
-        self.rig.record_others(START_LIMIT).await?;
-        self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
+        settled.map_err(|problem| Violation::NotRecovered {
+            fault,
+            after: START_LIMIT,
+            problem,
+        })?;
+        self.rig.record_other_devices(START_LIMIT).await?;
+        self.rig.set_maybe_unhealthy(MaybeUnhealthy::Only(BTreeSet::new()));
         let start = self.rig.agent.process.usage();
         self.baseline.set_if_missing(Instant::now(), start);
         self.tally.at_start = start;
@@ -142,14 +145,14 @@ impl Run {
             Step::Admit { gpus } => self.admit(*gpus).await,
             Step::Claim { gpus } => self.claim(*gpus).await,
             Step::Delete { which } => self.delete(*which).await,
-            Step::Count => self.count().await,
+            Step::Count => self.compare_holders().await,
             Step::Inject(fault) => self.inject(fault).await,
         };
         if outcome.is_err()
             && let Some(how) = self.rig.agent.process.end_within(EXIT_TIME).await
         {
             // Every other failure follows from the agent's end.
-            return Err(Violation::Ended(how.to_string()).into());
+            return Err(Violation::AgentExited(how.to_string()).into());
         }
         outcome?;
         self.check().await
@@ -157,28 +160,27 @@ impl Run {
 
     async fn check(&mut self) -> Result<()> {
         if let Some(how) = self.rig.agent.process.ended() {
-            return Err(Violation::Ended(how.to_string()).into());
+            return Err(Violation::AgentExited(how.to_string()).into());
         }
-        self.rig.exclusive()?;
-        self.nothing_is_lost()?;
-        self.nodes_are_right().await?;
+        self.rig.check_exclusive()?;
+        self.check_allocations()?;
+        self.check_nodes_with_retry().await?;
         if let Some(cluster) = &self.rig.cluster {
-            cluster.plane.objects().clear_log();
+            cluster.fixture.objects().clear_log();
         }
-        self.is_bounded().await?;
+        self.check_usage().await?;
         self.tally.longest_life_s = self.baseline.longest().as_secs();
         Ok(())
     }
 
-    /// Checks the agent's resource usage. It releases resources of clients that are gone, such as connections, when it
-    /// notices.
-    async fn is_bounded(&mut self) -> Result<()> {
+    /// Checks the agent's resource usage. Retries, because the agent releases connections of disconnected clients late.
+    async fn check_usage(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
             let usage = self.rig.agent.process.usage();
             self.tally.measure(usage);
             let seen = self.baseline.observe(Instant::now(), usage);
-            if seen.is_ok() || begun.elapsed() >= GIVEN_BACK {
+            if seen.is_ok() || begun.elapsed() >= RELEASE_TIME {
                 return Ok(seen?);
             }
             sleep(POLL_INTERVAL).await;
@@ -186,33 +188,38 @@ impl Run {
     }
 
     /// Checks that all pods have their original devices.
-    fn nothing_is_lost(&self) -> Result<()> {
+    fn check_allocations(&self) -> Result<()> {
         let node = self.rig.kubelet.node();
-        let given = self.given.iter().map(|(uid, given)| (uid.clone(), given.held.clone()));
-        invariant::nothing_lost(&given.collect(), &node)?;
+        let allocated =
+            self.allocations.iter().map(|(uid, allocation)| (uid.clone(), allocation.held.clone()));
+        invariant::check_kept(&allocated.collect(), &node)?;
         let record = self.rig.record().map_err(Error::msg)?;
         let claims = self.claims.values();
         let claims = claims.map(|it| (it.claim.clone(), it.devices.clone())).collect();
-        Ok(owners::nothing_lost(&claims, &node, &record)?)
+        Ok(owners::check_kept(&claims, &node, &record)?)
     }
 
-    /// Deletes all pods and repairs all GPUs; everything has to be as at the start.
-    async fn ends(&mut self, lasts: Duration) -> Result<()> {
-        while !(self.given.is_empty() && self.claims.is_empty()) {
+    /// Deletes all pods and repairs all GPUs. The state then has to be as at the start.
+    async fn finish(&mut self, duration: Duration) -> Result<()> {
+        while !(self.allocations.is_empty() && self.claims.is_empty()) {
             self.delete(0).await?;
         }
         for found in self.rig.gpus()?.into_iter().filter(|found| found.is_broken) {
             self.rig.add_maybe_unhealthy(&found.gpu.uuid);
-            self.rig.is_mended(&found.gpu.uuid);
+            self.rig.mark_repaired(&found.gpu.uuid);
             self.rig.machine.inject(&machine::Fault::Recover { gpu: found.index })?;
         }
-        let settled = self.rig.settled(RECOVERY_LIMIT).await;
+        let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         let fault = "the end";
-        settled.map_err(|left| Violation::NotBack { fault, after: RECOVERY_LIMIT, left })?;
-        self.no_claim_is_left().await?;
-        // Short soaks have no time for this.
-        if lasts >= WAIT_LIMIT {
-            self.no_gpu_is_withheld().await?;
+        settled.map_err(|problem| Violation::NotRecovered {
+            fault,
+            after: RECOVERY_LIMIT,
+            problem,
+        })?;
+        self.wait_for_no_claims().await?;
+        // These checks take too long for a short soak.
+        if duration >= WAIT_LIMIT {
+            self.wait_for_claimable_gpus().await?;
             self.claim_all().await?;
         }
         self.check().await

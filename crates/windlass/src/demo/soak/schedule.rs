@@ -1,6 +1,6 @@
 //! Schedule of a soak: an endless list of steps, determined by the seed.
 //!
-//! A step selects a pod or GPU by a number, taken modulo the count at execution, so that the list depends on the seed
+//! A step selects a pod or GPU by a number, taken modulo their count at execution. So the list depends on the seed
 //! alone.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
@@ -51,9 +51,9 @@ pub(super) enum Fault {
     /// SIGKILL, then a new process without the record of claims.
     RecordLost,
     /// SIGSTOP for a while, during which a pod starts.
-    AgentFrozen { gpus: usize, lasts: Duration },
+    AgentFrozen { gpus: usize, duration: Duration },
     /// SIGSTOP while calls to a slow GPU are in progress.
-    AgentFrozenInCalls { which: usize, by: Duration, gpus: usize, lasts: Duration },
+    AgentFrozenInCalls { which: usize, delay: Duration, gpus: usize, duration: Duration },
     /// Replacement of the plugin folder while the agent is stopped and its inotify queue overflows. Then
     /// `kubelet.sock` is bound again there.
     NoticesLost,
@@ -68,7 +68,7 @@ pub(super) enum Fault {
     /// Repeated replacement of `kubelet.sock`.
     RegistrationSocketReplaced { times: usize },
     /// Refused or unanswered registrations during a restart of the kubelet.
-    RegistrationFails { hangs: Hangs },
+    RegistrationFails { how: RegistrationFailure },
     /// A closed connection to the agent.
     StreamCut,
     /// A file in place of the state folder, while pods start.
@@ -86,7 +86,7 @@ pub(super) enum Fault {
     /// A broken GPU is reset.
     GpuReset { which: usize },
     /// Slow calls to a GPU.
-    GpuSlow { which: usize, by: Duration },
+    GpuSlow { which: usize, delay: Duration },
     /// Bursts of XID events of a GPU within a second.
     XidStorm { which: usize, bursts: u32, events: usize },
     /// A GPU vanishes, which changes the indices of others, and returns with another minor number.
@@ -113,20 +113,20 @@ pub(super) enum GpuFailure {
     Garbage,
 }
 
-/// Behaviour of a kubelet that does not register.
+/// Failure of a registration at the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Hangs {
+pub(super) enum RegistrationFailure {
     /// The kubelet answers with an error.
-    No,
+    Refused,
     /// The kubelet does not answer.
-    Yes,
+    Unanswered,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     rng: Rng,
-    ways: AllocationApis,
+    apis: AllocationApis,
 }
 
 /// Maximum number of GPUs per pod.
@@ -144,7 +144,7 @@ const BURSTS: u32 = 10;
 /// Maximum number of removals of a NIC.
 const MAX_FLAPS: usize = 40;
 
-/// Typical duration of an admission; kills within it come before, between and after the agent's two answers.
+/// Typical duration of an admission. Kills within it come before, between and after the agent's two answers.
 const ADMISSION_TAKES: Duration = Duration::from_millis(4);
 
 /// Typical duration of a preparation, with one API request and two file writes.
@@ -153,7 +153,7 @@ const PREPARATION_TAKES: Duration = Duration::from_millis(12);
 /// Minimum duration of a call to a slow GPU, so that some are in progress.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// Sum of the weights of all faults; one with ten seconds of recovery has weight 1.
+/// Sum of the weights of all faults. A fault whose recovery takes ten seconds has weight 1.
 const FAULT_WEIGHTS: usize = 57;
 
 /// Additional weights of faults that concern claims.
@@ -173,8 +173,8 @@ impl fmt::Display for AllocationApis {
 // === impl Schedule ===
 
 impl Schedule {
-    pub(super) fn new(seed: u64, ways: AllocationApis) -> Self {
-        Self { rng: Rng::new(seed), ways }
+    pub(super) fn new(seed: u64, apis: AllocationApis) -> Self {
+        Self { rng: Rng::new(seed), apis }
     }
 
     fn gpus(&mut self) -> usize {
@@ -192,25 +192,28 @@ impl Schedule {
 
     fn fault(&mut self) -> Fault {
         let which = self.rng.below(usize::MAX);
-        let faults = match self.ways {
+        let faults = match self.apis {
             AllocationApis::DevicePlugin => FAULT_WEIGHTS,
             AllocationApis::Both => FAULT_WEIGHTS + CLAIM_FAULT_WEIGHTS,
         };
         match self.rng.below(faults) {
             0..3 => Fault::AgentKilled,
             3..8 => {
-                let after = self.moment_within(ADMISSION_TAKES);
+                let after = self.random_delay(ADMISSION_TAKES);
                 Fault::AgentKilledAtAdmission { gpus: self.gpus(), after }
             }
-            8..10 => Fault::AgentFrozen { gpus: self.gpus(), lasts: self.up_to_ms(2_000) },
+            8..10 => Fault::AgentFrozen { gpus: self.gpus(), duration: self.up_to_ms(2_000) },
             10 => Fault::NoticesLost,
-            12 if self.ways == AllocationApis::Both => Fault::KubeletCutOff,
+            12 if self.apis == AllocationApis::Both => Fault::KubeletCutOff,
             11..13 => Fault::KubeletRestarts { times: 1 },
             13..15 => Fault::KubeletRestarts { times: 2 + self.rng.below(6) },
             15 => Fault::PluginFolderRemoved,
             16..18 => Fault::PluginSocketsDeleted,
             18..20 => Fault::RegistrationSocketReplaced { times: 1 + self.rng.below(5) },
-            20 => Fault::RegistrationFails { hangs: [Hangs::No, Hangs::Yes][self.rng.below(2)] },
+            20 => Fault::RegistrationFails {
+                how: [RegistrationFailure::Refused, RegistrationFailure::Unanswered]
+                    [self.rng.below(2)],
+            },
             21..23 => Fault::StreamCut,
             23..25 => Fault::StateFolderBlocked { gpus: self.gpus() },
             25..27 => Fault::DiskFull { gpus: self.gpus() },
@@ -218,7 +221,7 @@ impl Schedule {
             28 => Fault::DriverReplaced,
             29..34 => Fault::GpuBroken { which, how: self.any() },
             34..38 => Fault::GpuReset { which },
-            38 => Fault::GpuSlow { which, by: self.up_to_ms(300) },
+            38 => Fault::GpuSlow { which, delay: self.up_to_ms(300) },
             39 => Fault::XidStorm { which, bursts: BURSTS, events: STORM },
             40 => Fault::GpuRenumbered { which },
             41..43 => Fault::DriverCrashes { which },
@@ -226,7 +229,7 @@ impl Schedule {
             45..47 => self.freeze_in_calls(which),
             47..57 => Fault::Interference { what: self.any(), which, gpus: self.gpus() },
             57..61 => {
-                let after = self.moment_within(PREPARATION_TAKES);
+                let after = self.random_delay(PREPARATION_TAKES);
                 Fault::AgentKilledAtPrepare { gpus: self.gpus(), after }
             }
             61..63 => Fault::RecordLost,
@@ -235,19 +238,19 @@ impl Schedule {
     }
 
     fn freeze_in_calls(&mut self, which: usize) -> Fault {
-        let (by, gpus) = (SLOW + self.up_to_ms(200), self.gpus());
-        let lasts = CALL_DEADLINE + self.up_to_ms(2_000);
-        Fault::AgentFrozenInCalls { which, by, gpus, lasts }
+        let (delay, gpus) = (SLOW + self.up_to_ms(200), self.gpus());
+        let duration = CALL_DEADLINE + self.up_to_ms(2_000);
+        Fault::AgentFrozenInCalls { which, delay, gpus, duration }
     }
 
-    fn moment_within(&mut self, most: Duration) -> Duration {
+    fn random_delay(&mut self, most: Duration) -> Duration {
         let micros = usize::try_from(most.as_micros()).unwrap_or(usize::MAX);
         Duration::from_micros(self.rng.below(micros) as u64)
     }
 
     fn pod(&mut self) -> Step {
         let gpus = self.gpus();
-        match self.ways {
+        match self.apis {
             AllocationApis::Both if self.rng.below(2) == 0 => Step::Claim { gpus },
             AllocationApis::DevicePlugin | AllocationApis::Both => Step::Admit { gpus },
         }
@@ -272,7 +275,7 @@ impl Iterator for Schedule {
 impl Fault {
     /// True if the agent has to register again.
     pub(super) fn needs_registration(&self) -> bool {
-        self.ends_the_agent()
+        self.ends_agent()
             || matches!(
                 self,
                 Self::NoticesLost
@@ -288,7 +291,7 @@ impl Fault {
     }
 
     /// True if the agent's process ends.
-    pub(super) fn ends_the_agent(&self) -> bool {
+    pub(super) fn ends_agent(&self) -> bool {
         matches!(
             self,
             Self::AgentKilled
@@ -305,7 +308,7 @@ impl Fault {
         match self {
             Self::DriverReplaced | Self::GpuRenumbered { .. } => MaybeUnhealthy::All,
             _ if self.needs_registration() => MaybeUnhealthy::All,
-            _ => MaybeUnhealthy::These(BTreeSet::new()),
+            _ => MaybeUnhealthy::Only(BTreeSet::new()),
         }
     }
 
@@ -324,8 +327,10 @@ impl Fault {
             Self::PluginFolderRemoved => "plugin folder removed",
             Self::PluginSocketsDeleted => "plugin sockets deleted",
             Self::RegistrationSocketReplaced { .. } => "kubelet.sock replaced",
-            Self::RegistrationFails { hangs: Hangs::No } => "registration refused",
-            Self::RegistrationFails { hangs: Hangs::Yes } => "registration hangs",
+            Self::RegistrationFails { how: RegistrationFailure::Refused } => "registration refused",
+            Self::RegistrationFails { how: RegistrationFailure::Unanswered } => {
+                "registration hangs"
+            }
             Self::StreamCut => "stream cut",
             Self::StateFolderBlocked { .. } => "state folder blocked",
             Self::DiskFull { .. } => "disk full",
@@ -352,10 +357,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_of_one_gpu_is_no_reason_to_doubt_the_others() {
+    fn a_fault_of_one_gpu_allows_no_other_gpu_to_be_unhealthy() {
         for &how in GpuFailure::value_variants() {
             let fault = Fault::GpuBroken { which: 0, how };
-            assert_eq!(fault.maybe_unhealthy(), MaybeUnhealthy::These(BTreeSet::new()), "{how:?}");
+            assert_eq!(fault.maybe_unhealthy(), MaybeUnhealthy::Only(BTreeSet::new()), "{how:?}");
         }
         assert_eq!(Fault::AgentKilled.maybe_unhealthy(), MaybeUnhealthy::All);
     }
@@ -373,14 +378,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_makes_the_same_steps_again_and_another_makes_others() {
+    fn steps_depend_on_the_seed_alone() {
         assert_eq!(first(7, 500), first(7, 500));
         assert_ne!(first(7, 500), first(8, 500));
     }
 
     #[test]
-    fn every_kind_of_blow_comes_in_a_few_thousand_steps() {
-        let kinds = |ways| kinds(Schedule::new(1, ways).take(5_000));
+    fn every_kind_of_fault_occurs_in_five_thousand_steps() {
+        let kinds = |apis| kinds(Schedule::new(1, apis).take(5_000));
         let (plugin, both) = (kinds(AllocationApis::DevicePlugin), kinds(AllocationApis::Both));
         assert_eq!((plugin.len(), both.len()), (33, 50), "{both:?}");
         assert!(both.is_superset(&plugin));

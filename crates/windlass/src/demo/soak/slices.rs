@@ -29,7 +29,7 @@ pub(super) struct ExpectedSlices<'a> {
     pub(super) held: &'a BTreeSet<String>,
 }
 
-/// Taint of a device that a container holds through the device plugin, or held a moment ago.
+/// Taint of a device that a container holds through the device plugin, or released recently.
 const DEVICE_PLUGIN: &str = "windlass.dev/device-plugin";
 
 // === impl PublishedSlices ===
@@ -40,26 +40,26 @@ impl PublishedSlices {
     }
 
     /// Checks the slices against the GPUs. A GPU may keep the device plugin's taint for a while after a release.
-    pub(super) fn fits(&self, ground: ExpectedSlices<'_>) -> Result<(), String> {
-        self.is_whole()?;
-        self.none_is_broken(ground.broken)?;
+    pub(super) fn check(&self, expected: ExpectedSlices<'_>) -> Result<(), String> {
+        self.check_pools()?;
+        self.check_no_broken(expected.broken)?;
         let devices: BTreeMap<_, _> = self.devices().collect();
-        for uuid in ground.usable {
+        for uuid in expected.usable {
             let Some(taints) = devices.get(&published_name(uuid)) else {
                 return Err(format!("{uuid} is usable and not published"));
             };
             if taints.iter().any(|key| key != DEVICE_PLUGIN) {
                 return Err(format!("{uuid} is usable and published with {taints:?}"));
             }
-            if taints.is_empty() && ground.held.contains(uuid) {
-                return Err(format!("{uuid} is a pod's and published as one to be had"));
+            if taints.is_empty() && expected.held.contains(uuid) {
+                return Err(format!("{uuid} is held by a pod and published without a taint"));
             }
         }
         Ok(())
     }
 
     /// Checks that no broken GPU is published without a taint.
-    pub(super) fn none_is_broken(&self, broken: &BTreeSet<String>) -> Result<(), String> {
+    pub(super) fn check_no_broken(&self, broken: &BTreeSet<String>) -> Result<(), String> {
         let broken: BTreeSet<_> = broken.iter().map(|uuid| published_name(uuid)).collect();
         let free = self.devices().filter(|(_, taints)| taints.is_empty()).map(|(name, _)| name);
         let offered: Vec<_> = free.filter(|name| broken.contains(*name)).collect();
@@ -67,14 +67,14 @@ impl PublishedSlices {
     }
 
     /// Checks that every published GPU is untainted.
-    pub(super) fn withholds_none(&self) -> Result<(), String> {
+    pub(super) fn check_no_taints(&self) -> Result<(), String> {
         let mut gpus = self.devices().filter(|(name, _)| name.starts_with("gpu-"));
         let withheld = gpus.find(|(_, taints)| !taints.is_empty());
         withheld.map_or(Ok(()), |(name, taints)| Err(format!("{name} has the taints {taints:?}")))
     }
 
     /// Checks that each pool is complete and each device unique, as a scheduler requires.
-    fn is_whole(&self) -> Result<(), String> {
+    fn check_pools(&self) -> Result<(), String> {
         let mut pools = BTreeMap::<_, Vec<_>>::new();
         for slice in &self.0 {
             pools.entry(&slice.pool).or_default().push((slice.generation, slice.of));
@@ -147,9 +147,9 @@ mod tests {
     }
 
     /// GPU-0 and GPU-1 are usable, a pod has GPU-1, GPU-2 is broken.
-    fn fits(slices: Vec<ResourceSlice>) -> Result<(), String> {
+    fn check(slices: Vec<ResourceSlice>) -> Result<(), String> {
         let (usable, broken, held) = (set(&["GPU-0", "GPU-1"]), set(&["GPU-2"]), set(&["GPU-1"]));
-        PublishedSlices::of(slices).fits(ExpectedSlices {
+        PublishedSlices::of(slices).check(ExpectedSlices {
             usable: &usable,
             broken: &broken,
             held: &held,
@@ -157,50 +157,51 @@ mod tests {
     }
 
     #[test]
-    fn usable_gpus_are_published_and_broken_ones_are_not_to_be_had() {
-        let fits = |devices: &[(&str, &[&str])]| fits(vec![slice("n", (1, 1), devices)]);
-        let well: &[(&str, &[&str])] = &[("gpu-0", &[]), ("gpu-1", &[DEVICE_PLUGIN]), ("nic", &[])];
-        assert_eq!(fits(well), Ok(()));
-        assert_eq!(fits(&[well, &[("gpu-2", &[UNHEALTHY])]].concat()), Ok(()));
-        let lie = fits(&[well, &[("gpu-2", &[])]].concat());
-        assert_eq!(lie, Err(r#"published and broken: ["gpu-2"]"#.to_owned()));
-        assert!(fits(&[("gpu-0", &[])]).is_err_and(|why| why.contains("GPU-1 is usable and not")));
-        let tainted = fits(&[("gpu-0", &[UNHEALTHY]), ("gpu-1", &[DEVICE_PLUGIN])]);
+    fn usable_gpus_are_published_and_broken_ones_are_not_allocatable() {
+        let check = |devices: &[(&str, &[&str])]| check(vec![slice("n", (1, 1), devices)]);
+        let valid: &[(&str, &[&str])] =
+            &[("gpu-0", &[]), ("gpu-1", &[DEVICE_PLUGIN]), ("nic", &[])];
+        assert_eq!(check(valid), Ok(()));
+        assert_eq!(check(&[valid, &[("gpu-2", &[UNHEALTHY])]].concat()), Ok(()));
+        let violation = check(&[valid, &[("gpu-2", &[])]].concat());
+        assert_eq!(violation, Err(r#"published and broken: ["gpu-2"]"#.to_owned()));
+        assert!(check(&[("gpu-0", &[])]).is_err_and(|why| why.contains("GPU-1 is usable and not")));
+        let tainted = check(&[("gpu-0", &[UNHEALTHY]), ("gpu-1", &[DEVICE_PLUGIN])]);
         assert!(tainted.is_err_and(|why| why.contains("GPU-0 is usable and published with")));
-        let to_be_had = fits(&[("gpu-0", &[]), ("gpu-1", &[])]);
-        assert!(to_be_had.is_err_and(|why| why.contains("GPU-1 is a pod's")));
+        let untainted = check(&[("gpu-0", &[]), ("gpu-1", &[])]);
+        assert!(untainted.is_err_and(|why| why.contains("GPU-1 is held by a pod")));
     }
 
     #[test]
     fn a_device_that_is_published_twice_is_found() {
         let [first, second] = DEVICES;
         let pools = |second: &[(&str, &[&str])]| {
-            fits(vec![slice("n/a", (1, 1), first), slice("n/b", (7, 1), second)])
+            check(vec![slice("n/a", (1, 1), first), slice("n/b", (7, 1), second)])
         };
         assert_eq!(pools(second), Ok(()));
         let twice = Err("gpu-0 is published twice".to_owned());
         assert_eq!(pools(&[second, first].concat()), twice);
         let of_one = [first, second, first].concat();
-        assert_eq!(fits(vec![slice("n", (1, 1), &of_one)]), twice);
+        assert_eq!(check(vec![slice("n", (1, 1), &of_one)]), twice);
     }
 
     #[test]
-    fn a_pool_that_is_there_in_part_or_of_two_generations_is_found() {
+    fn an_incomplete_pool_or_one_of_two_generations_is_found() {
         let [first, second] = DEVICES;
         for [one, other] in [[(1, 2), (2, 2)], [(1, 3), (1, 3)], [(1, 1), (1, 1)]] {
-            let found = fits(vec![slice("n", one, first), slice("n", other, second)]);
+            let found = check(vec![slice("n", one, first), slice("n", other, second)]);
             assert!(found.is_err_and(|why| why.starts_with("pool n has slices")), "{one:?}");
         }
-        assert_eq!(fits(vec![slice("n", (4, 2), first), slice("n", (4, 2), second)]), Ok(()));
+        assert_eq!(check(vec![slice("n", (4, 2), first), slice("n", (4, 2), second)]), Ok(()));
     }
 
     #[test]
     fn a_gpu_with_a_taint_is_withheld() {
-        let withholds = |taints: &[&str]| {
+        let check_taints = |taints: &[&str]| {
             let devices = [("gpu-0", &[][..]), ("nic", &["busy"]), ("gpu-1", taints)];
-            PublishedSlices::of(vec![slice("n", (1, 1), &devices)]).withholds_none()
+            PublishedSlices::of(vec![slice("n", (1, 1), &devices)]).check_no_taints()
         };
-        assert_eq!(withholds(&[]), Ok(()));
-        assert!(withholds(&[UNHEALTHY]).is_err_and(|why| why.starts_with("gpu-1")));
+        assert_eq!(check_taints(&[]), Ok(()));
+        assert!(check_taints(&[UNHEALTHY]).is_err_and(|why| why.starts_with("gpu-1")));
     }
 }

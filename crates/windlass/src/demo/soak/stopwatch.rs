@@ -1,11 +1,11 @@
-//! Elapsed time without the time in which agent or soak waited for a processor: a busy machine is not a slow agent.
+//! Elapsed time, less the time in which agent and soak waited for a CPU: a busy machine is no slow agent.
 
 use std::{collections::BTreeMap, ffi::OsString, fs, time::Duration};
 
 use rustix::process::{Pid, getpid};
 use tokio::time::Instant;
 
-/// Stopwatch that starts at creation.
+/// Stopwatch that starts when it is created.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     agent: Pid,
@@ -13,7 +13,7 @@ pub(super) struct Stopwatch {
     waits: Waits,
 }
 
-/// Time that each thread has waited for a processor, by thread id.
+/// Time that each thread has waited for a CPU, by thread id.
 type Waits = BTreeMap<OsString, Duration>;
 
 // === impl Stopwatch ===
@@ -29,7 +29,7 @@ impl Stopwatch {
     }
 }
 
-/// Total wait since `before`. Ended threads drop out.
+/// Total wait since `before`, without threads that have ended.
 fn waited(before: &Waits, now: &Waits) -> Duration {
     let since = |(thread, all): (&OsString, &Duration)| {
         all.saturating_sub(before.get(thread).copied().unwrap_or_default())
@@ -50,7 +50,7 @@ fn of_process(process: Pid) -> Waits {
     let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
     let waited = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        // Format: nanoseconds on a processor, nanoseconds in the queue, time slices.
+        // Format: nanoseconds on a CPU, nanoseconds in the run queue, time slices.
         let nanos = text.split_whitespace().nth(1)?.parse().ok()?;
         Some((task.file_name(), Duration::from_nanos(nanos)))
     };
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_count_from_the_start_on_or_from_their_own_and_none_that_has_ended() {
+    fn waits_of_new_threads_count_and_those_of_ended_threads_do_not() {
         let waits = |all: &[(&str, u64)]| {
             all.iter().map(|(thread, ms)| ((*thread).into(), Duration::from_millis(*ms))).collect()
         };
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_has_threads_that_are_counted() {
+    fn the_kernel_counts_the_waits_of_this_program() {
         assert!(!of_process(getpid()).is_empty(), "the kernel counts no waits");
     }
 }

@@ -15,14 +15,14 @@ pub(super) struct Tally {
     pub(super) admitted: usize,
     pub(super) claims: usize,
     pub(super) gpus_given: usize,
-    /// Pods beyond the free GPUs, or affected by a fault.
+    /// Pods that requested more GPUs than were free, or that a fault affected.
     pub(super) refused: usize,
     /// Comparisons of holders.
     pub(super) counts: usize,
-    /// Processes of the agent after the first.
+    /// Number of agent processes after the first.
     pub(super) agent_restarts: usize,
     pub(super) killed_during_calls: usize,
-    /// Kills before the agent's answer.
+    /// Kills after which the call failed: the agent had not answered.
     pub(super) killed_before_answers: usize,
     /// Longest observation of one process.
     pub(super) longest_life_s: u64,
@@ -51,9 +51,9 @@ pub(super) struct FaultStats {
 
 impl Tally {
     pub(super) fn record_fault(&mut self, kind: &'static str, recovery: Duration) {
-        let record_fault = self.faults.entry(kind).or_default();
-        record_fault.times += 1;
-        record_fault.worst_recovery_ms = record_fault.worst_recovery_ms.max(ms(recovery));
+        let stats = self.faults.entry(kind).or_default();
+        stats.times += 1;
+        stats.worst_recovery_ms = stats.worst_recovery_ms.max(ms(recovery));
     }
 
     /// Counts a kill during a call; `failed` if the call failed.
@@ -80,7 +80,7 @@ impl Tally {
     }
 
     pub(super) fn fault_count(&self) -> usize {
-        self.faults.values().map(|record_fault| record_fault.times).sum()
+        self.faults.values().map(|stats| stats.times).sum()
     }
 
     /// Tables of pods, faults and process.

@@ -1,4 +1,4 @@
-//! Rights of the account in `deploy/rbac.yaml`: slices and claim statuses of the agent's own node, and of no other.
+//! Rights of the service account in `deploy/rbac.yaml`: it may write slices and claim statuses of its own node only.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     objects::{objects, pod},
     owners::claims,
-    rig::{Rig, node_name, until_it_runs},
+    rig::{Rig, node_name, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS, eventually, has_cluster,
@@ -16,7 +16,7 @@ use crate::cluster::{
 
 const NAMESPACE: &str = "windlass-system";
 
-/// A pod of the account on the node: its token says where it is.
+/// Applies the service account, and a pod that uses it on the node. The pod's token names the node.
 fn account() -> Manifests {
     let path = format!("{}/../../deploy/rbac.yaml", env!("CARGO_MANIFEST_DIR"));
     let rules = fs::read_to_string(path).expect("a manifest");
@@ -38,7 +38,7 @@ fn token() -> String {
     kubectl(&words.collect::<Vec<_>>()).trim().to_owned()
 }
 
-/// The cluster's kubeconfig with that token.
+/// Kubeconfig of the cluster, with a token.
 fn kubeconfig(token: &str) -> String {
     let text = kubectl(&["config", "view", "--raw", "-o", "json"]);
     let mut config: Value = serde_json::from_str(&text).expect("JSON");
@@ -46,7 +46,7 @@ fn kubeconfig(token: &str) -> String {
     config.to_string()
 }
 
-/// A slice of a node, with nothing in it.
+/// A slice of a node, without devices.
 fn slice(node: &str) -> Value {
     let pool = json!({"name": format!("{node}/e2e"), "generation": 1, "resourceSliceCount": 1});
     json!({
@@ -56,22 +56,22 @@ fn slice(node: &str) -> Value {
     })
 }
 
-/// A claim whose device is on a node, as a scheduler would have written it.
-fn allocated(claim: &str, node: &str) {
+/// Allocates a device on a node to a claim, as a scheduler does.
+fn allocate(claim: &str, node: &str) {
     let result =
         json!({"request": "gpu", "driver": "windlass.dev", "pool": "e2e", "device": "e2e"});
-    let is_node = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    let node_field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
     let allocation = json!({
         "devices": {"results": [result]},
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node_field]}]},
     });
     let status = json!({"status": {"allocation": allocation}}).to_string();
-    let how = ["patch", "resourceclaim", claim, "--subresource=status", "--type=merge", "-p"];
-    kubectl(&[&how[..], &[&status]].concat());
+    let command = ["patch", "resourceclaim", claim, "--subresource=status", "--type=merge", "-p"];
+    kubectl(&[&command[..], &[&status]].concat());
 }
 
-/// Response to the account when it applies a claim's device status, as the agent does.
-fn tells_status(token: &str, claim: &str) -> Result<String, String> {
+/// Applies a claim's device status with the token of the account, as the agent does. Returns the API server's response.
+fn apply_status(token: &str, claim: &str) -> Result<String, String> {
     let device = json!({"driver": "windlass.dev", "pool": "e2e", "device": "e2e"});
     let status = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
@@ -80,8 +80,8 @@ fn tells_status(token: &str, claim: &str) -> Result<String, String> {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     fs::write(file.path(), status.to_string()).expect("written");
     let path = file.path().display().to_string();
-    let how = ["apply", "--server-side", "--subresource=status", "-f", &path];
-    try_kubectl(&[&["--token", token], &how[..]].concat())
+    let command = ["apply", "--server-side", "--subresource=status", "-f", &path];
+    try_kubectl(&[&["--token", token], &command[..]].concat())
 }
 
 fn claim(name: &str) -> String {
@@ -93,11 +93,12 @@ fn claim(name: &str) -> String {
     format!("{claim}\n")
 }
 
-/// A pod's claim is prepared and its status told, which takes the rights for slices, claims and their status.
-async fn a_pod_is_served() {
+/// Checks that a pod's claim is prepared and its status written. The agent needs its rights for slices, claims and
+/// statuses.
+async fn check_served_pod() {
     let (mut pods, name) = (Pods::none(), "windlass-e2e-account");
     pods.apply(name, &pod(name, 1));
-    until_it_runs("default", name).await;
+    wait_for_running("default", name).await;
     let is_ready = async || {
         let conditions = |claim: &Value| claim["status"]["devices"][0]["conditions"].to_string();
         claims().iter().any(|claim| conditions(claim).contains("Prepared"))
@@ -105,8 +106,9 @@ async fn a_pod_is_served() {
     eventually(NODE_STATUS, true, is_ready).await;
 }
 
-/// A slice of the own node is taken, and removed by the agent, which has no such pool.
-async fn slices_are_of_its_own_node(token: &str) {
+/// Checks that the account may write slices of its own node only. The agent then deletes the slice, because the agent
+/// does not publish its pool.
+async fn check_slice_rights(token: &str) {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let path = file.path().display().to_string();
     let create = |node: &str| {
@@ -120,13 +122,14 @@ async fn slices_are_of_its_own_node(token: &str) {
     eventually(NODE_STATUS, false, listed).await;
 }
 
-fn status_is_of_its_own_node(token: &str) {
+/// Checks that the account may write the status of claims on its own node only.
+fn check_status_rights(token: &str) {
     let (here, there) = ("windlass-e2e-here", "windlass-e2e-there");
     let claims = Manifests::apply(&[claim(here), claim(there)]);
-    allocated(here, &node_name());
-    allocated(there, "another-node");
-    tells_status(token, here).expect("a claim of its own node");
-    let refusal = tells_status(token, there).expect_err("refused");
+    allocate(here, &node_name());
+    allocate(there, "another-node");
+    apply_status(token, here).expect("a claim of its own node");
+    let refusal = apply_status(token, there).expect_err("refused");
     assert!(refusal.contains("resourceclaims/driver"), "{refusal}");
     drop(claims);
 }
@@ -141,11 +144,11 @@ async fn the_shipped_account_serves_its_own_node_and_is_refused_every_other() {
     let path = folder.path().join("kubeconfig");
     fs::write(&path, kubeconfig(&token)).expect("written");
     let rig = Rig::start_as("dgx-h100", "dra: {offer: instead}\n", &path.display().to_string());
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
-    a_pod_is_served().await;
-    slices_are_of_its_own_node(&token).await;
-    status_is_of_its_own_node(&token);
-    rig.nothing_is_held().await;
+    check_served_pod().await;
+    check_slice_rights(&token).await;
+    check_status_rights(&token);
+    rig.wait_for_no_owners().await;
     drop((manifests, rig, account));
 }

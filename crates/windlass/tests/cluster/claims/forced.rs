@@ -1,27 +1,27 @@
-//! Pods that come while those before them, deleted by force, still end on the node.
+//! New pods while their predecessors, deleted by force, still end on the node.
 
 use std::time::Duration;
 
 use super::{
     objects::{objects, pod},
-    rig::{Rig, until_it_runs},
+    rig::{Rig, wait_for_running},
 };
 use crate::cluster::{
     eventually,
     pods::{Manifests, Pods, kubectl},
 };
 
-/// A kubelet asks for a claim again 60 to 90 seconds after it was refused.
-const AT_ONCE: Duration = Duration::from_secs(45);
+/// Deadline of a start without a retry: the kubelet retries a refused claim after 60 to 90 seconds.
+const WITHOUT_RETRY: Duration = Duration::from_secs(45);
 
-/// As many as there are GPUs.
+/// Number of pods, equal to the number of GPUs.
 const PODS: usize = 8;
 
-fn named(generation: &str) -> Vec<String> {
+fn pod_names(generation: &str) -> Vec<String> {
     (0..PODS).map(|nth| format!("windlass-e2e-{generation}-{nth}")).collect()
 }
 
-fn make(pods: &mut Pods, names: &[String]) {
+fn create(pods: &mut Pods, names: &[String]) {
     for name in names {
         pods.apply(name, &pod(name, 1));
     }
@@ -31,24 +31,24 @@ fn make(pods: &mut Pods, names: &[String]) {
 async fn pods_in_the_place_of_others_that_were_deleted_by_force_run_before_the_kubelet_asks_again()
 {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let mut pods = Pods::none();
-    let (first, second) = (named("first"), named("second"));
-    make(&mut pods, &first);
+    let (first, second) = (pod_names("first"), pod_names("second"));
+    create(&mut pods, &first);
     for name in &first {
-        until_it_runs("default", name).await;
+        wait_for_running("default", name).await;
     }
     let names = first.iter().map(String::as_str);
     let words = ["delete", "pod", "--force", "--grace-period=0"].into_iter().chain(names);
     kubectl(&words.collect::<Vec<_>>());
-    make(&mut pods, &second);
+    create(&mut pods, &second);
     let names = second.iter().map(String::as_str);
     let phases = ["get", "pods", "-o", "jsonpath={.items[*].status.phase}"].into_iter();
     let phases: Vec<_> = phases.chain(names).collect();
-    eventually(AT_ONCE, PODS, async || kubectl(&phases).matches("Running").count()).await;
+    eventually(WITHOUT_RETRY, PODS, async || kubectl(&phases).matches("Running").count()).await;
     assert_eq!(rig.owners().await.values().map(Vec::len).collect::<Vec<_>>(), [1; PODS]);
     drop(pods);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
     drop(manifests);
 }

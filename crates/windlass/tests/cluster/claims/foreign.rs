@@ -1,5 +1,5 @@
-//! Another vendor's driver on the same node: Kubernetes' own, in Go. A pod has devices of both, and what befalls one
-//! driver is none of the other's business.
+//! Another DRA driver on the same node: the test driver of Kubernetes, in Go. A pod has devices of both drivers, and a
+//! restart of one driver does not affect the other.
 
 use std::{
     env, fs,
@@ -8,30 +8,30 @@ use std::{
 
 use super::{
     objects::{objects, pod, template},
-    restarts::lives,
-    rig::{Rig, node_name, until_it_runs},
+    restarts::container_starts,
+    rig::{Rig, node_name, wait_for_running},
 };
 use crate::cluster::{
     KUBECONFIG, NODE_STATUS, eventually, has_cluster,
     pods::{Manifests, Pods, clean_up, kubectl},
 };
 
-/// Kubernetes' own driver, built from `test/e2e/dra/test-driver` of its tree.
+/// Variable with the path of Kubernetes' test driver, built from `test/e2e/dra/test-driver` in its source.
 const PROGRAM: &str = "WINDLASS_GO_DRA_DRIVER";
 
 /// Name of the driver.
 const DRIVER: &str = "test-driver.cdi.k8s.io";
 
-/// Default number of devices.
+/// Number of devices that the driver publishes by default.
 const DEVICES: usize = 4;
 
 const SOCKETS: &str = "/var/lib/kubelet/plugins/test-driver.cdi.k8s.io";
 const REGISTRATION: &str = "/var/lib/kubelet/plugins_registry/test-driver.cdi.k8s.io-reg.sock";
 
-/// The name of a class, and of a template of claims for one device of it.
+/// Name of a device class, and of a claim template for one device of the class.
 const NAME: &str = "windlass-e2e-foreign";
 
-/// That driver; killed when dropped, with what it leaves.
+/// Running driver. Drop kills it, and deletes its files and slices.
 struct Foreign {
     program: String,
     child: Child,
@@ -41,13 +41,13 @@ struct Foreign {
 
 impl Foreign {
     fn start(program: String) -> Self {
-        // A DaemonSet has it mounted.
+        // In a DaemonSet, this folder is a mount.
         fs::create_dir_all(SOCKETS).expect("a folder");
         let child = spawn(&program);
         Self { program, child }
     }
 
-    /// As the kernel's SIGKILL, and the next begins.
+    /// Kills the driver with SIGKILL, and starts it again.
     fn replace(&mut self) {
         self.end();
         self.child = spawn(&self.program);
@@ -64,7 +64,7 @@ impl Drop for Foreign {
         self.end();
         let _ = fs::remove_file(REGISTRATION);
         let _ = fs::remove_dir_all(SOCKETS);
-        // One that was killed knows nothing of the claims that it prepared before.
+        // After a kill, the driver does not know the claims that it had prepared.
         for document in fs::read_dir("/var/run/cdi").into_iter().flatten().flatten() {
             if document.file_name().to_string_lossy().starts_with(DRIVER) {
                 let _ = fs::remove_file(document.path());
@@ -76,9 +76,9 @@ impl Drop for Foreign {
 
 fn spawn(program: &str) -> Child {
     let kubeconfig = env::var(KUBECONFIG).expect("checked");
-    let places = [format!("--kubeconfig={kubeconfig}"), format!("--node-name={}", node_name())];
+    let flags = [format!("--kubeconfig={kubeconfig}"), format!("--node-name={}", node_name())];
     let mut command = Command::new(program);
-    command.arg("kubelet-plugin").args(places).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg("kubelet-plugin").args(flags).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap_or_else(|error| panic!("{PROGRAM} names no program: {error}"))
 }
 
@@ -86,8 +86,8 @@ fn field_selector() -> String {
     format!("--field-selector=spec.driver={DRIVER}")
 }
 
-/// Waits until all its devices are published.
-async fn published() {
+/// Waits until all devices of the driver are published.
+async fn wait_for_published() {
     let path = "jsonpath={.items[*].spec.devices[*].name}";
     let listed = ["get", "resourceslices", &field_selector(), "-o", path];
     let count = async || kubectl(&listed).split_whitespace().count();
@@ -103,7 +103,7 @@ fn class_and_template() -> String {
     )
 }
 
-/// A pod that has a GPU of ours by the claim `gpus`, and another's device by the claim `foreign`.
+/// Pod with a GPU of this agent by the claim `gpus`, and a device of the other driver by the claim `foreign`.
 fn pod_of_both(name: &str) -> String {
     let (one, both) = ("resourceClaims: [", "claims: [{name: gpus}]");
     let text = pod(name, 1);
@@ -112,14 +112,14 @@ fn pod_of_both(name: &str) -> String {
     text.replace(one, &foreign).replace(both, "claims: [{name: gpus}, {name: foreign}]")
 }
 
-/// A pod that has another's device alone.
-fn pod_of_another(name: &str) -> String {
+/// Pod with a device of the other driver only.
+fn pod_of_foreign(name: &str) -> String {
     pod(name, 1).replace(&template(1), NAME)
 }
 
-/// Number of our GPUs and of the other driver's devices in a pod's container.
-async fn has(name: &str) -> (usize, usize) {
-    until_it_runs("default", name).await;
+/// Number of this agent's GPUs and of the other driver's devices in a pod's container.
+async fn device_counts(name: &str) -> (usize, usize) {
+    wait_for_running("default", name).await;
     let log = kubectl(&["logs", name]);
     let ours = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
     let ours = ours.filter(|(_, number)| number.parse::<u32>().is_ok()).count();
@@ -138,36 +138,42 @@ async fn kubernetes_own_driver_on_the_same_node_and_ours_serve_one_pod_and_mind_
     }
     let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
     let mut foreign = Foreign::start(program);
-    rig.published(16).await;
-    published().await;
+    rig.wait_for_published(16).await;
+    wait_for_published().await;
     let manifests = Manifests::apply(&[objects(), vec![class_and_template()]].concat());
     let mut pods = Pods::none();
     let (ours, theirs, both) = ("windlass-e2e-ours", "windlass-e2e-theirs", "windlass-e2e-both");
     pods.apply(ours, &pod(ours, 1));
-    pods.apply(theirs, &pod_of_another(theirs));
+    pods.apply(theirs, &pod_of_foreign(theirs));
     pods.apply(both, &pod_of_both(both));
-    assert_eq!([has(ours).await, has(theirs).await, has(both).await], [(1, 0), (0, 1), (1, 1)]);
+    assert_eq!(
+        [device_counts(ours).await, device_counts(theirs).await, device_counts(both).await],
+        [(1, 0), (0, 1), (1, 1)]
+    );
 
-    let (held, lives_before) = (rig.owners().await, lives());
-    assert_eq!(lives_before.matches(" 0 2").count(), 3, "{lives_before}");
+    let (held, starts_before) = (rig.owners().await, container_starts());
+    assert_eq!(starts_before.matches(" 0 2").count(), 3, "{starts_before}");
     rig.replace_agent();
-    rig.published(16).await;
-    published().await;
+    rig.wait_for_published(16).await;
+    wait_for_published().await;
     let after_ours = "windlass-e2e-after-ours";
     pods.apply(after_ours, &pod_of_both(after_ours));
-    assert_eq!(has(after_ours).await, (1, 1));
+    assert_eq!(device_counts(after_ours).await, (1, 1));
     foreign.replace();
-    rig.published(16).await;
-    published().await;
+    rig.wait_for_published(16).await;
+    wait_for_published().await;
     let after_theirs = "windlass-e2e-after-theirs";
     pods.apply(after_theirs, &pod_of_both(after_theirs));
-    assert_eq!(has(after_theirs).await, (1, 1));
+    assert_eq!(device_counts(after_theirs).await, (1, 1));
 
-    let still = lives();
-    assert!(lives_before.lines().all(|life| still.contains(life)), "{lives_before}\n{still}");
+    let starts_after = container_starts();
+    assert!(
+        starts_before.lines().all(|line| starts_after.contains(line)),
+        "{starts_before}\n{starts_after}"
+    );
     let owners = rig.owners().await;
     assert!(held.iter().all(|(claim, devices)| owners.get(claim) == Some(devices)), "{owners:?}");
     drop(pods);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
     drop((manifests, foreign));
 }

@@ -1,13 +1,13 @@
-//! GPUs that a plain init container has by the device plugin. The kubelet's pod resources do not tell of them, so its
-//! record alone keeps claims away: it is written anew when the agent sends its list again, with no pod that comes or
-//! goes, has them still, and has them no longer once the pod is gone.
+//! GPUs that an init container holds through the device plugin. The kubelet's pod resources omit them, so only the
+//! kubelet's checkpoint prevents claims from getting these GPUs. The kubelet rewrites the checkpoint when the agent
+//! sends its device list again, even if no pod changes. The checkpoint has the GPUs until the pod is gone.
 
 use std::{fs, os::unix::fs::MetadataExt as _};
 
 use super::{
-    LET_GO, PREPARED,
+    PREPARED, RELEASED,
     objects::{objects, pod},
-    rig::{Rig, look_again, until_it_runs},
+    rig::{Rig, trigger_sync, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS, eventually,
@@ -16,18 +16,18 @@ use crate::cluster::{
     pods::{Manifests, Pods, kubectl, node_status},
 };
 
-const RECORD: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
+const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
 
 const HOLDER: &str = "windlass-e2e-init";
 const NEXT: &str = "windlass-e2e-after-init";
 
-/// Calls of the kubelet for a claim that the agent refused.
-const REFUSED: &str = "windlass_dra_calls_total{call=\"prepare\",result=\"failed\"} ";
+/// Metric of the `NodePrepareResources` calls that the agent refused.
+const REFUSED_CALLS: &str = "windlass_dra_calls_total{call=\"prepare\",result=\"failed\"} ";
 
-/// Tolerated rewrites of the checkpoint without a cause.
+/// Number of rewrites to wait for while no pod changes.
 const REWRITES: usize = 2;
 
-/// A pod whose init container has all GPUs and never ends.
+/// Pod whose init container has all GPUs and never ends.
 fn holder() -> String {
     let container = "image: \"docker.io/local/app:1\", imagePullPolicy: Never";
     format!(
@@ -38,25 +38,26 @@ fn holder() -> String {
     )
 }
 
-/// The objects of claims, with one for which a scheduler minds no taint: the slices say what containers have.
+/// Claim templates that tolerate all taints, because the slices taint the GPUs that containers have.
 fn tolerant() -> Vec<String> {
     let exactly = "exactly: {deviceClassName: windlass-e2e-gpu, ";
-    let minds_none = format!("{exactly}tolerations: [{{operator: Exists}}], ");
-    objects().iter().map(|object| object.replace(exactly, &minds_none)).collect()
+    let tolerates_all = format!("{exactly}tolerations: [{{operator: Exists}}], ");
+    objects().iter().map(|object| object.replace(exactly, &tolerates_all)).collect()
 }
 
-/// Waits until the kubelet has put another record into the place of this one.
-async fn written_anew() {
+/// Waits until the kubelet has replaced its checkpoint.
+async fn wait_for_rewrite() {
     let identity = || {
-        let record = fs::metadata(RECORD).expect("a record");
+        let record = fs::metadata(CHECKPOINT).expect("a checkpoint");
         (record.ino(), record.mtime(), record.mtime_nsec())
     };
     let before = identity();
-    eventually(LET_GO, true, async || identity() != before).await;
+    eventually(RELEASED, true, async || identity() != before).await;
 }
 
-/// Messages between agent and kubelet, each of which may cause a write.
-fn reasons(node: &Node) -> usize {
+/// Number of logged events that may cause a write of the checkpoint. A list that is sent again is logged at debug level
+/// only, so it is not counted.
+fn write_causes(node: &Node) -> usize {
     let log = node.log();
     ["list sent", "allocated", "registered"].map(|word| log.matches(word).count()).iter().sum()
 }
@@ -64,7 +65,7 @@ fn reasons(node: &Node) -> usize {
 #[tokio::test]
 async fn what_an_init_container_has_is_no_claims_until_the_record_that_a_list_brings_lets_go() {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     let count = async || node_status("allocatable", "nvidia.com/gpu");
     eventually(NODE_STATUS, "8".to_owned(), count).await;
     let manifests = Manifests::apply(&tolerant());
@@ -73,29 +74,36 @@ async fn what_an_init_container_has_is_no_claims_until_the_record_that_a_list_br
     let started = "jsonpath={.status.initContainerStatuses[0].state.running.startedAt}";
     let runs = async || !kubectl(&["get", "pod", HOLDER, "-o", started]).is_empty();
     eventually(NODE_STATUS, true, runs).await;
-    let before = reasons(&rig.node);
-    assert!(before > 0, "the agent has registered, and says it in other words");
+    let before = write_causes(&rig.node);
+    assert!(before > 0, "the agent has registered, but its log has none of the messages");
     for _ in 0..REWRITES {
-        written_anew().await;
+        wait_for_rewrite().await;
     }
-    assert_eq!(reasons(&rig.node), before, "no reason but a list that was sent again");
-    let told = holdings().await.expect("the kubelet tells who has what");
-    assert!(!told.contains_key(HOLDER), "then there is nothing to show: {told:?}");
+    assert_eq!(
+        write_causes(&rig.node),
+        before,
+        "the checkpoint was rewritten for another reason than a list"
+    );
+    let holdings = holdings().await.expect("pod resources");
+    assert!(
+        !holdings.contains_key(HOLDER),
+        "pod resources has the init container's GPUs: {holdings:?}"
+    );
 
     pods.apply(NEXT, &pod(NEXT, 1));
     let refused = async || {
         let metrics = rig.metrics().expect("the agent answered");
-        metrics.lines().any(|line| line.starts_with(REFUSED) && !line.ends_with(" 0"))
+        metrics.lines().any(|line| line.starts_with(REFUSED_CALLS) && !line.ends_with(" 0"))
     };
     eventually(PREPARED, true, refused).await;
     let devices = rig.node.devices()["holders"].to_string();
-    assert!(!devices.contains("\"dra\""), "nobody has a claim's: {devices}");
+    assert!(!devices.contains("\"dra\""), "a claim has a device: {devices}");
 
     pods.delete(HOLDER);
-    written_anew().await;
-    look_again(&[NEXT]);
-    until_it_runs("default", NEXT).await;
+    wait_for_rewrite().await;
+    trigger_sync(&[NEXT]);
+    wait_for_running("default", NEXT).await;
     drop(pods);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
     drop(manifests);
 }

@@ -1,18 +1,19 @@
-//! An agent that is killed after it began to prepare a claim and before it told the kubelet that it is done.
+//! An agent that is killed during the preparation of a claim.
 
 use std::fs;
 
 use super::{
     objects::{objects, pod},
-    rig::{Rig, look_again, until_it_runs},
+    rig::{Rig, trigger_sync, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS, eventually,
     pods::{Manifests, Pods},
 };
 
-/// The first time, the cleanup step kills the agent, which waits for it with the kubelet's call open.
-fn killed_by_its_own_step(once: &str) -> String {
+/// Configuration with a preparation step that kills the agent once, while the kubelet waits for the agent's answer. The
+/// folder `once` exists afterwards.
+fn config_that_kills_the_agent(once: &str) -> String {
     let script = format!("mkdir {once} && kill -9 $PPID || test -d {once}");
     format!(
         "dra: {{offer: instead}}\n\
@@ -24,26 +25,32 @@ fn killed_by_its_own_step(once: &str) -> String {
 async fn a_claim_that_an_agent_died_over_is_finished_by_the_next_and_has_one_owner() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let once = folder.path().join("killed");
-    let config = killed_by_its_own_step(&once.display().to_string());
+    let config = config_that_kills_the_agent(&once.display().to_string());
     let Some(mut rig) = Rig::start("dgx-h100", &config) else { return };
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let mut pods = Pods::none();
     let name = "windlass-e2e-midway";
     pods.apply(name, &pod(name, 2));
     eventually(NODE_STATUS, true, async || rig.agent.end().is_some()).await;
-    assert!(fs::exists(&once).expect("readable"), "it was killed by the step");
-    assert!(rig.node.state("claims.json").contains("PrepareStarted"), "begun, and not done");
-    let begun = rig.owners().await;
-    assert_eq!(begun.values().map(Vec::len).collect::<Vec<_>>(), [2]);
+    assert!(fs::exists(&once).expect("readable"), "the step killed the agent");
+    assert!(
+        rig.node.state("claims.json").contains("PrepareStarted"),
+        "the record lacks the started preparation"
+    );
+    let owners = rig.owners().await;
+    assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [2]);
 
     rig.agent = rig.node.agent();
-    rig.published(16).await;
-    look_again(&[name]);
-    until_it_runs("default", name).await;
-    assert_eq!(rig.owners().await, begun, "the same devices");
-    assert!(!rig.node.state("claims.json").contains("PrepareStarted"), "done");
+    rig.wait_for_published(16).await;
+    trigger_sync(&[name]);
+    wait_for_running("default", name).await;
+    assert_eq!(rig.owners().await, owners, "the claim has other devices");
+    assert!(
+        !rig.node.state("claims.json").contains("PrepareStarted"),
+        "the preparation has not ended"
+    );
     drop(pods);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
     drop(manifests);
 }

@@ -1,8 +1,8 @@
-//! Objects that the tests make, by the class of GPUs that goes with them.
+//! Objects of the tests: a device class of GPUs, claim templates and pods.
 
 const CLASS: &str = "windlass-e2e-gpu";
 
-/// A template of claims for so many GPUs.
+/// Name of the claim template for a number of GPUs.
 pub(super) fn template(gpus: usize) -> String {
     format!("windlass-e2e-{gpus}")
 }
@@ -25,7 +25,7 @@ pub(super) fn objects() -> Vec<String> {
     [class].into_iter().chain(templates).collect()
 }
 
-/// A pod that has so many GPUs by a claim, until it is deleted.
+/// Pod that has GPUs by a claim until it is deleted.
 pub(super) fn pod(name: &str, gpus: usize) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  \

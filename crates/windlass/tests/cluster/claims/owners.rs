@@ -9,29 +9,29 @@ use crate::cluster::{node::Node, pods::kubectl};
 /// The devices of each claim, `namespace/name`, sorted.
 pub(super) type Owners = BTreeMap<String, Vec<String>>;
 
-/// Name of a device whose two names are unrelated.
-const ANOTHER: &str = "not a whole GPU";
+/// Common name of the devices whose names differ between node and API server.
+const OTHER_DEVICE: &str = "not a whole GPU";
 
 /// Owners according to the node.
-pub(super) fn by_the_node(node: &Node) -> Owners {
+pub(super) fn node_owners(node: &Node) -> Owners {
     let document = node.devices();
     let mut owners = Owners::new();
     for (device, holders) in document["holders"].as_object().into_iter().flatten() {
         for holder in each(holders).filter(|holder| holder["api"] == "dra") {
             let claim = format!("{}/{}", text(&holder["namespace"]), text(&holder["claim"]));
-            owners.entry(claim).or_default().push(called(&device.to_lowercase()));
+            owners.entry(claim).or_default().push(common_name(&device.to_lowercase()));
         }
     }
     sorted(owners)
 }
 
-/// Owners of our devices according to the API server.
-pub(super) fn by_the_api() -> Owners {
+/// Owners of this driver's devices according to the API server.
+pub(super) fn api_owners() -> Owners {
     let mut owners = Owners::new();
     for claim in claims() {
         let results = &claim["status"]["allocation"]["devices"]["results"];
         let ours = each(results).filter(|result| result["driver"] == "windlass.dev");
-        let devices: Vec<_> = ours.map(|result| called(&text(&result["device"]))).collect();
+        let devices: Vec<_> = ours.map(|result| common_name(&text(&result["device"]))).collect();
         if !devices.is_empty() {
             owners.insert(name(&claim), devices);
         }
@@ -39,8 +39,8 @@ pub(super) fn by_the_api() -> Owners {
     sorted(owners)
 }
 
-/// Everyone who has something, by the node's word.
-pub(super) fn anyone(node: &Node) -> Vec<String> {
+/// All holders of devices according to the node, as text.
+pub(super) fn holders(node: &Node) -> Vec<String> {
     let document = node.devices();
     let holders = document["holders"].as_object().into_iter().flatten();
     holders.map(|(device, holders)| format!("{device}: {holders}")).collect()
@@ -59,10 +59,10 @@ fn name(object: &Value) -> String {
     format!("{}/{}", text(&metadata["namespace"]), text(&metadata["name"]))
 }
 
-/// A device as both sides can call it: a whole GPU by its UUID.
-fn called(device: &str) -> String {
+/// Name of a device that node and API server share: the UUID of a whole GPU.
+fn common_name(device: &str) -> String {
     let is_whole = device.starts_with("gpu-") && !device.contains("-mig-");
-    if is_whole { device } else { ANOTHER }.to_owned()
+    if is_whole { device } else { OTHER_DEVICE }.to_owned()
 }
 
 fn each(list: &Value) -> impl Iterator<Item = &Value> {

@@ -1,8 +1,8 @@
-//! Pods with claims go on, and keep what they have, whatever else begins anew.
+//! Pods with claims keep running with their devices while agent, kubelet and slices are replaced.
 
 use super::{
     objects::{objects, pod},
-    rig::{Rig, until_it_runs},
+    rig::{Rig, wait_for_running},
 };
 use crate::cluster::{
     NODE_STATUS, eventually,
@@ -10,8 +10,8 @@ use crate::cluster::{
     pods::{Manifests, Pods, kubectl},
 };
 
-/// When the containers of all pods were started, and how often they were started anew.
-pub(super) fn lives() -> String {
+/// Restart counts and start times of the containers of all pods.
+pub(super) fn container_starts() -> String {
     let status = "{.metadata.name} {.status.containerStatuses[*].restartCount} \
                   {.status.containerStatuses[*].state.running.startedAt}{\"\\n\"}";
     kubectl(&["get", "pods", "-o", &format!("jsonpath={{range .items[*]}}{status}{{end}}")])
@@ -23,47 +23,47 @@ fn slices() -> String {
 }
 
 #[tokio::test]
-async fn pods_keep_their_devices_while_kubelet_agent_and_slices_begin_anew() {
+async fn pods_keep_their_devices_while_kubelet_agent_and_slices_are_replaced() {
     let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
     let mut pods = Pods::none();
     for (name, gpus) in [("windlass-e2e-keep-a", 1), ("windlass-e2e-keep-b", 3)] {
         pods.apply(name, &pod(name, gpus));
-        until_it_runs("default", name).await;
+        wait_for_running("default", name).await;
     }
-    let (held, lives_before, published) = (rig.owners().await, lives(), slices());
+    let (held, starts_before, published) = (rig.owners().await, container_starts(), slices());
     assert_eq!(held.values().map(Vec::len).sum::<usize>(), 4, "{held:?}");
-    assert_eq!(lives_before.matches(" 0 2").count(), 2, "{lives_before}");
+    assert_eq!(starts_before.matches(" 0 2").count(), 2, "{starts_before}");
 
     kubectl(&["delete", "resourceslices", "--all"]);
-    rig.published(16).await;
-    assert_ne!(slices(), published, "others than those that were deleted");
+    rig.wait_for_published(16).await;
+    assert_ne!(slices(), published, "the deleted slices are still published");
     assert_eq!(rig.owners().await, held, "after the slices were deleted under the agent");
 
     rig.agent.kill();
     kubectl(&["delete", "resourceslices", "--all"]);
     rig.agent = rig.node.agent();
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     assert_eq!(rig.owners().await, held, "after the slices were deleted without an agent");
 
     if restart() {
-        // It deletes the slices of its node when it starts, and has the agent register anew.
+        // At its start, the kubelet deletes the slices of its node, and the agent registers again.
         let next = "windlass-e2e-keep-c";
         pods.apply(next, &pod(next, 1));
-        until_it_runs("default", next).await;
-        rig.published(16).await;
+        wait_for_running("default", next).await;
+        rig.wait_for_published(16).await;
         let mut after = rig.owners().await;
         after.retain(|claim, _| held.contains_key(claim));
-        assert_eq!(after, held, "after the kubelet began anew");
+        assert_eq!(after, held, "after the kubelet restarted");
         pods.delete(next);
     }
-    assert_eq!(lives(), lives_before, "no container was disturbed");
+    assert_eq!(container_starts(), starts_before, "a container was restarted");
 
     kubectl(&["delete", "pod", "windlass-e2e-keep-b", "--force", "--grace-period=0"]);
     let left = async || rig.owners().await.values().map(Vec::len).sum::<usize>();
     eventually(NODE_STATUS, 1, left).await;
     drop(pods);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
     drop(manifests);
 }

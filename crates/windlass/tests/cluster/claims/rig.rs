@@ -1,4 +1,4 @@
-//! A node of the cluster whose devices are for claims, and what must be true of it whatever happened.
+//! Test rig for claims: an agent on the cluster's node, with a simulated machine, and checks of its state.
 
 use std::{
     fs::{self, File},
@@ -7,61 +7,64 @@ use std::{
 };
 
 use super::{
-    LET_GO, PREPARED,
-    owners::{Owners, anyone, by_the_api, by_the_node},
+    PREPARED, RELEASED,
+    owners::{Owners, api_owners, holders, node_owners},
 };
 use crate::cluster::{
-    KUBECONFIG, NODE_STATUS, alone, eventually, has_cluster,
+    KUBECONFIG, NODE_STATUS, eventually, has_cluster,
     node::{Agent, Node},
+    plugin_folder_lock,
     pods::{kubectl, try_kubectl},
 };
 
-/// Fields drop in this order: the agent ends before its folder.
+/// Agent and simulated machine. Fields drop in this order: the agent ends before its folder is removed.
 pub(super) struct Rig {
     pub(super) agent: Agent,
     pub(super) node: Node,
-    /// Where the agent's metrics are.
+    /// Address of the agent's metrics.
     listen: SocketAddr,
-    _alone: File,
+    _lock: File,
 }
 
 // === impl Rig ===
 
 impl Rig {
-    /// A simulated machine, whose configuration is that of claims and what is added; `None` without a cluster.
+    /// Starts an agent on a simulated machine, with `config` added to the settings that claims need. `None` without a
+    /// cluster.
     pub(super) fn start(machine: &str, config: &str) -> Option<Self> {
         let kubeconfig = has_cluster().then(|| std::env::var(KUBECONFIG).expect("checked"))?;
         Some(Self::start_as(machine, config, &kubeconfig))
     }
 
-    /// The same with another account.
+    /// Starts an agent with another kubeconfig.
     pub(super) fn start_as(machine: &str, config: &str, kubeconfig: &str) -> Self {
-        let alone = alone();
+        let lock = plugin_folder_lock();
         let listen = free_address();
-        let places = format!(
+        let base = format!(
             "health: {{quietPeriod: 2s, probeInterval: 1s}}\nlisten: {listen}\n\
              cluster: {{kubeconfig: {kubeconfig}, nodeName: {}}}\n",
             node_name()
         );
-        let node = Node::new(machine, &(places + config));
-        Self { agent: node.agent(), node, listen, _alone: alone }
+        let node = Node::new(machine, &(base + config));
+        Self { agent: node.agent(), node, listen, _lock: lock }
     }
 
-    /// Waits until this agent serves the kubelet and has published so many devices, and nothing was dropped or
-    /// refused of them. Slices of an agent that was before it may look the same.
-    pub(super) async fn published(&self, devices: usize) {
+    /// Waits until this agent serves the kubelet and has published this number of devices. Fails if the agent left a
+    /// device out, or the API server dropped a field. The agent's metrics are compared too, because slices of a
+    /// previous agent may look the same.
+    pub(super) async fn wait_for_published(&self, devices: usize) {
         let ours = "--field-selector=spec.driver=windlass.dev";
         let path = "jsonpath={.items[*].spec.devices[*].name}";
         let names = ["get", "resourceslices", ours, "-o", path];
         let registered = "windlass_dra_driver_state{state=\"registered\"} 1";
-        let standing = async || {
+        let state = async || {
             let metrics = self.metrics().unwrap_or_default();
             let lines = metrics.lines().filter(|line| line.starts_with("windlass_dra_devices{"));
             let counts = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok());
             let listed = kubectl(&names).split_whitespace().count();
             (metrics.contains(registered), counts.sum::<usize>(), listed)
         };
-        eventually(NODE_STATUS, (true, devices, devices), standing).await;
+        eventually(NODE_STATUS, (true, devices, devices), state).await;
         let metrics = self.metrics().expect("the agent answered");
         for line in ["windlass_dra_publish_errors_total 0", "windlass_dra_devices_left_out 0"] {
             assert!(metrics.contains(line), "{line}\n{metrics}");
@@ -76,56 +79,56 @@ impl Rig {
         Ok(page)
     }
 
-    /// Has the agent die as by the kernel's SIGKILL, and another begin.
+    /// Kills the agent with SIGKILL, and starts another.
     pub(super) fn replace_agent(&mut self) {
         self.agent.kill();
         self.agent = self.node.agent();
     }
 
-    /// Waits until node and API server agree on who has what, and gives it.
+    /// Waits until node and API server report the same owners, and returns them.
     pub(super) async fn owners(&self) -> Owners {
-        let mut agreed = Owners::new();
+        let mut owners = Owners::new();
         eventually(NODE_STATUS, None, async || {
-            let (node, api) = (by_the_node(&self.node), by_the_api());
-            agreed.clone_from(&node);
+            let (node, api) = (node_owners(&self.node), api_owners());
+            owners.clone_from(&node);
             (node != api).then_some((node, api))
         })
         .await;
-        agreed
+        owners
     }
 
-    /// Waits until nobody has anything: by the API server, by the node, in the agent's record, on the disk.
-    pub(super) async fn nothing_is_held(&self) {
-        eventually(LET_GO, Owners::new(), async || by_the_api()).await;
-        eventually(LET_GO, Vec::new(), async || anyone(&self.node)).await;
+    /// Waits until no device has an owner: in the API server, on the node, in the agent's record, and in CDI documents.
+    pub(super) async fn wait_for_no_owners(&self) {
+        eventually(RELEASED, Owners::new(), async || api_owners()).await;
+        eventually(RELEASED, Vec::new(), async || holders(&self.node)).await;
         assert!(!self.node.state("claims.json").contains("\"ref\""), "claims are in the record");
         let documents = fs::read_dir("/var/run/cdi").expect("a folder").flatten();
         let of_claims = documents.filter(|it| it.file_name().to_string_lossy().contains("-claim-"));
-        assert_eq!(of_claims.count(), 0, "documents of claims are left");
+        assert_eq!(of_claims.count(), 0, "CDI documents of claims still exist");
     }
 }
 
 /// Waits until a pod of a namespace runs.
-pub(super) async fn until_it_runs(namespace: &str, pod: &str) {
+pub(super) async fn wait_for_running(namespace: &str, pod: &str) {
     let status = ["-n", namespace, "get", "pod", pod, "-o", "jsonpath={.status.phase}"];
     eventually(PREPARED, "Running".to_owned(), async || kubectl(&status)).await;
 }
 
-/// Has the kubelet look at pods anew, which it does when they change: to have a claim prepared that could not be
-/// before, it would wait for 60 to 90 seconds.
-pub(super) fn look_again(pods: &[&str]) {
+/// Annotates pods, so that the kubelet syncs them at once. Otherwise it retries a failed preparation after 60 to 90
+/// seconds.
+pub(super) fn trigger_sync(pods: &[&str]) {
     let mark = format!("windlass-e2e/seen={:?}", std::time::Instant::now());
-    let how = ["annotate", "--overwrite"];
-    // Some may have gone by now.
-    drop(try_kubectl(&[&how[..], &["pod"], pods, &[&mark]].concat()));
+    let command = ["annotate", "--overwrite"];
+    // Some pods may be gone.
+    drop(try_kubectl(&[&command[..], &["pod"], pods, &[&mark]].concat()));
 }
 
-/// The name of the cluster's one node.
+/// Name of the cluster's only node.
 pub(super) fn node_name() -> String {
     kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])
 }
 
-/// An address that was free a moment ago.
+/// Free loopback address.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     listener.local_addr().expect("an address")

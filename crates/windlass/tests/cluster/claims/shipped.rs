@@ -2,18 +2,18 @@
 
 use std::fs;
 
-use super::rig::{Rig, until_it_runs};
+use super::rig::{Rig, wait_for_running};
 use crate::cluster::{
     NODE_STATUS, eventually,
     pods::{Manifests, Pods, kubectl, node_status},
 };
 
-/// The image can be had from nowhere, and a pod that has ended would have let go.
+/// Adapts an example: the cluster cannot pull the image, and a pod that ends would release its devices.
 fn on_this_cluster(text: &str) -> String {
-    let (image, said) = ("image: busybox\n", "ls -l /dev\"]");
-    assert!(text.contains(image) == text.contains(said), "{text}");
+    let (image, command) = ("image: busybox\n", "ls -l /dev\"]");
+    assert!(text.contains(image) == text.contains(command), "{text}");
     text.replace(image, "image: docker.io/local/app:1\n      imagePullPolicy: Never\n")
-        .replace(said, "ls -l /dev; sleep 1000000\"]")
+        .replace(command, "ls -l /dev; sleep 1000000\"]")
 }
 
 fn shipped(file: &str) -> String {
@@ -28,7 +28,7 @@ fn examples(names: &[&str]) -> Manifests {
 
 /// Variables and `/dev` of a running container.
 async fn inside(namespace: &str, pod: &str, container: &str) -> String {
-    until_it_runs(namespace, pod).await;
+    wait_for_running(namespace, pod).await;
     kubectl(&["-n", namespace, "logs", pod, "-c", container])
 }
 
@@ -43,8 +43,8 @@ fn gpus(inside: &str) -> Vec<&str> {
 #[tokio::test]
 async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
-    rig.published(16).await;
-    // A device plugin of another test may have had the name until now.
+    rig.wait_for_published(16).await;
+    // The kubelet may still list the resource of another test's device plugin.
     let count = async || node_status("allocatable", "nvidia.com/gpu");
     eventually(NODE_STATUS, true, async || ["", "0"].contains(&count().await.as_str())).await;
     let names = [
@@ -65,7 +65,11 @@ async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
     let near = inside("default", "gpu-and-nic", "main").await;
     assert!(gpus(&near).len() == 1 && near.contains("PCIDEVICE_"), "{near}");
     assert_eq!(gpus(&inside("default", "old-style", "main").await).len(), 1, "by a plain resource");
-    assert_eq!(gpus(&inside("gpu-admin", "look", "main").await).len(), 8, "whoever has them");
+    assert_eq!(
+        gpus(&inside("gpu-admin", "look", "main").await).len(),
+        8,
+        "admin access includes allocated GPUs"
+    );
 
     let owners = rig.owners().await;
     let (admin, others): (Vec<_>, Vec<_>) =
@@ -76,13 +80,13 @@ async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
     held.dedup();
     assert_eq!(held.len(), 5, "each in one claim: {owners:?}");
     drop(manifests);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
 }
 
 #[tokio::test]
-async fn the_example_of_admin_access_gets_what_containers_have_and_what_is_broken_too() {
+async fn the_example_of_admin_access_gets_allocated_and_broken_devices() {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     let count = async || node_status("allocatable", "nvidia.com/gpu");
     eventually(NODE_STATUS, "8".to_owned(), count).await;
     let mut pods = Pods::none();
@@ -90,42 +94,46 @@ async fn the_example_of_admin_access_gets_what_containers_have_and_what_is_broke
     rig.node.fault("lost@7");
     eventually(NODE_STATUS, "7".to_owned(), count).await;
     let manifests = examples(&["admin-access"]);
-    assert_eq!(gpus(&inside("gpu-admin", "look", "main").await).len(), 8, "whoever has them");
+    assert_eq!(
+        gpus(&inside("gpu-admin", "look", "main").await).len(),
+        8,
+        "admin access includes allocated GPUs"
+    );
     drop((manifests, pods));
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
 }
 
 #[tokio::test]
-async fn the_example_for_a_mig_profile_gets_an_instance_that_is_made_for_it_and_removed() {
+async fn the_example_for_a_mig_profile_gets_an_instance_that_is_created_and_removed() {
     let config = "dra: {offer: instead, partitions: onDemand}\n";
     let Some(rig) = Rig::start("mig-pcie", config) else { return };
     // Every profile at every place, of two A100 and two A30.
-    rig.published(2 * 25 + 2 * 13).await;
+    rig.wait_for_published(2 * 25 + 2 * 13).await;
     let instances = || {
         let document = rig.node.devices();
         let devices = document["devices"].as_array().expect("a list");
         let migs = devices.iter().filter(|device| device["kind"] == "mig");
         migs.map(|mig| mig["id"].to_string()).collect::<Vec<_>>()
     };
-    assert_eq!(instances(), Vec::<String>::new(), "nothing is cut");
+    assert_eq!(instances(), Vec::<String>::new(), "an instance exists");
     let manifests = examples(&["mig-profile"]);
     let seen = inside("default", "mig-1g", "main").await;
-    let made = instances();
-    assert_eq!(made.len(), 1);
-    assert!(seen.contains(made[0].trim_matches('"')), "{made:?} in {seen}");
+    let created = instances();
+    assert_eq!(created.len(), 1);
+    assert!(seen.contains(created[0].trim_matches('"')), "{created:?} in {seen}");
     let owners = rig.owners().await;
     assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [1], "{owners:?}");
     drop(manifests);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
     eventually(NODE_STATUS, Vec::new(), async || instances()).await;
 }
 
 #[tokio::test]
-async fn the_example_for_a_share_of_memory_gets_its_limit_from_a_daemon_that_ends_with_it() {
+async fn the_example_for_a_share_of_memory_gets_its_limit_from_an_mps_daemon() {
     let shares = "[{devices: {kind: gpu, index: [0]}, method: mps, limits: enforced}]";
     let config = format!("dra: {{offer: instead, shares: {shares}}}\n");
     let Some(rig) = Rig::start("dgx-h100", &config) else { return };
-    rig.published(16).await;
+    rig.wait_for_published(16).await;
     let manifests = examples(&["memory-share"]);
     let seen = inside("default", "share-of-gpu", "main").await;
     for word in ["CUDA_MPS_PIPE_DIRECTORY=", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M"] {
@@ -137,6 +145,6 @@ async fn the_example_for_a_share_of_memory_gets_its_limit_from_a_daemon_that_end
     let owners = rig.owners().await;
     assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [1], "{owners:?}");
     drop(manifests);
-    rig.nothing_is_held().await;
+    rig.wait_for_no_owners().await;
     eventually(NODE_STATUS, 0, async || daemons().flatten().count()).await;
 }

@@ -1,37 +1,36 @@
-//! Pods that write down which GPUs they see, again and again for as long as they live, and what is read of it:
-//! no two may ever have seen one GPU at once.
+//! Pods that log the GPUs that they see, ten times a second. Two pods must not see one GPU at the same time.
 //!
-//! The log is a file of the host, so that the last words of a pod are there that was deleted at once.
+//! The log is a file of the host, so that it has the last lines of a deleted pod.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use super::objects::template;
 use crate::cluster::{node::Node, pods::clean_up};
 
-/// Where the pods of one test write, and which they are; they are deleted when it is dropped.
+/// Log folder and label of the pods of one test. Drop deletes the pods.
 pub(super) struct Logs {
     folder: PathBuf,
-    /// The label that those pods have, and no other test's.
+    /// Label of the pods of this test.
     pub(super) label: String,
 }
 
-/// Through which of the kubelet's two ways a pod gets its GPUs.
+/// API through which a pod gets its GPUs.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
+pub(super) enum AllocationApi {
     Plugin,
     Claim,
 }
 
-/// A pod that has so many GPUs for so many tenths of a second.
+/// Pod that has a number of GPUs, for a number of tenths of a second.
 #[derive(Clone, Debug)]
-pub(super) struct Short {
+pub(super) struct ShortPod {
     pub(super) name: String,
-    pub(super) way: Way,
+    pub(super) api: AllocationApi,
     pub(super) gpus: usize,
     pub(super) tenths: u64,
 }
 
-/// That a pod saw a GPU, from when to when, in seconds since the start of the machine.
+/// Time in which a pod saw a GPU, in seconds since the start of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Span {
     pub(super) gpu: String,
@@ -43,18 +42,18 @@ pub(super) struct Span {
 // === impl Logs ===
 
 impl Logs {
-    /// In the node's folder, for the test of this name.
+    /// Creates the log folder in the node's folder, for the test of this name.
     pub(super) fn on(node: &Node, test: &str) -> Self {
         let folder = PathBuf::from(node.path("seen"));
         fs::create_dir(&folder).expect("a folder");
         Self { folder, label: format!("windlass-e2e={test}") }
     }
 
-    pub(super) fn pod(&self, pod: &Short) -> String {
-        let Short { name, way, gpus, tenths } = pod;
-        let (claims, resources) = match way {
-            Way::Plugin => (String::new(), format!("limits: {{nvidia.com/gpu: {gpus}}}")),
-            Way::Claim => (
+    pub(super) fn pod(&self, pod: &ShortPod) -> String {
+        let ShortPod { name, api, gpus, tenths } = pod;
+        let (claims, resources) = match api {
+            AllocationApi::Plugin => (String::new(), format!("limits: {{nvidia.com/gpu: {gpus}}}")),
+            AllocationApi::Claim => (
                 format!(
                     "resourceClaims: [{{name: gpus, resourceClaimTemplateName: {}}}]",
                     template(*gpus)
@@ -63,7 +62,7 @@ impl Logs {
             ),
         };
         let (key, test) = self.label.split_once('=').expect("a label");
-        // Of the shell itself but for `sleep`, so that many pods cost little.
+        // Built-ins of the shell, except for `sleep`: many pods must cost little.
         let script = format!(
             "set -- /dev/nvidia[0-9]*; i=0; while [ $i -le {tenths} ]; do \
              read now rest </proc/uptime; echo $now $* >>/seen/{name}; sleep 0.1; i=$((i+1)); done"
@@ -83,11 +82,11 @@ impl Logs {
     /// Observations of the pods.
     pub(super) fn spans(&self) -> Vec<Span> {
         let files = fs::read_dir(&self.folder).expect("a folder").flatten();
-        let told = files.flat_map(|file| {
+        let spans = files.flat_map(|file| {
             let text = fs::read_to_string(file.path()).expect("a log");
             spans(&file.file_name().to_string_lossy(), &text)
         });
-        told.collect()
+        spans.collect()
     }
 }
 
@@ -111,8 +110,8 @@ fn spans(pod: &str, text: &str) -> Vec<Span> {
     spans.into_values().collect()
 }
 
-/// Pairs of pods that saw one GPU at once.
-pub(super) fn at_once(spans: &[Span]) -> Vec<(Span, Span)> {
+/// Pairs of pods that saw one GPU at the same time.
+pub(super) fn overlapping_pairs(spans: &[Span]) -> Vec<(Span, Span)> {
     let pairs = spans.iter().enumerate().flat_map(|(at, one)| {
         let others = spans[at + 1..].iter();
         others
@@ -127,11 +126,11 @@ fn overlap(one: &Span, other: &Span) -> bool {
 }
 
 #[test]
-fn two_pods_that_saw_one_gpu_at_once_are_found() {
+fn two_pods_that_saw_one_gpu_at_the_same_time_are_found() {
     let first = spans("first", "1.0 /dev/nvidia0 /dev/nvidia1\n2.5 /dev/nvidia0 /dev/nvidia1\n");
     let later = spans("later", "2.4 /dev/nvidia1\n3.0 /dev/nvidia1\n");
     let after = spans("after", "2.6 /dev/nvidia0\n2.7 /dev/nvidia[0-9]*\n");
-    let found = at_once(&[first, later.clone(), after].concat());
+    let found = overlapping_pairs(&[first, later.clone(), after].concat());
     let names: Vec<_> = found.iter().map(|(one, other)| (&*one.pod, &*other.pod)).collect();
     assert_eq!(names, [("first", "later")]);
     assert_eq!(found[0].1, later[0]);

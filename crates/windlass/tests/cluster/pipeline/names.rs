@@ -1,4 +1,4 @@
-//! Names of headless Services, for pods of a cluster without a name server: the part of DNS (RFC 1035) that they need.
+//! Name server for headless Services, for a cluster without one. It serves the part of DNS (RFC 1035) that pods need.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::cluster::pods::try_kubectl;
 
 /// Answers from the API server's endpoint slices until dropped.
 pub(super) struct NameServer {
-    is_over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct NameServer {
 type Names = BTreeMap<String, Vec<Ipv4Addr>>;
 
 const PORT: u16 = 53;
-/// Age of the newest answer of the API server.
+/// Maximum age of the cached answer of the API server.
 const FRESH: Duration = Duration::from_millis(500);
 /// The header of a message, before its question.
 const HEADER: usize = 12;
@@ -43,25 +43,25 @@ impl NameServer {
     pub(super) fn start() -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).expect("port 53 is free");
         socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
-        let is_over = Arc::new(AtomicBool::new(false));
-        let until = Arc::clone(&is_over);
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&is_stopped);
         let thread = thread::spawn(move || serve(&socket, &until));
-        Self { is_over, thread: Some(thread) }
+        Self { is_stopped, thread: Some(thread) }
     }
 }
 
 impl Drop for NameServer {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the name server failed");
     }
 }
 
-fn serve(socket: &UdpSocket, is_over: &AtomicBool) {
-    let (mut names, mut asked) = (Names::new(), None);
+fn serve(socket: &UdpSocket, is_stopped: &AtomicBool) {
+    let (mut names, mut fetched) = (Names::new(), None);
     let mut question = [0; 512];
-    while !is_over.load(Ordering::Relaxed) {
+    while !is_stopped.load(Ordering::Relaxed) {
         let (size, from) = match socket.recv_from(&mut question) {
             Ok(received) => received,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -69,13 +69,13 @@ fn serve(socket: &UdpSocket, is_over: &AtomicBool) {
             }
             Err(error) => panic!("{error}"),
         };
-        if asked.is_none_or(|at: Instant| at.elapsed() > FRESH) {
-            // A name that cannot be looked up now is asked for again.
+        if fetched.is_none_or(|at: Instant| at.elapsed() > FRESH) {
+            // After a failure, keep the old names: pods retry.
             names = services().unwrap_or(names);
-            asked = Some(Instant::now());
+            fetched = Some(Instant::now());
         }
         if let Some(answer) = answer(&question[..size], &names) {
-            // A pod that is gone needs no answer.
+            // The pod may be gone.
             let _ = socket.send_to(&answer, from);
         }
     }
@@ -102,7 +102,7 @@ fn services() -> Option<Names> {
     Some(names)
 }
 
-/// The answer to a question; `None` for something else.
+/// Answer to a question. `None` for an invalid message.
 fn answer(message: &[u8], names: &Names) -> Option<Vec<u8>> {
     let (mut at, mut labels) = (HEADER, Vec::new());
     while *message.get(at)? > 0 {
@@ -111,10 +111,10 @@ fn answer(message: &[u8], names: &Names) -> Option<Vec<u8>> {
         at = end;
     }
     let question = message.get(HEADER..at + 5)?;
-    let wanted = u16::from_be_bytes([message[at + 1], message[at + 2]]);
-    let known = names.get(&labels.join("."));
-    let addresses = known.filter(|_| wanted == A).map(Vec::as_slice).unwrap_or_default();
-    let flags = if known.is_some() { ANSWER } else { ANSWER | NO_SUCH_NAME };
+    let record_type = u16::from_be_bytes([message[at + 1], message[at + 2]]);
+    let found = names.get(&labels.join("."));
+    let addresses = found.filter(|_| record_type == A).map(Vec::as_slice).unwrap_or_default();
+    let flags = if found.is_some() { ANSWER } else { ANSWER | NO_SUCH_NAME };
     let count = u16::try_from(addresses.len()).ok()?;
     let mut answer = message[..2].to_vec();
     for field in [flags, 1, count, 0, 0] {
@@ -122,7 +122,7 @@ fn answer(message: &[u8], names: &Names) -> Option<Vec<u8>> {
     }
     answer.extend(question);
     for address in addresses {
-        // The name is that of the question; class IN; not to be kept; four bytes.
+        // The name of the question; class IN; a TTL of zero; four bytes.
         answer.extend([0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
         answer.extend(address.octets());
     }

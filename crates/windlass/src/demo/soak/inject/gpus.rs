@@ -31,30 +31,31 @@ impl Run {
     pub(super) async fn replace_driver(&self) -> Result<()> {
         let gpus = self.rig.gpus()?;
         for found in &gpus {
-            self.rig.breaks(&found.gpu.uuid);
+            self.rig.mark_broken(&found.gpu.uuid);
         }
         self.rig.machine.remove_driver()?;
-        self.none_is_healthy().await?;
+        self.wait_for_no_healthy().await?;
         for found in gpus.iter().filter(|found| !found.is_broken) {
-            self.rig.is_mended(&found.gpu.uuid);
+            self.rig.mark_repaired(&found.gpu.uuid);
         }
         Ok(self.rig.machine.install_driver()?)
     }
 
-    /// Waits until no GPU is reported healthy, as required without a driver.
-    async fn none_is_healthy(&self) -> Result<()> {
-        let is_so = |node: &NodeStatus| {
+    /// Waits until no GPU is reported healthy: there is no driver.
+    async fn wait_for_no_healthy(&self) -> Result<()> {
+        let none_is_healthy = |node: &NodeStatus| {
             let resource = node.resources.get(RESOURCE);
             resource.is_none_or(|it| it.devices.values().all(|device| !device.is_healthy()))
         };
-        let seen = self.rig.kubelet.wait_for(is_so, RECOVERY_LIMIT).await;
-        let (fault, after, left) =
-            ("driver removed", RECOVERY_LIMIT, "GPUs are told to be healthy");
-        seen.map(drop)
-            .map_err(|_| Violation::NotBack { fault, after, left: left.to_owned() }.into())
+        let seen = self.rig.kubelet.wait_for(none_is_healthy, RECOVERY_LIMIT).await;
+        let (fault, after, problem) =
+            ("driver removed", RECOVERY_LIMIT, "GPUs are reported healthy");
+        seen.map(drop).map_err(|_| {
+            Violation::NotRecovered { fault, after, problem: problem.to_owned() }.into()
+        })
     }
 
-    /// Breaks a GPU, at most half of them at once: pods need some.
+    /// Breaks a GPU, unless half of them are broken: pods need the others.
     pub(in super::super) fn break_gpu(
         &self,
         which: usize,
@@ -74,14 +75,14 @@ impl Run {
             GpuFailure::Error => machine::Fault::Error { gpu, code: IRQ_ISSUE },
             GpuFailure::Garbage => machine::Fault::Garbage { gpu },
         })?;
-        self.rig.breaks(&found.uuid);
+        self.rig.mark_broken(&found.uuid);
         Ok(Some(Instant::now()))
     }
 
-    /// Lets the driver end the agent at its next call, and starts a new process.
+    /// Makes the driver crash the agent at its next call, and starts a new process.
     pub(super) async fn crash(&mut self, which: usize) -> Result<Option<Instant>> {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
-        self.rig.agent_stops();
+        self.rig.mark_agent_stopped();
         self.rig.machine.inject(&machine::Fault::Crash { gpu })?;
         let ended = self.rig.agent.process.end_within(RECOVERY_LIMIT).await;
         ended.context("the driver's library did not end the agent")?;
@@ -93,39 +94,39 @@ impl Run {
         let broken = self.rig.gpus()?.into_iter().filter(|found| found.is_broken).collect();
         let Some(found) = one_of(broken, which) else { return Ok(None) };
         self.rig.add_maybe_unhealthy(&found.gpu.uuid);
-        self.rig.is_mended(&found.gpu.uuid);
+        self.rig.mark_repaired(&found.gpu.uuid);
         self.rig.machine.inject(&machine::Fault::Recover { gpu: found.index })?;
         Ok(Some(Instant::now()))
     }
 
     /// Slows a GPU down; a slow GPU is healthy.
-    pub(super) async fn slow_gpu(&self, which: usize, by: Duration) -> Result<Option<Instant>> {
+    pub(super) async fn slow_gpu(&self, which: usize, delay: Duration) -> Result<Option<Instant>> {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
-        let millis = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
+        let millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis })?;
         sleep(ABSENCE).await;
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis: 0 })?;
         Ok(Some(Instant::now()))
     }
 
-    /// Stops the agent while a probe waits for a slow GPU, longer than its deadline. The GPU has to stay healthy: the
-    /// agent did not run for that long.
+    /// Stops the agent for longer than the call deadline, while a probe waits for a slow GPU. The GPU has to stay
+    /// healthy, because the agent did not run in that time.
     pub(super) async fn freeze_in_calls(
         &mut self,
         which: usize,
-        by: Duration,
+        delay: Duration,
         gpus: usize,
-        lasts: Duration,
+        duration: Duration,
     ) -> Result<Option<Instant>> {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
-        let millis = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
+        let millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis })?;
         // Within this time a probe starts and makes several calls.
         sleep(ABSENCE).await;
-        self.rig.agent_stops();
+        self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis: 0 })?;
-        self.freeze(gpus, lasts).await?;
+        self.freeze(gpus, duration).await?;
         Ok(Some(Instant::now()))
     }
 
@@ -140,23 +141,23 @@ impl Run {
             return Ok(None);
         };
         // While NVML is initialised again for a broken GPU, events are lost.
-        if self.is_any_broken()? {
+        if self.has_broken_gpu()? {
             return Ok(None);
         }
         let xid = machine::Fault::Xid { gpu, code: FALLEN_OFF };
         self.rig.add_maybe_unhealthy(&found.uuid);
-        self.rig.breaks(&found.uuid);
+        self.rig.mark_broken(&found.uuid);
         let mut ticks = interval(STORM_LASTS / bursts);
         for _ in 0..bursts {
             ticks.tick().await;
-            let mut told = Ok(());
-            let tell = |model: &mut Model| told = (0..events).try_for_each(|_| model.apply(&xid));
-            self.rig.machine.update(tell)?;
-            told.context("cannot tell of errors")?;
+            let mut outcome = Ok(());
+            let add = |model: &mut Model| outcome = (0..events).try_for_each(|_| model.apply(&xid));
+            self.rig.machine.update(add)?;
+            outcome.context("cannot add XID events")?;
         }
         let ended = Instant::now();
-        self.reported_unhealthy(&found.uuid).await?;
-        self.rig.is_mended(&found.uuid);
+        self.wait_for_unhealthy(&found.uuid).await?;
+        self.rig.mark_repaired(&found.uuid);
         Ok(Some(ended))
     }
 
@@ -164,27 +165,27 @@ impl Run {
         let Some(IndexedGpu { index, gpu: found, .. }) = self.usable_gpu(which)? else {
             return Ok(None);
         };
-        // NVML cannot be initialised again while a call hangs, and keeps its old list.
-        if self.is_any_broken()? {
+        // While a call hangs, NVML cannot be initialised again and keeps its old list.
+        if self.has_broken_gpu()? {
             return Ok(None);
         }
-        self.rig.breaks(&found.uuid);
+        self.rig.mark_broken(&found.uuid);
         self.rig.machine.update(|model| _ = model.gpus.remove(index))?;
-        let gone = self.rig.settled(RECOVERY_LIMIT).await;
+        let gone = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         let after = RECOVERY_LIMIT;
-        gone.map_err(|left| Violation::NotBack { fault: "GPU vanished", after, left })?;
-        self.rig.is_mended(&found.uuid);
+        gone.map_err(|problem| Violation::NotRecovered { fault: "GPU vanished", after, problem })?;
+        self.rig.mark_repaired(&found.uuid);
         self.rig.machine.update(|model| {
             let highest = model.gpus.iter().map(|gpu| gpu.minor).max().unwrap_or(0);
             let minor = highest.max(found.minor) + 1;
-            // NVML orders GPUs by PCI address, from which the kernel module's list derives names.
+            // NVML orders GPUs by PCI address; the kernel module's list names them by it.
             model.gpus.insert(index, Gpu { minor, ..found.clone() });
         })?;
         Ok(Some(Instant::now()))
     }
 
-    /// True if a GPU is broken. Combinations of faults that are gaps in docs/reliability.md are avoided.
-    fn is_any_broken(&self) -> Result<bool> {
+    /// True if a GPU is broken. Callers then skip faults whose combination is a gap in docs/reliability.md.
+    fn has_broken_gpu(&self) -> Result<bool> {
         Ok(self.rig.gpus()?.iter().any(|found| found.is_broken))
     }
 

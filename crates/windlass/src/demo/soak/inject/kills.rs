@@ -33,7 +33,7 @@ impl Run {
         let outcome = self.kill_during(after, async |kubelet| kubelet.admit(pod).await).await;
         self.tally.killed_during_a_call(outcome.is_err());
         self.replace_agent().await?;
-        // The kubelet's decision counts: an unheard answer allocates nothing.
+        // The kubelet's decision counts: an answer that it did not receive allocates nothing.
         self.record_admission(&uid, outcome).await?;
         Ok(Some(Instant::now()))
     }
@@ -52,13 +52,13 @@ impl Run {
         let outcome = self.kill_during(after, start).await;
         self.tally.killed_during_a_call(outcome.is_err());
         self.replace_agent().await?;
-        self.answered(&uid, outcome)?;
+        self.record_start(&uid, outcome)?;
         Ok(Some(Instant::now()))
     }
 
     /// Kills the agent and deletes its record of claims; the next process reads the copy.
     pub(super) async fn lose_record(&mut self) -> Result<()> {
-        self.rig.agent_stops();
+        self.rig.mark_agent_stopped();
         self.rig.agent.process.kill().await;
         remove_if_there(&state_dir(self.rig.dir()).join(CLAIMS))?;
         self.replace_agent().await
@@ -70,7 +70,7 @@ impl Run {
         after: Duration,
         work: impl AsyncFnOnce(&Kubelet) -> T,
     ) -> T {
-        self.rig.agent_stops();
+        self.rig.mark_agent_stopped();
         let kill = async {
             // Timers have a resolution of a millisecond.
             let begun = Instant::now();

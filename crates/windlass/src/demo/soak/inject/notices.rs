@@ -1,4 +1,4 @@
-//! Loss of inotify events of the plugin folder by overflow.
+//! Overflow of the agent's inotify queue, which loses events of the plugin folder.
 
 use std::{
     fs::{self, File},
@@ -18,8 +18,8 @@ const MAX_QUEUE: usize = 200_000;
 /// Time in which the agent reads queued events.
 const DRAINED: Duration = Duration::from_secs(1);
 
-/// Deadline for noticing a change without the regular check every ten seconds.
-const UNAIDED: Duration = Duration::from_secs(5);
+/// Deadline for the agent to notice a change. Its regular check, every ten seconds, would be too late.
+const NOTICE_LIMIT: Duration = Duration::from_secs(5);
 
 // === impl Run ===
 
@@ -27,45 +27,48 @@ impl Run {
     /// Replaces the plugin folder while the queue overflows. Later changes in the new folder have to be noticed long
     /// before the regular check.
     pub(super) async fn lose_notices(&mut self) -> Result<Option<Instant>> {
-        let kept = kept_notices()?;
+        let queue_size = inotify_queue_size()?;
         let left_out = match self.rig.agent.mounts {
             Mounts::Shipped => Some("a pod's mount keeps the original folder".into()),
-            Mounts::Whole if kept > MAX_QUEUE => Some(format!("this host keeps {kept} notices")),
+            Mounts::Whole if queue_size > MAX_QUEUE => {
+                Some(format!("this host queues {queue_size} inotify events"))
+            }
             Mounts::Whole => None,
         };
         if let Some(why) = left_out {
             self.tally.left_out.insert(Fault::NoticesLost.kind(), why);
             return Ok(None);
         }
-        self.rig.agent_stops();
+        self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         let dir = self.rig.plugin_dir();
-        let changed = crowd(&dir, kept).and_then(|()| swap(&dir, &self.rig.dir().join("away")));
+        let changed = overflow_queue(&dir, queue_size)
+            .and_then(|()| swap(&dir, &self.rig.dir().join("away")));
         self.rig.agent.thaw();
-        self.rig.agent_starts();
+        self.rig.mark_agent_started();
         changed.context("cannot change the plugin folder")?;
         sleep(DRAINED).await;
         let since = self.rig.kubelet.calls().now();
         self.rig.kubelet.replace_registration_socket(1)?;
         let ended = Instant::now();
-        let registered = self.rig.registered_since(since, UNAIDED).await;
-        let (fault, after) = (Fault::NoticesLost.kind(), UNAIDED);
-        registered.map_err(|left| Violation::NotBack { fault, after, left })?;
+        let registered = self.rig.wait_for_registration(since, NOTICE_LIMIT).await;
+        let (fault, after) = (Fault::NoticesLost.kind(), NOTICE_LIMIT);
+        registered.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
         Ok(Some(ended))
     }
 }
 
-/// Size of the inotify queue.
-fn kept_notices() -> Result<usize> {
+/// Size of the host's inotify queue, in events.
+fn inotify_queue_size() -> Result<usize> {
     let path = "/proc/sys/fs/inotify/max_queued_events";
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     text.trim().parse().with_context(|| format!("{path} has no number"))
 }
 
-/// Overflows the queue; each file makes two events.
-fn crowd(dir: &Path, kept: usize) -> io::Result<()> {
-    let file = dir.join("crowd");
-    for _ in 0..=kept / 2 {
+/// Overflows the queue: the creation and the removal of a file are an event each.
+fn overflow_queue(dir: &Path, queue_size: usize) -> io::Result<()> {
+    let file = dir.join("overflow");
+    for _ in 0..=queue_size / 2 {
         File::create(&file)?;
         fs::remove_file(&file)?;
     }

@@ -1,4 +1,4 @@
-//! The GPUs of all nodes under one rule of placement, and figures of them.
+//! Allocations on all nodes under one placement policy, and statistics of them.
 
 use std::collections::HashMap;
 
@@ -16,47 +16,47 @@ use windlass_sched::{
     view::{Catalog, NodeIx, Placement, View},
 };
 
-/// Account of one rule.
+/// Pods that one policy placed or refused.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct PolicyState {
     nodes: Vec<NodeFacts>,
     view: View,
     /// Pods by name.
     placed: HashMap<String, (Request, Placement)>,
-    /// Places pods by the rule, and measures fragmentation for the pods that it has seen.
+    /// Places pods by the policy, and measures fragmentation for the pods that it has seen.
     scheduler: Scheduler,
     refused: Refused,
 }
 
-/// Figures of a moment.
+/// Statistics at one moment.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Figures {
     pub(super) allocated_percent: f64,
-    /// Idle GPUs that a pod like those so far cannot use, in expectation.
+    /// Expected number of idle GPUs that a pod cannot use, if pods are like those so far.
     pub(super) fragmented_gpus: f64,
     /// Nodes with eight free GPUs.
     pub(super) nodes_for_eight: usize,
     pub(super) refused: Refused,
 }
 
-/// Pods that fitted nowhere.
+/// Pods without a fitting node, and the GPUs that they requested.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Refused {
     pub(super) pods: usize,
     pub(super) gpus: f64,
 }
 
-// === impl Account ===
+// === impl PolicyState ===
 
-impl Account {
-    /// All nodes without a pod.
+impl PolicyState {
+    /// All nodes, without pods.
     pub(super) fn new(policy: Policy, nodes: &[Node]) -> Result<Self> {
         let nodes: Vec<_> = nodes.iter().map(NodeFacts::of).collect();
         let mut catalog = Catalog::default();
         let empty: Result<Vec<_>, _> = nodes.iter().map(|it| it.empty_node(&mut catalog)).collect();
         let view = View::new(catalog, empty?);
-        // No draw depends on the seed: no rule here chooses by chance.
+        // The seed has no effect: neither policy of the demo is random.
         let scheduler = Scheduler::learning(policy, 0);
         Ok(Self { nodes, view, placed: HashMap::new(), scheduler, refused: Refused::default() })
     }
@@ -69,28 +69,28 @@ impl Account {
         self.nodes.iter().map(|node| node.gpus.len()).sum()
     }
 
-    /// Places a pod by the rule.
+    /// Places a pod by the policy, or counts it as refused.
     pub(super) fn place(&mut self, pod: &Pod) -> Result<()> {
         let request = self.observe(pod)?;
         match self.scheduler.decide(&self.view, &request) {
-            Some(placement) => self.take(pod, &request, placement)?,
+            Some(placement) => self.allocate(pod, &request, placement)?,
             None => self.refuse(&request),
         }
         Ok(())
     }
 
-    /// Notes a pod that the cluster half has placed or refused.
-    pub(super) fn note(&mut self, pod: &Pod) -> Result<()> {
+    /// Records a pod that the cluster half has placed or refused.
+    pub(super) fn record(&mut self, pod: &Pod) -> Result<()> {
         let request = self.observe(pod)?;
         match self.placement(&PodFacts::of(pod))? {
-            Some(placement) => self.take(pod, &request, placement)?,
+            Some(placement) => self.allocate(pod, &request, placement)?,
             None => self.refuse(&request),
         }
         Ok(())
     }
 
-    /// Moves pods that their agent has corrected.
-    pub(super) fn correct(&mut self, pods: &[Pod]) -> Result<()> {
+    /// Moves pods whose agent has corrected the GPUs in the pod's object.
+    pub(super) fn apply_corrections(&mut self, pods: &[Pod]) -> Result<()> {
         let mut moved = Vec::new();
         for pod in pods {
             let facts = PodFacts::of(pod);
@@ -102,10 +102,10 @@ impl Account {
                 moved.push((pod, request, after));
             }
         }
-        moved.into_iter().try_for_each(|(pod, request, after)| self.take(pod, &request, after))
+        moved.into_iter().try_for_each(|(pod, request, after)| self.allocate(pod, &request, after))
     }
 
-    /// The GPUs of a pod, by its object; none where it is not bound.
+    /// Node and GPUs in the pod's object. `None` if the pod is not bound.
     fn placement(&self, pod: &PodFacts) -> Result<Option<Placement>> {
         let Some(name) = &pod.node else { return Ok(None) };
         let node = self.nodes.iter().position(|node| node.name == *name);
@@ -122,8 +122,8 @@ impl Account {
         Ok(Some(Placement { node: NodeIx(u32::try_from(node)?), part: Part::of(gpus) }))
     }
 
-    /// Takes the GPUs. They are counted here once more: none is given twice.
-    fn take(&mut self, pod: &Pod, request: &Request, placement: Placement) -> Result<()> {
+    /// Allocates the GPUs. Fails if a GPU is already allocated.
+    fn allocate(&mut self, pod: &Pod, request: &Request, placement: Placement) -> Result<()> {
         let name = pod.metadata.name.clone().unwrap_or_default();
         self.view.take(request, placement).with_context(|| format!("pod {name}"))?;
         self.placed.insert(name, (*request, placement));
@@ -144,8 +144,8 @@ impl Account {
         }
     }
 
-    /// Held eighths of each node's GPUs, in the order of the nodes.
-    pub(super) fn held_eighths(&self) -> Vec<u32> {
+    /// Allocated eighths of each node's GPUs, rounded up, in the order of the nodes.
+    pub(super) fn allocated_eighths(&self) -> Vec<u32> {
         let held = |node: &NodeState| {
             let all = u32::try_from(node.gpus.len() * 1000).unwrap_or(u32::MAX).max(1);
             ((all - node.idle_milli()) * 8).div_ceil(all)

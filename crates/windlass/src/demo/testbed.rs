@@ -1,4 +1,4 @@
-//! Runtime of the demo: a temporary folder with simulated machine, real agent and embedded kubelet.
+//! Testbed of the demo: a temporary folder with a simulated machine, the real agent and an embedded kubelet.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use windlass_machine::Machine;
 use windlass_node::Agent;
 use windlass_resources::NodeState;
 
-use super::{boards::Boards, event::Event, scene::Scene};
+use super::{boards::Boards, event::Event, setup::Setup};
 use crate::{
     commands::{clock, host_flags},
     logging,
@@ -34,8 +34,8 @@ use crate::{
     simulated,
 };
 
-/// Running parts of the demo.
-pub(super) struct Stage {
+/// Running machine, boards, kubelet and agent.
+pub(super) struct Testbed {
     pub(super) machine: Machine,
     pub(super) boards: Boards,
     pub(super) kubelet: Kubelet,
@@ -55,7 +55,8 @@ pub(super) const NODE: &str = "demo";
 /// Quiet period of the demo; the default is a minute.
 pub(super) const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// An agent that ends leaves its last wait for events to the driver, whose lock its successor in this process shares.
+/// Timeout of a driver call that waits for events. An agent's last call outlives it and holds a lock that the next
+/// agent in this process needs.
 const EVENT_WAIT: Duration = Duration::from_millis(200);
 
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
@@ -66,12 +67,12 @@ const STATE: &str = "state";
 /// Number of log lines that accompany an error.
 const LOG_TAIL: usize = 5;
 
-// === impl Stage ===
+// === impl Testbed ===
 
-impl Stage {
-    /// Creates the machine, then starts kubelet and agent, in the cluster of an API server if there is one.
-    pub(super) fn start(scene: Scene, server: Option<&ApiServer>) -> Result<Self> {
-        let Scene { profile, policy, boards, check_interval } = scene;
+impl Testbed {
+    /// Creates the machine, then starts kubelet and agent. The agent uses the API server, if there is one.
+    pub(super) fn start(setup: Setup, server: Option<&ApiServer>) -> Result<Self> {
+        let Setup { profile, policy, boards, check_interval } = setup;
         let folder = simulated::folder()?;
         let levels = Targets::new().with_default(LevelFilter::INFO);
         logging::to_file(&log(folder.path()), levels).context("cannot write the agent's log")?;
@@ -112,7 +113,7 @@ impl Stage {
         cdi_dir(self.dir())
     }
 
-    /// Access to the API server, where there is one.
+    /// Path of the API server's kubeconfig. The file exists in demos with an API server.
     pub(super) fn kubeconfig(&self) -> PathBuf {
         kubeconfig(self.dir())
     }
@@ -161,7 +162,7 @@ impl Stage {
         }
         for (device, stopped) in mps::stop_all(&self.config.places, &self.config.mps).await {
             if let Err(error) = stopped {
-                tracing::warn!(%device, error, "an MPS daemon of the demo goes on");
+                tracing::warn!(%device, error, "an MPS daemon of the demo did not stop");
             }
         }
         self.kubelet.shutdown().await;
@@ -199,7 +200,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     }
 }
 
-/// Writes the access to a cluster.
+/// Writes the kubeconfig of an API server, and returns its path.
 pub(super) fn write_kubeconfig(server: &ApiServer, folder: &Path) -> Result<PathBuf> {
     let path = kubeconfig(folder);
     let written = fs::write(&path, server.kubeconfig());
@@ -219,7 +220,7 @@ pub(super) fn log(folder: &Path) -> PathBuf {
     folder.join("agent.log")
 }
 
-/// Last lines of a log, as far as it can be read.
+/// Last lines of a log; empty if it cannot be read.
 pub(super) fn last_lines(log: &Path, count: usize) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();

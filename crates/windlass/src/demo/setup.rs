@@ -7,21 +7,21 @@ use windlass_config::{Config, DeviceProfile, DraOffer, Find, Policy, SessionLimi
 use windlass_machine::MachineProfile;
 use windlass_migrate::{NvidiaPluginFlags, load};
 
-use super::{boards::Boards, cluster::Fleet, defaults, stage::QUIET_PERIOD};
+use super::{boards::Boards, cluster::Fleet, defaults, testbed::QUIET_PERIOD};
 use crate::{cli::DemoArgs, simulated};
 
-/// Parts of the setup. Only boards run already.
-pub(super) struct Scene {
+/// Inputs of the testbed. Only the boards run already.
+pub(super) struct Setup {
     pub(super) profile: MachineProfile,
     pub(super) policy: Policy,
     pub(super) boards: Boards,
-    /// Interval of the agent's checks of its kubelet.
+    /// Interval at which the agent checks its kubelet.
     pub(super) check_interval: Duration,
 }
 
-// === impl Scene ===
+// === impl Setup ===
 
-impl Scene {
+impl Setup {
     pub(super) fn of(args: &DemoArgs) -> Result<Self> {
         let mut profile = simulated::profile(&args.machine)?;
         let config = match &args.config {
@@ -30,7 +30,7 @@ impl Scene {
         };
         let mut policy = config.policy;
         if args.config.is_none() && args.device.is_empty() {
-            defaults::cut(&mut profile);
+            defaults::create_mig_instances(&mut profile);
             if !args.story.dra && !args.story.cluster {
                 defaults::offer_nics(&mut profile, &mut policy);
             }
@@ -41,7 +41,7 @@ impl Scene {
                 "--cluster needs a machine with a whole NVIDIA GPU, and {} has none",
                 profile.name
             );
-            Fleet::prepare(&mut policy)?;
+            Fleet::configure_agent(&mut policy)?;
         }
         if args.story.dra && policy.dra.offer == DraOffer::Off {
             policy.dra.offer = DraOffer::Instead;
@@ -57,7 +57,7 @@ impl Scene {
             }
             policy.sources.push(rule);
         }
-        // The story of one node has faults to notice. Beside a cluster the agent checks as seldom as on a real node.
+        // The demo of one node injects faults, so its agent checks often. The cluster demo uses the default interval.
         let check_interval = if args.story.cluster {
             SessionLimits::default().check_interval
         } else {
