@@ -91,7 +91,7 @@ pub struct Deps {
     /// Calls to NVIDIA's driver.
     pub gpus: MigHandle,
     /// Notifier for each change of a device's state.
-    pub news: Arc<Notify>,
+    pub wake: Arc<Notify>,
 }
 
 /// Task of the cleanup: takes requests, plans and releases, and runs the steps of each device.
@@ -417,7 +417,7 @@ impl Cleanup {
         let states: CleanupStates = records.into_iter().filter(|(id, _)| is_planned(id)).collect();
         self.metrics.set_states(states.values().map(State::name));
         if publish(&self.states, Arc::new(states)) {
-            self.deps.news.notify_one();
+            self.deps.wake.notify_one();
         }
     }
 }

@@ -84,7 +84,7 @@ pub struct Mps {
     env: Arc<Env>,
     demand: watch::Receiver<Arc<MpsDemand>>,
     states: watch::Sender<Arc<MpsStates>>,
-    news: Arc<Notify>,
+    wake: Arc<Notify>,
     /// Sender of the spec to each device's task; `None` stops the daemon.
     running: BTreeMap<DeviceId, watch::Sender<Option<MpsSpec>>>,
     tasks: Tasks<DeviceId, ()>,
@@ -109,20 +109,20 @@ impl MpsState {
 // === impl Mps ===
 
 impl Mps {
-    /// Creates the supervisor, and starts no daemon yet. `news` is notified of each change of a state, and of
+    /// Creates the supervisor, and starts no daemon yet. `wake` is notified of each change of a state, and of
     /// each daemon that ended.
     pub fn new(
         places: &Places,
         settings: &MpsSettings,
         demand: watch::Receiver<Arc<MpsDemand>>,
-        news: &Arc<Notify>,
+        wake: &Arc<Notify>,
     ) -> (Self, watch::Receiver<Arc<MpsStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
         let mps = Self {
             env: Arc::new(Env::new(places, settings)),
             demand,
             states,
-            news: news.clone(),
+            wake: wake.clone(),
             running: BTreeMap::new(),
             tasks: Tasks::default(),
             reports: mpsc::unbounded_channel(),
@@ -144,7 +144,7 @@ impl Mps {
                     self.running.remove(&device);
                     self.follow(&stop);
                     // Plans may have waited for the end of a daemon.
-                    self.news.notify_one();
+                    self.wake.notify_one();
                 }
             }
         }
@@ -192,7 +192,7 @@ impl Mps {
     /// Publishes changed states.
     fn send(&self, states: MpsStates) {
         if publish(&self.states, Arc::new(states)) {
-            self.news.notify_one();
+            self.wake.notify_one();
         }
     }
 }

@@ -200,7 +200,7 @@ async fn a_container_that_cannot_be_limited_is_refused_with_the_reason() {
     assert!(refused.contains("`mig` is required by windlass.dev/enforcement"), "{refused}");
     let owner = pod("a", "uid-a", fraction(gpu, &[("main", "1Gi")]));
     let refused = runtime.create(&owner, &container("../x", "main", "a")).await;
-    assert!(refused.expect_err("a path").contains("is no id of a container"));
+    assert!(refused.expect_err("a path").contains("is not a container id"));
     world.agent.stop().await;
 }
 

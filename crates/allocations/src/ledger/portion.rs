@@ -28,9 +28,9 @@ pub struct Portion {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemons {
     /// Devices that certainly need one: of claims with known shares.
-    pub surely: BTreeSet<DeviceId>,
+    pub required: BTreeSet<DeviceId>,
     /// Devices that may need one: of claims that only the kubelet's checkpoint names.
-    pub perhaps: BTreeSet<DeviceId>,
+    pub possible: BTreeSet<DeviceId>,
 }
 
 /// Compute of the whole device, in percent.
@@ -122,8 +122,8 @@ impl Ledger {
             devices.map(|(id, _)| id.clone()).collect()
         };
         Daemons {
-            surely: used(|hold| hold.usage.needs_daemon()),
-            perhaps: used(|hold| hold.usage == Use::Share),
+            required: used(|hold| hold.usage.needs_daemon()),
+            possible: used(|hold| hold.usage == Use::Share),
         }
     }
 

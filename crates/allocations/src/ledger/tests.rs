@@ -145,7 +145,7 @@ fn two_shares_of_a_claim_count_both() {
 #[test]
 fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
     let ledger = SharedLedger::default();
-    let daemons = || Ledger::daemons(ledger.watch().borrow().claims()).surely;
+    let daemons = || Ledger::daemons(ledger.watch().borrow().claims()).required;
     ledger.take_for_claim(&claim("c"), &[(alone("a"), portion(100, 0))]).expect("free");
     assert!(daemons().is_empty(), "a claim with the whole needs no daemon");
     for name in ["d", "e"] {

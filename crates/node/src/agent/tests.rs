@@ -232,7 +232,7 @@ async fn a_starting_agent_knows_the_devices_of_pods_and_claims() {
 }
 
 #[tokio::test]
-async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_held() {
+async fn a_node_moves_from_device_plugin_to_claims_and_back_while_devices_are_held() {
     let node = Node::new(DraOffer::Off);
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;

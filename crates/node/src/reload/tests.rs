@@ -55,9 +55,10 @@ async fn play<F: Future<Output = ()>>(
     loads.recv().expect("the first");
     let (requested, requested_receiver) = watch::channel(0);
     let (label, label_receiver) = watch::channel(LabelValue::Unknown);
-    let wakes = Wakes { requested: requested_receiver, label: label_receiver };
+    let triggers = ReloadTriggers { requested: requested_receiver, label: label_receiver };
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let reloader = Reloader::new(started, load, Some(dir.path()), wakes, clock).expect("watched");
+    let reloader =
+        Reloader::new(started, load, Some(dir.path()), triggers, clock).expect("watched");
     let world = World {
         policy: reloader.policy(),
         status: reloader.status(),

@@ -74,7 +74,7 @@ pub(super) fn snapshot(
                 is_claim: !holder.is_share(),
                 mib: limit.mib,
                 compute_percent: limit.compute_percent,
-                by: state.enforcement(device, holder, limit),
+                enforcement: state.enforcement(device, holder, limit),
             }
         });
         let gpu = SharedGpu {
