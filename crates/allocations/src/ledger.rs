@@ -41,7 +41,7 @@ use windlass_host::shared::Shared;
 
 pub use self::{
     overlap::{Overlap, Overlaps},
-    portion::{Portion, together},
+    portion::{Portion, combined},
     shares::Shares,
 };
 use crate::HeldIds;
@@ -306,17 +306,17 @@ impl SharedLedger {
     }
 
     /// Marks the claims' devices as unknown: any device may be a claim's.
-    pub fn forget_claims(&self) {
+    pub fn mark_claims_unknown(&self) {
         self.step(|ledger| ledger.learn_of_claims(Knowledge::Unknown));
     }
 
     /// Marks the claims' devices as known from the kubelet's checkpoint only, for the life of this agent.
-    pub fn note_kubelet_claims(&self) {
+    pub fn mark_claims_from_kubelet(&self) {
         self.step(|ledger| ledger.learn_of_claims(Knowledge::KubeletOnly));
     }
 
     /// Marks unknown claims' devices as known again.
-    pub fn recall_claims(&self) {
+    pub fn mark_claims_known(&self) {
         self.step(|ledger| {
             ledger.of_claims == Knowledge::Unknown && ledger.learn_of_claims(Knowledge::Complete)
         });

@@ -99,7 +99,7 @@ impl ClaimDocuments {
     }
 
     /// Removes the documents of unknown claims. Blocks.
-    pub(crate) fn remove_others(&self, known: &BTreeSet<String>) {
+    pub(crate) fn remove_orphans(&self, known: &BTreeSet<String>) {
         for uid in self.claims().difference(known) {
             match self.remove(uid) {
                 Ok(()) => tracing::info!(uid, "orphaned CDI document removed"),
@@ -179,7 +179,7 @@ mod tests {
             fs::write(folder.path().join(name), "{}").expect("written");
         }
         let known = BTreeSet::from(["a".to_owned()]);
-        documents(&folder).remove_others(&known);
+        documents(&folder).remove_orphans(&known);
         let there = names.map(|name| folder.path().join(name).exists());
         assert_eq!(there, [true, false, true, true]);
     }

@@ -102,7 +102,7 @@ impl Preparer {
             patience,
             check_interval,
         };
-        preparer.environment.metrics.holds(&preparer.records());
+        preparer.environment.metrics.set_claims(&preparer.records());
         preparer.restore_holds();
         preparer
     }
@@ -276,7 +276,7 @@ impl Preparer {
     /// the disk.
     fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let records = self.records();
-        self.environment.metrics.holds(&records);
+        self.environment.metrics.set_claims(&records);
         self.journal.write(records);
         self.journal.recorded()
     }

@@ -16,7 +16,7 @@ use windlass_host::{causes, state_file::Unreadable};
 
 use super::{
     document::ClaimDocuments,
-    kubelet_record::{KubeletRecord, KubeletRecordError},
+    kubelet_checkpoint::{KubeletCheckpoint, KubeletCheckpointError},
     record::{ClaimFile, Records},
 };
 
@@ -31,7 +31,7 @@ pub(super) enum RecoveryError {
          releases them",
         causes(ours), causes(kubelets), file.display()
     )]
-    Neither { ours: Unreadable, kubelets: KubeletRecordError, file: PathBuf },
+    Neither { ours: Unreadable, kubelets: KubeletCheckpointError, file: PathBuf },
 }
 
 /// State file and checkpoint, each read once.
@@ -39,14 +39,14 @@ pub(super) enum RecoveryError {
 pub struct RecoveredClaims {
     /// The state file; `None` if it is absent.
     ours: Result<Option<Records>, Unreadable>,
-    kubelets: Result<Records, KubeletRecordError>,
+    kubelets: Result<Records, KubeletCheckpointError>,
 }
 
 // === impl RecoveredClaims ===
 
 impl RecoveredClaims {
     /// Reads state file and checkpoint. Blocks.
-    pub(super) fn read(file: &ClaimFile, kubelet: &KubeletRecord) -> Self {
+    pub(super) fn read(file: &ClaimFile, kubelet: &KubeletCheckpoint) -> Self {
         Self { ours: file.read(), kubelets: kubelet.entries() }
     }
 
@@ -117,7 +117,7 @@ impl RecoveredClaims {
             });
         }
         let known: BTreeSet<_> = records.keys().cloned().collect();
-        documents.remove_others(&known);
+        documents.remove_orphans(&known);
         Ok(records)
     }
 }

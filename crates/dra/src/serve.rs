@@ -40,7 +40,7 @@ use windlass_kubelet_api::{
 
 use super::{
     health::{HealthList, HealthService},
-    kubelet_record::KubeletRecord,
+    kubelet_checkpoint::KubeletCheckpoint,
     record::Records,
     registrar::{Registrar, RegistrationState},
     service::Service,
@@ -55,7 +55,7 @@ pub(super) struct Server {
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) records: watch::Receiver<Versioned<Records>>,
     /// The kubelet may call the driver to release claims that were never prepared.
-    pub(super) kubelet_record: KubeletRecord,
+    pub(super) kubelet_checkpoint: KubeletCheckpoint,
     pub(super) registration: watch::Sender<RegistrationState>,
     /// Interval of checks of the sockets without an event.
     pub(super) check_interval: Duration,
@@ -208,8 +208,8 @@ impl Server {
 
     /// True if the kubelet will release a claim. An unreadable record is read again later.
     async fn kubelet_has_ours(&self) -> bool {
-        let record = self.kubelet_record.clone();
-        blocking(move || record.has_ours()).await.unwrap_or(false)
+        let record = self.kubelet_checkpoint.clone();
+        blocking(move || record.has_claims()).await.unwrap_or(false)
     }
 
     /// Waits until the driver is needed, or no longer needed.

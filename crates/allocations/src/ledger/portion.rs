@@ -37,7 +37,7 @@ pub struct Daemons {
 const ALL: u64 = 100;
 
 /// Total use of each device by one claim, which may have several shares of it.
-pub fn together<'a>(
+pub fn combined<'a>(
     uses: impl IntoIterator<Item = (&'a DeviceId, Use)>,
 ) -> BTreeMap<&'a DeviceId, Use> {
     let mut combined = BTreeMap::new();

@@ -77,7 +77,7 @@ fn a_share_beyond_the_devices_number_is_refused() {
     take("e", 1).expect("room again");
     let device = alone("a").device;
     let share = |count| Use::Shares(Shares { count, of: 4 });
-    let both = together([(&device, share(1)), (&device, share(2))]);
+    let both = combined([(&device, share(1)), (&device, share(2))]);
     assert_eq!(both[&device], share(3), "two shares of a claim count both");
 }
 
@@ -134,7 +134,7 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
 #[test]
 fn two_shares_of_a_claim_count_both() {
     let device = alone("a").device;
-    let both = together([(&device, portion(60, 10)), (&device, portion(40, 0))]);
+    let both = combined([(&device, portion(60, 10)), (&device, portion(40, 0))]);
     let usage = both[&device];
     assert!(usage.needs_daemon(), "two shares need a daemon, even if they add up to the whole");
     let ledger = SharedLedger::default();

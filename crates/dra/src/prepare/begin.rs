@@ -6,7 +6,7 @@ use windlass_host::causes;
 use super::{Input, Preparer, waiting::PlanError};
 use crate::{
     claim::Claim,
-    plan::{self, Plan, named, plan, uses_to_take},
+    plan::{self, Plan, named_devices, plan, uses_to_take},
     record::{PreparedClaim, Stage},
     status::Failure,
 };
@@ -57,7 +57,7 @@ impl Preparer {
     /// Record of a refused claim, with the devices that it names.
     fn wanted(&self, claim: &Claim) -> PreparedClaim {
         let catalog = self.environment.catalog(&self.environment.state.borrow());
-        let devices = named(claim, &catalog);
+        let devices = named_devices(claim, &catalog);
         let claim = claim.reference.clone();
         PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None }
     }

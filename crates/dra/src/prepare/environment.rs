@@ -23,7 +23,7 @@ use super::super::{
     catalog::{Catalog, is_pool_of},
     claim::{Claim, ClaimError},
     document::ClaimDocuments,
-    kubelet_record::KubeletRecord,
+    kubelet_checkpoint::KubeletCheckpoint,
     record::{PreparedClaim, PreparedDevice},
 };
 use crate::metrics::ClaimMetrics;
@@ -36,7 +36,7 @@ pub(crate) struct Environment {
     pub(crate) node: String,
     pub(crate) roots: Roots,
     pub(crate) documents: ClaimDocuments,
-    pub(crate) kubelet_record: KubeletRecord,
+    pub(crate) kubelet_checkpoint: KubeletCheckpoint,
     /// Reader of claims; `None` without a node name.
     pub(crate) claims: Option<Claims>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
@@ -135,7 +135,7 @@ impl Environment {
     /// Orphaned claims among the known ones: by the API server they have no device of this node any more, and the
     /// kubelet does not know them.
     pub(super) async fn orphaned(&self, known: Vec<Suspect>) -> Vec<Suspect> {
-        let record = self.kubelet_record.clone();
+        let record = self.kubelet_checkpoint.clone();
         let of_kubelet = blocking(move || record.uids().map_err(|error| error.to_string())).await;
         let (Ok(of_kubelet), Some(claims)) = (of_kubelet, &self.claims) else { return Vec::new() };
         let mut orphans = Vec::new();

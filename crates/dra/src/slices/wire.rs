@@ -102,8 +102,9 @@ fn by_amount(
 ) -> CapacityRequestPolicy {
     let bytes = |mebibytes: u64| Quantity::Bytes(mebibytes << 20);
     if *name == consumable.memory_name {
-        let (all, least) = (bytes(consumable.memory), bytes(consumable.least));
-        let step = (consumable.least < consumable.memory).then(|| Amount(bytes(1).to_string()));
+        let (all, least) = (bytes(consumable.memory), bytes(consumable.min_memory));
+        let step =
+            (consumable.min_memory < consumable.memory).then(|| Amount(bytes(1).to_string()));
         let min = Amount(least.to_string());
         let range = CapacityRequestPolicyRange { min, max: None, step };
         return CapacityRequestPolicy { valid_range: Some(range), ..of(&all) };

@@ -67,7 +67,7 @@ async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_i
     world.put(&both);
     let answer = kubelet.prepare_all(&[("both", "both"), ("none", "none")]).await;
     assert_eq!(answer.claims["both"].devices.len(), 1);
-    assert_eq!(answer.claims["none"].error, "claim ns/none is not there");
+    assert_eq!(answer.claims["none"].error, "claim ns/none does not exist");
     agent.stop().await;
 }
 

@@ -102,7 +102,7 @@ async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
     replaced["metadata"]["uid"] = json!("other");
     world.put(&replaced);
     for (name, expected) in [
-        ("gone", "claim ns/gone is not there"),
+        ("gone", "claim ns/gone does not exist"),
         ("fresh", "claim ns/fresh is not allocated"),
         ("replaced", "claim ns/replaced was replaced: it has UID other and not replaced"),
         ("unknown", "request a: pool n1/nvidia has no device gpu-0"),

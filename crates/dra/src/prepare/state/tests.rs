@@ -18,7 +18,8 @@ fn why() -> String {
 fn claim() -> Box<Claim> {
     let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
     let reference = ClaimRef { namespace, name, uid };
-    Claim { reference, called: "c".to_owned(), results: Vec::new(), configs: Vec::new() }.into()
+    Claim { reference, name_in_pod: "c".to_owned(), results: Vec::new(), configs: Vec::new() }
+        .into()
 }
 
 fn states(patience: Deadline) -> Vec<State> {

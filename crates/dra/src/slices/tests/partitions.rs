@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use windlass_sched::allocator::{Supply, allocate};
 
 use super::*;
-use crate::catalog::tests::partitions::{on_demand, switching, uncut};
+use crate::catalog::tests::partitions::{in_mig_mode, on_demand, switching};
 
 fn typed<T: DeserializeOwned>(document: Value) -> T {
     serde_json::from_value(document).expect("a document")
@@ -17,7 +17,7 @@ fn typed<T: DeserializeOwned>(document: Value) -> T {
 
 /// This number of H100 in MIG mode.
 fn h100(gpus: u32) -> Vec<Device> {
-    (0..gpus).map(|index| uncut("dgx-h100", index)).collect()
+    (0..gpus).map(|index| in_mig_mode("dgx-h100", index)).collect()
 }
 
 /// The contents of the pool of a node.
