@@ -87,7 +87,7 @@ pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> R
     let recovered =
         RecoveredClaims::read(&file, &KubeletCheckpoint::new(&places.kubelet_dir, driver));
     ClaimDocuments::new(places).remove_drafts();
-    for entry in recovered.held().values() {
+    for entry in recovered.claims().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
     if recovered.is_absent() && traces(places, driver, ledger).are_impossible() {
@@ -180,14 +180,14 @@ impl Driver {
             journal,
         );
         let (traces, interval) = (self.traces, self.limits.check_interval);
-        let learning = async move {
+        let recall = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
                 traces.wait_until_gone(interval).await;
             }
             ledger.mark_claims_known();
         };
         tokio::select! {
-            _ = async { tokio::join!(writer.run(), preparer.run(), serving, statuses, learning) } => {}
+            _ = async { tokio::join!(writer.run(), preparer.run(), serving, statuses, recall) } => {}
             () = orphans => {}
         }
     }

@@ -14,7 +14,7 @@ use windlass_resources::{NodeState, offers::present_parts};
 use super::{prepare::Environment, record::Records};
 
 /// Deadline for a removed instance to vanish from the inventory.
-const VISIBLE: Duration = Duration::from_secs(15);
+const INVENTORY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Removes orphans each time that the policy starts to partition GPUs for claims.
 pub(super) async fn run(environment: Environment, records: watch::Receiver<Versioned<Records>>) {
@@ -82,7 +82,8 @@ async fn remove_one(
                 let found = state.inventory.get(device.as_str());
                 found.is_none_or(|device| device.health.has_vanished())
             };
-            let _ = deadline::timeout(VISIBLE, state.wait_for(|state| is_gone(state))).await;
+            let _ =
+                deadline::timeout(INVENTORY_TIMEOUT, state.wait_for(|state| is_gone(state))).await;
         }
         Err(error) => {
             let error = causes(&error);
