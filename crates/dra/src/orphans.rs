@@ -22,7 +22,7 @@ pub(super) async fn run(environment: Environment, records: watch::Receiver<Versi
     let is_on_demand = |state: &NodeState| state.policy.dra.partitions == DraPartitions::OnDemand;
     let is_ready = |state: &NodeState| state.inventory.is_complete() && is_on_demand(state);
     while state.wait_for(|state| is_ready(state)).await.is_ok() {
-        environment.ledger.known().await;
+        environment.ledger.wait_until_known().await;
         let known = records.borrow().1.clone();
         remove_all(&environment, &known).await;
         // Waits for the policy to stop partitioning; the loop then waits for it to start again.

@@ -203,7 +203,7 @@ impl<'a> PlanInputs<'a> {
         let mut others =
             self.records.values().filter(|other| other.claim.uid != claim.reference.uid);
         let conflicts = |held: &PreparedDevice| {
-            let both_share = held.usage.goes_with(usage);
+            let both_share = held.usage.is_compatible_with(usage);
             let is_same_name = held.pool == result.pool && held.name == result.device;
             is_same_name && held.usage != Use::Admin && usage != Use::Admin && !both_share
         };

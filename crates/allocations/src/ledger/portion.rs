@@ -44,7 +44,7 @@ pub fn combined<'a>(
     for (device, usage) in uses {
         combined
             .entry(device)
-            .and_modify(|known: &mut Use| *known = known.and(usage))
+            .and_modify(|total: &mut Use| *total = total.plus(usage))
             .or_insert(usage);
     }
     combined
@@ -59,7 +59,7 @@ impl Portion {
     }
 
     /// The sum of both.
-    fn and(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         Self {
             shares: self.shares + other.shares,
             memory: self.memory + other.memory,
@@ -77,7 +77,7 @@ impl Portion {
 
 impl Use {
     /// True if two claims may use one device in these ways at the same time. Programs under MPS exclude all others.
-    pub fn goes_with(self, other: Self) -> bool {
+    pub fn is_compatible_with(self, other: Self) -> bool {
         match (self, other) {
             (Self::Share | Self::Shares(_), Self::Share | Self::Shares(_)) => true,
             (Self::Portion(one), Self::Portion(other)) => one.method == other.method,
@@ -94,10 +94,10 @@ impl Use {
     }
 
     /// Total use by one claim.
-    fn and(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Portion(one), Self::Portion(other)) => Self::Portion(one.and(other)),
-            (Self::Shares(one), Self::Shares(other)) => Self::Shares(one.and(other)),
+            (Self::Portion(one), Self::Portion(other)) => Self::Portion(one.plus(other)),
+            (Self::Shares(one), Self::Shares(other)) => Self::Shares(one.plus(other)),
             _ => self.max(other),
         }
     }
@@ -117,8 +117,8 @@ impl Use {
 impl Ledger {
     /// Devices that claims use through MPS daemons.
     pub fn daemons(claims: &ClaimHolds) -> Daemons {
-        let used = |is_meant: fn(&ClaimHold) -> bool| {
-            let devices = claims.iter().filter(|(_, holds)| holds.values().any(is_meant));
+        let used = |matches: fn(&ClaimHold) -> bool| {
+            let devices = claims.iter().filter(|(_, holds)| holds.values().any(matches));
             devices.map(|(id, _)| id.clone()).collect()
         };
         Daemons {
@@ -131,22 +131,22 @@ impl Ledger {
     pub(super) fn others_portion(&self, id: &DeviceId, uid: &str) -> Option<Portion> {
         let others = self.holds(id).filter(|hold| hold.claim.uid != uid);
         let portions = others.filter_map(ClaimHold::portion);
-        portions.reduce(Portion::and)
+        portions.reduce(Portion::plus)
     }
 
     /// Fails if other claims leave too little of the device.
     pub(super) fn check_portion(
         &self,
         it: &Overlap,
-        wanted: Portion,
+        requested: Portion,
         uid: &str,
     ) -> Result<(), Conflict> {
-        let Some(had) = self.others_portion(&it.device, uid) else { return Ok(()) };
-        if wanted.and(had).fits() {
+        let Some(used) = self.others_portion(&it.device, uid) else { return Ok(()) };
+        if requested.plus(used).fits() {
             return Ok(());
         }
-        let (device, left) = (it.device.clone(), wanted.of.saturating_sub(had.memory));
-        let compute_left = ALL.saturating_sub(had.compute);
-        Err(Conflict::Exceeded { device, wanted, left, compute_left })
+        let (device, left) = (it.device.clone(), requested.of.saturating_sub(used.memory));
+        let compute_left = ALL.saturating_sub(used.compute);
+        Err(Conflict::Exceeded { device, requested, left, compute_left })
     }
 }

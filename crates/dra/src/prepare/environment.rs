@@ -98,7 +98,7 @@ impl Environment {
         )
         .await;
         // After a start, the holders of devices may be unknown too.
-        let _ = deadline::timeout(DISCOVERY_TIMEOUT, self.ledger.known()).await;
+        let _ = deadline::timeout(DISCOVERY_TIMEOUT, self.ledger.wait_until_known()).await;
         Ok(claim)
     }
 

@@ -317,7 +317,7 @@ impl Wiring<'_> {
         let plugins = Plugins {
             roots: self.roots.clone(),
             mps: self.mps.clone(),
-            limits_of_replicas: ReplicaLimits::new(&self.config.places.state_dir),
+            replica_limits: ReplicaLimits::new(&self.config.places.state_dir),
             limits: self.config.session,
             state: handles.state.clone(),
             metrics: self.instruments.plugins.clone(),

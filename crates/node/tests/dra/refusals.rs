@@ -81,7 +81,7 @@ async fn a_share_beyond_the_capacity_is_refused_until_another_is_released() {
     // The pod of one claim was deleted by force: its share is free for the scheduler, but not on the node.
     world.remove("one");
     let why = kubelet.prepare("ghosted").await.expect_err("both are in use");
-    assert!(why.contains("1 of its 2 shares wanted, and 0 left by other claims"), "{why}");
+    assert!(why.contains("1 of its 2 shares requested, and 0 left by other claims"), "{why}");
     kubelet.unprepare("one").await.expect("released");
     kubelet.prepare("ghosted").await.expect("room again");
     agent.stop().await;
