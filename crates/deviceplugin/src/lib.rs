@@ -128,7 +128,7 @@ impl Plugins {
             }
             // Withdrawn resources need no retry.
             delayed.retain(|name, _| self.state.borrow().offers.contains_key(name));
-            let next_retry = delayed.values().map(|(until, _)| *until).min();
+            let retry_at = delayed.values().map(|(until, _)| *until).min();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -138,7 +138,7 @@ impl Plugins {
                     served.remove(&resource);
                     self.retry_later(resource, "its server ended".to_owned(), &mut delayed);
                 }
-                () = sleep_until(next_retry.unwrap_or_else(Instant::now)), if next_retry.is_some() => {}
+                () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() => {}
             }
         }
         while servers.join_next().await.is_some() {}

@@ -56,7 +56,7 @@ impl ClaimDocuments {
         let uid = &entry.claim.uid;
         // The record comes first: the document names it, and the hook reads it.
         if entry.limits.is_some() {
-            self.limits.settle(uid, entry.limits.as_ref())?;
+            self.limits.write_or_remove(uid, entry.limits.as_ref())?;
         }
         let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
         let devices =
@@ -89,7 +89,7 @@ impl ClaimDocuments {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(format!("cannot remove CDI document {}: {error}", path.display()))
             }
-            _ => self.limits.settle(uid, None),
+            _ => self.limits.write_or_remove(uid, None),
         }
     }
 

@@ -186,8 +186,9 @@ impl Driver {
             }
             ledger.mark_claims_known();
         };
+        let work = async { tokio::join!(writer.run(), preparer.run(), serving, statuses, recall) };
         tokio::select! {
-            _ = async { tokio::join!(writer.run(), preparer.run(), serving, statuses, recall) } => {}
+            _ = work => {}
             () = orphans => {}
         }
     }

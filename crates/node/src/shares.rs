@@ -373,7 +373,7 @@ impl Binder {
         if has_ended {
             return Err(BindError::NoPod);
         }
-        self.settle(vec![request.name.clone()]).await.map_err(BindError::Disk)
+        self.write_or_remove(vec![request.name.clone()]).await.map_err(BindError::Disk)
     }
 
     /// The CDI document of the GPUs, and the memory limit of a container with some of them.
@@ -397,19 +397,19 @@ impl Binder {
     }
 
     /// Writes or removes documents, to match the current holds.
-    async fn settle(self: &Arc<Self>, names: Vec<String>) -> Result<(), String> {
+    async fn write_or_remove(self: &Arc<Self>, names: Vec<String>) -> Result<(), String> {
         let binder = self.clone();
-        let settle = move |(): &mut ()| {
+        let write = move |(): &mut ()| {
             names.iter().try_for_each(|name| {
                 let document = binder.holds.step(|holds| holds.documents.get(name).cloned());
                 let limit = document.as_ref().and_then(|document| document.limit.as_ref());
                 // The record comes first: the document names it, and the hook reads it.
-                binder.limits.settle(name, limit.map(|limit| &limit.record))?;
-                binder.documents.settle(name, document.as_ref())
+                binder.limits.write_or_remove(name, limit.map(|limit| &limit.record))?;
+                binder.documents.write_or_remove(name, document.as_ref())
             })
         };
         let binder = self.clone();
-        blocking(move || binder.disk.step(settle)).await
+        blocking(move || binder.disk.step(write)).await
     }
 
     /// Releases the shares of ended pods.
@@ -419,7 +419,7 @@ impl Binder {
         if holds.is_empty() {
             return;
         }
-        if let Err(error) = self.settle(names).await {
+        if let Err(error) = self.write_or_remove(names).await {
             tracing::warn!(error, "CDI document of an ended share not removed");
         }
         for hold in holds {

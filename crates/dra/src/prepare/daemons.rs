@@ -47,7 +47,7 @@ impl Environment {
         let gone = async {
             loop {
                 let (places, device) = (self.mps.clone(), device.clone());
-                if !blocking(move || places.is_left(&device)).await {
+                if !blocking(move || places.has_record(&device)).await {
                     return;
                 }
                 sleep(POLL_INTERVAL).await;

@@ -64,7 +64,7 @@ impl FractionPlugin {
         let Plan { limit, adjustment } = planned.map_err(|error| error.to_string())?;
         if let Some(limit) = limit {
             let records = self.records.clone();
-            blocking(move || records.settle(&id, Some(&limit.record))).await?;
+            blocking(move || records.write_or_remove(&id, Some(&limit.record))).await?;
         }
         Ok(adjustment)
     }
@@ -84,7 +84,7 @@ impl FractionPlugin {
         let records = self.records.clone();
         blocking(move || {
             for id in ids {
-                if let Err(error) = records.settle(&id, None) {
+                if let Err(error) = records.write_or_remove(&id, None) {
                     tracing::warn!(container = id, error, "record of a GPU fraction stays on disk");
                 }
             }

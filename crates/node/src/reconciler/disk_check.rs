@@ -10,7 +10,7 @@ use windlass_cdi::{
     CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome,
     container_edits::NodeExtras,
     imex_node,
-    memory_limits::{KeptLimits, LimitMeans, LimitRules, ReplicaDevices, ReplicaLimits},
+    memory_limits::{LimitMeans, LimitRules, ReplicaDevices, ReplicaLimits, WrittenLimits},
 };
 use windlass_config::{Delivery, MpsSettings, Places, Policy, Sharing};
 use windlass_core::{
@@ -76,11 +76,11 @@ impl DiskCheck {
 
     pub(super) fn run(&mut self, desired: &DesiredFiles) -> DiskCheckResult {
         let DesiredFiles { inventory, policy, .. } = desired;
-        let leftover_daemons = self.daemons.left().into_iter().collect();
+        let leftover_daemons = self.daemons.recorded().into_iter().collect();
         let (absent, means) = (self.absent(inventory), self.means());
         let rules = LimitRules { policy, means: &means };
         let gpus_on_disk = || self.cdi.gpus_on_disk();
-        let KeptLimits { devices, failed } =
+        let WrittenLimits { devices, failed } =
             self.replicas.reconcile(&desired.replicas, gpus_on_disk, inventory, rules);
         let checked = self.check(inventory, policy, devices);
         DiskCheckResult { leftover_daemons, absent, means, unwritten_limits: failed, ..checked }

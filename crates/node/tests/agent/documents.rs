@@ -284,17 +284,18 @@ async fn hooks_are_left_out_one_by_one_and_all_at_once() {
 }
 
 #[tokio::test]
-async fn a_hook_program_that_is_not_there_is_named_and_containers_start_without_it() {
+async fn a_missing_hook_program_is_named_and_containers_start_without_it() {
     let mut world = world("t4-edge");
     world.config.policy.delivery.hooks.program = Some("/opt/nvidia-cdi-hook".into());
     let generated = generate(&world).await;
-    let expected = "the hook program /opt/nvidia-cdi-hook is not on the host: going without";
+    let expected =
+        "the hook program /opt/nvidia-cdi-hook is not on the host: containers start without hooks";
     assert_eq!(generated.lacks.problems, [expected]);
     assert!(gpus(&generated).container_edits.hooks.is_empty());
 }
 
 #[tokio::test]
-async fn features_and_channels_have_documents_of_their_own_when_they_are_there() {
+async fn existing_features_and_channels_have_separate_documents() {
     let mut world = world("dgx-h100");
     let delivery = &mut world.config.policy.delivery;
     delivery.features = Feature::ALL.iter().copied().collect();
