@@ -60,7 +60,7 @@ async fn a_deleted_claim_keeps_its_devices_until_the_kubelet_has_released_them()
 }
 
 /// A claim with a GPU, and an agent that starts after `lose` has removed its state file.
-async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
+async fn with_lost_state(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     world.kill_agent().await;
@@ -80,7 +80,7 @@ fn without_record(config: &Config) {
 }
 
 #[tokio::test]
-async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_is_held_back() {
+async fn a_record_that_is_lost_repeatedly_is_restored_from_its_copy_and_no_device_is_withheld() {
     let mut world = world().await;
     let (pod, grant) = world.run("p", &gpus(1)).await;
     let (record, left) = (world.record(), world.left());
@@ -111,7 +111,7 @@ async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_
 
 #[tokio::test]
 async fn with_a_lost_record_no_device_is_allocated_until_the_kubelet_has_released_every_claim() {
-    let (world, pod) = bereft(without_record).await;
+    let (world, pod) = with_lost_state(without_record).await;
     let agent = world.agent.as_ref().expect("it runs");
     let why = agent.state.borrow().offerings().into_values().find_map(|it| it.obstacle);
     assert!(why.expect("kept back").contains("devices of claims are unknown"));
@@ -126,20 +126,20 @@ async fn with_record_and_documents_lost_no_device_is_allocated_while_containers_
         without_record(config);
         fs::remove_dir_all(&config.places.cdi_dir).expect("it was there");
     };
-    let (world, pod) = bereft(lose).await;
+    let (world, pod) = with_lost_state(lose).await;
     world.kubelet.delete(&uid(&pod)).await;
     world.all_is_released().await;
     allocatable(&world, 8).await;
 }
 
 #[tokio::test]
-async fn a_state_folder_with_a_file_in_its_place_is_no_state_folder_without_claims() {
+async fn a_file_in_place_of_the_state_folder_does_not_mean_that_no_claims_exist() {
     let away = |config: &Config| config.places.state_dir.with_file_name("away");
     let block = |config: &Config| {
         fs::rename(&config.places.state_dir, away(config)).expect("moved");
         fs::write(&config.places.state_dir, "").expect("written");
     };
-    let (world, pod) = bereft(block).await;
+    let (world, pod) = with_lost_state(block).await;
     fs::remove_file(&world.config.places.state_dir).expect("it was there");
     fs::rename(away(&world.config), &world.config.places.state_dir).expect("moved");
     allocatable(&world, 7).await;

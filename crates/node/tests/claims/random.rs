@@ -1,8 +1,8 @@
 //! Random pods of the device plugin and with claims, side by side, under random faults of the node. No device ever has
 //! two owners, and nothing is left at the end.
 
+mod faults;
 mod pods;
-mod strikes;
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use windlass_config::{DraOffer, DraPolicy};
 
 use self::pods::{Living, MAX, put_templates};
 use crate::claims::{
-    chance::{Chance, Length, seed},
+    rng::{Chance, Length, seed},
     world::{Mounts, World, show_what_is_mounted},
 };
 
@@ -76,7 +76,7 @@ impl Run {
     }
 
     fn check(&self) {
-        if let Err(why) = self.world.in_one_hand() {
+        if let Err(why) = self.world.check_one_owner() {
             panic!("{why} after {} steps, the last of them {:#?}", self.tally.steps, self.recent);
         }
         self.world.check();

@@ -13,10 +13,10 @@
 
 mod agent;
 mod devices;
+mod faults;
 mod front;
 mod hands;
 mod node;
-mod strikes;
 mod workers;
 
 use std::{sync::Arc, time::Duration};
@@ -28,12 +28,12 @@ use tokio::{
 
 use self::{
     devices::DeviceManager,
+    faults::Strikes,
     node::Node,
-    strikes::Strikes,
     workers::{WORKERS, Worker},
 };
 use crate::claims::{
-    chance::{Chance, Length, seed},
+    rng::{Chance, Length, seed},
     world::Mounts,
 };
 

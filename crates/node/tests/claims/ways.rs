@@ -4,7 +4,7 @@ use serde_json::json;
 use windlass_config::DraOffer;
 
 use crate::claims::{
-    hands::allocated,
+    owners::allocated,
     wish::{ADMINS, EXTENDED, SPACE, claim, gpus, pod, template, with_limit},
     world::{World, devices, uid},
 };

@@ -279,7 +279,7 @@ pub(crate) fn uid(scheduled: &Scheduled) -> String {
 
 /// Devices that the scheduler allocated to a pod's claims.
 pub(crate) fn devices(scheduled: &Scheduled) -> BTreeSet<String> {
-    scheduled.claims.iter().flat_map(crate::claims::hands::allocated).map(|it| it.device).collect()
+    scheduled.claims.iter().flat_map(crate::claims::owners::allocated).map(|it| it.device).collect()
 }
 
 /// Removes a file, if it still exists.

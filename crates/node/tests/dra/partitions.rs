@@ -12,7 +12,7 @@ use windlass_testkit::Running;
 use crate::dra::world::{World, claim, gpus};
 
 /// Two A100 with 80 GB and two A30, all in MIG mode and without instances.
-fn uncut() -> World {
+fn gpus_in_mig_mode() -> World {
     let dra = DraPolicy {
         offer: DraOffer::Beside,
         partitions: DraPartitions::OnDemand,
@@ -64,7 +64,7 @@ fn cut_by_hand(world: &World, start: u32) {
 
 #[tokio::test]
 async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
-    let world = uncut();
+    let world = gpus_in_mig_mode();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", "3g-40gb-9-4"));
     put(&world, &agent, ("d", "1g-10gb-19-0"));
@@ -102,7 +102,7 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
 
 #[tokio::test]
 async fn instances_of_released_claims_leave_the_inventory() {
-    let world = uncut();
+    let world = gpus_in_mig_mode();
     let (agent, mut kubelet) = world.serving().await;
     let before = agent.state.borrow().inventory.devices.len();
     for name in (0..20).map(|number| format!("c{number}")) {
@@ -116,7 +116,7 @@ async fn instances_of_released_claims_leave_the_inventory() {
 
 #[tokio::test]
 async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_removed() {
-    let world = uncut();
+    let world = gpus_in_mig_mode();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("kept", "2g-20gb-14-0"));
     put(&world, &agent, ("gone", "2g-20gb-14-2"));
@@ -145,7 +145,7 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
 
 #[tokio::test]
 async fn an_unclaimed_instance_is_removed_once_instances_are_made_for_claims() {
-    let mut world = uncut();
+    let mut world = gpus_in_mig_mode();
     let policy = world.config.policy.clone();
     world.config.policy.dra.partitions = DraPartitions::AsCut;
     let (agent, _kubelet) = world.serving().await;
@@ -159,7 +159,7 @@ async fn an_unclaimed_instance_is_removed_once_instances_are_made_for_claims() {
 
 #[tokio::test]
 async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_never() {
-    let world = uncut();
+    let world = gpus_in_mig_mode();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", "1g-10gb-19-6"));
     put(&world, &agent, ("d", "1g-10gb-19-5"));

@@ -16,7 +16,7 @@ use super::{
     agent::CHECKPOINT_DELAY,
     node::{DevicePod, Node, dial, is_of_the_connection},
 };
-use crate::claims::chance::Chance;
+use crate::claims::rng::Chance;
 
 /// Admits and ends pods with devices.
 pub(super) struct DeviceManager {

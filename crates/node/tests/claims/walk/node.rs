@@ -25,9 +25,9 @@ use windlass_kubelet_api::{
 };
 use windlass_testkit::GPU;
 
-use super::hands::Hands;
+use super::owners::Hands;
 use crate::claims::{
-    chance::{Chance, Length},
+    rng::{Chance, Length},
     wish::SPACE,
     world::{DRIVER, NODE},
 };

@@ -18,7 +18,7 @@ use windlass_kubelet_api::dra::{
 use windlass_testkit::{GPU, LIMIT};
 
 use super::node::{Node, is_of_the_connection};
-use crate::claims::{chance::Chance, wish::SPACE, world::DRIVER};
+use crate::claims::{rng::Chance, wish::SPACE, world::DRIVER};
 
 /// Prepares and releases claims through the driver.
 pub(super) struct Worker {

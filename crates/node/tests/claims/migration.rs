@@ -16,7 +16,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn device_by_device_as_they_become_free() {
+async fn devices_move_one_by_one_as_they_become_free() {
     let mut world = World::new(DraOffer::Beside).await;
     world.plugin_has(8).await;
     let main = Container::new("main").limit(GPU, 3);

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     claims::{
-        chance::{Chance, Length},
+        rng::{Chance, Length},
         world::{Mounts, NODE, free_gpus, removed, show_what_is_mounted},
     },
     dra::records,

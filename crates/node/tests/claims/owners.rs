@@ -13,13 +13,13 @@ type Hands = BTreeMap<String, BTreeSet<String>>;
 impl World {
     /// Checks that no device has two owners, by any of the three.
     pub(crate) fn check(&self) {
-        self.in_one_hand().unwrap_or_else(|why| panic!("{why}"));
-        self.as_allocated();
+        self.check_one_owner().unwrap_or_else(|why| panic!("{why}"));
+        self.check_allocations();
     }
 
     /// Like [`World::check`], but returns the error, so that the caller can add to it.
-    pub(crate) fn in_one_hand(&self) -> Result<(), String> {
-        let (kubelets, drivers) = (self.by_the_kubelet(), self.by_the_driver());
+    pub(crate) fn check_one_owner(&self) -> Result<(), String> {
+        let (kubelets, drivers) = (self.owners_by_kubelet(), self.owners_by_driver());
         let mut all = kubelets.clone();
         for (device, owners) in &drivers {
             all.entry(device.clone()).or_default().extend(owners.clone());
@@ -30,7 +30,7 @@ impl World {
     }
 
     /// Claims that are prepared, and containers with the device plugin's devices.
-    fn by_the_kubelet(&self) -> Hands {
+    fn owners_by_kubelet(&self) -> Hands {
         let (node, admins) = (self.kubelet.node(), self.admins());
         let mut hands = Hands::new();
         let claims = node.claims.values().filter(|claim| !admins.contains(&claim.uid));
@@ -50,7 +50,7 @@ impl World {
         hands
     }
 
-    fn by_the_driver(&self) -> Hands {
+    fn owners_by_driver(&self) -> Hands {
         let mut hands = Hands::new();
         for (uid, devices) in self.record() {
             for (device, _) in devices.into_iter().filter(|(_, usage)| usage != "admin") {
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Prepared devices are the scheduler's choice, if the claim still exists.
-    fn as_allocated(&self) {
+    fn check_allocations(&self) {
         let node = self.kubelet.node();
         for claim in self.objects().list::<ResourceClaim>() {
             let uid = claim.metadata.uid.clone().unwrap_or_default();
