@@ -16,7 +16,7 @@ fn machine(profile: &str, config: &str) -> Node {
 }
 
 fn inject(world: &Node, what: &str) {
-    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
+    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("injected");
 }
 
 /// The ids of a source's present devices, in order.

@@ -13,7 +13,7 @@ use windlass_machine::{
 use windlass_testkit::{MHZ, allocatable, pod_with as pod, until};
 
 use crate::devices::{
-    gateway::{BOARDS, Gateway, SPARES, STEP, admit, delete, deploy, start, start_at_last},
+    gateway::{BOARDS, Gateway, SPARES, STEP, admit, delete, deploy, start, start_with_retries},
     world::{attribute, node},
 };
 
@@ -27,18 +27,18 @@ async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_relea
     admit(&kubelet, "a", BOARDS).await;
     assert_eq!(gateway.boards[0].take_events(), [], "the container may still pull its image");
     start(&kubelet, "a").await.expect("started");
-    gateway.happens(0, &UNKNOWN_HISTORY_STEPS).await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     start(&kubelet, "a").await.expect("started again");
     assert_eq!(gateway.boards[0].take_events(), [], "a restart is no new tenant");
     assert!(gateway.boards[0].is_deployed());
     delete(&kubelet, "a").await;
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
     admit(&kubelet, "b", BOARDS).await;
     start(&kubelet, "b").await.expect("started");
-    gateway.happens(0, &[Reset, Frequency(MHZ)]).await;
+    gateway.until_events(0, &[Reset, Frequency(MHZ)]).await;
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn a_board_that_is_allocated_before_its_release_is_seen_is_cleaned_first()
     admit(&kubelet, "b", BOARDS).await;
     start(&kubelet, "b").await.expect("started");
     assert!(!gateway.boards[0].is_deployed(), "no data of the other pod remains");
-    gateway.happens(0, &UNKNOWN_HISTORY_STEPS).await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
 
 #[tokio::test]
@@ -62,9 +62,9 @@ async fn an_outdated_checkpoint_counts_as_a_release_if_no_pod_has_the_board() {
     let (kubelet, _agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
-    gateway.happens(0, &UNKNOWN_HISTORY_STEPS).await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
     kubelet.delete("a-uid").await;
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
 }
 
 #[tokio::test]
@@ -84,11 +84,11 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
     assert!(why.contains("is not ready for its container: GET http://"), "{why}");
     assert!(why.contains("not done within 300ms"), "{why}");
     started.expect("the other board works");
-    gateway.happens(healthy, &UNKNOWN_HISTORY_STEPS).await;
+    gateway.until_events(healthy, &UNKNOWN_HISTORY_STEPS).await;
     gateway.until_withheld(&agent, failing, "cleanup failed: GET http://").await;
     gateway.boards[failing].inject(BoardFault::None);
     start(&kubelet, "a").await.expect("the kubelet tries again with a repaired board");
-    gateway.happens(failing, &UNKNOWN_HISTORY_STEPS).await;
+    gateway.until_events(failing, &UNKNOWN_HISTORY_STEPS).await;
     gateway.allocatable(&kubelet, 2).await;
 }
 
@@ -104,7 +104,7 @@ async fn a_board_that_cannot_be_cleaned_is_withheld_until_it_is_clean() {
     gateway.allocatable(&kubelet, 0).await;
     gateway.boards[0].take_events();
     gateway.boards[0].inject(BoardFault::None);
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
 
@@ -129,8 +129,8 @@ async fn an_agent_that_dies_during_a_preparation_leaves_a_dirty_board() {
     gateway.until_withheld(&agent, 0, "cleanup: not clean yet").await;
     gateway.boards[0].inject(BoardFault::None);
     gateway.boards[0].take_events();
-    start_at_last(&kubelet, "a").await;
-    gateway.happens(0, &UNKNOWN_HISTORY_STEPS).await;
+    start_with_retries(&kubelet, "a").await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
 
 #[tokio::test]
@@ -143,14 +143,14 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
     let agent = gateway.node.agent();
     gateway.allocatable(&kubelet, 1).await;
     gateway.boards[0].take_events();
-    start_at_last(&kubelet, "a").await;
+    start_with_retries(&kubelet, "a").await;
     assert_eq!(gateway.boards[0].take_events(), [], "the cleanup outlives the agent");
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     agent.kill().await;
     kubelet.delete("a-uid").await;
     let _agent = gateway.node.agent();
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
 
@@ -167,7 +167,7 @@ async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
     agent.kill().await;
     gateway.boards[0].inject(BoardFault::None);
     let _agent = gateway.node.agent();
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
 
@@ -182,8 +182,8 @@ async fn after_a_reboot_the_history_of_a_board_is_unknown() {
     gateway.node.reboot();
     let _agent = gateway.node.agent();
     gateway.allocatable(&kubelet, 1).await;
-    start_at_last(&kubelet, "a").await;
-    gateway.happens(0, &UNKNOWN_HISTORY_STEPS).await;
+    start_with_retries(&kubelet, "a").await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
 
 #[tokio::test]
@@ -196,8 +196,8 @@ async fn no_step_runs_that_cannot_be_recorded() {
     assert!(why.contains("cannot write") && why.contains("handover.json"), "{why}");
     assert_eq!(gateway.boards[0].take_events(), []);
     gateway.empty_disk();
-    start_at_last(&kubelet, "a").await;
-    gateway.happens(0, &UNKNOWN_HISTORY_STEPS).await;
+    start_with_retries(&kubelet, "a").await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ async fn a_claim_is_prepared_and_released_through_the_sockets() {
 
     kubelet.unprepare("c").await.expect("released");
     assert_eq!(world.document("c"), None);
-    kubelet.unprepare("c").await.expect("what is not known is released already");
+    kubelet.unprepare("c").await.expect("an unknown claim counts as released");
     let record = std::fs::read_to_string(world.record()).expect("there");
     assert!(record.contains(r#""claims": {}"#), "{record}");
     agent.stop().await;
@@ -45,8 +45,8 @@ async fn a_claim_is_prepared_and_released_through_the_sockets() {
 async fn the_same_claim_has_the_same_answer_without_the_api_server() {
     let mut world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    let gets = [Gets { request: "a", gpu: 0 }, Gets { request: "b", gpu: 5 }];
-    world.claim(&agent, "c", &gets);
+    let devices_of_requests = [Gets { request: "a", gpu: 0 }, Gets { request: "b", gpu: 5 }];
+    world.claim(&agent, "c", &devices_of_requests);
     let first = kubelet.prepare("c").await.expect("prepared");
     world.api.go_away().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
@@ -72,7 +72,7 @@ async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_i
 }
 
 #[tokio::test]
-async fn the_earlier_version_is_served_too() {
+async fn the_earlier_api_version_is_served_too() {
     let world = World::new();
     let (agent, kubelet) = world.serving().await;
     world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
@@ -86,7 +86,7 @@ async fn the_earlier_version_is_served_too() {
 }
 
 #[tokio::test]
-async fn claims_are_given_by_documents_though_the_device_plugin_gives_by_variables() {
+async fn claims_use_documents_even_if_the_device_plugin_uses_variables() {
     let mut world = World::new();
     world.config.policy.delivery.strategies = [Strategy::Envvar].into();
     let (agent, mut kubelet) = world.serving().await;

@@ -30,15 +30,15 @@ async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_rel
     let (agent, mut kubelet) = rig.serving().await;
     let first = rig.schedule("a", "board").expect("it is free");
     let devices = kubelet.start_with(&first).await.expect("prepared");
-    rig.happens(&UNKNOWN_HISTORY_STEPS).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     let again = kubelet.start_with(&first).await.expect("for a second pod of the claim");
     assert_eq!((again, rig.board.take_events()), (devices, vec![]), "it is no new tenant");
     rig.end(&mut kubelet, &first).await;
-    rig.happens(&[Reset]).await;
+    rig.until_events(&[Reset]).await;
     rig.taints("n1/darwin3", &[]).await;
     let second = rig.schedule("b", "board").expect("it is clean");
     kubelet.start_with(&second).await.expect("prepared");
-    rig.happens(&[Reset, Frequency(MHZ)]).await;
+    rig.until_events(&[Reset, Frequency(MHZ)]).await;
     agent.stop().await;
 }
 
@@ -72,9 +72,9 @@ async fn a_claim_whose_device_cannot_be_prepared_says_why_and_tries_again() {
     rig.board.inject(BoardFault::None);
     rig.board.take_events();
     kubelet.start_with(&tenant).await.expect("the kubelet tries again");
-    rig.happens(&UNKNOWN_HISTORY_STEPS).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     rig.end(&mut kubelet, &tenant).await;
-    rig.happens(&[Reset]).await;
+    rig.until_events(&[Reset]).await;
     agent.stop().await;
 }
 
@@ -84,13 +84,13 @@ async fn a_claim_that_outlives_the_agent_keeps_its_device_as_it_is() {
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&tenant).await.expect("prepared");
-    rig.happens(&UNKNOWN_HISTORY_STEPS).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
     let (agent, mut kubelet) = rig.serving().await;
     kubelet.start_with(&tenant).await.expect("prepared");
     assert_eq!(rig.board.take_events(), [], "it is at work");
     rig.end(&mut kubelet, &tenant).await;
-    rig.happens(&[Reset]).await;
+    rig.until_events(&[Reset]).await;
     agent.stop().await;
 }
 
@@ -110,7 +110,7 @@ async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_cla
     let (agent, mut kubelet) = rig.serving().await;
     let second = rig.schedule("b", "board").expect("nobody knows of a holder");
     kubelet.start_with(&second).await.expect("prepared");
-    rig.happens(&UNKNOWN_HISTORY_STEPS).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
 }
 
@@ -120,14 +120,14 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() 
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&tenant).await.expect("prepared");
-    rig.happens(&UNKNOWN_HISTORY_STEPS).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
     for record in records(&rig.config.places) {
         std::fs::remove_file(record).expect("it was there");
     }
     let (agent, mut kubelet) = rig.serving().await;
     rig.end(&mut kubelet, &tenant).await;
-    rig.happens(&[Reset]).await;
+    rig.until_events(&[Reset]).await;
     agent.stop().await;
 }
 

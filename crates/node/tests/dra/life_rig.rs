@@ -140,7 +140,7 @@ impl Rig {
     }
 
     /// Waits until this has happened to the board.
-    pub(crate) async fn happens(&self, expected: &[BoardEvent]) {
+    pub(crate) async fn until_events(&self, expected: &[BoardEvent]) {
         happens(&self.board, expected).await;
     }
 }

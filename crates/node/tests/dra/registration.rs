@@ -75,11 +75,11 @@ async fn nothing_is_served_while_nothing_is_offered_and_nothing_is_prepared() {
 async fn the_driver_stays_registered_until_claims_that_only_the_kubelet_knows_are_released() {
     let mut world = World::new();
     world.config.policy.dra.offer = DraOffer::Off;
-    world.kubelet_knows(&["refused"]);
+    world.write_kubelet_checkpoint(&["refused"]);
     let agent = Running::start(&world.config).expect("it starts");
     let mut kubelet = world.registered().await;
     kubelet.unprepare("refused").await.expect("released");
-    world.kubelet_knows(&[]);
+    world.write_kubelet_checkpoint(&[]);
     vanishes(&world.registration()).await;
     agent.stop().await;
 }

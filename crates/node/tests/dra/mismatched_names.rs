@@ -27,7 +27,7 @@ async fn a_prepared_claim_is_neither_shown_nor_released_under_another_namespace_
         let answer = calls.node_unprepare_resources(release).await.expect("answered").into_inner();
         assert!(answer.claims["good"].error.contains("another claim's"), "{answer:?}");
     }
-    assert!(world.document("good").is_some(), "it is prepared still");
+    assert!(world.document("good").is_some(), "it is still prepared");
     assert_eq!(kubelet.prepare("good").await.expect("prepared"), devices);
     agent.stop().await;
 }
