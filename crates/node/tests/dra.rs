@@ -3,12 +3,13 @@
 
 mod bounds;
 mod claims;
+mod device_lifecycle;
+mod file_modes;
 mod hostile;
 mod kubelet;
-mod life;
-mod life_rig;
+mod lifecycle_rig;
+mod mig_mode;
 mod mismatched_names;
-mod modes;
 mod obstacles;
 mod partitions;
 mod reallocation;
@@ -19,9 +20,8 @@ mod rights;
 mod shares;
 mod shares_by_kernel;
 mod shutdown;
-mod switching;
 mod time_slices;
-mod waiting;
+mod waiting_claims;
 mod world;
 
 pub(crate) use self::world::records;

@@ -189,7 +189,7 @@ async fn a_kubelet_with_an_old_list_gets_allocatable_devices_or_the_reason() {
     let mut plugin = client(&kubelet, GPU).await;
     let failed = gpu_id(&agent, 0);
     let mut listed: Vec<_> = (0..8).map(|index| gpu_id(&agent, index)).collect();
-    listed.push("GPU-of-another-life".to_owned());
+    listed.push("GPU-unknown".to_owned());
     let answer = plugin.get_preferred_allocation(question(&listed, &[], 7)).await;
     let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
     assert_eq!(chosen.device_i_ds, listed[1..8], "never one that Allocate refuses");
@@ -200,7 +200,7 @@ async fn a_kubelet_with_an_old_list_gets_allocatable_devices_or_the_reason() {
             Code::FailedPrecondition,
             format!("{failed} cannot be allocated: XID 79"),
         ),
-        (&listed[8..], 2, Code::InvalidArgument, "no device GPU-of-another-life".to_owned()),
+        (&listed[8..], 2, Code::InvalidArgument, "no device GPU-unknown".to_owned()),
         (
             &[],
             8,
@@ -231,7 +231,7 @@ async fn replicas_of_a_failed_gpu_are_excluded_and_reported() {
     };
     let mut listed: Vec<_> = (0..2).flat_map(replicas).collect();
     // Adds an id beyond the existing replicas, and one of a missing device.
-    listed.extend([format!("{}::9", gpu_id(&agent, 1)), "GPU-of-another-life::0".to_owned()]);
+    listed.extend([format!("{}::9", gpu_id(&agent, 1)), "GPU-unknown::0".to_owned()]);
     let answer = plugin.get_preferred_allocation(question(&listed, &[], 4)).await;
     let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
     assert_eq!(chosen.device_i_ds, listed[4..8]);

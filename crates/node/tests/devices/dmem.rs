@@ -133,17 +133,17 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         world.measured("windlass_share_memory_limit_bytes", &[&holder, &limit]).await;
         // Two files of one client count once; a program of the host counts for no pod.
         let mut host = world.kernel.program(None);
-        world.kernel.opens(&program, 3, 1, 9000);
-        world.kernel.opens(&program, 4, 1, 9000);
-        world.kernel.opens(&program, 5, 2, 1000);
-        world.kernel.opens(&host, 3, 3, 16_000);
+        world.kernel.open_file(&program, 3, 1, 9000);
+        world.kernel.open_file(&program, 4, 1, 9000);
+        world.kernel.open_file(&program, 5, 2, 1000);
+        world.kernel.open_file(&host, 3, 3, 16_000);
         let used = (10_000_u64 << 20).to_string();
         world.measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
         assert!(program.runs());
         // Three measurements above the limit and its tolerance end the program.
-        world.kernel.opens(&program, 6, 4, 1000);
-        program.ends().await;
+        world.kernel.open_file(&program, 6, 4, 1000);
+        program.until_ended().await;
         assert!(host.runs());
         // The record belongs to the GPU, and remains for later containers.
         world.kubelet.delete(&uid).await;

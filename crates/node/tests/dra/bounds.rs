@@ -11,7 +11,7 @@ use windlass_kubelet_api::dra::v1::{
 };
 use windlass_testkit::{Caller, Said};
 
-use crate::dra::world::{Gets, World, claim, gpus, result};
+use crate::dra::world::{Allocated, World, claim, gpus, result};
 
 const PREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
 const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";
@@ -71,7 +71,7 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
 async fn unknown_claims_are_released_without_a_log_line_for_each() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "known", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "known", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("known").await.expect("prepared");
     let log = Said::from(Level::INFO);
     kubelet.prepare("known").await.expect("prepared as before");
@@ -100,7 +100,7 @@ fn nested(name: &str, allocated: &[Value]) -> Value {
 async fn an_unreadable_claim_is_refused_as_such_and_keeps_the_connection() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("good").await.expect("prepared");
     // A new connection would read this file.
     let kubeconfig = world.config.cluster.kubeconfig.as_ref().expect("there is one");
@@ -110,7 +110,7 @@ async fn an_unreadable_claim_is_refused_as_such_and_keeps_the_connection() {
     let why = kubelet.prepare("nested").await.expect_err("unreadable");
     let expected = "cannot read claim ns/nested: the API server's answer cannot be read: ";
     assert!(why.contains(expected) && why.contains("recursion limit"), "{why}");
-    world.claim(&agent, "next", &[Gets { request: "a", gpu: 2 }]);
+    world.claim(&agent, "next", &[Allocated { request: "a", gpu: 2 }]);
     kubelet.prepare("next").await.expect("prepared by the same connection");
     agent.stop().await;
 }

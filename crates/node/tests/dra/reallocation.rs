@@ -11,12 +11,12 @@ use windlass_testkit::Running;
 
 use crate::dra::{
     kubelet::Kubelet,
-    world::{Gets, World, claim, gpus},
+    world::{Allocated, World, claim, gpus},
 };
 
-const A: Gets<'static> = Gets { request: "a", gpu: 0 };
+const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
-const B: Gets<'static> = Gets { request: "a", gpu: 1 };
+const B: Allocated<'static> = Allocated { request: "a", gpu: 1 };
 
 impl World {
     /// Kubelet checkpoint of claims whose UIDs are their names, before a driver has answered.
@@ -69,7 +69,7 @@ async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_de
     world.claim(&agent, "c", &[A]);
     kubelet.prepare("c").await.expect("prepared");
     agent.stop().await;
-    world.as_begun();
+    world.mark_begun();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[B]);
     let devices = kubelet.prepare("c").await.expect("prepared again");
@@ -84,7 +84,7 @@ async fn a_claim_without_devices_of_the_node_is_released_unless_the_kubelet_know
     let (agent, mut kubelet) = world.serving().await;
     let names = ["kept", "deallocated", "elsewhere", "known"];
     for (gpu, name) in names.into_iter().enumerate() {
-        world.claim(&agent, name, &[Gets { request: "a", gpu }]);
+        world.claim(&agent, name, &[Allocated { request: "a", gpu }]);
         kubelet.prepare(name).await.expect("prepared");
     }
     agent.stop().await;

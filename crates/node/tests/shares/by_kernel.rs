@@ -119,11 +119,11 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let limit = (10_u64 << 30).to_string();
         let parts = [r#"holder="a",enforcement="dmem"}"#, &limit];
         measured("windlass_share_memory_limit_bytes", &parts).await;
-        kernel.opens(&program, 3, 1, 10_000);
+        kernel.open_file(&program, 3, 1, 10_000);
         let used = (10_000_u64 << 20).to_string();
         measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
-        kernel.opens(&program, 4, 2, 1000);
-        program.ends().await;
+        kernel.open_file(&program, 4, 2, 1000);
+        program.until_ended().await;
         world.kubelet.delete(&uid).await;
         vanishes(&record).await;
         allocatable(&world.kubelet, whole(vendor), 1).await;
