@@ -28,7 +28,7 @@ use crate::{
     devices::world::measured_until,
     dra::shares::{Holder, Shares},
     kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
-    steps::{Recorder, TRIES},
+    steps::{MAX_RECORDINGS, Recorder},
 };
 
 /// A node whose first GPU of a vendor claims share.
@@ -289,7 +289,7 @@ async fn after_a_kill_between_any_two_steps_a_claim_keeps_its_limit_and_can_be_r
     let places = &world.shares.world.config.places;
     let holder = world.shares.schedule("part", &world.amounts("10Gi")).expect("free");
     let (mut preparation, mut release) = (Err("none".to_owned()), Err("none".to_owned()));
-    for _ in 0..TRIES {
+    for _ in 0..MAX_RECORDINGS {
         let recorder = Recorder::start(places);
         world.shares.start(&mut kubelet, &holder).await;
         preparation = preparation.or_else(|_| recorder.stop());
@@ -308,7 +308,7 @@ async fn after_a_kill_between_any_two_steps_a_claim_keeps_its_limit_and_can_be_r
         assert!(steps.len() >= 4, "two records, a limit and a document: {names:?}");
         for done in 0..=steps.len() {
             let step = format!("{is_prepared} after {done} of {names:?}");
-            steps.leave(done);
+            steps.restore(done);
             world.check_document(&holder);
             // These are sockets of the killed agent.
             for socket in [world.shares.world.registration(), world.shares.world.endpoint()] {
