@@ -46,7 +46,7 @@ pub(crate) enum KubeletCheckpointError {
     NotVisible(PathBuf),
 }
 
-// === impl KubeletRecord ===
+// === impl KubeletCheckpoint ===
 
 impl KubeletCheckpoint {
     pub(crate) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {

@@ -247,7 +247,7 @@ impl Sockets {
     }
 }
 
-// === impl KeptSocket ===
+// === impl WatchedSocket ===
 
 impl WatchedSocket {
     /// Binds the socket again if it was deleted.

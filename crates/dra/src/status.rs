@@ -207,7 +207,7 @@ impl StatusWriter {
     }
 }
 
-// === impl Past ===
+// === impl PastReports ===
 
 impl PastReports {
     /// Drops refused reports of claims that are gone and have no written status.

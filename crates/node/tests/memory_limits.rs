@@ -99,7 +99,7 @@ fn record(document: &Value) -> PathBuf {
     record.into()
 }
 
-// === impl Waiting ===
+// === impl FirstProcess ===
 
 impl FirstProcess {
     fn start() -> Self {

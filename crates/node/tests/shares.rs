@@ -178,7 +178,7 @@ impl World {
     /// Every request needs one of these rights.
     pub(crate) fn assert_within(&self, shipped: &[Right]) {
         for request in self.api.objects().log() {
-            let right = Right::request(&request.method, &request.path, &request.query);
+            let right = Right::asked(&request.method, &request.path, &request.query);
             let right = right.expect("a request for a resource");
             assert!(shipped.iter().any(|it| it.gives(&right)), "deploy lacks {right:?}");
         }

@@ -112,7 +112,7 @@ impl Allocations {
     }
 }
 
-// === impl Record ===
+// === impl CheckpointSnapshot ===
 
 impl CheckpointSnapshot {
     pub(super) fn of(checkpoint: Checkpoint) -> Self {

@@ -40,7 +40,7 @@ pub(super) fn unify(pools: &mut BTreeMap<String, Pool>, driver: &DriverName) {
     }
 }
 
-// === impl Attributed ===
+// === impl CommonAttributes ===
 
 impl CommonAttributes {
     fn add(&mut self, entry: &CatalogEntry) {

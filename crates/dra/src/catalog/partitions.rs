@@ -58,7 +58,7 @@ pub(super) fn gpus<'a>(
     gpus.into_iter().map(partitionable).collect()
 }
 
-// === impl CutGpu ===
+// === impl PartitionableGpu ===
 
 impl PartitionableGpu<'_> {
     pub(super) fn counters(&self) -> Counters {

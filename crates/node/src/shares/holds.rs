@@ -138,7 +138,7 @@ impl Holds {
     }
 }
 
-// === impl Present ===
+// === impl CheckpointPods ===
 
 impl CheckpointPods {
     /// Pods of a reading; `None` if the checkpoint could not be read.

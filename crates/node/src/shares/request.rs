@@ -37,7 +37,7 @@ pub(super) enum Tokens {
     },
 }
 
-// === impl Wanted ===
+// === impl ContainerRequest ===
 
 impl ContainerRequest {
     pub(super) fn of(

@@ -17,7 +17,7 @@ pub(crate) enum Length {
     Steps(u64),
 }
 
-// === impl Chance ===
+// === impl Rng ===
 
 impl Rng {
     pub(crate) fn new(seed: u64) -> Self {

@@ -56,7 +56,7 @@ fn check_documents(places: &Places, kernel: &Kernel, uid: &str) {
     }
 }
 
-// === impl Walk ===
+// === impl Scenario ===
 
 impl Scenario {
     /// Continues with a new agent after one that was killed after this number of steps.
@@ -154,31 +154,31 @@ async fn after_a_kill_between_any_two_steps_a_share_keeps_its_limit_and_can_be_r
             break;
         }
         scenario.world.kubelet.delete(&scenario.uid).await;
-        scenario.until_removed("the share ends").await;
+        scenario.until_removed("the share is removed").await;
     }
     let start = start.expect("recorded");
     let names = start.names();
     assert!(start.len() >= 2, "a record and a document: {names:?}");
     for done in 0..=start.len() {
         scenario = scenario.after(&start, done).await;
-        scenario.check_share(&format!("the share is given after {done} of {names:?}")).await;
+        scenario.check_share(&format!("the share is granted after {done} of {names:?}")).await;
     }
     scenario = scenario.after(&start, start.len()).await;
     let recorder = Recorder::start(&places);
     scenario.world.kubelet.delete(&scenario.uid).await;
-    scenario.until_removed("the share ends").await;
+    scenario.until_removed("the share is removed").await;
     let removal = recorder.stop();
     // The pod has ended before it gets the share.
     for done in 0..=start.len() {
         scenario = scenario.after(&start, done).await;
-        scenario.until_removed(&format!("nothing is left after {done} of {names:?}")).await;
+        scenario.until_removed(&format!("no part remains after {done} of {names:?}")).await;
     }
     let removal = removal.expect("no removal is lost");
     let names = removal.names();
     assert!(removal.len() >= 2, "a record and a document: {names:?}");
     for done in 0..=removal.len() {
         scenario = scenario.after(&removal, done).await;
-        scenario.until_removed(&format!("nothing is left after {done} of {names:?}")).await;
+        scenario.until_removed(&format!("no part remains after {done} of {names:?}")).await;
     }
     scenario.world.agent.stop().await;
 }

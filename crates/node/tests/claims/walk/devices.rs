@@ -116,7 +116,7 @@ impl DeviceManager {
         }
         let mut facts = self.node.facts();
         for id in &devices_ids {
-            facts.owners.take(id, &uid);
+            facts.owners.add(id, &uid);
         }
     }
 

@@ -68,7 +68,7 @@ const GPUS: usize = 8;
 /// was allocated too briefly for a checkpoint stays allocated for half a minute.
 const LONG_WALK: u64 = 5_000;
 
-// === impl Strikes ===
+// === impl Faults ===
 
 impl Faults {
     /// A node with an agent that has just started.

@@ -42,7 +42,7 @@ pub(super) struct KubeletSockets {
 /// Longer than the agent waits for an answer.
 const LATE: Duration = Duration::from_secs(2);
 
-// === impl Front ===
+// === impl KubeletSockets ===
 
 impl KubeletSockets {
     pub(super) fn start(node: &Arc<Node>) -> Self {

@@ -15,7 +15,7 @@ pub(super) struct Owners {
 /// Number of events that a failure shows.
 const RECENT: usize = 150;
 
-// === impl Hands ===
+// === impl Owners ===
 
 impl Owners {
     pub(super) fn new() -> Self {

@@ -154,7 +154,7 @@ impl Worker {
         let driver = state.drivers.get_mut(DRIVER).expect("the one driver");
         driver.devices = Some(recorded.collect());
         self.node.write_claims(&facts);
-        self.claims[uid].iter().for_each(|id| facts.owners.take(id, uid));
+        self.claims[uid].iter().for_each(|id| facts.owners.add(id, uid));
     }
 
     /// Ends containers, and releases their claim. Some objects were deleted by force before, so that the scheduler has
