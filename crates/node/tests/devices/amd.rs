@@ -15,8 +15,8 @@ fn machine(profile: &str, config: &str) -> Node {
     node_of(&MachineProfile::named(profile).expect("a shipped profile"), config)
 }
 
-fn inject(world: &Node, what: &str) {
-    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("injected");
+fn inject(world: &Node, fault: &str) {
+    world.machine.inject(&fault.parse::<Fault>().expect("a fault")).expect("injected");
 }
 
 /// The ids of a source's present devices, in order.
