@@ -73,7 +73,7 @@ async fn a_watch_that_ends_continues_from_the_last_version_without_another_list(
     let values = watch(&mut server);
     value_is(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
-    // The change until_requests the agent together with the end of the watch, or before it: both orders are valid.
+    // The change reaches the agent together with the end of the watch, or before it: both orders are valid.
     set(&server, "a100");
     value_is(&values, &value("a100")).await;
     server.cluster.send_modify(|cluster| cluster.ended_watches += 1);

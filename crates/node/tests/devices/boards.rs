@@ -30,7 +30,7 @@ fn entry(boards: &[Ipv4Addr]) -> String {
     format!("{{profile: darwin3-network, find: {{endpoints: [{boards}]}}}}")
 }
 
-/// A gateway that until_requests the boards.
+/// A gateway that reaches the boards.
 fn gateway(boards: &[Ipv4Addr]) -> Node {
     node("", &format!("sources: [{}]", entry(boards)))
 }

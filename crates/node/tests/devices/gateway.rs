@@ -1,4 +1,4 @@
-//! A node that is the gateway of simulated Darwin3 boards, which it until_requests by network.
+//! A node that is the gateway of simulated Darwin3 boards, which it reaches by network.
 
 use std::{
     fs,
