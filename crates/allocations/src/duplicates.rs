@@ -33,15 +33,15 @@ pub enum Hardware {
 /// Folder with the nodes of IOMMU groups. Nodes in its subfolders belong to single devices.
 const GROUPS: &str = "/dev/vfio";
 
-/// Duplicates that are not offered, with the reason. The first device keeps the hardware; devices in `first`, those that
-/// were allocatable before, come before others.
+/// Duplicates that are not offered, with the reason. The first candidate keeps the hardware. Candidates in `previous`,
+/// which were allocatable before, precede the others.
 pub fn duplicates<'a>(
-    wanted: impl IntoIterator<Item = &'a Device>,
-    first: &BTreeSet<DeviceId>,
+    candidates: impl IntoIterator<Item = &'a Device>,
+    previous: &BTreeSet<DeviceId>,
 ) -> BTreeMap<DeviceId, String> {
     let is_present = |device: &&Device| !device.health.has_vanished();
-    let mut devices: Vec<_> = wanted.into_iter().filter(is_present).collect();
-    devices.sort_by_key(|device| !first.contains(&device.id));
+    let mut devices: Vec<_> = candidates.into_iter().filter(is_present).collect();
+    devices.sort_by_key(|device| !previous.contains(&device.id));
     let mut owners: BTreeMap<Hardware, &Device> = BTreeMap::new();
     let mut duplicates = BTreeMap::new();
     for device in devices {
@@ -152,9 +152,9 @@ mod tests {
         let found = duplicates(&all, &BTreeSet::new());
         assert!(found[&all[1].id].starts_with("a of one is the same device, by /dev/video0"));
         assert_eq!(found.len(), 1);
-        let given = BTreeSet::from([all[1].id.clone()]);
+        let previous = BTreeSet::from([all[1].id.clone()]);
         assert!(
-            duplicates(&all, &given).contains_key(&all[0].id),
+            duplicates(&all, &previous).contains_key(&all[0].id),
             "a device that was allocatable before keeps the hardware"
         );
     }

@@ -33,7 +33,7 @@ pub use self::{
     checkpoint_reader::ContainerIds,
 };
 use self::{
-    allocations::{Record, still_held},
+    allocations::{CheckpointSnapshot, still_held},
     checkpoint_reader::CheckpointReader,
 };
 use crate::{
@@ -55,7 +55,7 @@ pub struct Follower<S> {
     settling: Option<Deadline>,
     /// Start of the last reading.
     read_at: Option<Instant>,
-    record: Option<Record>,
+    snapshot: Option<CheckpointSnapshot>,
     /// Error of the last reading.
     unreadable: Option<String>,
     /// Running comparison of the last reading with pod resources; at most one.
@@ -104,7 +104,7 @@ impl<S> Follower<S> {
             settling: (!sources.settling.is_zero()).then(|| Deadline::after(sources.settling)),
             sources,
             read_at: None,
-            record: None,
+            snapshot: None,
             unreadable: None,
             reviewing: JoinSet::new(),
             wake,
@@ -115,14 +115,14 @@ impl<S> Follower<S> {
 
     /// Follows the checkpoint until stopped.
     pub async fn run(mut self, stop: CancellationToken) {
-        stop.run_until_cancelled(self.live()).await;
+        stop.run_until_cancelled(self.follow()).await;
     }
 
-    async fn live(&mut self) {
+    async fn follow(&mut self) {
         loop {
             let feeds_ledger = self.feeds_ledger();
             if !feeds_ledger {
-                self.ledger.forget_record();
+                self.ledger.mark_containers_unknown();
             }
             let is_followed = feeds_ledger || Arc::strong_count(&self.wake) > 1;
             if is_followed {
@@ -156,26 +156,26 @@ impl<S> Follower<S> {
     /// agent's Allocates.
     fn feeds_ledger(&self) -> bool {
         let is_offered = self.sources.policy.borrow().knows_amounts();
-        let is_wanted = is_offered || !self.ledger.watch().borrow().claims().is_empty();
-        is_wanted && self.settling.is_none()
+        let is_needed = is_offered || !self.ledger.watch().borrow().claims().is_empty();
+        is_needed && self.settling.is_none()
     }
 
     async fn read(&mut self) {
         let begun = Instant::now();
         let before = self.read_at.replace(begun).unwrap_or(begun);
         // A running agent reads at least once per interval. A much longer gap means that its process was paused.
-        let stopped = (begun - before).saturating_sub(self.check_interval * 2);
-        if !stopped.is_zero() {
-            self.ledger.was_stopped(stopped);
+        let pause = (begun - before).saturating_sub(self.check_interval * 2);
+        if !pause.is_zero() {
+            self.ledger.skip_pause(pause);
         }
-        let (record, unreadable) = match self.reader.read().await {
-            Ok(checkpoint) => (Some(Record::of(checkpoint)), None),
+        let (snapshot, unreadable) = match self.reader.read().await {
+            Ok(checkpoint) => (Some(CheckpointSnapshot::of(checkpoint)), None),
             Err(error) => (None, Some(causes(&error))),
         };
-        self.record = record;
+        self.snapshot = snapshot;
         self.log_unreadable(unreadable);
         self.publish();
-        let held = self.record.as_ref().map(|record| record.held.clone()).unwrap_or_default();
+        let held = self.snapshot.as_ref().map(|snapshot| snapshot.held.clone()).unwrap_or_default();
         if !held.is_empty() && self.reviewing.is_empty() {
             let (holders, check_interval) = (self.sources.holders.clone(), self.check_interval);
             self.reviewing.spawn(async move { holders.review(held, check_interval).await });
@@ -185,21 +185,21 @@ impl<S> Follower<S> {
     /// Publishes the ids of the last reading that are still held.
     fn publish(&mut self) {
         let holders = self.sources.holders.holders().borrow().clone();
-        let record = self.record.clone().map(|record| {
+        let snapshot = self.snapshot.clone().map(|snapshot| {
             let ledger = self.ledger.watch();
-            still_held(record, &holders, &ledger.borrow(), Instant::now(), self.check_interval)
+            still_held(snapshot, &holders, &ledger.borrow(), Instant::now(), self.check_interval)
         });
-        if let Some(still) = record.as_ref().filter(|_| self.feeds_ledger()) {
-            self.feed(&still.held);
+        if let Some(still_held) = snapshot.as_ref().filter(|_| self.feeds_ledger()) {
+            self.feed(&still_held.held);
         }
-        self.publish.send_replace(Arc::new(Allocations::new(self.read_at, record)));
+        self.publish.send_replace(Arc::new(Allocations::new(self.read_at, snapshot)));
     }
 
     /// Feeds the ledger with the held ids. Until its first feed, every id of the checkpoint counts as held.
     fn feed(&self, still_held: &HeldIds) {
-        let recorded = match &self.record {
-            Some(record) if !self.ledger.watch().borrow().is_complete() => {
-                self.with_devices_of_pools(self.recorded(&record.held))
+        let recorded = match &self.snapshot {
+            Some(snapshot) if !self.ledger.watch().borrow().is_complete() => {
+                self.with_devices_of_pools(self.recorded(&snapshot.held))
             }
             _ => Some(self.recorded(still_held)),
         };

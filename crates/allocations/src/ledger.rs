@@ -41,7 +41,7 @@ use windlass_host::shared::Shared;
 
 pub use self::{
     overlap::{Overlap, Overlaps},
-    portion::{Portion, together},
+    portion::{Portion, combined},
     shares::Shares,
 };
 use crate::HeldIds;
@@ -60,9 +60,9 @@ struct Published {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Knowledge of the containers' devices.
-    knowledge: Knowledge,
+    container_knowledge: Knowledge,
     /// Knowledge of the claims' devices.
-    of_claims: Knowledge,
+    claim_knowledge: Knowledge,
     containers: BTreeMap<DeviceId, ContainerHold>,
     claims: ClaimHolds,
 }
@@ -171,15 +171,15 @@ pub enum Conflict {
     },
     /// The device has too little memory or compute left.
     #[error(
-        "{device}: {} MiB of memory and {} % of compute are wanted, and other claims leave {left} of {} MiB \
+        "{device}: {} MiB of memory and {} % of compute are requested, and other claims leave {left} of {} MiB \
          and {compute_left} %",
-        wanted.memory, wanted.compute, wanted.of
+        requested.memory, requested.compute, requested.of
     )]
     Exceeded {
         /// The device.
         device: DeviceId,
         /// Requested share.
-        wanted: Portion,
+        requested: Portion,
         /// Memory left, in mebibytes.
         left: u64,
         /// Compute left, in percent.
@@ -187,15 +187,15 @@ pub enum Conflict {
     },
     /// The device has too few shares left.
     #[error(
-        "{device}: {} of its {} shares wanted, and {left} left by other claims: a pod that is \
-         gone may still be ending",
-        wanted.count, wanted.of
+        "{device}: {} of its {} shares requested, and {left} left by other claims: containers of a \
+         deleted pod may still be running",
+        requested.count, requested.of
     )]
     NoShareLeft {
         /// The device.
         device: DeviceId,
         /// Requested shares.
-        wanted: Shares,
+        requested: Shares,
         /// Shares left.
         left: u32,
     },
@@ -216,7 +216,7 @@ impl SharedLedger {
     /// Ledger of a starting agent: the containers' devices are unknown.
     pub fn unread() -> Self {
         let ledger = Self::default();
-        ledger.forget_record();
+        ledger.mark_containers_unknown();
         ledger
     }
 
@@ -230,12 +230,12 @@ impl SharedLedger {
         self.take(|ledger| {
             devices.iter().try_for_each(|it| ledger.free_for_container(it))?;
             let hold = ContainerHold::allocated(resource);
-            let mut is_news = false;
+            let mut is_changed = false;
             for it in devices {
                 let before = ledger.containers.insert(it.device.clone(), hold.clone());
-                is_news |= before.is_none_or(|before| before.resource != hold.resource);
+                is_changed |= before.is_none_or(|before| before.resource != hold.resource);
             }
-            Ok(is_news)
+            Ok(is_changed)
         })
     }
 
@@ -248,7 +248,7 @@ impl SharedLedger {
         self.take(|ledger| {
             devices.iter().try_for_each(|(it, usage)| ledger.free_for_claim(it, *usage, claim))?;
             let devices = devices.iter().map(|(it, usage)| (&it.device, *usage));
-            Ok(ledger.enter(claim, devices))
+            Ok(ledger.add(claim, devices))
         })
     }
 
@@ -259,7 +259,7 @@ impl SharedLedger {
         claim: &ClaimRef,
         devices: impl IntoIterator<Item = (&'a DeviceId, Use)>,
     ) {
-        self.step(|ledger| ledger.enter(claim, devices));
+        self.step(|ledger| ledger.add(claim, devices));
     }
 
     /// Releases all devices of a claim.
@@ -287,14 +287,14 @@ impl SharedLedger {
                 let holds = ledger.containers.entry(id.clone());
                 holds.or_insert_with(|| ContainerHold::recorded(resource));
             }
-            ledger.knowledge = Knowledge::Complete;
+            ledger.container_knowledge = Knowledge::Complete;
             // The published snapshot is still that of the previous step.
             *ledger != *self.0.snapshots.borrow()
         });
     }
 
-    /// Moves the times of Allocates forward by a pause of the agent's process: the kubelet may have paused as well.
-    pub(crate) fn was_stopped(&self, time: Duration) {
+    /// Moves the times of Allocates forward by a pause of the agent's process, because the kubelet may have paused too.
+    pub(crate) fn skip_pause(&self, time: Duration) {
         let now = Instant::now();
         // Watchers need not wake: no holder changes.
         self.step(|ledger| {
@@ -306,31 +306,33 @@ impl SharedLedger {
     }
 
     /// Marks the claims' devices as unknown: any device may be a claim's.
-    pub fn forget_claims(&self) {
-        self.step(|ledger| ledger.learn_of_claims(Knowledge::Unknown));
+    pub fn mark_claims_unknown(&self) {
+        self.step(|ledger| ledger.set_claim_knowledge(Knowledge::Unknown));
     }
 
-    /// Marks the claims' devices as known from the kubelet's checkpoint only, for the life of this agent.
-    pub fn note_kubelet_claims(&self) {
-        self.step(|ledger| ledger.learn_of_claims(Knowledge::KubeletOnly));
+    /// Marks the claims' devices as known from the kubelet's checkpoint only, until the agent ends.
+    pub fn mark_claims_from_kubelet(&self) {
+        self.step(|ledger| ledger.set_claim_knowledge(Knowledge::KubeletOnly));
     }
 
     /// Marks unknown claims' devices as known again.
-    pub fn recall_claims(&self) {
+    pub fn mark_claims_known(&self) {
         self.step(|ledger| {
-            ledger.of_claims == Knowledge::Unknown && ledger.learn_of_claims(Knowledge::Complete)
+            ledger.claim_knowledge == Knowledge::Unknown
+                && ledger.set_claim_knowledge(Knowledge::Complete)
         });
     }
 
     /// Marks the containers' devices as unknown: the kubelet's checkpoint is no longer read.
-    pub(crate) fn forget_record(&self) {
+    pub(crate) fn mark_containers_unknown(&self) {
         self.step(|ledger| {
-            std::mem::replace(&mut ledger.knowledge, Knowledge::Unknown) != Knowledge::Unknown
+            std::mem::replace(&mut ledger.container_knowledge, Knowledge::Unknown)
+                != Knowledge::Unknown
         });
     }
 
     /// Waits until the devices of containers and claims are known.
-    pub async fn known(&self) {
+    pub async fn wait_until_known(&self) {
         let mut ledger = self.watch();
         let is_known = |ledger: &Ledger| ledger.is_complete() && ledger.knows_claims();
         // The wait cannot fail: this handle owns the sender.
@@ -348,8 +350,8 @@ impl SharedLedger {
         step: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
     ) -> Result<(), Conflict> {
         self.0.ledger.step(|ledger| {
-            let is_news = step(ledger)?;
-            self.publish(ledger, is_news);
+            let is_changed = step(ledger)?;
+            self.publish(ledger, is_changed);
             Ok(())
         })
     }
@@ -358,15 +360,15 @@ impl SharedLedger {
     /// either way.
     fn step(&self, step: impl FnOnce(&mut Ledger) -> bool) {
         self.0.ledger.step(|ledger| {
-            let is_news = step(ledger);
-            self.publish(ledger, is_news);
+            let is_changed = step(ledger);
+            self.publish(ledger, is_changed);
         });
     }
 
-    fn publish(&self, ledger: &Ledger, is_news: bool) {
+    fn publish(&self, ledger: &Ledger, is_changed: bool) {
         self.0.snapshots.send_if_modified(|snapshot| {
             snapshot.clone_from(ledger);
-            is_news
+            is_changed
         });
     }
 }
@@ -376,17 +378,17 @@ impl SharedLedger {
 impl Ledger {
     /// True if the containers' devices are known.
     pub fn is_complete(&self) -> bool {
-        self.knowledge == Knowledge::Complete
+        self.container_knowledge == Knowledge::Complete
     }
 
     /// True if the claims' devices are known.
     pub fn knows_claims(&self) -> bool {
-        self.of_claims != Knowledge::Unknown
+        self.claim_knowledge != Knowledge::Unknown
     }
 
     /// True if any exclusive claim may be served by an MPS daemon: the kubelet's checkpoint does not say.
     pub fn knows_claims_from_kubelet_only(&self) -> bool {
-        self.of_claims == Knowledge::KubeletOnly
+        self.claim_knowledge == Knowledge::KubeletOnly
     }
 
     /// Resource through which a container holds the device, or a device that overlaps it.
@@ -462,26 +464,26 @@ impl Ledger {
     }
 
     /// Sets the knowledge of the claims' devices; returns true if it changed.
-    fn learn_of_claims(&mut self, knowledge: Knowledge) -> bool {
-        std::mem::replace(&mut self.of_claims, knowledge) != knowledge
+    fn set_claim_knowledge(&mut self, knowledge: Knowledge) -> bool {
+        std::mem::replace(&mut self.claim_knowledge, knowledge) != knowledge
     }
 
     /// Adds a claim's devices; returns true if anything changed.
-    fn enter<'a>(
+    fn add<'a>(
         &mut self,
         claim: &ClaimRef,
         devices: impl IntoIterator<Item = (&'a DeviceId, Use)>,
     ) -> bool {
-        let mut is_news = false;
+        let mut is_changed = false;
         for (device, usage) in devices {
             let holds = self.claims.entry(device.clone()).or_default();
-            let known = holds.get(&claim.uid).map(|hold| hold.usage);
-            if known < Some(usage) {
+            let before = holds.get(&claim.uid).map(|hold| hold.usage);
+            if before < Some(usage) {
                 holds.insert(claim.uid.clone(), ClaimHold { claim: claim.clone(), usage });
-                is_news = true;
+                is_changed = true;
             }
         }
-        is_news
+        is_changed
     }
 
     fn free_for_container(&self, it: &Overlap) -> Result<(), Conflict> {
@@ -508,14 +510,14 @@ impl Ledger {
         }
         let others = it.all().flat_map(|id| self.holds(id).map(move |hold| (id, hold)));
         for (id, hold) in others {
-            let is_shared = hold.usage.goes_with(usage) && *id == it.device;
+            let is_shared = hold.usage.is_compatible_with(usage) && *id == it.device;
             if hold.claim.uid != claim.uid && hold.usage != Use::Admin && !is_shared {
                 return Err(Conflict::held(it, ConflictingHolder::Claim(hold.claim.clone())));
             }
         }
         match usage {
-            Use::Portion(wanted) => self.check_portion(it, wanted, &claim.uid),
-            Use::Shares(wanted) => self.check_shares(it, wanted, &claim.uid),
+            Use::Portion(requested) => self.check_portion(it, requested, &claim.uid),
+            Use::Shares(requested) => self.check_shares(it, requested, &claim.uid),
             _ => Ok(()),
         }
     }

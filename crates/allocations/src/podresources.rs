@@ -66,7 +66,7 @@ pub struct PodResourcesPoller {
     ledger: SharedLedger,
     requests: mpsc::Receiver<Request>,
     publish: watch::Sender<Arc<Holders>>,
-    asked: Option<Instant>,
+    called_at: Option<Instant>,
     answered: Option<Instant>,
     discrepancies: Discrepancies,
     rewrites: watch::Sender<u64>,
@@ -110,18 +110,20 @@ impl Holders {
         Self { answered: Some(Ok(())), by_device, released: OmittedIds::new() }
     }
 
-    /// True if pod resources have omitted a recorded id for at least `delay`. An omission before `given`, the last
-    /// Allocate of the id, does not count.
+    /// True if pod resources have omitted a recorded id for at least `delay`. An omission before `allocated_at`, the
+    /// last Allocate of the id, does not count.
     pub fn has_released(
         &self,
         resource: &ResourceName,
         id: &str,
-        given: Option<Instant>,
+        allocated_at: Option<Instant>,
         now: Instant,
         delay: Duration,
     ) -> bool {
         let since = self.released.get(&(resource.to_string(), id.to_owned())).copied();
-        since.is_some_and(|since| given.is_none_or(|given| given < since) && now - since >= delay)
+        since.is_some_and(|since| {
+            allocated_at.is_none_or(|allocated_at| allocated_at < since) && now - since >= delay
+        })
     }
 
     fn ids(&self) -> impl Iterator<Item = HeldId> {
@@ -138,8 +140,8 @@ impl Holders {
     /// True if a container holds this id of the resource.
     pub(crate) fn holds(&self, resource: &str, id: &str) -> bool {
         let (device, replica) = client::parts_of(id);
-        let is_it = |holder: &Holder| holder.resource == resource && holder.replica == replica;
-        self.by_device.get(device).is_some_and(|holders| holders.iter().any(is_it))
+        let is_same = |holder: &Holder| holder.resource == resource && holder.replica == replica;
+        self.by_device.get(device).is_some_and(|holders| holders.iter().any(is_same))
     }
 }
 
@@ -190,7 +192,7 @@ impl PodResourcesPoller {
             ledger,
             requests,
             publish,
-            asked: None,
+            called_at: None,
             answered: None,
             discrepancies: Discrepancies::default(),
             rewrites: rewrites.clone(),
@@ -206,7 +208,7 @@ impl PodResourcesPoller {
                 request = self.requests.recv() => request,
             };
             let Some(Request { review, done }) = request else { return stop.cancelled().await };
-            if self.asked.is_none_or(|asked| asked.elapsed() >= CACHE_TTL) {
+            if self.called_at.is_none_or(|called_at| called_at.elapsed() >= CACHE_TTL) {
                 tokio::select! {
                     () = stop.cancelled() => return,
                     () = self.ledger.wait_for_checkpoint() => {}
@@ -216,17 +218,17 @@ impl PodResourcesPoller {
             if let Some(review) = review {
                 self.review(&review);
             }
-            // The caller, such as a scrape, may have given up.
+            // The caller, such as a scrape, may have been cancelled.
             let _ = done.send(());
         }
     }
 
     async fn poll(&mut self) {
         let answer = client::pods(&self.kubelet_dir).await;
-        self.asked = Some(Instant::now());
+        self.called_at = Some(Instant::now());
         let holders = match answer {
             Ok(pods) => {
-                self.answered = self.asked;
+                self.answered = self.called_at;
                 let holders = Holders::answered(client::by_device(pods));
                 self.discrepancies.answered(client::identity(&self.kubelet_dir), &holders);
                 Holders { released: self.publish.borrow().released.clone(), ..holders }
@@ -254,9 +256,9 @@ impl PodResourcesPoller {
         }
         holders.released = if is_read { OmittedIds::new() } else { self.discrepancies.released() };
         self.publish.send_if_modified(|known| {
-            let is_news = known.released != holders.released;
+            let is_changed = known.released != holders.released;
             *known = Arc::new(holders);
-            is_news
+            is_changed
         });
     }
 
@@ -289,7 +291,7 @@ pub(crate) mod tests {
 
     impl Holders {
         /// Holders with one id that the kubelet has omitted since then.
-        pub(crate) fn of_one_let_go(resource: &ResourceName, id: &str, since: Instant) -> Self {
+        pub(crate) fn with_released(resource: &ResourceName, id: &str, since: Instant) -> Self {
             let released = [((resource.to_string(), id.to_owned()), since)].into();
             Self { released, ..Self::default() }
         }

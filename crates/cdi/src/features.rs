@@ -59,9 +59,9 @@ impl Features {
         self.documents.push((kind, document));
     }
 
-    fn channels(&mut self, roots: &Roots, wanted: impl Iterator<Item = u32>) {
+    fn channels(&mut self, roots: &Roots, configured: impl Iterator<Item = u32>) {
         let mut devices = Vec::new();
-        for channel in wanted {
+        for channel in configured {
             let path = imex_node(channel);
             if !roots.dev.has(&path) {
                 self.problems.push(format!("IMEX channel {channel}: no {}", path.display()));

@@ -75,17 +75,17 @@ const SOCKETS: [&str; 2] = ["nvidia-persistenced/socket", "nvidia-fabricmanager/
 /// Folders of these sockets; one often is a link to the other.
 const RUN_FOLDERS: [&str; 2] = ["/run", "/var/run"];
 
-/// Default pipe folder of an MPS daemon that somebody other than the agent started.
+/// Default pipe folder of an MPS daemon that was not started by the agent.
 const MPS_PIPES: &str = "/tmp/nvidia-mps";
 
 // === impl Installation ===
 
 impl Installation {
-    /// Finds the driver's files. `known` is the cache of library folders.
-    pub(super) fn find(roots: &Roots, known: &mut Libraries) -> Self {
+    /// Finds the driver's files.
+    pub(super) fn find(roots: &Roots, cache: &mut Libraries) -> Self {
         let driver = &roots.driver;
         let version = loaded(&roots.host).or_else(|| version_of_files(driver));
-        let libraries = version.as_deref().map(|version| known.of_version(driver, version));
+        let libraries = version.as_deref().map(|version| cache.of_version(driver, version));
         let libraries = libraries.unwrap_or_default();
         let firmware = version.iter().flat_map(|version| firmware(roots, version));
         let files = programs(driver).chain(firmware).chain(configs(driver)).chain(xorg(driver));

@@ -35,7 +35,7 @@ pub(super) struct Libraries {
 struct CachedFolder {
     /// Modification time by the file system's clock.
     modified: SystemTime,
-    /// Time at which the agent noticed this modification, by a clock that the administrator cannot set.
+    /// Time at which the agent noticed this modification, by a monotonic clock.
     noticed: Instant,
     /// True if the folder was searched when [`UNSETTLED`] had passed, so that its content is final.
     is_settled: bool,
@@ -104,15 +104,15 @@ impl Libraries {
         now: Instant,
     ) -> &[Library] {
         let modified = driver.modified(folder).unwrap_or(SystemTime::UNIX_EPOCH);
-        let known = self.folders.get(folder).filter(|known| known.modified == modified);
-        if !known.is_some_and(|known| known.is_settled) {
-            let noticed = known.map_or(now, |known| known.noticed);
+        let cached = self.folders.get(folder).filter(|cached| cached.modified == modified);
+        if !cached.is_some_and(|cached| cached.is_settled) {
+            let noticed = cached.map_or(now, |cached| cached.noticed);
             let is_settled = now.duration_since(noticed) > UNSETTLED;
             let libraries = search(driver, folder, below, &self.version);
             let searched = CachedFolder { modified, noticed, is_settled, libraries };
             self.folders.insert(folder.to_owned(), searched);
         }
-        self.folders.get(folder).map_or(&[], |known| &known.libraries)
+        self.folders.get(folder).map_or(&[], |cached| &cached.libraries)
     }
 }
 
@@ -132,14 +132,14 @@ fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> V
     let library = |entry: &Entry| {
         let (name, stem) = (&entry.name, stem(&entry.name));
         let own = file(entry)?;
-        let leads_here = |other: &&Entry| {
-            let is_of_it = other
+        let is_link_to_file = |other: &&Entry| {
+            let has_stem = other
                 .name
                 .strip_prefix(stem)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-            is_of_it && other.name != *name && file(other).as_ref() == Some(&own)
+            has_stem && other.name != *name && file(other).as_ref() == Some(&own)
         };
-        let others = entries.iter().filter(leads_here).map(|other| other.name.clone());
+        let others = entries.iter().filter(is_link_to_file).map(|other| other.name.clone());
         let required = REQUIRED_LINKS.iter().filter(|(prefix, _)| name.starts_with(prefix));
         let required = required.map(|(_, link)| (*link).to_owned());
         let links = others.chain(required).collect();
@@ -200,9 +200,9 @@ mod tests {
             File::open(self.folder()).expect("there").set_modified(self.1).expect("set");
         }
 
-        fn find(&self, known: &mut Libraries, now: Instant) -> Vec<String> {
-            known.version = VERSION.to_owned();
-            let found = known.in_folder(&self.host(), Path::new("/usr/lib64"), "", now);
+        fn find(&self, cached: &mut Libraries, now: Instant) -> Vec<String> {
+            cached.version = VERSION.to_owned();
+            let found = cached.in_folder(&self.host(), Path::new("/usr/lib64"), "", now);
             found.iter().map(|library| stem(&library.name).to_owned()).collect()
         }
     }
@@ -212,18 +212,18 @@ mod tests {
         const HOUR: Duration = Duration::from_secs(3600);
         let clock = SystemTime::now();
         for changed in [clock - HOUR, clock, clock + HOUR] {
-            let (tree, mut known, begun) =
+            let (tree, mut cached, start) =
                 (Tree::new(changed), Libraries::default(), Instant::now());
             tree.replace_libraries(&["libcuda"]);
-            assert_eq!(tree.find(&mut known, begun), ["libcuda.so"]);
+            assert_eq!(tree.find(&mut cached, start), ["libcuda.so"]);
             // Within the tick of the file system's clock: the time of the change is the same.
             tree.replace_libraries(&["libcuda", "libnvcuvid"]);
-            let soon = tree.find(&mut known, begun + UNSETTLED / 2);
+            let soon = tree.find(&mut cached, start + UNSETTLED / 2);
             assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
-            assert_eq!(tree.find(&mut known, begun + 2 * UNSETTLED).len(), 2);
+            assert_eq!(tree.find(&mut cached, start + 2 * UNSETTLED).len(), 2);
             // A late change with the same time would be missed: this shows that the folder is not read.
             tree.replace_libraries(&[]);
-            let later = tree.find(&mut known, begun + 3 * UNSETTLED);
+            let later = tree.find(&mut cached, start + 3 * UNSETTLED);
             assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");
         }
     }

@@ -18,7 +18,7 @@ pub use self::{
     hook_limit::{HookLimit, LimitRules, WeakLimit},
     means::LimitMeans,
     records::{LimitRecords, LimitedHolders, limited},
-    replicas::{KeptLimits, ReplicaDevices, ReplicaLimits, ReplicaSize, replica_name},
+    replicas::{ReplicaDevices, ReplicaLimits, ReplicaSize, WrittenLimits, replica_name},
 };
 
 /// Memory of a GPU that a container may use.

@@ -13,8 +13,8 @@ type Counts = BTreeMap<(Access, PathBuf), u32>;
 
 fn take_counts(log: &AccessLog) -> Counts {
     let mut counts = Counts::new();
-    for asked in log.take() {
-        *counts.entry(asked).or_default() += 1;
+    for access in log.take() {
+        *counts.entry(access).or_default() += 1;
     }
     counts
 }
@@ -27,7 +27,7 @@ fn with_a_gpu() -> Inventory {
 }
 
 #[test]
-fn no_file_of_the_driver_is_looked_for_twice_and_none_again_for_the_first_documents() {
+fn each_driver_file_is_searched_once_and_none_again_for_the_first_documents() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let profile = MachineProfile::named("dgx-h100").expect("shipped");
     let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
@@ -38,14 +38,18 @@ fn no_file_of_the_driver_is_looked_for_twice_and_none_again_for_the_first_docume
     files.roots = Roots { driver: host.clone(), dev: host.clone(), host };
 
     files.find_files();
-    let ahead = take_counts(&log);
-    let twice: Vec<_> = ahead.iter().filter(|(_, count)| **count > 1).collect();
-    assert!(ahead.len() > 100 && twice.is_empty(), "{twice:#?}");
+    let before = take_counts(&log);
+    let twice: Vec<_> = before.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(before.len() > 100 && twice.is_empty(), "{twice:#?}");
     let first = files.generate(&with_a_gpu()).documents;
-    let again: Vec<_> = take_counts(&log).into_keys().filter(|it| ahead.contains_key(it)).collect();
+    let again: Vec<_> =
+        take_counts(&log).into_keys().filter(|it| before.contains_key(it)).collect();
     assert!(again.is_empty(), "{again:#?}");
     assert_eq!(files.generate(&with_a_gpu()).documents, first);
     let later = take_counts(&log);
     assert!(later.values().all(|count| *count == 1), "{later:#?}");
-    assert!(later.keys().any(|asked| ahead.contains_key(asked)), "the second looks for itself");
+    assert!(
+        later.keys().any(|access| before.contains_key(access)),
+        "the second document searches again"
+    );
 }

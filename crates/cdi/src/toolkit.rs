@@ -16,7 +16,7 @@ pub(super) struct Toolkit {
     disabled: BTreeSet<String>,
 }
 
-/// Tasks of hooks, by the toolkit's names.
+/// Tasks of hooks, with the toolkit's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     /// Links the names under which programs load libraries.
@@ -52,7 +52,9 @@ impl Toolkit {
         let found = match &hooks.program {
             Some(named) if !host.has(named) => {
                 let named = named.display();
-                return Err(format!("the hook program {named} is not on the host: going without"));
+                return Err(format!(
+                    "the hook program {named} is not on the host: containers start without hooks"
+                ));
             }
             Some(named) => Some(named.as_path()),
             None => PROGRAMS.iter().map(Path::new).find(|path| host.has(path)),
@@ -65,7 +67,7 @@ impl Toolkit {
         }))
     }
 
-    /// True if its hooks make programs find libraries in any folder.
+    /// True if, with its hooks, programs find libraries in any folder.
     pub(super) fn places_libraries(&self) -> bool {
         [Task::CreateSymlinks, Task::UpdateLdcache].iter().all(|task| self.is_enabled(*task))
     }

@@ -58,7 +58,7 @@ pub struct Plugins {
     /// Socket folders of the MPS daemons.
     pub mps: MpsPlaces,
     /// Memory limits of replicas.
-    pub limits_of_replicas: ReplicaLimits,
+    pub replica_limits: ReplicaLimits,
     /// Timeouts of the kubelet session.
     pub limits: SessionLimits,
     /// Snapshots of the node.
@@ -128,7 +128,7 @@ impl Plugins {
             }
             // Withdrawn resources need no retry.
             delayed.retain(|name, _| self.state.borrow().offers.contains_key(name));
-            let wake = delayed.values().map(|(until, _)| *until).min();
+            let retry_at = delayed.values().map(|(until, _)| *until).min();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -138,7 +138,7 @@ impl Plugins {
                     served.remove(&resource);
                     self.retry_later(resource, "its server ended".to_owned(), &mut delayed);
                 }
-                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+                () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() => {}
             }
         }
         while servers.join_next().await.is_some() {}
@@ -193,7 +193,7 @@ impl Plugins {
             state: self.state.clone(),
             roots: self.roots.clone(),
             mps: self.mps.clone(),
-            limits: self.limits_of_replicas.clone(),
+            limits: self.replica_limits.clone(),
             metrics: self.metrics.rpc(resource),
             placements: self.metrics.placements(resource),
             choices: self.choices.clone(),

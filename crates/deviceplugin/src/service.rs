@@ -89,7 +89,7 @@ struct StreamGuard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendReason {
     /// The node state changed.
-    News,
+    StateChange,
     /// The kubelet has to write its checkpoint.
     CheckpointRequest,
 }
@@ -129,12 +129,12 @@ impl DevicePlugin for Service {
             let state = state.borrow();
             let offer = state.offers.get(&resource)?;
             let list = wire::device_list(offer);
-            let is_other = sent.as_ref() != Some(&list);
-            if is_other {
-                log_list(&resource, offer, is_news(&newest, &list));
+            let is_changed = sent.as_ref() != Some(&list);
+            if is_changed {
+                log_list(&resource, offer, is_first(&newest, &list));
                 sent = Some(list.clone());
             }
-            (is_other || cause == SendReason::CheckpointRequest).then_some(Ok(list))
+            (is_changed || cause == SendReason::CheckpointRequest).then_some(Ok(list))
         });
         Ok(Response::new(Box::pin(lists)))
     }
@@ -200,8 +200,8 @@ impl Service {
     }
 
     fn check_container_count(&self, count: usize) -> Result<(), Refusal> {
-        let (resource, most) = (self.name(), MAX_CONTAINERS);
-        if count > most { Err(Refusal::TooMany { resource, count, most }) } else { Ok(()) }
+        let (resource, limit) = (self.name(), MAX_CONTAINERS);
+        if count > limit { Err(Refusal::TooMany { resource, count, limit }) } else { Ok(()) }
     }
 
     fn check_known(&self, offer: &Offer, ids: &[String]) -> Result<(), Refusal> {
@@ -222,27 +222,27 @@ fn send_reasons(
     state: &watch::Receiver<Arc<NodeState>>,
     rewrites: watch::Receiver<u64>,
 ) -> impl Stream<Item = SendReason> + use<> {
-    let news = WatchStream::new(state.clone()).map(|_| Some(SendReason::News));
+    let changes = WatchStream::new(state.clone()).map(|_| Some(SendReason::StateChange));
     let rewrites = WatchStream::from_changes(rewrites).map(|_| Some(SendReason::CheckpointRequest));
-    let all = news.chain(tokio_stream::once(None)).merge(rewrites);
+    let all = changes.chain(tokio_stream::once(None)).merge(rewrites);
     all.map_while(|cause| cause)
 }
 
 /// True if no stream has sent this list.
-fn is_news(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResponse) -> bool {
+fn is_first(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResponse) -> bool {
     newest.send_if_modified(|known| {
-        let is_news = known != list;
-        if is_news {
+        let is_first = known != list;
+        if is_first {
             known.clone_from(list);
         }
-        is_news
+        is_first
     })
 }
 
 /// Logs a list: at info for the first stream that sends it, at debug for the others.
-fn log_list(resource: &ResourceName, offer: &Offer, is_news: bool) {
+fn log_list(resource: &ResourceName, offer: &Offer, is_first: bool) {
     let (resource, devices, allocatable) = (resource.as_str(), offer.listed(), offer.allocatable());
-    if is_news {
+    if is_first {
         tracing::info!(resource, devices, allocatable, "device list sent");
     } else {
         tracing::debug!(resource, devices, allocatable, "device list sent again");

@@ -1,4 +1,4 @@
-//! Kubelet session of one resource: carries out the transitions that [`State::next`] decides.
+//! Kubelet session of one resource: performs the transitions that [`State::next`] decides.
 
 mod state;
 

@@ -19,7 +19,7 @@ pub struct BindRequest {
     pub resource: ResourceName,
     /// Ids that the kubelet allocated to the container.
     pub ids: BTreeSet<String>,
-    /// Channel of the outcome. The caller may have given up.
+    /// Channel of the outcome. The caller may have been cancelled.
     pub reply: oneshot::Sender<Result<(), String>>,
 }
 

@@ -16,11 +16,11 @@ use windlass_kubelet_api::deviceplugin::{
 };
 use windlass_resources::offers::{Allocatable, Offer};
 
-/// Refused request. The kubelet shows the text in the pod's events.
+/// Reason to refuse a request. The kubelet shows the text in the pod's events.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("{resource}: the call has {count} containers; at most {most} are allowed")]
-    TooMany { resource: String, count: usize, most: usize },
+    #[error("{resource}: the call has {count} containers; at most {limit} are allowed")]
+    TooMany { resource: String, count: usize, limit: usize },
     #[error("the request names no devices of {resource}")]
     Empty { resource: String },
     #[error("{resource} has no device {}", list(ids))]
@@ -35,13 +35,13 @@ pub(super) enum Refusal {
     )]
     OneReplicaOnly { resource: String, count: usize },
     #[error(
-        "{resource}: the replicas are on {devices} devices, and a container can talk to the MPS \
-         daemon of one; ask for fewer"
+        "{resource}: the replicas are on {devices} devices, and a container can be a client of one \
+         MPS daemon only; request fewer"
     )]
     SeveralDaemons { resource: String, devices: usize },
     #[error(
-        "{resource}: the replicas are of {devices} GPUs, and their memory adds up on one: no GPU has as many left; ask \
-         for fewer"
+        "{resource}: the replicas are on {devices} GPUs, and must be on one to add up their memory: no GPU has that \
+         many free; request fewer"
     )]
     SeveralGpus { resource: String, devices: usize },
     #[error(
@@ -49,7 +49,7 @@ pub(super) enum Refusal {
          path",
         list(ids)
     )]
-    OnePath { resource: String, ids: Vec<String>, path: String },
+    SharedPath { resource: String, ids: Vec<String>, path: String },
     #[error("{resource}: {} cannot be allocated: {conflict}", list(ids))]
     Taken { resource: String, ids: Vec<String>, conflict: Box<Conflict> },
     #[error("{resource}: {id} is not ready for its container: {why}")]
@@ -122,7 +122,7 @@ impl From<Refusal> for Status {
             | Refusal::OneReplicaOnly { .. }
             | Refusal::SeveralDaemons { .. }
             | Refusal::SeveralGpus { .. }
-            | Refusal::OnePath { .. }
+            | Refusal::SharedPath { .. }
             | Refusal::Placement { .. }
             | Refusal::Shares { .. } => Self::invalid_argument(text),
             Refusal::NotAllocatable { .. }

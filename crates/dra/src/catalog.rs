@@ -102,14 +102,14 @@ impl Catalog {
             let pool = catalog.pool(node, device);
             pool.entries.push(CatalogEntry::of(device, sharing, state, ledger, driver));
         }
-        let cuts = partitions::cuts(state, ledger, driver);
-        for cut in &cuts {
-            let pool = catalog.pool(node, cut.gpu);
-            pool.counters.push(cut.counters());
-            pool.entries.extend(cut.entries());
+        let gpus = partitions::gpus(state, ledger, driver);
+        for gpu in &gpus {
+            let pool = catalog.pool(node, gpu.gpu);
+            pool.counters.push(gpu.counters());
+            pool.entries.extend(gpu.entries());
         }
-        for cut in cuts.iter().rev() {
-            catalog.pool(node, cut.gpu).entries.extend(cut.whole());
+        for gpu in gpus.iter().rev() {
+            catalog.pool(node, gpu.gpu).entries.extend(gpu.full());
         }
         catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
         common_attributes::unify(&mut catalog.pools, driver);
@@ -192,10 +192,10 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
 /// Taint of a device whose hardware a claim holds under another name, such as the placement of an instance, or may hold
 /// while claims are unknown.
 fn claimed_under_other_name(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
-    let is_taken = !ledger.is_claimed(&device.id)
+    let is_claimed = !ledger.is_claimed(&device.id)
         && ledger.claim(&state.overlaps.overlap(&device.id)).is_some();
-    let taken = || Taint { key: CLAIMED, value: "other-name".to_owned() };
-    is_taken.then(taken).or_else(|| unknown_claims(ledger))
+    let claimed = || Taint { key: CLAIMED, value: "other-name".to_owned() };
+    is_claimed.then(claimed).or_else(|| unknown_claims(ledger))
 }
 
 /// Taint of every device while the devices of claims are unknown.

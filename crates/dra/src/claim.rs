@@ -16,7 +16,7 @@ use windlass_core::name;
 pub(crate) struct Claim {
     pub(crate) reference: ClaimRef,
     /// The pod's name for the claim, if it was made for one pod; else its own name.
-    pub(crate) called: String,
+    pub(crate) name_in_pod: String,
     pub(crate) results: Vec<AllocatedDevice>,
     /// Parameters for the devices; later ones override earlier ones.
     pub(crate) configs: Vec<OpaqueConfig>,
@@ -38,7 +38,7 @@ pub(crate) struct AllocatedDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The claim uses the device.
-    Usual,
+    Regular,
     /// Admin access: the claim monitors the device beside its users.
     Admin,
 }
@@ -46,8 +46,8 @@ pub(crate) enum Access {
 /// Opaque parameters for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpaqueConfig {
-    /// Its origin, for messages: `configuration 2 of the allocation, from the class`.
-    pub(crate) place: String,
+    /// Its origin in the claim, for messages: `configuration 2 of the allocation, from the class`.
+    pub(crate) origin: String,
     /// The requests that it applies to; an empty list means all.
     pub(crate) requests: Vec<String>,
     pub(crate) parameters: Value,
@@ -62,7 +62,7 @@ const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 pub(crate) enum ClaimError {
     #[error(transparent)]
     Read(#[from] ClusterError),
-    #[error("claim {0} is not there")]
+    #[error("claim {0} does not exist")]
     NotFound(ClaimRef),
     #[error("claim {claim} was replaced: it has UID {found} and not {}", claim.uid)]
     Replaced { claim: ClaimRef, found: String },
@@ -87,10 +87,10 @@ impl Claim {
         if uid != reference.uid {
             return Err(ClaimError::Replaced { claim: reference.clone(), found: uid });
         }
-        let called = object.metadata.annotations.and_then(|mut it| it.remove(POD_CLAIM_NAME));
+        let name_in_pod = object.metadata.annotations.and_then(|mut it| it.remove(POD_CLAIM_NAME));
         // The claim's author may write any value, and the name becomes part of an environment variable.
-        let called =
-            called.filter(|it| name::is_label(it)).unwrap_or_else(|| reference.name.clone());
+        let name_in_pod =
+            name_in_pod.filter(|it| name::is_label(it)).unwrap_or_else(|| reference.name.clone());
         let allocation = object.status.and_then(|status| status.allocation);
         let allocation = allocation.ok_or_else(|| ClaimError::NotAllocated(reference.clone()))?;
         let devices = allocation.devices.unwrap_or_default();
@@ -103,7 +103,7 @@ impl Claim {
         });
         let results = results.collect::<Result<_, _>>()?;
         let configs = configs(devices.config.unwrap_or_default(), driver);
-        Ok(Self { reference: reference.clone(), called, results, configs })
+        Ok(Self { reference: reference.clone(), name_in_pod, results, configs })
     }
 }
 
@@ -112,9 +112,9 @@ fn configs(all: Vec<DeviceAllocationConfiguration>, driver: &DriverName) -> Vec<
     let ours = all.into_iter().enumerate().filter_map(|(position, config)| {
         let opaque = config.opaque.filter(|opaque| opaque.driver == driver.as_str())?;
         let is_of_claim = config.source == "FromClaim";
-        let whose = if is_of_claim { "claim" } else { "class" };
+        let level = if is_of_claim { "claim" } else { "class" };
         let config = OpaqueConfig {
-            place: format!("configuration {} of the allocation, from the {whose}", position + 1),
+            origin: format!("configuration {} of the allocation, from the {level}", position + 1),
             requests: config.requests.unwrap_or_default(),
             parameters: opaque.parameters.0,
         };
@@ -134,7 +134,7 @@ impl AllocatedDevice {
             request: present(result.request).ok_or("request")?,
             pool: present(result.pool).ok_or("pool")?,
             device: present(result.device).ok_or("device")?,
-            access: if result.admin_access == Some(true) { Access::Admin } else { Access::Usual },
+            access: if result.admin_access == Some(true) { Access::Admin } else { Access::Regular },
             share: result.share_id,
             consumed: consumed.map(|(name, amount)| (name, amount.0)).collect(),
         })
@@ -154,12 +154,12 @@ fn present(text: String) -> Option<String> {
 
 impl OpaqueConfig {
     /// True if it applies to the device.
-    pub(crate) fn is_about(&self, result: &AllocatedDevice) -> bool {
-        self.requests.is_empty() || self.names(result)
+    pub(crate) fn applies_to(&self, result: &AllocatedDevice) -> bool {
+        self.requests.is_empty() || self.names_request(result)
     }
 
     /// True if it names the device's request, or the chosen alternative.
-    pub(crate) fn names(&self, result: &AllocatedDevice) -> bool {
+    pub(crate) fn names_request(&self, result: &AllocatedDevice) -> bool {
         self.requests.iter().any(|it| *it == result.request || it == result.base_request())
     }
 }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_claim_from_a_template_has_the_pods_name_for_it() {
-        for (annotations, called) in [
+        for (annotations, name_in_pod) in [
             (json!({POD_CLAIM_NAME: "links"}), "links"),
             (json!({POD_CLAIM_NAME: "A=b\nC"}), "c"),
             (json!({}), "c"),
@@ -209,7 +209,7 @@ mod tests {
             });
             let object = serde_json::from_value(object).expect("a claim");
             let claim = Claim::read(object, &reference(), &DriverName::default()).expect("read");
-            assert_eq!(claim.called, called);
+            assert_eq!(claim.name_in_pod, name_in_pod);
         }
     }
 

@@ -66,8 +66,8 @@ impl Constraints {
                     None => Ok(Self { interval, ..self }),
                 }
             }
-            (Sharing::Mps(limits), _, Some(known)) => {
-                Ok(Self { client: Some(known.and(limits)), ..self })
+            (Sharing::Mps(limits), _, Some(own)) => {
+                Ok(Self { client: Some(own.stricter(limits)), ..self })
             }
             (Sharing::Mps(_), Use::Admin, _) => impossible("the claim has admin access only"),
             (Sharing::Mps(_), Use::Share | Use::Shares(_), _) => {
@@ -121,9 +121,9 @@ impl Inputs<'_> {
     fn constraints(self) -> Result<Constraints, ConstraintError> {
         let usage = match (self.result.access, &self.result.share, &self.offered.consumable) {
             (Access::Admin, ..) => Use::Admin,
-            (Access::Usual, None, _) => Use::Alone,
-            (Access::Usual, Some(_), None) => self.shares()?.map_or(Use::Share, Use::Shares),
-            (Access::Usual, Some(_), Some(consumable)) => {
+            (Access::Regular, None, _) => Use::Alone,
+            (Access::Regular, Some(_), None) => self.shares()?.map_or(Use::Share, Use::Shares),
+            (Access::Regular, Some(_), Some(consumable)) => {
                 let portion = consumable.portion(self.result, self.driver);
                 Use::Portion(portion.map_err(|source| self.refused(source))?)
             }

@@ -21,7 +21,7 @@ pub(crate) struct ConsumableCapacity {
     /// Memory in mebibytes.
     pub(super) memory: u64,
     /// Smallest share of memory in mebibytes. With it, one MPS daemon can serve all claims that fit.
-    pub(super) least: u64,
+    pub(super) min_memory: u64,
     /// True if the driver or the kernel limits the memory of containers.
     pub(super) is_memory_limited: bool,
 }
@@ -64,8 +64,8 @@ impl ConsumableCapacity {
         let clients = MpsSpec::new(device, Replicas::ONE).max_clients().0;
         let by_clients =
             if device.family().is_managed { memory.div_ceil(clients.into()) } else { 0 };
-        let least = by_clients.max(MIN_MEMORY_MIB).min(memory);
-        (memory > 0).then_some(Self { manner, memory_name, memory, least, is_memory_limited })
+        let min_memory = by_clients.max(MIN_MEMORY_MIB).min(memory);
+        (memory > 0).then_some(Self { manner, memory_name, memory, min_memory, is_memory_limited })
     }
 
     /// Capacities that replace the device's own.
@@ -150,7 +150,7 @@ mod tests {
             manner,
             memory_name: AttributeName::new("gpu.nvidia.com", "memory"),
             memory: 81_559,
-            least: 1_700,
+            min_memory: 1_700,
             is_memory_limited: false,
         };
         let [request, pool, device] = ["a", "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
@@ -159,7 +159,7 @@ mod tests {
             consumed.map(|(name, amount)| (name.to_owned(), amount.to_owned())).collect();
         let share = Some("s".to_owned());
         let result =
-            AllocatedDevice { request, pool, device, access: Access::Usual, share, consumed };
+            AllocatedDevice { request, pool, device, access: Access::Regular, share, consumed };
         capacity.portion(&result, &DriverName::default()).map_err(|error| error.to_string())
     }
 

@@ -56,7 +56,7 @@ impl ClaimDocuments {
         let uid = &entry.claim.uid;
         // The record comes first: the document names it, and the hook reads it.
         if entry.limits.is_some() {
-            self.limits.settle(uid, entry.limits.as_ref())?;
+            self.limits.write_or_remove(uid, entry.limits.as_ref())?;
         }
         let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
         let devices =
@@ -89,7 +89,7 @@ impl ClaimDocuments {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(format!("cannot remove CDI document {}: {error}", path.display()))
             }
-            _ => self.limits.settle(uid, None),
+            _ => self.limits.write_or_remove(uid, None),
         }
     }
 
@@ -99,7 +99,7 @@ impl ClaimDocuments {
     }
 
     /// Removes the documents of unknown claims. Blocks.
-    pub(crate) fn remove_others(&self, known: &BTreeSet<String>) {
+    pub(crate) fn remove_orphans(&self, known: &BTreeSet<String>) {
         for uid in self.claims().difference(known) {
             match self.remove(uid) {
                 Ok(()) => tracing::info!(uid, "orphaned CDI document removed"),
@@ -179,7 +179,7 @@ mod tests {
             fs::write(folder.path().join(name), "{}").expect("written");
         }
         let known = BTreeSet::from(["a".to_owned()]);
-        documents(&folder).remove_others(&known);
+        documents(&folder).remove_orphans(&known);
         let there = names.map(|name| folder.path().join(name).exists());
         assert_eq!(there, [true, false, true, true]);
     }

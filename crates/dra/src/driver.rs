@@ -20,8 +20,8 @@ use super::{
     document::ClaimDocuments,
     excess::MemoryExcesses,
     health::HealthList,
-    kubelet_record::KubeletRecord,
-    leftovers,
+    kubelet_checkpoint::KubeletCheckpoint,
+    orphans,
     prepare::{Environment, Preparer},
     queue::ClaimQueue,
     record::{ClaimFile, Records},
@@ -81,21 +81,22 @@ pub struct Deps {
 
 /// Restores the claims of an earlier agent in the ledger: the kubelet may call the device plugin before the driver
 /// runs. An unreadable state file is reported later by the driver; claims in the kubelet's checkpoint are held in any
-/// case. Blocks for a small file.
+/// case. Blocks on the read of a small file.
 pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> RecoveredClaims {
     let file = ClaimFile::new(places);
-    let recovered = RecoveredClaims::read(&file, &KubeletRecord::new(&places.kubelet_dir, driver));
+    let recovered =
+        RecoveredClaims::read(&file, &KubeletCheckpoint::new(&places.kubelet_dir, driver));
     ClaimDocuments::new(places).remove_drafts();
-    for entry in recovered.held().values() {
+    for entry in recovered.claims().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
     if recovered.is_absent() && traces(places, driver, ledger).are_impossible() {
         return recovered;
     }
     if recovered.is_unreadable() {
-        ledger.forget_claims();
+        ledger.mark_claims_unknown();
     } else if recovered.is_from_kubelet_only() {
-        ledger.note_kubelet_claims();
+        ledger.mark_claims_from_kubelet();
     }
     recovered
 }
@@ -117,7 +118,7 @@ impl Driver {
         let environment = Environment {
             node: deps.cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(places),
-            kubelet_record: KubeletRecord::new(&places.kubelet_dir, driver),
+            kubelet_checkpoint: KubeletCheckpoint::new(&places.kubelet_dir, driver),
             claims: deps.cluster.clone().map(Claims::new),
             driver: driver.clone(),
             roots: places.roots(),
@@ -149,12 +150,12 @@ impl Driver {
         let (registration, metrics) =
             (self.registration.subscribe(), self.environment.metrics.clone());
         tokio::select! {
-            () = self.live(stop) => {}
-            () = count(registration, metrics) => {}
+            () = self.recover_and_serve(stop) => {}
+            () = publish_registration(registration, metrics) => {}
         }
     }
 
-    async fn live(mut self, stop: CancellationToken) {
+    async fn recover_and_serve(mut self, stop: CancellationToken) {
         let (records, is_absent) = tokio::select! {
             () = stop.cancelled() => return,
             recovered = self.recover() => recovered,
@@ -166,7 +167,7 @@ impl Driver {
         let serving = self.server(queue, journal.watch()).run(stop.clone());
         let failures = Failures::default();
         let statuses = self.write_statuses(journal.watch(), failures.watch(), stop);
-        let leftovers = leftovers::keep(self.environment.clone(), journal.watch());
+        let orphans = orphans::run(self.environment.clone(), journal.watch());
         let SessionLimits { check_interval, claim_patience, .. } = self.limits;
         let ledger = self.environment.ledger.clone();
         let preparer = Preparer::new(
@@ -179,15 +180,16 @@ impl Driver {
             journal,
         );
         let (traces, interval) = (self.traces, self.limits.check_interval);
-        let recalling = async move {
+        let recall = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
                 traces.wait_until_gone(interval).await;
             }
-            ledger.recall_claims();
+            ledger.mark_claims_known();
         };
+        let work = async { tokio::join!(writer.run(), preparer.run(), serving, statuses, recall) };
         tokio::select! {
-            _ = async { tokio::join!(writer.run(), preparer.run(), serving, statuses, recalling) } => {}
-            () = leftovers => {}
+            _ = work => {}
+            () = orphans => {}
         }
     }
 
@@ -223,8 +225,9 @@ impl Driver {
                 (self.file.clone(), self.environment.clone(), self.recovered.take());
             let offer = self.policy.borrow().dra.offer;
             let read = move || {
-                let recovered = recovered
-                    .unwrap_or_else(|| RecoveredClaims::read(&file, &environment.kubelet_record));
+                let recovered = recovered.unwrap_or_else(|| {
+                    RecoveredClaims::read(&file, &environment.kubelet_checkpoint)
+                });
                 let is_absent = recovered.is_absent();
                 let records = recovered.restore(&file, &environment.documents, offer);
                 records.map(|records| (records, is_absent))
@@ -262,15 +265,18 @@ impl Driver {
             health,
             policy: self.policy.clone(),
             records,
-            kubelet_record: self.environment.kubelet_record.clone(),
+            kubelet_checkpoint: self.environment.kubelet_checkpoint.clone(),
             registration: self.registration.clone(),
             check_interval: self.limits.check_interval,
         }
     }
 }
 
-/// Counts the state of the registration, until dropped.
-async fn count(mut state: watch::Receiver<RegistrationState>, metrics: ClaimMetrics) {
+/// Publishes the state of the registration as a metric, until dropped.
+async fn publish_registration(
+    mut state: watch::Receiver<RegistrationState>,
+    metrics: ClaimMetrics,
+) {
     loop {
         metrics.set_registration(&state.borrow_and_update());
         windlass_host::watch::changed(&mut state).await;

@@ -1,5 +1,5 @@
-//! Health of devices for the kubelet, which shows it in the status of pods. Each message has all devices. It is sent at
-//! each change, and repeated before the kubelet considers it stale.
+//! Health of devices for the kubelet, which shows it in the status of pods. Each message contains all devices. It is
+//! sent at each change, and repeated before the kubelet considers it stale.
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
@@ -41,13 +41,13 @@ pub(super) struct HealthList {
 }
 
 /// Health of each device, by pool and name.
-type Known = BTreeMap<(String, String), (HealthStatus, String)>;
+type DeviceStatuses = BTreeMap<(String, String), (HealthStatus, String)>;
 
 /// Interval at which an unchanged list is repeated.
-const AGAIN: Duration = Duration::from_secs(10);
+const RESEND_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Age at which the kubelet considers health unknown.
-const OLD: Duration = Duration::from_secs(30);
+const STALE_AFTER: Duration = Duration::from_secs(30);
 
 /// The kubelet's limit for a message, in characters.
 const LONGEST_MESSAGE: usize = 1024;
@@ -56,8 +56,8 @@ const LONGEST_MESSAGE: usize = 1024;
 
 impl HealthList {
     pub(super) fn list(&mut self) -> NodeWatchResourcesResponse {
-        let known = self.known();
-        self.message(&known)
+        let statuses = self.statuses();
+        self.message(&statuses)
     }
 
     /// Publishes the list until stopped, which also ends the streams.
@@ -66,57 +66,58 @@ impl HealthList {
         list: watch::Sender<NodeWatchResourcesResponse>,
         stop: CancellationToken,
     ) {
-        let mut again = interval(AGAIN);
+        let mut resend = interval(RESEND_INTERVAL);
         let mut sent = None;
         loop {
-            let known = self.known();
-            if sent.as_ref() != Some(&known) {
-                list.send_replace(self.message(&known));
-                sent = Some(known);
+            let statuses = self.statuses();
+            if sent.as_ref() != Some(&statuses) {
+                list.send_replace(self.message(&statuses));
+                sent = Some(statuses);
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = self.state.changed() => if changed.is_err() { return },
                 changed = self.records.changed() => if changed.is_err() { return },
-                _ = again.tick() => sent = None,
+                _ = resend.tick() => sent = None,
             }
         }
     }
 
     /// Health of all offered and claimed devices. A claimed device that vanished is unhealthy.
-    fn known(&mut self) -> Known {
+    fn statuses(&mut self) -> DeviceStatuses {
         let state = self.state.borrow_and_update().clone();
         let catalog = Catalog::of(&state, &self.node, &self.driver, &Ledger::default());
-        let gone = (HealthStatus::Unhealthy, "no longer on this node".to_owned());
+        let vanished = (HealthStatus::Unhealthy, "no longer on this node".to_owned());
         let records = self.records.borrow_and_update();
         let held = records.1.values().flat_map(|entry| &entry.devices);
         let held = held.map(|it| {
             let found = it.found(&state.inventory).map(|device| status(&device.health));
-            ((it.pool.clone(), it.name.clone()), found.unwrap_or_else(|| gone.clone()))
+            ((it.pool.clone(), it.name.clone()), found.unwrap_or_else(|| vanished.clone()))
         });
         let entries = catalog
             .pools
             .iter()
             .flat_map(|(pool, it)| it.entries.iter().map(move |entry| (pool.clone(), entry)));
         let offered = entries.filter_map(|(pool, entry)| {
-            let made = entry.partition.as_ref().map(|place| {
+            let instance_or_gpu = entry.partition.as_ref().map(|place| {
                 let instance = instance_at(&state.inventory, place);
                 instance.or_else(|| state.inventory.get(place.gpu.as_str()))
             });
-            let found = made.unwrap_or_else(|| state.inventory.get(entry.device.as_str()));
+            let found =
+                instance_or_gpu.unwrap_or_else(|| state.inventory.get(entry.device.as_str()));
             let device: &Device = found?;
             Some(((pool, entry.name.to_string()), status(&device.health)))
         });
         held.chain(offered).collect()
     }
 
-    fn message(&self, known: &Known) -> NodeWatchResourcesResponse {
+    fn message(&self, statuses: &DeviceStatuses) -> NodeWatchResourcesResponse {
         let now = self.clock.now().as_second();
-        let devices = known.iter().map(|((pool, name), (health, message))| DeviceHealth {
+        let devices = statuses.iter().map(|((pool, name), (health, message))| DeviceHealth {
             device: Some(DeviceIdentifier { pool_name: pool.clone(), device_name: name.clone() }),
             health: (*health).into(),
             last_updated_time: now,
-            health_check_timeout_seconds: i64::try_from(OLD.as_secs()).unwrap_or(i64::MAX),
+            health_check_timeout_seconds: i64::try_from(STALE_AFTER.as_secs()).unwrap_or(i64::MAX),
             message: message.clone(),
         });
         NodeWatchResourcesResponse { devices: devices.collect() }

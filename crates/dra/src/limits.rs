@@ -31,12 +31,12 @@ impl Limits {
         Self { memory, threads }
     }
 
-    /// The tighter limits of both.
-    pub(super) fn and(self, other: Self) -> Self {
-        let tighter = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+    /// The lower one of each limit of both.
+    pub(super) fn stricter(self, other: Self) -> Self {
+        let lower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
         Self {
-            memory: tighter(self.memory, other.memory),
-            threads: tighter(self.threads, other.threads),
+            memory: lower(self.memory, other.memory),
+            threads: lower(self.threads, other.threads),
         }
     }
 

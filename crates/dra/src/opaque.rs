@@ -1,7 +1,7 @@
 //! Opaque configuration of a claim or its device class. The parser is strict: an unknown parameter is an error, because
 //! it would silently have no effect.
 //!
-//! Two formats mean the same: `windlass.dev/v1alpha1`, and `resource.nvidia.com/v1beta1` of NVIDIA's driver. An
+//! Two formats are equivalent: `windlass.dev/v1alpha1`, and `resource.nvidia.com/v1beta1` of NVIDIA's driver. An
 //! impossible configuration is refused for the devices that it applies to.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -28,23 +28,23 @@ pub(crate) struct Configs<'a>(Vec<(&'a OpaqueConfig, Parameters)>);
 /// Reason why a configuration cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpaqueError {
-    #[error("{place}: {why}")]
-    Unreadable { place: String, why: String },
+    #[error("{origin}: {why}")]
+    Unreadable { origin: String, why: String },
     #[error(
-        "{place}: no kind {kind:?} in {version:?} is known: write DeviceConfig of {OURS}, or GpuConfig \
+        "{origin}: no kind {kind:?} in {version:?} is known: write DeviceConfig of {OURS}, or GpuConfig \
          or MigDeviceConfig of {NVIDIAS}"
     )]
-    Unknown { place: String, kind: String, version: String },
-    #[error("{place}: it applies to a {wanted}, and request {request} got {device}, a {found}")]
+    Unknown { origin: String, kind: String, version: String },
+    #[error("{origin}: it applies to a {expected}, and request {request} got {device}, a {found}")]
     WrongKind {
-        place: String,
-        wanted: DeviceKind,
+        origin: String,
+        expected: DeviceKind,
         request: String,
         device: String,
         found: DeviceKind,
     },
-    #[error("{place}: strategy {strategy} is impossible for {device}: {why}")]
-    Impossible { place: String, strategy: &'static str, device: String, why: &'static str },
+    #[error("{origin}: strategy {strategy} is impossible for {device}: {why}")]
+    Impossible { origin: String, strategy: &'static str, device: String, why: &'static str },
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ struct Parameters {
 /// The sharing that a configuration requests for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharingRequest<'a> {
-    pub(super) place: &'a str,
+    pub(super) origin: &'a str,
     pub(super) sharing: Sharing,
 }
 
@@ -154,24 +154,24 @@ impl<'a> Configs<'a> {
         device: &Device,
     ) -> Result<Option<SharingRequest<'a>>, OpaqueError> {
         let mut last = None;
-        for (config, parameters) in self.0.iter().filter(|(config, _)| config.is_about(result)) {
+        for (config, parameters) in self.0.iter().filter(|(config, _)| config.applies_to(result)) {
             match parameters.kind {
-                Some(wanted) if wanted != device.kind && config.names(result) => {
+                Some(expected) if expected != device.kind && config.names_request(result) => {
                     return Err(OpaqueError::WrongKind {
-                        place: config.place.clone(),
-                        wanted,
+                        origin: config.origin.clone(),
+                        expected,
                         request: result.request.clone(),
                         device: result.device.clone(),
                         found: device.kind,
                     });
                 }
-                Some(wanted) if wanted != device.kind => {}
+                Some(expected) if expected != device.kind => {}
                 _ => last = Some((config, parameters)),
             }
         }
         Ok(last.and_then(|(config, parameters)| {
-            let place = &config.place;
-            parameters.sharing.map(|sharing| SharingRequest { place, sharing })
+            let origin = &config.origin;
+            parameters.sharing.map(|sharing| SharingRequest { origin, sharing })
         }))
     }
 }
@@ -180,15 +180,15 @@ impl<'a> Configs<'a> {
 
 impl Parameters {
     fn read(config: &OpaqueConfig) -> Result<Self, OpaqueError> {
-        let (place, parameters) = (&config.place, &config.parameters);
-        let head: Head = parse(place, parameters)?;
+        let (origin, parameters) = (&config.origin, &config.parameters);
+        let head: Head = parse(origin, parameters)?;
         let (kind, sharing) = match (head.api_version.as_str(), head.kind.as_str()) {
-            (OURS, "DeviceConfig") => (None, ours(place, parameters)?),
-            (NVIDIAS, "GpuConfig") => (Some(DeviceKind::Gpu), nvidias(place, parameters)?),
-            (NVIDIAS, "MigDeviceConfig") => (Some(DeviceKind::Mig), nvidias(place, parameters)?),
+            (OURS, "DeviceConfig") => (None, ours(origin, parameters)?),
+            (NVIDIAS, "GpuConfig") => (Some(DeviceKind::Gpu), nvidias(origin, parameters)?),
+            (NVIDIAS, "MigDeviceConfig") => (Some(DeviceKind::Mig), nvidias(origin, parameters)?),
             _ => {
                 let (kind, version) = (head.kind, head.api_version);
-                return Err(OpaqueError::Unknown { place: place.clone(), kind, version });
+                return Err(OpaqueError::Unknown { origin: origin.clone(), kind, version });
             }
         };
         Ok(Self { kind, sharing })
@@ -205,39 +205,39 @@ impl SharingRequest<'_> {
             Sharing::TimeSlicing(_) => "TimeSlicing with an interval",
             Sharing::Mps(_) => "MPS",
         };
-        let (place, device) = (self.place.to_owned(), device.to_owned());
-        OpaqueError::Impossible { place, strategy, device, why }
+        let (origin, device) = (self.origin.to_owned(), device.to_owned());
+        OpaqueError::Impossible { origin, strategy, device, why }
     }
 }
 
 /// Fails if the driver does not accept these parameters.
 pub fn understood(parameters: Value) -> Result<(), OpaqueError> {
-    let place = "the parameters".to_owned();
-    Parameters::read(&OpaqueConfig { place, requests: Vec::new(), parameters }).map(drop)
+    let origin = "the parameters".to_owned();
+    Parameters::read(&OpaqueConfig { origin, requests: Vec::new(), parameters }).map(drop)
 }
 
 /// Fails if the driver does not accept an allocated claim, as received from an API server.
-pub fn understood_claim(object: ResourceClaim, asked: &ClaimRef) -> Result<(), String> {
-    let claim = Claim::read(object, asked, &DriverName::default()).map_err(|it| causes(&it))?;
+pub fn understood_claim(object: ResourceClaim, requested: &ClaimRef) -> Result<(), String> {
+    let claim = Claim::read(object, requested, &DriverName::default()).map_err(|it| causes(&it))?;
     Configs::read(&claim).map(drop).map_err(|it| causes(&it))
 }
 
-fn ours(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
-    let document: Document<OurSharing> = parse(place, parameters)?;
+fn ours(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
+    let document: Document<OurSharing> = parse(origin, parameters)?;
     let sharing = document.sharing.map(|it| {
         let mps = it.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
         sharing(it.strategy, it.time_slicing, mps)
     });
-    sharing.transpose().map_err(|why| unreadable(place, why))
+    sharing.transpose().map_err(|why| unreadable(origin, why))
 }
 
-fn nvidias(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
-    let document: Document<NvidiasSharing> = parse(place, parameters)?;
+fn nvidias(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
+    let document: Document<NvidiasSharing> = parse(origin, parameters)?;
     let sharing = document.sharing.map(|it| {
         let mps = it.mps_config.map(NvidiasMps::limits);
         sharing(it.strategy, it.time_slicing_config, mps)
     });
-    sharing.transpose().map_err(|why| unreadable(place, why))
+    sharing.transpose().map_err(|why| unreadable(origin, why))
 }
 
 fn sharing(
@@ -285,12 +285,12 @@ fn limits(threads: Option<u64>, memory: Option<String>) -> Result<Limits, String
     }
 }
 
-fn parse<T: DeserializeOwned>(place: &str, parameters: &Value) -> Result<T, OpaqueError> {
-    T::deserialize(parameters).map_err(|error| unreadable(place, error.to_string()))
+fn parse<T: DeserializeOwned>(origin: &str, parameters: &Value) -> Result<T, OpaqueError> {
+    T::deserialize(parameters).map_err(|error| unreadable(origin, error.to_string()))
 }
 
-fn unreadable(place: &str, why: impl Into<String>) -> OpaqueError {
-    OpaqueError::Unreadable { place: place.to_owned(), why: why.into() }
+fn unreadable(origin: &str, why: impl Into<String>) -> OpaqueError {
+    OpaqueError::Unreadable { origin: origin.to_owned(), why: why.into() }
 }
 
 #[cfg(test)]
@@ -310,7 +310,7 @@ mod tests {
     fn result(request: &str) -> AllocatedDevice {
         let [request, pool, device] = [request, "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
         let consumed = std::collections::BTreeMap::new();
-        AllocatedDevice { request, pool, device, access: Access::Usual, share: None, consumed }
+        AllocatedDevice { request, pool, device, access: Access::Regular, share: None, consumed }
     }
 
     /// Sharing of a GPU under these configurations, each with the requests that it names.
@@ -318,12 +318,12 @@ mod tests {
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let config =
             |(position, (requests, parameters)): (usize, &(&[&str], Value))| OpaqueConfig {
-                place: format!("{position}"),
+                origin: format!("{position}"),
                 requests: requests.iter().map(|it| (*it).to_owned()).collect(),
                 parameters: parameters.clone(),
             };
         let claim = Claim {
-            called: name.clone(),
+            name_in_pod: name.clone(),
             reference: ClaimRef { namespace, name, uid },
             results: Vec::new(),
             configs: configs.iter().enumerate().map(config).collect(),
@@ -349,15 +349,15 @@ mod tests {
             ("a/large", vec![(&["a/large"][..], mps.clone())], false),
             ("a/small", vec![(&["a/large"][..], mps.clone())], true),
         ] {
-            let asked = check(request, &configs).expect("understood");
-            let is_mps = matches!(asked, Some(Sharing::Mps(_)));
+            let requested = check(request, &configs).expect("understood");
+            let is_mps = matches!(requested, Some(Sharing::Mps(_)));
             assert_eq!(!is_mps, is_time_sliced, "{request}: {configs:?}");
         }
     }
 
     #[test]
     fn both_formats_have_the_intervals() {
-        let asked = |parameters: Value| check("a", &[(&[], parameters)]);
+        let requested = |parameters: Value| check("a", &[(&[], parameters)]);
         for (name, interval) in [
             ("Default", Interval::Default),
             ("Short", Interval::Short),
@@ -373,7 +373,11 @@ mod tests {
                 "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": name}},
             });
             for parameters in [ours, nvidias] {
-                assert_eq!(asked(parameters), Ok(Some(Sharing::TimeSlicing(interval))), "{name}");
+                assert_eq!(
+                    requested(parameters),
+                    Ok(Some(Sharing::TimeSlicing(interval))),
+                    "{name}"
+                );
             }
         }
     }

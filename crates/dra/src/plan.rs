@@ -5,7 +5,7 @@ pub(super) mod variables;
 
 use std::borrow::Cow;
 
-use windlass_allocations::ledger::{ClaimRef, Overlap, Portion, Use, together};
+use windlass_allocations::ledger::{ClaimRef, Overlap, Portion, Use, combined};
 use windlass_cdi::{
     container_edits::{self, Grant, grant},
     memory_limits::{GpuMemory, HookLimit, WeakLimit},
@@ -55,16 +55,16 @@ pub(crate) enum Refusal {
     #[error("request {request}: pool {pool} has no device {device}{why}")]
     Unknown { request: String, pool: String, device: String, why: &'static str },
     #[error("request {request}: {device} cannot be used: {why}")]
-    NotWell { request: String, device: DeviceId, why: String },
+    Unusable { request: String, device: DeviceId, why: String },
     #[error("request {request}: {device} is held by another claim")]
     Taken { request: String, device: String, by: ClaimRef },
     #[error(
         "request {request}: {device} exists at {place} already, and was not made for this claim: the agent \
          removes it at its next start, if it has no holder"
     )]
-    Foreign { request: String, place: Partition, device: DeviceId },
+    ForeignInstance { request: String, place: Partition, device: DeviceId },
     #[error("request {request}: no MIG instance exists at {place}, and admin access makes none")]
-    NotMade { request: String, place: Partition },
+    NoInstance { request: String, place: Partition },
     #[error("request {request}: {device} is not offered to claims: {why}")]
     NotForClaims { request: String, device: DeviceId, why: &'static str },
     #[error(
@@ -106,13 +106,13 @@ pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Plan, Refus
     let devices: Vec<_> = chosen.iter().map(|it| &*it.device).collect();
     inputs.state.check_documents(&devices).map_err(Refusal::Document)?;
     let limit = inputs.limit(claim, &chosen)?;
-    let held = |position| inputs.held(claim, &chosen, position, limit.as_ref());
-    let devices = (0..chosen.len()).map(held).collect::<Result<_, _>>()?;
+    let prepared = |position| inputs.prepared(claim, &chosen, position, limit.as_ref());
+    let devices = (0..chosen.len()).map(prepared).collect::<Result<_, _>>()?;
     Ok(Plan { devices, limits: limit.map(|limit| limit.record) })
 }
 
 /// Devices that a refused claim names, for its status.
-pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDevice> {
+pub(crate) fn named_devices(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDevice> {
     let held = |result: &AllocatedDevice| PreparedDevice {
         pool: result.pool.clone(),
         name: result.device.clone(),
@@ -131,7 +131,7 @@ pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDevice> {
 
 /// Uses to record in the ledger: each device once, with its strongest use.
 pub(crate) fn uses_to_take(held: &[PreparedDevice], state: &NodeState) -> Vec<(Overlap, Use)> {
-    let uses = together(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
+    let uses = combined(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
     uses.into_iter().map(|(device, usage)| (state.overlaps.overlap(device), usage)).collect()
 }
 
@@ -172,7 +172,7 @@ impl<'a> PlanInputs<'a> {
             self.instance(claim, result, offered, place)?
         } else {
             let found = self.state.inventory.get(offered.device.as_str());
-            self.as_a_whole(found.ok_or_else(|| unknown(" any more"))?)
+            self.full_device(found.ok_or_else(|| unknown(" any more"))?)
         };
         check_health(result, &device)?;
         self.check_obstacles(result, &device)?;
@@ -192,22 +192,22 @@ impl<'a> PlanInputs<'a> {
         let obstacle = self.state.obstacle(device).filter(|_| result.access != Access::Admin);
         obstacle.map_or(Ok(()), |obstacle| {
             let (request, why) = (result.request.clone(), obstacle.why.clone());
-            Err(Refusal::NotWell { request, device: device.id.clone(), why })
+            Err(Refusal::Unusable { request, device: device.id.clone(), why })
         })
     }
 
-    /// Fails if another claim holds the device under the same name. The ledger does not know: it has no device of a claim
-    /// that only the kubelet's checkpoint names by an unknown name.
+    /// Fails if another claim holds the device under the same name. The ledger cannot tell: it lacks a device that only
+    /// the kubelet's checkpoint names, under a name that the agent does not know.
     fn check_free(&self, claim: &Claim, chosen: &ChosenDevice<'_>) -> Result<(), Refusal> {
         let (result, usage) = (chosen.result, chosen.constraints.usage);
         let mut others =
             self.records.values().filter(|other| other.claim.uid != claim.reference.uid);
-        let has_it = |held: &PreparedDevice| {
-            let both_share = held.usage.goes_with(usage);
-            let is_it = held.pool == result.pool && held.name == result.device;
-            is_it && held.usage != Use::Admin && usage != Use::Admin && !both_share
+        let conflicts = |held: &PreparedDevice| {
+            let both_share = held.usage.is_compatible_with(usage);
+            let is_same_name = held.pool == result.pool && held.name == result.device;
+            is_same_name && held.usage != Use::Admin && usage != Use::Admin && !both_share
         };
-        match others.find(|other| other.devices.iter().any(has_it)) {
+        match others.find(|other| other.devices.iter().any(conflicts)) {
             None => Ok(()),
             Some(other) => Err(Refusal::Taken {
                 request: result.request.clone(),
@@ -217,7 +217,7 @@ impl<'a> PlanInputs<'a> {
         }
     }
 
-    fn held(
+    fn prepared(
         &self,
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
@@ -227,7 +227,7 @@ impl<'a> PlanInputs<'a> {
         let ChosenDevice { result, device, constraints, .. } = &chosen[position];
         let request = result.base_request();
         if !chosen[position].exists() {
-            return Ok(chosen[position].held());
+            return Ok(chosen[position].without_edits());
         }
         let names = self.grant(request, &[device])?.cdi_devices;
         let mut edits = ContainerEdits::default();
@@ -235,10 +235,10 @@ impl<'a> PlanInputs<'a> {
         let is_of_request = |it: &&ChosenDevice<'_>| it.result.base_request() == request;
         if !chosen[position + 1..].iter().any(|it| is_of_request(&it)) {
             let of_request = chosen[..=position].iter().filter(is_of_request);
-            let together: Vec<_> = of_request.map(|it| &*it.device).collect();
+            let devices: Vec<_> = of_request.map(|it| &*it.device).collect();
             let resource = self.resource(request)?;
-            let envs = self.grant(request, &together)?.envs;
-            edits = variables::of_request(&claim.called, &resource, envs);
+            let envs = self.grant(request, &devices)?.envs;
+            edits = variables::of_request(&claim.name_in_pod, &resource, envs);
         }
         if let Some(limits) = constraints.client {
             let client = limits.edits(device, self.mps);
@@ -250,7 +250,7 @@ impl<'a> PlanInputs<'a> {
         let own = || document::name(&claim.reference.uid, position);
         let own = (!edits.is_empty()).then(own);
         let cdi = names.into_iter().chain(own).collect();
-        Ok(PreparedDevice { cdi, edits, ..chosen[position].held() })
+        Ok(PreparedDevice { cdi, edits, ..chosen[position].without_edits() })
     }
 
     /// Memory limit of the claim's containers by the driver or the kernel: for each GPU, the sum of the claim's shares.
@@ -259,7 +259,7 @@ impl<'a> PlanInputs<'a> {
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
     ) -> Result<Option<HookLimit>, Refusal> {
-        let uses = together(chosen.iter().map(|it| (&it.device.id, it.constraints.usage)));
+        let uses = combined(chosen.iter().map(|it| (&it.device.id, it.constraints.usage)));
         let gpus = uses.into_iter().filter_map(|(device, usage)| {
             let Portion { memory, of, method, .. } = usage.portion()?;
             let gpu = chosen.iter().find(|it| it.device.id == *device)?;
@@ -313,8 +313,8 @@ impl ChosenDevice<'_> {
         self.partition.is_none_or(|place| place.id() != self.device.id)
     }
 
-    /// The device without container edits.
-    fn held(&self) -> PreparedDevice {
+    /// The device's entry in the claim's record, without container edits.
+    fn without_edits(&self) -> PreparedDevice {
         let Self { result, device, partition, constraints } = self;
         let usage = constraints.usage;
         PreparedDevice {
@@ -339,7 +339,7 @@ fn check_health(result: &AllocatedDevice, device: &Device) -> Result<(), Refusal
     }
     let failure = device.health.failure().map(ToString::to_string);
     let why = failure.unwrap_or_else(|| "not probed yet".to_owned());
-    Err(Refusal::NotWell { request: result.request.clone(), device: device.id.clone(), why })
+    Err(Refusal::Unusable { request: result.request.clone(), device: device.id.clone(), why })
 }
 
 /// Fails if a request with an MPS client got several devices: a container is a client of one daemon.

@@ -7,7 +7,7 @@
 //!                          └───────────────────────────────────────────────────────────────────┴─┘
 //! ```
 //!
-//! [`State`] has a drawing of a claim's states. Each submodule carries out some of the actions.
+//! [`State`] has a drawing of a claim's states. Each submodule executes some of the actions.
 //!
 //! # Guarantees
 //!
@@ -60,7 +60,7 @@ pub(super) struct Preparer {
     /// Waits for other claims, and searches for orphans.
     watches: JoinSet<Notice>,
     /// Longest wait of a claim for devices of other claims.
-    patience: Duration,
+    wait_limit: Duration,
     /// Interval of checks for missing documents.
     check_interval: Duration,
 }
@@ -84,7 +84,7 @@ impl Preparer {
         environment: Environment,
         requests: mpsc::Receiver<Request>,
         check_interval: Duration,
-        patience: Duration,
+        wait_limit: Duration,
         records: Records,
         failures: Failures,
         journal: Journal<Records>,
@@ -99,10 +99,10 @@ impl Preparer {
             journal,
             tasks,
             watches,
-            patience,
+            wait_limit,
             check_interval,
         };
-        preparer.environment.metrics.holds(&preparer.records());
+        preparer.environment.metrics.set_claims(&preparer.records());
         preparer.restore_holds();
         preparer
     }
@@ -122,7 +122,7 @@ impl Preparer {
                 Some((uid, outcome)) = self.tasks.next() => self.step(&uid, outcome),
                 Some(notice) = self.watches.join_next() => {
                     match notice.expect("watches neither panic nor are cancelled") {
-                        Notice::Released(uid, patience) => self.released(&uid, patience),
+                        Notice::Released(uid, deadline) => self.retry_after_wait(&uid, deadline),
                         Notice::Orphaned(claims) => self.release_orphans(claims),
                     }
                 }
@@ -156,29 +156,29 @@ impl Preparer {
         self.step(&uid, input);
     }
 
-    /// Advances a claim as far as possible without waiting. A resting claim then takes its next request.
+    /// Advances a claim as far as possible without waiting. An idle claim then takes its next request.
     fn step(&mut self, uid: &str, input: Input) {
         let mut next = Some(input);
         while let Some(input) = next {
             let Some(slot) = self.slots.get_mut(uid) else { return };
             let (state, action) = slot.state.next(input);
             slot.enter(state);
-            next = self.carry_out(uid, action).or_else(|| self.operation(uid));
+            next = self.perform(uid, action).or_else(|| self.next_request(uid));
         }
     }
 
-    /// Carries out an immediate action, or begins the work. Returns the input of an immediate action.
-    fn carry_out(&mut self, uid: &str, action: Action) -> Option<Input> {
+    /// Executes an immediate action, or begins the work. Returns the input of an immediate action.
+    fn perform(&mut self, uid: &str, action: Action) -> Option<Input> {
         match action {
             Action::Nothing => {}
             Action::Plan(claim) => return Some(self.plan(claim)),
             Action::PlanAgain(claim) => return Some(self.plan_again(&claim)),
             Action::Compare => self.compare(uid),
             Action::Read => self.read(uid),
-            Action::Wait(others, patience) => self.wait(uid, others, patience),
+            Action::Wait(others, deadline) => self.wait(uid, others, deadline),
             Action::Abandon => self.abandon(uid),
-            Action::Make(claim) => self.make(uid, claim),
-            Action::Do => self.act(uid),
+            Action::ChangeMig(claim) => self.change_mig(uid, claim),
+            Action::Execute => self.execute(uid),
             Action::Record => {
                 let recorded = self.save();
                 self.spawn(uid, async { Input::of_record(recorded.await) });
@@ -187,23 +187,23 @@ impl Preparer {
             Action::Refuse(failure) => self.refuse(uid, failure),
             Action::Undo(why) => self.undo(uid, why),
             Action::Restore => self.restore(uid),
-            Action::Note(why) => self.note(uid, why),
+            Action::LogUnwritten(why) => self.log_unwritten(uid, why),
             Action::Remove => self.remove(uid),
             Action::Release => self.release(uid),
-            Action::Keep(why) => self.keep(uid, why),
+            Action::RefuseRelease(why) => self.refuse_release(uid, why),
         }
         None
     }
 
-    /// Next request of a resting claim. Drops a claim without record and request.
-    fn operation(&mut self, uid: &str) -> Option<Input> {
+    /// Next request of an idle claim. Drops a claim without record and request.
+    fn next_request(&mut self, uid: &str) -> Option<Input> {
         let slot = self.slots.get(uid)?;
-        let State::Resting(recorded) = slot.state else { return None };
-        let operation = slot.operation();
-        if operation.is_none() && recorded.is_none() {
+        let State::Idle(recorded) = slot.state else { return None };
+        let next_request = slot.next_request();
+        if next_request.is_none() && recorded.is_none() {
             self.slots.remove(uid);
         }
-        operation
+        next_request
     }
 
     fn spawn(&mut self, uid: &str, work: impl Future<Output = Input> + Send + 'static) {
@@ -214,8 +214,8 @@ impl Preparer {
         self.slots.get(uid)?.entry.as_ref()
     }
 
-    /// Carries out the recorded steps, or checks the completed ones.
-    fn act(&mut self, uid: &str) {
+    /// Executes the recorded steps, or checks the completed ones.
+    fn execute(&mut self, uid: &str) {
         let Some(entry) = self.entry(uid).cloned() else { return };
         let is_begun = entry.state == Stage::PrepareStarted;
         let recorded = is_begun.then(|| self.save());
@@ -241,21 +241,21 @@ impl Preparer {
     }
 
     fn answer(&mut self, uid: &str) {
-        self.failures.forget(uid);
+        self.failures.clear(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         let devices = slot.entry.iter().flat_map(|entry| entry.devices.clone()).collect();
-        slot.prepared(&Ok(devices));
+        slot.answer_preparing(&Ok(devices));
     }
 
     /// Answers the waiting callers with an error; begun steps stay.
     fn refuse(&mut self, uid: &str, failure: Failure) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.prepared(&Err(failure.why.clone()));
+        slot.answer_preparing(&Err(failure.why.clone()));
         // A claim that could not be read has no device for a status.
         if slot.entry.is_some() || failure.refused.is_some() {
-            self.failures.note(uid, failure);
+            self.failures.set(uid, failure);
         } else {
-            self.failures.forget(uid);
+            self.failures.clear(uid);
         }
     }
 
@@ -276,7 +276,7 @@ impl Preparer {
     /// the disk.
     fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let records = self.records();
-        self.environment.metrics.holds(&records);
+        self.environment.metrics.set_claims(&records);
         self.journal.write(records);
         self.journal.recorded()
     }

@@ -36,7 +36,7 @@ pub async fn run(
     tokio::select! {
         () = written => {}
         () = publisher.run() => {}
-        () = count(outcome, metrics) => {}
+        () = update_metrics(outcome, metrics) => {}
     }
 }
 
@@ -95,7 +95,7 @@ fn desired(
     Some(desired)
 }
 
-async fn count(mut outcome: watch::Receiver<Arc<PublishState>>, metrics: DraMetrics) {
+async fn update_metrics(mut outcome: watch::Receiver<Arc<PublishState>>, metrics: DraMetrics) {
     loop {
         metrics.update(&outcome.borrow_and_update());
         windlass_host::watch::changed(&mut outcome).await;

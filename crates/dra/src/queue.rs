@@ -36,7 +36,7 @@ pub(super) enum Operation {
 
 impl Operation {
     pub(super) fn refuse(self, why: String) {
-        // The caller may have given up.
+        // The caller may have been cancelled.
         match self {
             Self::Prepare(reply) => drop(reply.send(Err(why))),
             Self::Release(reply) => drop(reply.send(Err(why))),
@@ -44,7 +44,7 @@ impl Operation {
     }
 }
 
-/// Channel of an answer. The caller may have given up.
+/// Channel of an answer. The caller may have been cancelled.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 
 const CAPACITY: usize = 64;
@@ -101,8 +101,8 @@ fn invalid_name(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> 
         (is_plain(uid), uid, "UID"),
     ]
     .into_iter()
-    .find_map(|(is_one, text, what)| {
-        (!is_one).then(|| format!("{:?} is not a valid {what}", cut(text)))
+    .find_map(|(is_valid, text, what)| {
+        (!is_valid).then(|| format!("{:?} is not a valid {what}", cut(text)))
     })
 }
 

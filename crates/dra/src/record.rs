@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize};
-use windlass_allocations::ledger::{ClaimRef, Portion, Use, together};
+use windlass_allocations::ledger::{ClaimRef, Portion, Use, combined};
 use windlass_config::Places;
 use windlass_core::{
     cdi::ContainerEdits,
@@ -126,7 +126,7 @@ impl PreparedClaim {
     /// The known devices and their uses: each device once.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
         let held = self.devices.iter();
-        together(held.filter_map(|held| Some((held.device.as_ref()?, held.usage)))).into_iter()
+        combined(held.filter_map(|held| Some((held.device.as_ref()?, held.usage)))).into_iter()
     }
 }
 

@@ -16,7 +16,7 @@ use windlass_host::{causes, state_file::Unreadable};
 
 use super::{
     document::ClaimDocuments,
-    kubelet_record::{KubeletRecord, KubeletRecordError},
+    kubelet_checkpoint::{KubeletCheckpoint, KubeletCheckpointError},
     record::{ClaimFile, Records},
 };
 
@@ -29,49 +29,49 @@ pub(super) enum RecoveryError {
     #[error(
         "devices of claims unknown: {}, and {}; remove {}: the agent then learns of claims as the kubelet \
          releases them",
-        causes(ours), causes(kubelets), file.display()
+        causes(state_file), causes(checkpoint), file.display()
     )]
-    Neither { ours: Unreadable, kubelets: KubeletRecordError, file: PathBuf },
+    Neither { state_file: Unreadable, checkpoint: KubeletCheckpointError, file: PathBuf },
 }
 
 /// State file and checkpoint, each read once.
 #[derive(Debug)]
 pub struct RecoveredClaims {
     /// The state file; `None` if it is absent.
-    ours: Result<Option<Records>, Unreadable>,
-    kubelets: Result<Records, KubeletRecordError>,
+    state_file: Result<Option<Records>, Unreadable>,
+    checkpoint: Result<Records, KubeletCheckpointError>,
 }
 
 // === impl RecoveredClaims ===
 
 impl RecoveredClaims {
     /// Reads state file and checkpoint. Blocks.
-    pub(super) fn read(file: &ClaimFile, kubelet: &KubeletRecord) -> Self {
-        Self { ours: file.read(), kubelets: kubelet.entries() }
+    pub(super) fn read(file: &ClaimFile, kubelet: &KubeletCheckpoint) -> Self {
+        Self { state_file: file.read(), checkpoint: kubelet.entries() }
     }
 
     /// Claims and their devices, if known.
-    pub(super) fn held(&self) -> Records {
+    pub(super) fn claims(&self) -> Records {
         let mut records = Records::new();
-        records.extend(self.kubelets.iter().flatten().map(|(uid, it)| (uid.clone(), it.clone())));
-        let ours = self.ours.iter().flatten().flatten();
-        records.extend(ours.map(|(uid, it)| (uid.clone(), it.clone())));
+        records.extend(self.checkpoint.iter().flatten().map(|(uid, it)| (uid.clone(), it.clone())));
+        let state_file = self.state_file.iter().flatten().flatten();
+        records.extend(state_file.map(|(uid, it)| (uid.clone(), it.clone())));
         records
     }
 
     /// True if neither file gives the claims.
     pub(super) fn is_unreadable(&self) -> bool {
-        !matches!(self.ours, Ok(Some(_))) && self.kubelets.is_err()
+        !matches!(self.state_file, Ok(Some(_))) && self.checkpoint.is_err()
     }
 
     /// True if the state file is absent, and the checkpoint unreadable.
     pub(super) fn is_absent(&self) -> bool {
-        matches!(self.ours, Ok(None)) && self.kubelets.is_err()
+        matches!(self.state_file, Ok(None)) && self.checkpoint.is_err()
     }
 
     /// True if only the kubelet's checkpoint gives the claims.
     pub(super) fn is_from_kubelet_only(&self) -> bool {
-        self.ours.is_err() && self.kubelets.is_ok()
+        self.state_file.is_err() && self.checkpoint.is_ok()
     }
 
     /// Records to continue with. A damaged state file is renamed if the checkpoint replaces it. Documents of unknown
@@ -82,12 +82,12 @@ impl RecoveredClaims {
         documents: &ClaimDocuments,
         offer: DraOffer,
     ) -> Result<Records, RecoveryError> {
-        if matches!(self.ours, Ok(Some(_))) {
+        if matches!(self.state_file, Ok(Some(_))) {
             // If the copy was read, this renames the damaged file.
             file.set_aside();
         }
-        let (mut records, kubelets) = match (self.ours, self.kubelets) {
-            (Ok(records), Ok(kubelets)) => (records.unwrap_or_default(), kubelets),
+        let (mut records, checkpoint) = match (self.state_file, self.checkpoint) {
+            (Ok(records), Ok(checkpoint)) => (records.unwrap_or_default(), checkpoint),
             // The documents stay: they are the only trace of unknown claims.
             (Ok(None), Err(_)) => return Ok(Records::new()),
             // The documents stay: without the checkpoint no document is known to be orphaned.
@@ -99,17 +99,19 @@ impl RecoveredClaims {
                 }
                 return Ok(records);
             }
-            (Err(ours), _) if ours.is_for_later() => return Err(RecoveryError::Later(ours)),
-            (Err(ours), Err(kubelets)) => {
-                let file = file.path().to_owned();
-                return Err(RecoveryError::Neither { ours, kubelets, file });
+            (Err(state_file), _) if state_file.is_for_later() => {
+                return Err(RecoveryError::Later(state_file));
             }
-            (Err(_), Ok(kubelets)) => {
+            (Err(state_file), Err(checkpoint)) => {
+                let file = file.path().to_owned();
+                return Err(RecoveryError::Neither { state_file, checkpoint, file });
+            }
+            (Err(_), Ok(checkpoint)) => {
                 file.set_aside();
-                (Records::new(), kubelets)
+                (Records::new(), checkpoint)
             }
         };
-        for (uid, entry) in kubelets {
+        for (uid, entry) in checkpoint {
             records.entry(uid).or_insert_with_key(|uid| {
                 let claim = &entry.claim;
                 tracing::warn!(%claim, uid, "claim known from the kubelet's checkpoint only");
@@ -117,7 +119,7 @@ impl RecoveredClaims {
             });
         }
         let known: BTreeSet<_> = records.keys().cloned().collect();
-        documents.remove_others(&known);
+        documents.remove_orphans(&known);
         Ok(records)
     }
 }

@@ -1,9 +1,9 @@
 //! The driver's two sockets: one for DRA calls, and one by which the kubelet registers the driver.
 //!
 //! ```text
-//!   off ──offered, a claim is prepared, or the kubelet has our claim──> serving ──none of these──> off
-//!                                                                              │ ^
-//!                                                        a socket was deleted  └─┘ bound again
+//!   off ──offered, a claim is prepared, or the kubelet has a claim of this driver──> serving ──none of these──> off
+//!                                                                                           │ ^
+//!                                                                     a socket was deleted  └─┘ bound again
 //! ```
 //!
 //! The socket for calls exists before the socket for registration, and is removed after it.
@@ -40,7 +40,7 @@ use windlass_kubelet_api::{
 
 use super::{
     health::{HealthList, HealthService},
-    kubelet_record::KubeletRecord,
+    kubelet_checkpoint::KubeletCheckpoint,
     record::Records,
     registrar::{Registrar, RegistrationState},
     service::Service,
@@ -55,7 +55,7 @@ pub(super) struct Server {
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) records: watch::Receiver<Versioned<Records>>,
     /// The kubelet may call the driver to release claims that were never prepared.
-    pub(super) kubelet_record: KubeletRecord,
+    pub(super) kubelet_checkpoint: KubeletCheckpoint,
     pub(super) registration: watch::Sender<RegistrationState>,
     /// Interval of checks of the sockets without an event.
     pub(super) check_interval: Duration,
@@ -86,7 +86,7 @@ enum Need {
 }
 
 /// A socket that is bound again after its deletion.
-struct KeptSocket {
+struct WatchedSocket {
     endpoint: Endpoint,
     folder: PathBuf,
     /// Counts changes of the folder.
@@ -172,7 +172,7 @@ impl Server {
         outcome
     }
 
-    fn bind(&self, path: &Path, helpers: &mut JoinSet<()>) -> Result<KeptSocket, ServeError> {
+    fn bind(&self, path: &Path, helpers: &mut JoinSet<()>) -> Result<WatchedSocket, ServeError> {
         let socket = SocketPath::new(path)?;
         let folder = path.parent().unwrap_or(path).to_owned();
         let refused = |source| ServeError::Folder { path: folder.clone(), source };
@@ -181,7 +181,7 @@ impl Server {
         let (count, changes) = watch::channel(0);
         let endpoint = Endpoint::bind(socket)?;
         helpers.spawn(watched.run(count, self.check_interval));
-        Ok(KeptSocket { endpoint, folder, changes })
+        Ok(WatchedSocket { endpoint, folder, changes })
     }
 
     /// gRPC services for the kubelet's calls.
@@ -206,10 +206,10 @@ impl Server {
         }
     }
 
-    /// True if the kubelet will release a claim. An unreadable record is read again later.
-    async fn kubelet_has_ours(&self) -> bool {
-        let record = self.kubelet_record.clone();
-        blocking(move || record.has_ours()).await.unwrap_or(false)
+    /// True if the kubelet will release a claim. An unreadable checkpoint is read again later.
+    async fn kubelet_has_claims(&self) -> bool {
+        let record = self.kubelet_checkpoint.clone();
+        blocking(move || record.has_claims()).await.unwrap_or(false)
     }
 
     /// Waits until the driver is needed, or no longer needed.
@@ -218,7 +218,7 @@ impl Server {
         loop {
             let is_offered = policy.borrow_and_update().dra.offer != DraOffer::Off;
             let is_held = !records.borrow_and_update().1.is_empty();
-            let is_needed = is_offered || is_held || self.kubelet_has_ours().await;
+            let is_needed = is_offered || is_held || self.kubelet_has_claims().await;
             let now = if is_needed { Need::Some } else { Need::None };
             if now == need {
                 return;
@@ -247,9 +247,9 @@ impl Sockets {
     }
 }
 
-// === impl KeptSocket ===
+// === impl WatchedSocket ===
 
-impl KeptSocket {
+impl WatchedSocket {
     /// Binds the socket again if it was deleted.
     fn ensure_bound(&mut self) {
         if self.endpoint.is_in_place() {

@@ -30,7 +30,7 @@ impl Service {
     ) -> BTreeMap<String, Result<Vec<PreparedDevice>, String>> {
         for_each_claim(claims, |claim| {
             let Self { queue, metrics } = self.clone();
-            async move { metrics.answered(ClaimCall::Prepare, queue.prepare(claim).await) }
+            async move { metrics.count_outcome(ClaimCall::Prepare, queue.prepare(claim).await) }
         })
         .await
     }
@@ -41,7 +41,7 @@ impl Service {
     ) -> BTreeMap<String, Result<(), String>> {
         for_each_claim(claims, |claim| {
             let Self { queue, metrics } = self.clone();
-            async move { metrics.answered(ClaimCall::Release, queue.release(claim).await) }
+            async move { metrics.count_outcome(ClaimCall::Release, queue.release(claim).await) }
         })
         .await
     }

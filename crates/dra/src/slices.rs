@@ -81,10 +81,10 @@ fn group(entry: &CatalogEntry) -> (bool, Option<&DeviceId>) {
 }
 
 /// True for an entry with a taint and counters, unless a claim holds it. The scheduler subtracts the counters before it
-/// sees the taint, and does not return them in that search: healthy siblings would seem to be taken.
+/// sees the taint, and does not return them in that search: healthy partitions of the GPU would seem allocated.
 fn would_block_others(entry: &CatalogEntry, options: SliceOptions<'_>) -> bool {
-    let keeps_away = options.taints == DraTaints::NoSchedule && !entry.taints.is_empty();
-    keeps_away && entry.consumes.is_some() && !entry.is_claimed
+    let excludes_claims = options.taints == DraTaints::NoSchedule && !entry.taints.is_empty();
+    excludes_claims && entry.consumes.is_some() && !entry.is_claimed
 }
 
 fn leave_out(pool: &str, device: String, error: &InvalidField) -> LeftOut {

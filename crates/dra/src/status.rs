@@ -1,13 +1,13 @@
 //! Status of claims' devices in the API server: conditions for preparation, health, and use of memory above a share.
 //!
 //! ```text
-//!   records, failures, devices ──> wanted ──differs from the written status──> apply ──> written
-//!                                    ^                                         │ failed: logged once
-//!                                    └────────────── again, after a pause ─────┘
+//!   records, failures, devices ──> desired ──differs from the written status──> apply ──> written
+//!                                     ^                                         │ failed: logged once
+//!                                     └──────── retried after a pause ──────────┘
 //! ```
 //!
-//! While the API server does not answer, all statuses wait; a refused status waits alone. Preparation does not wait for
-//! a status. A delayed status describes the state at the time of its write.
+//! While the API server does not answer, all statuses wait. A refused status delays no other. Preparation does not wait
+//! for a status. A delayed status describes the state at the time of its write.
 
 mod document;
 mod refused;
@@ -70,7 +70,7 @@ type Reports = BTreeMap<String, ClaimReport>;
 
 /// Reports that were written or refused.
 #[derive(Default)]
-struct Past {
+struct PastReports {
     written: Reports,
     refused: RefusedReports,
 }
@@ -82,16 +82,16 @@ const BURST: Duration = Duration::from_millis(50);
 
 impl Failures {
     /// Sets the reason why a claim is not prepared.
-    pub(super) fn note(&self, uid: &str, failure: Failure) {
+    pub(super) fn set(&self, uid: &str, failure: Failure) {
         self.0.send_if_modified(|all| {
-            let is_news = all.get(uid) != Some(&failure);
+            let is_changed = all.get(uid) != Some(&failure);
             all.insert(uid.to_owned(), failure);
-            is_news
+            is_changed
         });
     }
 
     /// Removes the reason.
-    pub(super) fn forget(&self, uid: &str) {
+    pub(super) fn clear(&self, uid: &str) {
         self.0.send_if_modified(|all| all.remove(uid).is_some());
     }
 
@@ -119,17 +119,17 @@ impl From<String> for Failure {
 impl StatusWriter {
     /// Writes statuses until stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
-        stop.run_until_cancelled(Box::pin(self.live())).await;
+        stop.run_until_cancelled(Box::pin(self.write_changes())).await;
     }
 
-    async fn live(mut self) {
-        let (mut past, mut failures) = (Past::default(), self.failures.clone());
+    async fn write_changes(mut self) {
+        let (mut past, mut failures) = (PastReports::default(), self.failures.clone());
         loop {
-            let wanted = self.wanted(&failures.borrow_and_update());
-            past.forget_refused(&wanted);
+            let desired = self.desired(&failures.borrow_and_update());
+            past.drop_refused(&desired);
             let now = Instant::now();
-            if let Some(uid) = past.difference(&wanted, now) {
-                self.report(uid, wanted, &mut past).await;
+            if let Some(uid) = past.difference(&desired, now) {
+                self.report(uid, desired, &mut past).await;
                 continue;
             }
             tokio::select! {
@@ -144,16 +144,16 @@ impl StatusWriter {
     }
 
     /// Writes the status of one claim, or waits before a retry.
-    async fn report(&mut self, uid: String, mut wanted: Reports, past: &mut Past) {
-        let Past { written, refused } = past;
-        let claim = wanted.remove(&uid).unwrap_or_else(|| {
+    async fn report(&mut self, uid: String, mut desired: Reports, past: &mut PastReports) {
+        let PastReports { written, refused } = past;
+        let claim = desired.remove(&uid).unwrap_or_else(|| {
             let reference = written[&uid].reference.clone();
             ClaimReport { reference, devices: BTreeMap::new() }
         });
         let known = written.get(&uid).map(|claim| claim.devices.clone());
         let outcome = self.write(&claim, known).await;
         if matches!(outcome, StatusOutcome::Written(_) | StatusOutcome::Gone) {
-            refused.forget(&uid);
+            refused.remove(&uid);
         }
         match outcome {
             StatusOutcome::Written(devices) if devices.is_empty() => drop(written.remove(&uid)),
@@ -164,7 +164,7 @@ impl StatusWriter {
             StatusOutcome::Gone => drop(written.insert(uid, claim)),
             StatusOutcome::Again(pause) => sleep(pause).await,
             StatusOutcome::Refused(why) => {
-                refused.note(uid, claim, why, |times| self.statuses.pause(times));
+                refused.record(uid, claim, why, |times| self.statuses.pause(times));
             }
         }
     }
@@ -191,7 +191,7 @@ impl StatusWriter {
     }
 
     /// Reports of recorded and of refused claims.
-    fn wanted(&mut self, failures: &FailuresByUid) -> Reports {
+    fn desired(&mut self, failures: &FailuresByUid) -> Reports {
         let state = self.state.borrow_and_update().clone();
         let excesses = self.excesses.borrow_and_update().clone();
         let records = self.records.borrow_and_update();
@@ -207,20 +207,20 @@ impl StatusWriter {
     }
 }
 
-// === impl Past ===
+// === impl PastReports ===
 
-impl Past {
+impl PastReports {
     /// Drops refused reports of claims that are gone and have no written status.
-    fn forget_refused(&mut self, wanted: &Reports) {
+    fn drop_refused(&mut self, desired: &Reports) {
         let written = &self.written;
-        self.refused.retain(|uid| wanted.contains_key(uid) || written.contains_key(uid));
+        self.refused.retain(|uid| desired.contains_key(uid) || written.contains_key(uid));
     }
 
-    /// UID of the first claim whose written status differs from the wanted one, apart from times.
-    fn difference(&self, wanted: &Reports, now: Instant) -> Option<String> {
+    /// UID of the first claim whose written status differs from the desired one, apart from times.
+    fn difference(&self, desired: &Reports, now: Instant) -> Option<String> {
         let nothing = BTreeMap::new();
         let is_gone =
-            |uid: &&String| !wanted.contains_key(*uid) && !self.refused.waits(uid, &nothing, now);
+            |uid: &&String| !desired.contains_key(*uid) && !self.refused.waits(uid, &nothing, now);
         let gone = self.written.keys().find(is_gone);
         let is_different = |(uid, claim): &(&String, &ClaimReport)| {
             let known = self.written.get(*uid).map(|it| &it.devices);
@@ -228,7 +228,7 @@ impl Past {
             let waits = self.refused.waits(uid, &claim.devices, now);
             !claim.devices.is_empty() && !is_written && !waits
         };
-        let different = || wanted.iter().find(is_different).map(|(uid, _)| uid);
+        let different = || desired.iter().find(is_different).map(|(uid, _)| uid);
         gone.or_else(different).cloned()
     }
 }

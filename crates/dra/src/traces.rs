@@ -43,10 +43,10 @@ enum Trace {
 }
 
 /// Pause before a silent kubelet is asked again: it may be starting, and pods wait.
-const SOON: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Most claims that a log message names.
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 // === impl Traces ===
 
@@ -61,7 +61,7 @@ impl Traces {
         let mut logged = None;
         while let Some(trace) = self.find().await {
             let pause = match trace {
-                Trace::Unanswered(_) => check_interval.min(SOON),
+                Trace::Unanswered(_) => check_interval.min(RETRY_DELAY),
                 Trace::Documents(_) | Trace::Containers => check_interval,
             };
             if logged.as_ref() != Some(&trace) {
@@ -100,8 +100,8 @@ impl Traces {
     fn describe(&self, trace: &Trace) -> String {
         match trace {
             Trace::Documents(claims) => {
-                let named: Vec<_> = claims.iter().take(NAMED).map(String::as_str).collect();
-                let more = if claims.len() > NAMED { ", ..." } else { "" };
+                let named: Vec<_> = claims.iter().take(MAX_NAMED).map(String::as_str).collect();
+                let more = if claims.len() > MAX_NAMED { ", ..." } else { "" };
                 format!(
                     "{} claims have CDI documents in {} (UIDs {}{more}): this ends when the kubelet has released \
                      them; once no pod of this node has a claim, remove the documents",

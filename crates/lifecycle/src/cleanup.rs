@@ -91,7 +91,7 @@ pub struct Deps {
     /// Calls to NVIDIA's driver.
     pub gpus: MigHandle,
     /// Notifier for each change of a device's state.
-    pub news: Arc<Notify>,
+    pub wake: Arc<Notify>,
 }
 
 /// Task of the cleanup: takes requests, plans and releases, and runs the steps of each device.
@@ -106,9 +106,9 @@ pub struct Cleanup {
     states: watch::Sender<Arc<CleanupStates>>,
     /// Running steps by device.
     work: Tasks<DeviceId, Result<(), String>>,
-    /// Answers that wait until the journal is on disk.
-    answering: JoinSet<()>,
-    /// Keeps allocations up to date; exists while any device has a slot.
+    /// Replies that wait until the journal is on disk.
+    replies: JoinSet<()>,
+    /// Keeps the allocations current; exists while any device has a slot.
     following: Option<FollowGuard>,
     metrics: CleanupMetrics,
 }
@@ -170,23 +170,23 @@ impl Cleanup {
             writer: Some(writer),
             states,
             work: Tasks::default(),
-            answering: JoinSet::new(),
+            replies: JoinSet::new(),
             following: None,
             metrics,
         };
         (cleanup, handle, receiver)
     }
 
-    /// Runs until stopped. Running steps are cut short as in a crash: the next agent finds the device dirty.
+    /// Runs until stopped. Running steps are interrupted as in a crash: the next agent finds the device dirty.
     pub async fn run(mut self, stop: CancellationToken) {
         let writer = self.writer.take().expect("it runs once");
-        let running = async move {
+        let until_stopped = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.process_inputs() => {}
             }
         };
-        tokio::join!(writer.run(), running);
+        tokio::join!(writer.run(), until_stopped);
     }
 
     async fn process_inputs(&mut self) {
@@ -195,16 +195,16 @@ impl Cleanup {
         loop {
             let due = self.due();
             tokio::select! {
-                Ok(()) = self.deps.plans.changed() => self.follow().await,
+                Ok(()) = self.deps.plans.changed() => self.apply_plans().await,
                 Some(request) = self.requests.recv() => {
                     // The request may name a device that only the newest plans have.
                     if self.deps.plans.has_changed().unwrap_or(false) {
-                        self.follow().await;
+                        self.apply_plans().await;
                     }
                     self.handle(request);
                 }
                 Some((id, outcome)) = self.work.next() => self.work_done(&id, outcome),
-                Some(_) = self.answering.join_next() => {}
+                Some(_) = self.replies.join_next() => {}
                 () = until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.clean_due(),
                 Ok(()) = allocations.changed() => {
                     let newest = allocations.borrow_and_update().clone();
@@ -228,7 +228,7 @@ impl Cleanup {
 
     /// Applies the newest plans. The state of a new device depends on its holders, by the kubelet's checkpoint and by
     /// claims.
-    async fn follow(&mut self) {
+    async fn apply_plans(&mut self) {
         let plans = self.deps.plans.borrow_and_update().clone();
         let has_new = plans.keys().any(|id| !self.slots.contains_key(id));
         let allocations = if has_new { self.deps.allocations.read().await } else { Arc::default() };
@@ -241,22 +241,22 @@ impl Cleanup {
             }
             let slot = self.slots.entry(id.clone()).or_insert_with(|| {
                 let tenants = pods.into_iter().flatten().chain(claims_of(&ledger, id));
-                Slot::new(State::first(tenants.collect()))
+                Slot::new(State::initial(tenants.collect()))
             });
             slot.plan = Some(plan.clone());
         }
         for (_, slot) in self.slots.iter_mut().filter(|(id, _)| !plans.contains_key(*id)) {
             slot.plan = None;
         }
-        self.slots.retain(|id, slot| !slot.is_forgettable() || self.work.is_busy(id));
-        let lost = self.slots.iter().filter(|(_, slot)| !slot.is_reachable());
-        for id in lost.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            self.advance(&id, Input::Lost);
+        self.slots.retain(|id, slot| !slot.is_droppable() || self.work.is_busy(id));
+        let unreachable = self.slots.iter().filter(|(_, slot)| !slot.is_reachable());
+        for id in unreachable.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.advance(&id, Input::Unreachable);
         }
         self.save();
-        let is_wanted = !self.slots.is_empty();
-        if is_wanted != self.following.is_some() {
-            self.following = is_wanted.then(|| self.deps.allocations.follow());
+        let is_needed = !self.slots.is_empty();
+        if is_needed != self.following.is_some() {
+            self.following = is_needed.then(|| self.deps.allocations.follow());
         }
     }
 
@@ -273,7 +273,7 @@ impl Cleanup {
     /// Takes the request of a container that starts, or of a claim that is prepared.
     fn begin_start(&mut self, request: Start) {
         let slot = self.slots.get_mut(&request.device);
-        let is_tenant = slot.as_ref().is_some_and(|slot| slot.is_with(&request.tenant));
+        let is_tenant = slot.as_ref().is_some_and(|slot| slot.is_used_by(&request.tenant));
         let plan = slot.as_ref().and_then(|slot| slot.plan.as_ref());
         let refused =
             plan.and_then(|plan| plan.blocked.clone().or_else(|| plan.unverifiable.clone()));
@@ -283,13 +283,13 @@ impl Cleanup {
                 slot.waiting.push(request);
                 self.serve(&id);
             }
-            // The caller may have given up.
+            // The receiver is dropped if the caller was cancelled.
             (_, None) => drop(request.reply.send(Ok(()))),
             (_, Some(why)) => drop(request.reply.send(Err(why))),
         }
     }
 
-    /// Answers the starts that wait for the device, or begins the work that they wait for.
+    /// Replies to the starts that wait for the device, or begins the steps that they wait for.
     fn serve(&mut self, id: &DeviceId) {
         while let Some(slot) = self.slots.get_mut(id)
             && !self.work.is_busy(id)
@@ -309,11 +309,11 @@ impl Cleanup {
         }
     }
 
-    /// Answers a start once the journal is on disk.
+    /// Replies to a request once the journal is on disk.
     fn reply_when_recorded(&mut self, reply: Reply) {
         let recorded = self.journal.recorded();
-        self.answering.spawn(async move {
-            // The kubelet may have given up.
+        self.replies.spawn(async move {
+            // The receiver is dropped if the kubelet cancelled its request.
             let _ = reply.send(recorded.await);
         });
     }
@@ -348,11 +348,11 @@ impl Cleanup {
         let metrics = self.metrics.clone();
         self.work.begin(id.clone(), async move {
             let timer = metrics.begin(work.name());
-            let done = async {
+            let outcome = async {
                 on_disk.await?;
                 do_work(&context, work, limit).await
             };
-            timer.end(done.await)
+            timer.end(outcome.await)
         });
     }
 
@@ -417,7 +417,7 @@ impl Cleanup {
         let states: CleanupStates = records.into_iter().filter(|(id, _)| is_planned(id)).collect();
         self.metrics.set_states(states.values().map(State::name));
         if publish(&self.states, Arc::new(states)) {
-            self.deps.news.notify_one();
+            self.deps.wake.notify_one();
         }
     }
 }

@@ -71,7 +71,7 @@ pub enum ProcessError {
     Drm(#[from] DrmError),
 }
 
-/// Age of the oldest sample that counts as the present use. The driver takes a sample every second, or more often.
+/// Age of the oldest sample that counts as current use. The driver takes a sample every second, or more often.
 const RECENT: Duration = Duration::from_secs(2);
 
 /// Age at which the samples of compute time are read again. A read takes about 1 ms of CPU (H100, driver 580).
@@ -99,7 +99,7 @@ impl GpuUse {
         blocking(move || Self::measure_now(&driver, &gpu, answers)).await
     }
 
-    /// Measures as [`Self::measure`] does, and blocks.
+    /// Blocking form of [`Self::measure`].
     fn measure_now(
         driver: &LiveDriver,
         gpu: &DeviceId,
@@ -148,7 +148,7 @@ impl DriverAnswers {
         Self { list: None, ..self }
     }
 
-    /// The processes, listed again if the GPU's used memory has changed, or after a while.
+    /// The processes, listed again if the GPU's used memory has changed, or after [`LIST_INTERVAL`].
     fn list(&mut self, gpu: &Gpu) -> Result<ProcessList, NvmlError> {
         let used = gpu.memory_used().ok();
         let is_current = |last: &&ProcessList| {
@@ -174,7 +174,7 @@ impl DriverAnswers {
     }
 }
 
-/// Begin of the recent time, in microseconds since 1970, as the driver counts time.
+/// Start of the recent period, in microseconds since 1970, the driver's unit of time.
 fn recent_since_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.saturating_sub(RECENT).as_micros()).unwrap_or(u64::MAX)

@@ -11,7 +11,7 @@
 //!
 //! Daemons outlive the agent. The programs on a GPU die with its daemon, so each restart of the agent would otherwise
 //! be an outage of every pod on a shared GPU. A daemon has its own control group, so that it outlives the agent's
-//! container too. The next agent adopts running daemons, and stops those that are no longer wanted. [`stop_all`] is
+//! container too. The next agent adopts running daemons, and stops those that are no longer required. [`stop_all`] is
 //! for a node without a next agent.
 //!
 //! MPS limits each process: a container with two processes has twice the share. Client and server share files in the
@@ -58,10 +58,10 @@ pub type MpsSpecs = BTreeMap<DeviceId, MpsSpec>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MpsDemand {
     /// Devices that are shared by MPS.
-    pub wanted: MpsSpecs,
+    pub required: MpsSpecs,
     /// Devices that are no longer shared, but whose replicas containers still use. Their daemons are neither started
     /// nor stopped.
-    pub kept: BTreeSet<DeviceId>,
+    pub retained: BTreeSet<DeviceId>,
 }
 
 /// State of each required daemon.
@@ -84,9 +84,9 @@ pub struct Mps {
     env: Arc<Env>,
     demand: watch::Receiver<Arc<MpsDemand>>,
     states: watch::Sender<Arc<MpsStates>>,
-    news: Arc<Notify>,
+    wake: Arc<Notify>,
     /// Sender of the spec to each device's task; `None` stops the daemon.
-    running: BTreeMap<DeviceId, watch::Sender<Option<MpsSpec>>>,
+    spec_senders: BTreeMap<DeviceId, watch::Sender<Option<MpsSpec>>>,
     tasks: Tasks<DeviceId, ()>,
     reports: (UnboundedSender<Report>, UnboundedReceiver<Report>),
 }
@@ -109,21 +109,21 @@ impl MpsState {
 // === impl Mps ===
 
 impl Mps {
-    /// Creates the supervisor, and starts no daemon yet. `news` is notified of each change of a state, and of
+    /// Creates the supervisor, and starts no daemon yet. `wake` is notified of each change of a state, and of
     /// each daemon that ended.
     pub fn new(
         places: &Places,
         settings: &MpsSettings,
         demand: watch::Receiver<Arc<MpsDemand>>,
-        news: &Arc<Notify>,
+        wake: &Arc<Notify>,
     ) -> (Self, watch::Receiver<Arc<MpsStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
         let mps = Self {
             env: Arc::new(Env::new(places, settings)),
             demand,
             states,
-            news: news.clone(),
-            running: BTreeMap::new(),
+            wake: wake.clone(),
+            spec_senders: BTreeMap::new(),
             tasks: Tasks::default(),
             reports: mpsc::unbounded_channel(),
         };
@@ -131,20 +131,20 @@ impl Mps {
     }
 
     /// Supervises the daemons until stopped, and leaves them running. The first demand is ignored until it changes:
-    /// before the first inventory, no running daemon is known to be unwanted.
+    /// before the first inventory, any running daemon may be required.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
                 // A stopping agent starts nothing.
                 biased;
                 () = stop.cancelled() => break,
-                Ok(()) = self.demand.changed() => self.follow(&stop),
+                Ok(()) = self.demand.changed() => self.apply_demand(&stop),
                 Some((device, state)) = self.reports.1.recv() => self.publish(device, state),
                 Some((device, ())) = self.tasks.next() => {
-                    self.running.remove(&device);
-                    self.follow(&stop);
+                    self.spec_senders.remove(&device);
+                    self.apply_demand(&stop);
                     // Plans may have waited for the end of a daemon.
-                    self.news.notify_one();
+                    self.wake.notify_one();
                 }
             }
         }
@@ -152,37 +152,37 @@ impl Mps {
     }
 
     /// Passes each task its spec, and starts the tasks of new devices and of leftover daemons.
-    fn follow(&mut self, stop: &CancellationToken) {
+    fn apply_demand(&mut self, stop: &CancellationToken) {
         let demand = self.demand.borrow_and_update().clone();
-        let specs = &demand.wanted;
+        let specs = &demand.required;
         for (device, spec) in specs {
             self.set_spec(device, Some(spec), stop);
         }
-        let known = self.running.keys().cloned().chain(self.env.places.left());
-        for device in known.collect::<BTreeSet<_>>() {
-            if !specs.contains_key(&device) && !demand.kept.contains(&device) {
+        let daemons = self.spec_senders.keys().cloned().chain(self.env.places.recorded());
+        for device in daemons.collect::<BTreeSet<_>>() {
+            if !specs.contains_key(&device) && !demand.retained.contains(&device) {
                 self.set_spec(&device, None, stop);
             }
         }
-        let known = self.states.borrow().clone();
-        let state = |device| known.get(device).cloned().unwrap_or(MpsState::Starting);
+        let current = self.states.borrow().clone();
+        let state = |device| current.get(device).cloned().unwrap_or(MpsState::Starting);
         self.send(specs.keys().map(|device| (device.clone(), state(device))).collect());
     }
 
     fn set_spec(&mut self, device: &DeviceId, spec: Option<&MpsSpec>, stop: &CancellationToken) {
-        if let Some(task) = self.running.get(device) {
+        if let Some(task) = self.spec_senders.get(device) {
             publish(task, spec.cloned());
             return;
         }
         let (sender, receiver) = watch::channel(spec.cloned());
         let daemon = Daemon::new(device.clone(), &self.env, receiver, self.reports.0.clone());
         self.tasks.begin(device.clone(), daemon.run(stop.clone()));
-        self.running.insert(device.clone(), sender);
+        self.spec_senders.insert(device.clone(), sender);
     }
 
     fn publish(&mut self, device: DeviceId, state: MpsState) {
         // States of daemons that are being stopped are not published.
-        if self.demand.borrow().wanted.contains_key(&device) {
+        if self.demand.borrow().required.contains_key(&device) {
             let mut states = MpsStates::clone(&self.states.borrow());
             states.insert(device, state);
             self.send(states);
@@ -192,7 +192,7 @@ impl Mps {
     /// Publishes changed states.
     fn send(&self, states: MpsStates) {
         if publish(&self.states, Arc::new(states)) {
-            self.news.notify_one();
+            self.wake.notify_one();
         }
     }
 }
@@ -209,7 +209,7 @@ pub async fn stop_all(
 ) -> BTreeMap<DeviceId, Result<(), String>> {
     let env = Arc::new(Env::new(places, settings));
     let mut outcomes = BTreeMap::new();
-    for device in env.places.left() {
+    for device in env.places.recorded() {
         let stopped = env.stop(&mut env.instance(device.clone())).await;
         outcomes.insert(device, stopped.map_err(|error| causes(&error)));
     }
@@ -224,20 +224,20 @@ impl MpsClients {
         Self(Arc::new(Env::new(places, settings)))
     }
 
-    /// Makes the daemon of a device destroy the contexts of these client processes, one after the other, in at most
-    /// this time. The processes continue without the device. Without this, killing a client during its work can end
+    /// Makes the daemon of a device destroy the contexts of these client processes, one after the other, within the
+    /// limit. The processes continue without the device. Without this, killing a client during its work can end
     /// the programs of other clients. A process whose id now belongs to another container is skipped.
     ///
     /// # Errors
     ///
-    /// Fails with the first reason if the daemon refuses, has no such client, or does not answer; the remaining clients
-    /// are still tried. Fails without that reason if the total time is over first.
+    /// Fails if the daemon refuses, has no such client, or does not answer. The other clients are terminated all the
+    /// same, and the error is that of the first failure. If the time limit is reached, the error names only the limit.
     pub async fn terminate(
         &self,
         device: &DeviceId,
         host: &Host,
         clients: &[&GpuProcess],
-        most: Duration,
+        limit: Duration,
     ) -> Result<(), String> {
         if clients.is_empty() {
             return Ok(());
@@ -245,19 +245,19 @@ impl MpsClients {
         let program = self.0.program().map_err(|error| causes(&error))?;
         let (place, answer) = (self.0.places.of(device), self.0.settings.answer_deadline);
         let all = async {
-            let mut failed = Ok(());
+            let mut outcome = Ok(());
             for client in clients {
-                let is_same = host.container_of(client.pid).ok().flatten();
-                if is_same.as_ref() != Some(&client.container) {
+                let container = host.container_of(client.pid).ok().flatten();
+                if container.as_ref() != Some(&client.container) {
                     continue;
                 }
                 if let Err(error) = program.terminate(&place, client.pid, answer).await {
-                    failed = failed.and(Err(causes(&error)));
+                    outcome = outcome.and(Err(causes(&error)));
                 }
             }
-            failed
+            outcome
         };
-        let late = |_| Err(format!("not all are terminated within {most:?}"));
-        deadline::timeout(most, all).await.unwrap_or_else(late)
+        let late = |_| Err(format!("not all are terminated within {limit:?}"));
+        deadline::timeout(limit, all).await.unwrap_or_else(late)
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Pages are built from snapshots, so no request waits for a driver. Network clients can exhaust the connection
-//! limit of the address; the probe socket has a limit of its own and is open to root only.
+//! limit of the TCP address. The probe socket has its own limit, and only root can open it.
 
 mod board;
 mod connections;
@@ -87,7 +87,7 @@ pub enum ListenError {
 /// Pages of a serving agent, or of one on standby.
 #[derive(Debug)]
 enum Pages {
-    All(Admin),
+    Serving(Admin),
     /// The agent does not serve the node yet.
     StandingBy(Standby),
 }
@@ -133,7 +133,7 @@ pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToke
     let history = stop.clone();
     let history = history.run_until_cancelled(board.follow());
     tokio::join!(
-        serve(listeners, Pages::All(admin), stop),
+        serve(listeners, Pages::Serving(admin), stop),
         instruments.transitions.count(state),
         history
     );
@@ -167,7 +167,7 @@ impl Listeners {
     }
 
     /// True without a listener.
-    pub(crate) fn is_none(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.network.is_none() && self.probes.is_none()
     }
 

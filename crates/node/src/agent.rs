@@ -52,7 +52,7 @@ pub struct Agent {
     parts: Parts,
     lock: NodeLock,
     /// Events of the plugin directory: as received, and as forwarded after each lock check.
-    notices: (watch::Receiver<u64>, watch::Sender<u64>),
+    directory_events: (watch::Receiver<u64>, watch::Sender<u64>),
 }
 
 /// Failed start. State of other agents is untouched.
@@ -109,7 +109,7 @@ impl Agent {
         policy: watch::Receiver<Arc<Policy>>,
         clock: Clock,
     ) -> Result<Self, StartError> {
-        Self::start_with(config, PolicySource::Given(policy), clock)
+        Self::start_with(config, PolicySource::Supplied(policy), clock)
     }
 
     /// Starts with a configuration that is reloaded on changes.
@@ -118,7 +118,7 @@ impl Agent {
         follow: Follow,
         clock: Clock,
     ) -> Result<Self, StartError> {
-        Self::start_with(config, PolicySource::Followed(follow), clock)
+        Self::start_with(config, PolicySource::Reloaded(follow), clock)
     }
 
     fn start_with(config: &Config, source: PolicySource, clock: Clock) -> Result<Self, StartError> {
@@ -133,10 +133,10 @@ impl Agent {
         let (registry, instruments) = metrics::registry(&clock);
         let mut parts = Parts::default();
         let (count, seen) = watch::channel(0);
-        let (pass_on, directory) = watch::channel(0);
+        let (forward, directory) = watch::channel(0);
         let watching = watched.run(count, config.session.check_interval);
         let stop = parts.token();
-        // `NodeLock::keep` waits for events until the agent ends, so only `stop` ends the watch.
+        // `NodeLock::guard` waits for events until the agent ends, so only `stop` ends the watch.
         let watching = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -150,8 +150,8 @@ impl Agent {
         let deps = Deps { dir, directory, listeners, cluster, policy, ledger, clock };
         let (state, partitions) =
             assembly::assemble(config, deps, registry, instruments, &mut parts);
-        let notices = (seen, pass_on);
-        Ok(Self { state, partitions, admin_address, parts, lock, notices })
+        let directory_events = (seen, forward);
+        Ok(Self { state, partitions, admin_address, parts, lock, directory_events })
     }
 
     /// Snapshots of the node's state.
@@ -169,16 +169,16 @@ impl Agent {
         self.admin_address
     }
 
-    /// Runs until `shutdown`, or until a part fails or another agent takes the node; both are errors. The node stays
+    /// Runs until `shutdown`, or until a part fails or another agent locks the node; both are errors. The node stays
     /// locked until all parts have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
-        let Self { mut parts, lock, notices: (seen, pass_on), .. } = self;
-        // This future owns the locks. They are held until all parts have ended.
-        let mut keeping = pin!(lock.keep(seen, &pass_on));
+        let Self { mut parts, lock, directory_events: (seen, forward), .. } = self;
+        // This future owns the locks, so the node stays locked until all parts have ended.
+        let mut guarding = pin!(lock.guard(seen, &forward));
         let (outcome, _rest) = tokio::select! {
             () = shutdown => (Ok(()), None),
             ended = parts.next_end() => (Err(PartFailed::from(ended)), None),
-            (rest, lost) = &mut keeping => (Err(PartFailed::Lost(lost)), Some(rest)),
+            (rest, lost) = &mut guarding => (Err(PartFailed::Lost(lost)), Some(rest)),
         };
         parts.stop().await;
         outcome
@@ -219,7 +219,7 @@ pub async fn survey_in_use(
     clock: Clock,
     gpus: impl FnOnce(&NodeState) -> Vec<DeviceId>,
 ) -> (NodeState, BTreeMap<DeviceId, ProcessesOfGpu>) {
-    let (mut parts, news) = (Parts::default(), Arc::new(Notify::new()));
+    let (mut parts, wake) = (Parts::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // A single scan needs no change notifications.
     let changes = watch::Sender::new(0).subscribe();
@@ -230,14 +230,14 @@ pub async fn survey_in_use(
         &policy,
         &changes,
         clock,
-        &news,
+        &wake,
         &parts.token(),
     );
     let driver = sources.iter().find_map(|source| source.driver.clone());
     let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
         while !has_answered(&reconciler::dry_run::merge(&snapshots), &config.policy) {
-            news.notified().await;
+            wake.notified().await;
         }
     };
     // A source without an answer by now stays `Starting`.

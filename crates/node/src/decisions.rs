@@ -1,5 +1,5 @@
-//! Whole GPUs that the cluster half decided: published for pods that the kubelet has not admitted yet, and corrected on
-//! pods that got other GPUs.
+//! The cluster half's placements of whole GPUs: published until the kubelet admits the pod, and corrected if the pod
+//! got other GPUs.
 //!
 //! ```text
 //!  pods with placements ──> pending? ──> sets for GetPreferredAllocation
@@ -51,11 +51,11 @@ pub(crate) struct Deps {
 const PENDING: Duration = Duration::from_secs(300);
 
 /// Pause before a failed correction is repeated.
-const AGAIN: Duration = Duration::from_secs(60);
+const RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Follows decisions while the node publishes its devices, until stopped.
-pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
-    let life = async {
+pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
+    let running = async {
         loop {
             while !deps.policy.borrow_and_update().labels.devices {
                 changed(&mut deps.policy).await;
@@ -76,7 +76,7 @@ pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
         }
     };
     // On the heap: requests make it large.
-    stop.run_until_cancelled(Box::pin(life)).await;
+    stop.run_until_cancelled(Box::pin(running)).await;
 }
 
 /// Publishes the sets of pending pods, and corrects placements.
@@ -95,7 +95,7 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
         let containers = checkpoint.containers().unwrap_or_default();
         let held = held(containers, &state);
         let is_pending = |pod: &&PlacedPod| pod.seen.elapsed() < PENDING && !is_served(pod, &held);
-        // Virtual GPUs have no set: they are bound when a container starts.
+        // Placements of virtual GPUs are not published as sets: a virtual GPU is bound when a container starts.
         let counts_whole = !state.counts_virtual_gpus();
         let whole = all.iter().filter(|pod| counts_whole && is_whole(pod));
         let (pending, served): (Vec<_>, Vec<_>) = whole.partition(is_pending);
@@ -105,10 +105,10 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
             Some(at) => *at <= Instant::now(),
             None => !spare.contains_key(uid),
         };
-        let is_news = |pod: &&PlacedPod| differs(pod, &held) && is_due(&pod.pod.uid);
-        let other: Vec<_> = served.into_iter().filter(is_news).collect();
+        let needs_correction = |pod: &&PlacedPod| differs(pod, &held) && is_due(&pod.pod.uid);
+        let misplaced: Vec<_> = served.into_iter().filter(needs_correction).collect();
         let decided = |pod: &&PlacedPod| (pod.pod.uid.clone(), devices(pod).cloned().collect());
-        spare.extend(other.iter().map(decided));
+        spare.extend(misplaced.iter().map(decided));
         let sets = pending.iter().map(|pod| devices(pod).cloned().collect());
         // If a pod got the GPUs of a pending pod, its own decided GPUs serve that pod.
         let sets = sets.chain(spare.values().filter(|_| !pending.is_empty()).cloned()).collect();
@@ -119,10 +119,10 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
             (None, Some(_)) => Some(deps.allocations.follow()),
             (following, Some(_)) => following,
         };
-        for pod in other {
+        for pod in misplaced {
             failed.remove(&pod.pod.uid);
             if !correct(pod, &held, &writer, &deps.metrics).await {
-                failed.insert(pod.pod.uid.clone(), Instant::now() + AGAIN);
+                failed.insert(pod.pod.uid.clone(), Instant::now() + RETRY_DELAY);
             }
         }
         let next = next_expiry.into_iter().chain(failed.values().copied()).min();
@@ -163,6 +163,7 @@ fn is_served(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bo
     held.get(&pod.pod.uid).is_some_and(|held| held.len() == pod.placement.devices.len())
 }
 
+/// True if a served pod got other GPUs than decided.
 fn differs(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
     let held = held.get(&pod.pod.uid).filter(|_| is_served(pod, held));
     held.is_some_and(|held| !devices(pod).all(|device| held.contains(device)))

@@ -6,8 +6,8 @@
 //!  driver, /proc ── programs and their pods ──┴─> terminate_client, shortly before the end of the grace period
 //! ```
 //!
-//! Other ends of a container have no notice: its own failure, an out-of-memory kill, a forced deletion, and the end of
-//! a static pod.
+//! Other ends of a container are not announced: its own failure, an out-of-memory kill, a forced deletion, and the end
+//! of a static pod.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -40,16 +40,16 @@ pub(crate) struct Deps {
     pub(crate) clock: Clock,
 }
 
-/// Lead of the termination before the kubelet kills the pod's containers. Until then, a program can end by itself on
-/// SIGTERM.
+/// Time from the termination of a client to the kubelet's kill of its containers. Before the termination, a program can
+/// end by itself on SIGTERM.
 const BEFORE_KILL: Duration = Duration::from_secs(2);
 
-/// Longest wait for the driver's list of processes.
+/// Timeout of the driver's process list.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Ends clients while a daemon serves, until stopped.
-pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
-    let life = async {
+/// Terminates the MPS clients of ending pods while an MPS daemon is ready, until stopped.
+pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
+    let running = async {
         loop {
             while serving(&deps.daemons.borrow_and_update()).is_empty() {
                 changed(&mut deps.daemons).await;
@@ -69,7 +69,7 @@ pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
         }
     };
     // On the heap: requests make it large.
-    stop.run_until_cancelled(Box::pin(life)).await;
+    stop.run_until_cancelled(Box::pin(running)).await;
 }
 
 fn serving(daemons: &MpsStates) -> Vec<DeviceId> {

@@ -36,7 +36,7 @@ pub struct Labeller {
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 
 /// Longest delay before a failed write is repeated.
-const RETRY_MOST: Duration = Duration::from_secs(300);
+const RETRY_MAX: Duration = Duration::from_secs(300);
 
 /// Labels of a host. Reading the host may take long. `timestamp` is the value of the timestamp label, which the
 /// policy may disable.
@@ -81,7 +81,7 @@ impl Labeller {
                 () = stop.cancelled() => break,
                 Ok(()) = self.state.changed() => {}
                 Ok(()) = self.policy.changed() => timestamp = self.clock.now(),
-                () = sleep(retry), if failing => retry = RETRY_MOST.min(retry * 2),
+                () = sleep(retry), if failing => retry = RETRY_MAX.min(retry * 2),
             }
         }
         self.update_file(None).await;
@@ -115,16 +115,16 @@ impl Labeller {
     }
 
     /// Brings the file up to date. Logs a repeated error once.
-    async fn update_file(&mut self, wanted: Option<FeatureFile>) {
-        if self.file == wanted {
+    async fn update_file(&mut self, target: Option<FeatureFile>) {
+        if self.file == target {
             self.last_error = None;
             return;
         }
         let before = self.file.clone();
-        let file = wanted.clone();
+        let file = target.clone();
         let write = move || file::replace(before.as_ref(), file.as_ref());
         match blocking(write).await {
-            Ok(()) => (self.file, self.last_error) = (wanted, None),
+            Ok(()) => (self.file, self.last_error) = (target, None),
             Err(error) => {
                 let error = causes(&error);
                 if self.last_error.as_ref() != Some(&error) {

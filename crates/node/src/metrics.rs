@@ -71,7 +71,7 @@ pub(crate) struct MetricSources {
 
 const PREFIX: &str = "windlass";
 
-/// Prefix of the metrics that every program on Prometheus has under the same names.
+/// Prefix of Prometheus' standard process metrics.
 const PROCESS: &str = "process";
 
 // === impl MetricSources ===
@@ -85,12 +85,12 @@ impl MetricSources {
     }
 }
 
-/// Registry of a serving agent, and the metrics that its parts update. The sub-registries have the prefixes.
+/// Registry of a serving agent, and the metrics that its parts update. Its sub-registries add the name prefixes.
 pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
-    let mut whole = Registry::default();
-    let process = whole.sub_registry_with_prefix(PROCESS);
+    let mut root = Registry::default();
+    let process = root.sub_registry_with_prefix(PROCESS);
     process.register_collector(Box::new(ProcessCollector::new(clock.now())));
-    let registry = whole.sub_registry_with_prefix(PREFIX);
+    let registry = root.sub_registry_with_prefix(PREFIX);
     build::register(registry, Role::Serving);
     let instruments = Instruments {
         plugins: PluginMetrics::register(registry),
@@ -105,7 +105,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     };
     let help = "1 if the state folder is writable";
     registry.register("state_writable", help, instruments.state_writable.clone());
-    (whole, instruments)
+    (root, instruments)
 }
 
 /// Registry of an agent on standby.
@@ -116,8 +116,8 @@ pub(crate) fn standing_by() -> Registry {
 }
 
 /// Adds the metrics that are read from snapshots.
-pub(crate) fn register_collectors(whole: &mut Registry, sources: &MetricSources) {
-    let registry = whole.sub_registry_with_prefix(PREFIX);
+pub(crate) fn register_collectors(root: &mut Registry, sources: &MetricSources) {
+    let registry = root.sub_registry_with_prefix(PREFIX);
     registry.register_collector(Box::new(NodeCollector(sources.clone())));
     registry.register_collector(Box::new(DeviceCollector(sources.clone())));
     let memory = sources.memory.clone();

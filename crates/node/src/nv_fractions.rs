@@ -49,7 +49,7 @@ const INDEX: &str = "10";
 /// Tasks that enforce GPU fractions.
 pub(crate) struct Fractions {
     plugin: FractionPlugin,
-    known: watch::Receiver<Arc<FractionedContainers>>,
+    containers: watch::Receiver<Arc<FractionedContainers>>,
     state: watch::Receiver<Arc<NodeState>>,
     limits: watch::Sender<Arc<FractionLimits>>,
     condition: watch::Sender<Option<Arc<NodeCondition>>>,
@@ -64,16 +64,16 @@ impl Fractions {
         state_dir: &Path,
         state: watch::Receiver<Arc<NodeState>>,
     ) -> (Self, watch::Receiver<Arc<FractionLimits>>) {
-        let (publish, known) = watch::channel(Arc::default());
+        let (publish, containers) = watch::channel(Arc::default());
         let (limits, published) = watch::channel(Arc::default());
         let plugin = FractionPlugin {
             settings: settings.clone(),
             state: state.clone(),
             records: LimitRecords::of_fractions(state_dir),
-            known: publish,
+            containers: publish,
         };
         let condition = watch::Sender::new(None);
-        (Self { plugin, known, state, limits, condition }, published)
+        (Self { plugin, containers, state, limits, condition }, published)
     }
 
     /// Writer of the node's condition.
@@ -95,7 +95,7 @@ impl Fractions {
         let serving = windlass_nri::run(settings, self.plugin, publish, stop.clone());
         let watcher = Watcher {
             nri,
-            known: self.known,
+            containers: self.containers,
             state: self.state,
             limits: self.limits,
             condition: self.condition,
@@ -107,7 +107,7 @@ impl Fractions {
 /// Task that computes the limits and the node's condition.
 struct Watcher {
     nri: watch::Receiver<NriState>,
-    known: watch::Receiver<Arc<FractionedContainers>>,
+    containers: watch::Receiver<Arc<FractionedContainers>>,
     state: watch::Receiver<Arc<NodeState>>,
     limits: watch::Sender<Arc<FractionLimits>>,
     condition: watch::Sender<Option<Arc<NodeCondition>>>,
@@ -119,25 +119,25 @@ impl Watcher {
     async fn run(mut self) {
         loop {
             let state = self.state.borrow_and_update().clone();
-            let known = self.known.borrow_and_update().clone();
+            let containers = self.containers.borrow_and_update().clone();
             let nri = self.nri.borrow_and_update().clone();
-            publish(&self.limits, Arc::new(limits(&known, &state)));
+            publish(&self.limits, Arc::new(limits(&containers, &state)));
             if let Some(found) = condition::condition(&nri, &state) {
                 publish(&self.condition, Some(Arc::new(found)));
             }
             tokio::select! {
                 () = changed(&mut self.state) => {}
-                () = changed(&mut self.known) => {}
+                () = changed(&mut self.containers) => {}
                 () = changed(&mut self.nri) => {}
             }
         }
     }
 }
 
-/// Limits of the pods of these containers. A container whose limit is the whole GPU adds none.
-fn limits(known: &FractionedContainers, state: &NodeState) -> FractionLimits {
+/// Limits of the pods of these containers. A container whose limit is the whole GPU adds no limit.
+fn limits(containers: &FractionedContainers, state: &NodeState) -> FractionLimits {
     let mut all = FractionLimits::new();
-    for fraction in known.values() {
+    for fraction in containers.values() {
         let pod = &fraction.container.pod;
         let pod = ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid);
         let gpus = plan::measurable(&fraction.request, state).into_iter();

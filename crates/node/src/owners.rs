@@ -112,7 +112,7 @@ mod tests {
     use crate::documents::Document;
 
     #[tokio::test]
-    async fn claims_are_read_from_the_agents_record_though_no_kubelet_answers() {
+    async fn claims_are_read_from_the_agents_state_file_without_a_kubelet() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         let (kubelet_dir, state_dir, cdi_dir) = (at("kubelet"), at("."), at("cdi"));

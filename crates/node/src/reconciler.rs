@@ -3,7 +3,7 @@
 //! ```text
 //!  sources, policy, claims, daemons ──> plan (pure) ──> publish
 //!                                        ^   │
-//!                        disk state ─────┘   └──> wanted files (see `disk`)
+//!                        disk state ─────┘   └──> desired files (see `disk`)
 //! ```
 //!
 //! The reconciler plans from memory and never waits for the disk, so that degraded devices are published at once.
@@ -59,7 +59,7 @@ use windlass_resources::{
 
 pub(crate) use self::fingerprints::{FORMAT as DEVICES, were_offered};
 use self::{
-    disk::{DEADLINE, Disk, DiskChannels, DiskHandle, DiskState, WantedFiles},
+    disk::{DEADLINE, DesiredFiles, Disk, DiskChannels, DiskHandle, DiskState},
     disk_check::DiskCheck,
     disk_wait::{is_worse, waiting_for_disk},
     dry_run::{Snapshots, merge},
@@ -113,15 +113,15 @@ pub(crate) struct Outputs {
 
 pub(crate) struct Inputs {
     /// Change of a source.
-    pub(crate) news: Arc<Notify>,
+    pub(crate) wake: Arc<Notify>,
     /// Devices that containers hold.
     pub(crate) allocations: AllocationsReader,
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
-    /// States of the MPS daemons; changes notify `news` too.
+    /// States of the MPS daemons; changes notify `wake` too.
     pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
-    /// Cleanup states of devices; changes notify `news` too.
+    /// Cleanup states of devices; changes notify `wake` too.
     pub(crate) cleanup_states: watch::Receiver<Arc<CleanupStates>>,
-    /// Lease states of devices; changes notify `news` too.
+    /// Lease states of devices; changes notify `wake` too.
     pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
     /// Devices that claims hold.
     pub(crate) ledger: watch::Receiver<Ledger>,
@@ -152,7 +152,7 @@ enum Trigger {
 /// Inputs of one round.
 struct Round<'a> {
     /// State published by an earlier round.
-    known: &'a NodeState,
+    published: &'a NodeState,
     inventory: &'a Inventory,
     on_disk: &'a DiskState,
     ledger: &'a Ledger,
@@ -167,7 +167,7 @@ const HELD: &str = "held by a claim";
 const SHARED: &str = "pods hold shares of it by amounts";
 
 /// Obstacle of shares by amounts: another kind of holder.
-const HELD_OTHERWISE: &str = "held by a container or a claim";
+const HELD_BY_OTHER_KIND: &str = "held by a container or a claim";
 
 /// Obstacle of a device while claims are unknown.
 const UNKNOWN: &str = "devices of claims are unknown: see the agent's log";
@@ -209,19 +209,19 @@ impl Reconciler {
     /// Runs until stopped. Its end closes the streams of all readers.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let (disk, channels) = self.worker.take().expect("a reconciler runs once");
-        let living = async move {
-            let disk = self.begin(disk).await;
-            tokio::join!(self.live(), disk.run(channels));
+        let running = async move {
+            let disk = self.open_disk(disk).await;
+            tokio::join!(self.run_rounds(), disk.run(channels));
         };
         tokio::select! {
             () = stop.cancelled() => {}
-            () = living => {}
+            () = running => {}
         }
     }
 
     /// Restores the previous agent's fingerprints and the allocations of containers. MPS daemons run until the
     /// checkpoint is read: stopping one kills its clients.
-    async fn begin(&mut self, mut disk: Disk) -> Disk {
+    async fn open_disk(&mut self, mut disk: Disk) -> Disk {
         let policy = self.policy.clone();
         let opening = spawn_blocking(move || {
             let allocated_hardware = disk.open(&policy);
@@ -245,7 +245,7 @@ impl Reconciler {
         disk
     }
 
-    async fn live(&mut self) {
+    async fn run_rounds(&mut self) {
         let mut allocations = self.inputs.allocations.watch();
         let mut trigger = Trigger::Change;
         loop {
@@ -255,7 +255,7 @@ impl Reconciler {
             trigger = Trigger::Change;
             let busy = self.disk.busy();
             tokio::select! {
-                () = self.inputs.news.notified() => {}
+                () = self.inputs.wake.notified() => {}
                 Ok(()) = self.inputs.policy.changed() => self.adopt(),
                 () = holders_changed(&mut self.inputs.ledger, &self.ledger, &self.policy) => {}
                 Ok(()) = self.disk.on_disk.changed() => trigger = Trigger::Disk,
@@ -273,7 +273,7 @@ impl Reconciler {
         }
     }
 
-    /// Adopts the latest policy.
+    /// Puts the latest policy in force.
     fn adopt(&mut self) {
         let policy = self.inputs.policy.borrow_and_update().clone();
         if policy != self.policy {
@@ -285,19 +285,19 @@ impl Reconciler {
     /// Withholds devices that have to move until the kubelet's checkpoint is complete. The wait begins with the next
     /// published state.
     fn start_migration(&mut self) {
-        let known = self.known();
-        self.kinds.extend(known.replica_kinds());
-        self.pools.extend(known.pools());
+        let published = self.published();
+        self.kinds.extend(published.replica_kinds());
+        self.pools.extend(published.pools());
         self.phase.withhold();
     }
 
     /// Follows the kubelet's checkpoint while releases matter.
     fn follow_holders(&mut self) {
-        let is_wanted = self.restored == Restored::Nothing
+        let is_needed = self.restored == Restored::Nothing
             || !self.holdings.is_empty()
             || matches!(self.phase, Phase::Reading { .. });
-        if is_wanted != self.following.is_some() {
-            self.following = is_wanted.then(|| self.inputs.allocations.follow());
+        if is_needed != self.following.is_some() {
+            self.following = is_needed.then(|| self.inputs.allocations.follow());
         }
     }
 
@@ -313,7 +313,7 @@ impl Reconciler {
                 let allocatable = self.phase.allocatable().cloned().collect();
                 self.restore(held, allocatable);
             }
-            // Later allocations are in the offers.
+            // The offers already contain the ids that were allocated later.
             None => self.holdings.retain(held),
         }
     }
@@ -326,12 +326,12 @@ impl Reconciler {
             self.restored = Restored::Holdings;
         }
         let mut needed = allocatable;
-        needed.extend(self.known().present_once_allocatable());
+        needed.extend(self.published().present_once_allocatable());
         needed.extend(self.holdings.devices());
         self.allocated_hardware.retain(|id, _| needed.contains(id));
     }
 
-    fn known(&self) -> Arc<NodeState> {
+    fn published(&self) -> Arc<NodeState> {
         self.outputs.state.borrow().clone()
     }
 
@@ -344,45 +344,46 @@ impl Reconciler {
         if self.inputs.policy.has_changed().unwrap_or(false) {
             self.adopt();
         }
-        let known = self.known();
-        if known.inventory.generation > 0 {
-            self.detect_migration(&known.inventory, &merged);
+        let published = self.published();
+        if published.inventory.generation > 0 {
+            self.detect_migration(&published.inventory, &merged);
         }
-        let cleanup_demand = self.want_cleanup(&merged);
+        let cleanup_demand = self.request_cleanup(&merged);
         let overlaps = self.overlaps(&merged);
         let ledger = self.inputs.ledger.borrow().clone();
         self.ledger.clone_from(&ledger);
         let on_disk = self.disk.on_disk.borrow_and_update().clone();
         let round = Round {
-            known: &known,
+            published: &published,
             inventory: &merged,
             on_disk: &on_disk,
             ledger: &ledger,
             overlaps,
             cleanup_demand: &cleanup_demand,
         };
-        // This plan assumes that every file is written, and so determines the wanted files.
+        // This plan assumes that every file is written, so it determines the desired files.
         let mut plan = self.plan(&round, &BTreeSet::new());
-        self.want_daemons(&plan, &merged, &ledger);
-        let wanted = self.want_files(&plan, &merged, trigger);
-        let late = waiting_for_disk(&plan, &known, (&wanted, &on_disk));
+        self.request_daemons(&plan, &merged, &ledger);
+        let desired = self.request_files(&plan, &merged, trigger);
+        let late = waiting_for_disk(&plan, &published, (&desired, &on_disk));
         let slow_since = self.disk.slow_since();
         if !late.is_empty() || !on_disk.is_for(&self.policy) {
-            if slow_since.is_none() && !is_worse(&known.inventory, &merged) {
+            if slow_since.is_none() && !is_worse(&published.inventory, &merged) {
                 // The disk triggers the next round soon, so that new devices appear in one step.
                 return;
             }
             plan = self.plan(&round, &late);
         }
         let state = self.state(&round, plan, &late, slow_since);
-        self.publish_unless_known(state, &known);
-        let known = self.known();
-        self.phase.published(self.checkpoint_delay, || known.present_once_allocatable().collect());
+        self.publish_unless_known(state, &published);
+        let published = self.published();
+        self.phase
+            .published(self.checkpoint_delay, || published.present_once_allocatable().collect());
     }
 
     /// Overlaps of the devices, computed again if the devices changed.
     fn overlaps(&mut self, inventory: &Inventory) -> Arc<Overlaps> {
-        if !self.disk.knows(&inventory.devices) {
+        if !self.disk.has_requested(&inventory.devices) {
             self.overlaps = Arc::new(Overlaps::of(inventory));
         }
         self.overlaps.clone()
@@ -398,7 +399,7 @@ impl Reconciler {
         offers::plan(offers::Inputs {
             policy,
             inventory: round.inventory,
-            previous: &round.known.offers,
+            previous: &round.published.offers,
             held: self.holdings.held(),
             kinds: &self.kinds,
             pools: &self.pools,
@@ -408,13 +409,13 @@ impl Reconciler {
                 let daemon = || demands::daemon_failure(&daemons, device, sharing);
                 let outdated = || outdated.devices.get(&device.id).map(ToString::to_string);
                 let before = || checks.of_containers(device).map(|it| it.why).or_else(daemon);
-                let left = || checked.daemon_left(device, sharing);
-                before().or_else(outdated).or_else(|| round.claimed(device)).or_else(left)
+                let leftover = || checked.leftover_daemon(device, sharing);
+                before().or_else(outdated).or_else(|| round.claimed(device)).or_else(leftover)
             },
             share_obstacle: &|device| {
                 let obstacle = checks.of_shares(device).map(|it| it.why);
-                let left = || checked.daemon_left(device, Sharing::Exclusive);
-                obstacle.or_else(|| round.held(device)).or_else(left)
+                let leftover = || checked.leftover_daemon(device, Sharing::Exclusive);
+                obstacle.or_else(|| round.held(device)).or_else(leftover)
             },
             cleanup: &|id| demands::cleanup_obstacle(&cleanup_states, round.cleanup_demand, id),
         })
@@ -437,11 +438,11 @@ impl Reconciler {
         let checks = ObstacleChecks { checked, policy: &policy, late, lease: &self.leases() };
         let obstacles = checks.of_claims(round.inventory);
         let mut inventory = round.inventory.clone();
-        inventory.generation = round.known.inventory.generation + 1;
+        inventory.generation = round.published.inventory.generation + 1;
         let mut lacks = checked.lacks.clone();
         lacks.problems.extend(round.on_disk.outdated.summary());
         NodeState {
-            topology: round.known.topology_of(&inventory),
+            topology: round.published.topology_of(&inventory),
             overlaps: round.overlaps.clone(),
             lacks,
             slow_since,
@@ -456,15 +457,16 @@ impl Reconciler {
 
     /// Memory of the replicas that containers have or may get.
     fn replica_memory(&self) -> BTreeMap<DeviceId, u64> {
-        let memory =
-            |(id, known): (&DeviceId, &Fingerprint)| Some((id.clone(), known.replica_memory()?));
+        let memory = |(id, hardware): (&DeviceId, &Fingerprint)| {
+            Some((id.clone(), hardware.replica_memory()?))
+        };
         self.allocated_hardware.iter().filter_map(memory).collect()
     }
 
     /// Starts a migration if devices were repartitioned or reprogrammed.
     fn detect_migration(&mut self, before: &Inventory, now: &Inventory) {
         if self.phase == Phase::Withholding {
-            // The pending wait is still to be published and covers this change.
+            // The wait begins with the next published state, so it covers this change too.
             return;
         }
         if let Some(why) =
@@ -475,12 +477,17 @@ impl Reconciler {
         }
     }
 
-    /// Requests the wanted files, even for an unchanged inventory: a document may have been deleted, and device nodes
+    /// Requests the desired files, even for an unchanged inventory: a document may have been deleted, and device nodes
     /// that all GPUs share come and go independently.
-    fn want_files(&mut self, plan: &Plan, inventory: &Inventory, trigger: Trigger) -> WantedFiles {
+    fn request_files(
+        &mut self,
+        plan: &Plan,
+        inventory: &Inventory,
+        trigger: Trigger,
+    ) -> DesiredFiles {
         // Fingerprints are written before ids are offered.
         offers::record(&mut self.allocated_hardware, plan, inventory, self.holdings.held());
-        let wanted = WantedFiles {
+        let desired = DesiredFiles {
             inventory: inventory.clone(),
             policy: self.policy.clone(),
             infos: device_info::wanted(&plan.offers, inventory),
@@ -488,23 +495,23 @@ impl Reconciler {
             replicas: offers::replica_sizes(&plan.offers, &self.allocated_hardware),
         };
         match trigger {
-            Trigger::Change => self.disk.want(wanted.clone()),
-            Trigger::Disk => self.disk.want_if_changed(wanted.clone()),
+            Trigger::Change => self.disk.request(desired.clone()),
+            Trigger::Disk => self.disk.request_if_changed(desired.clone()),
         }
-        wanted
+        desired
     }
 
-    fn want_daemons(&mut self, plan: &Plan, inventory: &Inventory, ledger: &Ledger) {
+    fn request_daemons(&mut self, plan: &Plan, inventory: &Inventory, ledger: &Ledger) {
         if !ledger.knows_claims() {
             return;
         }
-        let known = self.outputs.daemons.borrow().clone();
-        let demand = demands::daemons((plan, inventory), ledger, &self.holdings, &known);
+        let published = self.outputs.daemons.borrow().clone();
+        let demand = demands::daemons((plan, inventory), ledger, &self.holdings, &published);
         let is_first = self.restored == Restored::Holdings;
         if is_first {
             self.restored = Restored::All;
         }
-        if is_first || *known != demand {
+        if is_first || *published != demand {
             self.outputs.daemons.send_replace(Arc::new(demand));
         }
     }
@@ -514,15 +521,15 @@ impl Reconciler {
         move |device| lease_failure(&leases, &policy, device)
     }
 
-    fn want_cleanup(&self, inventory: &Inventory) -> Arc<CleanupPlans> {
+    fn request_cleanup(&self, inventory: &Inventory) -> Arc<CleanupPlans> {
         let cleanup_demand = Arc::new(cleanup::plans(&self.policy, inventory, &self.leases()));
         publish(&self.outputs.cleanup_demand, Arc::clone(&cleanup_demand));
         cleanup_demand
     }
 
-    fn publish_unless_known(&self, state: NodeState, known: &NodeState) {
-        if !state.has_same_content(known) {
-            log::changes(known, &state);
+    fn publish_unless_known(&self, state: NodeState, published: &NodeState) {
+        if !state.has_same_content(published) {
+            log::changes(published, &state);
             self.outputs.state.send_replace(Arc::new(state));
         }
     }
@@ -535,7 +542,7 @@ impl Round<'_> {
     fn held(&self, device: &Device) -> Option<String> {
         let is_held = self.ledger.excludes_shares(&self.overlaps.overlap(&device.id));
         let unknown = || (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned());
-        is_held.then(|| HELD_OTHERWISE.to_owned()).or_else(unknown)
+        is_held.then(|| HELD_BY_OTHER_KIND.to_owned()).or_else(unknown)
     }
 
     /// Obstacle of a device that a claim holds, itself or by overlap.
@@ -546,18 +553,18 @@ impl Round<'_> {
     }
 }
 
-/// Waits until the claims in the ledger change, or with shares by amounts also the containers. Otherwise the kubelet
-/// itself keeps track of the devices of containers.
-async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger, policy: &Policy) {
-    fn relevant(ledger: &Ledger) -> impl PartialEq + '_ {
+/// Waits until the claims in the ledger change, or, with shares by amounts, the containers. Without such shares the
+/// kubelet alone accounts for the devices of containers.
+async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, last: &Ledger, policy: &Policy) {
+    fn claims(ledger: &Ledger) -> impl PartialEq + '_ {
         (ledger.claims(), ledger.knows_claims())
     }
-    let is_news = |ledger: &Ledger| {
-        let matter = policy.shares.is_on() && !ledger.of_containers().eq(known.of_containers());
-        matter || relevant(ledger) != relevant(known)
+    let is_changed = |ledger: &Ledger| {
+        let has_new_containers = !ledger.of_containers().eq(last.of_containers());
+        (policy.shares.is_on() && has_new_containers) || claims(ledger) != claims(last)
     };
-    let is_news = ledger.wait_for(is_news).await.is_ok();
-    if !is_news {
+    let is_changed = ledger.wait_for(is_changed).await.is_ok();
+    if !is_changed {
         std::future::pending::<()>().await;
     }
 }

@@ -25,7 +25,7 @@ pub type Load =
 
 /// Triggers of a reload.
 #[derive(Debug)]
-pub struct Wakes {
+pub struct ReloadTriggers {
     /// Counter of requests, such as SIGHUP.
     pub requested: watch::Receiver<u64>,
     /// Value of the node label that selects the configuration.
@@ -59,7 +59,7 @@ pub struct ReloadStatus {
 /// Task that reloads the configuration.
 pub struct Reloader {
     load: Load,
-    wakes: Wakes,
+    triggers: ReloadTriggers,
     /// Boxed because of its large event buffer.
     folder: Option<Box<DirectoryWatch>>,
     clock: Clock,
@@ -95,7 +95,7 @@ impl Reloader {
         started: Config,
         load: Load,
         folder: Option<&Path>,
-        wakes: Wakes,
+        triggers: ReloadTriggers,
         clock: Clock,
     ) -> io::Result<Self> {
         let folder = folder.map(DirectoryWatch::of_contents).transpose()?.map(Box::new);
@@ -104,7 +104,7 @@ impl Reloader {
         let status = ReloadStatus { last_success, error: None, restart_for: Vec::new() };
         let (status, _) = watch::channel(status);
         let warnings = Vec::new();
-        Ok(Self { load, wakes, folder, clock, started, policy, status, warnings })
+        Ok(Self { load, triggers, folder, clock, started, policy, status, warnings })
     }
 
     /// The latest valid policy.
@@ -129,7 +129,7 @@ impl Reloader {
         });
         let reloading = async {
             loop {
-                let reason = self.woken(&mut changes).await;
+                let reason = self.next_trigger(&mut changes).await;
                 self.reload(reason).await;
             }
         };
@@ -141,7 +141,7 @@ impl Reloader {
     }
 
     /// Waits for a trigger, and for the end of a burst of changes.
-    async fn woken(&mut self, changes: &mut watch::Receiver<u64>) -> Reason {
+    async fn next_trigger(&mut self, changes: &mut watch::Receiver<u64>) -> Reason {
         tokio::select! {
             () = changed(changes) => {
                 let quiet = async {
@@ -151,14 +151,14 @@ impl Reloader {
                 let _ = timeout(BURST, quiet).await;
                 Reason::Changed
             }
-            () = changed(&mut self.wakes.requested) => Reason::Requested,
-            () = changed(&mut self.wakes.label) => Reason::Changed,
+            () = changed(&mut self.triggers.requested) => Reason::Requested,
+            () = changed(&mut self.triggers.label) => Reason::Changed,
         }
     }
 
     async fn reload(&mut self, reason: Reason) {
         let load = Arc::clone(&self.load);
-        let label = self.wakes.label.borrow().clone();
+        let label = self.triggers.label.borrow().clone();
         let memory = LabelMemory::new(&self.started.places.state_dir);
         let read = move || -> Result<_, ConfigError> {
             let loaded = load(&label)?;
@@ -180,10 +180,10 @@ impl Reloader {
             tracing::warn!(line, "configuration: {text}");
         }
         self.warnings = warnings;
-        let (policy, restart_for) = self.followed(config);
-        let followed = publish(&self.policy, Arc::new(policy));
+        let (policy, restart_for) = self.applicable(config);
+        let applicable = publish(&self.policy, Arc::new(policy));
         let earlier = self.status.borrow().clone();
-        if followed {
+        if applicable {
             tracing::info!("configuration reloaded");
         } else if earlier.error.is_some() {
             tracing::info!("configuration valid again, unchanged");
@@ -198,8 +198,9 @@ impl Reloader {
         self.publish(ReloadStatus { last_success, error: None, restart_for });
     }
 
-    /// The policy to follow, and the changed keys that need a restart: `dra.driver`, and every key outside the policy.
-    fn followed(&self, config: Config) -> (Policy, Vec<String>) {
+    /// The policy to put in force, and the changed keys that need a restart: `dra.driver`, and every key outside the
+    /// policy.
+    fn applicable(&self, config: Config) -> (Policy, Vec<String>) {
         let started = &self.started.policy;
         let mut policy = config.policy.clone();
         let mut restart_for =
@@ -233,7 +234,7 @@ impl std::fmt::Debug for Follow {
 
 impl std::fmt::Debug for Reloader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reloader").field("wakes", &self.wakes).finish_non_exhaustive()
+        f.debug_struct("Reloader").field("triggers", &self.triggers).finish_non_exhaustive()
     }
 }
 

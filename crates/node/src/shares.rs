@@ -24,7 +24,7 @@ mod hold;
 mod holds;
 mod place;
 mod report;
-mod wanted;
+mod request;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -66,9 +66,9 @@ use self::{
     documents::{Edits, ShareDocument, ShareDocuments},
     error::BindError,
     hold::{Amounts, HeldGpu, Hold, Pod},
-    holds::{Ended, Holds, Present, Taken},
+    holds::{BoundShare, CheckpointPods, Ended, Holds},
     place::{ShareRequest, Size},
-    wanted::{Tokens, Wanted},
+    request::{ContainerRequest, Tokens},
 };
 use crate::metrics::ShareMetrics;
 
@@ -108,12 +108,13 @@ struct Binder {
     documents: ShareDocuments,
     limits: LimitRecords,
     holds: Shared<Holds>,
-    /// Keeps writes of documents in one order.
+    /// Lock that serializes writes of documents.
     disk: Shared<()>,
 }
 
-/// Refusal of a container that asks for more GPUs than its pod holds.
-const GREW: &str = "the container asks for more GPUs than its pod holds already: delete the pod";
+/// Refusal of a container that requests more GPUs than its pod holds.
+const MORE_THAN_HELD: &str =
+    "the container asks for more GPUs than its pod holds already: delete the pod";
 
 const MAX_LOGGED_IDS: usize = 8;
 
@@ -121,7 +122,7 @@ const MAX_LOGGED_IDS: usize = 8;
 /// preStartContainer).
 const DEADLINE: Duration = Duration::from_secs(25);
 
-/// Restores the shares of earlier agents in the ledger. Blocks for small files.
+/// Restores the shares of earlier agents in the ledger. Blocks on reads of small files.
 pub(crate) fn restore(places: &Places, ledger: &SharedLedger) -> RecoveredShares {
     let files = ShareDocuments::new(&places.cdi_dir);
     files.remove_drafts();
@@ -165,8 +166,8 @@ impl Shares {
         let (mut allocations, mut tasks) = (self.binder.allocations.watch(), JoinSet::new());
         let binder = self.binder.clone();
         tasks.spawn(async move {
-            binder.learn().await;
-            binder.tell_recovered().await;
+            binder.find_unknown().await;
+            binder.report_recovered().await;
         });
         loop {
             tokio::select! {
@@ -189,17 +190,17 @@ impl Shares {
 
 impl Binder {
     /// Finds pods that may run with a share that has no document.
-    async fn learn(&self) {
+    async fn find_unknown(&self) {
         let allocations = self.allocations.read().await;
         if let Some(containers) = allocations.containers() {
             // The node's state has no policy yet.
             let policy = self.policy.borrow().clone();
-            self.holds.step(|holds| holds.learn(containers, &policy.shares));
+            self.holds.step(|holds| holds.find_unknown(containers, &policy.shares));
         }
     }
 
     /// Annotates pods whose GPUs an earlier agent chose but did not report.
-    async fn tell_recovered(&self) {
+    async fn report_recovered(&self) {
         let Some(pods) = &self.pods else { return };
         let recovered = self.holds.step(|holds| {
             let earlier = holds.pods.values().filter(|taken| taken.at.is_none());
@@ -227,13 +228,14 @@ impl Binder {
         let bound = deadline::timeout(DEADLINE, binding).await;
         let bound = bound.unwrap_or(Err(BindError::Late(DEADLINE)));
         let answer = bound.as_ref().map(drop).map_err(|error| causes(error));
-        // The kubelet may have given up.
+        // The caller may have been cancelled.
         let _ = reply.send(answer);
-        let news = bound.ok().and_then(|hold| {
-            let news = self.holds.step(|holds| holds.pods.get_mut(&hold.pod.uid)?.news.take());
-            Some((hold, news?))
+        let unreported = bound.ok().and_then(|hold| {
+            let unreported =
+                self.holds.step(|holds| holds.pods.get_mut(&hold.pod.uid)?.unreported.take());
+            Some((hold, unreported?))
         });
-        if let Some((hold, (pod, choice))) = news {
+        if let Some((hold, (pod, choice))) = unreported {
             self.report_choice(&hold, &pod, &choice).await;
         }
     }
@@ -247,82 +249,87 @@ impl Binder {
         self.release(&allocations).await;
         let state = self.state.borrow().clone();
         let containers = allocations.containers().ok_or(BindError::Checkpoint)?;
-        let wanted = Wanted::of(resource, ids, containers, &state)?;
+        let request = ContainerRequest::of(resource, ids, containers, &state)?;
         let (known, dropped) = self.holds.step(|holds| {
-            holds.learn(containers, &state.policy.shares);
-            holds.is_starting(&wanted.uid);
-            let dropped = holds.drop_unusable(&wanted.uid, &state.shareable);
-            (holds.pods.get(&wanted.uid).map(|taken| taken.hold.clone()), dropped)
+            holds.find_unknown(containers, &state.policy.shares);
+            holds.container_starts(&request.uid);
+            let dropped = holds.drop_unusable(&request.uid, &state.shareable);
+            (holds.pods.get(&request.uid).map(|taken| taken.hold.clone()), dropped)
         });
         if let Some(dropped) = dropped {
-            self.free(&dropped).await;
+            self.release_gpus(&dropped).await;
         }
         let hold = match known {
-            Some(hold) if wanted.is_served_by(&hold) => hold,
-            _ => self.place(&wanted, &state).await?,
+            Some(hold) if request.is_served_by(&hold) => hold,
+            _ => self.place(&request, &state).await?,
         };
         let devices: Vec<_> = hold.devices().cloned().collect();
         self.cleanup.join(&hold.claim().uid, devices).await.map_err(BindError::NotReady)?;
-        self.write(&wanted, &hold).await?;
+        self.write(&request, &hold).await?;
         Ok(hold)
     }
 
     /// Chooses and takes the GPUs of a pod.
-    async fn place(&self, wanted: &Wanted, state: &NodeState) -> Result<Hold, BindError> {
+    async fn place(
+        &self,
+        request: &ContainerRequest,
+        state: &NodeState,
+    ) -> Result<Hold, BindError> {
         let pods = self.pods.as_ref().ok_or(BindError::NoCluster)?;
-        let unknown = || BindError::UnknownPod(wanted.uid.clone());
-        let pod = pods.find(&wanted.uid).await?.ok_or_else(unknown)?;
-        let size = match &wanted.tokens {
+        let unknown = || BindError::UnknownPod(request.uid.clone());
+        let pod = pods.find(&request.uid).await?.ok_or_else(unknown)?;
+        let size = match &request.tokens {
             Tokens::Amounts(amounts) => Size::of_one(*amounts),
             Tokens::VirtualGpus { of_pod, .. } => {
                 let containers = pods.virtual_gpus(&pod).await?.ok_or_else(unknown)?;
                 Size::of_virtual_gpus(PodRequest::of(&containers)?, of_pod.len())
             }
         };
-        self.holds.step(|holds| self.take(holds, wanted, state, (&pod, size)))
+        self.holds.step(|holds| self.take(holds, request, state, (&pod, size)))
     }
 
     /// Takes the best GPUs in the ledger, or returns the hold of a concurrent request of the same pod.
     fn take(
         &self,
         holds: &mut Holds,
-        wanted: &Wanted,
+        request: &ContainerRequest,
         state: &NodeState,
         (pod, size): (&BoundPod, Size),
     ) -> Result<Hold, BindError> {
-        // An operator has removed the document, or its container starts again and replaces it.
+        // Documents that an operator removed no longer count. A container that starts again replaces its own document.
         holds.unreadable.retain(|name| self.documents.path(name).exists());
-        if let Some(name) = holds.unreadable.iter().find(|name| **name != wanted.name) {
+        if let Some(name) = holds.unreadable.iter().find(|name| **name != request.name) {
             return Err(BindError::Unreadable(self.documents.path(name)));
         }
         let at_least = Enforcement::asked_for(&pod.annotations)?;
-        let known = holds.pods.get(&wanted.uid).map(|taken| &taken.hold);
-        if let Some(hold) = known.filter(|hold| wanted.is_served_by(hold)) {
+        let known = holds.pods.get(&request.uid).map(|taken| &taken.hold);
+        if let Some(hold) = known.filter(|hold| request.is_served_by(hold)) {
             return Ok(hold.clone());
         }
         let known = known.map(|hold| hold.devices().cloned().collect());
         let (ledger, decided) = (self.ledger.watch().borrow().clone(), decided(pod, size.count));
-        let request = ShareRequest {
+        let query = ShareRequest {
             gpus: &accepted_gpus(state, pod),
             topology: &state.topology,
             ledger: &ledger,
-            wanted: size,
+            size,
             unknown: holds.unknown_amounts(),
             decided: &decided,
         };
-        let mut candidates: Vec<DeviceId> = known.unwrap_or_else(|| request.candidates());
-        let mut why = request.against();
+        let mut candidates: Vec<DeviceId> = known.unwrap_or_else(|| query.candidates());
+        let mut why = query.rejection();
         while let Some(devices) = candidates.get(..size.count).filter(|some| !some.is_empty()) {
-            let hold = hold(devices, size, wanted, pod, at_least, state);
+            let hold = hold(devices, size, request, pod, at_least, state);
             let uses: Vec<_> = hold
                 .uses()
                 .map(|(device, usage)| (state.overlaps.overlap(device), usage))
                 .collect();
             match self.ledger.take_for_claim(&hold.claim(), &uses) {
                 Ok(()) => {
-                    let news = Some((pod.clone(), Choice::of(devices, &decided, why)));
-                    let taken = Taken { hold: hold.clone(), at: Some(Instant::now()), news };
-                    holds.pods.insert(wanted.uid.clone(), taken);
+                    let unreported = Some((pod.clone(), Choice::of(devices, &decided, why)));
+                    let taken =
+                        BoundShare { hold: hold.clone(), at: Some(Instant::now()), unreported };
+                    holds.pods.insert(request.uid.clone(), taken);
                     return Ok(hold);
                 }
                 Err(conflict) => {
@@ -331,47 +338,52 @@ impl Binder {
                 }
             }
         }
-        let all = || {
+        let too_few = || {
             format!(
                 "the pod wants {size}, and too few of the GPUs that it accepts have that much left"
             )
         };
-        Err(BindError::NoRoom(why.unwrap_or_else(all)))
+        Err(BindError::NoRoom(why.unwrap_or_else(too_few)))
     }
 
     /// Writes the container's document.
-    async fn write(self: &Arc<Self>, wanted: &Wanted, hold: &Hold) -> Result<(), BindError> {
-        let own = wanted.own_gpus(hold).ok_or_else(|| BindError::NoRoom(GREW.to_owned()))?;
+    async fn write(
+        self: &Arc<Self>,
+        request: &ContainerRequest,
+        hold: &Hold,
+    ) -> Result<(), BindError> {
+        let own =
+            request.own_gpus(hold).ok_or_else(|| BindError::NoRoom(MORE_THAN_HELD.to_owned()))?;
         let own: Vec<_> = own.into_iter().cloned().collect();
-        let (gpus, limit) = self.edits(wanted, own.clone(), hold.pod.at_least).await?;
+        let (gpus, limit) = self.edits(request, own.clone(), hold.pod.at_least).await?;
         let edits =
-            if wanted.is_second { Edits::Variables } else { Edits::Gpu(&gpus, limit.as_ref()) };
+            if request.is_second { Edits::Variables } else { Edits::Gpu(&gpus, limit.as_ref()) };
         let own: Vec<_> = own.into_iter().map(|gpu| gpu.device).collect();
         let document =
-            ShareDocument::new(&wanted.name, &wanted.resource, hold.clone(), &own, edits);
+            ShareDocument::new(&request.name, &request.resource, hold.clone(), &own, edits);
         let document = document.ok_or(BindError::NoGpus)?;
         let has_ended = self.holds.step(|holds| {
-            let has_ended = !holds.pods.contains_key(&wanted.uid);
+            let has_ended = !holds.pods.contains_key(&request.uid);
             if !has_ended {
-                holds.unreadable.remove(&wanted.name);
-                holds.documents.insert(wanted.name.clone(), document);
+                holds.unreadable.remove(&request.name);
+                holds.documents.insert(request.name.clone(), document);
             }
             has_ended
         });
         if has_ended {
             return Err(BindError::NoPod);
         }
-        self.settle(vec![wanted.name.clone()]).await.map_err(BindError::Disk)
+        self.write_or_remove(vec![request.name.clone()]).await.map_err(BindError::Disk)
     }
 
     /// The CDI document of the GPUs, and the memory limit of a container with some of them.
     async fn edits(
         &self,
-        wanted: &Wanted,
+        request: &ContainerRequest,
         own: Vec<HeldGpu>,
         at_least: Enforcement,
     ) -> Result<(Spec, Option<HookLimit>), BindError> {
-        let (state, record) = (self.state.borrow().clone(), self.limits.path(&wanted.name));
+        let (state, record) = (self.state.borrow().clone(), self.limits.path(&request.name));
         let devices = own.iter().map(|it| state.inventory.get(it.device.as_str()));
         let devices = devices.collect::<Option<Vec<_>>>().ok_or(BindError::NoGpus)?;
         // All GPUs of a share are of one vendor.
@@ -385,39 +397,39 @@ impl Binder {
     }
 
     /// Writes or removes documents, to match the current holds.
-    async fn settle(self: &Arc<Self>, names: Vec<String>) -> Result<(), String> {
+    async fn write_or_remove(self: &Arc<Self>, names: Vec<String>) -> Result<(), String> {
         let binder = self.clone();
-        let settle = move |(): &mut ()| {
+        let write = move |(): &mut ()| {
             names.iter().try_for_each(|name| {
                 let document = binder.holds.step(|holds| holds.documents.get(name).cloned());
                 let limit = document.as_ref().and_then(|document| document.limit.as_ref());
                 // The record comes first: the document names it, and the hook reads it.
-                binder.limits.settle(name, limit.map(|limit| &limit.record))?;
-                binder.documents.settle(name, document.as_ref())
+                binder.limits.write_or_remove(name, limit.map(|limit| &limit.record))?;
+                binder.documents.write_or_remove(name, document.as_ref())
             })
         };
         let binder = self.clone();
-        blocking(move || binder.disk.step(settle)).await
+        blocking(move || binder.disk.step(write)).await
     }
 
     /// Releases the shares of ended pods.
     async fn release(self: &Arc<Self>, allocations: &Allocations) {
-        let Some(present) = Present::of(allocations) else { return };
+        let Some(present) = CheckpointPods::of(allocations) else { return };
         let Ended { holds, names } = self.holds.step(|holds| holds.release(&present));
         if holds.is_empty() {
             return;
         }
-        if let Err(error) = self.settle(names).await {
+        if let Err(error) = self.write_or_remove(names).await {
             tracing::warn!(error, "CDI document of an ended share not removed");
         }
         for hold in holds {
-            self.free(&hold).await;
+            self.release_gpus(&hold).await;
             tracing::info!(pod = %hold.claim(), devices = device_names(&hold), "share released");
         }
     }
 
     /// Starts the cleanup of the GPUs, and releases them in the ledger.
-    async fn free(&self, hold: &Hold) {
+    async fn release_gpus(&self, hold: &Hold) {
         let claim = hold.claim();
         if let Err(error) = self.cleanup.leave(&claim.uid).await {
             tracing::debug!(error, pod = %claim, "cleanup has ended");
@@ -441,7 +453,7 @@ impl Binder {
                 );
                 return;
             }
-            Choice::Own => {
+            Choice::Undecided => {
                 tracing::info!(pod = name, device, memory_mib, compute_percent, "share bound");
             }
             Choice::Corrected { decided, why } => {
@@ -485,7 +497,7 @@ fn accepted_gpus(state: &NodeState, pod: &BoundPod) -> Shareable {
 fn hold(
     devices: &[DeviceId],
     size: Size,
-    wanted: &Wanted,
+    request: &ContainerRequest,
     pod: &BoundPod,
     at_least: Enforcement,
     state: &NodeState,
@@ -503,7 +515,7 @@ fn hold(
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             // The kubelet's UID: the API server's mirror of a static pod has another one.
-            uid: wanted.uid.clone(),
+            uid: request.uid.clone(),
             at_least,
         },
     }

@@ -117,7 +117,7 @@ pub(crate) struct Watchdog {
     /// The running measurement of all GPUs of DRM drivers.
     drm: Tasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the limit records.
-    notes: Tasks<(), LimitedHolders>,
+    limit_records: Tasks<(), LimitedHolders>,
     accounts: Accounts,
     compute: ComputeAccounts,
     tenants: Tenants,
@@ -150,7 +150,7 @@ impl Watchdog {
             measurements: Tasks::default(),
             answers: BTreeMap::new(),
             drm: Tasks::default(),
-            notes: Tasks::default(),
+            limit_records: Tasks::default(),
             accounts: Accounts::default(),
             compute: ComputeAccounts::default(),
             tenants: Tenants::new(pods.clone()),
@@ -201,11 +201,11 @@ impl Watchdog {
                 () = optional(next.map(sleep_until)) => {}
                 Some((device, measured)) = self.measurements.next() => {
                     if let Some(gpu) = limits.get(&device) {
-                        self.judge(&device, measured, gpu, action);
+                        self.evaluate(&device, measured, gpu, action);
                     }
                 }
-                Some(((), found)) = self.drm.next() => self.judge_drm(&found, &limits, action),
-                Some(((), limited)) = self.notes.next() => self.states.limited = limited,
+                Some(((), found)) = self.drm.next() => self.evaluate_drm(&found, &limits, action),
+                Some(((), limited)) = self.limit_records.next() => self.states.limited = limited,
                 () = self.tenants.next() => {}
                 Some(_) = self.running.join_next() => {}
             }
@@ -228,12 +228,12 @@ impl Watchdog {
         if is_off {
             limits.clear();
         }
-        self.forget(&limits);
+        self.drop_unlimited(&limits);
         self.publish(&limits);
         limits
     }
 
-    fn forget(&mut self, limits: &Limits) {
+    fn drop_unlimited(&mut self, limits: &Limits) {
         self.accounts.retain(limits);
         self.compute.retain(limits);
         self.states.retain(limits);
@@ -243,7 +243,7 @@ impl Watchdog {
     }
 
     fn publish(&mut self, limits: &Limits) {
-        self.states.strangers = self.strangers(limits);
+        self.states.unidentified = self.unidentified(limits);
         let gpus = snapshot(limits, &self.accounts, &self.tenants, &self.states);
         windlass_host::watch::publish(&self.publish, Arc::new(gpus));
         let excesses = Arc::new(self.accounts.excesses());
@@ -258,21 +258,21 @@ impl Watchdog {
             let is_busy = if is_drm { is_reading } else { self.measurements.is_busy(device) };
             if is_busy && is_drm {
                 // The running scan also covers a GPU that became shared after its start.
-                self.states.begun_once(device);
+                self.states.start_once(device);
             }
             if is_busy && self.states.is_overdue(device) {
-                self.lose(device, &ProcessError::Silent.to_string());
+                self.mark_unmeasured(device, &ProcessError::Silent.to_string());
             }
             if is_busy {
                 continue;
             }
-            self.states.begun(device);
+            self.states.start(device);
             let driver = self.driver.clone();
             if !is_drm {
                 let gpu = device.clone();
                 let answers = self.answers.remove(device).unwrap_or_default();
-                // A suspected pod is judged by a fresh process list only.
-                let is_fresh = self.accounts.is_suspicious(device);
+                // Near a violation, the measurement needs a new process list.
+                let is_fresh = self.accounts.is_near_violation(device);
                 let answers = if is_fresh { answers.without_list() } else { answers };
                 let measuring = async move { GpuUse::measure(&driver, &gpu, answers).await };
                 self.measurements.begin(device.clone(), measuring);
@@ -281,9 +281,9 @@ impl Watchdog {
                 self.drm.begin((), blocking(move || DrmProcesses::read(&host, &pods)));
             }
         }
-        if !self.notes.is_busy(&()) {
+        if !self.limit_records.is_busy(&()) {
             let (folder, host) = (self.state_dir.clone(), self.driver.host().clone());
-            self.notes.begin((), blocking(move || memory_limits::limited(&folder, &host)));
+            self.limit_records.begin((), blocking(move || memory_limits::limited(&folder, &host)));
         }
     }
 
@@ -300,24 +300,24 @@ impl Watchdog {
 
     /// Requests the claims of all pods with processes, if a claim has a limit on a GPU of a DRM driver. Any pod may use
     /// that claim, and an idle pod may start to.
-    fn want_claims(&mut self, present: &BTreeSet<String>, limits: &Limits) {
+    fn request_claims(&mut self, present: &BTreeSet<String>, limits: &Limits) {
         let mut of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
         let has_claims = of_drm.any(|(_, gpu)| gpu.has_claims());
         self.candidates = if has_claims { present.clone() } else { BTreeSet::new() };
-        self.candidates.iter().for_each(|pod| self.tenants.want_claims(pod));
+        self.candidates.iter().for_each(|pod| self.tenants.request_claims(pod));
     }
 
     /// Pods that may use a GPU with claims, but whose own claims the API server has not named. Their processes count
     /// for no holder.
-    fn strangers(&self, limits: &Limits) -> BTreeMap<DeviceId, BTreeSet<String>> {
-        let strangers = |device| {
+    fn unidentified(&self, limits: &Limits) -> BTreeMap<DeviceId, BTreeSet<String>> {
+        let unidentified = |device| {
             let is_drm = self.drm_gpu(device).is_some();
             let pods = if is_drm { Some(&self.candidates) } else { self.present.get(device) };
             let pods = pods.into_iter().flatten();
             pods.filter(|pod| self.tenants.is_unknown(pod)).cloned().collect()
         };
         let with_claims = limits.iter().filter(|(_, gpu)| gpu.has_claims());
-        with_claims.map(|(device, _)| (device.clone(), strangers(device))).collect()
+        with_claims.map(|(device, _)| (device.clone(), unidentified(device))).collect()
     }
 
     /// PCI address of a GPU of a DRM driver.
@@ -326,7 +326,7 @@ impl Watchdog {
     }
 
     /// Handles a scan of the clients of DRM drivers.
-    fn judge_drm(
+    fn evaluate_drm(
         &mut self,
         found: &Result<DrmProcesses, DrmError>,
         limits: &Limits,
@@ -341,8 +341,8 @@ impl Watchdog {
                 })
                 .map(|claim| claim.uid.clone())
                 .collect();
-            self.states.hide(hidden, claims);
-            self.want_claims(found.present(), limits);
+            self.states.set_hidden(hidden, claims);
+            self.request_claims(found.present(), limits);
         }
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };
@@ -350,15 +350,15 @@ impl Watchdog {
                 Ok(found) => {
                     let of_gpu = found.of(address).map_err(ProcessError::from);
                     let in_use = |processes| GpuUse { processes, ..GpuUse::default() };
-                    self.judge(device, of_gpu.map(in_use), gpu, action);
+                    self.evaluate(device, of_gpu.map(in_use), gpu, action);
                 }
-                Err(error) => self.lose(device, &causes(error)),
+                Err(error) => self.mark_unmeasured(device, &causes(error)),
             }
         }
     }
 
     /// Handles a measurement of a GPU, and acts against violations.
-    fn judge(
+    fn evaluate(
         &mut self,
         device: &DeviceId,
         measured: Result<GpuUse, ProcessError>,
@@ -367,7 +367,7 @@ impl Watchdog {
     ) {
         let GpuUse { processes, uncounted_bytes, answers } = match measured {
             Ok(measured) => measured,
-            Err(error) => return self.lose(device, &causes(&error)),
+            Err(error) => return self.mark_unmeasured(device, &causes(&error)),
         };
         if self.states.measured(device) {
             tracing::info!(%device, "memory of a shared GPU is measured again");
@@ -375,25 +375,25 @@ impl Watchdog {
         self.states.uncounted(device, uncounted_bytes);
         self.answers.insert(device.clone(), answers);
         let containers = processes.iter().map(|process| &process.container);
-        containers.clone().for_each(|container| self.tenants.want(container));
+        containers.clone().for_each(|container| self.tenants.request(container));
         let pods = containers.map(|container| container.pod.clone()).collect();
         self.present.insert(device.clone(), pods);
         let used = self.used(processes, gpu);
         for excess in self.compute.record(device, &used, gpu) {
-            let tenants = self.known(excess.pods.iter());
-            self.running.spawn(self.actions.clone().tell_compute(excess, tenants));
+            let tenants = self.bound_pods(excess.pods.iter());
+            self.running.spawn(self.actions.clone().report_compute(excess, tenants));
         }
         for violation in self.accounts.record(device, used, Instant::now(), action.acts()) {
             let pods = violation.usage.processes.iter().map(|process| &process.container.pod);
-            let tenants = self.known(pods);
+            let tenants = self.bound_pods(pods);
             let holders = violation.holders.iter().map(|holder| self.tenants.named(holder));
             let violation = Violation { holders: holders.collect(), ..violation };
             self.running.spawn(self.actions.clone().perform(action, violation, tenants));
         }
     }
 
-    /// The known ones of these pods, by UID.
-    fn known<'a>(&self, pods: impl Iterator<Item = &'a String>) -> BTreeMap<String, BoundPod> {
+    /// Those of these pods that the API server has named, by UID.
+    fn bound_pods<'a>(&self, pods: impl Iterator<Item = &'a String>) -> BTreeMap<String, BoundPod> {
         pods.filter_map(|uid| Some((uid.clone(), self.tenants.get(uid)?.pod.clone()))).collect()
     }
 
@@ -430,9 +430,9 @@ impl Watchdog {
     }
 
     /// Marks a GPU as not measured, and logs each reason once.
-    fn lose(&mut self, device: &DeviceId, why: &str) {
-        self.accounts.lose(device);
-        if self.states.lost(device, why) {
+    fn mark_unmeasured(&mut self, device: &DeviceId, why: &str) {
+        self.accounts.drop_measurement(device);
+        if self.states.failed(device, why) {
             tracing::warn!(%device, why, "memory of a shared GPU not measured");
         }
     }

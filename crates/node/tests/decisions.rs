@@ -13,7 +13,7 @@ use crate::shares::World;
 async fn world(pods: &[(&str, &[usize])]) -> World {
     let labels = LabelPolicy { devices: true, ..LabelPolicy::default() };
     let mut world = World::with(Policy { labels, ..Policy::default() }, 8).await;
-    let gpus = all(&world);
+    let gpus = gpu_ids(&world);
     for (second, (name, decided)) in pods.iter().enumerate() {
         let placement = placement(&gpus, decided);
         let metadata = json!({
@@ -38,7 +38,7 @@ async fn world(pods: &[(&str, &[usize])]) -> World {
     world
 }
 
-fn all(world: &World) -> Vec<String> {
+fn gpu_ids(world: &World) -> Vec<String> {
     let state = world.agent.state.borrow();
     state
         .inventory
@@ -50,15 +50,15 @@ fn all(world: &World) -> Vec<String> {
 }
 
 fn placement(gpus: &[String], decided: &[usize]) -> String {
-    let devices: Vec<_> = decided.iter().map(|nth| json!({"id": gpus[*nth]})).collect();
+    let devices: Vec<_> = decided.iter().map(|position| json!({"id": gpus[*position]})).collect();
     json!({"devices": devices}).to_string()
 }
 
 /// Has the kubelet admit a pod. Returns the positions of its GPUs.
-async fn admitted(world: &World, name: &str, count: u64) -> Vec<usize> {
-    let admitted = world.kubelet.admit(pod_with(name, GPU, count)).await.expect("admitted");
-    let gpus = all(world);
-    let ids = admitted.containers[0].resources[GPU].ids();
+async fn admit(world: &World, name: &str, count: u64) -> Vec<usize> {
+    let admission = world.kubelet.admit(pod_with(name, GPU, count)).await.expect("admitted");
+    let gpus = gpu_ids(world);
+    let ids = admission.containers[0].resources[GPU].ids();
     let position = |id: &String| gpus.iter().position(|it| it == id).expect("a GPU");
     let mut positions: Vec<_> = ids.iter().map(position).collect();
     positions.sort_unstable();
@@ -66,9 +66,9 @@ async fn admitted(world: &World, name: &str, count: u64) -> Vec<usize> {
 }
 
 /// The agent's correction, as positions.
-async fn corrected(world: &World, name: &str) -> Vec<usize> {
+async fn corrected_placement(world: &World, name: &str) -> Vec<usize> {
     let placement: Value = serde_json::from_str(&world.corrected(name).await).expect("JSON");
-    let gpus = all(world);
+    let gpus = gpu_ids(world);
     let devices = placement["devices"].as_array().expect("devices").iter();
     let mut positions: Vec<_> =
         devices.map(|it| gpus.iter().position(|id| it["id"] == **id).expect("a GPU")).collect();
@@ -84,10 +84,10 @@ fn is_corrected(world: &World, name: &str) -> bool {
 #[tokio::test]
 async fn pods_get_the_gpus_that_were_decided_for_them() {
     let world = world(&[("p", &[1, 6]), ("q", &[3, 4]), ("r", &[0, 2, 7])]).await;
-    assert_eq!(admitted(&world, "p", 2).await, [1, 6]);
-    assert_eq!(admitted(&world, "r", 3).await, [0, 2, 7]);
-    assert_eq!(admitted(&world, "q", 2).await, [3, 4]);
-    let last = admitted(&world, "undecided", 1).await;
+    assert_eq!(admit(&world, "p", 2).await, [1, 6]);
+    assert_eq!(admit(&world, "r", 3).await, [0, 2, 7]);
+    assert_eq!(admit(&world, "q", 2).await, [3, 4]);
+    let last = admit(&world, "undecided", 1).await;
     assert_eq!(last, [5]);
     assert!(["p", "q", "r"].into_iter().all(|name| !is_corrected(&world, name)));
     world.assert_rights();
@@ -95,27 +95,31 @@ async fn pods_get_the_gpus_that_were_decided_for_them() {
 }
 
 #[tokio::test]
-async fn equal_pods_in_another_order_swap_their_gpus_and_their_placements_say_so() {
+async fn equal_pods_in_another_order_swap_their_gpus_and_their_placements_are_corrected() {
     let world = world(&[("p", &[1, 6]), ("q", &[3, 4])]).await;
-    assert_eq!(admitted(&world, "q", 2).await, [1, 6], "the kubelet does not say for whom it asks");
-    assert_eq!(admitted(&world, "p", 2).await, [3, 4]);
-    assert_eq!(corrected(&world, "q").await, [1, 6]);
-    assert_eq!(corrected(&world, "p").await, [3, 4]);
+    assert_eq!(
+        admit(&world, "q", 2).await,
+        [1, 6],
+        "the kubelet does not name the pod in its request"
+    );
+    assert_eq!(admit(&world, "p", 2).await, [3, 4]);
+    assert_eq!(corrected_placement(&world, "q").await, [1, 6]);
+    assert_eq!(corrected_placement(&world, "p").await, [3, 4]);
     world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_pod_whose_gpus_are_taken_has_others_and_its_placement_says_so() {
+async fn a_pod_whose_gpus_are_unavailable_gets_others_and_its_placement_is_corrected() {
     let world = world(&[("p", &[2])]).await;
-    // Its request differs from that of the pending pod.
-    let two = admitted(&world, "undecided", 8).await;
+    // This request differs from that of the pending pod.
+    let two = admit(&world, "undecided", 8).await;
     assert_eq!(two.len(), 8);
     world.kubelet.delete("undecided-uid").await;
     allocatable(&world.kubelet, GPU, 8).await;
     world.node.inject("lost@2");
     allocatable(&world.kubelet, GPU, 7).await;
-    let other = admitted(&world, "p", 1).await;
+    let other = admit(&world, "p", 1).await;
     assert_ne!(other, [2]);
-    assert_eq!(corrected(&world, "p").await, other);
+    assert_eq!(corrected_placement(&world, "p").await, other);
     world.agent.stop().await;
 }

@@ -82,7 +82,7 @@ impl Program {
     }
 
     /// Waits for its end.
-    pub(crate) async fn ends(self) {
+    pub(crate) async fn until_ended(self) {
         let program = RefCell::new(self);
         until("the program ends", async || {
             if program.borrow_mut().runs() { Err("it runs") } else { Ok(()) }
@@ -117,9 +117,9 @@ impl Vendor {
     /// The first GPU.
     pub(crate) fn gpu(self, state: &NodeState) -> Device {
         let mut gpus = state.inventory.devices.iter();
-        let is_it =
+        let is_first =
             |gpu: &&Device| gpu.place.pci.is_some_and(|it| it.to_string() == self.address());
-        gpus.find(is_it).expect("it is there").clone()
+        gpus.find(is_first).expect("it is there").clone()
     }
 }
 
@@ -180,7 +180,7 @@ impl Kernel {
     }
 
     /// Has a program open a file of the first GPU, as a client with this number of MiB.
-    pub(crate) fn opens(&self, program: &Program, file: u32, client: u64, mib: u64) {
+    pub(crate) fn open_file(&self, program: &Program, file: u32, client: u64, mib: u64) {
         let Vendor { memory, .. } = self.vendor;
         let text = format!(
             "pos:\t0\nflags:\t02100002\ndrm-driver:\tx\ndrm-client-id:\t{client}\ndrm-pdev:\t{}\n\
@@ -192,13 +192,13 @@ impl Kernel {
     }
 
     /// Has a program close a file.
-    pub(crate) fn closes(&self, program: &Program, file: u32) {
+    pub(crate) fn close_file(&self, program: &Program, file: u32) {
         let path = self.path(&format!("/proc/{}/fdinfo/{file}", program.pid()));
         fs::remove_file(path).expect("it was open");
     }
 
     /// Removes a program that ended from the kernel's files.
-    pub(crate) fn forgets(&self, program: &Program) {
+    pub(crate) fn remove_program(&self, program: &Program) {
         let path = self.path(&format!("/proc/{}", program.pid()));
         fs::remove_dir_all(path).expect("it was there");
     }
@@ -234,6 +234,6 @@ pub(crate) fn record_of(edits: &ContainerEdits) -> PathBuf {
     let [hook] = &edits.hooks[..] else { panic!("{edits:?}") };
     let Hook { hook_name, path, args, .. } = hook;
     assert_eq!((hook_name.as_str(), path.as_path()), ("createRuntime", Path::new(HOOK)));
-    let at = args.iter().position(|arg| arg == "--record").expect("a record");
-    args[at + 1].clone().into()
+    let position = args.iter().position(|arg| arg == "--record").expect("a record");
+    args[position + 1].clone().into()
 }

@@ -30,7 +30,7 @@ const MEMORY: &str = "windlass.dev/gpu-memory";
 const HOOK: &str = "/opt/windlass/windlass-hook";
 
 /// First process of a container, which waits for its hooks.
-struct Waiting(Child);
+struct FirstProcess(Child);
 
 /// Processes and control groups of the simulated host.
 struct Cgroups<'a>(&'a World);
@@ -55,7 +55,7 @@ async fn world(driver: &str, policy: Policy) -> World {
     world
 }
 
-/// The same, once it has this number of full GPUs.
+/// A node with a driver of this version, once it has this number of full GPUs.
 async fn prepared(driver: &str, policy: Policy, gpus: usize) -> World {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
@@ -99,16 +99,16 @@ fn record(document: &Value) -> PathBuf {
     record.into()
 }
 
-// === impl Waiting ===
+// === impl FirstProcess ===
 
-impl Waiting {
+impl FirstProcess {
     fn start() -> Self {
         let program = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn();
         Self(program.expect("a program"))
     }
 }
 
-impl Drop for Waiting {
+impl Drop for FirstProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -119,8 +119,8 @@ impl Drop for Waiting {
 
 impl Cgroups<'_> {
     /// A container of the pod, before its start, and its control group.
-    fn container(&self, pod: &str, id: &str) -> (Waiting, PathBuf) {
-        let (container, group) = (Waiting::start(), format!("/kubepods/pod{pod}/{id}"));
+    fn container(&self, pod: &str, id: &str) -> (FirstProcess, PathBuf) {
+        let (container, group) = (FirstProcess::start(), format!("/kubepods/pod{pod}/{id}"));
         let node = &self.0.node;
         node.write(&format!("/proc/{}/cgroup", container.0.id()), &format!("0::{group}\n"));
         node.write("/proc/self/cgroup", "0::/system.slice/containerd.service\n");
@@ -130,16 +130,21 @@ impl Cgroups<'_> {
     }
 
     /// Runs the hook as the container runtime does.
-    fn run_hook(&self, record: &Path, container: &Waiting, id: &str) -> Result<PathBuf, String> {
+    fn run_hook(
+        &self,
+        record: &Path,
+        container: &FirstProcess,
+        id: &str,
+    ) -> Result<PathBuf, String> {
         self.run_hook_for(record, 1, container, id)
     }
 
-    /// The same for a container with this number of replicas.
+    /// As [`Self::run_hook`], for a container with this number of replicas.
     fn run_hook_for(
         &self,
         record: &Path,
         replicas: u32,
-        container: &Waiting,
+        container: &FirstProcess,
         id: &str,
     ) -> Result<PathBuf, String> {
         let state = json!({"ociVersion": "1.2.0", "id": id, "status": "creating",
@@ -151,7 +156,7 @@ impl Cgroups<'_> {
 }
 
 #[tokio::test]
-async fn a_share_has_a_hook_that_limits_its_container_before_it_starts() {
+async fn a_hook_limits_the_container_of_a_share_before_its_start() {
     let policy = policy(by_hook(RequiredLimit::Driver), WatchdogAction::Observe);
     let world = world("615.10", policy).await;
     let gpu = world.gpus[0].clone();
@@ -180,7 +185,7 @@ async fn a_share_has_a_hook_that_limits_its_container_before_it_starts() {
 }
 
 #[tokio::test]
-async fn a_container_whose_limit_the_driver_does_not_keep_is_refused() {
+async fn a_container_whose_limit_the_driver_does_not_apply_is_refused() {
     let world =
         world("615.10", policy(by_hook(RequiredLimit::None), WatchdogAction::Observe)).await;
     let gpu = world.gpus[0].clone();
@@ -190,14 +195,14 @@ async fn a_container_whose_limit_the_driver_does_not_keep_is_refused() {
     let machine = world.node.machine.model().expect("a machine");
     let index = machine.gpus.iter().position(|it| it.uuid == gpu.as_str()).expect("it is there");
     world.node.inject(&format!("limit:ignored@{index}"));
-    let refused = cgroups.run_hook(&record, &container, "c0ffee").expect_err("it differs");
+    let refused = cgroups.run_hook(&record, &container, "c0ffee").expect_err("the limits differ");
     assert!(refused.contains("the driver reads back no limit"), "{refused}");
     world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn without_the_driver_a_container_starts_only_if_a_weaker_limit_is_allowed() {
-    for (at_least, action, starts) in [
+    for (at_least, action, is_started) in [
         (RequiredLimit::None, WatchdogAction::Observe, true),
         (RequiredLimit::Watched, WatchdogAction::Observe, false),
         (RequiredLimit::Watched, WatchdogAction::Kill, true),
@@ -205,7 +210,7 @@ async fn without_the_driver_a_container_starts_only_if_a_weaker_limit_is_allowed
     ] {
         let world = world("570.133.20", policy(by_hook(at_least), action)).await;
         world.admit(pod_with("a", MEMORY, 8), &placed(&world.gpus[0])).await;
-        if starts {
+        if is_started {
             let document = world.start("a", "main").await.remove(0);
             let edits = document["devices"][0]["containerEdits"].to_string();
             assert!(!edits.contains(HOOK), "{at_least:?}: {edits}");
@@ -219,20 +224,20 @@ async fn without_the_driver_a_container_starts_only_if_a_weaker_limit_is_allowed
 }
 
 #[tokio::test]
-async fn the_next_agent_keeps_the_records_of_its_shares_and_removes_others() {
+async fn the_next_agent_retains_the_records_of_existing_shares_and_removes_others() {
     let world = world("615.10", policy(by_hook(RequiredLimit::Driver), WatchdogAction::Off)).await;
     let record = record(&world.run("a", 8, &placed(&world.gpus[0])).await);
-    let left = record.with_file_name("0123456789abcdef.json");
-    let leave = || {
-        fs::copy(&record, &left).expect("copied");
+    let orphan = record.with_file_name("0123456789abcdef.json");
+    let write_orphan = || {
+        fs::copy(&record, &orphan).expect("copied");
     };
-    let world = world.restart(leave).await;
-    assert!(record.exists() && !left.exists());
+    let world = world.restart(write_orphan).await;
+    assert!(record.exists() && !orphan.exists());
     world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn replicas_of_a_given_memory_are_limited_by_their_number() {
+async fn replicas_with_configured_memory_are_limited_by_their_number() {
     let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Observe);
     let world = prepared("615.10", policy, 7).await;
     allocatable(&world.kubelet, SHARED, 7).await;
@@ -255,8 +260,8 @@ async fn replicas_of_a_given_memory_are_limited_by_their_number() {
     let record = Path::new(record);
     cgroups.run_hook_for(record, 2, &container, "c0ffee").expect("limited");
     let machine = world.node.machine.model().expect("a machine");
-    let found = machine.gpus.iter().find(|it| it.uuid == gpu.as_str()).expect("it is there");
-    assert_eq!(found.memory_limits[group.to_str().expect("text")].hard, 20 << 30);
+    let gpu_state = machine.gpus.iter().find(|it| it.uuid == gpu.as_str()).expect("it is there");
+    assert_eq!(gpu_state.memory_limits[group.to_str().expect("text")].hard, 20 << 30);
     let limited = format!(r#"holder="{uid}",enforcement="driver"}} {}"#, 20_u64 << 30);
     until("the limit in the metrics", async || {
         let text = crate::agent::admin::get(&world.agent, "/metrics").await.body;
@@ -321,10 +326,10 @@ async fn replicas_that_the_driver_cannot_limit_are_refused_if_its_limit_is_requi
 }
 
 #[tokio::test]
-async fn a_pod_may_ask_for_a_stronger_limit_than_the_configuration_does() {
+async fn a_pod_may_require_a_stronger_limit_than_the_configuration() {
     let limits = by_hook(RequiredLimit::None);
     let world = world("570.133.20", policy(limits, WatchdogAction::Kill)).await;
-    for (name, wanted, refused) in [
+    for (name, enforcement, refused) in [
         ("a", "watched", None),
         ("b", "driver", Some("`driver` is required by windlass.dev/enforcement")),
         (
@@ -334,7 +339,7 @@ async fn a_pod_may_ask_for_a_stronger_limit_than_the_configuration_does() {
         ),
     ] {
         let mut annotations = placed(&world.gpus[0]);
-        annotations["windlass.dev/enforcement"] = wanted.into();
+        annotations["windlass.dev/enforcement"] = enforcement.into();
         world.admit(pod_with(name, MEMORY, 8), &annotations).await;
         match refused {
             None => drop(world.start(name, "main").await),

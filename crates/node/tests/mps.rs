@@ -2,6 +2,6 @@
 //! demand.
 
 mod clients;
-mod life;
-mod refused;
+mod daemon_lifecycle;
 mod rig;
+mod start_failures;

@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Waits until the condition has this status and reason.
-    async fn is_ready(&self, status: &str, reason: &str) -> NodeCondition {
+    async fn until_condition(&self, status: &str, reason: &str) -> NodeCondition {
         until("the condition", async || {
             let all = self.conditions();
             let found = all.iter().find(|condition| condition.type_ == READY);
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// Waits for a line of the metrics.
-    async fn shows(&self, line: &str) {
+    async fn until_metric(&self, line: &str) {
         until(line, async || {
             let text = admin::get(&self.agent, "/metrics").await.body;
             let shares: Vec<_> =
@@ -136,7 +136,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_container_gets_its_gpu_its_amounts_and_the_hook_and_its_end_removes_the_record() {
+async fn a_container_gets_its_gpu_amounts_and_hook_and_its_end_removes_the_record() {
     let world = World::new("615.10", by_hook(RequiredLimit::Driver)).await;
     let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
     let gpu = &world.gpus[1];
@@ -165,7 +165,7 @@ async fn a_container_gets_its_gpu_its_amounts_and_the_hook_and_its_end_removes_t
     let other = runtime.create(&owner, &container("beef", "sidecar", "a")).await;
     assert_eq!(other.expect("unchanged"), Adjusted::default());
     runtime.stop(&owner, &container("c0ffee", "main", "a")).await;
-    assert!(!path.exists(), "the record goes with its container");
+    assert!(!path.exists(), "the record is removed with its container");
     world.agent.stop().await;
 }
 
@@ -200,7 +200,7 @@ async fn a_container_that_cannot_be_limited_is_refused_with_the_reason() {
     assert!(refused.contains("`mig` is required by windlass.dev/enforcement"), "{refused}");
     let owner = pod("a", "uid-a", fraction(gpu, &[("main", "1Gi")]));
     let refused = runtime.create(&owner, &container("../x", "main", "a")).await;
-    assert!(refused.expect_err("a path").contains("is no id of a container"));
+    assert!(refused.expect_err("a path").contains("is not a container id"));
     world.agent.stop().await;
 }
 
@@ -216,16 +216,16 @@ async fn a_gpu_in_mig_mode_has_no_fractions() {
 }
 
 #[tokio::test]
-async fn an_old_driver_limits_nothing_and_what_requires_it_is_refused() {
+async fn an_old_driver_sets_no_limit_and_containers_that_require_one_are_refused() {
     let world = World::new("570.10", by_hook(RequiredLimit::None)).await;
     let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
-    let condition = world.is_ready("False", "DriverLimitsNoMemory").await;
+    let condition = world.until_condition("False", "DriverLimitsNoMemory").await;
     assert!(condition.message.is_some_and(|it| it.contains("615 or newer")));
     let mut annotations = fraction(&world.gpus[0], &[("main", "1Gi")]);
     let owner = pod("a", "uid-a", annotations.clone());
     let adjusted = runtime.create(&owner, &container("c0", "main", "a")).await.expect("watched");
     assert!(adjusted.hooks.is_empty() && !adjusted.env.is_empty(), "{adjusted:?}");
-    world.shows(&world.limit("a", 1024)).await;
+    world.until_metric(&world.limit("a", 1024)).await;
     annotations.push(("windlass.dev/enforcement".into(), "driver".into()));
     let owner = pod("b", "uid-b", annotations);
     let refused = runtime.create(&owner, &container("c1", "main", "b")).await;
@@ -241,16 +241,16 @@ async fn init_containers_and_containers_of_a_pod_count_together_while_they_exist
     let limits = [("init", "1Gi"), ("a", "2Gi"), ("b", "4Gi")];
     let owner = pod("p", "uid-p", fraction(&world.gpus[0], &limits));
     runtime.create(&owner, &container("c0", "init", "p")).await.expect("adjusted");
-    world.shows(&world.limit("p", 1024)).await;
+    world.until_metric(&world.limit("p", 1024)).await;
     runtime.stop(&owner, &container("c0", "init", "p")).await;
     for (id, name) in [("c1", "a"), ("c2", "b")] {
         runtime.create(&owner, &container(id, name, "p")).await.expect("adjusted");
     }
-    world.shows(&world.limit("p", 6144)).await;
-    // Its first creation failed after the agent's answer.
+    world.until_metric(&world.limit("p", 6144)).await;
+    // The first creation of this container failed after the agent's answer.
     runtime.create(&owner, &container("c3", "b", "p")).await.expect("adjusted");
     assert!(!world.record("c2").exists());
-    world.shows(&world.limit("p", 6144)).await;
+    world.until_metric(&world.limit("p", 6144)).await;
     runtime.remove_sandbox(&owner).await;
     assert!(!world.record("c1").exists() && !world.record("c3").exists());
     world.agent.stop().await;
@@ -281,31 +281,31 @@ async fn a_pod_above_its_fraction_is_a_violation() {
     let ended =
         until("the watchdog ends it", || ready(program.try_wait().expect("a child").ok_or(())));
     assert!(!ended.await.success());
-    world.shows(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
+    world.until_metric(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
     world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn the_agent_comes_back_to_a_runtime_that_restarts_and_knows_its_containers() {
-    let said = Said::from(Level::WARN);
+async fn the_agent_reconnects_to_a_restarted_runtime_and_learns_its_containers() {
+    let log = Said::from(Level::WARN);
     let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
-    let condition = world.is_ready("False", "NriNotConnected").await;
+    let condition = world.until_condition("False", "NriNotConnected").await;
     let message = condition.message.expect("a message");
     assert!(message.contains("enable NRI in the container runtime"), "{message}");
     let runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
-    let ready = world.is_ready("True", "MemoryLimited").await;
+    let ready = world.until_condition("True", "MemoryLimited").await;
     assert!(ready.message.is_some_and(|it| it.contains("double 1.0")));
     drop(runtime);
-    world.is_ready("False", "NriNotConnected").await;
-    said.until(1, "no connection to NRI").await;
+    world.until_condition("False", "NriNotConnected").await;
+    log.until(1, "no connection to NRI").await;
 
     let owner = pod("a", "uid-a", fraction(&world.gpus[0], &[("main", "3Gi")]));
     let containers = [container("c0", "main", "a"), ended("c1", "main", "a")];
     let runtime = Runtime::start(&world.socket()).synchronized(&[owner], &containers).await;
-    world.is_ready("True", "MemoryLimited").await;
-    world.shows(&world.limit("a", 3072)).await;
+    world.until_condition("True", "MemoryLimited").await;
+    world.until_metric(&world.limit("a", 3072)).await;
     let all = world.conditions();
-    assert_eq!(all.len(), 2, "the kubelet's stays: {all:?}");
+    assert_eq!(all.len(), 2, "the condition of the kubelet remains: {all:?}");
 
     world.agent.stop().await;
     let api = &world.api;
@@ -317,13 +317,13 @@ async fn the_agent_comes_back_to_a_runtime_that_restarts_and_knows_its_container
 }
 
 #[tokio::test]
-async fn a_runtime_that_breaks_the_protocol_is_left_and_tried_again() {
+async fn the_agent_reconnects_to_a_runtime_that_violates_the_protocol() {
     let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
     for bytes in [&[0, 0, 0, 1, 255, 255, 255, 255][..], &[1; 64]] {
-        Runtime::start(&world.socket()).says(bytes).await;
+        Runtime::start(&world.socket()).send_invalid(bytes).await;
     }
     let refusing = Runtime::start(&world.socket());
-    refusing.refuses("plugins are not allowed").await;
+    refusing.refuse("plugins are not allowed").await;
     let message = until("the reason", async || {
         let all = world.conditions();
         let found = all.iter().find(|it| it.type_ == READY).and_then(|it| it.message.clone());

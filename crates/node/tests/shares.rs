@@ -2,7 +2,7 @@
 //! and never beyond a GPU's capacity.
 
 mod by_kernel;
-mod walk;
+mod interrupted_steps;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -160,9 +160,9 @@ impl World {
     }
 
     /// Ends the agent, and starts the next one.
-    pub(crate) async fn restart(mut self, between: impl FnOnce()) -> Self {
+    pub(crate) async fn restart(mut self, meanwhile: impl FnOnce()) -> Self {
         self.agent.stop().await;
-        between();
+        meanwhile();
         self.agent = self.node.agent();
         let all = |state: &windlass_resources::NodeState| state.shareable.len() == 8;
         self.agent.until(|state| all(state)).await;
@@ -177,8 +177,8 @@ impl World {
 
     /// Every request needs one of these rights.
     pub(crate) fn assert_within(&self, shipped: &[Right]) {
-        for asked in self.api.objects().log() {
-            let right = Right::asked(&asked.method, &asked.path, &asked.query);
+        for request in self.api.objects().log() {
+            let right = Right::asked(&request.method, &request.path, &request.query);
             let right = right.expect("a request for a resource");
             assert!(shipped.iter().any(|it| it.gives(&right)), "deploy lacks {right:?}");
         }
@@ -213,13 +213,13 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
     let text =
         std::fs::read_to_string(world.node.config.places.cdi_dir.join("windlass.dev-gpu.json"));
     let all: Value = serde_json::from_str(&text.expect("a document")).expect("JSON");
-    let whole =
+    let full_gpu =
         all["devices"].as_array().expect("devices").iter().find(|it| it["name"] == gpu.as_str());
     let nodes = |device: &Value| device["containerEdits"]["deviceNodes"].clone();
-    assert_eq!(nodes(&first["devices"][0]), nodes(whole.expect("the GPU")));
+    assert_eq!(nodes(&first["devices"][0]), nodes(full_gpu.expect("the GPU")));
     assert_eq!(first["containerEdits"], all["containerEdits"]);
     let second = world.run("b", 71, &placed(gpu)).await;
-    assert_eq!(gpu_of(&second), gpu.as_str(), "79 GiB of it are theirs");
+    assert_eq!(gpu_of(&second), gpu.as_str(), "both shares fill its 79 GiB");
     let state = world.agent.state.borrow().clone();
     let pod = windlass_node::PodHoldings {
         namespace: "default".to_owned(),
@@ -231,11 +231,7 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
     assert_eq!((&found.device, found.memory_mib, found.of_mib), (gpu, 71 << 10, 81_559));
     assert_eq!(found.pod_uids, ["b-uid".to_owned()].into());
     assert_eq!(found.enforcement, Enforcement::None);
-    assert_eq!(
-        world.start("a", "main").await,
-        [first],
-        "a container that starts again has the same"
-    );
+    assert_eq!(world.start("a", "main").await, [first], "a restarted container has the same share");
     // The other GPUs are offered in full.
     allocatable(&world.kubelet, GPU, 7).await;
     world.assert_rights();
@@ -254,15 +250,15 @@ async fn a_decision_that_does_not_fit_is_corrected() {
     assert_eq!(placement, expected);
     let fitting = world.run("c", 39, &placed(gpu)).await;
     assert_eq!(gpu_of(&fitting), gpu.as_str());
-    // A decision for a failed GPU is not kept.
+    // A decision for a failed GPU is not followed.
     world.node.inject("lost@7");
     allocatable(&world.kubelet, MEMORY, OF_ALL - OF_ONE).await;
     let failed = &world.gpus[..];
     let state = world.agent.state.borrow().clone();
     let lost =
         failed.iter().find(|id| state.shareable[*id].obstacle.is_some()).expect("it was lost");
-    let elsewhere = world.run("d", 1, &placed(lost)).await;
-    assert_ne!(gpu_of(&elsewhere), lost.as_str());
+    let other_gpu_share = world.run("d", 1, &placed(lost)).await;
+    assert_ne!(gpu_of(&other_gpu_share), lost.as_str());
     world.agent.stop().await;
 }
 
@@ -274,13 +270,13 @@ async fn a_restarted_agent_knows_every_share() {
     let world = world.restart(|| {}).await;
     assert_eq!(world.start("a", "main").await, [first]);
     let second = world.run("b", 40, &placed(gpu)).await;
-    assert_ne!(gpu_of(&second), gpu.as_str(), "80 GiB are more than it has");
+    assert_ne!(gpu_of(&second), gpu.as_str(), "80 GiB exceed the GPU");
     allocatable(&world.kubelet, GPU, 6).await;
     world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_share_whose_document_was_lost_counts_on_every_gpu_until_its_pod_starts_again() {
+async fn a_share_with_an_unreadable_document_counts_on_every_gpu_until_its_pod_starts_again() {
     let world = World::new().await;
     let gpu = world.gpus[2].clone();
     world.run("a", 40, &placed(&gpu)).await;
@@ -299,8 +295,8 @@ async fn a_share_whose_document_was_lost_counts_on_every_gpu_until_its_pod_start
     let error = world.kubelet.start_container("c-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("51200 MiB of memory"), "{error}");
     // The kubelet starts the pod's container again.
-    let again = world.start("a", "main").await.remove(0);
-    assert_eq!(gpu_of(&again), gpu.as_str());
+    let restarted = world.start("a", "main").await.remove(0);
+    assert_eq!(gpu_of(&restarted), gpu.as_str());
     assert_eq!(std::fs::read(&path).expect("a document"), text);
     let other = world.start("c", "main").await.remove(0);
     assert_ne!(gpu_of(&other), gpu.as_str());
@@ -308,7 +304,7 @@ async fn a_share_whose_document_was_lost_counts_on_every_gpu_until_its_pod_start
 }
 
 #[tokio::test]
-async fn without_an_api_server_a_container_waits_and_says_why() {
+async fn without_an_api_server_a_container_waits_with_the_reason() {
     let world = World::new().await;
     world.api.inject(Fault::at("/api/v1/pods", Effect::Drop));
     world.admit(pod_with("a", MEMORY, 8), &placed(&world.gpus[1])).await;
@@ -325,26 +321,27 @@ async fn without_an_api_server_a_container_waits_and_says_why() {
 }
 
 #[tokio::test]
-async fn annotations_of_a_pods_author_take_no_share_of_others() {
+async fn annotations_by_a_pods_author_take_no_share_of_other_pods() {
     let world = World::new().await;
-    let whole = world.kubelet.admit(pod_with("whole", GPU, 1)).await.expect("admitted");
-    let whole = whole.containers[0].resources[GPU].ids();
-    let whole: DeviceId = whole.first().expect("a GPU").parse().expect("an id");
+    let full_gpu = world.kubelet.admit(pod_with("whole", GPU, 1)).await.expect("admitted");
+    let full_gpu = full_gpu.containers[0].resources[GPU].ids();
+    let full_gpu: DeviceId = full_gpu.first().expect("a GPU").parse().expect("an id");
     allocatable(&world.kubelet, MEMORY, OF_ALL - OF_ONE).await;
-    let full = &world.gpus.iter().find(|id| **id != whole).expect("another").clone();
+    let full = &world.gpus.iter().find(|id| **id != full_gpu).expect("another").clone();
     let first = world.run("a", 79, &placed(full)).await;
-    let huge = json!({"devices": [{"id": full, "memoryMib": 1, "computeMilli": 1}]}).to_string();
+    let too_large =
+        json!({"devices": [{"id": full, "memoryMib": 1, "computeMilli": 1}]}).to_string();
     for (name, annotation) in [
         ("damaged", "GPU".to_owned()),
-        ("of-two", json!({"devices": [{"id": full}, {"id": whole}]}).to_string()),
+        ("of-two", json!({"devices": [{"id": full}, {"id": full_gpu}]}).to_string()),
         ("unknown", json!({"devices": [{"id": "GPU-x", "memoryMib": 8}]}).to_string()),
-        ("whole-gpu", json!({"devices": [{"id": whole}]}).to_string()),
-        ("full", huge),
+        ("whole-gpu", json!({"devices": [{"id": full_gpu}]}).to_string()),
+        ("full", too_large),
     ] {
         let forged = json!({"windlass.dev/placement": annotation, "windlass.dev/other": "x"});
         let document = world.run(name, 10, &forged).await;
         let gpu = gpu_of(&document);
-        assert!(gpu != whole.as_str() && gpu != full.as_str(), "{name} got {gpu}");
+        assert!(gpu != full_gpu.as_str() && gpu != full.as_str(), "{name} got {gpu}");
         assert_eq!(share(&document)["memoryMib"], 10240, "{name}");
     }
     assert_eq!(world.start("a", "main").await, [first]);
@@ -352,7 +349,7 @@ async fn annotations_of_a_pods_author_take_no_share_of_others() {
 }
 
 #[tokio::test]
-async fn a_placement_that_no_binding_wrote_decides_nothing() {
+async fn a_placement_that_was_not_written_by_a_binding_is_ignored() {
     let world = World::new().await;
     world.run("a", 8, &placed(&world.gpus[1])).await;
     let pod = pod_with("forged", MEMORY, 8);
@@ -367,7 +364,7 @@ async fn a_placement_that_no_binding_wrote_decides_nothing() {
     );
     world.kubelet.admit(pod).await.expect("admitted");
     let document = world.start("forged", "main").await.remove(0);
-    assert_eq!(gpu_of(&document), world.gpus[1].as_str(), "the fullest one is the agent's choice");
+    assert_eq!(gpu_of(&document), world.gpus[1].as_str(), "the agent chooses the fullest GPU");
     assert!(world.corrected("forged").await.contains(world.gpus[1].as_str()));
     world.agent.stop().await;
 }
@@ -382,7 +379,7 @@ async fn a_static_pod_is_found_by_its_mirror_pod() {
     let document = world.start("static", "main").await.remove(0);
     assert_eq!(share(&document)["uid"], "static-uid");
     assert!(world.corrected("static").await.contains(&gpu_of(&document)));
-    // If two pods claim to be the mirror pod, neither is believed.
+    // If two pods have the annotation of a mirror pod, neither counts.
     let pod = pod_with("other", MEMORY, 8);
     let mirror = json!({"kubernetes.io/config.mirror": pod.uid});
     world.put(&pod, &json!({"uid": "u1", "annotations": mirror}));
@@ -416,7 +413,7 @@ async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
             gpus.push(gpu_of(document));
         }
         let has_nodes = |it: &&Value| !it["devices"][0]["containerEdits"]["deviceNodes"].is_null();
-        assert_eq!(documents.iter().filter(has_nodes).count(), 1, "the GPU is given once");
+        assert_eq!(documents.iter().filter(has_nodes).count(), 1, "the GPU is granted once");
     }
     gpus.dedup();
     assert_eq!(gpus.len(), 1, "{gpus:?}");
@@ -431,7 +428,7 @@ async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
 }
 
 #[tokio::test]
-async fn a_gpu_is_whole_again_after_its_last_share() {
+async fn a_gpu_is_offered_in_full_again_after_its_last_share() {
     let world = World::new().await;
     world.run("a", 8, &placed(&world.gpus[4])).await;
     allocatable(&world.kubelet, GPU, 7).await;

@@ -1,8 +1,8 @@
 //! The steps of an agent on disk, and the states that a kill between two of them leaves.
 //!
-//! A killed agent leaves the files that it wrote before. So a test has an agent do its work once, keeps each version of
-//! each file in the order of the writes, and begins another agent from every prefix. A version that the next one
-//! overwrites at once may be lost on a busy machine; then the work is done again.
+//! A killed agent leaves the files that it wrote before. So a test runs an agent's work once, records each version of
+//! each file in the order of the writes, and starts another agent from every prefix. On a busy machine a version may be
+//! overwritten before it is recorded; then the work is repeated.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ pub(crate) struct Steps {
     folders: Vec<PathBuf>,
     before: Files,
     /// Each file with its new content; `None` for a removal.
-    order: Vec<(PathBuf, Option<Content>)>,
+    changes: Vec<(PathBuf, Option<Content>)>,
 }
 
 /// Recorder of an agent's work.
@@ -40,7 +40,7 @@ pub(crate) struct Recorder {
 }
 
 /// Maximum number of recordings of one piece of work.
-pub(crate) const TRIES: usize = 20;
+pub(crate) const MAX_RECORDINGS: usize = 20;
 
 // === impl Recorder ===
 
@@ -48,15 +48,18 @@ impl Recorder {
     /// Begins to record the work of an agent in these places.
     pub(crate) fn start(places: &Places) -> Self {
         let limits = places.state_dir.join("memory-limits");
-        let below = ["shares", "claims"].map(|kind| limits.join(kind));
-        let folders: Vec<_> =
-            [places.state_dir.clone(), places.cdi_dir.clone()].into_iter().chain(below).collect();
+        let limit_folders = ["shares", "claims"].map(|kind| limits.join(kind));
+        let folders: Vec<_> = [places.state_dir.clone(), places.cdi_dir.clone()]
+            .into_iter()
+            .chain(limit_folders)
+            .collect();
         let mut inotify = Inotify::init().expect("inotify");
-        let mut watched: BTreeMap<WatchDescriptor, PathBuf> = BTreeMap::new();
+        let mut folders_by_watch: BTreeMap<WatchDescriptor, PathBuf> = BTreeMap::new();
         for folder in &folders {
             fs::create_dir_all(folder).expect("made");
             let mask = WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE | WatchMask::DELETE;
-            watched.insert(inotify.watches().add(folder, mask).expect("watched"), folder.clone());
+            folders_by_watch
+                .insert(inotify.watches().add(folder, mask).expect("watched"), folder.clone());
         }
         let before = files(&folders);
         // A link needs the same file system.
@@ -69,7 +72,7 @@ impl Recorder {
             loop {
                 let events = inotify.read_events_blocking(&mut buffer).expect("events");
                 for event in events {
-                    let path = watched[&event.wd].join(event.name.expect("a file"));
+                    let path = folders_by_watch[&event.wd].join(event.name.expect("a file"));
                     if path == last {
                         return steps;
                     }
@@ -77,9 +80,9 @@ impl Recorder {
                         continue;
                     }
                     let version = store.join(steps.len().to_string());
-                    let is_there = !event.mask.contains(EventMask::DELETE)
+                    let has_version = !event.mask.contains(EventMask::DELETE)
                         && fs::hard_link(&path, &version).is_ok();
-                    steps.push((path, is_there.then_some(version)));
+                    steps.push((path, has_version.then_some(version)));
                 }
             }
         });
@@ -90,24 +93,26 @@ impl Recorder {
     pub(crate) fn stop(self) -> Result<Steps, String> {
         let Self { folders, before, versions, end, thread } = self;
         fs::write(&end, "").expect("written");
-        let seen = thread.join().expect("no panic");
+        let recorded = thread.join().expect("no panic");
         fs::remove_file(&end).expect("it was there");
-        let mut kept = BTreeSet::new();
-        let steps = seen.into_iter().map(|(path, version)| {
+        let mut inodes = BTreeSet::new();
+        let steps = recorded.into_iter().map(|(path, version)| {
             let content = version.map(|version| (read(&version).expect("kept"), version));
             let inode = content.as_ref().map(|(_, at)| fs::metadata(at).expect("kept").ino());
             // Two events of one version: the first one's is lost.
-            let is_new = inode.is_none_or(|inode| kept.insert(inode));
-            let lost = || format!("a version of {} is lost", path.display());
-            if is_new { Ok((path, content.map(|(content, _)| content))) } else { Err(lost()) }
+            let is_new = inode.is_none_or(|inode| inodes.insert(inode));
+            let missed = || format!("a version of {} is lost", path.display());
+            if is_new { Ok((path, content.map(|(content, _)| content))) } else { Err(missed()) }
         });
         let steps = steps.collect::<Result<Vec<_>, _>>()?;
         drop(versions);
-        let steps = Steps { folders, before, order: steps };
+        let steps = Steps { folders, before, changes: steps };
         // A version that was gone before it was kept is no removal.
-        let (seen, found) = (steps.state(steps.len()), files(&steps.folders));
-        let differs =
-            found.keys().chain(seen.keys()).find(|path| seen.get(*path) != found.get(*path));
+        let (recorded, on_disk) = (steps.state(steps.len()), files(&steps.folders));
+        let differs = on_disk
+            .keys()
+            .chain(recorded.keys())
+            .find(|path| recorded.get(*path) != on_disk.get(*path));
         differs.map_or(Ok(()), |path| Err(format!("{} is lost", path.display())))?;
         Ok(steps)
     }
@@ -117,7 +122,7 @@ impl Recorder {
 
 impl Steps {
     pub(crate) fn len(&self) -> usize {
-        self.order.len()
+        self.changes.len()
     }
 
     /// Names of the files in the order of their writes.
@@ -126,11 +131,11 @@ impl Steps {
             let name = path.file_name().expect("a file").to_string_lossy().into_owned();
             if content.is_some() { name } else { format!("-{name}") }
         };
-        self.order.iter().map(name).collect()
+        self.changes.iter().map(name).collect()
     }
 
     /// Writes the files that an agent leaves if it is killed after this number of steps.
-    pub(crate) fn leave(&self, done: usize) {
+    pub(crate) fn restore(&self, done: usize) {
         for path in files(&self.folders).into_keys() {
             fs::remove_file(path).expect("it was there");
         }
@@ -142,7 +147,7 @@ impl Steps {
 
     fn state(&self, done: usize) -> Files {
         let mut all = self.before.clone();
-        for (path, content) in &self.order[..done] {
+        for (path, content) in &self.changes[..done] {
             match content {
                 Some(content) => drop(all.insert(path.clone(), content.clone())),
                 None => drop(all.remove(path)),

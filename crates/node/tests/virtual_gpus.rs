@@ -47,9 +47,9 @@ async fn started(world: &World, name: &str, container: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_pod_has_its_share_of_each_decided_gpu_and_whole_gpus_are_its_own() {
+async fn a_pod_has_its_share_of_each_decided_gpu_and_full_gpus_are_exclusive() {
     let world = world().await;
-    let [one, two, three] = [1, 3, 5].map(|nth| &world.gpus[nth]);
+    let [one, two, three] = [1, 3, 5].map(|index| &world.gpus[index]);
     world.admit(pod("a", 2, &[(MEMORY, 3000), (CORES, 30)]), &placed(&[one, two])).await;
     let document = world.start("a", "main").await.remove(0);
     assert_eq!(gpus(&document), [one.as_str(), two.as_str()]);
@@ -70,13 +70,13 @@ async fn a_pod_has_its_share_of_each_decided_gpu_and_whole_gpus_are_its_own() {
             .clone()
     };
     for id in [one, two] {
-        let has_it = |it: &Value| it["path"] == json!(node(id));
-        assert!(nodes.expect("nodes").iter().any(has_it), "{nodes:?}");
+        let has_node = |it: &Value| it["path"] == json!(node(id));
+        assert!(nodes.expect("nodes").iter().any(has_node), "{nodes:?}");
     }
     // Full GPUs are never those with a share, even against a decision.
     world.admit(pod_with("whole", GPU, 2), &placed(&[two, three])).await;
-    let whole = started(&world, "whole", "main").await;
-    assert!(!whole.contains(&two.to_string()) && whole.contains(&three.to_string()), "{whole:?}");
+    let full = started(&world, "whole", "main").await;
+    assert!(!full.contains(&two.to_string()) && full.contains(&three.to_string()), "{full:?}");
     let corrected = world.corrected("whole").await;
     assert!(!corrected.contains("memoryMib") && corrected.contains(three.as_str()), "{corrected}");
     // Six GPUs have no share; two of them are taken.
@@ -94,15 +94,12 @@ async fn a_pod_has_its_share_of_each_decided_gpu_and_whole_gpus_are_its_own() {
 }
 
 #[tokio::test]
-async fn containers_have_whole_gpus_of_their_own_and_share_the_parts() {
+async fn containers_of_a_pod_have_separate_full_gpus_and_common_shares() {
     let mut world = world().await;
-    let whole = |name: &str, count| container(name, count, &[]);
+    let full = |name: &str, count| container(name, count, &[]);
     world
         .admit(
-            Pod::new("whole")
-                .init(whole("init", 2))
-                .container(whole("a", 1))
-                .container(whole("b", 2)),
+            Pod::new("whole").init(full("init", 2)).container(full("a", 1)).container(full("b", 2)),
             &json!({}),
         )
         .await;
@@ -136,7 +133,7 @@ async fn containers_have_whole_gpus_of_their_own_and_share_the_parts() {
 }
 
 #[tokio::test]
-async fn without_a_decision_the_pods_own_choice_of_gpus_counts() {
+async fn without_a_decision_the_pods_selection_of_gpus_counts() {
     let world = world().await;
     let chosen = |key: &str, ids: &str| json!({format!("nvidia.com/{key}"): ids});
     let ids = [&world.gpus[2], &world.gpus[6]].map(ToString::to_string);
@@ -157,19 +154,19 @@ async fn without_a_decision_the_pods_own_choice_of_gpus_counts() {
 }
 
 #[tokio::test]
-async fn whole_gpus_of_before_stay_their_containers_own() {
+async fn full_gpus_from_before_a_change_of_policy_remain_exclusive() {
     let world = World::with(Policy::default(), 8).await;
     let before = world.kubelet.admit(pod_with("before", GPU, 1)).await.expect("admitted");
-    let held = before.containers[0].resources[GPU].ids().first().expect("a GPU").clone();
+    let held_gpu = before.containers[0].resources[GPU].ids().first().expect("a GPU").clone();
     world.agent.follow(policy());
     // The previous ids stay listed.
     counts(&world.kubelet, GPU, (88, 70)).await;
-    let held_id: DeviceId = held.parse().expect("an id");
+    let held_id: DeviceId = held_gpu.parse().expect("an id");
     world.admit(pod_with("whole", GPU, 8), &json!({})).await;
     let error = world.kubelet.start_container("whole-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("of each of 8 GPUs, and too few"), "{error}");
     world.admit(pod("share", 1, &[(PERCENTAGE, 10)]), &placed(&[&held_id])).await;
-    assert_ne!(started(&world, "share", "main").await, [held]);
+    assert_ne!(started(&world, "share", "main").await, [held_gpu]);
     world.kubelet.start_container("before-uid", "main").await.expect("it starts again");
     world.kubelet.delete("before-uid").await;
     counts(&world.kubelet, GPU, (88, 80)).await;

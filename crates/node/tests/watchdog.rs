@@ -120,7 +120,7 @@ impl Watched {
             let pod = Pod { uid: uid(name), ..pod_with(name, SHARED, *replicas) };
             watched.world.admit(pod, &json!({})).await;
             watched.world.kubelet.start_container(&uid(name), "main").await.expect("started");
-            watched.started(name);
+            watched.report_started(name);
         }
         watched
     }
@@ -136,11 +136,11 @@ impl Watched {
             self.world.kubelet.start_container(&uid(name), "main").await
         })
         .await;
-        self.started(name);
+        self.report_started(name);
     }
 
     /// Has the kubelet report that the pod's container has started.
-    fn started(&self, name: &str) {
+    fn report_started(&self, name: &str) {
         let id = format!("containerd://{CONTAINER}");
         let status = json!([{"name": "main", "containerID": id, "image": "i", "imageID": "",
                              "ready": true, "restartCount": 0}]);
@@ -167,13 +167,13 @@ impl Watched {
     }
 
     /// Makes the programs use these numbers of MiB of the first GPU.
-    pub(crate) fn uses(&self, programs: &[(&Program, u64)]) {
+    pub(crate) fn set_use(&self, programs: &[(&Program, u64)]) {
         let idle: Vec<_> = programs.iter().map(|(program, mib)| (*program, *mib, 0)).collect();
-        self.works(&idle);
+        self.set_use_and_time(&idle);
     }
 
     /// Makes the programs use these numbers of MiB of the first GPU, and these percentages of its time.
-    fn works(&self, programs: &[(&Program, u64, u32)]) {
+    fn set_use_and_time(&self, programs: &[(&Program, u64, u32)]) {
         let process = |(program, memory_mib, sm_percent): &(&Program, u64, u32)| Process {
             pid: program.pid(),
             memory_mib: *memory_mib,
@@ -207,7 +207,7 @@ impl Watched {
     }
 
     /// Waits for a line of the metrics.
-    async fn measured(&self, line: &str) {
+    async fn until_metric(&self, line: &str) {
         until(line, async || {
             let text = self.metrics().await;
             let found = text.contains(line);
@@ -224,17 +224,17 @@ impl Watched {
 }
 
 #[tokio::test]
-async fn use_is_measured_from_outside_of_every_container() {
+async fn use_is_measured_outside_of_containers() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let (first, second) = (watched.program(Some("a")), watched.program(Some("a")));
     let (other, host) = (watched.program(Some("b")), watched.program(None));
-    let stranger = watched.program(Some("f"));
-    watched.uses(&[
+    let unknown_program = watched.program(Some("f"));
+    watched.set_use(&[
         (&first, 3000),
         (&second, 5000),
         (&other, 1),
         (&host, 20_000),
-        (&stranger, 9000),
+        (&unknown_program, 9000),
     ]);
     let gpu = &watched.gpu;
     let of_a = format!(
@@ -249,58 +249,59 @@ async fn use_is_measured_from_outside_of_every_container() {
         format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} 1"#),
         r#"windlass_share_memory_violations_total{action="kill"} 0"#.to_owned(),
     ] {
-        watched.measured(&line).await;
+        watched.until_metric(&line).await;
     }
     let text = watched.metrics().await;
     let used = text.lines().filter(|line| line.starts_with("windlass_share_memory_used"));
     assert_eq!(used.count(), 2, "others have no limit");
-    // Another pod exceeds its share only now: all processes were measured often enough before to show a wrong violation.
-    let (mut host, mut stranger) = (host, stranger);
-    watched.uses(&[
+    // Another pod exceeds its share only now, after enough measurements of all processes to show a wrong violation.
+    let (mut host, mut unknown_program) = (host, unknown_program);
+    watched.set_use(&[
         (&first, 3000),
         (&second, 5000),
         (&other, 9000),
         (&host, 20_000),
-        (&stranger, 9000),
+        (&unknown_program, 9000),
     ]);
     watched.event_of("b").await;
     assert_eq!(watched.events().len(), 1);
-    assert!(host.runs() && stranger.runs());
+    assert!(host.runs() && unknown_program.runs());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn memory_without_a_process_is_reported_and_no_pod_is_blamed() {
+async fn memory_without_a_process_is_reported_and_counts_for_no_pod() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let mut program = watched.program(Some("a"));
-    watched.uses(&[(&program, 5000)]);
+    watched.set_use(&[(&program, 5000)]);
     let gpu = &watched.gpu;
     let uncounted = |mib: u64| {
         format!(r#"windlass_shared_gpu_uncounted_bytes{{device="{gpu}"}} {}"#, mib << 20)
     };
-    watched.measured(&uncounted(0)).await;
+    watched.until_metric(&uncounted(0)).await;
     let machine = watched.world.node.machine.model().expect("a machine");
     let index = machine.gpus.iter().position(|it| it.uuid == gpu.as_str()).expect("it is there");
     watched.world.node.inject(&format!("memory:14000@{index}"));
-    watched.measured(&uncounted(14_000)).await;
-    watched.measured(r#"windlass_share_memory_violations_total{action="kill"} 0"#).await;
+    watched.until_metric(&uncounted(14_000)).await;
+    watched.until_metric(r#"windlass_share_memory_violations_total{action="kill"} 0"#).await;
     assert!(program.runs());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_driver_that_hangs_measures_nothing() {
+async fn a_hanging_driver_leaves_the_gpu_unmeasured() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let gpu = &watched.gpu;
-    let measured = |is: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {is}"#);
-    watched.measured(&measured(1)).await;
+    let metric_line =
+        |value: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {value}"#);
+    watched.until_metric(&metric_line(1)).await;
     let machine = watched.world.node.machine.model().expect("a machine");
     let index = machine.gpus.iter().position(|it| it.uuid == gpu.as_str()).expect("it is there");
     watched.world.node.inject(&format!("hang@{index}"));
-    watched.measured(&measured(0)).await;
-    watched.measured(r#"holder="a",enforcement="none"}"#).await;
+    watched.until_metric(&metric_line(0)).await;
+    watched.until_metric(r#"holder="a",enforcement="none"}"#).await;
     watched.world.node.inject(&format!("recover@{index}"));
-    watched.measured(&measured(1)).await;
+    watched.until_metric(&metric_line(1)).await;
     watched.world.agent.stop().await;
 }
 
@@ -309,7 +310,7 @@ async fn processes_above_the_share_are_ended_and_no_others() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let (mut first, mut second) = (watched.program(Some("a")), watched.program(Some("a")));
     let (mut other, mut host) = (watched.program(Some("b")), watched.program(None));
-    watched.uses(&[(&first, 5000), (&second, 5000), (&other, 8192), (&host, 50_000)]);
+    watched.set_use(&[(&first, 5000), (&second, 5000), (&other, 8192), (&host, 50_000)]);
     let (action, note) = watched.event_of("a").await;
     let note_of_a = format!(
         "10000 MiB of {} in use, its share is 8192 MiB: its 2 processes on the GPU were ended",
@@ -319,8 +320,8 @@ async fn processes_above_the_share_are_ended_and_no_others() {
     assert!(!first.wait().success());
     assert!(!second.wait().success());
     assert!(other.runs() && host.runs());
-    watched.uses(&[(&other, 8192), (&host, 50_000)]);
-    watched.measured(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
+    watched.set_use(&[(&other, 8192), (&host, 50_000)]);
+    watched.until_metric(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
     assert_eq!(watched.events().len(), 1);
     watched.world.agent.stop().await;
 }
@@ -329,7 +330,7 @@ async fn processes_above_the_share_are_ended_and_no_others() {
 async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
     let watched = Watched::new(WatchdogAction::Evict).await;
     let (mut greedy, mut other) = (watched.program(Some("a")), watched.program(Some("b")));
-    watched.uses(&[(&greedy, 9000), (&other, 8000)]);
+    watched.set_use(&[(&greedy, 9000), (&other, 8000)]);
     let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Evict");
     assert!(note.ends_with("the pod is evicted"), "{note}");
@@ -341,7 +342,7 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
         .world
         .api
         .inject(Fault::at("/api/v1/namespaces/default/pods/b/eviction", Effect::Refuse(refusal)));
-    watched.uses(&[(&other, 9000)]);
+    watched.set_use(&[(&other, 9000)]);
     let (_, note) = watched.event_of("b").await;
     assert!(note.contains("it was not evicted") && note.contains(budget), "{note}");
     assert!(watched.pod("b").is_some());
@@ -354,8 +355,8 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
 #[tokio::test]
 async fn a_pod_far_above_its_share_of_a_busy_gpus_time_has_an_event_and_keeps_running() {
     let watched = Watched::new(WatchdogAction::Kill).await;
-    let (mut hungry, mut modest) = (watched.program(Some("a")), watched.program(Some("b")));
-    watched.works(&[(&hungry, 8000, 70), (&modest, 8000, 30)]);
+    let (mut excessive, mut modest) = (watched.program(Some("a")), watched.program(Some("b")));
+    watched.set_use_and_time(&[(&excessive, 8000, 70), (&modest, 8000, 30)]);
     let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Observe");
     assert!(note.contains("its share is 25 %"), "{note}");
@@ -365,67 +366,68 @@ async fn a_pod_far_above_its_share_of_a_busy_gpus_time_has_an_event_and_keeps_ru
         "windlass_share_compute_excesses_total 1",
         r#"windlass_share_memory_violations_total{action="kill"} 0"#,
     ] {
-        watched.measured(line).await;
+        watched.until_metric(line).await;
     }
-    assert!(hungry.runs() && modest.runs());
+    assert!(excessive.runs() && modest.runs());
     assert_eq!(watched.events().len(), 1);
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn an_observer_reports_a_violation_once() {
+async fn with_the_action_observe_a_violation_is_reported_once() {
     let watched = Watched::new(WatchdogAction::Observe).await;
     let mut greedy = watched.program(Some("a"));
-    watched.uses(&[(&greedy, 9000)]);
+    watched.set_use(&[(&greedy, 9000)]);
     let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Observe");
     assert!(note.ends_with("the pod keeps running"), "{note}");
     // The program ends, and starts again.
-    watched.uses(&[]);
+    watched.set_use(&[]);
     until("no use", async || {
         let text = watched.metrics().await;
         if text.contains("share_memory_used_bytes{") { Err(()) } else { Ok(()) }
     })
     .await;
-    watched.uses(&[(&greedy, 9000)]);
-    watched.measured(r#"windlass_share_memory_violations_total{action="observe"} 2"#).await;
+    watched.set_use(&[(&greedy, 9000)]);
+    watched.until_metric(r#"windlass_share_memory_violations_total{action="observe"} 2"#).await;
     assert!(greedy.runs());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_hidden_process_list_is_reported_and_no_pod_is_blamed() {
+async fn hidden_processes_are_reported_and_count_for_no_pod() {
     let watched = Watched::new(WatchdogAction::Kill).await;
     let mut greedy = watched.program(Some("a"));
     let own = watched.world.node.host(&format!("/proc/{}/stat", std::process::id()));
     fs::remove_file(own).expect("it was there");
-    watched.uses(&[(&greedy, 20_000)]);
+    watched.set_use(&[(&greedy, 20_000)]);
     let gpu = &watched.gpu;
-    let measured = |is: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {is}"#);
-    watched.measured(&measured(0)).await;
+    let metric_line =
+        |value: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {value}"#);
+    watched.until_metric(&metric_line(0)).await;
     assert!(greedy.runs() && watched.events().is_empty());
     // Once the program is visible again, it is ended.
     prepare_proc(&watched.world.node);
-    watched.measured(&measured(1)).await;
+    watched.until_metric(&metric_line(1)).await;
     watched.event_of("a").await;
     assert!(!greedy.wait().success());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
-async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
+async fn replicas_with_configured_memory_are_watched_by_the_kubelets_checkpoint() {
     let policy = Policy { resources: first_gpu_by_memory(10), ..policy(WatchdogAction::Kill) };
     let watched = Box::pin(Watched::sharing(policy, 7, &[("a", 2), ("b", 1)])).await;
     let (mut modest, mut greedy) = (watched.program(Some("a")), watched.program(Some("b")));
-    let stranger = watched.program(Some("f"));
+    let unknown_program = watched.program(Some("f"));
     // 20 GiB are within two replicas, and 11 GiB exceed one.
-    watched.uses(&[(&modest, 20_000), (&greedy, 11_000), (&stranger, 30_000)]);
+    watched.set_use(&[(&modest, 20_000), (&greedy, 11_000), (&unknown_program, 30_000)]);
     let (action, note) = watched.event_of("b").await;
     assert_eq!(action, "Kill");
     assert!(note.contains("11000 MiB of") && note.contains("its share is 10240 MiB"), "{note}");
     assert!(!greedy.wait().success());
     assert!(modest.runs());
     let limit = r#"namespace="default",kind="pod",holder="a""#;
-    watched.measured(limit).await;
+    watched.until_metric(limit).await;
     watched.world.agent.stop().await;
 }

@@ -37,7 +37,7 @@ pub(crate) struct Replicas<L> {
     resolve_every: Duration,
     /// Next interval.
     resolve_after: Duration,
-    replicas: BTreeMap<Target, Replica>,
+    members: BTreeMap<Target, Replica>,
     dial: Box<dyn Fn(Target) -> Dialing<L> + Send + Sync>,
     dialing: JoinSet<(Target, Result<L, DialError>)>,
     resolving: JoinSet<Result<BTreeSet<Target>, io::Error>>,
@@ -93,7 +93,7 @@ impl<L: Send + 'static> Replicas<L> {
             addresses,
             resolve_every,
             resolve_after: RESOLVE_AFTER_CHANGE,
-            replicas: BTreeMap::new(),
+            members: BTreeMap::new(),
             dial: Box::new(move |target| Box::pin(dial(target))),
             dialing: JoinSet::new(),
             resolving: JoinSet::new(),
@@ -121,7 +121,7 @@ impl<L: Send + 'static> Replicas<L> {
     /// Handles the end of the stream to a replica: dials it again after the back-off.
     pub(crate) fn on_ended(&mut self, target: &Target) {
         let now = Instant::now();
-        if let Some(replica) = self.replicas.get_mut(target) {
+        if let Some(replica) = self.members.get_mut(target) {
             replica.state = State::Due(now + replica.back_off);
         }
         self.resolve_at = now;
@@ -132,14 +132,14 @@ impl<L: Send + 'static> Replicas<L> {
     /// Starts the resolution and the dials that are due, and sets the timer for the next ones.
     fn start_due(&mut self, now: Instant) {
         if self.resolve_at <= now && self.resolving.is_empty() {
-            let is_open = self.replicas.values().any(|replica| replica.state == State::Open);
+            let is_open = self.members.values().any(|replica| replica.state == State::Open);
             self.resolve_at = now + if is_open { self.resolve_after } else { RESOLVE_DISCONNECTED };
             self.resolve_after = (2 * self.resolve_after).min(self.resolve_every);
             self.resolving.spawn(resolve(self.addresses.clone()));
         }
         let mut next =
             if self.resolving.is_empty() { self.resolve_at } else { now + RESOLVE_DISCONNECTED };
-        for (target, replica) in &mut self.replicas {
+        for (target, replica) in &mut self.members {
             match replica.state {
                 State::Due(at) if at <= now => {
                     replica.state = State::Dialing;
@@ -159,11 +159,11 @@ impl<L: Send + 'static> Replicas<L> {
         match resolved {
             Ok(targets) => {
                 self.resolve_error = None;
-                self.replicas.retain(|target, replica| {
+                self.members.retain(|target, replica| {
                     replica.state == State::Open || targets.contains(target)
                 });
                 for target in targets {
-                    self.replicas.entry(target).or_insert_with(|| {
+                    self.members.entry(target).or_insert_with(|| {
                         self.resolve_after = RESOLVE_AFTER_CHANGE;
                         Replica::due(now)
                     });
@@ -184,7 +184,7 @@ impl<L: Send + 'static> Replicas<L> {
     fn on_dialed(&mut self, target: Target, dialed: Result<L, DialError>) -> Option<(Target, L)> {
         let now = Instant::now();
         // `None` if the replica was removed while it was dialed.
-        let replica = self.replicas.get_mut(&target)?;
+        let replica = self.members.get_mut(&target)?;
         match dialed {
             Ok(opened) => {
                 info!(stage = %self.stage, replica = %target, "stream opened");

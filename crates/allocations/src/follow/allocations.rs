@@ -28,12 +28,12 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
     read: Option<Instant>,
-    record: Option<Record>,
+    snapshot: Option<CheckpointSnapshot>,
 }
 
 /// Content of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct CheckpointSnapshot {
     pub(super) held: HeldIds,
     pods: Arc<ByPod>,
     containers: Arc<[ContainerIds]>,
@@ -56,14 +56,14 @@ pub struct FollowGuard(
 /// Removes released ids. An id that pod resources omit still counts as held, as long as the kubelet can be made to
 /// write a newer checkpoint: see [`Holders::has_released`].
 pub(super) fn still_held(
-    mut record: Record,
+    mut snapshot: CheckpointSnapshot,
     holders: &Holders,
     ledger: &Ledger,
     now: Instant,
     check_interval: Duration,
-) -> Record {
+) -> CheckpointSnapshot {
     let delay = release_delay(check_interval);
-    for (resource, ids) in &mut record.held {
+    for (resource, ids) in &mut snapshot.held {
         // Computed once: a resource of shares has hundreds of tokens.
         let of_resource = LazyCell::new(|| ledger.resource_allocated_at(resource));
         ids.retain(|id| {
@@ -74,15 +74,15 @@ pub(super) fn still_held(
             !holders.has_released(resource, id, allocated_at, now, delay)
         });
     }
-    record.held.retain(|_, ids| !ids.is_empty());
-    record
+    snapshot.held.retain(|_, ids| !ids.is_empty());
+    snapshot
 }
 
 // === impl Allocations ===
 
 impl Allocations {
-    pub(super) fn new(read: Option<Instant>, record: Option<Record>) -> Self {
-        Self { read, record }
+    pub(super) fn new(read: Option<Instant>, snapshot: Option<CheckpointSnapshot>) -> Self {
+        Self { read, snapshot }
     }
 
     /// Start of the last reading, even of an unreadable checkpoint; `None` before the first.
@@ -92,12 +92,12 @@ impl Allocations {
 
     /// Ids that containers hold; `None` if the checkpoint cannot be read.
     pub fn held(&self) -> Option<&HeldIds> {
-        self.record.as_ref().map(|record| &record.held)
+        self.snapshot.as_ref().map(|snapshot| &snapshot.held)
     }
 
     /// Ids of each container, released ones included; `None` if the checkpoint cannot be read.
     pub fn containers(&self) -> Option<&[ContainerIds]> {
-        self.record.as_ref().map(|record| &*record.containers)
+        self.snapshot.as_ref().map(|snapshot| &*snapshot.containers)
     }
 
     /// True if a container holds the device, whole or in part; `None` if the checkpoint cannot be read.
@@ -108,13 +108,13 @@ impl Allocations {
 
     /// UIDs of the pods that hold the device; `None` if the checkpoint cannot be read.
     pub fn pods(&self, device: &DeviceId) -> Option<BTreeSet<String>> {
-        Some(self.record.as_ref()?.pods.get(device).cloned().unwrap_or_default())
+        Some(self.snapshot.as_ref()?.pods.get(device).cloned().unwrap_or_default())
     }
 }
 
-// === impl Record ===
+// === impl CheckpointSnapshot ===
 
-impl Record {
+impl CheckpointSnapshot {
     pub(super) fn of(checkpoint: Checkpoint) -> Self {
         let (held, containers) = (held(&checkpoint), containers(&checkpoint).into());
         Self { held, containers, pods: Arc::new(by_pod(checkpoint)) }
@@ -161,8 +161,8 @@ mod tests {
 
     const CHECK: Duration = Duration::from_secs(10);
 
-    fn record() -> Record {
-        Record {
+    fn snapshot() -> CheckpointSnapshot {
+        CheckpointSnapshot {
             held: HeldIds::from([(resource(), ["GPU-a".to_owned()].into())]),
             pods: Arc::default(),
             containers: [].into(),
@@ -175,21 +175,21 @@ mod tests {
         let is_held = |reported: &Holders, seconds| {
             let at = now + Duration::from_secs(seconds);
             let known = ledger.watch().borrow().clone();
-            !still_held(record(), reported, &known, at, CHECK).held.is_empty()
+            !still_held(snapshot(), reported, &known, at, CHECK).held.is_empty()
         };
         assert!(is_held(&Holders::default(), 1_000), "pod resources were not read");
-        let gone = Holders::of_one_let_go(&resource(), "GPU-a", now);
-        assert!(is_held(&gone, 29));
-        assert!(!is_held(&gone, 30));
+        let released = Holders::with_released(&resource(), "GPU-a", now);
+        assert!(is_held(&released, 29));
+        assert!(!is_held(&released, 30));
         ledger.take_for_container(&resource(), &[alone("GPU-a")]).expect("free");
-        assert!(is_held(&gone, 1_000), "it was allocated since");
+        assert!(is_held(&released, 1_000), "it was allocated since");
     }
 
     #[test]
     fn holders_are_unknown_if_the_checkpoint_cannot_be_read() {
         let device = |id: &str| id.parse::<DeviceId>().expect("an id");
         let now = Instant::now();
-        let read = Allocations::new(Some(now), Some(record()));
+        let read = Allocations::new(Some(now), Some(snapshot()));
         assert_eq!(read.holds(&device("GPU-a")), Some(true));
         assert_eq!(read.holds(&device("GPU-b")), Some(false));
         let unreadable = Allocations::new(Some(now), None);

@@ -1,4 +1,4 @@
-//! Reader of the kubelet's checkpoint, in which its device manager keeps the devices of each pod.
+//! Reader of the kubelet's checkpoint, to which its device manager writes the devices of each pod.
 //!
 //! An Allocate call does not name the pod. The checkpoint, which the kubelet writes before the container starts, has
 //! its UID. A new pod under the same name has another UID.
@@ -79,7 +79,7 @@ impl CheckpointReader {
         }
         self.late = None;
         let (path, (sender, receiver)) = (self.path.clone(), oneshot::channel());
-        // The receiver is gone after the deadline.
+        // The receiver is dropped after the deadline.
         let reading = spawn_blocking(move || drop(sender.send(checkpoint(&path))));
         if let Ok(read) = deadline::timeout(DEADLINE, receiver).await {
             return read.expect("reading neither panics nor is cancelled");
@@ -101,19 +101,19 @@ fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
 }
 
 /// Ids that containers hold, by resource.
-pub(super) fn held(record: &Checkpoint) -> HeldIds {
-    let names = record.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
+pub(super) fn held(checkpoint: &Checkpoint) -> HeldIds {
+    let names = checkpoint.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
     let names: BTreeSet<&str> = names.collect();
     let held = |name: &str| {
-        let ids = record.held(name).map(str::to_owned).collect();
+        let ids = checkpoint.held(name).map(str::to_owned).collect();
         Some((name.parse().ok()?, ids))
     };
     names.into_iter().filter_map(held).collect()
 }
 
 /// Ids of each container.
-pub(super) fn containers(record: &Checkpoint) -> Vec<ContainerIds> {
-    let entries = record.pods.iter().flatten();
+pub(super) fn containers(checkpoint: &Checkpoint) -> Vec<ContainerIds> {
+    let entries = checkpoint.pods.iter().flatten();
     let ids = |entry: &PodDevices| {
         Some(ContainerIds {
             pod: entry.pod_uid.clone(),
@@ -125,9 +125,9 @@ pub(super) fn containers(record: &Checkpoint) -> Vec<ContainerIds> {
     entries.filter_map(ids).collect()
 }
 
-pub(super) fn by_pod(record: Checkpoint) -> ByPod {
+pub(super) fn by_pod(checkpoint: Checkpoint) -> ByPod {
     let mut all = ByPod::new();
-    for entry in record.pods.into_iter().flatten() {
+    for entry in checkpoint.pods.into_iter().flatten() {
         for id in entry.device_ids.values().flatten() {
             let replica = id.parse::<ReplicaId>().ok().map(|replica| replica.device);
             let Some(device) = replica.or_else(|| id.parse().ok()) else { continue };

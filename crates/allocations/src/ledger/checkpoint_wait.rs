@@ -29,7 +29,7 @@ impl SharedLedger {
                 sleep(left).await;
             }
         };
-        // After the longest wait the caller goes ahead.
+        // After the longest wait the caller continues.
         let _ = deadline::timeout(MAX_WAIT, written).await;
     }
 }

@@ -44,8 +44,8 @@ impl Overlaps {
     pub fn of(inventory: &Inventory) -> Self {
         let mut overlaps = Self::default();
         for part in &inventory.devices {
-            if let Some(whole) = &part.parent {
-                overlaps.join(&part.id, whole);
+            if let Some(parent) = &part.parent {
+                overlaps.join(&part.id, parent);
             }
         }
         for (one, other) in duplicate_pairs(&inventory.devices) {
@@ -59,18 +59,19 @@ impl Overlaps {
 
     /// Joins the GPU's possible placements with the GPU, with each other, and with the present instances.
     fn join_placements(&mut self, gpu: &Device, inventory: &Inventory) {
-        let (all, room) = (&*gpu.partitions, PartitionCapacity::of(&gpu.partitions));
+        let (all, capacity) = (&*gpu.partitions, PartitionCapacity::of(&gpu.partitions));
         let placements: Vec<_> = all.iter().map(|it| (it, it.partition.id())).collect();
         for (_, placement) in &placements {
             self.join(placement, &gpu.id);
         }
-        for [one, other] in room.exclusions(all) {
+        for [one, other] in capacity.exclusions(all) {
             self.join(&placements[one].1, &placements[other].1);
         }
         for part in inventory.parts_of(&gpu.id) {
             let Some(present) = &part.partition else { continue };
-            let is_taken = |it: &PossiblePartition| it.partition.takes_from(present, &room, all);
-            for (_, placement) in placements.iter().filter(|(it, _)| is_taken(it)) {
+            let conflicts =
+                |it: &PossiblePartition| it.partition.takes_from(present, &capacity, all);
+            for (_, placement) in placements.iter().filter(|(it, _)| conflicts(it)) {
                 self.join(placement, &part.id);
             }
         }

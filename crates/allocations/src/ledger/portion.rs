@@ -28,23 +28,23 @@ pub struct Portion {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemons {
     /// Devices that certainly need one: of claims with known shares.
-    pub surely: BTreeSet<DeviceId>,
+    pub required: BTreeSet<DeviceId>,
     /// Devices that may need one: of claims that only the kubelet's checkpoint names.
-    pub perhaps: BTreeSet<DeviceId>,
+    pub possible: BTreeSet<DeviceId>,
 }
 
 /// Compute of the whole device, in percent.
 const ALL: u64 = 100;
 
 /// Total use of each device by one claim, which may have several shares of it.
-pub fn together<'a>(
+pub fn combined<'a>(
     uses: impl IntoIterator<Item = (&'a DeviceId, Use)>,
 ) -> BTreeMap<&'a DeviceId, Use> {
     let mut combined = BTreeMap::new();
     for (device, usage) in uses {
         combined
             .entry(device)
-            .and_modify(|known: &mut Use| *known = known.and(usage))
+            .and_modify(|total: &mut Use| *total = total.plus(usage))
             .or_insert(usage);
     }
     combined
@@ -59,7 +59,7 @@ impl Portion {
     }
 
     /// The sum of both.
-    fn and(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         Self {
             shares: self.shares + other.shares,
             memory: self.memory + other.memory,
@@ -77,7 +77,7 @@ impl Portion {
 
 impl Use {
     /// True if two claims may use one device in these ways at the same time. Programs under MPS exclude all others.
-    pub fn goes_with(self, other: Self) -> bool {
+    pub fn is_compatible_with(self, other: Self) -> bool {
         match (self, other) {
             (Self::Share | Self::Shares(_), Self::Share | Self::Shares(_)) => true,
             (Self::Portion(one), Self::Portion(other)) => one.method == other.method,
@@ -94,10 +94,10 @@ impl Use {
     }
 
     /// Total use by one claim.
-    fn and(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Portion(one), Self::Portion(other)) => Self::Portion(one.and(other)),
-            (Self::Shares(one), Self::Shares(other)) => Self::Shares(one.and(other)),
+            (Self::Portion(one), Self::Portion(other)) => Self::Portion(one.plus(other)),
+            (Self::Shares(one), Self::Shares(other)) => Self::Shares(one.plus(other)),
             _ => self.max(other),
         }
     }
@@ -117,13 +117,13 @@ impl Use {
 impl Ledger {
     /// Devices that claims use through MPS daemons.
     pub fn daemons(claims: &ClaimHolds) -> Daemons {
-        let used = |is_meant: fn(&ClaimHold) -> bool| {
-            let devices = claims.iter().filter(|(_, holds)| holds.values().any(is_meant));
+        let used = |matches: fn(&ClaimHold) -> bool| {
+            let devices = claims.iter().filter(|(_, holds)| holds.values().any(matches));
             devices.map(|(id, _)| id.clone()).collect()
         };
         Daemons {
-            surely: used(|hold| hold.usage.needs_daemon()),
-            perhaps: used(|hold| hold.usage == Use::Share),
+            required: used(|hold| hold.usage.needs_daemon()),
+            possible: used(|hold| hold.usage == Use::Share),
         }
     }
 
@@ -131,22 +131,22 @@ impl Ledger {
     pub(super) fn others_portion(&self, id: &DeviceId, uid: &str) -> Option<Portion> {
         let others = self.holds(id).filter(|hold| hold.claim.uid != uid);
         let portions = others.filter_map(ClaimHold::portion);
-        portions.reduce(Portion::and)
+        portions.reduce(Portion::plus)
     }
 
     /// Fails if other claims leave too little of the device.
     pub(super) fn check_portion(
         &self,
         it: &Overlap,
-        wanted: Portion,
+        requested: Portion,
         uid: &str,
     ) -> Result<(), Conflict> {
-        let Some(had) = self.others_portion(&it.device, uid) else { return Ok(()) };
-        if wanted.and(had).fits() {
+        let Some(used) = self.others_portion(&it.device, uid) else { return Ok(()) };
+        if requested.plus(used).fits() {
             return Ok(());
         }
-        let (device, left) = (it.device.clone(), wanted.of.saturating_sub(had.memory));
-        let compute_left = ALL.saturating_sub(had.compute);
-        Err(Conflict::Exceeded { device, wanted, left, compute_left })
+        let (device, left) = (it.device.clone(), requested.of.saturating_sub(used.memory));
+        let compute_left = ALL.saturating_sub(used.compute);
+        Err(Conflict::Exceeded { device, requested, left, compute_left })
     }
 }

@@ -18,7 +18,7 @@ pub struct Shares {
 
 impl Shares {
     /// The sum of both.
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self { count: self.count.saturating_add(other.count), ..self }
     }
 }
@@ -31,21 +31,21 @@ impl Ledger {
     pub(super) fn check_shares(
         &self,
         it: &Overlap,
-        wanted: Shares,
+        requested: Shares,
         uid: &str,
     ) -> Result<(), Conflict> {
         let others = self.holds(&it.device).filter(|hold| hold.claim.uid != uid);
-        let had = others.map(|hold| match hold.usage {
+        let used = others.map(|hold| match hold.usage {
             Use::Shares(shares) => shares.count,
             // Only the kubelet's checkpoint names this claim, without a number: it has at least one.
             Use::Share => 1,
             _ => 0,
         });
-        let had = had.fold(0, u32::saturating_add);
-        let left = wanted.of.saturating_sub(had);
-        if wanted.count <= left {
+        let used = used.fold(0, u32::saturating_add);
+        let left = requested.of.saturating_sub(used);
+        if requested.count <= left {
             return Ok(());
         }
-        Err(Conflict::NoShareLeft { device: it.device.clone(), wanted, left })
+        Err(Conflict::NoShareLeft { device: it.device.clone(), requested, left })
     }
 }

@@ -70,14 +70,14 @@ fn a_share_beyond_the_devices_number_is_refused() {
     take("d", 1).expect("room");
     take("c", 2).expect("its own");
     let why = take("e", 2).expect_err("one is left");
-    assert!(why.starts_with("a: 2 of its 4 shares wanted, and 1 left by other claims"));
+    assert!(why.starts_with("a: 2 of its 4 shares requested, and 1 left by other claims"));
     ledger.restore_claim(&claim("recorded"), [(&alone("a").device, Use::Share)]);
     take("e", 1).expect_err("a claim known from the kubelet only has at least one");
     ledger.release_claim("c");
     take("e", 1).expect("room again");
     let device = alone("a").device;
     let share = |count| Use::Shares(Shares { count, of: 4 });
-    let both = together([(&device, share(1)), (&device, share(2))]);
+    let both = combined([(&device, share(1)), (&device, share(2))]);
     assert_eq!(both[&device], share(3), "two shares of a claim count both");
 }
 
@@ -98,7 +98,7 @@ fn shares_by_amounts_coexist_until_they_exceed_the_device() {
     let why = take("e", portion(30, 10)).expect_err("too much memory");
     assert_eq!(
         why,
-        "a: 30 MiB of memory and 10 % of compute are wanted, and other claims leave 20 of 100 MiB and 50 %"
+        "a: 30 MiB of memory and 10 % of compute are requested, and other claims leave 20 of 100 MiB and 50 %"
     );
     take("e", portion(10, 60)).expect_err("too much compute");
     take("e", Use::Share).expect_err("replicas and amounts exclude each other");
@@ -134,7 +134,7 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
 #[test]
 fn two_shares_of_a_claim_count_both() {
     let device = alone("a").device;
-    let both = together([(&device, portion(60, 10)), (&device, portion(40, 0))]);
+    let both = combined([(&device, portion(60, 10)), (&device, portion(40, 0))]);
     let usage = both[&device];
     assert!(usage.needs_daemon(), "two shares need a daemon, even if they add up to the whole");
     let ledger = SharedLedger::default();
@@ -145,7 +145,7 @@ fn two_shares_of_a_claim_count_both() {
 #[test]
 fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
     let ledger = SharedLedger::default();
-    let daemons = || Ledger::daemons(ledger.watch().borrow().claims()).surely;
+    let daemons = || Ledger::daemons(ledger.watch().borrow().claims()).required;
     ledger.take_for_claim(&claim("c"), &[(alone("a"), portion(100, 0))]).expect("free");
     assert!(daemons().is_empty(), "a claim with the whole needs no daemon");
     for name in ["d", "e"] {
@@ -213,7 +213,7 @@ fn before_the_checkpoint_is_read_a_claim_gets_only_its_own_devices() {
     ledger.take_for_container(&resource(), &[alone("a")]).expect_err("a claim's");
     ledger.recorded(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
     ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("free");
-    ledger.forget_record();
+    ledger.mark_containers_unknown();
     ledger.take_for_claim(&claim("e"), &[(alone("c"), Use::Alone)]).expect_err("unknown again");
 }
 
@@ -234,7 +234,7 @@ async fn a_pause_of_the_agent_does_not_count_against_an_allocation() {
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let frozen = CHECKPOINT_GRACE * 2;
     tokio::time::advance(frozen).await;
-    ledger.was_stopped(frozen);
+    ledger.skip_pause(frozen);
     let is_held = || ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).is_err();
     ledger.recorded(&nothing, Instant::now(), Duration::ZERO);
     assert!(is_held(), "the kubelet had no time to write its checkpoint");

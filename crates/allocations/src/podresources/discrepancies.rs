@@ -79,12 +79,12 @@ impl Discrepancies {
         delay: Duration,
     ) -> bool {
         let all = recorded.iter().flat_map(|(name, ids)| ids.iter().map(move |id| (name, id)));
-        let mut known = std::mem::take(&mut self.omitted);
+        let mut previous = std::mem::take(&mut self.omitted);
         let mut is_due = false;
         for (name, id) in all.filter(|(name, id)| !holders.holds(name.as_str(), id)) {
             let key = (name.to_string(), id.clone());
             let new = Omission { since: now, due: now + delay };
-            let mut omission = known.remove(&key).unwrap_or(new);
+            let mut omission = previous.remove(&key).unwrap_or(new);
             if omission.due <= now {
                 is_due = true;
                 omission.due = now + delay;
@@ -112,7 +112,7 @@ mod tests {
         HeldIds::from([(holder().resource.parse().expect("a name"), ids)])
     }
 
-    fn telling(ids: &[&str]) -> Holders {
+    fn listing(ids: &[&str]) -> Holders {
         let held_by = |id: &&str| (id.parse().expect("an id"), [holder()].into());
         let by_device = ids.iter().map(held_by).collect();
         Holders { answered: Some(Ok(())), by_device, ..Holders::default() }
@@ -125,7 +125,7 @@ mod tests {
             let now = begun + Duration::from_secs(seconds);
             discrepancies.update(
                 &recorded(&["a", "b"]),
-                &telling(reported),
+                &listing(reported),
                 now,
                 release_delay(CHECK),
             )
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn an_id_counts_as_released_only_if_the_same_kubelet_listed_it() {
         let (mut discrepancies, now) = (Discrepancies::default(), Instant::now());
-        discrepancies.answered(None, &telling(&["a"]));
-        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(CHECK));
+        discrepancies.answered(None, &listing(&["a"]));
+        discrepancies.update(&recorded(&["a", "init"]), &listing(&[]), now, release_delay(CHECK));
         let released = discrepancies.released();
         let ids: Vec<_> = released.keys().map(|(_, id)| id.as_str()).collect();
         assert_eq!(ids, ["a"], "it never listed the init container's id");
@@ -151,8 +151,8 @@ mod tests {
         let socket = windlass_kubelet_api::socket::SocketPath::new(folder.path().join("s"));
         let socket = socket.expect("it fits");
         let _listener = std::os::unix::net::UnixListener::bind(socket.as_path()).expect("bound");
-        discrepancies.answered(socket.identity(), &telling(&[]));
-        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(CHECK));
+        discrepancies.answered(socket.identity(), &listing(&[]));
+        discrepancies.update(&recorded(&["a", "init"]), &listing(&[]), now, release_delay(CHECK));
         assert!(discrepancies.released().is_empty());
     }
 }

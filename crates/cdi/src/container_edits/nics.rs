@@ -58,7 +58,7 @@ fn text(nic: &Device, name: &AttributeName) -> Option<String> {
 
 fn info(policy: &NicPolicy, name: &str, nic: &Device) -> Info {
     let driver = text(nic, &DRIVER).unwrap_or_default();
-    let mut info = Info::from([("generic", one("deviceID", name))]);
+    let mut info = Info::from([("generic", single("deviceID", name))]);
     if driver.contains("vfio") {
         info.insert("vfio", vfio(nic));
     } else if driver.contains("uio") {
@@ -73,10 +73,10 @@ fn info(policy: &NicPolicy, name: &str, nic: &Device) -> Info {
         info.insert("vhost", paths.map(|(key, path)| (key.to_owned(), path.to_owned())).into());
     }
     if !policy.info.is_empty() {
-        let given = [EVERY, name].into_iter().filter_map(|key| policy.info.get(key));
+        let configured = [EVERY, name].into_iter().filter_map(|key| policy.info.get(key));
         info.insert(
             "extra",
-            given.flatten().map(|(key, text)| (key.clone(), text.clone())).collect(),
+            configured.flatten().map(|(key, text)| (key.clone(), text.clone())).collect(),
         );
     }
     info
@@ -88,10 +88,10 @@ fn vfio(nic: &Device) -> BTreeMap<String, String> {
             .is_some_and(|rest| rest.bytes().all(|it| it.is_ascii_digit()))
     };
     let group = paths(nic).find(is_group);
-    let through = if group.is_some() { "/dev/vfio/vfio" } else { "/dev/iommu" };
+    let control_node = if group.is_some() { "/dev/vfio/vfio" } else { "/dev/iommu" };
     let device = group.or_else(|| node(nic, "/dev/vfio/devices/"));
     let device = device.map(|path| ("dev-mount".to_owned(), path.to_owned()));
-    one("mount", through).into_iter().chain(device).collect()
+    single("mount", control_node).into_iter().chain(device).collect()
 }
 
 fn rdma(nic: &Device, name: &str) -> BTreeMap<String, String> {
@@ -99,14 +99,14 @@ fn rdma(nic: &Device, name: &str) -> BTreeMap<String, String> {
         let word = RDMA_WORDS.into_iter().find(|word| path.contains(word))?;
         Some((word.to_owned(), path.to_owned()))
     });
-    nodes.chain(one("rdma_dev", name)).collect()
+    nodes.chain(single("rdma_dev", name)).collect()
 }
 
 fn mount(nic: &Device, start: &str) -> BTreeMap<String, String> {
-    node(nic, start).map(|path| one("mount", path)).unwrap_or_default()
+    node(nic, start).map(|path| single("mount", path)).unwrap_or_default()
 }
 
-fn one(key: &str, text: &str) -> BTreeMap<String, String> {
+fn single(key: &str, text: &str) -> BTreeMap<String, String> {
     [(key.to_owned(), text.to_owned())].into()
 }
 

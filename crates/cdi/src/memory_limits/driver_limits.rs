@@ -34,7 +34,7 @@ pub enum NoMemoryLimits {
 // === impl MemoryLimitPlaces ===
 
 impl MemoryLimitPlaces {
-    /// The places, if the driver limits the memory of control groups. Blocks for small files. If the agent does not see
+    /// The places, if the driver limits the memory of control groups. Blocks on file checks. If the agent does not see
     /// the host's control groups, the hook checks their version.
     pub(super) fn find(driver: &LiveDriver) -> Result<Self, NoMemoryLimits> {
         let nvml = driver.nvml().ok_or(NoMemoryLimits::NoDriver)?;

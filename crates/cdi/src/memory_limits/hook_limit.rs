@@ -39,13 +39,13 @@ pub struct HookLimit {
 pub enum WeakLimit {
     /// The best limit on this node is too weak.
     #[error(
-        "`{wanted}` is required by {by}, and the best limit of its memory is `{found}`: {without}"
+        "`{required_limit}` is required by {by}, and the best limit of its memory is `{found}`: {without}"
     )]
     Found {
         /// The best limit.
         found: Enforcement,
         /// The weakest limit that is allowed.
-        wanted: Enforcement,
+        required_limit: Enforcement,
         /// The configuration key or annotation that requires it.
         by: &'static str,
         /// Reason why no stronger limit is possible.
@@ -56,12 +56,12 @@ pub enum WeakLimit {
     Unknown,
     /// The container requests no memory, so that its use of memory cannot be limited.
     #[error(
-        "`{wanted}` is required by {by}, but without a request for memory nothing can be limited: \
+        "`{required_limit}` is required by {by}, but without a request for memory nothing can be limited: \
          request memory too"
     )]
     NoMemory {
         /// The weakest limit that is allowed.
-        wanted: Enforcement,
+        required_limit: Enforcement,
         /// The configuration key or annotation that requires it.
         by: &'static str,
     },
@@ -70,7 +70,7 @@ pub enum WeakLimit {
 /// The weakest limit that is allowed, and the key or annotation that requires it.
 #[derive(Clone, Copy)]
 struct Required {
-    wanted: Enforcement,
+    limit: Enforcement,
     by: &'static str,
 }
 
@@ -81,7 +81,8 @@ const AT_LEAST: &str = "memoryLimits.atLeast";
 const METHOD: &str = "the method of `sharing` or `dra.shares`";
 
 /// Reason why the limit of an MPS daemon is a weak one.
-const MPS_CAN_BE_LEFT: &str = "an MPS daemon limits it, and a program can run without the daemon";
+const MPS_CAN_BE_BYPASSED: &str =
+    "an MPS daemon limits it, and a program can run without the daemon";
 
 /// Reason why the driver's limit is weaker than a MIG instance.
 const NOT_ISOLATED: &str =
@@ -123,12 +124,12 @@ impl LimitRules<'_> {
         path: &Path,
     ) -> Result<Option<HookLimit>, WeakLimit> {
         let required = self.required(gpus, at_least);
-        if required.wanted > Enforcement::None && gpus.iter().any(|gpu| gpu.limit_mib == 0) {
-            return Err(WeakLimit::NoMemory { wanted: required.wanted, by: required.by });
+        if required.limit > Enforcement::None && gpus.iter().any(|gpu| gpu.limit_mib == 0) {
+            return Err(WeakLimit::NoMemory { required_limit: required.limit, by: required.by });
         }
         let parts = || gpus.iter().filter(|gpu| gpu.is_part());
         if parts().any(|gpu| gpu.is_by_mps) {
-            required.check(Enforcement::Mps, MPS_CAN_BE_LEFT)?;
+            required.check(Enforcement::Mps, MPS_CAN_BE_BYPASSED)?;
         }
         let mut limited: Vec<_> = parts().filter(|gpu| !gpu.is_by_mps).collect();
         if limited.is_empty() {
@@ -170,24 +171,24 @@ impl LimitRules<'_> {
     /// The limit of a container with this many replicas of a GPU, as [`Self::limit`].
     pub fn limit_of_replicas(
         &self,
-        each: &GpuMemory,
+        replica: &GpuMemory,
         replicas: u32,
         path: &Path,
     ) -> Result<Option<HookLimit>, WeakLimit> {
         if !self.policy.delivery.uses_cdi() {
-            let required = self.required(std::slice::from_ref(each), Enforcement::None);
-            let found = if each.is_by_mps {
+            let required = self.required(std::slice::from_ref(replica), Enforcement::None);
+            let found = if replica.is_by_mps {
                 Enforcement::Mps
             } else {
-                self.means.without_hook(self.policy, each.drm)
+                self.means.without_hook(self.policy, replica.drm)
             };
             return required.check(found, NO_CDI).map(|()| None);
         }
         // The replicas together need a limit unless they have the whole GPU. The record has the limit of one replica.
-        if !each.times(replicas).is_part() {
+        if !replica.times(replicas).is_part() {
             return Ok(None);
         }
-        let limit = self.limit(std::slice::from_ref(each), Enforcement::None, path)?;
+        let limit = self.limit(std::slice::from_ref(replica), Enforcement::None, path)?;
         Ok(limit.map(|limit| HookLimit { replicas: Some(replicas), ..limit }))
     }
 
@@ -196,11 +197,11 @@ impl LimitRules<'_> {
         let configured = self.policy.memory_limits.at_least.enforcement();
         let by_method = gpus.iter().map(|gpu| gpu.required).max().unwrap_or_default();
         let all = [
-            Required { wanted: at_least, by: enforcement::ANNOTATION },
-            Required { wanted: by_method, by: METHOD },
-            Required { wanted: configured, by: AT_LEAST },
+            Required { limit: at_least, by: enforcement::ANNOTATION },
+            Required { limit: by_method, by: METHOD },
+            Required { limit: configured, by: AT_LEAST },
         ];
-        all.into_iter().max_by_key(|required| required.wanted).expect("three")
+        all.into_iter().max_by_key(|required| required.limit).expect("three")
     }
 
     /// Path of the hook, or the reason why it cannot set limits.
@@ -215,11 +216,11 @@ impl LimitRules<'_> {
 impl Required {
     /// Fails if this limit is too weak. `without` is the reason why there is no stronger one.
     fn check(self, found: Enforcement, without: &str) -> Result<(), WeakLimit> {
-        let Self { wanted, by } = self;
-        if found >= wanted {
+        let Self { limit, by } = self;
+        if found >= limit {
             Ok(())
         } else {
-            Err(WeakLimit::Found { found, wanted, by, without: without.to_owned() })
+            Err(WeakLimit::Found { found, required_limit: limit, by, without: without.to_owned() })
         }
     }
 }
@@ -299,29 +300,32 @@ mod tests {
     fn replicas(
         policy: &Policy,
         means: &LimitMeans,
-        each: &GpuMemory,
+        replica: &GpuMemory,
     ) -> [Result<bool, String>; 3] {
         let rules = LimitRules { policy, means };
         [1, 2, 8].map(|replicas| {
-            let limit = rules.limit_of_replicas(each, replicas, Path::new("/r/GPU-a.json"));
+            let limit = rules.limit_of_replicas(replica, replicas, Path::new("/r/GPU-a.json"));
             limit.map(|limit| limit.is_some()).map_err(|weak| weak.to_string())
         })
     }
 
     #[test]
     fn the_whole_gpu_needs_no_limit_and_a_part_gets_the_best_one() {
-        let each = ten_of_eighty();
-        let limited = replicas(&policy(RequiredLimit::Driver), &means(Ok(())), &each);
+        let replica = ten_of_eighty();
+        let limited = replicas(&policy(RequiredLimit::Driver), &means(Ok(())), &replica);
         assert_eq!(limited, [Ok(true), Ok(true), Ok(false)]);
         let old = means(Err(NoMemoryLimits::OldDriver));
-        assert_eq!(replicas(&policy(RequiredLimit::None), &old, &each), [const { Ok(false) }; 3]);
-        let [one, _, all] = replicas(&policy(RequiredLimit::Driver), &old, &each);
+        assert_eq!(
+            replicas(&policy(RequiredLimit::None), &old, &replica),
+            [const { Ok(false) }; 3]
+        );
+        let [one, _, all] = replicas(&policy(RequiredLimit::Driver), &old, &replica);
         let expected = "`driver` is required by memoryLimits.atLeast, and the best limit of its memory is `none`: \
                         NVIDIA's driver limits no memory: it has to be 615 or newer";
         assert_eq!((one, all), (Err(expected.to_owned()), Ok(false)));
         let watchdog = WatchdogPolicy { action: WatchdogAction::Kill, ..WatchdogPolicy::default() };
         let watched = Policy { watchdog, ..policy(RequiredLimit::Watched) };
-        assert_eq!(replicas(&watched, &old, &each), [const { Ok(false) }; 3]);
+        assert_eq!(replicas(&watched, &old, &replica), [const { Ok(false) }; 3]);
     }
 
     #[test]
@@ -367,23 +371,23 @@ mod tests {
     #[test]
     fn the_kernel_limits_gpus_of_other_vendors_by_their_region() {
         let at = |address: &str| Some(address.parse().expect("an address"));
-        let each = GpuMemory { drm: at("0000:03:00.0"), ..ten_of_eighty() };
+        let replica = GpuMemory { drm: at("0000:03:00.0"), ..ten_of_eighty() };
         for at_least in [RequiredLimit::None, RequiredLimit::Watched, RequiredLimit::Dmem] {
-            let limited = replicas(&policy(at_least), &kernel(), &each);
+            let limited = replicas(&policy(at_least), &kernel(), &replica);
             assert_eq!(limited, [Ok(true), Ok(true), Ok(false)], "{at_least:?}");
         }
         let (policy_of_none, kernel) = (policy(RequiredLimit::None), kernel());
         let rules = LimitRules { policy: &policy_of_none, means: &kernel };
-        let limit = rules.limit_of_replicas(&each, 2, Path::new("/r/amd-a.json"));
+        let limit = rules.limit_of_replicas(&replica, 2, Path::new("/r/amd-a.json"));
         let limit = limit.expect("allowed").expect("a limit");
         assert_eq!(limit.record.library(), None);
         let region = limit.record.gpus()[0].region.as_ref().expect("a region");
         assert_eq!(region.as_str(), "drm/0000:03:00.0/vram");
-        let [one, ..] = replicas(&policy(RequiredLimit::Driver), &kernel, &each);
+        let [one, ..] = replicas(&policy(RequiredLimit::Driver), &kernel, &replica);
         assert!(
             one.expect_err("weaker").contains("`dmem`: the kernel's controller dmem limits it")
         );
-        let other = GpuMemory { drm: at("0000:04:00.0"), ..each.clone() };
+        let other = GpuMemory { drm: at("0000:04:00.0"), ..replica.clone() };
         assert_eq!(
             replicas(&policy(RequiredLimit::None), &kernel, &other),
             [const { Ok(false) }; 3]
@@ -393,9 +397,9 @@ mod tests {
             one.expect_err("none").contains("`none`: the kernel's controller dmem has no region")
         );
         let old = means(Ok(()));
-        let [one, ..] = replicas(&policy(RequiredLimit::Dmem), &old, &each);
+        let [one, ..] = replicas(&policy(RequiredLimit::Dmem), &old, &replica);
         assert!(one.expect_err("none").contains("it has to be 6.14 or newer"));
-        let [one, ..] = replicas(&policy(RequiredLimit::None), &LimitMeans::default(), &each);
+        let [one, ..] = replicas(&policy(RequiredLimit::None), &LimitMeans::default(), &replica);
         assert!(one.expect_err("unknown").contains("is not known yet"));
     }
 

@@ -31,7 +31,7 @@ pub struct LimitMeans {
 // === impl LimitMeans ===
 
 impl LimitMeans {
-    /// The means at present. Blocks for small files.
+    /// The current means. Blocks on reads of small files.
     pub fn read(driver: &LiveDriver) -> Self {
         let shows_processes = driver.host().shows_own_process();
         let dmem = Some(DmemPlaces::find(driver.host()));
@@ -43,8 +43,9 @@ impl LimitMeans {
     /// The strongest enforcement without the hook and MPS: by the watchdog, or none. `drm` is the address of a GPU that
     /// the kernel limits.
     pub fn without_hook(&self, policy: &Policy, drm: Option<PciAddress>) -> Enforcement {
-        let is_seen = if drm.is_some() { self.shows_open_files } else { self.shows_processes };
-        let is_watched = policy.watchdog.action.acts() && is_seen;
+        let sees_processes =
+            if drm.is_some() { self.shows_open_files } else { self.shows_processes };
+        let is_watched = policy.watchdog.action.acts() && sees_processes;
         if is_watched { Enforcement::Watched } else { Enforcement::None }
     }
 

@@ -63,34 +63,39 @@ impl LimitRecords {
     }
 
     /// Writes the record, or removes it together with the hook's notes if it is `None`. Blocks.
-    pub fn settle(&self, name: &str, record: Option<&MemoryLimitRecord>) -> Result<(), String> {
+    pub fn write_or_remove(
+        &self,
+        name: &str,
+        record: Option<&MemoryLimitRecord>,
+    ) -> Result<(), String> {
         let path = self.path(name);
-        let done = match record {
+        let result = match record {
             Some(record) => fs::create_dir_all(&self.0)
                 .and_then(|()| files::replace(&path, &record.to_json(), Readers::Owner).map(drop)),
             None => self.remove(|file| record_of(file) == name),
         };
-        done.map_err(|error| format!("cannot write {}: {error}", path.display()))
+        result.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Keeps the records of these names. Removes others with their notes, which a killed agent may have left. Blocks.
-    pub fn retain(&self, is_kept: impl Fn(&str) -> bool) {
-        // A file that stays does no harm: no hook reads it, and the next agent tries to remove it again.
-        let _ = self.remove(|file| !is_kept(record_of(file)));
+    /// Retains the records of these names. Removes others with their notes, which a killed agent may leave behind.
+    /// Blocks.
+    pub fn retain(&self, is_retained: impl Fn(&str) -> bool) {
+        // A file that cannot be removed is harmless: no hook reads it, and the next agent tries to remove it again.
+        let _ = self.remove(|file| !is_retained(record_of(file)));
     }
 
     /// Removes the files whose names match.
     fn remove(&self, matches: impl Fn(&str) -> bool) -> io::Result<()> {
-        let mut failed = Ok(());
+        let mut outcome = Ok(());
         for (_, path) in files_in(&self.0)?.into_iter().filter(|(name, _)| matches(name)) {
             match fs::remove_file(path) {
                 // The hook removes notes of ended containers.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => failed = Err(error),
+                Err(error) => outcome = Err(error),
                 Ok(()) => {}
             }
         }
-        failed
+        outcome
     }
 }
 
@@ -149,7 +154,7 @@ mod tests {
         for name in all {
             fs::write(records.0.join(name), "{").expect("written");
         }
-        let left = || {
+        let remaining = || {
             let files = files_in(&records.0).expect("read").into_iter();
             let mut names: Vec<_> = files.map(|(name, _)| name).collect();
             names.sort();
@@ -157,9 +162,9 @@ mod tests {
         };
         // The hook writes its note at this moment.
         records.retain(|name| name == "b");
-        assert_eq!(left(), [".b.limited-c1.json.draft", "b.json"]);
-        records.settle("b", None).expect("removed");
-        assert_eq!(left(), [""; 0]);
-        records.settle("b", None).expect("none is there");
+        assert_eq!(remaining(), [".b.limited-c1.json.draft", "b.json"]);
+        records.write_or_remove("b", None).expect("removed");
+        assert_eq!(remaining(), [""; 0]);
+        records.write_or_remove("b", None).expect("none is there");
     }
 }

@@ -28,9 +28,9 @@ pub struct ReplicaLimits(LimitRecords);
 /// Devices of CDI documents that run the hook, by the kind of their document.
 pub type ReplicaDevices = BTreeMap<Kind, Vec<SpecDevice>>;
 
-/// Result of writing the records of replicas.
+/// Records of replicas that were written, and failures.
 #[derive(Clone, Debug, Default)]
-pub struct KeptLimits {
+pub struct WrittenLimits {
     /// Further devices for the documents.
     pub devices: ReplicaDevices,
     /// GPUs whose record could not be written, with the reason.
@@ -57,64 +57,65 @@ impl ReplicaLimits {
     /// Limit of a container with this many replicas of a GPU. Reads and writes nothing.
     pub fn limit(
         &self,
-        each: &GpuMemory,
+        replica: &GpuMemory,
         replicas: u32,
         rules: LimitRules<'_>,
     ) -> Result<Option<HookLimit>, WeakLimit> {
-        rules.limit_of_replicas(each, replicas, &self.0.path(each.device.as_str()))
+        rules.limit_of_replicas(replica, replicas, &self.0.path(replica.device.as_str()))
     }
 
-    /// Writes the wanted records and removes others. `before` returns the devices of the documents on disk: the
-    /// limits of a GPU that can no longer be limited stay, because containers with their names may start again. Blocks.
+    /// Writes the desired records and removes others. `on_disk` returns the devices of the documents on disk: those of
+    /// a GPU that can no longer be limited are retained, because containers with their names may start again. Blocks.
     pub fn reconcile(
         &self,
-        wanted: &BTreeMap<DeviceId, ReplicaSize>,
-        before: impl FnOnce() -> ReplicaDevices,
+        desired: &BTreeMap<DeviceId, ReplicaSize>,
+        on_disk: impl FnOnce() -> ReplicaDevices,
         inventory: &Inventory,
         rules: LimitRules<'_>,
-    ) -> KeptLimits {
-        self.0.retain(|name| wanted.contains_key(name));
-        let (mut kept, mut unlimited) = (KeptLimits::default(), Vec::new());
-        for (id, size) in wanted {
+    ) -> WrittenLimits {
+        self.0.retain(|name| desired.contains_key(name));
+        let (mut written, mut unlimited) = (WrittenLimits::default(), Vec::new());
+        for (id, size) in desired {
             let gpu = inventory.get(id.as_str());
-            let each = gpu.and_then(|gpu| Some((gpu, GpuMemory::of(gpu, size.memory_mib)?)));
-            let Some((gpu, each)) = each else {
+            let replica = gpu.and_then(|gpu| Some((gpu, GpuMemory::of(gpu, size.memory_mib)?)));
+            let Some((gpu, replica)) = replica else {
                 unlimited.push(replica_prefix(id));
                 continue;
             };
-            match self.devices(&each, size.most, rules) {
+            match self.devices(&replica, size.most, rules) {
                 Ok(devices) if devices.is_empty() => unlimited.push(replica_prefix(id)),
-                Ok(devices) => kept.devices.entry(kind_of(gpu)).or_default().extend(devices),
-                Err(why) => drop(kept.failed.insert(id.clone(), why)),
+                Ok(devices) => written.devices.entry(kind_of(gpu)).or_default().extend(devices),
+                Err(why) => drop(written.failed.insert(id.clone(), why)),
             }
         }
         if !unlimited.is_empty() {
             let is_of =
                 |device: &SpecDevice| unlimited.iter().any(|it| device.name.starts_with(it));
-            for (kind, devices) in before() {
-                kept.devices.entry(kind).or_default().extend(devices.into_iter().filter(is_of));
+            for (kind, devices) in on_disk() {
+                written.devices.entry(kind).or_default().extend(devices.into_iter().filter(is_of));
             }
         }
-        kept
+        written
     }
 
     /// Writes the record of a GPU. Returns a device for each number of replicas that needs a limit.
     fn devices(
         &self,
-        each: &GpuMemory,
-        most: u32,
+        replica: &GpuMemory,
+        max_replicas: u32,
         rules: LimitRules<'_>,
     ) -> Result<Vec<SpecDevice>, String> {
-        let fit = u32::try_from(each.total_mib / each.limit_mib.max(1)).unwrap_or_default();
+        let fitting =
+            u32::try_from(replica.total_mib / replica.limit_mib.max(1)).unwrap_or_default();
         let mut devices = Vec::new();
-        for replicas in 1..=fit.min(most) {
+        for replicas in 1..=fitting.min(max_replicas) {
             // If the limit is too weak, the agent refuses the kubelet's Allocate.
-            let Ok(Some(limit)) = self.limit(each, replicas, rules) else { continue };
+            let Ok(Some(limit)) = self.limit(replica, replicas, rules) else { continue };
             if devices.is_empty() {
-                self.0.settle(each.device.as_str(), Some(&limit.record))?;
+                self.0.write_or_remove(replica.device.as_str(), Some(&limit.record))?;
             }
             let edits = ContainerEdits { hooks: vec![limit.hook()], ..ContainerEdits::default() };
-            devices.push(SpecDevice::new(replica_name(&each.device, replicas), edits));
+            devices.push(SpecDevice::new(replica_name(&replica.device, replicas), edits));
         }
         Ok(devices)
     }

@@ -128,7 +128,7 @@ impl DeviceExpression {
     pub fn located(&self, name: &str, problem: &str) -> String {
         let text = self.as_str();
         let quoted = || position_of(&text.replace(['"', '\''], " "), name);
-        match place_of(text, name).or_else(quoted) {
+        match position_of(text, name).or_else(quoted) {
             Some((line, column)) => located(line, column, problem),
             None => problem.to_owned(),
         }

@@ -24,7 +24,7 @@ pub struct HistorySender {
     clock: Clock,
     choices: mpsc::Sender<RecordedChoice>,
     /// Number of dropped choices that were not logged yet.
-    lost: watch::Sender<usize>,
+    dropped: watch::Sender<usize>,
 }
 
 /// Task that owns the history file.
@@ -32,7 +32,7 @@ pub struct HistorySender {
 pub struct HistoryWriter {
     file: HistoryFile,
     queue: mpsc::Receiver<RecordedChoice>,
-    lost: watch::Sender<usize>,
+    dropped: watch::Sender<usize>,
     lines: Lines,
     /// Deadline of the next write.
     due: Option<Instant>,
@@ -63,17 +63,17 @@ const MAX_BYTES: usize = 256 * 1024;
 /// Creates the writer and its sender.
 pub fn history(state_dir: &Path, clock: Clock) -> (HistoryWriter, HistorySender) {
     let (choices, queue) = mpsc::channel(CAPACITY);
-    let lost = watch::Sender::new(0);
+    let dropped = watch::Sender::new(0);
     let writer = HistoryWriter {
         file: HistoryFile::new(state_dir),
         queue,
-        lost: lost.clone(),
+        dropped: dropped.clone(),
         lines: Lines::default(),
         due: None,
         merged: false,
         last_error: None,
     };
-    (writer, HistorySender { clock, choices, lost })
+    (writer, HistorySender { clock, choices, dropped })
 }
 
 // === impl HistorySender ===
@@ -83,7 +83,7 @@ impl HistorySender {
     pub(crate) fn send(&self, choice: impl FnOnce(Timestamp) -> RecordedChoice) {
         match self.choices.try_reserve() {
             Ok(place) => place.send(choice(self.clock.now())),
-            Err(TrySendError::Full(())) => self.lost.send_modify(|count| *count += 1),
+            Err(TrySendError::Full(())) => self.dropped.send_modify(|count| *count += 1),
             // The writer has stopped: the agent is shutting down.
             Err(TrySendError::Closed(())) => {}
         }
@@ -137,9 +137,9 @@ impl HistoryWriter {
         let (lines, written) = blocking(write).await;
         (self.lines, self.merged) = (lines, true);
         self.log_error(written.err().map(|error| causes(&error)));
-        let lost = self.lost.send_replace(0);
-        if lost > 0 {
-            tracing::warn!(lost, "choices dropped from the allocation history: disk is slow");
+        let dropped = self.dropped.send_replace(0);
+        if dropped > 0 {
+            tracing::warn!(dropped, "choices dropped from the allocation history: disk is slow");
         }
     }
 
@@ -153,7 +153,7 @@ impl HistoryWriter {
 }
 
 fn line(choice: &RecordedChoice) -> String {
-    serde_json::to_string(choice).expect("a choice has no value that JSON has no form for")
+    serde_json::to_string(choice).expect("every value of a choice has a JSON form")
 }
 
 // === impl Lines ===
@@ -238,7 +238,7 @@ mod tests {
     async fn the_newest_choices_survive_restarts_and_the_oldest_are_dropped() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         run_with(&folder, []).await;
-        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing to say");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing to write");
         run_with(&folder, [1, 2]).await;
         run_with(&folder, [3]).await;
         assert_eq!(sizes(&folder), [3, 2, 1]);
@@ -270,7 +270,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (writer, sender) = history(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
         let stop = CancellationToken::new();
-        let talk = async {
+        let scenario = async {
             sender.send(|at| choice(at, 1));
             sleep(WRITE_DELAY / 2).await;
             sender.send(|at| choice(at, 2));
@@ -279,7 +279,7 @@ mod tests {
             assert_eq!(sizes(&folder), [2, 1]);
             stop.cancel();
         };
-        tokio::join!(writer.run(stop.clone()), talk);
+        tokio::join!(writer.run(stop.clone()), scenario);
     }
 
     #[tokio::test]
@@ -294,7 +294,7 @@ mod tests {
             assert!(error.contains(why), "{error}");
             run_with(&folder, [1]).await;
             let aside = fs::read_to_string(folder.path().join("choices.json.unreadable"));
-            assert_eq!(aside.expect("for a person to look at"), text);
+            assert_eq!(aside.expect("the file that was set aside"), text);
             assert_eq!(sizes(&folder), [1]);
         }
     }

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::shares::{SHARE, share_name};
 
-const GONE: &str = "no longer on this node";
+const VANISHED: &str = "no longer on this node";
 
 impl Service {
     /// Answers of all containers; the first refusal refuses the whole call.
@@ -71,8 +71,8 @@ impl Service {
             limits: &limits,
             simulated: state.inventory.simulated.as_deref(),
         });
-        let given = devices.iter().map(|device| device.id.clone()).collect();
-        self.recent.step(|recent| recent.record(&self.resource, given, Instant::now()));
+        let allocated = devices.iter().map(|device| device.id.clone()).collect();
+        self.recent.step(|recent| recent.record(&self.resource, allocated, Instant::now()));
         let devices = first_few(ids, MAX_LOGGED_IDS);
         tracing::info!(resource = self.resource.as_str(), devices, "allocated");
         Ok(wire::container_response(grant, &self.roots.dev))
@@ -120,11 +120,11 @@ impl Service {
     ) -> Result<Vec<&'a Device>, Refusal> {
         let mut devices: Vec<&Device> = Vec::with_capacity(ids.len());
         for id in ids {
-            let behind = match offer.find(id) {
+            let resolved = match offer.find(id) {
                 Some(ResolvedId::Token) => self.pool(state, offer, id)?,
                 _ => vec![self.allocatable(state, offer, id)?],
             };
-            for device in behind {
+            for device in resolved {
                 if devices.iter().all(|known| known.id != device.id) {
                     devices.push(device);
                 }
@@ -163,14 +163,14 @@ impl Service {
                 self.device(state, id, device, &offered.state)
             }
             Some(ResolvedId::Token) => {
-                // Any device will do: a token stands for the whole pool.
+                // Any device of the pool serves: a token stands for the whole pool.
                 let pool = self.pool(state, offer, id)?;
-                pool.last().copied().ok_or_else(|| self.refusal(id, GONE))
+                pool.last().copied().ok_or_else(|| self.refusal(id, VANISHED))
             }
             Some(ResolvedId::Withdrawn(Withdrawn { state: Allocatable::No(why), .. })) => {
                 Err(self.refusal(id, why))
             }
-            Some(ResolvedId::Withdrawn(_)) | None => Err(self.refusal(id, GONE)),
+            Some(ResolvedId::Withdrawn(_)) | None => Err(self.refusal(id, VANISHED)),
         }
     }
 
@@ -185,7 +185,8 @@ impl Service {
         if let Allocatable::No(why) = allocatable {
             return Err(self.refusal(id, why));
         }
-        let device = state.inventory.get(device.as_str()).ok_or_else(|| self.refusal(id, GONE))?;
+        let device =
+            state.inventory.get(device.as_str()).ok_or_else(|| self.refusal(id, VANISHED))?;
         presence::check(&self.roots, &device.nodes)
             .map_err(|absence| self.refusal(id, &absence.to_string()))?;
         Ok(device)
@@ -240,8 +241,8 @@ impl Service {
     ) -> Result<Option<HookLimit>, WeakLimit> {
         let shared = offer.devices.get(device).and_then(OfferedDevice::shared);
         let gpu = state.inventory.get(device.as_str());
-        let each = gpu.zip(shared).and_then(|(gpu, shared)| GpuMemory::of_replica(gpu, shared));
-        each.map_or(Ok(None), |each| self.limits.limit(&each, count, state.limit_rules()))
+        let memory = gpu.zip(shared).and_then(|(gpu, shared)| GpuMemory::of_replica(gpu, shared));
+        memory.map_or(Ok(None), |memory| self.limits.limit(&memory, count, state.limit_rules()))
     }
 
     /// Client settings for the MPS daemon of a shared device.
@@ -257,7 +258,7 @@ impl Service {
             for node in &device.nodes {
                 let before = taken.insert(node.inside(), (&node.path, device));
                 if let Some((_, other)) = before.filter(|(path, _)| *path != node.path) {
-                    return Err(Refusal::OnePath {
+                    return Err(Refusal::SharedPath {
                         resource: self.name(),
                         ids: vec![other.id.to_string(), device.id.to_string()],
                         path: node.inside().display().to_string(),

@@ -144,7 +144,7 @@ impl PreferenceRequest<'_> {
         presence::check(self.roots, &device.nodes).err().map(|absence| absence.to_string())
     }
 
-    fn is_open(&self, id: &DeviceId, device: &OfferedDevice) -> bool {
+    fn is_allocatable(&self, id: &DeviceId, device: &OfferedDevice) -> bool {
         self.obstacle(id, device).is_none()
     }
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Inputs are checks of the two sockets (after a change of the folder, and regularly), events of `ListAndWatch`
-//! streams, and the clock. [`State::next`] makes every decision; the parent module carries it out.
+//! streams, and the clock. [`State::next`] makes every decision; the parent module performs it.
 //!
 //! Not drawn: changed options lead to Waiting from every state but Starting. The kubelet reads options at
 //! registration only.
@@ -56,7 +56,7 @@ pub(super) enum Input {
     Stream(StreamEvent),
     /// Outcome of the registration call.
     Answered(Outcome),
-    /// The deadline of the state has come.
+    /// The deadline of the state has passed.
     Due,
     /// The options differ from those at registration.
     OptionsChanged,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unchanged_world_changes_nothing() {
+    fn unchanged_sockets_change_nothing() {
         let (kubelet, _) = sockets();
         let state = run(&serving(kubelet));
         let now = Instant::now();

@@ -17,7 +17,7 @@ const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
 
 /// Attributes that vary with load. They are not published: each change would cost a write to the API server, and no
 /// expression selects by them.
-const PASSING: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
+const TRANSIENT: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
 
 /// Names of the attributes that every device has, in the driver's domain: its kind and its source.
 pub(super) const TYPE: &str = "type";
@@ -35,7 +35,7 @@ pub(super) fn of(
     enforcement: Option<Enforcement>,
     driver: &DriverName,
 ) -> Attributes {
-    let is_published = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
+    let is_published = |name: &str| !PRIVATE.contains(&name) && !TRANSIENT.contains(&name);
     let public = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
     let mut attributes: Attributes =
         public.map(|(name, value)| (published(name), value.clone())).collect();

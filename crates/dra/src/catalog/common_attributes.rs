@@ -20,7 +20,7 @@ use super::{
 
 /// Attributes and capacities of all devices, each with an example value.
 #[derive(Default)]
-struct Attributed {
+struct CommonAttributes {
     attributes: Attributes,
     capacity: Capacities,
 }
@@ -30,7 +30,7 @@ pub(super) fn unify(pools: &mut BTreeMap<String, Pool>, driver: &DriverName) {
     let name = AttributeName::published(driver.as_str(), TYPE);
     let other = AttributeValue::string(DeviceKind::Other.to_string());
     let is_configured = |entry: &CatalogEntry| entry.attributes.get(&name) == Some(&other);
-    let mut common = Attributed::default();
+    let mut common = CommonAttributes::default();
     for entry in pools.values().flat_map(|pool| &pool.entries).filter(|it| is_configured(it)) {
         common.add(entry);
     }
@@ -40,9 +40,9 @@ pub(super) fn unify(pools: &mut BTreeMap<String, Pool>, driver: &DriverName) {
     }
 }
 
-// === impl Attributed ===
+// === impl CommonAttributes ===
 
-impl Attributed {
+impl CommonAttributes {
     fn add(&mut self, entry: &CatalogEntry) {
         let is_common =
             |name: &AttributeName| !is_placement(name) && is_qualified_name(&name.to_string());

@@ -14,8 +14,8 @@ pub(crate) struct DeviceName(String);
 // === impl DeviceName ===
 
 impl DeviceName {
-    /// Converts an id to a DNS label. If that loses characters, a checksum of the id keeps the names distinct. NVIDIA's
-    /// ids lose none that matter.
+    /// Converts an id to a DNS label. If that changes characters, a checksum of the id keeps the names distinct.
+    /// NVIDIA's ids need none: only the case of their prefix changes.
     pub(crate) fn of(id: &DeviceId) -> Self {
         let text = id.as_str();
         let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_a_checksum_only_if_the_label_loses_characters() {
+    fn a_name_has_a_checksum_only_if_the_label_changes_characters() {
         let uuid = "990cf196-a985-4ef9-a50d-90c29f914225";
         assert_eq!(name(&format!("GPU-{uuid}")), format!("gpu-{uuid}"));
         assert_eq!(name("fuse-0"), "fuse-0");

@@ -34,36 +34,36 @@ use super::{
 const UNCLAIMED_INSTANCE: &str = "mig-instance";
 
 /// A GPU that is partitioned for claims, with the inputs of its entries.
-pub(super) struct CutGpu<'a> {
+pub(super) struct PartitionableGpu<'a> {
     pub(super) gpu: &'a Device,
     pub(super) state: &'a NodeState,
     pub(super) ledger: &'a Ledger,
     pub(super) driver: &'a DriverName,
-    room: PartitionCapacity,
+    capacity: PartitionCapacity,
 }
 
 /// GPUs that are partitioned for claims, in the order in which the scheduler tries them.
-pub(super) fn cuts<'a>(
+pub(super) fn gpus<'a>(
     state: &'a NodeState,
     ledger: &'a Ledger,
     driver: &'a DriverName,
-) -> Vec<CutGpu<'a>> {
+) -> Vec<PartitionableGpu<'a>> {
     let gpus = state.inventory.devices.iter().filter(|gpu| state.policy.cuts_for_claims(gpu));
     let mut gpus: Vec<_> = gpus.collect();
     gpus.sort_by_key(|gpu| state.policy.dra.may_switch(gpu));
-    let cut = |gpu: &'a Device| {
-        let room = PartitionCapacity::of(&gpu.partitions);
-        CutGpu { gpu, state, ledger, driver, room }
+    let partitionable = |gpu: &'a Device| {
+        let capacity = PartitionCapacity::of(&gpu.partitions);
+        PartitionableGpu { gpu, state, ledger, driver, capacity }
     };
-    gpus.into_iter().map(cut).collect()
+    gpus.into_iter().map(partitionable).collect()
 }
 
-// === impl CutGpu ===
+// === impl PartitionableGpu ===
 
-impl CutGpu<'_> {
+impl PartitionableGpu<'_> {
     pub(super) fn counters(&self) -> Counters {
-        let slices = 0..self.room.slices;
-        let amounts = self.room.amounts.iter().map(|(name, amount)| (counter(name), *amount));
+        let slices = 0..self.capacity.slices;
+        let amounts = self.capacity.amounts.iter().map(|(name, amount)| (counter(name), *amount));
         self.of_set(amounts.chain(slices.map(memory_slice)))
     }
 
@@ -81,7 +81,7 @@ impl CutGpu<'_> {
     }
 
     /// The full GPU with MIG mode off, if the policy offers it.
-    pub(super) fn whole(&self) -> Option<CatalogEntry> {
+    pub(super) fn full(&self) -> Option<CatalogEntry> {
         let Self { gpu, state, ledger, driver, .. } = *self;
         if !state.policy.dra.may_switch(gpu) {
             return None;
@@ -97,7 +97,7 @@ impl CutGpu<'_> {
     /// Taints of an entry. Claims on the GPU cause none: the scheduler accounts for them with counters.
     fn taints(&self, device: &Device, excludes: impl Fn(&Partition) -> bool) -> Vec<Taint> {
         let holder = held(self.state, self.ledger, device);
-        let holder = holder.or_else(|| self.blocks(excludes));
+        let holder = holder.or_else(|| self.unclaimed_instance(excludes));
         let (unclean, obstacle) = (unclean(self.state, self.gpu), obstacle(self.state, self.gpu));
         let unknown = unknown_claims(self.ledger);
         [failure(device), holder, unknown, unclean, obstacle].into_iter().flatten().collect()
@@ -114,7 +114,8 @@ impl CutGpu<'_> {
             consumable: None,
             attributes: attributes::of(device, None, self.driver),
             capacity: attributes::capacity(device, Sharing::Exclusive, self.driver),
-            taints: self.taints(device, |existing| partition.takes_from(existing, &self.room, all)),
+            taints: self
+                .taints(device, |existing| partition.takes_from(existing, &self.capacity, all)),
             partition: Some(partition.clone()),
             consumes: Some(self.of_set(amounts.chain(partition.slices().map(memory_slice)))),
             is_claimed: self.ledger.is_claimed(&device.id),
@@ -131,12 +132,12 @@ impl CutGpu<'_> {
         const UNITS: AttributeName = AttributeName::new("nvidia.com", "multiprocessors");
         let Partition { size, profile, start, .. } = it.partition.clone();
         let others = self.gpu.partitions.iter();
-        let shut_out = others.filter(|other| !self.room.can_coexist(it, other)).count();
-        (size, it.capacity.get(&UNITS).copied(), profile, shut_out, Reverse(start))
+        let excluded = others.filter(|other| !self.capacity.can_coexist(it, other)).count();
+        (size, it.capacity.get(&UNITS).copied(), profile, excluded, Reverse(start))
     }
 
     /// Taint because of an instance without a claim: the scheduler does not count its counters.
-    fn blocks(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
+    fn unclaimed_instance(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
         let parts = present_parts(&self.state.inventory, &self.gpu.id);
         let mut existing = parts.filter_map(|part| part.partition.as_ref());
         let unknown = existing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;

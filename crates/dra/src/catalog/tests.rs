@@ -132,9 +132,9 @@ fn a_device_that_was_not_probed_is_tainted() {
 #[test]
 fn every_device_is_tainted_while_devices_of_claims_are_unknown() {
     let (ledger, state) = (SharedLedger::default(), state(vec![gpu("GPU-0a", 0)]));
-    ledger.forget_claims();
+    ledger.mark_claims_unknown();
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["claimed=not-known"]);
-    ledger.recall_claims();
+    ledger.mark_claims_known();
     assert!(taints(&state, &ledger, "gpu-0a").is_empty());
 }
 

@@ -47,7 +47,7 @@ impl ClaimMetrics {
             }
         }
         metrics.set_registration(&RegistrationState::Off);
-        metrics.holds(&Records::new());
+        metrics.set_claims(&Records::new());
         metrics
     }
 
@@ -59,7 +59,7 @@ impl ClaimMetrics {
     }
 
     /// Sets the number of claims by stage.
-    pub(crate) fn holds(&self, records: &Records) {
+    pub(crate) fn set_claims(&self, records: &Records) {
         for (name, stage) in
             [("started", Stage::PrepareStarted), ("completed", Stage::PrepareCompleted)]
         {
@@ -70,7 +70,7 @@ impl ClaimMetrics {
     }
 
     /// Counts the outcome of a call for one claim, and returns it.
-    pub(crate) fn answered<T>(
+    pub(crate) fn count_outcome<T>(
         &self,
         call: ClaimCall,
         answer: Result<T, String>,

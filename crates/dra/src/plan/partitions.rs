@@ -28,23 +28,23 @@ impl<'a> PlanInputs<'a> {
     ) -> Result<Cow<'a, Device>, Refusal> {
         let request = || result.request.clone();
         match instance_at(&self.state.inventory, place) {
-            Some(device) if result.access == Access::Admin || self.is_begun(claim, place) => {
+            Some(device) if result.access == Access::Admin || self.is_recorded(claim, place) => {
                 Ok(Cow::Borrowed(device))
             }
-            Some(device) => Err(match self.maker(place) {
+            Some(device) => Err(match self.holder(place) {
                 Some(by) => Refusal::Taken {
                     request: request(),
                     device: result.device.clone(),
                     by: by.clone(),
                 },
-                None => Refusal::Foreign {
+                None => Refusal::ForeignInstance {
                     request: request(),
                     place: place.clone(),
                     device: device.id.clone(),
                 },
             }),
             None if result.access == Access::Admin => {
-                Err(Refusal::NotMade { request: request(), place: place.clone() })
+                Err(Refusal::NoInstance { request: request(), place: place.clone() })
             }
             None => {
                 self.check_clean(result, &place.gpu)?;
@@ -53,19 +53,19 @@ impl<'a> PlanInputs<'a> {
                     let it = gpu.partitions.iter().find(|it| it.partition == *place)?;
                     Some(prospective(gpu, it))
                 };
-                let gone = || Refusal::Unknown {
+                let vanished = || Refusal::Unknown {
                     request: request(),
                     pool: result.pool.clone(),
                     device: offered.name.to_string(),
                     why: " any more",
                 };
-                gpu.and_then(possible).map(Cow::Owned).ok_or_else(gone)
+                gpu.and_then(possible).map(Cow::Owned).ok_or_else(vanished)
             }
         }
     }
 
     /// The full GPU with MIG mode off, if the driver switches its MIG mode for claims; else the device itself.
-    pub(super) fn as_a_whole(&self, device: &'a Device) -> Cow<'a, Device> {
+    pub(super) fn full_device(&self, device: &'a Device) -> Cow<'a, Device> {
         if self.state.policy.switches_for_claims(device) {
             Cow::Owned(full_gpu(device))
         } else {
@@ -76,7 +76,7 @@ impl<'a> PlanInputs<'a> {
     /// Fails if the GPU is not clean after its last full use. Cleanup states exist for devices, not for
     /// placements.
     fn check_clean(&self, result: &AllocatedDevice, gpu: &DeviceId) -> Result<(), Refusal> {
-        let refused = |why: &'static str| Refusal::NotWell {
+        let refused = |why: &'static str| Refusal::Unusable {
             request: result.request.clone(),
             device: gpu.clone(),
             why: format!("{why} after its last user"),
@@ -89,12 +89,12 @@ impl<'a> PlanInputs<'a> {
     }
 
     /// True if the record says that the instance is made for this claim.
-    fn is_begun(&self, claim: &Claim, place: &Partition) -> bool {
+    fn is_recorded(&self, claim: &Claim, place: &Partition) -> bool {
         self.records.get(&claim.reference.uid).is_some_and(|entry| is_made_for(entry, place))
     }
 
     /// The claim for which the instance was made, by the records.
-    fn maker(&self, place: &Partition) -> Option<&'a ClaimRef> {
+    fn holder(&self, place: &Partition) -> Option<&'a ClaimRef> {
         let entry = self.records.values().find(|entry| is_made_for(entry, place));
         entry.map(|entry| &entry.claim)
     }

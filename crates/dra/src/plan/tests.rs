@@ -34,13 +34,13 @@ fn claim(results: &[(&str, &str)]) -> Claim {
         request: (*request).to_owned(),
         pool: "n1/boards".to_owned(),
         device: (*device).to_owned(),
-        access: Access::Usual,
+        access: Access::Regular,
         share: None,
         consumed: BTreeMap::new(),
     };
     let results = results.iter().map(result).collect();
-    let (reference, called) = (reference("c"), "links".to_owned());
-    Claim { reference, called, results, configs: Vec::new() }
+    let (reference, name_in_pod) = (reference("c"), "links".to_owned());
+    Claim { reference, name_in_pod, results, configs: Vec::new() }
 }
 
 /// Plan of a claim on a node with these boards, all with one sharing, beside recorded claims.
@@ -99,7 +99,7 @@ fn every_request_of_every_claim_has_variables_of_its_own() {
     let boards = || alone(["b0", "b1", "b2", "b3"].map(board).into());
     let mut left = claim(&[("pair", "b0"), ("my-one", "b1"), ("pair", "b2")]);
     let held = planned(&left, boards(), &Records::new()).expect("planned");
-    left.called = "other.links".to_owned();
+    left.name_in_pod = "other.links".to_owned();
     left.results = claim(&[("pair", "b3")]).results;
     let of_another = planned(&left, boards(), &Records::new()).expect("planned");
     // A container runtime keeps the last value of each name.
@@ -125,14 +125,14 @@ fn every_request_of_every_claim_has_variables_of_its_own() {
 #[test]
 fn requests_that_share_a_variable_are_reported() {
     let boards = || alone(["b0", "b1"].map(board).into());
-    let said = |results: &[(&str, &str)]| {
+    let warning = |results: &[(&str, &str)]| {
         let held = planned(&claim(results), boards(), &Records::new()).expect("planned");
         variables::overlapping(&held)
     };
-    assert_eq!(said(&[("a", "b0"), ("a", "b1")]), None, "joined");
+    assert_eq!(warning(&[("a", "b0"), ("a", "b1")]), None, "joined");
     let expected = "several requests have BOARDS, BOARD_0: a container that gets them all has the \
                     last, and each as WINDLASS_CLAIM_<claim>__<request>__<variable>";
-    assert_eq!(said(&[("a", "b0"), ("b", "b1")]).as_deref(), Some(expected));
+    assert_eq!(warning(&[("a", "b0"), ("b", "b1")]).as_deref(), Some(expected));
 }
 
 #[test]

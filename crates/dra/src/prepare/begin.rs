@@ -6,7 +6,7 @@ use windlass_host::causes;
 use super::{Input, Preparer, waiting::PlanError};
 use crate::{
     claim::Claim,
-    plan::{self, Plan, named, plan, uses_to_take},
+    plan::{self, Plan, named_devices, plan, uses_to_take},
     record::{PreparedClaim, Stage},
     status::Failure,
 };
@@ -19,8 +19,8 @@ impl Preparer {
         let (environment, entry) = (self.environment.clone(), self.entry(uid).cloned());
         self.spawn(uid, async move {
             match entry {
-                Some(entry) if environment.is_reallocated(&entry).await => Input::Another,
-                _ => Input::Same,
+                Some(entry) if environment.is_reallocated(&entry).await => Input::Reallocated,
+                _ => Input::Unchanged,
             }
         });
     }
@@ -37,27 +37,27 @@ impl Preparer {
         });
     }
 
-    /// Plans, and takes the devices in the ledger. With a record of an earlier allocation nothing is taken: its devices have
-    /// to be released first.
+    /// Plans, and takes the devices in the ledger. If the record is of an earlier allocation, no device is taken: the
+    /// earlier devices have to be released first.
     pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
         let uid = &claim.reference.uid;
         if self.entry(uid).is_some_and(|entry| !entry.is_for(&claim)) {
-            return Input::Another;
+            return Input::Reallocated;
         }
         match self.take(&claim) {
-            Ok(()) if self.needs_mig_changes(uid) => Input::Unmade(claim),
+            Ok(()) if self.needs_mig_changes(uid) => Input::NeedsMigChange(claim),
             Ok(()) => Input::Planned,
-            Err(cause) => self.held(uid, &cause).unwrap_or_else(|| {
+            Err(cause) => self.blocked_input(uid, &cause).unwrap_or_else(|| {
                 let why = cause.report(&claim.reference);
-                Input::Failed(Failure { why, refused: Some(self.wanted(&claim)) })
+                Input::Failed(Failure { why, refused: Some(self.refused_record(&claim)) })
             }),
         }
     }
 
     /// Record of a refused claim, with the devices that it names.
-    fn wanted(&self, claim: &Claim) -> PreparedClaim {
+    fn refused_record(&self, claim: &Claim) -> PreparedClaim {
         let catalog = self.environment.catalog(&self.environment.state.borrow());
-        let devices = named(claim, &catalog);
+        let devices = named_devices(claim, &catalog);
         let claim = claim.reference.clone();
         PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None }
     }
@@ -81,7 +81,7 @@ impl Preparer {
             .ledger
             .take_for_claim(&claim.reference, &uses_to_take(&devices, &state))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
-        let slot = slot.expect("a slot that is not at rest stays");
+        let slot = slot.expect("the slot of a claim that is not idle stays");
         slot.entry = Some(PreparedClaim {
             claim: claim.reference.clone(),
             state: Stage::PrepareStarted,

@@ -8,8 +8,8 @@ use windlass_lifecycle::mps::MpsState;
 
 use super::{super::record::PreparedClaim, environment::Environment};
 
-/// Longest wait of one request. The daemon goes on starting, and the kubelet's next request finds it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait of one request. The daemon continues to start, and may serve at the kubelet's next request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval of checks for a daemon's end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -35,7 +35,7 @@ impl Environment {
         let is_decided =
             |state: Option<&MpsState>| !matches!(state, None | Some(MpsState::Starting));
         let decided = states.wait_for(|states| is_decided(states.get(device)));
-        let obstacle = match deadline::timeout(PATIENCE, decided).await {
+        let obstacle = match deadline::timeout(REQUEST_TIMEOUT, decided).await {
             Ok(Ok(states)) => states.get(device).and_then(MpsState::obstacle),
             Ok(Err(_)) => Some("the agent ends".to_owned()),
             Err(_) => MpsState::Starting.obstacle(),
@@ -47,13 +47,13 @@ impl Environment {
         let gone = async {
             loop {
                 let (places, device) = (self.mps.clone(), device.clone());
-                if !blocking(move || places.is_left(&device)).await {
+                if !blocking(move || places.has_record(&device)).await {
                     return;
                 }
                 sleep(POLL_INTERVAL).await;
             }
         };
-        let gone = deadline::timeout(PATIENCE, gone).await;
+        let gone = deadline::timeout(REQUEST_TIMEOUT, gone).await;
         gone.map_err(|_| format!("{device}: the MPS daemon of earlier holders still runs"))
     }
 }

@@ -26,7 +26,7 @@ impl Preparer {
     }
 
     /// Logs why a document cannot be rewritten, once.
-    pub(super) fn note(&mut self, uid: &str, unwritten: Option<String>) {
+    pub(super) fn log_unwritten(&mut self, uid: &str, unwritten: Option<String>) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         if slot.unwritten == unwritten {
             return;

@@ -23,7 +23,7 @@ use super::super::{
     catalog::{Catalog, is_pool_of},
     claim::{Claim, ClaimError},
     document::ClaimDocuments,
-    kubelet_record::KubeletRecord,
+    kubelet_checkpoint::KubeletCheckpoint,
     record::{PreparedClaim, PreparedDevice},
 };
 use crate::metrics::ClaimMetrics;
@@ -36,7 +36,7 @@ pub(crate) struct Environment {
     pub(crate) node: String,
     pub(crate) roots: Roots,
     pub(crate) documents: ClaimDocuments,
-    pub(crate) kubelet_record: KubeletRecord,
+    pub(crate) kubelet_checkpoint: KubeletCheckpoint,
     /// Reader of claims; `None` without a node name.
     pub(crate) claims: Option<Claims>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
@@ -73,10 +73,10 @@ pub(super) struct Suspect {
 pub(super) type NodeOf = (DeviceId, DeviceNode);
 
 /// Longest wait for the ResourceClaim of a completed claim.
-const SOON: Duration = Duration::from_secs(2);
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest wait for the node's inventory after the agent's start.
-const DISCOVERY: Duration = Duration::from_secs(20);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 // === impl Environment ===
 
@@ -92,10 +92,13 @@ impl Environment {
         let claim = Claim::read(object, claim, &self.driver)?;
         let mut state = self.state.clone();
         // After the deadline a missing device counts as unknown.
-        let _ = deadline::timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete()))
-            .await;
+        let _ = deadline::timeout(
+            DISCOVERY_TIMEOUT,
+            state.wait_for(|state| state.inventory.is_complete()),
+        )
+        .await;
         // After a start, the holders of devices may be unknown too.
-        let _ = deadline::timeout(DISCOVERY, self.ledger.known()).await;
+        let _ = deadline::timeout(DISCOVERY_TIMEOUT, self.ledger.wait_until_known()).await;
         Ok(claim)
     }
 
@@ -126,7 +129,7 @@ impl Environment {
     pub(super) async fn is_reallocated(&self, entry: &PreparedClaim) -> bool {
         let Some(claims) = &self.claims else { return false };
         let read = Box::pin(claims.get(&entry.claim));
-        let found = deadline::timeout(SOON, read).await;
+        let found = deadline::timeout(COMPARE_TIMEOUT, read).await;
         let object = found.ok().and_then(Result::ok).flatten();
         let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
         claim.is_some_and(|claim| !entry.is_for(&claim))
@@ -135,21 +138,21 @@ impl Environment {
     /// Orphaned claims among the known ones: by the API server they have no device of this node any more, and the
     /// kubelet does not know them.
     pub(super) async fn orphaned(&self, known: Vec<Suspect>) -> Vec<Suspect> {
-        let record = self.kubelet_record.clone();
+        let record = self.kubelet_checkpoint.clone();
         let of_kubelet = blocking(move || record.uids().map_err(|error| error.to_string())).await;
         let (Ok(of_kubelet), Some(claims)) = (of_kubelet, &self.claims) else { return Vec::new() };
         let mut orphans = Vec::new();
         for suspect in known.into_iter().filter(|it| !of_kubelet.contains(&it.claim.uid)) {
             let found = claims.get(&suspect.claim).await;
-            if found.is_ok_and(|object| self.has_nothing(object, &suspect.claim)) {
+            if found.is_ok_and(|object| self.has_no_devices_here(object, &suspect.claim)) {
                 orphans.push(suspect);
             }
         }
         orphans
     }
 
-    /// True if the object is gone, replaced, not allocated, or allocated elsewhere.
-    fn has_nothing(&self, object: Option<ResourceClaim>, claim: &ClaimRef) -> bool {
+    /// True if the object was deleted, replaced, deallocated, or allocated on other nodes.
+    fn has_no_devices_here(&self, object: Option<ResourceClaim>, claim: &ClaimRef) -> bool {
         let Some(object) = object else { return true };
         match Claim::read(object, claim, &self.driver) {
             Ok(claim) => !claim.results.iter().any(|it| is_pool_of(&self.node, &it.pool)),

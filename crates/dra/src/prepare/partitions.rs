@@ -38,7 +38,7 @@ enum MigChange {
 }
 
 /// Deadline for the inventory to show a new instance, or to lack a removed one.
-const VISIBLE: Duration = Duration::from_secs(15);
+const INVENTORY_TIMEOUT: Duration = Duration::from_secs(15);
 
 // === impl Preparer ===
 
@@ -59,16 +59,16 @@ impl Preparer {
         self.mig_changes(uid).iter().any(|change| matches!(change, MigChange::Instance(_)))
     }
 
-    /// Makes the changes after the record is written.
-    pub(super) fn make(&mut self, uid: &str, claim: Box<Claim>) {
+    /// Applies the changes after the record is written.
+    pub(super) fn change_mig(&mut self, uid: &str, claim: Box<Claim>) {
         let (mig_changes, recorded, environment) =
             (self.mig_changes(uid), self.save(), self.environment.clone());
         self.spawn(uid, async move {
             if let Err(why) = recorded.await {
                 return Input::Unrecorded(why);
             }
-            let made = environment.make(&mig_changes).await;
-            made.map_or_else(|why| Input::Failed(why.into()), |()| Input::Made(claim))
+            let changed = environment.apply_all(&mig_changes).await;
+            changed.map_or_else(|why| Input::Failed(why.into()), |()| Input::MigChanged(claim))
         });
     }
 
@@ -87,31 +87,33 @@ impl Preparer {
 // === impl Environment ===
 
 impl Environment {
-    /// Makes the changes, and waits until the resulting devices are healthy and have their CDI documents.
-    async fn make(&self, mig_changes: &[MigChange]) -> Result<(), String> {
-        let made = deadline::beside(VISIBLE, async |over| {
+    /// Applies the changes, and waits until the resulting devices are healthy and have their CDI documents.
+    async fn apply_all(&self, mig_changes: &[MigChange]) -> Result<(), String> {
+        let changed = deadline::beside(INVENTORY_TIMEOUT, async |deadline_passed| {
             for change in mig_changes {
-                patiently(&over, || self.make_one(change)).await?;
+                patiently(&deadline_passed, || self.apply(change)).await?;
             }
             Ok(())
         });
-        made.await.map_err(|error: PartitionError| causes(&error))?;
+        changed.await.map_err(|error: PartitionError| causes(&error))?;
         let lacking =
             |state: &NodeState| mig_changes.iter().find(|change| !change.is_served(state)).cloned();
         let mut state = self.state.clone();
-        let found = deadline::timeout(VISIBLE, state.wait_for(|state| lacking(state).is_none()))
-            .await
-            .is_ok();
+        let found =
+            deadline::timeout(INVENTORY_TIMEOUT, state.wait_for(|state| lacking(state).is_none()))
+                .await
+                .is_ok();
         match lacking(&self.state.borrow()) {
             Some(change) if !found => {
-                Err(format!("{change} was made, but is not healthy after {VISIBLE:?}"))
+                Err(format!("{change} was made, but is not healthy after {INVENTORY_TIMEOUT:?}"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Makes one change. It asks NVIDIA's driver even if the inventory shows the change: the inventory may be outdated.
-    async fn make_one(&self, change: &MigChange) -> Result<(), PartitionError> {
+    /// Applies one change. It asks NVIDIA's driver even if the inventory shows the change: the inventory may be
+    /// outdated.
+    async fn apply(&self, change: &MigChange) -> Result<(), PartitionError> {
         let place = match change {
             MigChange::FullGpu(gpu) => return self.partitions.turn_mig_off(gpu).await,
             MigChange::Instance(place) => place,
@@ -126,10 +128,10 @@ impl Environment {
     }
 
     /// Removes the instances of a claim, and waits until the inventory lacks them, up to a deadline.
-    pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
-        let removed = deadline::beside(VISIBLE, async |over| {
+    pub(super) async fn remove_instances(&self, places: &[Partition]) -> Result<(), String> {
+        let removed = deadline::beside(INVENTORY_TIMEOUT, async |deadline_passed| {
             for place in places {
-                match patiently(&over, || self.partitions.remove(place)).await {
+                match patiently(&deadline_passed, || self.partitions.remove(place)).await {
                     // The instance vanished with its GPU.
                     Err(error) if matches!(error.why, MigFailure::NoGpu) => {}
                     // A reset removes the instance of a lost GPU. The release does not wait for it.
@@ -144,12 +146,13 @@ impl Environment {
             Ok(())
         });
         removed.await.map_err(|error: PartitionError| causes(&error))?;
-        let is_there = |state: &NodeState| {
+        let is_present = |state: &NodeState| {
             places.iter().any(|place| instance_at(&state.inventory, place).is_some())
         };
         let mut state = self.state.clone();
         // After the deadline, the inventory will follow the driver soon.
-        let _ = deadline::timeout(VISIBLE, state.wait_for(|state| !is_there(state))).await;
+        let _ =
+            deadline::timeout(INVENTORY_TIMEOUT, state.wait_for(|state| !is_present(state))).await;
         Ok(())
     }
 }

@@ -18,25 +18,27 @@ impl Preparer {
     pub(super) fn remove(&mut self, uid: &str) {
         let (environment, of, entry) =
             (self.environment.clone(), uid.to_owned(), self.entry(uid).cloned());
-        self.spawn(uid, async move { environment.clear(&of, entry.as_ref()).await.into() });
+        self.spawn(uid, async move { environment.undo_steps(&of, entry.as_ref()).await.into() });
     }
 
     /// Answers the callers with an error, and keeps the claim with the devices of its old allocation. A new allocation
     /// has to wait for their release.
-    pub(super) fn keep(&mut self, uid: &str, why: String) {
+    pub(super) fn refuse_release(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.prepared(&Err(format!("devices of its earlier allocation cannot be released: {why}")));
-        slot.released(&Err(why));
+        slot.answer_preparing(&Err(format!(
+            "devices of its earlier allocation cannot be released: {why}"
+        )));
+        slot.answer_releasing(&Err(why));
         drop(self.save());
     }
 
     /// Releases the devices of a claim whose steps are undone, and drops its record.
     pub(super) fn release(&mut self, uid: &str) {
         self.environment.ledger.release_claim(uid);
-        self.failures.forget(uid);
+        self.failures.clear(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.entry = None;
-        slot.released(&Ok(()));
+        slot.answer_releasing(&Ok(()));
     }
 
     /// Checks for orphaned claims.
@@ -72,12 +74,12 @@ impl Preparer {
 
 impl Environment {
     /// Undoes the steps while the claim is still recorded, so that its unclean devices are not allocated meanwhile.
-    async fn clear(&self, uid: &str, entry: Option<&PreparedClaim>) -> Result<(), String> {
+    async fn undo_steps(&self, uid: &str, entry: Option<&PreparedClaim>) -> Result<(), String> {
         let (documents, of) = (self.documents.clone(), uid.to_owned());
         blocking(move || documents.remove(&of)).await?;
         if let Some(entry) = entry {
-            self.set_time_slices_back(entry).await?;
-            self.unmake(&places(entry)).await?;
+            self.reset_time_slices(entry).await?;
+            self.remove_instances(&places(entry)).await?;
         }
         self.cleanup.leave(uid).await
     }

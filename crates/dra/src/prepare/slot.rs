@@ -29,12 +29,12 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) fn new(claim: ClaimRef) -> Self {
         let (entry, unwritten, preparing, releasing) = Default::default();
-        let state = State::Resting(None);
+        let state = State::Idle(None);
         Self { claim, state, entry, unwritten, requests: 0, preparing, releasing }
     }
 
     pub(super) fn of(entry: PreparedClaim) -> Self {
-        let state = State::Resting(Some(entry.state));
+        let state = State::Idle(Some(entry.state));
         Self { state, entry: Some(entry.clone()), ..Self::new(entry.claim) }
     }
 
@@ -45,12 +45,12 @@ impl Slot {
             entry.state = stage;
         }
         match (self.state, state) {
-            (State::Settling, State::Resting(Some(Stage::PrepareCompleted))) => {
+            (State::Completing, State::Idle(Some(Stage::PrepareCompleted))) => {
                 let devices = self.entry.iter().flat_map(|entry| &entry.devices);
                 let devices: Vec<_> = devices.map(|held| held.name.as_str()).collect();
                 tracing::info!(%claim, uid, devices = devices.join(" "), "claim prepared");
             }
-            (State::Forgetting, State::Resting(None)) => {
+            (State::DroppingRecord, State::Idle(None)) => {
                 tracing::info!(%claim, uid, "claim released");
             }
             (from, now) if from != now => tracing::trace!(%claim, uid, ?from, ?now, "claim"),
@@ -63,8 +63,8 @@ impl Slot {
         self.entry.as_ref().filter(|_| self.state.recorded().is_some())
     }
 
-    /// The next request of a resting claim.
-    pub(super) fn operation(&self) -> Option<Input> {
+    /// The next request of an idle claim.
+    pub(super) fn next_request(&self) -> Option<Input> {
         match (self.preparing.is_empty(), self.releasing.is_empty()) {
             (false, _) => Some(Input::Prepare),
             (true, false) => Some(Input::Release),
@@ -85,14 +85,14 @@ impl Slot {
     }
 
     /// Answers the callers of the preparation.
-    pub(super) fn prepared(&mut self, outcome: &Result<Vec<PreparedDevice>, String>) {
+    pub(super) fn answer_preparing(&mut self, outcome: &Result<Vec<PreparedDevice>, String>) {
         for reply in self.preparing.drain(..) {
             let _ = reply.send(outcome.clone());
         }
     }
 
     /// Answers the callers of the release.
-    pub(super) fn released(&mut self, outcome: &Result<(), String>) {
+    pub(super) fn answer_releasing(&mut self, outcome: &Result<(), String>) {
         for reply in self.releasing.drain(..) {
             let _ = reply.send(outcome.clone());
         }

@@ -1,22 +1,22 @@
 //! State machine of a claim.
 //!
 //! ```text
-//!            Prepare                planned, taken                done              recorded
-//!  Resting ──────────> Reading ─┬─────────────────────> Doing ─────────> Settling ───────────> Resting
-//!  no record,  released ^  │    └──> Making ──made──┘     │                  │                  completed
-//!  or started           │  v held        └──────failed────┴──────────────────┘
-//!                      Waiting              └─> Resting, started; or no record, if it was not written
+//!         Prepare                   planned, taken                 done              recorded
+//!  Idle ─────────────> Reading ─┬──────────────────────> Executing ─────> Completing ─────────> Idle
+//!  no record,  released ^  │    └─> ChangingMig ─changed─┘   │                 │                completed
+//!  or started           │  v blocked     └──────failed───────┴─────────────────┘
+//!                      Waiting              └─> Idle, started; or no record, if it was not written
 //!
-//!            Prepare               same              done
-//!  Resting ──────────> Comparing ────────> Checking ──────> Resting      Resting ─check─> Restoring ─> Resting
-//!  completed               │ new allocation                              completed                    completed
+//!         Prepare                unchanged           done
+//!  Idle ─────────────> Comparing ─────────> Checking ─────> Idle         Idle ──check──> Restoring ──> Idle
+//!  completed               │ reallocated                    completed    completed                     completed
 //!                          v
-//!  Resting ──────────> Removing ──done──> Forgetting ──recorded──> Resting, no record
-//!  any       Release       └──────────────────┴──failed──> Resting, started
+//!  Idle ─────────────> Removing ──done──> DroppingRecord ──recorded──> Idle, no record
+//!  any     Release         └────────────────────┴──failed──> Idle, started
 //! ```
 //!
-//! A failure leads back to `Resting`, and is the answer to the kubelet, which retries. A request during work is served
-//! once the claim is `Resting`. If a read shows another allocation, the claim goes to `Removing` too. Any other input
+//! A failure leads back to `Idle`, and is the answer to the kubelet, which retries. A request during work is served
+//! once the claim is `Idle`. If a read shows another allocation, the claim goes to `Removing` too. Any other input
 //! is late, and changes nothing.
 
 use windlass_host::deadline::Deadline;
@@ -32,8 +32,8 @@ const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// No work is under way.
-    Resting(Recorded),
+    /// No task works on the claim.
+    Idle(Recorded),
     /// The claim is completed. Its ResourceClaim is compared, because it may have a new allocation.
     Comparing,
     /// The ResourceClaim is read for the plan. A claim that waited before has the deadline of that wait.
@@ -41,19 +41,19 @@ pub(super) enum State {
     /// Other claims hold the devices, and are expected to release them before the deadline.
     Waiting(Recorded, Deadline),
     /// The plan is recorded, and GPUs change for it: an instance is made, or MIG mode is turned off.
-    Making(Recorded),
+    ChangingMig(Recorded),
     /// The plan is recorded, and its steps are carried out.
-    Doing(Recorded),
+    Executing(Recorded),
     /// All steps are done. The completion is recorded before the kubelet is answered.
-    Settling,
+    Completing,
     /// The claim is completed, and its steps are checked.
     Checking,
     /// The claim is completed, and its missing document is rewritten. A release waits for that.
     Restoring,
     /// The steps are undone while the claim is still recorded, so that its unclean devices are not allocated meanwhile.
     Removing(Recorded),
-    /// Only the record is left, and is removed.
-    Forgetting,
+    /// All steps are undone, and the record is removed.
+    DroppingRecord,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -64,15 +64,15 @@ pub(super) enum Input {
     /// The claim's CDI document is due for a check.
     Check,
     /// The ResourceClaim still has the same allocation.
-    Same,
+    Unchanged,
     /// The ResourceClaim has another allocation.
-    Another,
+    Reallocated,
     /// The ResourceClaim was read.
     Read(Box<Claim>),
     /// The devices are planned and taken in the ledger.
     Planned,
     /// The devices are planned and taken in the ledger, and GPUs have to change first.
-    Unmade(Box<Claim>),
+    NeedsMigChange(Box<Claim>),
     /// Other claims hold the devices.
     Blocked(Blocker, Deadline),
     /// Other claims may have released the devices.
@@ -80,9 +80,9 @@ pub(super) enum Input {
     /// No caller waits for the claim any more.
     Abandoned,
     /// The GPUs have changed as needed.
-    Made(Box<Claim>),
+    MigChanged(Box<Claim>),
     Done,
-    /// The claim is refused, or its work failed, perhaps in part.
+    /// The claim is refused, or its work failed after none or some of its steps.
     Failed(Failure),
     /// The work was not begun: the record could not be written.
     Unrecorded(String),
@@ -98,10 +98,10 @@ pub(super) enum Action {
     Wait(Blocker, Deadline),
     /// Answer the callers that the claim is released before it was prepared.
     Abandon,
-    Make(Box<Claim>),
+    ChangeMig(Box<Claim>),
     /// Plan again, with the ids of the new instances.
     PlanAgain(Box<Claim>),
-    Do,
+    Execute,
     /// Record the claim's stage.
     Record,
     /// Answer the callers with the prepared devices.
@@ -112,12 +112,12 @@ pub(super) enum Action {
     Undo(String),
     Restore,
     /// Log why the document cannot be written, once.
-    Note(Option<String>),
+    LogUnwritten(Option<String>),
     Remove,
     /// Release all devices in the ledger, and answer the callers.
     Release,
     /// Answer the callers of the release with an error.
-    Keep(String),
+    RefuseRelease(String),
 }
 
 // === impl State ===
@@ -126,40 +126,42 @@ impl State {
     /// Stage of the claim in the record.
     pub(super) fn recorded(self) -> Recorded {
         match self {
-            Self::Resting(recorded)
+            Self::Idle(recorded)
             | Self::Reading(recorded, _)
             | Self::Waiting(recorded, _)
             | Self::Removing(recorded) => recorded,
-            Self::Making(_) | Self::Doing(_) => STARTED,
-            Self::Comparing | Self::Settling | Self::Checking | Self::Restoring => COMPLETED,
-            Self::Forgetting => None,
+            Self::ChangingMig(_) | Self::Executing(_) => STARTED,
+            Self::Comparing | Self::Completing | Self::Checking | Self::Restoring => COMPLETED,
+            Self::DroppingRecord => None,
         }
     }
 
     /// True if no running work can change the claim's devices.
     pub(super) fn is_settled(self) -> bool {
-        matches!(self, Self::Resting(_) | Self::Restoring)
+        matches!(self, Self::Idle(_) | Self::Restoring)
     }
 
     pub(super) fn next(self, input: Input) -> (Self, Action) {
         match self {
-            Self::Resting(_) | Self::Restoring => self.resting(input),
-            Self::Removing(_) | Self::Forgetting => self.releasing(input),
+            Self::Idle(_) | Self::Restoring => self.idle(input),
+            Self::Removing(_) | Self::DroppingRecord => self.releasing(input),
             Self::Comparing | Self::Reading(..) | Self::Waiting(..) => self.reading(input),
-            Self::Checking | Self::Making(_) | Self::Doing(_) | Self::Settling => self.doing(input),
+            Self::Checking | Self::ChangingMig(_) | Self::Executing(_) | Self::Completing => {
+                self.executing(input)
+            }
         }
     }
 
-    fn resting(self, input: Input) -> (Self, Action) {
+    fn idle(self, input: Input) -> (Self, Action) {
         match (self, input) {
-            (Self::Resting(COMPLETED), Input::Prepare) => (Self::Comparing, Action::Compare),
-            (Self::Resting(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
+            (Self::Idle(COMPLETED), Input::Prepare) => (Self::Comparing, Action::Compare),
+            (Self::Idle(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
             // A claim without a record may still have devices to clean.
-            (Self::Resting(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
-            (Self::Resting(COMPLETED), Input::Check) => (Self::Restoring, Action::Restore),
-            (Self::Restoring, Input::Done) => (Self::Resting(COMPLETED), Action::Note(None)),
+            (Self::Idle(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
+            (Self::Idle(COMPLETED), Input::Check) => (Self::Restoring, Action::Restore),
+            (Self::Restoring, Input::Done) => (Self::Idle(COMPLETED), Action::LogUnwritten(None)),
             (Self::Restoring, Input::Failed(Failure { why, .. })) => {
-                (Self::Resting(COMPLETED), Action::Note(Some(why)))
+                (Self::Idle(COMPLETED), Action::LogUnwritten(Some(why)))
             }
             _ => (self, Action::Nothing),
         }
@@ -168,66 +170,69 @@ impl State {
     fn reading(self, input: Input) -> (Self, Action) {
         let before = self.recorded();
         match (self, input) {
-            (Self::Comparing, Input::Same) => (Self::Checking, Action::Do),
-            (Self::Comparing | Self::Reading(..), Input::Another) => {
+            (Self::Comparing, Input::Unchanged) => (Self::Checking, Action::Execute),
+            (Self::Comparing | Self::Reading(..), Input::Reallocated) => {
                 (Self::Removing(before), Action::Remove)
             }
             (Self::Reading(..), Input::Read(claim)) => (self, Action::Plan(claim)),
-            (Self::Reading(..), Input::Planned) => (Self::Doing(before), Action::Do),
-            (Self::Reading(..), Input::Unmade(claim)) => {
-                (Self::Making(before), Action::Make(claim))
+            (Self::Reading(..), Input::Planned) => (Self::Executing(before), Action::Execute),
+            (Self::Reading(..), Input::NeedsMigChange(claim)) => {
+                (Self::ChangingMig(before), Action::ChangeMig(claim))
             }
-            (Self::Reading(..), Input::Blocked(others, patience)) => {
-                (Self::Waiting(before, patience), Action::Wait(others, patience))
+            (Self::Reading(..), Input::Blocked(others, deadline)) => {
+                (Self::Waiting(before, deadline), Action::Wait(others, deadline))
             }
-            (Self::Reading(..), Input::Failed(why)) => (Self::Resting(before), Action::Refuse(why)),
-            (Self::Waiting(..), Input::Released(patience)) => {
-                (Self::Reading(before, Some(patience)), Action::Read)
+            (Self::Reading(..), Input::Failed(why)) => (Self::Idle(before), Action::Refuse(why)),
+            (Self::Waiting(..), Input::Released(deadline)) => {
+                (Self::Reading(before, Some(deadline)), Action::Read)
             }
             (Self::Waiting(..), Input::Release | Input::Abandoned) => {
-                (Self::Resting(before), Action::Abandon)
+                (Self::Idle(before), Action::Abandon)
             }
             _ => (self, Action::Nothing),
         }
     }
 
-    fn doing(self, input: Input) -> (Self, Action) {
+    fn executing(self, input: Input) -> (Self, Action) {
         match (self, input) {
-            (Self::Making(_), Input::Made(claim)) => {
-                (Self::Making(STARTED), Action::PlanAgain(claim))
+            (Self::ChangingMig(_), Input::MigChanged(claim)) => {
+                (Self::ChangingMig(STARTED), Action::PlanAgain(claim))
             }
-            (Self::Making(before), Input::Planned) => (Self::Doing(before), Action::Do),
-            (Self::Doing(_), Input::Done) => (Self::Settling, Action::Record),
-            (Self::Settling | Self::Checking, Input::Done) => {
-                (Self::Resting(COMPLETED), Action::Answer)
+            (Self::ChangingMig(before), Input::Planned) => {
+                (Self::Executing(before), Action::Execute)
             }
-            (Self::Checking, Input::Failed(why)) => (Self::Resting(COMPLETED), Action::Refuse(why)),
-            (Self::Making(_) | Self::Doing(_), Input::Failed(why)) => {
-                (Self::Resting(STARTED), Action::Refuse(why))
+            (Self::Executing(_), Input::Done) => (Self::Completing, Action::Record),
+            (Self::Completing | Self::Checking, Input::Done) => {
+                (Self::Idle(COMPLETED), Action::Answer)
+            }
+            (Self::Checking, Input::Failed(why)) => (Self::Idle(COMPLETED), Action::Refuse(why)),
+            (Self::ChangingMig(_) | Self::Executing(_), Input::Failed(why)) => {
+                (Self::Idle(STARTED), Action::Refuse(why))
             }
             // Without a record no step was done.
-            (Self::Making(None) | Self::Doing(None), Input::Unrecorded(why)) => {
-                (Self::Resting(None), Action::Undo(why))
+            (Self::ChangingMig(None) | Self::Executing(None), Input::Unrecorded(why)) => {
+                (Self::Idle(None), Action::Undo(why))
             }
-            (Self::Making(_) | Self::Doing(_) | Self::Settling, Input::Unrecorded(why)) => {
-                (Self::Resting(STARTED), Action::Refuse(why.into()))
-            }
+            (
+                Self::ChangingMig(_) | Self::Executing(_) | Self::Completing,
+                Input::Unrecorded(why),
+            ) => (Self::Idle(STARTED), Action::Refuse(why.into())),
             _ => (self, Action::Nothing),
         }
     }
 
     fn releasing(self, input: Input) -> (Self, Action) {
         match (self, input) {
-            (Self::Removing(None) | Self::Forgetting, Input::Done) => {
-                (Self::Resting(None), Action::Release)
+            (Self::Removing(None) | Self::DroppingRecord, Input::Done) => {
+                (Self::Idle(None), Action::Release)
             }
-            (Self::Removing(Some(_)), Input::Done) => (Self::Forgetting, Action::Record),
+            (Self::Removing(Some(_)), Input::Done) => (Self::DroppingRecord, Action::Record),
             // The document may be removed, and other steps undone, so the claim is no longer completed.
             (Self::Removing(recorded), Input::Failed(Failure { why, .. })) => {
-                (Self::Resting(recorded.and(STARTED)), Action::Keep(why))
+                (Self::Idle(recorded.and(STARTED)), Action::RefuseRelease(why))
             }
-            (Self::Forgetting, Input::Unrecorded(why)) => {
-                (Self::Resting(STARTED), Action::Keep(why))
+            (Self::DroppingRecord, Input::Unrecorded(why)) => {
+                (Self::Idle(STARTED), Action::RefuseRelease(why))
             }
             _ => (self, Action::Nothing),
         }

@@ -24,7 +24,7 @@ impl Environment {
 
     /// Resets the time slices of a claim. A GPU that vanished or fell off the bus is skipped: it returns by a reset,
     /// which resets them too.
-    pub(super) async fn set_time_slices_back(&self, entry: &PreparedClaim) -> Result<(), String> {
+    pub(super) async fn reset_time_slices(&self, entry: &PreparedClaim) -> Result<(), String> {
         for (device, _) in intervals(entry) {
             if is_reachable(&self.state.borrow(), device) {
                 self.set_time_slice(device, Interval::Default).await?;

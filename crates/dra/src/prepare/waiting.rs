@@ -62,48 +62,48 @@ impl PlanError {
 impl Preparer {
     /// Input of a claim that waits for other claims to release its devices. `None` once its deadline has passed, or if
     /// the claim itself has a request for release.
-    pub(super) fn held(&self, uid: &str, cause: &PlanError) -> Option<Input> {
+    pub(super) fn blocked_input(&self, uid: &str, cause: &PlanError) -> Option<Input> {
         let (others, slot) = (cause.blocker.clone()?, self.slots.get(uid)?);
-        let State::Reading(_, patience) = slot.state else { return None };
-        let mut left = patience.unwrap_or_else(|| Deadline::after(self.patience));
+        let State::Reading(_, deadline) = slot.state else { return None };
+        let mut wait = deadline.unwrap_or_else(|| Deadline::after(self.wait_limit));
         let ledger = self.environment.ledger.watch();
         let ledger = ledger.borrow();
         // A holder that the ledger lacks would end each wait at once: the claim would retry in a loop.
-        if left.has_passed(Instant::now())
+        if wait.has_passed(Instant::now())
             || !slot.releasing.is_empty()
             || others.have_released(ledger.claims(), &ledger)
         {
             return None;
         }
-        if patience.is_none() {
+        if deadline.is_none() {
             tracing::info!(claim = %slot.claim, holder = %others, why = cause.why, "claim waits");
         }
-        Some(Input::Blocked(others, left))
+        Some(Input::Blocked(others, wait))
     }
 
     /// Waits until the other claims have released the devices.
-    pub(super) fn wait(&mut self, uid: &str, others: Blocker, mut patience: Deadline) {
+    pub(super) fn wait(&mut self, uid: &str, others: Blocker, mut deadline: Deadline) {
         let (mut ledger, uid) = (self.environment.ledger.watch(), uid.to_owned());
         let before = ledger.borrow().claims().clone();
         self.watches.spawn(async move {
             let released = ledger.wait_for(|ledger| others.have_released(&before, ledger));
             // The next plan shows whether the devices are free.
-            drop(patience.bound(released).await);
-            Notice::Released(uid, patience)
+            drop(deadline.bound(released).await);
+            Notice::Released(uid, deadline)
         });
     }
 
     /// Reads the claim again, if a caller still waits. The API server may have deleted the claim.
-    pub(super) fn released(&mut self, uid: &str, patience: Deadline) {
+    pub(super) fn retry_after_wait(&mut self, uid: &str, deadline: Deadline) {
         let is_abandoned = self.slots.get(uid).is_some_and(Slot::is_abandoned);
-        let input = if is_abandoned { Input::Abandoned } else { Input::Released(patience) };
+        let input = if is_abandoned { Input::Abandoned } else { Input::Released(deadline) };
         self.step(uid, input);
     }
 
     /// Answers the callers that the claim is to be released.
     pub(super) fn abandon(&mut self, uid: &str) {
         if let Some(slot) = self.slots.get_mut(uid) {
-            slot.prepared(&Err("released before it was prepared".to_owned()));
+            slot.answer_preparing(&Err("released before it was prepared".to_owned()));
         }
     }
 }

@@ -61,8 +61,8 @@ fn published_under(policy: Policy, devices: Vec<Device>, sharing: Sharing) -> De
 }
 
 /// One line for each device: pool, index of its slice, the device as JSON.
-fn lines(wanted: &DesiredSlices) -> String {
-    let slices = wanted.pools.iter().flat_map(|(pool, slices)| {
+fn lines(desired: &DesiredSlices) -> String {
+    let slices = desired.pools.iter().flat_map(|(pool, slices)| {
         slices.iter().enumerate().map(move |(at, slice)| (pool, at, slice))
     });
     let lines = slices.flat_map(|(pool, at, slice)| {
@@ -114,8 +114,8 @@ fn a_claim_without_amounts_gets_the_whole_gpu_that_is_shared_by_amounts() {
 
 #[test]
 fn a_slice_has_room_for_taints() {
-    let wanted = published((0..130).map(nic).collect(), Sharing::Exclusive);
-    let sizes: Vec<_> = wanted.pools["n1/nics"].iter().map(|slice| slice.devices.len()).collect();
+    let desired = published((0..130).map(nic).collect(), Sharing::Exclusive);
+    let sizes: Vec<_> = desired.pools["n1/nics"].iter().map(|slice| slice.devices.len()).collect();
     assert_eq!(sizes, [64, 64, 2]);
 }
 
@@ -124,9 +124,9 @@ fn a_device_that_exceeds_a_limit_is_left_out_of_its_pool() {
     let mut odd = nic(1);
     let long = AttributeValue::String("ä".repeat(40));
     odd.attributes.insert(AttributeName::new("windlass.dev", "model"), long);
-    let wanted = published(vec![odd, nic(2), nic(2)], Sharing::Exclusive);
-    assert_eq!(wanted.pools["n1/nics"][0].devices.len(), 1);
-    let why: Vec<_> = wanted.left_out.iter().map(|it| it.reason.as_str()).collect();
+    let desired = published(vec![odd, nic(2), nic(2)], Sharing::Exclusive);
+    assert_eq!(desired.pools["n1/nics"][0].devices.len(), 1);
+    let why: Vec<_> = desired.left_out.iter().map(|it| it.reason.as_str()).collect();
     assert!(why[0].contains("windlass.dev/model"), "{why:?}");
     assert_eq!(why[1], "another device of the pool has this name");
 }

@@ -37,8 +37,8 @@ pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device 
     Device {
         name: entry.name.to_string(),
         allow_multiple_allocations: is_shared.then_some(true),
-        attributes: some(attributes.collect()),
-        capacity: some(entry.capacity.iter().map(capacity).collect()),
+        attributes: non_empty(attributes.collect()),
+        capacity: non_empty(entry.capacity.iter().map(capacity).collect()),
         taints: (!taints.is_empty()).then_some(taints),
         consumes_counters: entry.consumes.as_ref().map(|consumed| vec![consumption(consumed)]),
         ..Device::default()
@@ -58,7 +58,7 @@ fn amounts(counters: &Counters) -> BTreeMap<String, Counter> {
     counters.amounts.iter().map(|(name, amount)| (name.clone(), counter(amount))).collect()
 }
 
-fn some<V>(map: BTreeMap<String, V>) -> Option<BTreeMap<String, V>> {
+fn non_empty<V>(map: BTreeMap<String, V>) -> Option<BTreeMap<String, V>> {
     Some(map).filter(|map| !map.is_empty())
 }
 
@@ -102,8 +102,9 @@ fn by_amount(
 ) -> CapacityRequestPolicy {
     let bytes = |mebibytes: u64| Quantity::Bytes(mebibytes << 20);
     if *name == consumable.memory_name {
-        let (all, least) = (bytes(consumable.memory), bytes(consumable.least));
-        let step = (consumable.least < consumable.memory).then(|| Amount(bytes(1).to_string()));
+        let (all, least) = (bytes(consumable.memory), bytes(consumable.min_memory));
+        let step =
+            (consumable.min_memory < consumable.memory).then(|| Amount(bytes(1).to_string()));
         let min = Amount(least.to_string());
         let range = CapacityRequestPolicyRange { min, max: None, step };
         return CapacityRequestPolicy { valid_range: Some(range), ..of(&all) };

@@ -85,20 +85,20 @@ pub(super) fn devices(
 
 /// True if both reports are equal, apart from times.
 pub(super) fn is_same(
-    known: &BTreeMap<DeviceKey, DeviceReport>,
-    wanted: &BTreeMap<DeviceKey, DeviceReport>,
+    written: &BTreeMap<DeviceKey, DeviceReport>,
+    desired: &BTreeMap<DeviceKey, DeviceReport>,
 ) -> bool {
-    *known == with_times(wanted.clone(), known)
+    *written == with_times(desired.clone(), written)
 }
 
 /// Keeps the times of unchanged conditions. An interface that moved into a container keeps the name under
 /// which it was found.
 pub(super) fn with_times(
-    mut wanted: BTreeMap<DeviceKey, DeviceReport>,
-    known: &BTreeMap<DeviceKey, DeviceReport>,
+    mut desired: BTreeMap<DeviceKey, DeviceReport>,
+    written: &BTreeMap<DeviceKey, DeviceReport>,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
-    for (key, report) in &mut wanted {
-        let Some(before) = known.get(key) else { continue };
+    for (key, report) in &mut desired {
+        let Some(before) = written.get(key) else { continue };
         let conditions = report.conditions.iter_mut().zip(&before.conditions);
         for (condition, before) in
             conditions.chain(report.exceeded.iter_mut().zip(&before.exceeded))
@@ -109,7 +109,7 @@ pub(super) fn with_times(
         }
         report.network = report.network.take().or_else(|| before.network.clone());
     }
-    wanted
+    desired
 }
 
 /// Document for server-side apply. Without devices its status is empty, which removes the driver's part.
@@ -272,7 +272,7 @@ mod tests {
             "pool": "n1/boards", "name": name, "device": name, "usage": "alone",
             "requests": [request], "cdi": [], "edits": {"env": env},
         });
-        serde_json::from_value(held).expect("as it is kept")
+        serde_json::from_value(held).expect("a prepared device")
     }
 
     #[test]

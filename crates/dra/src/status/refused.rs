@@ -13,10 +13,10 @@ use super::{
 
 /// Refused reports by the claim's UID.
 #[derive(Debug, Default)]
-pub(super) struct RefusedReports(BTreeMap<String, Waiting>);
+pub(super) struct RefusedReports(BTreeMap<String, RefusedReport>);
 
 #[derive(Debug)]
-struct Waiting {
+struct RefusedReport {
     devices: BTreeMap<DeviceKey, DeviceReport>,
     why: String,
     /// Number of consecutive refusals.
@@ -28,7 +28,7 @@ struct Waiting {
 
 impl RefusedReports {
     /// Records a refusal. A repeated reason is logged once.
-    pub(super) fn note(
+    pub(super) fn record(
         &mut self,
         uid: String,
         claim: ClaimReport,
@@ -36,22 +36,22 @@ impl RefusedReports {
         pause: impl FnOnce(u32) -> Duration,
     ) {
         let ClaimReport { reference, devices } = claim;
-        let known = self.0.remove(&uid);
-        if known.as_ref().is_none_or(|it| it.why != why) {
+        let previous = self.0.remove(&uid);
+        if previous.as_ref().is_none_or(|it| it.why != why) {
             tracing::error!(claim = %reference, error = why, "claim status refused by the API server");
         }
-        let times = known.map_or(0, |it| it.times).saturating_add(1);
+        let times = previous.map_or(0, |it| it.times).saturating_add(1);
         let until = Instant::now() + pause(times);
-        self.0.insert(uid, Waiting { devices, why, times, until });
+        self.0.insert(uid, RefusedReport { devices, why, times, until });
     }
 
-    pub(super) fn forget(&mut self, uid: &str) {
+    pub(super) fn remove(&mut self, uid: &str) {
         self.0.remove(uid);
     }
 
     /// Drops the reports of all other claims.
-    pub(super) fn retain(&mut self, is_wanted: impl Fn(&str) -> bool) {
-        self.0.retain(|uid, _| is_wanted(uid));
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.0.retain(|uid, _| is_kept(uid));
     }
 
     /// True if the same report was refused and its retry is not due yet.
@@ -93,15 +93,15 @@ mod tests {
         let mut refused = RefusedReports::default();
         let pause = |times| Duration::from_secs(u64::from(times));
         for seconds in 1..4 {
-            refused.note("u".to_owned(), claim(), "forbidden".to_owned(), pause);
+            refused.record("u".to_owned(), claim(), "forbidden".to_owned(), pause);
             let begun = Instant::now();
             assert!(waits(&refused, "u") && !waits(&refused, "v"));
             refused.due(begun).await;
             assert_eq!(begun.elapsed().as_secs(), seconds);
             assert!(!waits(&refused, "u"), "it is due");
         }
-        refused.forget("u");
-        refused.note("u".to_owned(), claim(), "forbidden".to_owned(), pause);
+        refused.remove("u");
+        refused.record("u".to_owned(), claim(), "forbidden".to_owned(), pause);
         advance(Duration::from_secs(1)).await;
         assert!(!waits(&refused, "u"), "the pause starts again at one second");
     }

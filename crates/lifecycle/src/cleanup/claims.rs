@@ -32,7 +32,7 @@ pub(super) fn claims_of<'a>(
 // === impl Cleanup ===
 
 impl Cleanup {
-    /// Applies the release of a claim. Devices with running steps follow when the steps are done.
+    /// Applies the release of a claim: to a device with running steps once the steps have ended.
     pub(super) fn leave(&mut self, claim: &str) {
         let is_released = |tenant: &String| tenant == claim;
         let mut released = Vec::new();
@@ -52,7 +52,7 @@ impl Cleanup {
         }
     }
 
-    /// Applies the releases that came while steps of the device ran.
+    /// Applies the releases that were announced while steps of the device ran.
     pub(super) fn apply_pending_releases(&mut self, id: &DeviceId) {
         if self.work.is_busy(id) {
             return;

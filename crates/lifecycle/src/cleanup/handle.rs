@@ -58,7 +58,7 @@ pub(super) enum NewTenant {
     Claim(String),
 }
 
-/// Channel of an outcome. The receiver is gone if the caller has given up.
+/// Channel of an outcome. The receiver is dropped if the caller was cancelled.
 pub(super) type Reply = oneshot::Sender<Result<(), String>>;
 
 /// A device, and the channel of its outcome.
@@ -85,7 +85,7 @@ impl CleanupHandle {
         (Self { requests: sender, allocations, start_deadline, states }, requests)
     }
 
-    /// Current states. The node's snapshot shows them a moment later.
+    /// Current states. The node's snapshot follows with a delay.
     pub fn states(&self) -> Arc<CleanupStates> {
         self.states.borrow().clone()
     }
@@ -94,7 +94,7 @@ impl CleanupHandle {
     ///
     /// # Errors
     ///
-    /// Fails with the first device whose preparation failed, or was not done by the start deadline.
+    /// Fails with the first device whose preparation failed, or did not end by the start deadline.
     pub async fn prepare(
         &self,
         devices: impl IntoIterator<Item = DeviceId>,
@@ -115,7 +115,7 @@ impl CleanupHandle {
                 Ok(Ok(Err(why))) => why,
                 Ok(Err(_)) => ENDS.to_owned(),
                 Err(_) => {
-                    format!("it is not ready after {:?}; its steps go on", self.start_deadline)
+                    format!("it is not ready after {:?}; its steps continue", self.start_deadline)
                 }
             };
             return Err(NotReady { device, why });
@@ -138,9 +138,8 @@ impl CleanupHandle {
         let mut outcome = Ok(());
         let starts = devices.into_iter().map(|device| (device, claim.clone()));
         for (device, answer) in self.start(starts).await {
-            let done = answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()));
-            let done = done.map_err(|why| NotReady { device, why });
-            outcome = outcome.and(done);
+            let prepared = answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()));
+            outcome = outcome.and(prepared.map_err(|why| NotReady { device, why }));
         }
         outcome
     }

@@ -11,15 +11,16 @@ const MAX_NAMED: usize = 4;
 
 /// Waits for the last process to end, up to the limit, or names those that remain.
 pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<(), StepError> {
-    let idle = deadline::beside(limit.saturating_sub(PAUSE), async |over| {
+    let idle = deadline::beside(limit.saturating_sub(PAUSE), async |deadline_passed| {
         loop {
-            let computing = patiently(&over, || context.gpus.computing(&context.device)).await?;
+            let computing =
+                patiently(&deadline_passed, || context.gpus.computing(&context.device)).await?;
             if computing.is_empty() {
                 return Ok(());
             }
-            if over.is_cancelled() {
+            if deadline_passed.is_cancelled() {
                 // Program names go into the log only: the error is shown to the next tenant.
-                let (device, processes) = (&context.device, named(context, &computing));
+                let (device, processes) = (&context.device, with_names(context, &computing));
                 tracing::warn!(%device, processes, "GPU still in use: end these processes");
                 return Err(StepError::Busy(first_few(&computing, MAX_NAMED)));
             }
@@ -30,7 +31,7 @@ pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<
 }
 
 /// Process ids with program names, where the host's `/proc` has them. The driver lists the host's ids.
-fn named(context: &StepContext, computing: &[u32]) -> String {
+fn with_names(context: &StepContext, computing: &[u32]) -> String {
     let name = |process: &u32| match context.host.text(format!("/proc/{process}/comm")) {
         Some(name) => format!("{process} ({})", name.trim()),
         None => process.to_string(),

@@ -17,21 +17,21 @@ const UP: u32 = 1;
 /// Waits for the interface to return, up to the limit, and sets it up.
 pub(super) async fn up(context: &StepContext, limit: Duration) -> Result<(), StepError> {
     let folder = context.plan.folder.clone().ok_or_else(|| StepError::NoFolder("net".into()))?;
-    let found = deadline::beside(limit.saturating_sub(PAUSE), async |over| {
+    let search = deadline::beside(limit.saturating_sub(PAUSE), async |deadline_passed| {
         loop {
             let name = context.host.names(folder.join("net")).into_iter().next();
-            if name.is_some() || over.is_cancelled() {
+            if name.is_some() || deadline_passed.is_cancelled() {
                 return name;
             }
             sleep(PAUSE).await;
         }
     });
-    let name = found.await.ok_or(StepError::Away)?;
+    let name = search.await.ok_or(StepError::InContainerNamespace)?;
     let flags = PathBuf::from("net").join(name).join("flags");
     let text = context.host.text(folder.join(&flags)).unwrap_or_default();
-    let known = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap_or_default();
-    if known & UP == UP {
+    let current = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap_or_default();
+    if current & UP == UP {
         return Ok(());
     }
-    context.write(&flags, &format!("{:#x}", known | UP)).await
+    context.write(&flags, &format!("{:#x}", current | UP)).await
 }

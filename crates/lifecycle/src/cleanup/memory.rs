@@ -14,13 +14,14 @@ pub(super) async fn wait_free(
     most: u64,
     limit: Duration,
 ) -> Result<(), StepError> {
-    let free = deadline::beside(limit.saturating_sub(PAUSE), async |over| {
+    let free = deadline::beside(limit.saturating_sub(PAUSE), async |deadline_passed| {
         loop {
-            let used = patiently(&over, || context.gpus.memory_used(&context.device)).await?;
+            let used =
+                patiently(&deadline_passed, || context.gpus.memory_used(&context.device)).await?;
             if used <= most {
                 return Ok(());
             }
-            if over.is_cancelled() {
+            if deadline_passed.is_cancelled() {
                 return Err(StepError::MemoryUsed { used: used / MIB, most: most / MIB });
             }
             sleep(PAUSE).await;

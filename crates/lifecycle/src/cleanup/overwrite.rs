@@ -66,8 +66,8 @@ impl Scrubber {
     }
 }
 
-/// An absolute path, since the process may have another working folder. The bare name of a library stays for the
-/// dynamic linker.
+/// The path as an absolute one, since the process may have another working folder. The bare name of a library is
+/// unchanged, because the dynamic linker searches for it.
 fn absolute(path: &Path) -> PathBuf {
     let is_path = path.components().nth(1).is_some();
     let absolute = is_path.then(|| std::path::absolute(path).ok()).flatten();

@@ -33,16 +33,16 @@ pub struct CleanupPlan {
 /// Plans of all devices with steps.
 pub type CleanupPlans = BTreeMap<DeviceId, CleanupPlan>;
 
-/// Plans for a node's devices. A vanished device is blocked, and so is one for which `others` returns a reason: it
+/// Plans for a node's devices. A vanished device is blocked, and so is one for which `other_owner` returns a reason: it
 /// belongs to another node.
 pub fn plans(
     policy: &Policy,
     inventory: &Inventory,
-    others: &dyn Fn(&Device) -> Option<String>,
+    other_owner: &dyn Fn(&Device) -> Option<String>,
 ) -> CleanupPlans {
     let plan = |device: &Device| {
         let mut plan = plan(policy, device, inventory)?;
-        plan.blocked = plan.blocked.or_else(|| others(device));
+        plan.blocked = plan.blocked.or_else(|| other_owner(device));
         Some((device.id.clone(), plan))
     };
     inventory.devices.iter().filter_map(plan).collect()
@@ -57,9 +57,9 @@ pub fn is_configured(policy: &Policy, device: &Device) -> bool {
 fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
     let is_linked = |other: &Device| {
         let addresses = gpu.place.pci.zip(other.place.pci).filter(|_| other.id != gpu.id);
-        addresses.is_some_and(|(own, other_address)| {
-            let ends = ((own, &gpu.place.nvlinks), (other_address, &other.place.nvlinks));
-            NvLinks::between(ends.0, ends.1).is_some()
+        addresses.is_some_and(|(own, theirs)| {
+            let (own, other) = ((own, &gpu.place.nvlinks), (theirs, &other.place.nvlinks));
+            NvLinks::between(own, other).is_some()
         })
     };
     if gpu.kind.is_instance() {
@@ -75,7 +75,7 @@ fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
 
 fn plan(policy: &Policy, device: &Device, inventory: &Inventory) -> Option<CleanupPlan> {
     let steps = configured(policy, device)?;
-    let mut plan = filled_in(policy, steps, device).unwrap_or_else(|missing| CleanupPlan {
+    let mut plan = with_values(policy, steps, device).unwrap_or_else(|missing| CleanupPlan {
         blocked: Some(missing.to_string()),
         ..CleanupPlan::default()
     });
@@ -88,13 +88,13 @@ fn plan(policy: &Policy, device: &Device, inventory: &Inventory) -> Option<Clean
     Some(plan)
 }
 
-fn filled_in(
+fn with_values(
     policy: &Policy,
     configured: &CleanupSteps,
     device: &Device,
 ) -> Result<CleanupPlan, MissingValue> {
     let steps = |steps: &[Step]| -> Result<Vec<_>, _> {
-        steps.iter().map(|step| filled(step, device)).collect()
+        steps.iter().map(|step| with_step_values(step, device)).collect()
     };
     let (prepare, release) = (steps(&configured.prepare)?, steps(&configured.release)?);
     let (mut identity, mut unverifiable) = (None, None);
@@ -130,7 +130,7 @@ fn configured<'a>(policy: &'a Policy, device: &Device) -> Option<&'a CleanupStep
     (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(steps)
 }
 
-fn filled(step: &Step, device: &Device) -> Result<Step, MissingValue> {
+fn with_step_values(step: &Step, device: &Device) -> Result<Step, MissingValue> {
     let fill = |text: &String| fill(text, device);
     let action = match &step.action {
         StepAction::Http(url) => StepAction::Http(fill(url)?),
@@ -140,11 +140,11 @@ fn filled(step: &Step, device: &Device) -> Result<Step, MissingValue> {
         StepAction::Write { file, text } => {
             StepAction::Write { file: file.clone(), text: fill(text)? }
         }
-        same @ (StepAction::Processes(_)
+        unchanged @ (StepAction::Processes(_)
         | StepAction::Memory { .. }
         | StepAction::Overwrite
         | StepAction::Reset(_)
-        | StepAction::Link(_)) => same.clone(),
+        | StepAction::Link(_)) => unchanged.clone(),
     };
     Ok(Step { action, timeout: step.timeout })
 }

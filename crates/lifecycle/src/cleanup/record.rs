@@ -41,7 +41,7 @@ impl RecordFile {
         records.map(|(id, state)| (id, state.restored(rebooted))).collect()
     }
 
-    /// Moves an unreadable file aside for a person. Blocks.
+    /// Renames an unreadable file, so that an administrator can read it. Blocks.
     pub(super) fn set_aside(&self) {
         self.0.set_aside();
     }

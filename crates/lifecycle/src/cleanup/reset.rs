@@ -10,7 +10,7 @@ use super::steps::{StepContext, StepError};
 
 /// Resets the GPU, and waits until the driver answers for it again.
 pub(super) async fn reset(context: &StepContext, limit: Duration) -> Result<(), StepError> {
-    let done = deadline::beside(limit.saturating_sub(PAUSE), async |over| {
+    let outcome = deadline::beside(limit.saturating_sub(PAUSE), async |deadline_passed| {
         if let Some(why) = context.plan.reset_conflict {
             return Err(StepError::NotReset(why.to_owned()));
         }
@@ -19,9 +19,9 @@ pub(super) async fn reset(context: &StepContext, limit: Duration) -> Result<(), 
         };
         context.gpus.nvidia_smi().run(&["--gpu-reset", "-i", context.device.as_str()]).await?;
         drop(release);
-        patiently(&over, || context.gpus.computing(&context.device)).await?;
+        patiently(&deadline_passed, || context.gpus.computing(&context.device)).await?;
         tracing::info!(device = %context.device, "GPU reset");
         Ok(())
     });
-    done.await
+    outcome.await
 }

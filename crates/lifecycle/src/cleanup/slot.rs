@@ -20,7 +20,7 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// Plan of the device; `None` if no step is configured now.
     pub(super) plan: Option<CleanupPlan>,
-    /// Required identity as of before the first step. The steps themselves may change the reported one.
+    /// Required identity, read before the first step, since the steps may change the reported one.
     pub(super) required_identity: Option<FpgaIdentity>,
     /// True if a container held the device at the last reading of the kubelet's checkpoint.
     pub(super) is_held: bool,
@@ -61,7 +61,7 @@ impl Slot {
     pub(super) fn enter(&mut self, state: State, limits: &CleanupLimits) {
         let now = Instant::now();
         let pause = match &state {
-            // The back-off is for failures without a tenant. After a tenant is gone, cleaning starts at once.
+            // Only failures without a tenant are retried with back-off. Once a tenant is gone, cleaning starts at once.
             State::Quarantined { failed, .. } if !self.state.has_tenants() => {
                 backoff(limits.retry_first, limits.retry_most, failed.attempts)
             }
@@ -73,15 +73,15 @@ impl Slot {
         (self.state, self.changed, self.due) = (state, now, Some(now + pause));
     }
 
-    /// True if the new tenant already has the device.
-    pub(super) fn is_with(&self, tenant: &NewTenant) -> bool {
+    /// True if the claim already uses the device. False for pods.
+    pub(super) fn is_used_by(&self, tenant: &NewTenant) -> bool {
         match (&self.state, tenant) {
             (State::InUse { tenants }, NewTenant::Claim(claim)) => tenants.contains(claim),
             _ => false,
         }
     }
 
-    /// The plan, with the required identity as of before the first step.
+    /// The plan, with the required identity that was read before the first step.
     pub(super) fn plan(&self) -> CleanupPlan {
         let mut plan = self.plan.clone().unwrap_or_default();
         plan.identity = plan.identity.map(|now| now.or_settled(self.required_identity.as_ref()));
@@ -93,8 +93,8 @@ impl Slot {
         self.plan.as_ref().is_some_and(|plan| plan.blocked.is_none())
     }
 
-    /// True if the device has no plan, and a state that need not be kept.
-    pub(super) fn is_forgettable(&self) -> bool {
-        self.plan.is_none() && self.state.is_forgettable()
+    /// True if the device has no plan, and a state that need not be recorded.
+    pub(super) fn is_droppable(&self) -> bool {
+        self.plan.is_none() && self.state.is_droppable()
     }
 }

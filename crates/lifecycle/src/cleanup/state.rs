@@ -12,15 +12,15 @@
 //!                                       └───────────────────────────────────┘
 //! ```
 //!
-//! The history of an *unsure* device is unknown: the device is new to the agent, the node rebooted, or the device was
-//! out of reach. It is offered, and cleaned before the first container starts with it. Any device that is not clean at
-//! a start is cleaned then: a kubelet may reallocate a device before its release shows in the checkpoint.
+//! The history of an *unsure* device is unknown: the device is new to the agent, the node rebooted, or the device could
+//! not be reached. It is offered, and cleaned before the first container starts with it. Any device that is not clean
+//! at a start is cleaned then: a kubelet may reallocate a device before its release shows in the checkpoint.
 //!
 //! A container that restarts is no new tenant: no steps run while a pod of the last preparation still has the device.
 //! The kubelet's checkpoint names the pods by UID.
 //!
-//! The preparation of a claim is a start, and its release a release; the DRA driver announces both. All pods of a
-//! claim are one tenant.
+//! A claim counts as a tenant from its preparation to its release, both of which the DRA driver announces. All pods of
+//! a claim are one tenant.
 
 use std::collections::BTreeSet;
 
@@ -60,7 +60,7 @@ pub enum State {
         /// The tenants.
         tenants: Tenants,
     },
-    /// The device was released, or its preparation was cut short.
+    /// The device was released, or its preparation was interrupted.
     Dirty {
         /// Tenants that still have the device and will start again.
         tenants: Tenants,
@@ -113,10 +113,10 @@ pub(super) enum Input {
         /// Time of the failure.
         at: Timestamp,
     },
-    /// The time for cleaning or for a retry has come.
+    /// The time of a cleaning or of a retry has passed.
     Due,
-    /// The device is out of reach.
-    Lost,
+    /// No steps can run on the device.
+    Unreachable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub(super) enum Work {
 
 impl State {
     /// State of a device that is new to the agent, with these tenants.
-    pub(super) fn first(tenants: Tenants) -> Self {
+    pub(super) fn initial(tenants: Tenants) -> Self {
         // A tenant may be computing already, so no steps may run.
         if tenants.is_empty() { Self::Unsure } else { Self::InUse { tenants } }
     }
@@ -166,7 +166,7 @@ impl State {
                 Self::Quarantined { tenants: Tenants::new(), failed }
             }
             // The device was allocated without an announced start, as a restarted kubelet does.
-            (Self::Clean, Input::Released | Input::Lost) => Self::Unsure,
+            (Self::Clean, Input::Released | Input::Unreachable) => Self::Unsure,
             (Self::Dirty { tenants }, Input::Due) if tenants.is_empty() => {
                 Self::Cleaning { failed: None }
             }
@@ -187,17 +187,17 @@ impl State {
     }
 
     /// A container of these pods is about to start.
-    fn started(self, now: Tenants) -> Self {
+    fn started(self, new: Tenants) -> Self {
         let prepare = |clean_first, failed| {
-            let tenants = now.clone();
+            let tenants = new.clone();
             Self::Preparing { tenants, clean_first, failed }
         };
         match self {
-            Self::InUse { tenants: current } if !current.is_disjoint(&now) => {
-                Self::InUse { tenants: now }
+            Self::InUse { tenants: current } if !current.is_disjoint(&new) => {
+                Self::InUse { tenants: new }
             }
             // A shared device is not reset under tenants that may be computing.
-            Self::Unsure if now.len() > 1 => Self::InUse { tenants: now },
+            Self::Unsure if new.len() > 1 => Self::InUse { tenants: new },
             Self::Clean => prepare(false, None),
             Self::Unsure | Self::InUse { .. } | Self::Dirty { .. } => prepare(true, None),
             Self::Quarantined { failed, .. } => prepare(true, Some(failed)),
@@ -273,8 +273,8 @@ impl State {
         }
     }
 
-    /// True if the state need not be remembered.
-    pub(super) fn is_forgettable(&self) -> bool {
+    /// True if the state need not be recorded.
+    pub(super) fn is_droppable(&self) -> bool {
         matches!(self, Self::Unsure | Self::Clean)
     }
 
@@ -329,10 +329,10 @@ impl State {
 // === impl Failure ===
 
 impl Failure {
-    fn repeated(before: Option<Self>, why: String, at: Timestamp) -> Self {
-        match before {
-            Some(Self { attempts, why: known, since }) => {
-                let since = if known == why { since } else { at };
+    fn repeated(previous: Option<Self>, why: String, at: Timestamp) -> Self {
+        match previous {
+            Some(Self { attempts, why: last, since }) => {
+                let since = if last == why { since } else { at };
                 Self { attempts: attempts.saturating_add(1), why, since }
             }
             None => Self { attempts: 1, why, since: at },

@@ -73,7 +73,7 @@ pub(super) enum StepError {
     #[error("cannot reset it")]
     Reset(#[from] SmiError),
     #[error("its interface is still in a container's network namespace")]
-    Away,
+    InContainerNamespace,
     #[error("an earlier write to {0} has not returned yet")]
     Hanging(PathBuf),
 }
@@ -81,7 +81,7 @@ pub(super) enum StepError {
 /// Runs steps in order, up to the first failure.
 async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepError> {
     for Step { action, timeout: limit } in steps {
-        let done = async {
+        let step = async {
             match action {
                 StepAction::Http(url) => {
                     get(url).await.map_err(|error| StepError::Get(url.clone(), error))
@@ -100,7 +100,7 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
             }
         };
         let late = || StepError::Late { what: name_of(action), limit: *limit };
-        deadline::timeout(*limit, done).await.unwrap_or_else(|_| Err(late()))?;
+        deadline::timeout(*limit, step).await.unwrap_or_else(|_| Err(late()))?;
         tracing::debug!(device = %context.device, step = name_of(action), "cleanup step done");
     }
     Ok(())
@@ -116,7 +116,7 @@ pub(super) async fn do_work(
     let steps = match work {
         Work::Prepare { clean_first: true } => [&*plan.release, &*plan.prepare].concat(),
         Work::Prepare { clean_first: false } => plan.prepare.clone(),
-        // A device without release steps leaves the quarantine by a successful preparation.
+        // Without release steps, only a successful preparation ends the quarantine of a device.
         Work::Clean { again: true } if plan.release.is_empty() => plan.prepare.clone(),
         Work::Clean { .. } => plan.release.clone(),
     };
@@ -126,26 +126,26 @@ pub(super) async fn do_work(
     };
     let mut deadline = Deadline::after(limit);
     let run = async { run_steps(context, &steps).await.map_err(|error| causes(&error)) };
-    let mut done = match work {
+    let mut outcome = match work {
         Work::Prepare { .. } => {
             let late = |_| Err(format!("its {} steps were not done within {limit:?}", steps.len()));
             deadline.bound(run).await.unwrap_or_else(late)
         }
         Work::Clean { .. } => run.await,
     };
-    if let (Ok(()), Some(identity)) = (&done, plan.identity.as_ref().filter(|_| is_verified)) {
-        done = verify(context, identity, deadline.left()).await;
+    if let (Ok(()), Some(identity)) = (&outcome, plan.identity.as_ref().filter(|_| is_verified)) {
+        outcome = verify(context, identity, deadline.left()).await;
     }
     match work {
-        Work::Prepare { .. } => undo_failed(done, context).await,
-        Work::Clean { .. } => done,
+        Work::Prepare { .. } => release_failed(outcome, context).await,
+        Work::Clean { .. } => outcome,
     }
 }
 
-/// Runs the release steps of a programmable device at once if its preparation failed, so that it does not stay half
+/// Runs the release steps of a programmable device at once if its preparation failed, so that it does not stay partly
 /// programmed.
-async fn undo_failed(done: Result<(), String>, context: &StepContext) -> Result<(), String> {
-    let Err(why) = done else { return Ok(()) };
+async fn release_failed(outcome: Result<(), String>, context: &StepContext) -> Result<(), String> {
+    let Err(why) = outcome else { return Ok(()) };
     if context.plan.identity.is_none() {
         return Err(why);
     }
@@ -198,7 +198,7 @@ fn write_in(host: &Host, folder: &Path, file: &Path, text: &str) -> Result<(), S
         return Err(StepError::Outside(file.to_owned()));
     }
     let opened = OpenOptions::new().write(true).truncate(true).open(&real);
-    opened.and_then(|mut opened| opened.write_all(text.as_bytes())).map_err(failed)
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
 }
 
 #[cfg(test)]
@@ -267,10 +267,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_interface_is_set_up_once_it_is_back() {
+    async fn an_interface_is_set_up_once_the_kernel_has_returned_it() {
         let (root, context) = context();
         let up = || StepAction::Link(Link::Up);
-        let why = outcome(&context, up()).await.expect_err("away");
+        let why = outcome(&context, up()).await.expect_err("no interface");
         assert_eq!(why, "its interface is still in a container's network namespace");
         let interface = root.path().join("sys/devices/platform/board/net/eth1");
         fs::create_dir_all(&interface).expect("made");
@@ -297,7 +297,7 @@ mod tests {
     async fn a_gpu_whose_reset_affects_others_is_not_reset() {
         let (_root, mut context) = context();
         context.plan.reset_conflict = Some("it is in MIG mode");
-        let why = outcome(&context, StepAction::Reset(Reset::Gpu)).await.expect_err("cut");
+        let why = outcome(&context, StepAction::Reset(Reset::Gpu)).await.expect_err("in MIG mode");
         assert_eq!(why, "it is not reset: it is in MIG mode");
     }
 
@@ -314,10 +314,10 @@ mod tests {
         assert_eq!(fs::read_to_string(root.path().join("passwd")).expect("there"), "before");
         let why = outcome(&context, write("none")).await.expect_err("missing");
         assert!(why.starts_with("cannot write /sys/devices/platform/board/none: "), "{why}");
-        let held = context.writing.clone().try_acquire_owned().expect("free");
+        let permit = context.writing.clone().try_acquire_owned().expect("free");
         let why = outcome(&context, write("reset")).await.expect_err("hangs");
         assert!(why.starts_with("an earlier write to reset"), "{why}");
-        drop(held);
+        drop(permit);
         context.plan.folder = None;
         let why = outcome(&context, write("reset")).await;
         assert!(why.expect_err("no folder").ends_with("has no folder in sysfs"));

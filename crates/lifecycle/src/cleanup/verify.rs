@@ -6,20 +6,20 @@ use windlass_host::{blocking, deadline};
 
 use super::steps::StepContext;
 
-/// Time for a board to report its identity. After a reset the driver has to read the name of the shell from the board
-/// first.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for a board to report its identity. After a reset the driver first has to read the name of the shell from
+/// the board.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause between checks.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Checks the device until it has the required identity, up to the time left.
+/// Checks the device until it has the required identity, up to the remaining time.
 pub(super) async fn verify(
     context: &StepContext,
     identity: &FpgaIdentity,
-    left: Duration,
+    remaining: Duration,
 ) -> Result<(), String> {
-    let patience = PATIENCE.min(left);
+    let timeout = IDENTITY_TIMEOUT.min(remaining);
     let mut last = "its identity is not readable".to_owned();
     let checked = async {
         loop {
@@ -29,16 +29,16 @@ pub(super) async fn verify(
                     last = format!("it is not ready, {why}");
                     sleep(PAUSE).await;
                 }
-                Err(IdentityMismatch::Other(what)) => {
-                    return Err(format!("{what}, after its steps were done"));
+                Err(IdentityMismatch::Other(mismatch)) => {
+                    return Err(format!("{mismatch}, after its steps were done"));
                 }
                 Ok(()) => return Ok(()),
             }
         }
     };
-    match deadline::timeout(patience, checked).await {
+    match deadline::timeout(timeout, checked).await {
         Ok(checked) => checked,
-        Err(_) => Err(format!("{last}, {patience:.1?} after its steps were done")),
+        Err(_) => Err(format!("{last}, {timeout:.1?} after its steps were done")),
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use crate::cleanup::{overwrite::Scrubber, plan::CleanupPlan};
 
     #[tokio::test(start_paused = true)]
-    async fn a_board_without_an_identity_is_checked_until_patience_ends() {
+    async fn a_board_without_an_identity_is_checked_until_the_timeout() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let id = "fpga-0000-3b-00-0".parse().expect("an id");
         let reported = [("shell", "u250"), ("shellTimestamp", "1")].map(|(name, text)| {

@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&processes).expect("written"), "71");
         let counted = fs::read_to_string(root.join(GROUP).join(SUBTREE));
         assert_eq!(counted.expect("written"), MEMORY, "its memory is counted by itself");
-        fs::remove_file(processes).expect("the kernel's goes with its group");
+        fs::remove_file(processes).expect("removed, as the kernel does with the group");
         remove(&host, &device);
         assert!(!root.join(GROUP).join("GPU-1").exists());
         remove(&host, &device);

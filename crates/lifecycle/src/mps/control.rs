@@ -15,8 +15,8 @@ pub(super) enum ControlError {
     Late { command: String, deadline: Duration },
     #[error("{command} was refused: {output}")]
     Refused { command: String, output: String },
-    #[error("{command} answers {output} although {wanted} was set")]
-    NotTaken { command: String, output: String, wanted: String },
+    #[error("{command} answers {output} although {expected} was set")]
+    NotApplied { command: String, output: String, expected: String },
     #[error(
         "its server {server} had a fatal fault: it accepts no client before all of its clients have ended"
     )]
@@ -83,15 +83,15 @@ impl Program {
         share: Share,
         deadline: Duration,
     ) -> Result<(), ControlError> {
-        let wanted = share.threads_percent;
+        let expected = share.threads_percent;
         // The defaults are set first, so that a server that starts meanwhile has them.
-        let mut commands = vec![format!("set_default_active_thread_percentage {wanted}")];
+        let mut commands = vec![format!("set_default_active_thread_percentage {expected}")];
         if let Some(memory) = share.memory_mib {
             commands.push(format!("set_default_device_pinned_mem_limit {DEVICE} {memory}M"));
         }
         self.send_all(place, &commands, deadline).await?;
         for server in self.servers(place, deadline).await? {
-            let mut commands = vec![format!("set_active_thread_percentage {server} {wanted}")];
+            let mut commands = vec![format!("set_active_thread_percentage {server} {expected}")];
             if let Some(memory) = share.memory_mib {
                 commands.push(format!("set_device_pinned_mem_limit {server} {DEVICE} {memory}M"));
             }
@@ -112,19 +112,19 @@ impl Program {
         [threads, memory]: [&str; 2],
         deadline: Duration,
     ) -> Result<(), ControlError> {
-        let wanted = share.threads_percent;
+        let expected = share.threads_percent;
         let (output, percent) = self.threads_percent(place, threads, deadline).await?;
-        if (percent - f64::from(wanted)).abs() >= 1.0 {
-            let (command, wanted) = (threads.to_owned(), format!("{wanted}%"));
-            return Err(ControlError::NotTaken { command, output, wanted });
+        if (percent - f64::from(expected)).abs() >= 1.0 {
+            let (command, expected) = (threads.to_owned(), format!("{expected}%"));
+            return Err(ControlError::NotApplied { command, output, expected });
         }
-        let Some(wanted) = share.memory_mib else { return Ok(()) };
+        let Some(expected) = share.memory_mib else { return Ok(()) };
         let output = self.send(place, memory, deadline).await?;
-        if is_limit(&output, wanted) {
+        if is_limit(&output, expected) {
             return Ok(());
         }
-        let (command, wanted) = (memory.to_owned(), format!("{wanted}M"));
-        Err(ControlError::NotTaken { command, output, wanted })
+        let (command, expected) = (memory.to_owned(), format!("{expected}M"));
+        Err(ControlError::NotApplied { command, output, expected })
     }
 
     /// Process ids of the running servers: one for each user, or one for all.
@@ -178,7 +178,7 @@ impl Program {
         let exchange = async {
             let mut client = command.spawn()?;
             let mut stdin = client.stdin.take().expect("it is piped");
-            // If the program ended early, its output below has the reason.
+            // If the program has already ended, its output below has the reason.
             let _ = stdin.write_all(format!("{text}\n").as_bytes()).await;
             drop(stdin);
             client.wait_with_output().await

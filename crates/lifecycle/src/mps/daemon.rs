@@ -1,4 +1,4 @@
-//! Task of one MPS daemon: carries out the actions of the states that [`State::next`] returns.
+//! Task of one MPS daemon: performs the actions of the states that [`State::next`] returns.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use super::{
 pub(super) struct Daemon {
     device: DeviceId,
     env: Arc<Env>,
-    /// `None` once the daemon is not wanted.
+    /// `None` once the daemon is not required.
     spec: watch::Receiver<Option<MpsSpec>>,
     reports: mpsc::UnboundedSender<(DeviceId, MpsState)>,
     /// The daemon's process and compute mode; `None` while a call works on them.
@@ -53,8 +53,7 @@ impl Daemon {
         Self { device, env: env.clone(), spec, reports, instance, why: String::new() }
     }
 
-    /// Runs until the daemon has no spec and is gone, or until the agent stops, which leaves the daemon
-    /// running.
+    /// Runs until the daemon has no spec and has ended, or until the agent stops. The daemon then continues.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.supervise_and_stop()).await;
     }
@@ -115,7 +114,7 @@ impl Daemon {
         let env = self.env.clone();
         let device = self.device.clone();
         match state {
-            State::Ready { .. } | State::Kept { .. } | State::Waiting { .. } => None,
+            State::Ready { .. } | State::KeepingLimits { .. } | State::Waiting { .. } => None,
             State::Preparing { .. } => {
                 let spec = self.spec()?;
                 let mut instance = self.instance.take()?;
@@ -124,11 +123,11 @@ impl Daemon {
                     (Some(instance), done.map_err(failed))
                 }))
             }
-            State::Settling { .. } => {
+            State::SettingLimits { .. } => {
                 let spec = self.spec()?;
                 Some(Box::pin(async move { (None, apply_limits(&env, &device, &spec).await) }))
             }
-            State::Asking { .. } => {
+            State::Checking { .. } => {
                 Some(Box::pin(async move { (None, check(&env, &device).await) }))
             }
             State::Ending { .. } => {
@@ -183,7 +182,7 @@ impl Daemon {
             State::Ready { missed: 1.., .. } => {
                 tracing::warn!(%device, error, "MPS daemon does not answer, device withheld");
             }
-            State::Kept { .. } => {
+            State::KeepingLimits { .. } => {
                 tracing::warn!(%device, error, "MPS daemon keeps its old limits: correct the sharing");
             }
             State::Ending { .. } => {
@@ -199,16 +198,16 @@ async fn apply_limits(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<()
     let share = spec.share().map_err(|error| (Outcome::Impossible, error.to_string()))?;
     let program = env.program().map_err(failed)?;
     let (place, settings) = (env.places.of(device), &env.settings);
-    let limited = deadline::beside(settings.start_deadline, async |over| {
+    let applied = deadline::beside(settings.start_deadline, async |deadline_passed| {
         loop {
             let limited = program.limit(&place, share, settings.answer_deadline).await;
-            if limited.is_ok() || over.is_cancelled() {
+            if limited.is_ok() || deadline_passed.is_cancelled() {
                 return limited;
             }
             sleep(START_POLL).await;
         }
     });
-    limited.await.map_err(failed)
+    applied.await.map_err(failed)
 }
 
 async fn check(env: &Env, device: &DeviceId) -> Result<(), CallError> {

@@ -192,7 +192,7 @@ impl Env {
         if path.exists() {
             return Ok(());
         }
-        // By the record the next agent knows that this device has a daemon to stop, or a compute mode to reset.
+        // The record tells the next agent that this device has a daemon to stop, or a compute mode to reset.
         fs::write(&path, "").map_err(|source| DaemonError::Folder { path, source })
     }
 
@@ -213,7 +213,7 @@ fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Removes the sockets of an ended daemon, and all that a container put beside them.
+/// Removes the sockets of an ended daemon, and all files that containers created beside them.
 fn clear(pipe: &Path) -> io::Result<()> {
     for entry in fs::read_dir(pipe)? {
         let entry = entry?;

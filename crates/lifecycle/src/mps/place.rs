@@ -41,7 +41,7 @@ impl MpsPlaces {
         Self { host: places.host(), dir: places.mps_dir.clone(), shm: settings.shm_dir.clone() }
     }
 
-    /// Edits that make a container a client of this device's daemon: equal for all containers of a device.
+    /// Edits that make a container a client of this device's daemon: the same for all containers of a device.
     ///
     /// A client has one daemon: a container with MPS on one device can use no second device through CUDA,
     /// shared or not.
@@ -57,14 +57,14 @@ impl MpsPlaces {
         }
     }
 
-    /// True if this device has the record of a daemon, running or not. Blocks for a moment.
-    pub fn is_left(&self, device: &DeviceId) -> bool {
+    /// True if this device has the record of a daemon, running or not. Blocks on a file check.
+    pub fn has_record(&self, device: &DeviceId) -> bool {
         self.host.has(self.of(device).record())
     }
 
-    /// Devices that have the record of a daemon, running or not. Blocks for a moment.
-    pub fn left(&self) -> Vec<DeviceId> {
-        self.devices().into_iter().filter(|device| self.is_left(device)).collect()
+    /// Devices that have the record of a daemon, running or not. Blocks on file checks.
+    pub fn recorded(&self) -> Vec<DeviceId> {
+        self.devices().into_iter().filter(|device| self.has_record(device)).collect()
     }
 
     /// Folder of one device.

@@ -222,7 +222,7 @@ mod tests {
         let child = Pid::from_raw(child).expect("a process");
         assert!(stat(child).is_some());
         process.end(GRACE).await.expect("ended");
-        // An orphan is waited for by init, or by no one where there is none.
+        // The init process reaps an orphan; without one, the orphan stays a zombie.
         let limit = Instant::now() + Duration::from_secs(10);
         while stat(child).is_some_and(|stat| !stat.is_zombie) {
             assert!(Instant::now() < limit, "the child still runs");

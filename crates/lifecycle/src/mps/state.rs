@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!               a process exists            limits set, answered          due
-//!   Preparing ────────────────────> Settling ────────────────────> Ready ─────> Asking
+//!   Preparing ──────────────────> SettingLimits ─────────────────> Ready ────> Checking
 //!    ^  │                              │ ^                          │ ^            │
 //!    │  │ refused                      │ └──── spec changed ────────┤ └─ answered ─┤
 //!    │  v                              v                            v              v
@@ -13,10 +13,10 @@
 //! ```
 //!
 //! After one missed answer a daemon is not ended, since every program on its GPU would die with it. Its device is only
-//! withheld until it answers. Ending comes before Waiting even if no process was started, so that none is left.
+//! withheld until it answers. Ending comes before Waiting even if no process was started, so that none remains.
 //!
-//! Not drawn: a daemon with an impossible spec goes from Settling to Kept until the spec changes. A daemon
-//! without a spec leaves this machine from any state.
+//! Not drawn: a daemon with an impossible spec goes from SettingLimits to KeepingLimits until the spec changes. Without
+//! a spec, the supervision of a daemon ends in any state.
 
 use std::time::Duration;
 
@@ -31,13 +31,13 @@ pub(super) enum State {
     Preparing { attempt: u32 },
     /// The limits are being set and read back. `round` counts the changes of the spec, so that each enters the state
     /// again.
-    Settling { attempt: u32, round: u32 },
+    SettingLimits { attempt: u32, round: u32 },
     /// The daemon runs. It answered all but the last `missed` checks; the next check is at `due`.
     Ready { due: Instant, since: Instant, missed: u32, attempt: u32 },
     /// A check of the daemon is running.
-    Asking { since: Instant, missed: u32, attempt: u32 },
-    /// The spec is impossible. The daemon keeps its old limits, for the programs that use it.
-    Kept { attempt: u32 },
+    Checking { since: Instant, missed: u32, attempt: u32 },
+    /// The spec is impossible. The daemon keeps its previous limits, for the programs that use it.
+    KeepingLimits { attempt: u32 },
     /// Remaining processes are being ended.
     Ending { attempt: u32 },
     /// The daemon is started again at this time.
@@ -50,7 +50,7 @@ pub(super) enum Input {
     Done(Outcome),
     /// The process ended.
     Exited,
-    /// The state's time has come.
+    /// The time of [`State::due`] has passed.
     Due,
     /// The spec has changed.
     Changed,
@@ -68,8 +68,8 @@ pub(super) enum Outcome {
 /// Missed answers in a row after which a daemon counts as hanging.
 const MAX_MISSED: u32 = 3;
 
-/// Running time after which a failure starts a new count.
-const RAN_WELL: Duration = Duration::from_secs(60);
+/// Running time after which the count of failures in a row starts at zero again.
+const STABLE_RUN: Duration = Duration::from_secs(60);
 
 // === impl State ===
 
@@ -80,16 +80,16 @@ impl State {
     pub(super) fn next(self, input: Input, now: Instant, settings: &MpsSettings) -> Self {
         match (self, input) {
             (Self::Preparing { attempt }, Input::Done(Outcome::Succeeded)) => {
-                Self::Settling { attempt, round: 0 }
+                Self::SettingLimits { attempt, round: 0 }
             }
-            (Self::Settling { attempt, .. }, Input::Done(Outcome::Succeeded)) => {
+            (Self::SettingLimits { attempt, .. }, Input::Done(Outcome::Succeeded)) => {
                 let due = now + settings.question_interval;
                 Self::Ready { due, since: now, missed: 0, attempt }
             }
             (Self::Ready { since, missed, attempt, .. }, Input::Due) => {
-                Self::Asking { since, missed, attempt }
+                Self::Checking { since, missed, attempt }
             }
-            (Self::Asking { since, missed, attempt }, Input::Done(outcome)) => {
+            (Self::Checking { since, missed, attempt }, Input::Done(outcome)) => {
                 let missed = if outcome == Outcome::Succeeded { 0 } else { missed + 1 };
                 if missed == MAX_MISSED {
                     return self.ending(now);
@@ -101,24 +101,26 @@ impl State {
                 };
                 Self::Ready { due: now + pause, since, missed, attempt }
             }
-            (Self::Settling { attempt, round }, Input::Changed) => {
-                Self::Settling { attempt, round: round + 1 }
+            (Self::SettingLimits { attempt, round }, Input::Changed) => {
+                Self::SettingLimits { attempt, round: round + 1 }
             }
             (
-                Self::Ready { attempt, .. } | Self::Asking { attempt, .. } | Self::Kept { attempt },
+                Self::Ready { attempt, .. }
+                | Self::Checking { attempt, .. }
+                | Self::KeepingLimits { attempt },
                 Input::Changed,
-            ) => Self::Settling { attempt, round: 0 },
-            (Self::Settling { attempt, .. }, Input::Done(Outcome::Impossible)) => {
-                Self::Kept { attempt }
+            ) => Self::SettingLimits { attempt, round: 0 },
+            (Self::SettingLimits { attempt, .. }, Input::Done(Outcome::Impossible)) => {
+                Self::KeepingLimits { attempt }
             }
             // The new spec may be possible.
             (Self::Waiting { .. }, Input::Changed) => Self::FIRST,
-            (Self::Preparing { .. } | Self::Settling { .. }, Input::Done(_))
+            (Self::Preparing { .. } | Self::SettingLimits { .. }, Input::Done(_))
             | (
-                Self::Settling { .. }
+                Self::SettingLimits { .. }
                 | Self::Ready { .. }
-                | Self::Asking { .. }
-                | Self::Kept { .. },
+                | Self::Checking { .. }
+                | Self::KeepingLimits { .. },
                 Input::Exited,
             ) => self.ending(now),
             (Self::Ending { attempt }, Input::Done(_)) => Self::waiting(attempt, now, settings),
@@ -129,12 +131,16 @@ impl State {
 
     fn ending(self, now: Instant) -> Self {
         let attempt = match self {
-            Self::Ready { since, .. } | Self::Asking { since, .. } if now - since >= RAN_WELL => 0,
+            Self::Ready { since, .. } | Self::Checking { since, .. }
+                if now - since >= STABLE_RUN =>
+            {
+                0
+            }
             Self::Preparing { attempt }
-            | Self::Settling { attempt, .. }
+            | Self::SettingLimits { attempt, .. }
             | Self::Ready { attempt, .. }
-            | Self::Asking { attempt, .. }
-            | Self::Kept { attempt }
+            | Self::Checking { attempt, .. }
+            | Self::KeepingLimits { attempt }
             | Self::Ending { attempt }
             | Self::Waiting { attempt, .. } => attempt,
         };
@@ -158,12 +164,12 @@ impl State {
 
     /// True if the daemon answered the last check.
     pub(super) fn answers(self) -> bool {
-        matches!(self, Self::Ready { missed: 0, .. } | Self::Asking { missed: 0, .. })
+        matches!(self, Self::Ready { missed: 0, .. } | Self::Checking { missed: 0, .. })
     }
 
     /// True before the first failure.
     pub(super) fn is_first_attempt(self) -> bool {
-        matches!(self, Self::Preparing { attempt: 0 } | Self::Settling { attempt: 0, .. })
+        matches!(self, Self::Preparing { attempt: 0 } | Self::SettingLimits { attempt: 0, .. })
     }
 }
 
@@ -188,9 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_is_ready_once_it_took_its_limits() {
+    fn a_daemon_is_ready_once_its_limits_are_set() {
         let now = Instant::now();
-        assert_eq!(run(State::FIRST, &[SUCCEEDED], now), State::Settling { attempt: 0, round: 0 });
+        assert_eq!(
+            run(State::FIRST, &[SUCCEEDED], now),
+            State::SettingLimits { attempt: 0, round: 0 }
+        );
         let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
         assert!(ready.answers() && !run(State::FIRST, &[SUCCEEDED], now).answers());
         assert_eq!(ready.due(), Some(now + Duration::from_secs(10)));
@@ -230,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_in_a_row_wait_longer_and_a_good_run_starts_anew() {
+    fn each_failure_in_a_row_lengthens_the_pause_and_a_stable_run_resets_it() {
         let now = Instant::now();
         let mut state = State::FIRST;
         let mut pauses = Vec::new();
@@ -242,20 +251,24 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 5, 5]);
         let ready = run(state, &[SUCCEEDED, SUCCEEDED], now);
         assert_eq!(run(ready, &[Input::Exited], now), State::Ending { attempt: 5 });
-        assert_eq!(run(ready, &[Input::Exited], now + RAN_WELL), State::Ending { attempt: 0 });
+        assert_eq!(run(ready, &[Input::Exited], now + STABLE_RUN), State::Ending { attempt: 0 });
     }
 
     #[test]
     fn other_limits_are_set_without_a_new_process() {
         let now = Instant::now();
         let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
-        let again = State::Settling { attempt: 0, round: 0 };
-        assert_eq!(run(ready, &[Input::Changed], now), again);
-        assert_eq!(run(ready, &[Input::Due, Input::Changed], now), again);
-        assert_ne!(run(again, &[Input::Changed], now), again, "the running action is outdated");
-        let kept = run(again, &[Input::Done(Outcome::Impossible)], now);
-        assert_eq!(kept, State::Kept { attempt: 0 }, "its programs survive an impossible spec");
-        assert_eq!(run(kept, &[Input::Changed], now), again);
+        let setting = State::SettingLimits { attempt: 0, round: 0 };
+        assert_eq!(run(ready, &[Input::Changed], now), setting);
+        assert_eq!(run(ready, &[Input::Due, Input::Changed], now), setting);
+        assert_ne!(run(setting, &[Input::Changed], now), setting, "the running action is outdated");
+        let kept = run(setting, &[Input::Done(Outcome::Impossible)], now);
+        assert_eq!(
+            kept,
+            State::KeepingLimits { attempt: 0 },
+            "its programs survive an impossible spec"
+        );
+        assert_eq!(run(kept, &[Input::Changed], now), setting);
         let waiting = run(State::FIRST, &[FAILED, FAILED], now);
         assert_eq!(run(waiting, &[Input::Changed], now), State::FIRST);
     }

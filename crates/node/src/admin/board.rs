@@ -16,8 +16,8 @@ use windlass_resources::{NodeState, Offering};
 
 use crate::metrics::MetricSources;
 
-/// Limit of devices in the list of connections, which grows with its square. The largest machines have two NICs and a
-/// disk per GPU.
+/// Limit of devices in the list of links. Each pair of devices has a link, so the list grows with the square of the
+/// devices. The largest machines have two NICs and a disk per GPU.
 const MAX_LINKED: usize = 64;
 
 /// The node as the page shows it, with its history.
@@ -39,7 +39,7 @@ impl NodeBoard {
         Self { sources, answered, node, board: Shared::new(board) }
     }
 
-    /// The board as JSON: complete, or the changes since a revision. Readers share the bytes.
+    /// The board as JSON: complete, or the changes since a revision. Concurrent readers share the bytes.
     pub(super) fn json(&self, after: Option<&str>) -> Bytes {
         self.update();
         self.board.step(|board| board.json(after))
@@ -74,7 +74,8 @@ impl NodeBoard {
         self.board.step(|board| board.update(now, snapshot));
     }
 
-    /// Holders of the kubelet's last successful answer. True with the first such answer: its holders are not new.
+    /// Holders in the kubelet's last successful answer. The flag is true up to and including the first such answer:
+    /// its holders are not changes.
     fn newest_holders(&self) -> (Arc<Holders>, bool) {
         let now = self.sources.holders.borrow().clone();
         let is_good = matches!(now.answered, Some(Ok(())));
@@ -201,7 +202,7 @@ impl NodeBoard {
     }
 }
 
-/// Finds the holder of a name, or adds it.
+/// Returns the holder with this name; adds a missing one.
 fn holder_of(views: &mut Vec<HolderView>, name: String, is_claim: bool) -> &mut HolderView {
     let named =
         |view: &HolderView| if is_claim { &view.claim } else { &view.pod } == &Some(name.clone());
@@ -213,16 +214,17 @@ fn holder_of(views: &mut Vec<HolderView>, name: String, is_claim: bool) -> &mut 
     &mut views[position]
 }
 
-/// Sets a holder's share of memory and compute; zero means no share of it.
+/// Sets a holder's amounts of memory and compute. Zero clears the amount.
 fn set_amounts(view: &mut HolderView, mib: u64, percent: u32) {
     view.memory_bytes = (mib > 0).then_some(mib << 20);
     view.compute = (percent > 0).then(|| f64::from(percent) / 100.0);
 }
 
-/// Free fraction of a device, 0 to 1, of its scarcer one of memory and compute. A holder without amounts has all of it.
+/// Free fraction of a device (0 to 1): the lower one of memory and compute. A holder without amounts has the whole
+/// device.
 fn idle(memory_bytes: Option<u64>, holders: &[HolderView]) -> f64 {
-    let has_all = |it: &HolderView| it.memory_bytes.is_none() && it.compute.is_none();
-    if holders.iter().any(has_all) {
+    let has_whole = |it: &HolderView| it.memory_bytes.is_none() && it.compute.is_none();
+    if holders.iter().any(has_whole) {
         return 0.0;
     }
     let memory: u64 = holders.iter().filter_map(|it| it.memory_bytes).sum();
@@ -257,8 +259,8 @@ fn is_free(view: &DeviceView) -> bool {
     view.health == Health::Healthy && view.holders.is_empty() && !view.is_cut
 }
 
-/// Connections of devices with a known place that are not parts of others. Beyond [`MAX_LINKED`] devices: of the first
-/// [`MAX_LINKED`] GPUs alone.
+/// Links between whole devices whose location (path or NUMA node) is known. Of more than [`MAX_LINKED`], only the
+/// first [`MAX_LINKED`] GPUs have links.
 fn links(devices: &[&Device]) -> Vec<LinkView> {
     let is_placed = |at: &usize| {
         let Device { place, parent, .. } = devices[*at];

@@ -1,7 +1,7 @@
 //! Bounded connections of one listener; silent clients cannot block others.
 //!
-//! The listener always accepts: silent clients could starve a full server that stops accepting. At the limit it closes
-//! the oldest connection that has sent no request, or the oldest of all if each has sent one.
+//! The listener never stops accepting, so silent clients cannot lock others out. At the limit it closes the oldest
+//! connection that has sent no request, or the oldest of all if each has sent one.
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Timeout of the request head. A local client needs a millisecond.
 const HEAD_LIMIT: Duration = Duration::from_secs(1);
 
-/// Timeout of the response: a scrape takes milliseconds, and slow readers must not hold connections.
+/// Timeout of the response. A scrape takes milliseconds, and a slow reader must not occupy a connection.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Pause after a failed accept: without file descriptors the next one fails too.
@@ -75,14 +75,14 @@ pub(super) async fn serve(
                 sleep(ACCEPT_BACKOFF).await;
             }
         }
-        // The closed connection ends, and the new one reads its request, before the next accept.
+        // Before the next accept, the closed connection's task ends and the new connection's task reads its request.
         yield_now().await;
     }
     // The set aborts connections that miss the deadline.
     let _ = timeout(DRAIN, async { while connections.tasks.join_next().await.is_some() {} }).await;
 }
 
-/// Handles one request. Errors of the connection concern the client only.
+/// Handles one request. Connection errors are dropped: only the client can act on them.
 async fn handle(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     pages: Arc<Pages>,
@@ -93,7 +93,7 @@ async fn handle(
     let answer = async {
         let (method, response) = match request {
             Ok(request) => (request.method.clone(), page::answer(&pages, &request).await),
-            Err(RequestError::Gone) => return Ok(()),
+            Err(RequestError::Disconnected) => return Ok(()),
             Err(RequestError::Malformed) => (
                 String::new(),
                 Response::text(StatusCode::BAD_REQUEST, "not a request of HTTP/1\n"),
@@ -132,8 +132,8 @@ impl Connections {
             return;
         }
         let is_silent = |it: &Connection| !*it.has_request.borrow();
-        let leaves = self.open.iter().position(is_silent).unwrap_or(0);
-        if let Some(connection) = self.open.remove(leaves) {
+        let evicted = self.open.iter().position(is_silent).unwrap_or(0);
+        if let Some(connection) = self.open.remove(evicted) {
             connection.task.abort();
         }
     }

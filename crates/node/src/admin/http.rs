@@ -34,7 +34,7 @@ pub(super) struct Response {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestError {
     /// The client closed the connection.
-    Gone,
+    Disconnected,
     /// Not HTTP/1.
     Malformed,
     /// The head exceeds the limit.
@@ -48,7 +48,7 @@ const INITIAL_HEAD: usize = 1 << 10;
 const MAX_HEAD: usize = 8 << 10;
 
 /// Limit of the request body that is read and discarded before closing.
-const MAX_REST: u64 = 64 << 10;
+const MAX_DISCARDED: u64 = 64 << 10;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -56,7 +56,7 @@ pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request,
     let mut head = Vec::with_capacity(INITIAL_HEAD);
     loop {
         match from.read_buf(&mut head).await {
-            Ok(0) | Err(_) => return Err(RequestError::Gone),
+            Ok(0) | Err(_) => return Err(RequestError::Disconnected),
             Ok(_) => {}
         }
         if let Some(end) = end_of_head(&head) {
@@ -80,14 +80,14 @@ pub(super) async fn answer(
     to.write_all_buf(&mut text).await?;
     to.shutdown().await?;
     // Closing with unread input resets the connection, and the client loses the response.
-    tokio::io::copy(&mut to.take(MAX_REST), &mut tokio::io::sink()).await.map(drop)
+    tokio::io::copy(&mut to.take(MAX_DISCARDED), &mut tokio::io::sink()).await.map(drop)
 }
 
-/// Position after the head, at the empty line.
+/// Index of the line break before the empty line that ends the head.
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
-    let begins =
+    let is_end =
         |at: usize| ["\n\r\n", "\n\n"].iter().any(|it| bytes[at..].starts_with(it.as_bytes()));
-    (0..bytes.len()).find(|&at| begins(at))
+    (0..bytes.len()).find(|&at| is_end(at))
 }
 
 fn parse(head: &str) -> Option<Request> {
@@ -163,10 +163,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_endless_head_is_too_large_and_an_unfinished_one_is_gone() {
+    async fn an_endless_head_is_too_large_and_an_unfinished_one_is_a_disconnect() {
         let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(2 * MAX_HEAD));
         assert_eq!(requested(endless.as_bytes()).await, Err(RequestError::TooLarge));
-        assert_eq!(requested(b"GET / HTTP/1.1\r\nx: y\r\n").await, Err(RequestError::Gone));
+        let unfinished = requested(b"GET / HTTP/1.1\r\nx: y\r\n").await;
+        assert_eq!(unfinished, Err(RequestError::Disconnected));
     }
 
     #[tokio::test]

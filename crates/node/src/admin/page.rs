@@ -52,7 +52,7 @@ pub(super) async fn answer(pages: &Pages, request: &Request) -> Response {
         return Response::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     }
     match pages {
-        Pages::All(admin) => serving(admin, route, request).await,
+        Pages::Serving(admin) => serving(admin, route, request).await,
         Pages::StandingBy(waiting) => standing_by(waiting, route, request),
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Report {
 const CLAIMS_UNKNOWN: &str =
     "devices of claims are unknown, so no device is allocated; the agent's log has the reason";
 
-/// Limit between rounds. The reconciler finishes one at least every ten seconds and blocks on nothing.
+/// Longest time between rounds of a live reconciler. It finishes a round every ten seconds or sooner, and never blocks.
 const LONGEST_ROUND: Duration = Duration::from_secs(60);
 
 /// Reason why an agent is on standby.

@@ -1,4 +1,4 @@
-//! Client of the agent's probe socket: the kubelet's probes, run inside the agent's container, and commands beside them.
+//! Client of the agent's probe socket, for the kubelet's probes (run in the agent's container) and for commands.
 
 use std::{
     io,
@@ -55,7 +55,7 @@ pub async fn probe_agent(socket: &Path, probe: Probe) -> Result<ProbeAnswer, Pro
     ask_agent(socket, path).await
 }
 
-/// Asks the agent on a socket for a page, by its path.
+/// Requests a page by its path from the agent on a socket.
 ///
 /// # Errors
 ///

@@ -59,7 +59,7 @@ impl Served {
             Listeners::bind(Some(([127, 0, 0, 1], 0).into()), Some(&socket)).expect("bound");
         let (address, stop) = (listeners.address().expect("an address"), CancellationToken::new());
         let mut server = JoinSet::new();
-        server.spawn(serve(listeners, Pages::All(admin()), stop.clone()));
+        server.spawn(serve(listeners, Pages::Serving(admin()), stop.clone()));
         Self { address, socket, stop, server, _folder: folder }
     }
 
@@ -92,7 +92,7 @@ impl Served {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_clients_keep_nobody_out_for_any_time() {
+async fn silent_clients_do_not_lock_other_clients_out() {
     let served = Served::new();
     let mut silent = served.silent(500).await;
     let begun = Instant::now();
@@ -101,13 +101,13 @@ async fn silent_clients_keep_nobody_out_for_any_time() {
     // The paused clock advances only if every task waits, for example for a timeout.
     assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
     let mut nothing = Vec::new();
-    silent[0].read_to_end(&mut nothing).await.expect("the oldest was cut");
+    silent[0].read_to_end(&mut nothing).await.expect("the oldest was closed");
     assert!(nothing.is_empty() && begun.elapsed() < Duration::from_millis(100));
     served.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_that_come_back_whenever_they_are_cut_do_not_reach_the_socket_of_probes() {
+async fn clients_that_reconnect_after_each_close_do_not_delay_the_probe_socket() {
     let served = Served::new();
     let (mut attackers, address) = (JoinSet::new(), served.address);
     for _ in 0..200 {
@@ -135,7 +135,7 @@ async fn a_client_without_a_request_is_closed_after_a_second() {
     let mut stream = served.silent(1).await.pop().expect("one");
     stream.write_all(b"GET / HT").await.expect("sent");
     let begun = Instant::now();
-    assert_eq!(stream.read(&mut [0; 64]).await.expect("cut"), 0);
+    assert_eq!(stream.read(&mut [0; 64]).await.expect("closed"), 0);
     let waited = begun.elapsed();
     assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(2), "{waited:?}");
     served.stop().await;

@@ -44,7 +44,7 @@ use crate::{
 pub(super) struct Deps {
     /// Device plugin folder of the kubelet.
     pub(super) dir: PathBuf,
-    /// Counter of events in that folder, valid once the lock is checked.
+    /// Counter of events in that folder. Each event is counted after the check of the node's lock.
     pub(super) directory: watch::Receiver<u64>,
     /// Listeners for health and metrics.
     pub(super) listeners: Listeners,
@@ -68,17 +68,17 @@ pub(super) fn assemble(
     let Deps { dir, directory, listeners, cluster, policy, ledger, clock } = deps;
     let roots = config.places.roots();
     let mps = MpsPlaces::new(&config.places, &config.mps);
-    let news = Arc::default();
+    let wake = Arc::default();
     let wiring =
         Wiring { config, roots, mps, instruments: &instruments, directory, policy, ledger, clock };
     wiring.watch_state_folder(parts);
-    let discovered = wiring.discover(&news, parts);
+    let discovered = wiring.discover(&wake, parts);
     let handles = wiring.reconcile(
         discovered.snapshots,
         &discovered.partitions,
         &discovered.driver,
         cluster.clone(),
-        news,
+        wake,
         parts,
     );
     wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
@@ -93,7 +93,7 @@ pub(super) fn assemble(
         wiring.report_to_cluster(&client, &handles.state, labels, parts);
     }
     let (state, holds) = (handles.state.clone(), wiring.ledger.watch());
-    if !listeners.is_none() {
+    if !listeners.is_empty() {
         let deps = admin::Deps {
             clock,
             state: handles.state,
@@ -165,7 +165,7 @@ impl Wiring<'_> {
     }
 
     /// Starts the sources of devices.
-    fn discover(&self, news: &Arc<Notify>, parts: &mut Parts) -> Discovered {
+    fn discover(&self, wake: &Arc<Notify>, parts: &mut Parts) -> Discovered {
         let (watch, changes) = HostWatch::new(&self.roots.host, self.policy.clone());
         parts.add("watch of the host", watch.run(parts.token()));
         let mut sources = windlass_discovery::sources(
@@ -174,17 +174,17 @@ impl Wiring<'_> {
             &self.policy,
             &changes,
             self.clock,
-            news,
+            wake,
             &parts.token(),
         );
-        for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
-            parts.add("record of health", keep);
+        for store in sources.iter_mut().filter_map(|source| source.keep.take()) {
+            parts.add("health records", store);
         }
         let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
         let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
-        let partitions = partitions.expect("NVIDIA's is built in");
+        let partitions = partitions.expect("NVIDIA's source is built in");
         let driver = sources.iter_mut().find_map(|source| source.driver.take());
-        let driver = driver.expect("NVIDIA's is built in");
+        let driver = driver.expect("NVIDIA's source is built in");
         Discovered { snapshots: start(sources, parts), telemetry, partitions, driver }
     }
 
@@ -195,28 +195,28 @@ impl Wiring<'_> {
         partitions: &MigHandle,
         driver: &LiveDriver,
         cluster: Option<Client>,
-        news: Arc<Notify>,
+        wake: Arc<Notify>,
         parts: &mut Parts,
     ) -> ReconcilerHandles {
         let Self { config, policy, ledger, clock, .. } = self;
         let (publish, state) = watch::channel(Arc::new(NodeState::default()));
 
-        let (want_daemons, wanted) = watch::channel(Arc::new(MpsDemand::default()));
-        let (supervisor, daemons) = Mps::new(&config.places, &config.mps, wanted, &news);
+        let (mps_demand, demanded) = watch::channel(Arc::new(MpsDemand::default()));
+        let (supervisor, daemons) = Mps::new(&config.places, &config.mps, demanded, &wake);
         parts.add("MPS daemons", supervisor.run(parts.token()));
 
         let (poller, holders) =
             podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone());
         parts.add("pod resources", poller.run(parts.token()));
 
-        let allocations = self.follow_the_kubelet(&state, &holders, parts);
+        let allocations = self.follow_checkpoint(&state, &holders, parts);
         let (cleanup_demand, demand) = watch::channel(Arc::default());
         let deps = cleanup::Deps {
             plans: demand,
             allocations: allocations.clone(),
             ledger: ledger.watch(),
             gpus: partitions.clone(),
-            news: news.clone(),
+            wake: wake.clone(),
         };
         let (cleanup, handle, cleanup_states) = Cleanup::new(
             &config.places,
@@ -232,13 +232,13 @@ impl Wiring<'_> {
             || watch::channel(Arc::default()).1,
             |client| {
                 let stop = parts.token();
-                let (leases, run) = leases::keep(client, state.clone(), *clock, news.clone(), stop);
+                let (leases, run) = leases::keep(client, state.clone(), *clock, wake.clone(), stop);
                 parts.add("leases", run);
                 leases
             },
         );
         let inputs = Inputs {
-            news,
+            wake,
             leases,
             allocations: allocations.clone(),
             policy: policy.clone(),
@@ -249,21 +249,21 @@ impl Wiring<'_> {
         };
         let (round_ended, rounds) = watch::channel(Instant::now());
         let outputs =
-            Outputs { state: publish, daemons: want_daemons, cleanup_demand, rounds: round_ended };
+            Outputs { state: publish, daemons: mps_demand, cleanup_demand, rounds: round_ended };
         let reconciler = Reconciler::new(config, snapshots, inputs, outputs);
         parts.add("reconciler", reconciler.run(parts.token()));
         ReconcilerHandles { state, rounds, holders, allocations, cleanup: handle, daemons }
     }
 
-    /// Follows the kubelet's checkpoint on behalf of all readers.
-    fn follow_the_kubelet(
+    /// Starts the only reader of the kubelet's checkpoint. All parts share its snapshots.
+    fn follow_checkpoint(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
         holders: &PodResourcesCache,
         parts: &mut Parts,
     ) -> AllocationsReader {
         let (places, limits) = (&self.config.places, self.config.session);
-        // The kubelet may not yet have written the last Allocate of an earlier agent.
+        // The kubelet may not have written an earlier agent's last Allocate into its checkpoint yet.
         let settling = if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO };
         let sources = Sources {
             policy: self.policy.clone(),
@@ -274,7 +274,7 @@ impl Wiring<'_> {
             holders: holders.clone(),
         };
         let (follower, allocations) = Follower::new(places, limits, self.ledger.clone(), sources);
-        parts.add("follower of the kubelet's record", follower.run(parts.token()));
+        parts.add("reader of the kubelet's checkpoint", follower.run(parts.token()));
         allocations
     }
 
@@ -310,14 +310,14 @@ impl Wiring<'_> {
                 metrics: self.instruments.shares.clone(),
                 publish,
             };
-            parts.add("decisions", decisions::keep(deps, parts.token()));
+            parts.add("decisions", decisions::run(deps, parts.token()));
         }
         let (writer, choices) = history::history(&self.config.places.state_dir, self.clock);
         parts.add("allocation history", writer.run(parts.token()));
         let plugins = Plugins {
             roots: self.roots.clone(),
             mps: self.mps.clone(),
-            limits_of_replicas: ReplicaLimits::new(&self.config.places.state_dir),
+            replica_limits: ReplicaLimits::new(&self.config.places.state_dir),
             limits: self.config.session,
             state: handles.state.clone(),
             metrics: self.instruments.plugins.clone(),
@@ -374,7 +374,7 @@ impl Wiring<'_> {
         parts.add("DRA driver", driver.run(parts.token()));
     }
 
-    /// Ends the MPS clients of pods before their containers are killed, if there is an API server.
+    /// Terminates the MPS clients of ending pods before their containers are killed. Needs an API server.
     fn end_mps_clients(
         &self,
         handles: &ReconcilerHandles,
@@ -390,7 +390,7 @@ impl Wiring<'_> {
             cluster,
             clock: self.clock,
         };
-        parts.add("MPS clients of ending pods", ending_clients::keep(deps, parts.token()));
+        parts.add("MPS clients of ending pods", ending_clients::run(deps, parts.token()));
     }
 
     /// Enforces GPU fractions at the container runtime, if configured. Returns their limits.
@@ -473,7 +473,7 @@ impl Wiring<'_> {
         let apply = windlass_cluster::labels::run(labels, policy, client.clone(), parts.token());
         parts.add("labels in the cluster", apply);
         let (publish, devices) = watch::channel(Arc::default());
-        parts.add("devices of the Node", devices::keep(state.clone(), publish, parts.token()));
+        parts.add("devices of the Node", devices::run(state.clone(), publish, parts.token()));
         let (policy, stop) = (self.policy.clone(), parts.token());
         let apply = windlass_cluster::labels::run_devices(devices, policy, client.clone(), stop);
         parts.add("devices in the cluster", apply);

@@ -1,9 +1,9 @@
 //! File locks that reserve a node for one agent, on paths that no kubelet deletes.
 //!
-//! | locked (`flock`) | keeps away |
+//! | locked (`flock`) | excludes |
 //! | --- | --- |
-//! | the kubelet's folder for plugins, as a folder | every other agent of this kubelet |
-//! | the state folder, as a folder | an agent that would write the same records, even for another kubelet |
+//! | the kubelet's plugin folder | every other agent of this kubelet |
+//! | the state folder | an agent that would write the same state files, even for another kubelet |
 //! | the file `.windlass.lock` in the plugin folder | agents of version 0.1.0, which lock nothing else |
 //!
 //! The file alone does not suffice: at their start, kubelets 1.20 to 1.30 and 1.31.1 to 1.32 delete every file of the
@@ -87,7 +87,7 @@ pub enum LockLost {
     Deleted(PathBuf),
 }
 
-/// A dot file: a kubelet takes any other file in the folder for a sign of an earlier run.
+/// A dot file. A kubelet that finds any other file in the folder assumes an earlier run of its own.
 const FILE: &str = ".windlass.lock";
 
 // === impl NodeLock ===
@@ -123,19 +123,19 @@ impl NodeLock {
 
     /// Checks the locks at each event and forwards the event, until a lock is lost. The remaining locks are held until
     /// the returned value is dropped.
-    pub(super) async fn keep(
+    pub(super) async fn guard(
         mut self,
-        mut notices: watch::Receiver<u64>,
-        pass_on: &watch::Sender<u64>,
+        mut events: watch::Receiver<u64>,
+        forward: &watch::Sender<u64>,
     ) -> (Self, LockLost) {
-        while notices.changed().await.is_ok() {
+        while events.changed().await.is_ok() {
             // A hanging disk blocks this task only.
             let (outcome, lock) = blocking(move || (self.check(), self)).await;
             if let Err(lost) = outcome {
                 return (lock, lost);
             }
             self = lock;
-            pass_on.send_modify(|count| *count += 1);
+            forward.send_modify(|count| *count += 1);
         }
         // The sender has ended, which ends the agent.
         std::future::pending().await
@@ -143,7 +143,7 @@ impl NodeLock {
 
     fn check(&mut self) -> Result<(), LockLost> {
         let Self { plugins, state, file } = self;
-        [plugins, state, file].into_iter().try_for_each(Lock::is_kept)
+        [plugins, state, file].into_iter().try_for_each(Lock::verify)
     }
 }
 
@@ -157,11 +157,11 @@ impl Lock {
     /// Locks the inode that the path names now, unless this lock holds it.
     fn check(&mut self) -> io::Result<LockState> {
         let file = (self.open)(&self.path)?;
-        let discovered = file.metadata()?;
-        if discovered.nlink() == 0 {
+        let metadata = file.metadata()?;
+        if metadata.nlink() == 0 {
             return Ok(LockState::Orphaned);
         }
-        let identity = (discovered.dev(), discovered.ino());
+        let identity = (metadata.dev(), metadata.ino());
         if self.held.as_ref().is_some_and(|(_, held)| *held == identity) {
             return Ok(LockState::Held);
         }
@@ -175,8 +175,8 @@ impl Lock {
         }
     }
 
-    /// A missing or unreadable path cannot be taken by another agent.
-    fn is_kept(&mut self) -> Result<(), LockLost> {
+    /// Checks the lock. A missing or unreadable path is no loss: no other agent can lock it.
+    fn verify(&mut self) -> Result<(), LockLost> {
         match self.check() {
             Ok(LockState::Acquired) => {
                 tracing::info!(path = %self.path.display(), "path was replaced, locked again");
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// A kubelet's folder for plugins, and two state folders.
+    /// A kubelet's plugin folder, and two state folders.
     fn folders() -> (TempDir, [PathBuf; 3]) {
         let root = tempfile::tempdir().expect("a temporary folder");
         let paths = ["plugins", "state", "other"].map(|name| root.path().join(name));

@@ -10,14 +10,14 @@ use windlass_host::clock::Clock;
 use super::{StartError, parts::Parts};
 use crate::{
     metrics::ReloadMetrics,
-    reload::{Follow, ReloadStatus, Reloader, Wakes},
+    reload::{Follow, ReloadStatus, ReloadTriggers, Reloader},
 };
 
 pub(super) enum PolicySource {
     /// The caller supplies the policy.
-    Given(watch::Receiver<Arc<Policy>>),
+    Supplied(watch::Receiver<Arc<Policy>>),
     /// The configuration is reloaded on changes.
-    Followed(Follow),
+    Reloaded(Follow),
 }
 
 // === impl PolicySource ===
@@ -26,7 +26,7 @@ impl PolicySource {
     /// API server client, not connected yet. An invalid node name is an error only if the configuration uses the API
     /// server.
     pub(super) fn client(&self, config: &Config) -> Result<Option<Client>, InvalidNodeName> {
-        let by_label = matches!(self, Self::Followed(Follow { label: Some(_), .. }));
+        let by_label = matches!(self, Self::Reloaded(Follow { label: Some(_), .. }));
         let labels =
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
         let claims = config.policy.knows_amounts();
@@ -60,8 +60,8 @@ impl PolicySource {
         parts: &mut Parts,
     ) -> Result<watch::Receiver<Arc<Policy>>, StartError> {
         let follow = match self {
-            Self::Given(policy) => return Ok(policy),
-            Self::Followed(follow) => follow,
+            Self::Supplied(policy) => return Ok(policy),
+            Self::Reloaded(follow) => follow,
         };
         let label = match (client, follow.label) {
             (Some(client), Some(key)) => {
@@ -71,9 +71,9 @@ impl PolicySource {
             }
             _ => watch::channel(LabelValue::Unknown).1,
         };
-        let wakes = Wakes { requested: follow.requested, label };
+        let triggers = ReloadTriggers { requested: follow.requested, label };
         let folder = follow.folder.as_deref();
-        let reloader = Reloader::new(config.clone(), follow.load, folder, wakes, clock);
+        let reloader = Reloader::new(config.clone(), follow.load, folder, triggers, clock);
         let watched = folder.unwrap_or(&config.places.kubelet_dir);
         let reloader = reloader.map_err(|source| StartError::Watch(watched.to_owned(), source))?;
         let policy = reloader.policy();

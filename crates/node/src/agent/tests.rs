@@ -169,7 +169,7 @@ async fn a_gpu_of_a_pod_is_refused_to_claims_until_the_pod_is_deleted() {
     let node = Node::new(DraOffer::Beside);
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
-    agent.ledger.known().await;
+    agent.ledger.wait_until_known().await;
     let admission = node.kubelet.admit(pod("p", 2)).await.expect("admitted");
     let held = admission.allotment("main", GPU).expect("allotted").ids();
     for gpu in &held {
@@ -190,7 +190,7 @@ async fn a_gpu_of_a_claim_is_refused_to_pods_until_the_claim_is_released() {
     let node = Node::new(DraOffer::Beside);
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
-    agent.ledger.known().await;
+    agent.ledger.wait_until_known().await;
     let gpu = agent.gpus().remove(0);
     agent.claim(&gpu).expect("free");
     node.counts((8, 7)).await;
@@ -206,7 +206,7 @@ async fn a_pod_gets_no_gpu_of_a_claim_before_the_kubelet_has_the_new_list() {
     let node = Node::new(DraOffer::Beside);
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
-    agent.ledger.known().await;
+    agent.ledger.wait_until_known().await;
     agent.claim(&agent.gpus()[0]).expect("free");
     node.kubelet.admit(pod("greedy", 8)).await.expect_err("one is the claim's");
 }
@@ -217,13 +217,13 @@ async fn a_starting_agent_knows_the_devices_of_pods_and_claims() {
     let mut first = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
     let (_, held) = node.pod("p").await;
-    first.ledger.known().await;
+    first.ledger.wait_until_known().await;
     let claimed = first.gpus().into_iter().find(|id| *id != held).expect("another");
     first.parts.stop().await;
     let ledger = SharedLedger::unread();
     ledger.restore_claim(&claim(), [(&claimed.parse().expect("an id"), Use::Alone)]);
     let agent = node.agent(ledger);
-    agent.ledger.known().await;
+    agent.ledger.wait_until_known().await;
     agent.until("there", |agent| agent.gpus().len() == 8).await;
     assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
     agent.claim(&held).expect_err("held");
@@ -232,7 +232,7 @@ async fn a_starting_agent_knows_the_devices_of_pods_and_claims() {
 }
 
 #[tokio::test]
-async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_held() {
+async fn a_node_moves_from_device_plugin_to_claims_and_back_while_devices_are_held() {
     let node = Node::new(DraOffer::Off);
     let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
@@ -241,7 +241,7 @@ async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_h
     agent.claim(&free[0]).expect_err("nothing is offered to claims");
 
     agent.offer(DraOffer::Beside);
-    agent.ledger.known().await;
+    agent.ledger.wait_until_known().await;
     agent.until("claimable", RunningAgent::is_claimable).await;
     assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
     node.counts((8, 8)).await;
@@ -278,7 +278,7 @@ async fn a_token_from_an_earlier_agent_holds_its_pool_after_the_pool_moved_to_cl
     first.parts.stop().await;
     node.config.policy.dra.offer = DraOffer::Instead;
     let agent = node.agent(SharedLedger::unread());
-    agent.ledger.known().await;
+    agent.ledger.wait_until_known().await;
     let nics: Vec<_> = agent.state.borrow().inventory.of_kind(DeviceKind::Nic).cloned().collect();
     assert!(nics.len() > 1);
     for nic in nics {

@@ -14,7 +14,7 @@ use windlass_resources::NodeState;
 
 /// Computes the annotation at each change of the node's state, until stopped. The first one waits until the health of
 /// all GPUs is known, so that the annotation of the previous agent stays at a restart.
-pub(crate) async fn keep(
+pub(crate) async fn run(
     mut state: watch::Receiver<Arc<NodeState>>,
     publish: watch::Sender<Arc<Labels>>,
     stop: CancellationToken,
@@ -40,8 +40,8 @@ pub(crate) async fn keep(
 
 /// NVIDIA's whole GPUs, then shareable GPUs of other vendors, each in the order of their indices.
 fn gpus(state: &NodeState) -> Vec<&Device> {
-    let is_nvidias = |it: &&Device| it.family().is_managed && !it.kind.is_instance();
-    let (mut gpus, others): (Vec<_>, Vec<_>) = state.inventory.devices.iter().partition(is_nvidias);
+    let is_nvidia = |it: &&Device| it.family().is_managed && !it.kind.is_instance();
+    let (mut gpus, others): (Vec<_>, Vec<_>) = state.inventory.devices.iter().partition(is_nvidia);
     gpus.extend(others.into_iter().filter(|it| state.shareable.contains_key(&it.id)));
     gpus
 }
@@ -67,15 +67,15 @@ fn only_for(state: &NodeState, gpu: &Device) -> Option<OnlyFor> {
     (gpu.source != state.policy.shares.source).then_some(OnlyFor::Whole)
 }
 
-/// Reason to keep new pods off a GPU, apart from its holders. The detail of a failure is left out, because it may
+/// Reason why a GPU accepts no new pods, apart from its holders. The detail of a failure is left out, because it may
 /// change with each probe.
 fn obstacle(state: &NodeState, gpu: &Device) -> Option<String> {
     let failure = || gpu.health.failure().map(|failure| failure.reason.to_string());
     let cut = || gpu.partitioned.then(|| "cut into MIG instances".to_owned());
     let withheld = || state.withheld.get(&gpu.id).cloned();
     let unclean = || Some(format!("cleanup failed: {}", state.unclean.get(&gpu.id)?.why));
-    // The cluster half does not count pods' requests for whole GPUs of other vendors.
-    let held =
+    // The cluster half does not count whole GPUs of other vendors that pods request.
+    let other_vendors =
         || state.shareable.get(&gpu.id)?.obstacle.clone().filter(|_| !gpu.family().is_managed);
-    failure().or_else(cut).or_else(withheld).or_else(unclean).or_else(held)
+    failure().or_else(cut).or_else(withheld).or_else(unclean).or_else(other_vendors)
 }

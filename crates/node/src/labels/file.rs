@@ -27,12 +27,12 @@ pub(super) struct FileError {
 /// Writes the new file, and removes the old one if its path differs.
 pub(super) fn replace(
     before: Option<&FeatureFile>,
-    wanted: Option<&FeatureFile>,
+    new_file: Option<&FeatureFile>,
 ) -> Result<(), FileError> {
-    if let Some(file) = wanted {
+    if let Some(file) = new_file {
         file.write()?;
     }
-    match before.filter(|before| wanted.is_none_or(|file| file.path != before.path)) {
+    match before.filter(|before| new_file.is_none_or(|file| file.path != before.path)) {
         Some(before) => before.remove(),
         None => Ok(()),
     }
@@ -55,7 +55,7 @@ impl FeatureFile {
         Ok(())
     }
 
-    /// Removes the file if its content is still ours.
+    /// Removes the file, unless another program has changed its content.
     fn remove(&self) -> Result<(), FileError> {
         let removed = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
             Ok(present) if present != self.content.as_bytes() => return Ok(()),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_someone_else_wrote_is_not_removed() {
+    fn a_file_of_another_program_is_not_removed() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let file = FeatureFile::new(&dir.path().join("gfd"), &labels("8"));
         replace(None, Some(&file)).expect("written");

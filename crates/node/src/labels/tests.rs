@@ -152,7 +152,7 @@ async fn a_failed_write_is_repeated_and_labels_are_published_meanwhile() {
     node.settle(SOON).await;
     assert_eq!((node.count().as_deref(), node.text("features.d/gfd")), (Some("1"), None));
     fs::remove_file(node.path("features.d")).expect("removed");
-    node.settle(RETRY_MOST).await;
+    node.settle(RETRY_MAX).await;
     assert!(node.text("features.d/gfd").is_some());
 }
 

@@ -36,9 +36,9 @@ pub(super) struct DeviceCollector(pub(super) MetricSources);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HolderNames {
     /// Lines name pods and claims.
-    OfPods,
+    Shown,
     /// Lines name devices only.
-    OfDevices,
+    Hidden,
 }
 
 const INFO: FamilyHead = FamilyHead::new("device", "Identity and location of a device");
@@ -64,9 +64,10 @@ impl Collector for DeviceCollector {
         let holders = self.0.holders.borrow().clone();
         let devices = &state.inventory.devices;
         INFO.infos(&mut to, devices.iter().map(info_labels))?;
-        // A vanished MIG instance was reconfigured, not broken: no alert.
-        let recut = |device: &&Device| device.parent.is_some() && device.health.has_vanished();
-        let listed = || devices.iter().filter(|device| !recut(device));
+        // A MIG instance vanishes with a new MIG layout, which is no failure: it raises no alert.
+        let is_removed_instance =
+            |device: &&Device| device.parent.is_some() && device.health.has_vanished();
+        let listed = || devices.iter().filter(|device| !is_removed_instance(device));
         let health =
             listed().map(|device| (device_labels(device), device.health.is_healthy().into()));
         HEALTHY.gauges(&mut to, health)?;
@@ -92,9 +93,9 @@ impl Collector for DeviceCollector {
 impl DeviceCollector {
     fn names(&self) -> HolderNames {
         if self.0.disclosed.contains(&Disclosed::Pods) {
-            HolderNames::OfPods
+            HolderNames::Shown
         } else {
-            HolderNames::OfDevices
+            HolderNames::Hidden
         }
     }
 
@@ -110,8 +111,8 @@ impl DeviceCollector {
             .filter_map(|device| {
                 let sample = self.0.sample(&device.id)?;
                 let container_labels = match self.names() {
-                    HolderNames::OfPods => container_labels(holders, &device.id),
-                    HolderNames::OfDevices => Labels::new(),
+                    HolderNames::Shown => container_labels(holders, &device.id),
+                    HolderNames::Hidden => Labels::new(),
                 };
                 Some((
                     device_labels(device).into_iter().chain(container_labels).collect::<Labels>(),
@@ -198,8 +199,8 @@ fn container_labels(holders: &Holders, id: &DeviceId) -> Labels {
     }
 }
 
-/// Holders of our resources; the kubelet reports those of other plugins too. Without pod names, several holders
-/// of one device are one line.
+/// Lines for the holders of this agent's resources; the kubelet also reports other plugins' resources. Without pod
+/// names, several holders of one device are one line.
 fn holder_lines(
     offered: &BTreeSet<String>,
     holders: &Holders,
@@ -219,12 +220,12 @@ fn claim_lines(
 ) -> impl Iterator<Item = (Labels, Value)> + use<> {
     let all = ledger.claims().iter();
     let all = all.flat_map(|(id, holds)| holds.values().map(move |hold| (id, hold.claim())));
-    // A claim with admin access monitors devices that others hold; it is no user of them.
+    // A claim with admin access monitors devices that others hold, and does not use them.
     let all = all.filter(|(id, claim)| ledger.users(id).any(|uid| uid == claim.uid));
     let labels = |(id, claim): (&DeviceId, &ClaimRef)| {
         let holder = if claim.is_share() { "pod" } else { "claim" };
         let own = [("namespace", claim.namespace.clone()), (holder, claim.name.clone())];
-        let own = own.into_iter().filter(|_| names == HolderNames::OfPods);
+        let own = own.into_iter().filter(|_| names == HolderNames::Shown);
         [("device", id.to_string())].into_iter().chain(own).collect::<Labels>()
     };
     let lines: BTreeSet<_> = all.map(labels).collect();
@@ -232,7 +233,7 @@ fn claim_lines(
 }
 
 fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
-    let of_pod = |name: &String| (names == HolderNames::OfPods).then(|| name.clone());
+    let of_pod = |name: &String| (names == HolderNames::Shown).then(|| name.clone());
     let own = [
         ("device", Some(id.to_string())),
         ("resource", Some(holder.resource.clone())),
@@ -321,7 +322,7 @@ mod tests {
         let (_, holders) = holders(of);
         let offered = ["nvidia.com/gpu.shared".to_owned()].into();
         let lines = |names| holder_lines(&offered, &holders, names).map(|(labels, _)| labels);
-        let lines: Vec<_> = lines(HolderNames::OfPods).collect();
+        let lines: Vec<_> = lines(HolderNames::Shown).collect();
         let replica = |labels: &Labels| {
             labels.iter().find(|(key, _)| *key == "replica").map(|(_, replica)| replica.clone())
         };
@@ -334,7 +335,7 @@ mod tests {
         let gpu = "nvidia.com/gpu";
         let (_, holders) = holders(vec![holder(gpu, "a", None), holder(gpu, "b", None)]);
         let offered = [gpu.to_owned()].into();
-        let lines: Vec<_> = holder_lines(&offered, &holders, HolderNames::OfDevices).collect();
+        let lines: Vec<_> = holder_lines(&offered, &holders, HolderNames::Hidden).collect();
         let [(labels, Value::Whole(1))] = lines.as_slice() else { panic!("not one line") };
         let keys: Vec<_> = labels.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["device", "resource"]);
@@ -353,8 +354,8 @@ mod tests {
             let value = |key| labels.iter().find(|(own, _)| *own == key).map(|(_, it)| it.clone());
             Some((value("reason").expect("always"), value("action")))
         };
-        let it = String::new;
-        assert_eq!(shown(Observation::Overdue(it())), None, "unknown is not unhealthy");
+        let detail = String::new;
+        assert_eq!(shown(Observation::Overdue(detail())), None, "unknown is not unhealthy");
         for (reason, class, action) in [
             (Reason::Xid(79), "XID", Some("restart the machine")),
             (Reason::Xid(38), "XID", None),
@@ -362,7 +363,7 @@ mod tests {
             (Reason::Unresponsive, "unresponsive", None),
         ] {
             let expected = Some((class.to_owned(), action.map(str::to_owned)));
-            assert_eq!(shown(Observation::Fault(reason, it())), expected);
+            assert_eq!(shown(Observation::Fault(reason, detail())), expected);
         }
         assert_eq!(shown(Observation::Passed), None);
     }
@@ -373,8 +374,9 @@ mod tests {
         let (id, source) = ("GPU-a".parse().expect("valid"), SourceName::NVIDIA);
         let mut gpu = Device::new(id, DeviceKind::Gpu, source, now);
         let count = |gpu: &Device, class: &str| {
-            let is_it = |(labels, _): &(Labels, Value)| labels.contains(&("reason", class.into()));
-            match faults(gpu).find(is_it) {
+            let is_of_class =
+                |(labels, _): &(Labels, Value)| labels.contains(&("reason", class.into()));
+            match faults(gpu).find(is_of_class) {
                 Some((_, Value::Whole(count))) => Some(count),
                 _ => None,
             }
@@ -390,7 +392,7 @@ mod tests {
         assert_eq!(
             count(&gpu, "unreachable"),
             Some(1),
-            "classes beyond the usual ones are counted too"
+            "classes that the device kind does not list are counted too"
         );
         assert!(matches!(last_xid(&gpu), Some(Value::Whole(48))));
     }

@@ -104,7 +104,7 @@ impl Value {
 }
 
 impl From<bool> for Value {
-    fn from(holds: bool) -> Self {
-        Self::Whole(holds.into())
+    fn from(flag: bool) -> Self {
+        Self::Whole(flag.into())
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct HolderLimit {
     /// Requested compute, in percent of the GPU; 0 is no request.
     pub(crate) compute_percent: u32,
     /// The strongest enforcement that the node verified.
-    pub(crate) by: Enforcement,
+    pub(crate) enforcement: Enforcement,
 }
 
 /// Use of a GPU by a container with a share.
@@ -146,7 +146,7 @@ impl Collector for SharedGpuCollector {
         let limits =
             || memory.iter().flat_map(|(id, gpu)| gpu.limits.iter().map(move |it| (id, it)));
         let memory_limits = limits().filter(|(_, limit)| limit.mib > 0).map(|(id, limit)| {
-            let enforcement = ("enforcement", limit.by.word().to_owned());
+            let enforcement = ("enforcement", limit.enforcement.word().to_owned());
             let labels = limit.labels(id).into_iter().chain([enforcement]);
             (labels.collect(), limit.mib.saturating_mul(MIB))
         });
@@ -155,8 +155,8 @@ impl Collector for SharedGpuCollector {
             || memory.iter().flat_map(|(id, gpu)| gpu.containers.iter().map(move |it| (id, it)));
         let used = containers().map(|(id, used)| (used.labels(id), used.bytes));
         USED.gauges(&mut to, summed(used).map(whole))?;
-        let asking = limits().filter(|(_, limit)| limit.compute_percent > 0);
-        let shares = asking.map(|(id, limit)| (limit.labels(id), limit.compute_percent.into()));
+        let requesting = limits().filter(|(_, limit)| limit.compute_percent > 0);
+        let shares = requesting.map(|(id, limit)| (limit.labels(id), limit.compute_percent.into()));
         COMPUTE_REQUESTED.gauges(&mut to, summed(shares).map(ratio))?;
         let time = containers()
             .filter_map(|(id, used)| Some((used.labels(id), used.compute_percent?.into())));

@@ -13,7 +13,7 @@ pub(super) fn reason(
     device: &Device,
 ) -> Option<&'static str> {
     let id = &device.id;
-    // A drive is in the inventory for its place in the topology only.
+    // A drive that the host withholds is in the inventory only for its location in the topology.
     if device.kind.is_storage() && device.withheld.is_some() {
         return None;
     }
@@ -25,14 +25,14 @@ pub(super) fn reason(
         return state.not_for_claims(id).map(|_| "configuration");
     }
     if is_for_claims || offering.is_some_and(|it| it.obstacle.is_some()) {
-        let of_pods = || offering?.obstacle.as_ref().map(|_| of_another(state, ledger, device));
-        return of_device(state, device).or_else(of_pods);
+        let of_pods = || offering?.obstacle.as_ref().map(|_| outside_device(state, ledger, device));
+        return in_device(state, device).or_else(of_pods);
     }
     None
 }
 
 /// Reason in the device itself.
-fn of_device(state: &NodeState, device: &Device) -> Option<&'static str> {
+fn in_device(state: &NodeState, device: &Device) -> Option<&'static str> {
     let id = &device.id;
     let node = || state.absent.contains_key(id).then_some(ObstacleKind::DeviceNode.word());
     match device.health.state {
@@ -45,7 +45,7 @@ fn of_device(state: &NodeState, device: &Device) -> Option<&'static str> {
 }
 
 /// Reason outside the device: a holder, or else the agent.
-fn of_another(state: &NodeState, ledger: &Ledger, device: &Device) -> &'static str {
+fn outside_device(state: &NodeState, ledger: &Ledger, device: &Device) -> &'static str {
     let overlap = state.overlaps.overlap(&device.id);
     let is_held = ledger.claim(&overlap).is_some() || ledger.container(&overlap).is_some();
     if is_held { "held" } else { "other" }
@@ -89,40 +89,40 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_its_word_and_the_devices_own_comes_first() {
+    fn each_reason_has_a_label_value_and_one_in_the_device_comes_first() {
         use HealthState::{Healthy, Unhealthy, Unknown};
-        let against = Some("a sentence");
+        let sentence = Some("a sentence");
         assert_eq!(reason_of(Healthy, None, |_, _, _| {}), None);
-        assert_eq!(reason_of(Healthy, against, |_, _, _| {}), Some("other"));
-        assert_eq!(reason_of(Unhealthy, against, |_, _, _| {}), Some("unhealthy"));
-        assert_eq!(reason_of(Unknown, against, |_, _, _| {}), Some("unknown"));
+        assert_eq!(reason_of(Healthy, sentence, |_, _, _| {}), Some("other"));
+        assert_eq!(reason_of(Unhealthy, sentence, |_, _, _| {}), Some("unhealthy"));
+        assert_eq!(reason_of(Unknown, sentence, |_, _, _| {}), Some("unknown"));
         let excluded = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
             state.withheld.insert(id(), "excluded".to_owned());
         };
-        assert_eq!(reason_of(Unhealthy, against, excluded), Some("configuration"));
+        assert_eq!(reason_of(Unhealthy, sentence, excluded), Some("configuration"));
         let unbound = |state: &mut NodeState, ledger: &SharedLedger, device: &mut Device| {
             excluded(state, ledger, device);
             device.withheld = Some("no driver".to_owned());
         };
-        assert_eq!(reason_of(Healthy, against, unbound), Some("host"));
+        assert_eq!(reason_of(Healthy, sentence, unbound), Some("host"));
         let drive = |state: &mut NodeState, ledger: &SharedLedger, device: &mut Device| {
             unbound(state, ledger, device);
             device.kind = DeviceKind::Nvme;
         };
-        assert_eq!(reason_of(Healthy, against, drive), None);
+        assert_eq!(reason_of(Healthy, sentence, drive), None);
         let cleaned = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
             state.unready.insert(id(), "cleaning");
         };
-        assert_eq!(reason_of(Healthy, against, cleaned), Some("cleanup"));
+        assert_eq!(reason_of(Healthy, sentence, cleaned), Some("cleanup"));
         let leased = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
             let why = "another node holds it".to_owned();
             state.obstacles.insert(id(), Obstacle { kind: ObstacleKind::Lease, why });
         };
-        assert_eq!(reason_of(Healthy, against, leased), Some("lease"));
+        assert_eq!(reason_of(Healthy, sentence, leased), Some("lease"));
         let claimed = |_: &mut NodeState, ledger: &SharedLedger, _: &mut Device| {
             let (namespace, name, uid) = ("ns".to_owned(), "c".to_owned(), "u".to_owned());
             ledger.restore_claim(&ClaimRef { namespace, name, uid }, [(&id(), Use::Alone)]);
         };
-        assert_eq!(reason_of(Healthy, against, claimed), Some("held"));
+        assert_eq!(reason_of(Healthy, sentence, claimed), Some("held"));
     }
 }

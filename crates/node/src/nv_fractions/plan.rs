@@ -13,8 +13,8 @@ use super::request::{FractionRequest, FractionRequestError, RequestedGpus};
 /// Plan for one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Limit that the hook sets. Its record has to be on disk before the container is created; `None` if the node
-    /// enforces none.
+    /// Limit that the hook sets. Its record has to be on disk before the container is created. `None` if the node
+    /// enforces no limit.
     pub(super) limit: Option<HookLimit>,
     /// Changes of the container.
     pub(super) adjustment: Adjustment,
@@ -35,16 +35,16 @@ pub(super) enum FractionError {
     /// The node has no NVIDIA GPU.
     #[error("this node has no NVIDIA GPU")]
     NoGpu,
-    /// The GPU has vanished, with its health.
-    #[error("{0} is gone: {1}")]
-    Gone(DeviceId, String),
+    /// The GPU has vanished. The second value is its health.
+    #[error("{0} has vanished: {1}")]
+    Vanished(DeviceId, String),
     /// The request names a MIG instance.
     #[error("{0} is a MIG instance, and the driver limits memory of whole GPUs only")]
     Instance(String),
     /// The GPU is in MIG mode.
     #[error("{0} is in MIG mode, in which the driver limits no memory")]
     MigMode(DeviceId),
-    /// The driver does not say how much memory the GPU has.
+    /// The driver does not report the size of the GPU's memory.
     #[error("the driver does not report the memory of {0}: a limit needs it")]
     NoMemory(DeviceId),
     /// The limit is larger than the GPU.
@@ -150,7 +150,7 @@ fn named<'a>(gpus: &BTreeMap<&str, &'a Device>, name: &str) -> Result<&'a Device
 
 fn of_gpu(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, FractionError> {
     if gpu.health.has_vanished() {
-        return Err(FractionError::Gone(gpu.id.clone(), gpu.health.to_string()));
+        return Err(FractionError::Vanished(gpu.id.clone(), gpu.health.to_string()));
     }
     if gpu.partitioned {
         return Err(FractionError::MigMode(gpu.id.clone()));

@@ -32,7 +32,7 @@ pub(super) struct FractionPlugin {
     pub(super) settings: NvFractions,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) records: LimitRecords,
-    pub(super) known: watch::Sender<Arc<FractionedContainers>>,
+    pub(super) containers: watch::Sender<Arc<FractionedContainers>>,
 }
 
 // === impl FractionPlugin ===
@@ -58,30 +58,33 @@ impl FractionPlugin {
             |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
         let id = container.id.clone();
         if id.is_empty() || !id.chars().all(is_plain) {
-            return Err(format!("{id:?} is no id of a container"));
+            return Err(format!("{id:?} is not a container id"));
         }
         let planned = plan::plan(request, &state, &self.records.path(&id));
         let Plan { limit, adjustment } = planned.map_err(|error| error.to_string())?;
         if let Some(limit) = limit {
             let records = self.records.clone();
-            blocking(move || records.settle(&id, Some(&limit.record))).await?;
+            blocking(move || records.write_or_remove(&id, Some(&limit.record))).await?;
         }
         Ok(adjustment)
     }
 
-    /// Drops containers, and removes their limit records.
-    async fn forget(&self, is_meant: impl Fn(&Fraction) -> bool) {
-        let known = self.known.borrow().clone();
-        let ids: Vec<_> =
-            known.values().filter(|it| is_meant(it)).map(|it| it.container.id.clone()).collect();
+    /// Removes containers, and their limit records from the disk.
+    async fn remove(&self, is_removed: impl Fn(&Fraction) -> bool) {
+        let containers = self.containers.borrow().clone();
+        let ids: Vec<_> = containers
+            .values()
+            .filter(|it| is_removed(it))
+            .map(|it| it.container.id.clone())
+            .collect();
         if ids.is_empty() {
             return;
         }
-        self.change(|known| ids.iter().for_each(|id| drop(known.remove(id))));
+        self.change(|containers| ids.iter().for_each(|id| drop(containers.remove(id))));
         let records = self.records.clone();
         blocking(move || {
             for id in ids {
-                if let Err(error) = records.settle(&id, None) {
+                if let Err(error) = records.write_or_remove(&id, None) {
                     tracing::warn!(container = id, error, "record of a GPU fraction stays on disk");
                 }
             }
@@ -90,7 +93,7 @@ impl FractionPlugin {
     }
 
     fn change(&self, change: impl FnOnce(&mut FractionedContainers)) {
-        self.known.send_modify(|known| change(Arc::make_mut(known)));
+        self.containers.send_modify(|containers| change(Arc::make_mut(containers)));
     }
 }
 
@@ -100,9 +103,10 @@ impl Plugin for FractionPlugin {
             let request = self.request(&container).ok()??;
             Some((container.id.clone(), Fraction { container, request }))
         };
-        let known: FractionedContainers = containers.into_iter().filter_map(fraction).collect();
-        let ids: BTreeSet<_> = known.keys().cloned().collect();
-        self.known.send_replace(Arc::new(known));
+        let containers: FractionedContainers =
+            containers.into_iter().filter_map(fraction).collect();
+        let ids: BTreeSet<_> = containers.keys().cloned().collect();
+        self.containers.send_replace(Arc::new(containers));
         let records = self.records.clone();
         blocking(move || records.retain(|name| ids.contains(name))).await;
     }
@@ -124,15 +128,18 @@ impl Plugin for FractionPlugin {
                     limit_mib = request.limit_mib,
                     "GPU fraction adjusted"
                 );
-                // Drops earlier containers of this name: the runtime reports no end of one whose creation failed.
+                // Removes earlier containers of this name: the runtime sends no end event for a container whose
+                // creation failed.
                 let is_same = |it: &Fraction| {
                     it.container.name == container.name
                         && it.container.pod.uid == container.pod.uid
                         && it.container.id != container.id
                 };
-                self.forget(is_same).await;
+                self.remove(is_same).await;
                 let id = container.id.clone();
-                self.change(|known| drop(known.insert(id, Fraction { container, request })));
+                self.change(|containers| {
+                    drop(containers.insert(id, Fraction { container, request }));
+                });
                 Ok(adjustment)
             }
             Err(why) => {
@@ -143,7 +150,7 @@ impl Plugin for FractionPlugin {
     }
 
     async fn ended(&mut self, ended: Ended) {
-        self.forget(|it| match &ended {
+        self.remove(|it| match &ended {
             Ended::Container(id) => it.container.id == *id,
             Ended::Sandbox(id) => it.container.pod.sandbox == *id,
         })

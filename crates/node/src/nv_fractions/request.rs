@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_amount_is_the_other_and_amounts_are_whole_mib() {
+    fn a_missing_request_or_limit_equals_the_other_and_both_are_whole_mib() {
         for (request, limit, expected) in [
             (Some("4Gi"), Some("8Gi"), (4096, 8192)),
             (Some("4Gi"), None, (4096, 4096)),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_those_of_the_scheduler() {
+    fn gpus_are_the_schedulers_choice() {
         let gpus = |value| {
             let found = parsed(&[("a.gpu-memory.limit", "1Gi"), ("a.gpus.devices", value)]);
             found.expect("valid").expect("a request").gpus

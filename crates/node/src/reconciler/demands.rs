@@ -14,33 +14,34 @@ use windlass_resources::offers::Plan;
 
 use super::holdings::Holdings;
 
-/// Wanted MPS daemons. A daemon also stays while its device fails, while containers hold replicas, and while claims
-/// may hold shares: stopping it kills their programs.
+/// Demand for MPS daemons. A daemon is retained while its device fails, while containers hold replicas, and while
+/// claims may hold shares: stopping it kills their programs.
 pub(super) fn daemons(
     (plan, inventory): (&Plan, &Inventory),
     ledger: &Ledger,
     holdings: &Holdings,
-    known: &MpsDemand,
+    previous: &MpsDemand,
 ) -> MpsDemand {
-    let wanted = plan.mps.iter().filter_map(|(id, shared)| {
+    let required = plan.mps.iter().filter_map(|(id, shared)| {
         let spec = MpsSpec::new(inventory.get(id.as_str())?, shared.replicas);
         Some((id.clone(), MpsSpec { memory_mib: shared.memory_mib, ..spec }))
     });
     let by_claims = Ledger::daemons(ledger.claims());
-    let want = |id: &DeviceId| {
+    let spec_for_claim = |id: &DeviceId| {
         Some((id.clone(), MpsSpec::new(inventory.get(id.as_str())?, Replicas::ONE)))
     };
-    let wanted: MpsSpecs = by_claims.surely.iter().filter_map(want).chain(wanted).collect();
-    let mut kept = holdings.shared_devices();
-    kept.extend(by_claims.surely.into_iter().chain(by_claims.perhaps));
+    let required: MpsSpecs =
+        by_claims.required.iter().filter_map(spec_for_claim).chain(required).collect();
+    let mut retained = holdings.shared_devices();
+    retained.extend(by_claims.required.into_iter().chain(by_claims.possible));
     if ledger.knows_claims_from_kubelet_only() {
-        kept.extend(ledger.claims().keys().cloned());
+        retained.extend(ledger.claims().keys().cloned());
     }
     if plan.waiting {
-        kept.extend(known.wanted.keys().chain(&known.kept).cloned());
+        retained.extend(previous.required.keys().chain(&previous.retained).cloned());
     }
-    kept.retain(|id| !wanted.contains_key(id));
-    MpsDemand { wanted, kept }
+    retained.retain(|id| !required.contains_key(id));
+    MpsDemand { required, retained }
 }
 
 /// Obstacle of an MPS device without a ready daemon.

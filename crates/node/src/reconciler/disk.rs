@@ -1,13 +1,13 @@
 //! Disk worker of the reconciler: CDI documents, fingerprints of ids, and files for CNI plugins.
 //!
 //! ```text
-//!  reconciler ──WantedFiles (newest wins)──> Disk, on a blocking thread ──> files
+//!  reconciler ──DesiredFiles (newest wins)─> Disk, on a blocking thread ──> files
 //!    ^                                         │
 //!    └───────────────DiskState─────────────────┘
 //! ```
 //!
-//! The reconciler waits for none of it: a hanging write delays new devices and no other change. A device is offered
-//! when the disk state covers it.
+//! The reconciler never waits for the disk: a hanging write delays new devices and no other change. A device is offered
+//! once the disk state covers it.
 
 use std::{collections::BTreeMap, future::pending, sync::Arc};
 
@@ -34,7 +34,7 @@ use super::{
 };
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct WantedFiles {
+pub(super) struct DesiredFiles {
     pub(super) inventory: Inventory,
     pub(super) policy: Arc<Policy>,
     /// Device information for CNI plugins.
@@ -52,7 +52,7 @@ pub(super) struct DiskState {
     /// Device information files that are outdated, because a write failed.
     pub(super) outdated: OutdatedFiles,
     /// Request of this pass; `None` before the first.
-    wanted: Option<Arc<WantedFiles>>,
+    desired: Option<Arc<DesiredFiles>>,
     devices: BTreeMap<DeviceId, Device>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Disk {
 }
 
 pub(super) struct DiskHandle {
-    wanted: watch::Sender<Arc<WantedFiles>>,
+    desired: watch::Sender<Arc<DesiredFiles>>,
     pub(super) on_disk: watch::Receiver<Arc<DiskState>>,
     /// Start of the current pass.
     busy: watch::Receiver<Option<Instant>>,
@@ -72,7 +72,7 @@ pub(super) struct DiskHandle {
 
 /// Worker's end of the channels.
 pub(super) struct DiskChannels {
-    pub(super) wanted: watch::Receiver<Arc<WantedFiles>>,
+    pub(super) desired: watch::Receiver<Arc<DesiredFiles>>,
     pub(super) on_disk: watch::Sender<Arc<DiskState>>,
     pub(super) busy: watch::Sender<Option<Instant>>,
 }
@@ -83,12 +83,12 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Creates the handle and the worker's end.
 pub(super) fn channel() -> (DiskHandle, DiskChannels) {
-    let (want, wanted) = watch::channel(Arc::default());
+    let (request, desired) = watch::channel(Arc::default());
     let (publish, on_disk) = watch::channel(Arc::default());
     let (work, busy) = watch::channel(None);
     (
-        DiskHandle { wanted: want, on_disk, busy },
-        DiskChannels { wanted, on_disk: publish, busy: work },
+        DiskHandle { desired: request, on_disk, busy },
+        DiskChannels { desired, on_disk: publish, busy: work },
     )
 }
 
@@ -105,18 +105,18 @@ impl Disk {
 
     /// Loads the previous agent's fingerprints, and finds the driver's files for CDI documents. Blocks.
     pub(super) fn open(&mut self, policy: &Policy) -> Fingerprints {
-        self.check.warm_up(policy);
+        self.check.find_driver_files(policy);
         self.fingerprints.load(&policy.delivery)
     }
 
     /// Processes the latest request until the handle is dropped.
     pub(super) async fn run(self, mut channels: DiskChannels) {
         let mut disk = self;
-        while channels.wanted.changed().await.is_ok() {
-            let wanted = channels.wanted.borrow_and_update().clone();
+        while channels.desired.changed().await.is_ok() {
+            let desired = channels.desired.borrow_and_update().clone();
             channels.busy.send_replace(Some(Instant::now()));
             let work = move || {
-                let on_disk = disk.apply(wanted);
+                let on_disk = disk.apply(desired);
                 (disk, on_disk)
             };
             let (back, on_disk) = blocking(work).await;
@@ -126,17 +126,17 @@ impl Disk {
         }
     }
 
-    /// Writes the wanted files. A failed file does not affect the others.
-    pub(super) fn apply(&mut self, wanted: Arc<WantedFiles>) -> DiskState {
-        let checked = self.check.run(&wanted);
-        let outdated = if self.infos.is_idle(&wanted.infos) {
+    /// Writes the desired files. A failed write does not affect the other files.
+    pub(super) fn apply(&mut self, desired: Arc<DesiredFiles>) -> DiskState {
+        let checked = self.check.run(&desired);
+        let outdated = if self.infos.is_idle(&desired.infos) {
             OutdatedFiles::default()
         } else {
-            self.infos.keep(&wanted.infos)
+            self.infos.keep(&desired.infos)
         };
-        self.fingerprints.write(&wanted.allocated_hardware);
-        let devices = wanted.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
-        DiskState { checked, outdated, devices: devices.collect(), wanted: Some(wanted) }
+        self.fingerprints.write(&desired.allocated_hardware);
+        let devices = desired.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
+        DiskState { checked, outdated, devices: devices.collect(), desired: Some(desired) }
     }
 }
 
@@ -144,20 +144,20 @@ impl Disk {
 
 impl DiskHandle {
     /// Requests files, even if unchanged: one may have been deleted.
-    pub(super) fn want(&self, wanted: WantedFiles) {
-        self.wanted.send_replace(Arc::new(wanted));
+    pub(super) fn request(&self, desired: DesiredFiles) {
+        self.desired.send_replace(Arc::new(desired));
     }
 
     /// Requests files if they changed.
-    pub(super) fn want_if_changed(&self, wanted: WantedFiles) {
-        if **self.wanted.borrow() != wanted {
-            self.want(wanted);
+    pub(super) fn request_if_changed(&self, desired: DesiredFiles) {
+        if **self.desired.borrow() != desired {
+            self.request(desired);
         }
     }
 
     /// True if the latest request has these devices.
-    pub(super) fn knows(&self, devices: &[Device]) -> bool {
-        self.wanted.borrow().inventory.devices == devices
+    pub(super) fn has_requested(&self, devices: &[Device]) -> bool {
+        self.desired.borrow().inventory.devices == devices
     }
 
     /// Start of a pass that exceeds the deadline.
@@ -176,25 +176,25 @@ impl DiskHandle {
 impl DiskState {
     /// True if the result belongs to this policy.
     pub(super) fn is_for(&self, policy: &Policy) -> bool {
-        self.wanted.as_ref().is_some_and(|wanted| *wanted.policy == *policy)
+        self.desired.as_ref().is_some_and(|desired| *desired.policy == *policy)
     }
 
-    /// True if the device's CNI information is as wanted.
-    pub(super) fn has_current_info(&self, device: &Device, wanted: &WantedFiles) -> bool {
-        let written = self.wanted.as_ref().and_then(|written| written.infos.get(&device.id));
-        written == wanted.infos.get(&device.id)
+    /// True if the device's CNI information on disk is the desired one.
+    pub(super) fn has_current_info(&self, device: &Device, desired: &DesiredFiles) -> bool {
+        let written = self.desired.as_ref().and_then(|written| written.infos.get(&device.id));
+        written == desired.infos.get(&device.id)
     }
 
-    /// True if every file of the device is as wanted.
-    pub(super) fn covers(&self, device: &Device, wanted: &WantedFiles) -> bool {
-        let Some(written) = &self.wanted else { return false };
+    /// True if every file of the device is on disk as desired.
+    pub(super) fn covers(&self, device: &Device, desired: &DesiredFiles) -> bool {
+        let Some(written) = &self.desired else { return false };
         let is_known = self.devices.get(&device.id).is_some_and(|known| is_same(known, device));
         is_known
-            && *written.policy == *wanted.policy
-            && self.has_current_info(device, wanted)
-            && written.replicas.get(&device.id) == wanted.replicas.get(&device.id)
+            && *written.policy == *desired.policy
+            && self.has_current_info(device, desired)
+            && written.replicas.get(&device.id) == desired.replicas.get(&device.id)
             && written.allocated_hardware.get(&device.id)
-                == wanted.allocated_hardware.get(&device.id)
+                == desired.allocated_hardware.get(&device.id)
     }
 }
 
@@ -218,8 +218,8 @@ pub(super) async fn slowness(mut busy: watch::Receiver<Option<Instant>>) {
 /// Compares the properties that documents and fingerprints contain, without health and telemetry.
 pub(super) fn is_same(one: &Device, other: &Device) -> bool {
     fn properties(it: &Device) -> impl PartialEq + '_ {
-        let whole = (&it.parent, it.part, it.partitioned, it.attributes.get(&MIG_PROFILE));
-        (it.kind, &it.source, it.index, &it.place, &it.origin, &it.nodes, &it.extras, whole)
+        let partitioning = (&it.parent, it.part, it.partitioned, it.attributes.get(&MIG_PROFILE));
+        (it.kind, &it.source, it.index, &it.place, &it.origin, &it.nodes, &it.extras, partitioning)
     }
     properties(one) == properties(other)
 }

@@ -10,7 +10,7 @@ use windlass_cdi::{
     CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome,
     container_edits::NodeExtras,
     imex_node,
-    memory_limits::{KeptLimits, LimitMeans, LimitRules, ReplicaDevices, ReplicaLimits},
+    memory_limits::{LimitMeans, LimitRules, ReplicaDevices, ReplicaLimits, WrittenLimits},
 };
 use windlass_config::{Delivery, MpsSettings, Places, Policy, Sharing};
 use windlass_core::{
@@ -27,7 +27,7 @@ use windlass_resources::{
     offers::Plan,
 };
 
-use super::disk::WantedFiles;
+use super::disk::DesiredFiles;
 
 pub(super) struct DiskCheck {
     roots: Roots,
@@ -37,22 +37,22 @@ pub(super) struct DiskCheck {
     /// NVIDIA's driver, which may limit the memory of shares.
     driver: Option<LiveDriver>,
     /// True after the first write. From then on documents are kept current, because containers refer to them.
-    wrote: bool,
+    has_written: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct DiskCheckResult {
-    pub(super) surroundings: NodeExtras,
+    pub(super) node_extras: NodeExtras,
     documents: Documents,
     pub(super) lacks: Lacks,
     unwritten: Unwritten,
     /// Devices with an MPS daemon or the remains of one.
-    daemons_left: BTreeSet<DeviceId>,
+    leftover_daemons: BTreeSet<DeviceId>,
     /// Devices whose nodes are missing.
     absent: Absent,
     means: LimitMeans,
     /// GPUs whose replicas' limits are not on disk, with the reason.
-    unlimited: BTreeMap<DeviceId, String>,
+    unwritten_limits: BTreeMap<DeviceId, String>,
 }
 
 // === impl DiskCheck ===
@@ -70,20 +70,20 @@ impl DiskCheck {
             daemons: MpsPlaces::new(places, mps),
             replicas: ReplicaLimits::new(&places.state_dir),
             driver,
-            wrote: false,
+            has_written: false,
         }
     }
 
-    pub(super) fn run(&mut self, wanted: &WantedFiles) -> DiskCheckResult {
-        let WantedFiles { inventory, policy, .. } = wanted;
-        let daemons_left = self.daemons.left().into_iter().collect();
+    pub(super) fn run(&mut self, desired: &DesiredFiles) -> DiskCheckResult {
+        let DesiredFiles { inventory, policy, .. } = desired;
+        let leftover_daemons = self.daemons.recorded().into_iter().collect();
         let (absent, means) = (self.absent(inventory), self.means());
         let rules = LimitRules { policy, means: &means };
-        let before = || self.cdi.gpus_on_disk();
-        let KeptLimits { devices, failed } =
-            self.replicas.reconcile(&wanted.replicas, before, inventory, rules);
+        let gpus_on_disk = || self.cdi.gpus_on_disk();
+        let WrittenLimits { devices, failed } =
+            self.replicas.reconcile(&desired.replicas, gpus_on_disk, inventory, rules);
         let checked = self.check(inventory, policy, devices);
-        DiskCheckResult { daemons_left, absent, means, unlimited: failed, ..checked }
+        DiskCheckResult { leftover_daemons, absent, means, unwritten_limits: failed, ..checked }
     }
 
     fn means(&self) -> LimitMeans {
@@ -91,8 +91,8 @@ impl DiskCheck {
     }
 
     fn absent(&self, inventory: &Inventory) -> Absent {
-        let there = inventory.devices.iter().filter(|device| !device.health.has_vanished());
-        let absent = there.filter_map(|device| {
+        let present = inventory.devices.iter().filter(|device| !device.health.has_vanished());
+        let absent = present.filter_map(|device| {
             Some((device.id.clone(), presence::check(&self.roots, &device.nodes).err()?))
         });
         absent.collect()
@@ -104,21 +104,21 @@ impl DiskCheck {
         policy: &Policy,
         limits: ReplicaDevices,
     ) -> DiskCheckResult {
-        let surroundings = self.surroundings(policy);
-        if !policy.needs_documents() && !self.wrote {
-            let lacks = missing_channels(policy, &surroundings);
-            return DiskCheckResult { surroundings, lacks, ..DiskCheckResult::default() };
+        let node_extras = self.node_extras(policy);
+        if !policy.needs_documents() && !self.has_written {
+            let lacks = missing_channels(policy, &node_extras);
+            return DiskCheckResult { node_extras, lacks, ..DiskCheckResult::default() };
         }
-        self.wrote = true;
+        self.has_written = true;
         self.cdi.deliver(&policy.delivery);
         let WriteOutcome { documents, extra_names, lacks, unwritten } =
             self.cdi.write(inventory, limits);
-        let surroundings = NodeExtras { cdi_extras: extra_names, ..surroundings };
-        DiskCheckResult { surroundings, documents, lacks, unwritten, ..DiskCheckResult::default() }
+        let node_extras = NodeExtras { cdi_extras: extra_names, ..node_extras };
+        DiskCheckResult { node_extras, documents, lacks, unwritten, ..DiskCheckResult::default() }
     }
 
     /// Finds the driver's files ahead of the first documents.
-    pub(super) fn warm_up(&mut self, policy: &Policy) {
+    pub(super) fn find_driver_files(&mut self, policy: &Policy) {
         if policy.needs_documents() {
             self.cdi.find_files();
         }
@@ -130,18 +130,18 @@ impl DiskCheck {
         inventory: &Inventory,
         policy: &Policy,
     ) -> DiskCheckResult {
-        let (surroundings, absent) = (self.surroundings(policy), self.absent(inventory));
+        let (node_extras, absent) = (self.node_extras(policy), self.absent(inventory));
         let known = DiskCheckResult { absent, means: self.means(), ..DiskCheckResult::default() };
         if !policy.needs_documents() {
-            let lacks = missing_channels(policy, &surroundings);
-            return DiskCheckResult { surroundings, lacks, ..known };
+            let lacks = missing_channels(policy, &node_extras);
+            return DiskCheckResult { node_extras, lacks, ..known };
         }
         let lacks = self.cdi.generate(inventory).lacks;
         let unwritten = self.cdi.unwritable(inventory);
-        DiskCheckResult { surroundings, lacks, unwritten, ..known }
+        DiskCheckResult { node_extras, lacks, unwritten, ..known }
     }
 
-    fn surroundings(&self, policy: &Policy) -> NodeExtras {
+    fn node_extras(&self, policy: &Policy) -> NodeExtras {
         let has = |node: &Path| self.roots.dev.has(node);
         let control = NVIDIA_NODES.iter().map(PathBuf::from).filter(|node| has(node));
         let channels = policy.delivery.imex.channels.iter().copied();
@@ -158,14 +158,14 @@ impl DiskCheck {
 impl DiskCheckResult {
     /// Obstacle: a document that names the device, or the limits of its replicas, cannot be written.
     pub(super) fn undocumented(&self, device: &Device) -> Option<Obstacle> {
-        let concerns = |kind: &Kind| self.surroundings.gets_names_of(device, kind);
+        let concerns = |kind: &Kind| self.node_extras.gets_names_of(device, kind);
         let unwritten = self.unwritten.iter().find(|(kind, _)| concerns(kind));
         let why = unwritten.map(|(_, error)| error.to_string());
-        let why = why.or_else(|| self.unlimited.get(&device.id).cloned())?;
+        let why = why.or_else(|| self.unwritten_limits.get(&device.id).cloned())?;
         Some(Obstacle { kind: ObstacleKind::Document, why })
     }
 
-    /// Obstacle: a node of the device is missing or belongs to another.
+    /// Obstacle: a node of the device is missing, or belongs to another device.
     pub(super) fn lacks_node(&self, device: &Device) -> Option<Obstacle> {
         let why = self.absent.get(&device.id)?.to_string();
         Some(Obstacle { kind: ObstacleKind::DeviceNode, why })
@@ -177,17 +177,17 @@ impl DiskCheckResult {
         if !device.family().has_toolkit || !imex.required {
             return None;
         }
-        let missing = imex.channels.difference(&self.surroundings.imex_channels).next()?;
+        let missing = imex.channels.difference(&self.node_extras.imex_channels).next()?;
         let node = imex_node(*missing);
         let why = format!("IMEX channel {missing} is required, but {} is missing", node.display());
         Some(Obstacle { kind: ObstacleKind::ImexChannel, why })
     }
 
     /// Obstacle: an MPS daemon still runs from an earlier sharing method, and blocks other programs.
-    pub(super) fn daemon_left(&self, device: &Device, sharing: Sharing) -> Option<String> {
+    pub(super) fn leftover_daemon(&self, device: &Device, sharing: Sharing) -> Option<String> {
         let mut ids = device.parent.iter().chain([&device.id]);
-        let is_left = !sharing.is_by_mps() && ids.any(|id| self.daemons_left.contains(id));
-        is_left.then(|| DAEMON_LEFT.to_owned())
+        let is_leftover = !sharing.is_by_mps() && ids.any(|id| self.leftover_daemons.contains(id));
+        is_leftover.then(|| LEFTOVER_DAEMON.to_owned())
     }
 
     pub(super) fn state(&self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
@@ -200,7 +200,7 @@ impl DiskCheckResult {
             claimable: plan.claimable,
             unclaimable: plan.unclaimable,
             shareable: plan.shareable,
-            node_extras: self.surroundings.clone(),
+            node_extras: self.node_extras.clone(),
             documents: self.documents.clone(),
             lacks: self.lacks.clone(),
             unwritten: self.unwritten.clone(),
@@ -211,11 +211,11 @@ impl DiskCheckResult {
     }
 }
 
-const DAEMON_LEFT: &str = "MPS daemon of the earlier sharing still runs";
+const LEFTOVER_DAEMON: &str = "MPS daemon of the earlier sharing still runs";
 
 /// Missing channels, if no CDI document reports them.
-fn missing_channels(policy: &Policy, surroundings: &NodeExtras) -> Lacks {
-    let missing = policy.delivery.imex.channels.difference(&surroundings.imex_channels);
+fn missing_channels(policy: &Policy, node_extras: &NodeExtras) -> Lacks {
+    let missing = policy.delivery.imex.channels.difference(&node_extras.imex_channels);
     let channels: Vec<_> = missing.copied().collect();
     let failure = |channel: &u32| {
         format!("IMEX channel {channel}: {} is missing", imex_node(*channel).display())

@@ -14,34 +14,35 @@ use windlass_resources::{
     offers::{Allocatable, Offers, Plan},
 };
 
-use super::disk::{DiskState, WantedFiles, is_same};
+use super::disk::{DesiredFiles, DiskState, is_same};
 
-type Given<'a> = BTreeMap<&'a DeviceId, (&'a ResourceName, Sharing)>;
+type Offered<'a> = BTreeMap<&'a DeviceId, (&'a ResourceName, Sharing)>;
 
 /// Devices that the plan offers although their files are not written.
 pub(super) fn waiting_for_disk(
     plan: &Plan,
-    known: &NodeState,
-    (wanted, on_disk): (&WantedFiles, &DiskState),
+    published: &NodeState,
+    (desired, on_disk): (&DesiredFiles, &DiskState),
 ) -> BTreeSet<DeviceId> {
-    let (given, before) = (given(&plan.offers), given(&known.offers));
-    let is_delivered_alike = known.policy.delivery == wanted.policy.delivery;
-    let is_as_before = |device: &Device| {
-        let is_given = given.get(&device.id).is_none_or(|it| before.get(&device.id) == Some(it));
+    let (offered, before) = (offered(&plan.offers), offered(&published.offers));
+    let has_same_delivery = published.policy.delivery == desired.policy.delivery;
+    let is_as_published = |device: &Device| {
+        let has_same_offer =
+            offered.get(&device.id).is_none_or(|it| before.get(&device.id) == Some(it));
         let is_claimable =
-            !plan.claimable.contains_key(&device.id) || may_be_claimed(known, device);
-        let there = known.inventory.get(device.id.as_str());
-        let is_itself = there.is_some_and(|there| is_same(there, device));
-        is_given && is_claimable && is_itself && on_disk.has_current_info(device, wanted)
+            !plan.claimable.contains_key(&device.id) || may_be_claimed(published, device);
+        let earlier = published.inventory.get(device.id.as_str());
+        let is_unchanged = earlier.is_some_and(|earlier| is_same(earlier, device));
+        has_same_offer && is_claimable && is_unchanged && on_disk.has_current_info(device, desired)
     };
-    let devices = wanted.inventory.devices.iter().filter(|device| device.health.is_healthy());
-    let may_be_had = |device: &&Device| {
-        given.contains_key(&device.id) || plan.claimable.contains_key(&device.id)
+    let devices = desired.inventory.devices.iter().filter(|device| device.health.is_healthy());
+    let is_offered = |device: &&Device| {
+        offered.contains_key(&device.id) || plan.claimable.contains_key(&device.id)
     };
     let may_stay = |device: &&Device| {
-        (is_delivered_alike && is_as_before(device)) || on_disk.covers(device, wanted)
+        (has_same_delivery && is_as_published(device)) || on_disk.covers(device, desired)
     };
-    devices.filter(may_be_had).filter(|it| !may_stay(it)).map(|device| device.id.clone()).collect()
+    devices.filter(is_offered).filter(|it| !may_stay(it)).map(|device| device.id.clone()).collect()
 }
 
 /// True if a device lost its health, which is published without delay.
@@ -52,14 +53,15 @@ pub(super) fn is_worse(before: &Inventory, now: &Inventory) -> bool {
     healthy.into_iter().any(|device| !is_healthy(device))
 }
 
-fn given(offers: &Offers) -> Given<'_> {
+fn offered(offers: &Offers) -> Offered<'_> {
     let devices = offers.iter().flat_map(|(name, offer)| {
-        let given = offer.devices.iter().filter(|(_, it)| !matches!(it.state, Allocatable::No(_)));
-        given.map(move |(id, it)| (id, (name, it.sharing)))
+        let offered =
+            offer.devices.iter().filter(|(_, it)| !matches!(it.state, Allocatable::No(_)));
+        offered.map(move |(id, it)| (id, (name, it.sharing)))
     });
     devices.collect()
 }
 
-fn may_be_claimed(known: &NodeState, device: &Device) -> bool {
-    known.is_claimable(&device.id) && known.obstacle(device).is_none()
+fn may_be_claimed(published: &NodeState, device: &Device) -> bool {
+    published.is_claimable(&device.id) && published.obstacle(device).is_none()
 }

@@ -17,7 +17,7 @@ use super::{disk_check::DiskCheck, obstacles::ObstacleChecks};
 
 pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
 
-/// State that a new agent would publish. Blocks for small files.
+/// State that a new agent would publish. Blocks on reads of small files.
 pub(crate) fn dry_run(
     config: &Config,
     sources: &Snapshots,

@@ -60,7 +60,7 @@ impl FingerprintFile {
     }
 }
 
-/// True if an agent offered devices since boot. An unreadable file counts as yes. Blocks.
+/// True if an agent offered devices since boot. An unreadable file counts as true. Blocks.
 pub(crate) fn were_offered(places: &Places) -> bool {
     let file = file(places);
     match file.load() {

@@ -9,26 +9,27 @@ use windlass_resources::{Absent, NodeState};
 use super::disk::DEADLINE;
 
 /// Logs the differences between two published states.
-pub(super) fn changes(known: &NodeState, state: &NodeState) {
-    let is_news = |(kind, error): &(&Kind, &CdiError)| known.unwritten.get(*kind) != Some(*error);
-    for (kind, error) in state.unwritten.iter().filter(is_news) {
+pub(super) fn changes(before: &NodeState, state: &NodeState) {
+    let is_changed =
+        |(kind, error): &(&Kind, &CdiError)| before.unwritten.get(*kind) != Some(*error);
+    for (kind, error) in state.unwritten.iter().filter(is_changed) {
         tracing::error!(%kind, %error, "CDI document not written: its devices are withheld");
     }
-    let is_new = |problem: &&String| !known.lacks.problems.contains(problem);
+    let is_new = |problem: &&String| !before.lacks.problems.contains(problem);
     for problem in state.lacks.problems.iter().filter(is_new) {
         tracing::warn!(problem, "containers lack driver files or device nodes");
     }
-    disk(known, state);
-    absent(&known.absent, &state.absent);
-    if let Some(why) = state.offers_nothing().filter(|_| known.offers_nothing().is_none()) {
+    disk(before, state);
+    absent(&before.absent, &state.absent);
+    if let Some(why) = state.offers_nothing().filter(|_| before.offers_nothing().is_none()) {
         tracing::warn!(why, "no resource is offered");
     }
-    summarize(&known.inventory, &state.inventory);
-    withheld(known, state);
+    summarize(&before.inventory, &state.inventory);
+    withheld(before, state);
 }
 
-fn disk(known: &NodeState, state: &NodeState) {
-    match (known.slow_since, state.slow_since) {
+fn disk(before: &NodeState, state: &NodeState) {
+    match (before.slow_since, state.slow_since) {
         (None, Some(_)) => tracing::warn!(
             limit = ?DEADLINE,
             "disk not responding: new devices and claims wait; check the file systems of the CDI folder and of the \
@@ -42,15 +43,15 @@ fn disk(known: &NodeState, state: &NodeState) {
 }
 
 /// Logs device nodes that vanished or returned, one line each.
-fn absent(known: &Absent, now: &Absent) {
-    let news: Vec<_> = now.iter().filter(|(id, why)| known.get(*id) != Some(*why)).collect();
-    if let [(device, why), ..] = news[..] {
-        let devices = news.len();
+fn absent(before: &Absent, now: &Absent) {
+    let changed: Vec<_> = now.iter().filter(|(id, why)| before.get(*id) != Some(*why)).collect();
+    if let [(device, why), ..] = changed[..] {
+        let devices = changed.len();
         tracing::warn!(devices, %device, %why, "device nodes missing: devices are withheld");
     }
-    let back = known.keys().filter(|id| !now.contains_key(*id)).count();
-    if back > 0 {
-        tracing::info!(devices = back, "device nodes present again");
+    let returned = before.keys().filter(|id| !now.contains_key(*id)).count();
+    if returned > 0 {
+        tracing::info!(devices = returned, "device nodes present again");
     }
 }
 
@@ -73,9 +74,10 @@ fn withheld(before: &NodeState, now: &NodeState) {
             tracing::warn!(%resource, why, "resource has no matching device");
         }
     }
-    let is_news = |(device, why): &(&DeviceId, &String)| before.withheld.get(*device) != Some(*why);
+    let is_changed =
+        |(device, why): &(&DeviceId, &String)| before.withheld.get(*device) != Some(*why);
     let mut reasons = BTreeMap::<_, Vec<_>>::new();
-    for (device, why) in now.withheld.iter().filter(is_news) {
+    for (device, why) in now.withheld.iter().filter(is_changed) {
         reasons.entry(why).or_default().push(device);
     }
     for (why, devices) in reasons {

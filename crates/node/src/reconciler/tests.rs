@@ -74,7 +74,7 @@ impl Rig {
         };
         let (source, snapshots) = watch::channel(nothing);
         let inputs = Inputs {
-            news: Arc::default(),
+            wake: Arc::default(),
             allocations: allocations(&config),
             policy: watch::channel(Arc::new(config.policy.clone())).1,
             mps: watch::channel(Arc::default()).1,
@@ -96,7 +96,7 @@ impl Rig {
     }
 
     /// Replaces the devices and runs a round.
-    fn see(&mut self, devices: &[&Device]) {
+    fn discover(&mut self, devices: &[&Device]) {
         let devices = devices.iter().map(|device| (*device).clone()).collect();
         self.source.send_modify(|known| known.devices = devices);
         self.reconciler.refresh(Trigger::Change);
@@ -109,22 +109,22 @@ impl Rig {
 
     /// Ends the pass of the disk and runs a round.
     fn disk_answers(&mut self) {
-        let wanted = self.channels.wanted.borrow_and_update().clone();
-        let on_disk = self.disk.apply(wanted);
+        let desired = self.channels.desired.borrow_and_update().clone();
+        let on_disk = self.disk.apply(desired);
         self.channels.busy.send_replace(None);
         self.channels.on_disk.send_replace(Arc::new(on_disk));
         self.reconciler.refresh(Trigger::Disk);
     }
 
-    /// Allocatable devices, each with true if claims may have it.
-    fn given(&self) -> Vec<(String, bool)> {
+    /// Allocatable devices, each with true if claims can get it.
+    fn allocatable(&self) -> Vec<(String, bool)> {
         let state = self.state.borrow();
         let offered = state.offers.values().flat_map(|offer| offer.list().collect::<Vec<_>>());
-        let given = offered.filter(|it| it.state.obstacle().is_none()).map(|it| {
+        let allocatable = offered.filter(|it| it.state.obstacle().is_none()).map(|it| {
             let device = state.inventory.get(&it.id).expect("a device");
             (it.id.to_string(), state.obstacle(device).is_none())
         });
-        given.collect()
+        allocatable.collect()
     }
 
     fn is_healthy(&self, device: &Device) -> bool {
@@ -145,42 +145,42 @@ fn seen(id: &str, observation: &Observation) -> Device {
     Device { health: tracker.health().clone(), ..new }
 }
 
-fn both_ways(ids: &[&str]) -> Vec<(String, bool)> {
+fn in_both_apis(ids: &[&str]) -> Vec<(String, bool)> {
     ids.iter().map(|id| ((*id).to_owned(), true)).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_hangs_keeps_back_what_is_new_and_no_news_of_what_is_there() {
+async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
     let mut rig = Rig::new();
     let (one, two, three) = (gpu("GPU-1"), gpu("GPU-2"), gpu("GPU-3"));
-    rig.see(&[&one, &two]);
-    assert!(rig.given().is_empty(), "nothing is written yet");
+    rig.discover(&[&one, &two]);
+    assert!(rig.allocatable().is_empty(), "nothing is written yet");
     rig.disk_answers();
-    assert_eq!(rig.given(), both_ways(&["GPU-1", "GPU-2"]));
+    assert_eq!(rig.allocatable(), in_both_apis(&["GPU-1", "GPU-2"]));
 
     rig.disk_begins();
     let lost = seen("GPU-1", &Observation::Failed(Reason::Lost, "it fell off".to_owned()));
-    rig.see(&[&lost, &two]);
+    rig.discover(&[&lost, &two]);
     assert_eq!(
-        rig.given(),
-        both_ways(&["GPU-2"]),
+        rig.allocatable(),
+        in_both_apis(&["GPU-2"]),
         "the loss is published at once; the other device is unchanged"
     );
 
-    rig.see(&[&lost, &two, &three]);
-    assert_eq!(rig.given(), both_ways(&["GPU-2"]));
+    rig.discover(&[&lost, &two, &three]);
+    assert_eq!(rig.allocatable(), in_both_apis(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 2, "a new device appears in one step");
     advance(DEADLINE).await;
     rig.reconciler.refresh(Trigger::Disk);
-    assert_eq!(rig.given(), both_ways(&["GPU-2"]));
+    assert_eq!(rig.allocatable(), in_both_apis(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 3);
     assert!(rig.state.borrow().slow_since.is_some());
     let failed = seen("GPU-2", &Observation::Fault(Reason::Xid(79), "XID 79".to_owned()));
-    rig.see(&[&lost, &failed, &three]);
-    assert!(!rig.is_healthy(&two) && rig.given().is_empty());
+    rig.discover(&[&lost, &failed, &three]);
+    assert!(!rig.is_healthy(&two) && rig.allocatable().is_empty());
 
     rig.disk_answers();
-    assert_eq!(rig.given(), both_ways(&["GPU-3"]));
+    assert_eq!(rig.allocatable(), in_both_apis(&["GPU-3"]));
     assert_eq!(rig.state.borrow().slow_since, None);
 }
 
@@ -188,33 +188,33 @@ async fn a_disk_that_hangs_keeps_back_what_is_new_and_no_news_of_what_is_there()
 async fn a_new_delivery_waits_for_the_disk_and_withholds_no_device_meanwhile() {
     let mut rig = Rig::new();
     let one = gpu("GPU-1");
-    rig.see(&[&one]);
+    rig.discover(&[&one]);
     rig.disk_answers();
     let mut policy = Policy::clone(&rig.reconciler.policy);
     policy.delivery.ids = DeviceIds::Index;
     rig.reconciler.policy = Arc::new(policy);
     rig.disk_begins();
-    rig.see(&[&one]);
+    rig.discover(&[&one]);
     assert_eq!(
-        rig.given(),
-        both_ways(&["GPU-1"]),
+        rig.allocatable(),
+        in_both_apis(&["GPU-1"]),
         "the old delivery, until the new one is written"
     );
     advance(DEADLINE).await;
     rig.reconciler.refresh(Trigger::Disk);
-    assert!(rig.given().is_empty(), "the disk is slow");
+    assert!(rig.allocatable().is_empty(), "the disk is slow");
     rig.disk_answers();
-    assert_eq!(rig.given(), both_ways(&["GPU-1"]));
+    assert_eq!(rig.allocatable(), in_both_apis(&["GPU-1"]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_configuration_that_offers_no_device_of_the_node_is_reported() {
     let resources = Resources::Rules(Vec::new());
     let mut rig = Rig::of(Policy { resources, ..Policy::default() });
-    rig.see(&[]);
+    rig.discover(&[]);
     rig.disk_answers();
     assert_eq!(rig.state.borrow().offers_nothing(), None, "there is nothing to offer");
-    rig.see(&[&gpu("GPU-1")]);
+    rig.discover(&[&gpu("GPU-1")]);
     rig.disk_answers();
     let why = rig.state.borrow().offers_nothing().expect("a GPU is there");
     assert!(why.starts_with("nothing is offered of 1 devices"), "{why}");

@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 fn counted(file: PathBuf, loads: Sender<()>) -> Load {
     Arc::new(move |label| {
-        // The receiver is gone at the end of a test.
+        // The receiver is dropped at the end of a test.
         let _ = loads.send(());
         let dir = ConfigDir(file.clone());
         let path = if file.is_dir() { dir.choose(label)? } else { Some(file.clone()) };
@@ -41,11 +41,11 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
     })
 }
 
-/// Runs `story` beside a reloader of `file` in a folder that `prepare` filled.
-async fn play<F: Future<Output = ()>>(
+/// Runs `scenario` beside a reloader of `file` in a folder that `prepare` filled.
+async fn with_reloader<F: Future<Output = ()>>(
     file: &str,
     prepare: impl FnOnce(&Path),
-    story: impl FnOnce(World) -> F,
+    scenario: impl FnOnce(World) -> F,
 ) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     prepare(dir.path());
@@ -55,9 +55,10 @@ async fn play<F: Future<Output = ()>>(
     loads.recv().expect("the first");
     let (requested, requested_receiver) = watch::channel(0);
     let (label, label_receiver) = watch::channel(LabelValue::Unknown);
-    let wakes = Wakes { requested: requested_receiver, label: label_receiver };
+    let triggers = ReloadTriggers { requested: requested_receiver, label: label_receiver };
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let reloader = Reloader::new(started, load, Some(dir.path()), wakes, clock).expect("watched");
+    let reloader =
+        Reloader::new(started, load, Some(dir.path()), triggers, clock).expect("watched");
     let world = World {
         policy: reloader.policy(),
         status: reloader.status(),
@@ -68,7 +69,7 @@ async fn play<F: Future<Output = ()>>(
     };
     tokio::select! {
         () = reloader.run(CancellationToken::new()) => panic!("it ended"),
-        () = story(world) => {}
+        () = scenario(world) => {}
     }
 }
 
@@ -77,7 +78,7 @@ impl World {
         fs::write(self.dir.path().join(name), text).expect("written");
     }
 
-    async fn becomes(&mut self, mig: MigStrategy) {
+    async fn until_mig_is(&mut self, mig: MigStrategy) {
         let wait = self.policy.wait_for(|policy| policy.mig == mig);
         drop(timeout(LIMIT, wait).await.expect("in time").expect("running"));
     }
@@ -91,14 +92,14 @@ impl World {
 #[tokio::test]
 async fn a_file_that_is_written_or_replaced_is_followed() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
-    play("w.yaml", prepare, async |mut world: World| {
+    with_reloader("w.yaml", prepare, async |mut world: World| {
         assert_eq!(world.policy.borrow().mig, MigStrategy::None);
         world.write("w.yaml", "mig: single\n");
-        world.becomes(MigStrategy::Single).await;
+        world.until_mig_is(MigStrategy::Single).await;
         world.write("new", "mig: mixed\n");
         let path = |name: &str| world.dir.path().join(name);
         fs::rename(path("new"), path("w.yaml")).expect("renamed");
-        world.becomes(MigStrategy::Mixed).await;
+        world.until_mig_is(MigStrategy::Mixed).await;
     })
     .await;
 }
@@ -114,34 +115,38 @@ async fn a_config_map_whose_link_is_swapped_is_followed() {
         symlink("..1", dir.join("..data")).expect("linked");
         symlink("..data/w.yaml", dir.join("w.yaml")).expect("linked");
     };
-    play("w.yaml", prepare, async |mut world: World| {
+    with_reloader("w.yaml", prepare, async |mut world: World| {
         let dir = world.dir.path();
         version(dir, "..2", "mig: single\n");
         symlink("..2", dir.join("..data_tmp")).expect("linked");
         fs::rename(dir.join("..data_tmp"), dir.join("..data")).expect("swapped");
         fs::remove_dir_all(dir.join("..1")).expect("removed");
-        world.becomes(MigStrategy::Single).await;
+        world.until_mig_is(MigStrategy::Single).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
+async fn an_invalid_file_changes_nothing_and_is_reported_until_it_is_valid() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
-    play("w.yaml", prepare, async |mut world: World| {
+    with_reloader("w.yaml", prepare, async |mut world: World| {
         world.write("w.yaml", "mig: both\n");
         let status = world.status(|status| status.error.is_some()).await;
         let error = status.error.expect("waited for");
         assert!(error.contains("w.yaml:1: \"both\" is not a known value"), "{error}");
         assert_eq!(world.policy.borrow().mig, MigStrategy::None);
         fs::remove_file(world.dir.path().join("w.yaml")).expect("removed");
-        let gone = |status: &ReloadStatus| {
+        let is_unreadable = |status: &ReloadStatus| {
             status.error.as_ref().is_some_and(|error| error.contains("cannot read"))
         };
-        world.status(gone).await;
-        assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
+        world.status(is_unreadable).await;
+        assert_eq!(
+            world.policy.borrow().mig,
+            MigStrategy::None,
+            "the last valid policy stays in force"
+        );
         world.write("w.yaml", "mig: single\n");
-        world.becomes(MigStrategy::Single).await;
+        world.until_mig_is(MigStrategy::Single).await;
         world.status(|status| status.error.is_none()).await;
     })
     .await;
@@ -150,7 +155,7 @@ async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
 #[tokio::test]
 async fn an_empty_file_or_a_fifo_changes_nothing() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
-    play("w.yaml", prepare, async |mut world: World| {
+    with_reloader("w.yaml", prepare, async |mut world: World| {
         let file = world.dir.path().join("w.yaml");
         let nothing = "says nothing: write `{}` for the defaults";
         for (text, expected) in [("", nothing), ("# mig: single\n\n", nothing), ("---\n", nothing)]
@@ -160,7 +165,11 @@ async fn an_empty_file_or_a_fifo_changes_nothing() {
                 status.error.as_ref().is_some_and(|error| error.contains(expected))
             };
             world.status(is_shown).await;
-            assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
+            assert_eq!(
+                world.policy.borrow().mig,
+                MigStrategy::None,
+                "the last valid policy stays in force"
+            );
             world.write("w.yaml", "mig: none\n");
             world.status(|status| status.error.is_none()).await;
         }
@@ -173,10 +182,14 @@ async fn an_empty_file_or_a_fifo_changes_nothing() {
                 .is_some_and(|error| error.contains("it is a FIFO, not a regular file"))
         };
         world.status(is_shown).await;
-        assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
+        assert_eq!(
+            world.policy.borrow().mig,
+            MigStrategy::None,
+            "the last valid policy stays in force"
+        );
         fs::remove_file(&file).expect("removed");
         world.write("w.yaml", "{}");
-        world.becomes(MigStrategy::Mixed).await;
+        world.until_mig_is(MigStrategy::Mixed).await;
     })
     .await;
 }
@@ -184,9 +197,9 @@ async fn an_empty_file_or_a_fifo_changes_nothing() {
 #[tokio::test]
 async fn keys_that_need_a_restart_are_named_and_the_others_are_followed() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
-    play("w.yaml", prepare, async |mut world: World| {
+    with_reloader("w.yaml", prepare, async |mut world: World| {
         world.write("w.yaml", "mig: single\ncdiDir: /elsewhere\ndriver: {root: /d}\n");
-        world.becomes(MigStrategy::Single).await;
+        world.until_mig_is(MigStrategy::Single).await;
         let status = world.status(|status| !status.restart_for.is_empty()).await;
         assert_eq!(status.restart_for, ["driver", "cdiDir"]);
     })
@@ -196,9 +209,9 @@ async fn keys_that_need_a_restart_are_named_and_the_others_are_followed() {
 #[tokio::test]
 async fn the_drivers_name_needs_a_restart_and_stays_until_then() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
-    play("w.yaml", prepare, async |mut world: World| {
+    with_reloader("w.yaml", prepare, async |mut world: World| {
         world.write("w.yaml", "mig: single\ndra: {driver: gpu.example.com}\n");
-        world.becomes(MigStrategy::Single).await;
+        world.until_mig_is(MigStrategy::Single).await;
         let status = world.status(|status| !status.restart_for.is_empty()).await;
         assert_eq!(status.restart_for, ["dra.driver"]);
         assert_eq!(world.policy.borrow().dra.driver, Policy::default().dra.driver);
@@ -209,12 +222,12 @@ async fn the_drivers_name_needs_a_restart_and_stays_until_then() {
 #[tokio::test]
 async fn a_burst_of_writes_is_one_reload_and_a_request_is_served_at_once() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
-    play("w.yaml", prepare, async |mut world: World| {
+    with_reloader("w.yaml", prepare, async |mut world: World| {
         for _ in 0..20 {
             world.write("w.yaml", "mig: none\n");
         }
         world.write("w.yaml", "mig: single\n");
-        world.becomes(MigStrategy::Single).await;
+        world.until_mig_is(MigStrategy::Single).await;
         assert_eq!(world.loads.try_iter().count(), 1);
         let before = world.status.borrow().last_success;
         world.requested.send_modify(|count| *count += 1);
@@ -230,15 +243,15 @@ async fn the_nodes_label_names_the_file() {
         fs::write(dir.join("default"), "mig: none\n").expect("written");
         fs::write(dir.join("whole"), "mig: single\n").expect("written");
     };
-    play("", prepare, async |mut world: World| {
+    with_reloader("", prepare, async |mut world: World| {
         assert_eq!(world.policy.borrow().mig, MigStrategy::None);
         world.label.send_replace(LabelValue::Value("whole".into()));
-        world.becomes(MigStrategy::Single).await;
+        world.until_mig_is(MigStrategy::Single).await;
         world.label.send_replace(LabelValue::Value("gone".into()));
         let status = world.status(|status| status.error.is_some()).await;
         assert!(status.error.expect("waited for").contains("has no file \"gone\""));
         world.label.send_replace(LabelValue::Absent);
-        world.becomes(MigStrategy::None).await;
+        world.until_mig_is(MigStrategy::None).await;
     })
     .await;
 }

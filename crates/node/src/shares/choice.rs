@@ -13,8 +13,8 @@ pub(super) enum Choice {
     Decided,
     /// The agent chose other GPUs than `decided`, because of `why`.
     Corrected { decided: String, why: String },
-    /// The agent chose, because no GPU was decided.
-    Own,
+    /// The agent chose the GPUs, because none was decided.
+    Undecided,
 }
 
 // === impl Choice ===
@@ -22,7 +22,7 @@ pub(super) enum Choice {
 impl Choice {
     pub(super) fn of(devices: &[DeviceId], decided: &[DeviceId], why: Option<String>) -> Self {
         if decided.is_empty() {
-            return Self::Own;
+            return Self::Undecided;
         }
         if devices.iter().all(|device| decided.contains(device)) {
             return Self::Decided;
@@ -37,13 +37,13 @@ impl Choice {
         match self {
             Self::Decided => "decided",
             Self::Corrected { .. } => "corrected",
-            Self::Own => "own",
+            Self::Undecided => "own",
         }
     }
 }
 
 /// The `count` GPUs that a pod's annotations decide: the agent's correction, else the cluster half's placement. Empty
-/// if neither is usable: anybody may have written them.
+/// if neither is usable: any client that can update the pod may have written them.
 pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
     if let Some(manager) = &pod.forger {
         tracing::warn!(
@@ -67,7 +67,7 @@ fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
             tracing::warn!(
                 pod = pod.title(),
                 gpus,
-                wanted = count,
+                requested = count,
                 "placement of another number of GPUs: the agent chooses the GPU"
             );
             None

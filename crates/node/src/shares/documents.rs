@@ -121,7 +121,7 @@ impl ShareDocuments {
     }
 
     /// Writes the document, or removes the file if there is none. Blocks.
-    pub(super) fn settle(
+    pub(super) fn write_or_remove(
         &self,
         name: &str,
         document: Option<&ShareDocument>,

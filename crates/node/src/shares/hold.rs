@@ -167,10 +167,11 @@ impl Amounts {
     /// counts once.
     pub(super) fn of(containers: &[ContainerIds], pod: &str, resources: &ShareResources) -> Self {
         let tokens = |resource: &Option<_>| {
-            let is_it = |it: &&ContainerIds| {
+            let is_of_pod = |it: &&ContainerIds| {
                 it.pod == pod && resource.as_ref().is_some_and(|name| it.resource == *name)
             };
-            let ids: BTreeSet<_> = containers.iter().filter(is_it).flat_map(|it| &it.ids).collect();
+            let ids: BTreeSet<_> =
+                containers.iter().filter(is_of_pod).flat_map(|it| &it.ids).collect();
             ids.len() as u64
         };
         Self {
@@ -179,7 +180,7 @@ impl Amounts {
         }
     }
 
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
             memory_mib: self.memory_mib.saturating_add(other.memory_mib),
             compute_percent: self.compute_percent.saturating_add(other.compute_percent),
@@ -191,7 +192,7 @@ impl Amounts {
         self.memory_mib <= other.memory_mib && self.compute_percent <= other.compute_percent
     }
 
-    pub(super) fn without(self, other: Self) -> Self {
+    pub(super) fn minus(self, other: Self) -> Self {
         Self {
             memory_mib: self.memory_mib.saturating_sub(other.memory_mib),
             compute_percent: self.compute_percent.saturating_sub(other.compute_percent),

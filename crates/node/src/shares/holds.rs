@@ -25,7 +25,7 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     /// Share of each pod, by UID.
-    pub(super) pods: BTreeMap<String, Taken>,
+    pub(super) pods: BTreeMap<String, BoundShare>,
     /// Documents by name. The files on disk are brought to match this map.
     pub(super) documents: BTreeMap<String, ShareDocument>,
     /// Names of documents whose shares cannot be read.
@@ -37,12 +37,12 @@ pub(super) struct Holds {
 
 /// A share in the ledger.
 #[derive(Clone, Debug)]
-pub(super) struct Taken {
+pub(super) struct BoundShare {
     pub(super) hold: Hold,
     /// Time of the decision; `None` if an earlier agent made it.
     pub(super) at: Option<Instant>,
     /// Choice of its GPUs that is not reported yet: a later step of the request may fail.
-    pub(super) news: Option<(BoundPod, Choice)>,
+    pub(super) unreported: Option<(BoundPod, Choice)>,
 }
 
 /// Shares of ended pods, and the names of their documents.
@@ -52,7 +52,7 @@ pub(super) struct Ended {
 }
 
 /// Pods in one reading of the checkpoint.
-pub(super) struct Present {
+pub(super) struct CheckpointPods {
     pub(super) read: Instant,
     /// UIDs of all pods with ids.
     pub(super) recorded: BTreeSet<String>,
@@ -67,13 +67,13 @@ impl Holds {
         documents: BTreeMap<String, ShareDocument>,
         unreadable: BTreeSet<String>,
     ) -> Self {
-        let mut pods: BTreeMap<String, Taken> = BTreeMap::new();
+        let mut pods: BTreeMap<String, BoundShare> = BTreeMap::new();
         for ShareDocument { hold, .. } in documents.values() {
             let known = pods.get(&hold.pod.uid).map(|taken| taken.hold.first.amounts);
             if known.is_none_or(|known| known.is_within(hold.first.amounts)) {
                 pods.insert(
                     hold.pod.uid.clone(),
-                    Taken { hold: hold.clone(), at: None, news: None },
+                    BoundShare { hold: hold.clone(), at: None, unreported: None },
                 );
             }
         }
@@ -82,18 +82,18 @@ impl Holds {
 
     /// Finds `unknown` pods in the first reading of the checkpoint: pods with tokens, but without a share. They may run
     /// with a share whose document was lost.
-    pub(super) fn learn(&mut self, containers: &[ContainerIds], resources: &ShareResources) {
+    pub(super) fn find_unknown(&mut self, containers: &[ContainerIds], resources: &ShareResources) {
         if self.unknown.is_some() {
             return;
         }
         let uids = containers.iter().map(|it| &it.pod).filter(|uid| !self.pods.contains_key(*uid));
         let amounts = |uid: &String| (uid.clone(), Amounts::at_most(containers, uid, resources));
-        let some = |(_, amounts): &(String, Amounts)| *amounts != Amounts::default();
-        self.unknown = Some(uids.map(amounts).filter(some).collect());
+        let has_amounts = |(_, amounts): &(String, Amounts)| *amounts != Amounts::default();
+        self.unknown = Some(uids.map(amounts).filter(has_amounts).collect());
     }
 
     /// Handles the start of a container of a pod: its share is known from then on.
-    pub(super) fn is_starting(&mut self, uid: &str) {
+    pub(super) fn container_starts(&mut self, uid: &str) {
         if let Some(unknown) = &mut self.unknown {
             unknown.remove(uid);
         }
@@ -102,7 +102,7 @@ impl Holds {
     /// Amounts of pods whose GPUs are unknown.
     pub(super) fn unknown_amounts(&self) -> Amounts {
         let all = self.unknown.iter().flat_map(BTreeMap::values);
-        all.fold(Amounts::default(), |sum, amounts| sum.and(*amounts))
+        all.fold(Amounts::default(), |sum, amounts| sum.plus(*amounts))
     }
 
     /// Drops a pod's share of a GPU that became unusable before any container started with it.
@@ -117,16 +117,16 @@ impl Holds {
     }
 
     /// Drops the shares of pods that the checkpoint no longer has.
-    pub(super) fn release(&mut self, present: &Present) -> Ended {
+    pub(super) fn release(&mut self, present: &CheckpointPods) -> Ended {
         if let Some(unknown) = &mut self.unknown {
             unknown.retain(|uid, _| present.recorded.contains(uid));
         }
-        let ended = |(uid, taken): (&String, &Taken)| {
-            // A reading from before the share says nothing about its pod. Pod resources lag behind the checkpoint.
+        let ended = |(uid, taken): (&String, &BoundShare)| {
+            // A checkpoint that was read before the share was bound need not name its pod. Pod resources lag behind.
             let is_newer = |by: Duration| taken.at.is_none_or(|at| present.read > at + by);
             let is_gone = !present.recorded.contains(uid) && is_newer(Duration::ZERO);
-            let is_let_go = !present.held.contains(uid) && is_newer(CHECKPOINT_GRACE);
-            (is_gone || is_let_go).then(|| uid.clone())
+            let is_released = !present.held.contains(uid) && is_newer(CHECKPOINT_GRACE);
+            (is_gone || is_released).then(|| uid.clone())
         };
         let uids: BTreeSet<_> = self.pods.iter().filter_map(ended).collect();
         let is_of = |document: &ShareDocument| uids.contains(&document.hold.pod.uid);
@@ -138,9 +138,9 @@ impl Holds {
     }
 }
 
-// === impl Present ===
+// === impl CheckpointPods ===
 
-impl Present {
+impl CheckpointPods {
     /// Pods of a reading; `None` if the checkpoint could not be read.
     pub(super) fn of(allocations: &Allocations) -> Option<Self> {
         let (containers, held) = (allocations.containers()?, allocations.held()?);

@@ -1,4 +1,4 @@
-//! Choice of a share's GPUs: the decided ones first, then the fullest ones that fit. Whole GPUs are well connected.
+//! Choice of a share's GPUs: the decided ones first, then the fullest that fit. Whole GPUs are a well connected set.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub(super) struct ShareRequest<'a> {
     /// Holders of devices.
     pub(super) ledger: &'a Ledger,
     /// The pod's request.
-    pub(super) wanted: Size,
+    pub(super) size: Size,
     /// Amounts of pods whose GPUs are unknown. They count on every GPU.
     pub(super) unknown: Amounts,
     /// GPUs that the cluster half decided.
@@ -91,35 +91,35 @@ impl ShareRequest<'_> {
     pub(super) fn candidates(&self) -> Vec<DeviceId> {
         let fits = |(id, gpu): (&DeviceId, &ShareableGpu)| {
             let is_free = self.obstacle(id, gpu).is_none();
-            let wanted = self.wanted.on(gpu.memory_mib);
-            is_free.then(|| (self.left(id, gpu).without(wanted), id.clone()))
+            let requested = self.size.on(gpu.memory_mib);
+            is_free.then(|| (self.free(id, gpu).minus(requested), id.clone()))
         };
         let mut fitting: Vec<_> = self.gpus.iter().filter_map(fits).collect();
-        let near = self.near(&fitting);
-        fitting.sort_by_key(|(left, id)| {
-            let (is_other, is_far) = (!self.decided.contains(id), !near.contains(id));
-            (is_other, is_far, left.memory_mib, left.compute_percent, id.clone())
+        let connected = self.well_connected(&fitting);
+        fitting.sort_by_key(|(free, id)| {
+            let (is_other, is_far) = (!self.decided.contains(id), !connected.contains(id));
+            (is_other, is_far, free.memory_mib, free.compute_percent, id.clone())
         });
         fitting.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The best connected set that contains the decided GPUs, as far as they fit. Empty if the share is of one GPU or
+    /// The best connected set that contains the decided GPUs that fit. Empty if the share is of one GPU or
     /// of parts.
-    fn near(&self, fitting: &[(Amounts, DeviceId)]) -> Vec<DeviceId> {
-        if !self.wanted.is_whole() || self.wanted.count < 2 {
+    fn well_connected(&self, fitting: &[(Amounts, DeviceId)]) -> Vec<DeviceId> {
+        if !self.size.is_whole() || self.size.count < 2 {
             return Vec::new();
         }
         let available: Vec<_> = fitting.iter().map(|(_, id)| id.as_str()).collect();
         let decided = self.decided.iter().map(DeviceId::as_str);
         let required: Vec<_> = decided.filter(|id| available.contains(id)).collect();
-        let (size, policy) = (self.wanted.count, Policy::default());
+        let (size, policy) = (self.size.count, Policy::default());
         let request =
             Request { available: &available, required: &required, near: &[], size, policy };
         placement::choose(self.topology, request).map(|it| it.devices).unwrap_or_default()
     }
 
     /// Reason why a decided GPU is not used.
-    pub(super) fn against(&self) -> Option<String> {
+    pub(super) fn rejection(&self) -> Option<String> {
         self.decided.iter().find_map(|decided| match self.gpus.get(decided) {
             Some(gpu) => self.obstacle(decided, gpu),
             None => Some("the pod may not share it, or it is not on this node".to_owned()),
@@ -127,20 +127,20 @@ impl ShareRequest<'_> {
     }
 
     fn obstacle(&self, id: &DeviceId, gpu: &ShareableGpu) -> Option<String> {
-        let (left, wanted) = (self.left(id, gpu), self.wanted.on(gpu.memory_mib));
-        let is_full = !wanted.is_within(left);
-        let full = || format!("{wanted} are wanted, and {left} are left");
+        let (free, requested) = (self.free(id, gpu), self.size.on(gpu.memory_mib));
+        let is_full = !requested.is_within(free);
+        let full = || format!("{requested} are requested, and {free} are free");
         gpu.obstacle.clone().or_else(|| is_full.then(full))
     }
 
     /// Amounts that are free on a GPU.
-    fn left(&self, id: &DeviceId, gpu: &ShareableGpu) -> Amounts {
+    fn free(&self, id: &DeviceId, gpu: &ShareableGpu) -> Amounts {
         let all = Amounts { memory_mib: gpu.memory_mib, compute_percent: WHOLE };
-        let had = self.ledger.portion(id).map_or_else(Amounts::default, |it| Amounts {
+        let used = self.ledger.portion(id).map_or_else(Amounts::default, |it| Amounts {
             memory_mib: it.memory,
             compute_percent: it.compute,
         });
-        all.without(had.and(self.unknown))
+        all.minus(used.plus(self.unknown))
     }
 }
 
@@ -159,12 +159,12 @@ mod tests {
         Amounts { memory_mib: count * 1024, compute_percent: 0 }
     }
 
-    /// GPUs of 80 GiB, with the GiB that pods have of each.
+    /// GPUs of 80 GiB, with the GiB that pods use of each.
     fn node(gpus: &[(&str, u64)]) -> (Shareable, Ledger) {
         let ledger = SharedLedger::default();
         let of = gib(80).memory_mib;
-        for (gpu, had) in gpus.iter().filter(|(_, had)| *had > 0) {
-            let memory = gib(*had).memory_mib;
+        for (gpu, used) in gpus.iter().filter(|(_, used)| *used > 0) {
+            let memory = gib(*used).memory_mib;
             let method = ShareMethod::TimeSlicing;
             let usage = Use::Portion(Portion { method, shares: 1, memory, of, compute: 0 });
             let claim = ClaimRef::of_share("ns", gpu, gpu);
@@ -177,20 +177,15 @@ mod tests {
         (all.collect(), ledger)
     }
 
-    fn order(
-        gpus: &[(&str, u64)],
-        wanted: u64,
-        unknown: u64,
-        decided: Option<&str>,
-    ) -> Vec<String> {
+    fn order(gpus: &[(&str, u64)], size: u64, unknown: u64, decided: Option<&str>) -> Vec<String> {
         let (gpus, ledger) = node(gpus);
         let decided: Vec<_> = decided.map(id).into_iter().collect();
-        let (wanted, unknown) = (Size::of_one(gib(wanted)), gib(unknown));
+        let (size, unknown) = (Size::of_one(gib(size)), gib(unknown));
         let request = ShareRequest {
             gpus: &gpus,
             topology: &Topology::default(),
             ledger: &ledger,
-            wanted,
+            size,
             unknown,
             decided: &decided,
         };

@@ -42,7 +42,7 @@ pub struct PodHoldings {
 pub struct PodShare {
     /// The GPU.
     pub device: DeviceId,
-    /// Way in which the pod has it.
+    /// Kind of the share.
     pub by: ShareKind,
     /// UIDs of the pods that the share serves, from the kubelet's checkpoint: several for a shared claim, none if the
     /// checkpoint cannot be read.
@@ -58,7 +58,7 @@ pub struct PodShare {
     pub enforcement: Enforcement,
 }
 
-/// Way in which a pod has a part of a GPU.
+/// Kind of a pod's share of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ShareKind {
@@ -86,7 +86,7 @@ struct Facts<'a> {
 }
 
 /// Shares that a pod has on this node, from the agent's CDI documents, its state file of claims, and the kubelet's
-/// checkpoints. Blocks for small files.
+/// checkpoints. Blocks on reads of small files.
 pub fn shares_of(places: &Places, node: &NodeState, pod: &PodHoldings) -> Vec<PodShare> {
     let limited = memory_limits::limited(&places.state_dir, &places.host());
     let facts = Facts { places, node, limited };
@@ -139,14 +139,14 @@ impl Facts<'_> {
                 replicas.count += 1;
                 replicas.memory_mib += each;
                 let id = replica.to_string();
-                let is_it = |held: &&checkpoint::PodDevices| {
+                let is_replica = |held: &&checkpoint::PodDevices| {
                     held.container_name == *container
                         && held.resource_name == *resource
                         && held.device_ids.values().flatten().any(|held| *held == id)
                 };
-                replicas
-                    .pod_uids
-                    .extend(checkpoint_devices.iter().find(is_it).map(|held| held.pod_uid.clone()));
+                replicas.pod_uids.extend(
+                    checkpoint_devices.iter().find(is_replica).map(|held| held.pod_uid.clone()),
+                );
             }
         }
         let share = |(device, replicas): (DeviceId, Replicas)| {

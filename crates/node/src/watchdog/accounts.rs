@@ -31,12 +31,12 @@ struct Account {
     /// Number of measurements above the limit minus later ones below it, from 0 to [`VIOLATION`].
     over: u32,
     /// Last action against the current excess.
-    acted: Option<Acted>,
+    last_action: Option<LastAction>,
 }
 
 /// An action against an excess.
 #[derive(Clone, Copy, Debug)]
-struct Acted {
+struct LastAction {
     at: Instant,
     /// Memory in use, in bytes.
     bytes: u64,
@@ -60,7 +60,7 @@ const TOLERATED_PART: u64 = 50;
 const TOLERATED_BYTES: u64 = 256 << 20;
 
 /// Time after which an action without effect is repeated. The default grace period of a pod is 30 seconds.
-const AGAIN: Duration = Duration::from_secs(45);
+const REPEAT_DELAY: Duration = Duration::from_secs(45);
 
 const MIB: u64 = 1 << 20;
 
@@ -95,13 +95,13 @@ impl Accounts {
         violations
     }
 
-    /// True if holders of a GPU are or just were above their limits.
-    pub(super) fn is_suspicious(&self, device: &DeviceId) -> bool {
+    /// True if holders of a GPU are above their limits, or were at one of the last measurements.
+    pub(super) fn is_near_violation(&self, device: &DeviceId) -> bool {
         self.0.iter().any(|((known, _), account)| known == device && account.over > 0)
     }
 
     /// Drops the measurements of a GPU that could not be measured.
-    pub(super) fn lose(&mut self, device: &DeviceId) {
+    pub(super) fn drop_measurement(&mut self, device: &DeviceId) {
         self.0.retain(|(known, _), _| known != device);
     }
 
@@ -110,7 +110,7 @@ impl Accounts {
     pub(super) fn excesses(&self) -> MemoryExcesses {
         let mut all = MemoryExcesses::new();
         for ((device, holders), account) in &self.0 {
-            let Some(Acted { bytes, .. }) = account.acted else { continue };
+            let Some(LastAction { bytes, .. }) = account.last_action else { continue };
             let excess =
                 MemoryExcess { used_mib: bytes / MIB, limit_mib: account.usage.limit / MIB };
             let claims = holders.iter().filter(|holder| !holder.is_share());
@@ -129,7 +129,7 @@ impl Accounts {
 
 impl Account {
     fn new(usage: Usage) -> Self {
-        Self { usage, over: 0, acted: None }
+        Self { usage, over: 0, last_action: None }
     }
 
     /// Records a measurement; true if an action is due.
@@ -138,16 +138,18 @@ impl Account {
         if !self.usage.is_excessive() {
             self.over = self.over.saturating_sub(1);
             if self.over == 0 {
-                self.acted = None;
+                self.last_action = None;
             }
             return false;
         }
         self.over = (self.over + 1).min(VIOLATION);
-        let is_due = self.acted.is_none_or(|acted| repeats && now - acted.at >= AGAIN);
+        let is_due = self
+            .last_action
+            .is_none_or(|last_action| repeats && now - last_action.at >= REPEAT_DELAY);
         if self.over < VIOLATION || !is_due {
             return false;
         }
-        self.acted = Some(Acted { at: now, bytes: self.usage.bytes() });
+        self.last_action = Some(LastAction { at: now, bytes: self.usage.bytes() });
         true
     }
 }
@@ -260,7 +262,7 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(accounts.record(&gpu(), used(&[("a", 9 * GIB)]), now, true), []);
             assert_eq!(accounts.record(&gpu(), used(&[("a", 9 * GIB)]), now, true), []);
-            accounts.lose(&gpu());
+            accounts.drop_measurement(&gpu());
         }
     }
 }

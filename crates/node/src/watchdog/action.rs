@@ -26,7 +26,7 @@ pub(super) struct Actions {
 
 const MIB: u64 = 1 << 20;
 
-/// Time for an MPS daemon to terminate its clients. Their processes are killed after it in any case.
+/// Time for an MPS daemon to terminate its clients. Afterwards their processes are killed in any case.
 const TERMINATION: Duration = Duration::from_secs(2);
 
 // === impl Actions ===
@@ -55,7 +55,7 @@ impl Actions {
             action = action.word(),
             "pod uses more memory of a GPU than its share"
         );
-        let done = match action {
+        let outcome = match action {
             WatchdogAction::Off | WatchdogAction::Observe => "the pod keeps running".to_owned(),
             WatchdogAction::Evict => {
                 self.look_up(&pods, &mut tenants).await;
@@ -68,7 +68,7 @@ impl Actions {
                 self.kill(usage.processes).await
             }
         };
-        let note = format!("{used} MiB of {device} in use, its share is {limit} MiB: {done}");
+        let note = format!("{used} MiB of {device} in use, its share is {limit} MiB: {outcome}");
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
             self.warn(pod, "GpuMemoryExceeded", action, &note).await;
@@ -76,7 +76,7 @@ impl Actions {
     }
 
     /// Reports a pod that uses far more of a GPU's time than its share.
-    pub(super) async fn tell_compute(
+    pub(super) async fn report_compute(
         self,
         excess: ComputeExcess,
         mut tenants: BTreeMap<String, BoundPod>,

@@ -150,10 +150,10 @@ mod tests {
         assert_eq!(
             reported(&mut accounts, 10, &[("a", 70), ("b", 28)]),
             [],
-            "a moment is no minute"
+            "ten measurements are too few"
         );
         assert_eq!(reported(&mut accounts, 300, &[("a", 70), ("b", 28)]), [("a".to_owned(), 25)]);
-        assert_eq!(reported(&mut accounts, 300, &[("a", 70), ("b", 28)]), [], "it is known");
+        assert_eq!(reported(&mut accounts, 300, &[("a", 70), ("b", 28)]), [], "it was reported");
         assert_eq!(reported(&mut accounts, 300, &[("a", 20), ("b", 28)]), []);
         assert_eq!(reported(&mut accounts, 300, &[("a", 70), ("b", 28)]), [("a".to_owned(), 25)]);
     }
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(
             reported(&mut accounts, 600, &[("a", 34), ("b", 33), ("c", 33)]),
             [],
-            "near enough"
+            "near its share"
         );
         let ended = reported(&mut accounts, 600, &[]);
         assert_eq!(ended, []);

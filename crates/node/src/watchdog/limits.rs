@@ -25,7 +25,7 @@ pub(super) struct GpuLimits(BTreeMap<ClaimRef, Limit>);
 pub(super) struct Limit {
     /// Memory in MiB; 0 for a holder of compute alone.
     pub(super) mib: u64,
-    /// Compute in percent of the GPU; 0 for a holder that asked for none.
+    /// Compute in percent of the GPU; 0 for a holder without a compute request.
     pub(super) compute_percent: u32,
     /// True if an MPS daemon serves the holder.
     pub(super) is_mps: bool,
@@ -84,9 +84,9 @@ pub(super) fn add_fractions(all: &mut Limits, fractions: &FractionLimits) {
 pub(super) fn joined<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders> {
     let mut groups: Vec<Holders> = Vec::new();
     for set in sets {
-        let (touched, mut rest): (Vec<_>, Vec<_>) =
+        let (overlapping, mut rest): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|group| !group.is_disjoint(set));
-        rest.push(touched.into_iter().flatten().chain(set.iter().cloned()).collect());
+        rest.push(overlapping.into_iter().flatten().chain(set.iter().cloned()).collect());
         groups = rest;
     }
     groups
@@ -132,10 +132,10 @@ impl GpuLimits {
     pub(super) fn of(&self, holders: &Holders) -> Option<Limit> {
         let all = holders.iter().map(|holder| self.0.get(holder)).collect::<Option<Vec<_>>>()?;
         let (mib, is_mps) = (all.iter().map(|it| it.mib).sum(), all.iter().any(|it| it.is_mps));
-        // A holder that asked for no compute may use all of it.
-        let asks_all = all.iter().all(|it| it.compute_percent > 0);
+        // A holder without a compute request may use the whole GPU's compute.
+        let all_request = all.iter().all(|it| it.compute_percent > 0);
         let compute = all.iter().map(|it| it.compute_percent).sum();
-        let compute_percent = if asks_all { compute } else { 0 };
+        let compute_percent = if all_request { compute } else { 0 };
         (mib > 0 || compute_percent > 0).then_some(Limit { mib, compute_percent, is_mps })
     }
 }

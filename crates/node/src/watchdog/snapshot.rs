@@ -36,7 +36,7 @@ pub(super) struct GpuStates {
     /// UIDs of pods on GPUs of DRM drivers whose memory cannot be measured, and of their claims.
     hidden: BTreeSet<String>,
     /// UIDs of pods that may use a GPU with claims, but whose own claims are unknown.
-    pub(super) strangers: BTreeMap<DeviceId, BTreeSet<String>>,
+    pub(super) unidentified: BTreeMap<DeviceId, BTreeSet<String>>,
     /// Pods and claims that the driver or the kernel limits.
     pub(super) limited: LimitedHolders,
 }
@@ -74,7 +74,7 @@ pub(super) fn snapshot(
                 is_claim: !holder.is_share(),
                 mib: limit.mib,
                 compute_percent: limit.compute_percent,
-                by: state.enforcement(device, holder, limit),
+                enforcement: state.enforcement(device, holder, limit),
             }
         });
         let gpu = SharedGpu {
@@ -105,12 +105,12 @@ impl GpuStates {
     }
 
     /// Records the start of a measurement.
-    pub(super) fn begun(&mut self, device: &DeviceId) {
+    pub(super) fn start(&mut self, device: &DeviceId) {
         self.begun.insert(device.clone(), Instant::now());
     }
 
     /// Records the start of a measurement, unless one is recorded.
-    pub(super) fn begun_once(&mut self, device: &DeviceId) {
+    pub(super) fn start_once(&mut self, device: &DeviceId) {
         self.begun.entry(device.clone()).or_insert_with(Instant::now);
     }
 
@@ -138,14 +138,14 @@ impl GpuStates {
     }
 
     /// Records that a GPU cannot be measured; true if the reason is new.
-    pub(super) fn lost(&mut self, device: &DeviceId, why: &str) -> bool {
+    pub(super) fn failed(&mut self, device: &DeviceId, why: &str) -> bool {
         self.measured.remove(device);
         self.uncounted.remove(device);
         self.unmeasured.insert(device.clone(), why.to_owned()).is_none_or(|known| known != why)
     }
 
     /// Sets the pods whose memory cannot be measured, with their reasons, and the UIDs of their claims. Logs new pods.
-    pub(super) fn hide(&mut self, pods: &BTreeMap<String, String>, claims: BTreeSet<String>) {
+    pub(super) fn set_hidden(&mut self, pods: &BTreeMap<String, String>, claims: BTreeSet<String>) {
         for (pod, why) in pods.iter().filter(|(pod, _)| !self.hidden.contains(*pod)) {
             tracing::warn!(pod, why, "memory of a pod on a shared GPU not measured");
         }
@@ -157,17 +157,17 @@ impl GpuStates {
         self.measured.get(device).is_some_and(|at| at.elapsed() < self.recent)
     }
 
-    /// True if all processes of a holder are known to be its own. Processes of a stranger may belong to any claim.
-    fn is_told_apart(&self, device: &DeviceId, holder: &ClaimRef) -> bool {
-        let Some(strangers) = self.strangers.get(device) else { return true };
+    /// True if all processes of a holder are known. Those of an unidentified pod may count for any claim.
+    fn has_known_processes(&self, device: &DeviceId, holder: &ClaimRef) -> bool {
+        let Some(unidentified) = self.unidentified.get(device) else { return true };
         let pod = holder.pod_of_share();
-        pod.map_or(strangers.is_empty(), |pod| !strangers.contains(pod))
+        pod.map_or(unidentified.is_empty(), |pod| !unidentified.contains(pod))
     }
 
     /// True if the watchdog acts on all memory of a holder.
     fn is_watched(&self, device: &DeviceId, holder: &ClaimRef, uid: &str) -> bool {
         let is_measured = self.is_measured(device) && !self.hidden.contains(uid);
-        self.acts && is_measured && self.is_told_apart(device, holder)
+        self.acts && is_measured && self.has_known_processes(device, holder)
     }
 
     /// The strongest enforcement that was verified for a holder.

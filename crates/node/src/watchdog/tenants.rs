@@ -13,7 +13,7 @@ use super::limits::GpuLimits;
 #[derive(Debug)]
 pub(super) struct Tenants {
     api: Option<Pods>,
-    known: BTreeMap<String, Known>,
+    cached: BTreeMap<String, CachedPod>,
     lookups: Tasks<String, Result<Option<Tenant>, ClusterError>>,
     running: usize,
 }
@@ -27,7 +27,7 @@ pub(super) struct Tenant {
 
 /// Answer of the API server.
 #[derive(Debug)]
-struct Known {
+struct CachedPod {
     /// `None` if the pod was not found, or if no lookup succeeded.
     tenant: Option<Tenant>,
     at: Instant,
@@ -35,27 +35,27 @@ struct Known {
 
 /// Pause before a pod is looked up again because the pod or its container was unknown. The kubelet reports a started
 /// container within a second or two.
-const AGAIN: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Limit of concurrent lookups of claims. A node may have a hundred pods when the first claim appears.
-const MOST_FOR_CLAIMS: usize = 8;
+const MAX_CLAIM_LOOKUPS: usize = 8;
 
 // === impl Tenants ===
 
 impl Tenants {
     pub(super) fn new(api: Option<Pods>) -> Self {
-        Self { api, known: BTreeMap::new(), lookups: Tasks::default(), running: 0 }
+        Self { api, cached: BTreeMap::new(), lookups: Tasks::default(), running: 0 }
     }
 
     /// The pod of this UID, if it is known.
     pub(super) fn get(&self, pod: &str) -> Option<&Tenant> {
-        self.known.get(pod)?.tenant.as_ref()
+        self.cached.get(pod)?.tenant.as_ref()
     }
 
     /// True after a lookup that failed or did not find the pod, or if there is no API server. Its claims are unknown.
     pub(super) fn is_unknown(&self, pod: &str) -> bool {
-        let known = self.known.get(pod);
-        known.map_or(self.api.is_none(), |known| known.tenant.is_none())
+        let cached = self.cached.get(pod);
+        cached.map_or(self.api.is_none(), |cached| cached.tenant.is_none())
     }
 
     /// The holder with its namespace and name, if known. The kubelet names holders of replicas by their UID alone.
@@ -72,7 +72,7 @@ impl Tenants {
     }
 
     /// Looks up the pod of a container, unless both are known.
-    pub(super) fn want(&mut self, container: &ContainerId) {
+    pub(super) fn request(&mut self, container: &ContainerId) {
         let uid = &container.pod;
         if self.container(container).is_none() {
             self.look_up(uid);
@@ -80,15 +80,15 @@ impl Tenants {
     }
 
     /// Looks up a pod for its claims, which never change. The number of lookups is limited.
-    pub(super) fn want_claims(&mut self, pod: &str) {
-        if self.get(pod).is_none() && self.running < MOST_FOR_CLAIMS {
+    pub(super) fn request_claims(&mut self, pod: &str) {
+        if self.get(pod).is_none() && self.running < MAX_CLAIM_LOOKUPS {
             self.look_up(pod);
         }
     }
 
     /// Pods that use a claim with a limit on this GPU.
     pub(super) fn users<'a>(&'a self, gpu: &'a GpuLimits) -> impl Iterator<Item = &'a String> {
-        let tenants = self.known.iter().filter_map(|(uid, it)| Some((uid, it.tenant.as_ref()?)));
+        let tenants = self.cached.iter().filter_map(|(uid, it)| Some((uid, it.tenant.as_ref()?)));
         let uses = |Tenant { pod, parts }: &Tenant| {
             gpu.claims(&pod.namespace, &parts.claims).next().is_some()
         };
@@ -96,15 +96,16 @@ impl Tenants {
     }
 
     fn look_up(&mut self, uid: &str) {
-        let is_recent = self.known.get(uid).is_some_and(|known| known.at.elapsed() < AGAIN);
+        let is_recent =
+            self.cached.get(uid).is_some_and(|cached| cached.at.elapsed() < RETRY_DELAY);
         let uid = uid.to_owned();
         if let Some(api) = self.api.clone()
             && !is_recent
             && !self.lookups.is_busy(&uid)
         {
             self.running += 1;
-            let wanted = uid.clone();
-            self.lookups.begin(uid, Box::pin(async move { look_up(&api, &wanted).await }));
+            let pod = uid.clone();
+            self.lookups.begin(uid, Box::pin(async move { look_up(&api, &pod).await }));
         }
     }
 
@@ -118,9 +119,9 @@ impl Tenants {
                     tracing::debug!(uid, error, "pod on a shared GPU not looked up");
                 });
                 // A failed lookup keeps the earlier answer.
-                let known = self.known.remove(&uid).and_then(|known| known.tenant);
-                let tenant = found.unwrap_or(known);
-                self.known.insert(uid, Known { tenant, at: Instant::now() });
+                let cached = self.cached.remove(&uid).and_then(|cached| cached.tenant);
+                let tenant = found.unwrap_or(cached);
+                self.cached.insert(uid, CachedPod { tenant, at: Instant::now() });
             }
             None => std::future::pending().await,
         }
@@ -128,7 +129,7 @@ impl Tenants {
 
     /// Drops all other pods.
     pub(super) fn retain(&mut self, pods: &BTreeSet<&String>) {
-        self.known.retain(|uid, _| pods.contains(uid));
+        self.cached.retain(|uid, _| pods.contains(uid));
     }
 }
 

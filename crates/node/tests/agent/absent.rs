@@ -19,11 +19,11 @@ fn obstacle(agent: &Running, id: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_gpu_without_its_node_costs_no_pod_and_is_offered_when_the_node_is_back() {
+async fn a_gpu_without_its_node_fails_no_pod_and_is_offered_again_with_the_node() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    let (gone, away) = (gpu_id(&agent, 0), world.folder.join("away"));
-    fs::rename(node(&world, 0), &away).expect("moved");
+    let (removed, moved) = (gpu_id(&agent, 0), world.folder.join("away"));
+    fs::rename(node(&world, 0), &moved).expect("moved");
 
     let mut plugin = client(&kubelet, GPU).await;
     let all: Vec<_> = (0..8).map(|index| gpu_id(&agent, index)).collect();
@@ -35,17 +35,17 @@ async fn a_gpu_without_its_node_costs_no_pod_and_is_offered_when_the_node_is_bac
     let request = PreferredAllocationRequest { container_requests: vec![request] };
     let answer = plugin.get_preferred_allocation(request).await.expect("seven are there");
     let preferred = &answer.get_ref().container_responses[0].device_i_ds;
-    assert!(preferred.len() == 7 && !preferred.contains(&gone), "at once: {preferred:?}");
+    assert!(preferred.len() == 7 && !preferred.contains(&removed), "at once: {preferred:?}");
 
     counts(&kubelet, (8, 7)).await;
-    let why = obstacle(&agent, &gone).expect("held back");
+    let why = obstacle(&agent, &removed).expect("held back");
     assert!(why.contains("/dev/nvidia0 is missing on this node"), "{why}");
     for number in 0..7 {
         kubelet.admit(pod(&format!("p{number}"), 1)).await.expect("seven good GPUs are free");
     }
-    fs::rename(&away, node(&world, 0)).expect("moved");
+    fs::rename(&moved, node(&world, 0)).expect("moved");
     counts(&kubelet, (8, 8)).await;
-    assert_eq!(obstacle(&agent, &gone), None);
+    assert_eq!(obstacle(&agent, &removed), None);
     kubelet.admit(pod("last", 1)).await.expect("it is back");
 }
 

@@ -37,8 +37,8 @@ impl Answer {
     }
 }
 
-/// Longest time of an answer that waits for nothing.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// Time limit of an answer that waits for nothing.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 fn world(profile: &str) -> Node {
     let mut world = gpu_node(profile);
@@ -54,14 +54,14 @@ pub(crate) fn slowly_probed(profile: &str) -> Node {
 }
 
 async fn send(address: SocketAddr, request: &str) -> Answer {
-    let talk = async {
+    let exchange = async {
         let mut stream = TcpStream::connect(address).await.expect("connected");
         stream.write_all(request.as_bytes()).await.expect("sent");
         let mut text = String::new();
         stream.read_to_string(&mut text).await.expect("answered");
         text
     };
-    let text = timeout(AT_ONCE, talk).await.expect("answered at once");
+    let text = timeout(ANSWER_LIMIT, exchange).await.expect("answered at once");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).expect("a status line").parse().expect("a number");
     Answer { status, head: head.to_lowercase(), body: body.to_owned() }
@@ -78,7 +78,7 @@ async fn get_as(agent: &Running, path: &str, accept: &str) -> Answer {
     send(address, &request).await
 }
 
-/// Asks until the answer fulfils the condition.
+/// Requests the page until the answer meets the condition.
 pub(crate) async fn get_until(
     agent: &Running,
     path: &str,
@@ -109,18 +109,18 @@ async fn readiness_follows_the_kubelet_and_health_does_not() {
 
     let kubelet = world.kubelet();
     let served = get_until(&agent, "/readyz", |answer| answer.status == 200).await;
-    assert!(served.body.contains("simulated: dgx-h100\n"), "a simulation says so");
+    assert!(served.body.contains("simulated: dgx-h100\n"), "the page names the simulation");
     assert!(served.body.contains("nvidia.com/gpu: 8 of 8 allocatable\n"), "{}", served.body);
 
     kubelet.restart().await.expect("restarted");
     get_until(&agent, "/readyz", |answer| answer.status == 200).await;
     drop(kubelet);
     get_until(&agent, "/readyz", |answer| answer.status == 503).await;
-    assert_eq!(get(&agent, "/healthz").await.status, 200, "a restart would bring no kubelet");
+    assert_eq!(get(&agent, "/healthz").await.status, 200, "a restart would not start the kubelet");
 }
 
 #[tokio::test]
-async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
+async fn a_node_without_a_driver_is_ready_and_names_the_missing_library() {
     let mut world = world("dgx-h100");
     world.config.places.nvml_library = Some("/nowhere/libnvidia-ml.so.1".into());
     let agent = world.agent();
@@ -132,7 +132,7 @@ async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_withheld_device_names_its_reason_in_a_word() {
+async fn a_withheld_device_has_its_reason_in_one_word() {
     let mut world = world("dgx-h100");
     let excluded = Selector { index: [7].into(), ..Selector::all(DeviceKind::Gpu) };
     world.config.policy.exclude = vec![excluded];
@@ -162,14 +162,15 @@ async fn metrics_of_an_exclusive_device_have_the_pods_name() {
     world.config.disclose = [Disclosed::Pods].into();
     let (kubelet, agent) = world.serving(8).await;
     let admission = kubelet.admit(pod("trainer", 2)).await.expect("admitted");
-    let held = admission.allotment("main", GPU).expect("allotted").ids();
-    let whole = |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
-    let text = get_until(&agent, "/metrics", whole).await.body;
+    let ids = admission.allotment("main", GPU).expect("allotted").ids();
+    let is_complete =
+        |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
+    let text = get_until(&agent, "/metrics", is_complete).await.body;
     let name = r#"namespace="default",pod="trainer",container="main"} "#;
     let mut named = lines(&text, "windlass_device_power_watts");
     named.retain(|line| line.contains(name));
     assert_eq!(named.len(), 2);
-    assert!(named.iter().all(|line| held.iter().any(|id| line.contains(id.as_str()))));
+    assert!(named.iter().all(|line| ids.iter().any(|id| line.contains(id.as_str()))));
     assert_eq!(lines(&text, "windlass_device_holder").len(), 2);
     let granted = r#"windlass_allocations_total{resource="nvidia.com/gpu",result="granted"} 1"#;
     assert!(text.contains(granted), "{text}");
@@ -177,12 +178,12 @@ async fn metrics_of_an_exclusive_device_have_the_pods_name() {
 }
 
 #[tokio::test]
-async fn no_page_tells_of_pods_or_serial_numbers_unless_the_operator_says_so() {
+async fn no_page_shows_pods_or_serial_numbers_by_default() {
     let mut world = slowly_probed("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     kubelet.admit(pod("trainer", 2)).await.expect("admitted");
-    let held = |answer: &Answer| lines(&answer.body, "windlass_device_holder").len() == 2;
-    let metrics = get_until(&agent, "/metrics", held).await.body;
+    let is_held = |answer: &Answer| lines(&answer.body, "windlass_device_holder").len() == 2;
+    let metrics = get_until(&agent, "/metrics", is_held).await.body;
     assert!(!metrics.contains("trainer") && !metrics.contains("namespace="), "{metrics}");
     assert!(!get(&agent, "/devices").await.body.contains("nvidia.com/serial"));
     agent.stop().await;
@@ -196,22 +197,23 @@ async fn no_page_tells_of_pods_or_serial_numbers_unless_the_operator_says_so() {
 async fn without_a_kubelet_a_scrape_has_no_pods_and_reports_the_failure() {
     let world = slowly_probed("dgx-h100");
     let agent = world.agent();
-    let whole = |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
-    let text = get_until(&agent, "/metrics", whole).await.body;
+    let is_complete =
+        |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
+    let text = get_until(&agent, "/metrics", is_complete).await.body;
     assert!(text.contains("windlass_kubelet_pod_resources_up 0\n"));
     let registered = r#"windlass_kubelet_registered{resource="nvidia.com/gpu"} 0"#;
     assert!(text.contains(registered), "{text}");
 }
 
 #[tokio::test]
-async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
+async fn a_scrape_waits_for_no_driver_and_a_hanging_gpu_has_no_measurements() {
     let world = world("dgx-h100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let id = gpu_id(&agent, 3);
-    let measured =
+    let is_measured =
         |text: &str| lines(text, "windlass_device_temperature_celsius").join("\n").contains(&id);
-    get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
+    get_until(&agent, "/metrics", |answer| is_measured(&answer.body)).await;
     world.inject("hang@3");
     agent
         .until(|state| {
@@ -219,8 +221,8 @@ async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
             gpu.health.state == HealthState::Unhealthy
         })
         .await;
-    let silent = |answer: &Answer| !measured(&answer.body);
-    let text = get_until(&agent, "/metrics", silent).await.body;
+    let is_unmeasured = |answer: &Answer| !is_measured(&answer.body);
+    let text = get_until(&agent, "/metrics", is_unmeasured).await.body;
     let fault = format!(
         r#"windlass_device_faults_total{{device="{id}",kind="gpu",reason="unresponsive"}} 1"#
     );
@@ -228,12 +230,12 @@ async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
     let transition = r#"windlass_device_health_transitions_total{kind="gpu",to="unhealthy"} 1"#;
     assert!(text.contains(transition), "{text}");
     let unhealthy = |answer: &Answer| lines(&answer.body, "windlass_device_unhealthy").join("\n");
-    let is_told = unhealthy(&get(&agent, "/metrics").await)
+    let is_reported = unhealthy(&get(&agent, "/metrics").await)
         .lines()
         .any(|line| line.contains(&id) && line.ends_with(r#",reason="unresponsive"} 1"#));
-    assert!(is_told, "{text}");
+    assert!(is_reported, "{text}");
     world.inject("recover@3");
-    get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
+    get_until(&agent, "/metrics", |answer| is_measured(&answer.body)).await;
     agent.until(|state| state.inventory.get(&id).expect("listed").health.is_healthy()).await;
     get_until(&agent, "/metrics", |answer| !unhealthy(answer).contains(&id)).await;
 }
@@ -270,8 +272,9 @@ async fn a_failed_gpu_has_metrics_by_reason_and_type() {
         let mut own = own.filter(|line| line.contains(&id) && line.contains(label));
         own.next().and_then(|line| line.rsplit(' ').next().map(str::to_owned))
     };
-    let there = |answer: &Answer| value(&answer.body, "windlass_device_throttled", "").is_some();
-    let text = get_until(&agent, "/metrics", there).await.body;
+    let is_present =
+        |answer: &Answer| value(&answer.body, "windlass_device_throttled", "").is_some();
+    let text = get_until(&agent, "/metrics", is_present).await.body;
     for (metric, label, expected) in [
         ("windlass_device_throttled", r#"reason="hw_slowdown""#, "1"),
         ("windlass_device_throttled", r#"reason="hw_thermal""#, "1"),
@@ -292,20 +295,21 @@ async fn a_failed_gpu_has_metrics_by_reason_and_type() {
 }
 
 #[tokio::test]
-async fn instances_measure_their_memory() {
+async fn instances_have_memory_metrics() {
     let world = slowly_probed("mig-a100");
     let agent = world.agent();
     let of_instances = |text: &str, metric: &str| {
         lines(text, metric).iter().filter(|line| line.contains(r#"kind="mig""#)).count()
     };
-    let there = |answer: &Answer| of_instances(&answer.body, "windlass_device_memory_bytes") > 0;
-    let text = get_until(&agent, "/metrics", there).await.body;
+    let is_present =
+        |answer: &Answer| of_instances(&answer.body, "windlass_device_memory_bytes") > 0;
+    let text = get_until(&agent, "/metrics", is_present).await.body;
     assert_eq!(of_instances(&text, "windlass_device_power_watts"), 0);
     assert_eq!(of_instances(&text, "windlass_device_utilization_ratio"), 0);
 }
 
 #[tokio::test]
-async fn http_requests_are_answered_as_the_standard_demands() {
+async fn http_requests_are_answered_as_the_standard_requires() {
     let world = world("t4-edge");
     let agent = world.agent();
     let address = agent.admin.expect("it listens");
@@ -332,8 +336,8 @@ async fn http_requests_are_answered_as_the_standard_demands() {
 #[tokio::test]
 async fn an_address_in_use_is_an_error_before_anything_starts() {
     let mut world = world("t4-edge");
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
-    let address = taken.local_addr().expect("an address");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = listener.local_addr().expect("an address");
     world.config.listen = Some(address);
     let Err(error) = world.try_agent() else { panic!("it started") };
     assert!(matches!(error, StartError::Listen(ListenError::Address(..))));
@@ -346,12 +350,12 @@ async fn an_address_in_use_is_an_error_before_anything_starts() {
 async fn the_page_of_metrics_is_open_metrics() {
     let world = slowly_probed("dgx-h100");
     let (_kubelet, agent) = world.serving(8).await;
-    let whole = |answer: &Answer| {
+    let is_complete = |answer: &Answer| {
         lines(&answer.body, "windlass_device_power_watts").len() == 8
             && answer.body.contains(r#"windlass_kubelet_registered{resource="nvidia.com/gpu"} 1"#)
             && answer.body.contains(r#"windlass_device_port_up{device="nic-0000-18-00-0""#)
     };
-    get_until(&agent, "/metrics", whole).await;
+    get_until(&agent, "/metrics", is_complete).await;
     let page = get_as(&agent, "/metrics", "application/openmetrics-text; version=1.0.0").await;
     let content_type = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert!(page.head.contains(content_type), "{}", page.head);
@@ -360,13 +364,13 @@ async fn the_page_of_metrics_is_open_metrics() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_ask_for_open_metrics_gets_what_promtool_reads() {
+async fn a_client_without_open_metrics_gets_a_page_that_promtool_accepts() {
     let mut world = slowly_probed("dgx-h100");
     world.config.disclose = [Disclosed::Pods].into();
     let (kubelet, agent) = world.serving(8).await;
     kubelet.admit(pod("trainer", 2)).await.expect("admitted");
-    let held = |answer: &Answer| lines(&answer.body, "windlass_device_holder").len() == 2;
-    let page = get_until(&agent, "/metrics", held).await;
+    let is_held = |answer: &Answer| lines(&answer.body, "windlass_device_holder").len() == 2;
+    let page = get_until(&agent, "/metrics", is_held).await;
     let content_type = "content-type: text/plain; version=0.0.4; charset=utf-8";
     assert!(page.head.contains(content_type), "{}", page.head);
     assert!(page.body.contains("\n# TYPE windlass_build_info gauge\n"), "{}", page.body);
@@ -376,13 +380,13 @@ async fn a_client_that_does_not_ask_for_open_metrics_gets_what_promtool_reads() 
 }
 
 /// Runs if Prometheus' own tool is installed.
-#[expect(clippy::print_stderr, reason = "what was not tried is to be seen")]
+#[expect(clippy::print_stderr, reason = "a skipped check has to be visible")]
 fn promtool_finds_no_fault(page: &str) {
     let mut command = std::process::Command::new("promtool");
     let started = command.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut promtool = match started.spawn() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("promtool is not on the PATH: the page was not shown to it");
+            eprintln!("promtool is not on the PATH: the page is not checked by it");
             return;
         }
         started => started.expect("promtool starts"),
@@ -391,8 +395,8 @@ fn promtool_finds_no_fault(page: &str) {
     input.write_all(page.as_bytes()).expect("promtool reads");
     drop(input);
     let output = promtool.wait_with_output().expect("promtool ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{said}");
+    let output = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.is_empty(), "{output}");
 }
 
 /// The page of metrics without values that differ between runs, and without lines that repeat for each GPU or call.
@@ -430,7 +434,7 @@ fn stable(text: &str) -> String {
     ordered.map(|line| line + "\n").collect()
 }
 
-/// Checks the rules of `OpenMetrics` 1.0 that a hand-written page breaks first.
+/// Checks rules of `OpenMetrics` 1.0 that a page without a library breaks easily.
 fn check_format(text: &str) {
     assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
     let (mut families, mut seen) = (Vec::<(&str, &str)>::new(), std::collections::BTreeSet::new());
@@ -438,7 +442,7 @@ fn check_format(text: &str) {
         let words: Vec<_> = line.splitn(4, ' ').collect();
         match words.as_slice() {
             ["#", "HELP", name, help] => {
-                assert!(families.iter().all(|(known, _)| known != name), "{name} comes twice");
+                assert!(families.iter().all(|(known, _)| known != name), "{name} is repeated");
                 assert!(help.ends_with('.') && !help.ends_with(".."), "{line}");
                 families.push((name, ""));
             }
@@ -455,7 +459,7 @@ fn check_format(text: &str) {
                 let (name, kind) = families.last().expect("a family before its lines");
                 let (series, value) = line.rsplit_once(' ').expect("a value");
                 assert!(value.parse::<f64>().is_ok(), "{line}");
-                assert!(seen.insert(series), "{series} comes twice");
+                assert!(seen.insert(series), "{series} is repeated");
                 let suffix = series.split('{').next().and_then(|own| own.strip_prefix(name));
                 let allowed: &[&str] = match *kind {
                     "counter" => &["_total"],

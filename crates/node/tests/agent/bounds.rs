@@ -19,7 +19,7 @@ use windlass_testkit::{GPU, LIMIT, Said, allocatable, in_time, until};
 
 use crate::agent::{
     sharing::{SHARED, rule, shared},
-    world::{client, gpu_id, gpu_node, unforgiving},
+    world::{client, gpu_id, gpu_node, with_long_quiet_period},
 };
 
 /// More ids than a message lists.
@@ -48,12 +48,12 @@ async fn a_refusal_names_ten_ids_and_counts_the_rest() {
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let ids: Vec<_> = (0..MANY).map(|number| format!("GPU-{number}")).collect();
-    let refused = plugin.allocate(allocation(&[&ids])).await.expect_err("nobody has them");
+    let refused = plugin.allocate(allocation(&[&ids])).await.expect_err("no such devices");
     let expected = "nvidia.com/gpu has no device GPU-0, GPU-1, GPU-2, GPU-3, GPU-4, GPU-5, GPU-6, \
                     GPU-7, GPU-8, GPU-9 and 99990 more";
     assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
     let endless = ["x".repeat(MANY)];
-    let refused = plugin.allocate(allocation(&[&endless])).await.expect_err("nobody has it");
+    let refused = plugin.allocate(allocation(&[&endless])).await.expect_err("no such device");
     assert!(refused.message().len() < 200, "{}", refused.message());
     agent.stop().await;
 }
@@ -62,14 +62,14 @@ async fn a_refusal_names_ten_ids_and_counts_the_rest() {
 async fn a_device_goes_to_one_container_of_a_call_and_shares_of_it_to_several() {
     let mut world = gpu_node("dgx-h100");
     let shares = rule(SHARED, &[1], shared(4, PerContainer::Any));
-    let alone = rule(GPU, &[0], Sharing::Exclusive);
-    world.config.policy.resources = Resources::Rules(vec![alone, shares]);
+    let exclusive = rule(GPU, &[0], Sharing::Exclusive);
+    world.config.policy.resources = Resources::Rules(vec![exclusive, shares]);
     let (kubelet, agent) = world.serving(1).await;
     allocatable(&kubelet, SHARED, 4).await;
     let mut plugin = client(&kubelet, GPU).await;
     let id = gpu_id(&agent, 0);
-    let alone = from_ref(&id);
-    let twice = allocation(&[alone, alone]);
+    let exclusive = from_ref(&id);
+    let twice = allocation(&[exclusive, exclusive]);
     let refused = plugin.allocate(twice).await.expect_err("it is one device");
     let expected = format!("the request names {id} of nvidia.com/gpu more than once");
     assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, &*expected));
@@ -77,8 +77,8 @@ async fn a_device_goes_to_one_container_of_a_call_and_shares_of_it_to_several() 
     let share = |number| format!("{}::{number}", gpu_id(&agent, 1));
     let ids = [share(0), share(1)];
     let two = allocation(&[&ids[..1], &ids[1..]]);
-    let given = plugin.allocate(two).await.expect("each its own share").into_inner();
-    assert_eq!(given.container_responses.len(), 2);
+    let granted = plugin.allocate(two).await.expect("one share each").into_inner();
+    assert_eq!(granted.container_responses.len(), 2);
     let same = allocation(&[&ids[..1], &ids[..1]]);
     let refused = plugin.allocate(same).await.expect_err("it is one share");
     assert!(refused.message().contains("more than once"), "{}", refused.message());
@@ -96,8 +96,8 @@ async fn a_call_for_more_containers_than_a_pod_has_is_refused() {
     assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
     let container = ContainerPreferredAllocationRequest::default();
     let container_requests = vec![container; CONTAINERS];
-    let question = PreferredAllocationRequest { container_requests };
-    let refused = plugin.get_preferred_allocation(question).await.expect_err("too many");
+    let request = PreferredAllocationRequest { container_requests };
+    let refused = plugin.get_preferred_allocation(request).await.expect_err("too many");
     assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
     agent.stop().await;
 }
@@ -107,8 +107,7 @@ fn registrations(kubelet: &Kubelet) -> usize {
 }
 
 #[tokio::test]
-async fn of_more_connections_than_are_kept_the_oldest_ends_and_a_kubelet_that_loses_its_own_is_served_again()
- {
+async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_again() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let before = registrations(&kubelet);
@@ -116,16 +115,16 @@ async fn of_more_connections_than_are_kept_the_oldest_ends_and_a_kubelet_that_lo
     for _ in 0..CONNECTIONS {
         silent.push(UnixStream::connect(world.socket()).await.expect("it is listened on"));
     }
-    let ends = async {
+    let closed = async {
         let mut bytes = Vec::new();
         // The server's first frame, perhaps in part.
         _ = silent[0].read_to_end(&mut bytes).await;
     };
-    in_time("the oldest of them gives way", ends).await;
+    in_time("the oldest connection ends", closed).await;
     let again = |events: &[Event]| {
         events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() > before
     };
-    kubelet.calls().wait_for(again, LIMIT).await.expect("the kubelet's own was older still");
+    kubelet.calls().wait_for(again, LIMIT).await.expect("the kubelet's connection was the oldest");
     allocatable(&kubelet, GPU, 8).await;
     let newest = silent.last_mut().expect("many");
     let mut bytes = vec![0; 4096];
@@ -138,11 +137,11 @@ async fn of_more_connections_than_are_kept_the_oldest_ends_and_a_kubelet_that_lo
 }
 
 #[tokio::test]
-async fn a_list_is_logged_once_however_many_read_it() {
-    let world = unforgiving("dgx-h100");
+async fn a_list_is_logged_once_for_any_number_of_streams() {
+    let world = with_long_quiet_period("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
-    let said = Said::from(Level::INFO);
+    let log = Said::from(Level::INFO);
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
         let mut lists = plugin.list_and_watch(Empty {}).await.expect("open").into_inner();
@@ -153,7 +152,7 @@ async fn a_list_is_logged_once_however_many_read_it() {
     for lists in &mut streams {
         lists.message().await.expect("open").expect("the next list");
     }
-    let lists: Vec<_> = said.lines().into_iter().filter(|it| it.contains("list sent")).collect();
+    let lists: Vec<_> = log.lines().into_iter().filter(|it| it.contains("list sent")).collect();
     assert_eq!(lists.len(), 1, "the list has changed once: {lists:#?}");
     agent.stop().await;
 }
@@ -166,8 +165,8 @@ fn connections(socket: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_of_streams_that_ended_with_their_connections() {
-    let world = unforgiving("dgx-h100");
+async fn ended_streams_leave_no_connection() {
+    let world = with_long_quiet_period("dgx-h100");
     let (_kubelet, agent) = world.serving(8).await;
     let socket = SocketPath::new(world.socket()).expect("short");
     let before = connections(&world.socket());
@@ -182,9 +181,9 @@ async fn nothing_is_kept_of_streams_that_ended_with_their_connections() {
         }
         assert_eq!(connections(&world.socket()), before + FEW);
         drop(streams);
-        until("the agent has let go of them", async || {
-            let kept = connections(&world.socket());
-            if kept == before { Ok(()) } else { Err(kept) }
+        until("the agent has closed the connections", async || {
+            let remaining = connections(&world.socket());
+            if remaining == before { Ok(()) } else { Err(remaining) }
         })
         .await;
     }

@@ -21,20 +21,27 @@ fn gpu(state: &NodeState, index: u32) -> Option<&Device> {
 
 fn attribute(device: &Device, name: &str) -> Option<AttributeValue> {
     let mut attributes = device.attributes.iter();
-    attributes.find(|(known, _)| known.to_string() == name).map(|(_, value)| value.clone())
+    attributes
+        .find(|(attribute_name, _)| attribute_name.to_string() == name)
+        .map(|(_, value)| value.clone())
 }
 
 /// Waits until the GPU has an attribute with this boolean value.
-async fn until_attribute(agent: &Running, index: u32, name: &str, truth: bool) -> Arc<NodeState> {
-    let is_so = |state: &Arc<NodeState>| {
+async fn until_attribute(
+    agent: &Running,
+    index: u32,
+    name: &str,
+    expected: bool,
+) -> Arc<NodeState> {
+    let has_value = |state: &Arc<NodeState>| {
         let value = gpu(state, index).and_then(|gpu| attribute(gpu, name));
-        value == Some(AttributeValue::Bool(truth))
+        value == Some(AttributeValue::Bool(expected))
     };
-    agent.until(is_so).await
+    agent.until(has_value).await
 }
 
 #[tokio::test]
-async fn a_condition_that_breaks_pods_has_its_reason_and_a_way_back() {
+async fn a_condition_that_breaks_pods_has_its_reason_and_can_recover() {
     each_fails_and_recovers(&[
         ("ecc-count@2", 2, Reason::UncorrectedEcc),
         ("nvlink:5@3", 3, Reason::NvlinkDown),
@@ -44,28 +51,28 @@ async fn a_condition_that_breaks_pods_has_its_reason_and_a_way_back() {
 }
 
 #[tokio::test]
-async fn a_broken_gpu_stays_out_over_a_new_initialisation_for_another_one() {
+async fn a_failed_gpu_stays_unhealthy_during_an_initialisation_for_another() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    let said = Said::from(Level::INFO);
+    let log = Said::from(Level::INFO);
     world.inject("nvlink:5@3");
     counts(&kubelet, (8, 7)).await;
     world.inject("lost@2");
     counts(&kubelet, (8, 6)).await;
-    said.until(1, "a GPU stays lost; initialising NVML again").await;
+    log.until(1, "a GPU stays lost; initialising NVML again").await;
     world.inject("recover@2");
-    // GPU 2 waits longer than GPU 3 would: its last failure is the later one.
+    // Without its failure, GPU 3 would recover before GPU 2, whose last failure is later.
     agent.until(|state| gpu(state, 2).is_some_and(|gpu| gpu.health.is_healthy())).await;
     let state = agent.state.borrow().clone();
-    let broken = gpu(&state, 3).expect("listed");
-    let failure = broken.health.failure().map(|failure| failure.reason);
-    assert_eq!(failure, Some(Reason::NvlinkDown), "{}", broken.health);
+    let failed = gpu(&state, 3).expect("listed");
+    let failure = failed.health.failure().map(|failure| failure.reason);
+    assert_eq!(failure, Some(Reason::NvlinkDown), "{}", failed.health);
     world.inject("recover@3");
     counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
-async fn memory_errors_without_the_driver_count_once_it_is_back() {
+async fn memory_errors_without_the_driver_count_once_it_is_installed() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.machine.remove_driver().expect("removed");
@@ -137,7 +144,7 @@ async fn a_link_that_goes_down_leaves_its_gpu_healthy() {
 }
 
 #[tokio::test]
-async fn each_gpu_has_the_attributes_that_labels_are_made_of() {
+async fn each_gpu_has_the_attributes_that_labels_need() {
     let cluster = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
     let uuid = cluster.to_owned().try_into().expect("a UUID");
     let fabric = Some(profile::Fabric { cluster: uuid, clique: 7 });

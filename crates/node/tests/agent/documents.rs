@@ -97,7 +97,7 @@ fn has_lists(value: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn every_machine_keeps_its_documents() {
+async fn the_documents_of_every_machine_match_their_snapshots() {
     for profile in MachineProfile::names_with_nvidia() {
         let world = world(profile);
         install_toolkit(&world);
@@ -106,7 +106,7 @@ async fn every_machine_keeps_its_documents() {
 }
 
 #[tokio::test]
-async fn without_the_toolkit_libraries_are_where_loaders_look_anyway() {
+async fn without_the_toolkit_libraries_are_in_the_default_folders_of_loaders() {
     let world = world("t4-edge");
     let generated = generate(&world).await;
     insta::assert_snapshot!("without-toolkit", golden(&generated));
@@ -124,7 +124,7 @@ async fn without_the_toolkit_libraries_are_where_loaders_look_anyway() {
 }
 
 #[tokio::test]
-async fn a_driver_in_a_container_is_mounted_from_there_to_where_it_belongs() {
+async fn a_driver_in_a_container_is_mounted_at_its_usual_paths() {
     let mut world = world("t4-edge");
     move_driver(&mut world);
     install_toolkit(&world);
@@ -170,7 +170,7 @@ async fn a_driver_as_gke_installs_it_is_found_without_configuration() {
 }
 
 #[tokio::test]
-async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_is_missing() {
+async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_names_the_missing_library() {
     let mut world = world("t4-edge");
     world.config.places.driver.root = "/nowhere".into();
     let generated = generate(&world).await;
@@ -199,7 +199,7 @@ async fn a_driver_whose_files_have_another_version_is_recognised() {
     let world = world("t4-edge");
     let module = world.config.places.host_root.join("sys/module/nvidia/version");
     fs::remove_file(&module).expect("removed");
-    assert!(generate(&world).await.lacks.problems.is_empty(), "procfs tells the version too");
+    assert!(generate(&world).await.lacks.problems.is_empty(), "procfs has the version too");
     fs::write(module, "999.1").expect("written");
     let lacks = generate(&world).await.lacks;
     assert!(
@@ -208,7 +208,7 @@ async fn a_driver_whose_files_have_another_version_is_recognised() {
 }
 
 #[tokio::test]
-async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
+async fn every_document_is_valid_by_the_schema_and_by_the_check() {
     let schema: Value = serde_json::from_str(SCHEMA).expect("JSON");
     let schema = jsonschema::validator_for(&schema).expect("a schema");
     for profile in MachineProfile::names_with_nvidia() {
@@ -230,15 +230,16 @@ async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
             }
         }
     }
-    for wrong in [r#"{"kind": "a.b/c"}"#, r#"{"cdiVersion": "0.5.0", "kind": "c", "devices": []}"#]
+    for invalid in
+        [r#"{"kind": "a.b/c"}"#, r#"{"cdiVersion": "0.5.0", "kind": "c", "devices": []}"#]
     {
-        let value = serde_json::from_str(wrong).expect("JSON");
-        assert!(!schema.is_valid(&value), "the schema refuses {wrong}");
+        let value = serde_json::from_str(invalid).expect("JSON");
+        assert!(!schema.is_valid(&value), "the schema refuses {invalid}");
     }
 }
 
 #[tokio::test]
-async fn every_path_of_the_host_that_a_document_names_is_there() {
+async fn every_host_path_in_a_document_exists() {
     let mut world = gpu_node("mig-a100");
     install_toolkit(&world);
     move_driver(&mut world);
@@ -257,7 +258,7 @@ async fn every_path_of_the_host_that_a_document_names_is_there() {
 }
 
 #[tokio::test]
-async fn hooks_are_left_out_one_by_one_and_all_at_once() {
+async fn hooks_are_disabled_one_by_one_and_all_together() {
     let mut world = world("t4-edge");
     put(&world, "opt/nvidia-ctk");
     world.config.policy.delivery.hooks.program = Some("/opt/nvidia-ctk".into());
@@ -284,17 +285,18 @@ async fn hooks_are_left_out_one_by_one_and_all_at_once() {
 }
 
 #[tokio::test]
-async fn a_hook_program_that_is_not_there_is_named_and_containers_start_without_it() {
+async fn a_missing_hook_program_is_named_and_containers_start_without_it() {
     let mut world = world("t4-edge");
     world.config.policy.delivery.hooks.program = Some("/opt/nvidia-cdi-hook".into());
     let generated = generate(&world).await;
-    let expected = "the hook program /opt/nvidia-cdi-hook is not on the host: going without";
+    let expected =
+        "the hook program /opt/nvidia-cdi-hook is not on the host: containers start without hooks";
     assert_eq!(generated.lacks.problems, [expected]);
     assert!(gpus(&generated).container_edits.hooks.is_empty());
 }
 
 #[tokio::test]
-async fn features_and_channels_have_documents_of_their_own_when_they_are_there() {
+async fn existing_features_and_channels_have_separate_documents() {
     let mut world = world("dgx-h100");
     let delivery = &mut world.config.policy.delivery;
     delivery.features = Feature::ALL.iter().copied().collect();
@@ -323,7 +325,7 @@ async fn features_and_channels_have_documents_of_their_own_when_they_are_there()
 }
 
 #[tokio::test]
-async fn devices_are_named_by_position_where_the_configuration_says_so() {
+async fn devices_are_named_by_position_if_configured() {
     let mut world = world("mig-a100");
     world.config.policy.delivery.ids = DeviceIds::Index;
     let generated = generate(&world).await;
@@ -353,7 +355,7 @@ async fn a_new_driver_version_replaces_every_library() {
 }
 
 #[tokio::test]
-async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_before() {
+async fn an_added_library_is_found_in_a_folder_that_was_read_before() {
     let world = world("t4-edge");
     let inventory = world.survey().await.inventory;
     let mut files = CdiFiles::new(&world.config.places, world.config.policy.delivery.clone());
@@ -364,35 +366,36 @@ async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_befor
 }
 
 #[tokio::test]
-async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_alone() {
+async fn a_new_mig_layout_rewrites_the_document_at_once_and_changes_no_other_gpu() {
     let world = gpu_node("mig-a100");
     let (kubelet, agent) = world.serving(2).await;
     let path = world.config.places.cdi_dir.join(GPU_DOCUMENT);
     let read = || -> Spec {
-        serde_json::from_slice(&fs::read(&path).expect("there")).expect("whole at any time")
+        serde_json::from_slice(&fs::read(&path).expect("there")).expect("complete at any time")
     };
     let before = read();
     let model = world.machine.model().expect("a model");
-    let cut = model.gpus.iter().position(|gpu| gpu.mig.as_ref().is_some_and(|mig| !mig.is_empty()));
-    let cut = cut.expect("the machine has a GPU in MIG mode");
-    let gone: Vec<_> =
-        model.gpus[cut].mig_devices().map(|(_, device)| device.uuid.clone()).collect();
-    world.machine.set_mig(cut, Some(&["3g.20gb"])).expect("cut anew");
+    let mig_gpu =
+        model.gpus.iter().position(|gpu| gpu.mig.as_ref().is_some_and(|mig| !mig.is_empty()));
+    let mig_gpu = mig_gpu.expect("the machine has a GPU in MIG mode");
+    let removed: Vec<_> =
+        model.gpus[mig_gpu].mig_devices().map(|(_, device)| device.uuid.clone()).collect();
+    world.machine.set_mig(mig_gpu, Some(&["3g.20gb"])).expect("another layout");
     let after = until("the document is rewritten", async || {
         let now = read();
-        if now.devices.iter().any(|device| gone.contains(&device.name)) {
+        if now.devices.iter().any(|device| removed.contains(&device.name)) {
             Err(now)
         } else {
             Ok(now)
         }
     })
     .await;
-    let kept = |spec: &Spec| -> Vec<_> {
-        let known = |name: &String| before.devices.iter().any(|device| device.name == *name);
-        let devices = spec.devices.iter().filter(|device| known(&device.name));
-        devices.filter(|device| !gone.contains(&device.name)).cloned().collect()
+    let unchanged = |spec: &Spec| -> Vec<_> {
+        let is_known = |name: &String| before.devices.iter().any(|device| device.name == *name);
+        let devices = spec.devices.iter().filter(|device| is_known(&device.name));
+        devices.filter(|device| !removed.contains(&device.name)).cloned().collect()
     };
-    assert_eq!(kept(&after), kept(&before));
+    assert_eq!(unchanged(&after), unchanged(&before));
     assert_eq!(check(&after), []);
     let names = fs::read_dir(&world.config.places.cdi_dir).expect("a folder").flatten();
     let drafts = names.filter(|entry| entry.file_name().to_string_lossy().contains("draft"));
@@ -402,15 +405,15 @@ async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_al
 }
 
 #[tokio::test]
-async fn graphics_nodes_that_come_after_their_gpu_come_into_its_document() {
+async fn graphics_nodes_that_appear_after_their_gpu_are_added_to_its_document() {
     let world = world("t4-edge");
     install_toolkit(&world);
-    let whole = generate(&world).await;
+    let complete = generate(&world).await;
     let edits = |document: &Spec| document.devices[0].container_edits.clone();
     let address = world.survey().await.inventory.devices[0].place.pci.expect("on PCI");
     let root = world.machine.host_root();
-    let (drm, aside) = (root.join(format!("sys/bus/pci/devices/{address}/drm")), root.join("drm"));
-    fs::rename(&drm, &aside).expect("the module for graphics is not loaded");
+    let (drm, moved) = (root.join(format!("sys/bus/pci/devices/{address}/drm")), root.join("drm"));
+    fs::rename(&drm, &moved).expect("the module for graphics is not loaded");
     let agent = world.agent();
     agent.until(|state| !state.documents.is_empty()).await;
     let path = world.config.places.cdi_dir.join(GPU_DOCUMENT);
@@ -418,13 +421,13 @@ async fn graphics_nodes_that_come_after_their_gpu_come_into_its_document() {
     let names_graphics = |document: &Spec| text(document).contains("/dev/dri");
     assert!(!names_graphics(&read()));
 
-    fs::rename(&aside, &drm).expect("the module is loaded");
+    fs::rename(&moved, &drm).expect("the module is loaded");
     let after = until("the document names the nodes", async || {
         let now = read();
         if names_graphics(&now) { Ok(now) } else { Err(now) }
     })
     .await;
-    assert_eq!(edits(&after), edits(gpus(&whole)));
+    assert_eq!(edits(&after), edits(gpus(&complete)));
     assert!(text(&after).contains("by-path"));
     agent.stop().await;
 }

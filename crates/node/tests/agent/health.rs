@@ -12,7 +12,7 @@ use windlass_kubelet_sim::{Device, Event, NodeStatus};
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, LIMIT, Running, Said, allocatable, until};
 
-use crate::agent::world::{QUIET, counts, gpu_id, gpu_node, unforgiving};
+use crate::agent::world::{QUIET, counts, gpu_id, gpu_node, with_long_quiet_period};
 
 /// Reason why the GPU of that index is not healthy.
 fn failure(state: &NodeState, index: u32) -> Option<Reason> {
@@ -33,32 +33,31 @@ pub(crate) async fn each_fails_and_recovers(faults: &[(&str, u32, Reason)]) {
     }
 }
 
-/// Waits until the GPU is not healthy and this reason is among its failures; a later probe may have
-/// found another one besides.
+/// Waits until the GPU is not healthy and this reason is among its failures: a later probe may find another failure.
 pub(crate) async fn until_failure(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
-    let seen = |state: &Arc<NodeState>| {
+    let has_failure = |state: &Arc<NodeState>| {
         state.inventory.devices.iter().filter(|device| device.index == index).any(|device| {
             let failures = device.health.failures.iter();
             !device.health.is_healthy() && failures.clone().any(|one| one.reason == reason)
         })
     };
-    agent.until(seen).await
+    agent.until(has_failure).await
 }
 
 #[tokio::test]
 async fn a_critical_xid_counts_at_once_and_recovery_takes_the_quiet_period() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    let begun = Instant::now();
+    let start = Instant::now();
     world.inject("xid:79@3");
     counts(&kubelet, (8, 7)).await;
     assert_eq!(failure(&agent.state.borrow(), 3), Some(Reason::Xid(79)));
     counts(&kubelet, (8, 8)).await;
-    assert!(begun.elapsed() >= QUIET, "healthy again after {:?}", begun.elapsed());
+    assert!(start.elapsed() >= QUIET, "healthy again after {:?}", start.elapsed());
 }
 
 #[tokio::test]
-async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
+async fn an_xid_of_a_program_counts_only_if_configured() {
     let mut world = gpu_node("dgx-h100");
     world.config.policy.health.counted_xids.insert(13);
     world.config.policy.health.ignored_xids.insert(79);
@@ -73,7 +72,7 @@ async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
 }
 
 #[tokio::test]
-async fn each_kind_of_failure_has_its_reason_and_a_way_back() {
+async fn each_kind_of_failure_has_its_reason_and_can_recover() {
     // Each fault has its own GPU, because a repeated failure lengthens the quiet period.
     each_fails_and_recovers(&[
         ("ecc@1", 1, Reason::DoubleBitEcc),
@@ -103,7 +102,7 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
         let node = counts(&kubelet, (8, 8)).await;
         let listed = &node.resources[GPU].devices;
         let same = listed.keys().all(|listed| ids.iter().any(|id| id.as_str() == listed.as_str()));
-        assert!(same, "the failed GPU had its own name all along: {listed:?} in {ids:?}");
+        assert!(same, "the failed GPU always had its name: {listed:?} in {ids:?}");
     }
 }
 
@@ -120,7 +119,7 @@ async fn a_gpu_with_impossible_values_is_unhealthy_and_the_driver_call_is_named(
 }
 
 #[tokio::test]
-async fn nothing_is_offered_healthy_before_it_was_probed() {
+async fn no_device_is_offered_healthy_before_its_first_probe() {
     let world = gpu_node("dgx-h100");
     for gpu in 0..8 {
         world.inject(&format!("hang@{gpu}"));
@@ -128,11 +127,11 @@ async fn nothing_is_offered_healthy_before_it_was_probed() {
     let kubelet = world.kubelet();
     let _agent = world.agent();
     counts(&kubelet, (8, 0)).await;
-    let told_healthy = kubelet.calls().count(|event| match event {
+    let healthy_lists = kubelet.calls().count(|event| match event {
         Event::ListReceived { devices, .. } => devices.iter().any(Device::is_healthy),
         _ => false,
     });
-    assert_eq!(told_healthy, 0, "not in any list");
+    assert_eq!(healthy_lists, 0, "no list has a healthy device");
     for gpu in 0..8 {
         world.inject(&format!("recover@{gpu}"));
     }
@@ -141,13 +140,13 @@ async fn nothing_is_offered_healthy_before_it_was_probed() {
 
 #[tokio::test]
 async fn a_fault_reaches_every_instance_of_the_gpu() {
-    let world = unforgiving("mig-a100");
+    let world = with_long_quiet_period("mig-a100");
     let kubelet = world.kubelet();
     let agent = world.agent();
     let complete = agent.until(|state| state.inventory.is_complete()).await;
     let instances = |state: &NodeState| {
         let gpu = state.inventory.devices.iter().find(|device| device.partitioned);
-        let gpu = gpu.expect("the profile has a cut GPU").clone();
+        let gpu = gpu.expect("the profile has a GPU in MIG mode").clone();
         let parts = state.inventory.parts_of(&gpu.id).cloned().collect::<Vec<_>>();
         (gpu, parts)
     };
@@ -167,15 +166,15 @@ async fn a_fault_reaches_every_instance_of_the_gpu() {
 }
 
 #[tokio::test]
-async fn a_fault_of_one_instance_leaves_the_others_alone() {
-    let world = unforgiving("mig-a100");
+async fn a_fault_of_one_instance_affects_no_other() {
+    let world = with_long_quiet_period("mig-a100");
     let _kubelet = world.kubelet();
     let agent = world.agent();
     let complete = agent.until(|state| state.inventory.is_complete()).await;
     let gpu = complete.inventory.devices.iter().find(|device| device.partitioned);
-    let gpu = gpu.expect("the profile has a cut GPU").clone();
+    let gpu = gpu.expect("the profile has a GPU in MIG mode").clone();
     let model = world.machine.model().expect("a model");
-    let instances = model.gpus[gpu.index as usize].mig.clone().expect("the GPU is cut");
+    let instances = model.gpus[gpu.index as usize].mig.clone().expect("the GPU is in MIG mode");
     let named = instances.last().expect("it has instances");
     let uuid = &named.compute.as_ref().expect("it is filled").uuid;
     world.inject(&format!("xid:79@{}/{}", gpu.index, named.gpu_instance));
@@ -202,7 +201,7 @@ async fn an_added_gpu_is_offered_and_a_removed_one_stays_listed_as_unhealthy() {
 }
 
 #[tokio::test]
-async fn a_driver_that_is_installed_later_is_served_later() {
+async fn a_driver_that_is_installed_later_is_found() {
     let world = gpu_node("dgx-h100");
     world.machine.remove_driver().expect("removed");
     let kubelet = world.kubelet();
@@ -229,9 +228,9 @@ async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
     world.inject("lost@2");
     until_failure(&agent, 2, Reason::Lost).await;
     counts(&kubelet, (8, 7)).await;
-    // The driver refuses to wait for the events of a set with a lost GPU in it. The agent listens to
-    // another set a moment later; the driver keeps no events for a set that was not there.
-    until("events are heard beside a lost GPU", async || {
+    // The driver refuses to wait for events of a set with a lost GPU. The agent soon waits for those of another set,
+    // for which the driver has no earlier events.
+    until("an event arrives in spite of a lost GPU", async || {
         world.inject("xid:79@5");
         failure(&agent.state.borrow(), 5).ok_or("no failure")
     })
@@ -242,37 +241,40 @@ async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
 }
 
 #[tokio::test]
-async fn a_new_mig_layout_is_followed_and_no_id_is_dropped() {
+async fn a_new_mig_layout_is_adopted_and_no_id_is_dropped() {
     let world = gpu_node("dgx-a100");
     let (kubelet, _agent) = world.serving(8).await;
     world.machine.set_mig(0, Some(&["3g.20gb", "2g.10gb"])).expect("cut");
     counts(&kubelet, (8, 7)).await;
     allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
     allocatable(&kubelet, "nvidia.com/mig-2g.10gb", 1).await;
-    world.machine.set_mig(0, None).expect("whole again");
+    world.machine.set_mig(0, None).expect("MIG off");
     counts(&kubelet, (8, 8)).await;
     let node = allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 0).await;
     assert_eq!(node.counts("nvidia.com/mig-3g.20gb"), Some((1, 0)), "the id stays listed");
 }
 
 #[tokio::test]
-async fn a_lost_gpu_keeps_its_parts_over_a_new_initialisation() {
+async fn a_lost_gpu_keeps_its_parts_during_a_new_initialisation() {
     let world = gpu_node("mig-a100");
     let kubelet = world.kubelet();
     let agent = world.agent();
     allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
     allocatable(&kubelet, GPU, 2).await;
-    let cut = |state: &NodeState| {
+    let mig_gpu = |state: &NodeState| {
         state.inventory.devices.iter().find(|device| device.partitioned).cloned()
     };
-    let gpu = cut(&agent.state.borrow()).expect("the profile has a cut GPU");
-    let said = Said::from(Level::INFO);
+    let gpu = mig_gpu(&agent.state.borrow()).expect("the profile has a GPU in MIG mode");
+    let log = Said::from(Level::INFO);
     world.inject(&format!("lost@{}", gpu.index));
     until_failure(&agent, gpu.index, Reason::Lost).await;
-    said.until(2, "NVIDIA driver found").await;
+    log.until(2, "NVIDIA driver found").await;
     let state = agent.state.borrow().clone();
     let now = state.inventory.get(gpu.id.as_str()).expect("still known");
-    assert!(now.partitioned && now.attributes == gpu.attributes, "described as before: {now:?}");
+    assert!(
+        now.partitioned && now.attributes == gpu.attributes,
+        "its description is unchanged: {now:?}"
+    );
     assert_eq!(state.inventory.parts_of(&gpu.id).count(), 7);
     assert_eq!(kubelet.node().counts(GPU), Some((2, 2)), "it did not become a whole GPU");
     world.inject(&format!("recover@{}", gpu.index));

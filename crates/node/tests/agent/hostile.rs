@@ -40,12 +40,12 @@ const HOSTILE: [&str; 14] = [
 /// Number of requests of each kind.
 const ROUNDS: usize = 60;
 
-/// Hostile ids, and sometimes an id of the node.
-fn ids(known: &str) -> impl Strategy<Value = Vec<String>> + use<> {
-    let known = known.to_owned();
+/// Hostile ids, and sometimes a valid one.
+fn ids(valid: &str) -> impl Strategy<Value = Vec<String>> + use<> {
+    let valid = valid.to_owned();
     let one = prop_oneof![
         4 => select(&HOSTILE[..]).prop_map(ToOwned::to_owned),
-        1 => Just(known),
+        1 => Just(valid),
         1 => any::<String>(),
         1 => "[a-z]{4000}",
     ];
@@ -54,12 +54,12 @@ fn ids(known: &str) -> impl Strategy<Value = Vec<String>> + use<> {
 
 /// All paths below a folder, except sockets and the simulated machine.
 fn tree(folder: &Path) -> BTreeSet<PathBuf> {
-    let (mut waiting, mut found) = (vec![folder.to_owned()], BTreeSet::new());
-    while let Some(path) = waiting.pop() {
+    let (mut pending, mut found) = (vec![folder.to_owned()], BTreeSet::new());
+    while let Some(path) = pending.pop() {
         let entries = fs::read_dir(&path).into_iter().flatten().flatten().map(|it| it.path());
         for path in entries.filter(|path| !path.ends_with("machine")) {
             found.insert(path.clone());
-            waiting.push(path);
+            pending.push(path);
         }
     }
     found
@@ -74,28 +74,28 @@ fn refused<T>(answer: Result<T, Status>, request: &dyn std::fmt::Debug) {
 }
 
 #[tokio::test]
-async fn requests_with_hostile_ids_are_refused_in_words_and_touch_nothing() {
+async fn requests_with_hostile_ids_are_refused_with_a_reason_and_change_no_file() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
-    let known = gpu_id(&agent, 0);
-    let container = ContainerAllocateRequest { devices_ids: vec![known.clone()] };
+    let valid = gpu_id(&agent, 0);
+    let container = ContainerAllocateRequest { devices_ids: vec![valid.clone()] };
     let good = AllocateRequest { container_requests: vec![container] };
     let first = plugin.allocate(good.clone()).await.expect("allocated").into_inner();
     let before = tree(&world.folder);
     let mut runner = TestRunner::deterministic();
-    let drawn = (ids(&known), ids(&known), any::<i32>());
+    let strategy = (ids(&valid), ids(&valid), any::<i32>());
     let attack = async {
         for _ in 0..ROUNDS {
-            let (ids, others, size) = drawn.new_tree(&mut runner).expect("drawn").current();
+            let (ids, others, size) = strategy.new_tree(&mut runner).expect("generated").current();
             let container = ContainerAllocateRequest { devices_ids: ids.clone() };
             let request = AllocateRequest { container_requests: vec![container] };
             match plugin.allocate(request.clone()).await {
                 Ok(_) => {
                     assert_eq!(
                         ids,
-                        std::slice::from_ref(&known),
-                        "only what is there is allocated"
+                        std::slice::from_ref(&valid),
+                        "only an existing device is allocated"
                     );
                 }
                 answer => refused(answer, &request),
@@ -115,12 +115,12 @@ async fn requests_with_hostile_ids_are_refused_in_words_and_touch_nothing() {
     let last = plugin.allocate(good).await.expect("allocated").into_inner();
     assert_eq!(last.encode_to_vec(), first.encode_to_vec());
     let after = tree(&world.folder);
-    let new: Vec<_> = after.difference(&before).filter(|path| !is_choice(path)).collect();
+    let new: Vec<_> = after.difference(&before).filter(|path| !is_history(path)).collect();
     assert!(new.is_empty(), "{new:?}");
     agent.stop().await;
 }
 
 /// True for files of the allocation history, which records preferred allocations.
-fn is_choice(path: &Path) -> bool {
+fn is_history(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "choices.json" || name == ".choices.json.draft")
 }

@@ -54,8 +54,8 @@ fn time_sliced(name: &str, kind: DeviceKind, replicas: u64) -> ResourceRule {
 #[tokio::test]
 async fn labels_show_the_sharing_of_each_device() {
     let mut world = gpu_node("mixed-models");
-    let kept_back = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
-    world.config.policy.exclude = vec![kept_back];
+    let excluded = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
+    world.config.policy.exclude = vec![excluded];
     let keys =
         ["product", "replicas", "sharing-strategy"].map(|key| format!("nvidia.com/gpu.{key}"));
     let keys = keys.each_ref().map(String::as_str);
@@ -69,12 +69,12 @@ async fn labels_show_the_sharing_of_each_device() {
         assert_eq!(values(&labels, keys), [product, "4", "time-slicing"]);
         let model = "windlass.dev/gpu.NVIDIA-A100-PCIE-40GB";
         let shares = values(&labels, [&format!("{model}.count"), &format!("{model}.shares")]);
-        assert_eq!(shares, ["2", "4"], "one of them is kept back");
+        assert_eq!(shares, ["2", "4"], "one of them is excluded");
     }
 }
 
 #[tokio::test]
-async fn a_new_mig_layout_gets_new_labels_and_a_stopped_agent_leaves_none() {
+async fn a_new_mig_layout_gets_new_labels_and_a_stopped_agent_removes_them() {
     let mut world = gpu_node("dgx-a100");
     let path = world.folder.join("features.d/gfd");
     world.config.policy.mig = MigStrategy::Mixed;
@@ -94,7 +94,7 @@ async fn a_new_mig_layout_gets_new_labels_and_a_stopped_agent_leaves_none() {
         }
     };
     value("no label", &labels, has(None)).await;
-    world.machine.set_mig(3, Some(&["3g.20gb", "3g.20gb"])).expect("cut");
+    world.machine.set_mig(3, Some(&["3g.20gb", "3g.20gb"])).expect("another layout");
     value("two GPUs", &labels, has(Some("2"))).await;
 
     agent.stop().await;

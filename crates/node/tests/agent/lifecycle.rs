@@ -10,24 +10,24 @@ use windlass_kubelet_sim::{
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, LIMIT, allocatable};
 
-use crate::agent::world::{client, counts, gpu_node, pod, unforgiving};
+use crate::agent::world::{client, counts, gpu_node, pod, with_long_quiet_period};
 
 fn registrations(kubelet: &Kubelet) -> usize {
     kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))
 }
 
-/// Waits until the plugin registered that many times in all, and the node has every GPU again.
+/// Waits until the plugin has registered this many times in total, and the node has every GPU again.
 async fn registered_again(kubelet: &Kubelet, times: usize) {
-    let often_enough = |events: &[Event]| {
+    let is_reached = |events: &[Event]| {
         events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() >= times
     };
-    let reached = kubelet.calls().wait_for(often_enough, LIMIT).await;
+    let reached = kubelet.calls().wait_for(is_reached, LIMIT).await;
     reached.unwrap_or_else(|events| panic!("not {times} registrations: {events:#?}"));
     allocatable(kubelet, GPU, 8).await;
 }
 
 #[tokio::test]
-async fn a_kubelet_that_starts_late_is_registered_with() {
+async fn the_agent_registers_with_a_kubelet_that_starts_late() {
     let world = gpu_node("dgx-h100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
@@ -61,7 +61,7 @@ async fn the_death_of_the_agent_changes_no_allocation() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     kubelet.admit(pod("trainer", 4)).await.expect("admitted");
-    // Dropped without a chance to clean up, as by SIGKILL: socket and documents stay.
+    // A drop ends the agent without cleanup, like SIGKILL: socket and documents remain.
     drop(agent);
     counts(&kubelet, (8, 0)).await;
     let _agent = world.agent();
@@ -83,7 +83,7 @@ async fn a_deleted_socket_is_created_again_and_registered() {
 }
 
 #[tokio::test]
-async fn a_kubelet_socket_that_is_replaced_twice_is_registered_with_in_the_end() {
+async fn the_agent_registers_with_a_kubelet_socket_that_is_replaced_twice() {
     let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     kubelet.replace_registration_socket(2).expect("bound again");
@@ -121,19 +121,19 @@ async fn a_lost_stream_leads_to_a_new_registration_though_the_socket_is_the_same
 async fn a_refused_registration_is_tried_again_until_it_succeeds() {
     let world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
-    let refuse = RegistrationFault::Refuse("not today".to_owned());
+    let refuse = RegistrationFault::Refuse("refused by the test".to_owned());
     kubelet.misbehave(Misbehaviour { registration: refuse, ..Misbehaviour::default() });
     let _agent = world.agent();
     let refused = |event: &Event| matches!(event, Event::RegistrationRefused { .. });
-    let several = |events: &[Event]| events.iter().filter(|event| refused(event)).count() >= 3;
-    kubelet.calls().wait_for(several, LIMIT).await.expect("several attempts");
+    let has_several = |events: &[Event]| events.iter().filter(|event| refused(event)).count() >= 3;
+    kubelet.calls().wait_for(has_several, LIMIT).await.expect("several attempts");
     kubelet.misbehave(Misbehaviour::default());
     allocatable(&kubelet, GPU, 8).await;
 }
 
 #[tokio::test]
 async fn every_open_stream_gets_every_change_and_none_is_ended_for_another() {
-    let world = unforgiving("dgx-h100");
+    let world = with_long_quiet_period("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let mut second =
@@ -156,21 +156,21 @@ async fn a_kubelet_that_never_reads_delays_no_other() {
     let agent = world.agent();
     let registered = |node: &NodeStatus| node.registrations.contains_key(GPU);
     kubelet.wait_for(registered, LIMIT).await.expect("registered");
-    let is_well = |state: &Arc<NodeState>| {
+    let is_healthy = |state: &Arc<NodeState>| {
         state.inventory.devices.iter().all(|device| device.health.is_healthy())
     };
     // The driver sends events to registered listeners only, so the test waits until all GPUs are healthy.
-    agent.until(|state| !state.inventory.devices.is_empty() && is_well(state)).await;
+    agent.until(|state| !state.inventory.devices.is_empty() && is_healthy(state)).await;
     for _ in 0..20 {
         world.inject("xid:79@0");
     }
-    agent.until(|state| !is_well(state)).await;
+    agent.until(|state| !is_healthy(state)).await;
     let mut plugin = client(&kubelet, GPU).await;
     plugin.get_device_plugin_options(Empty {}).await.expect("the agent keeps serving");
 }
 
 #[tokio::test]
-async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
+async fn a_stopped_agent_removes_its_socket_and_keeps_its_documents() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     agent.stop().await;
@@ -180,10 +180,10 @@ async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
 }
 
 #[tokio::test]
-async fn registering_is_no_heartbeat() {
+async fn the_agent_registers_only_once() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    // Three checks are longer than the wait for a first stream.
+    // Three checks take longer than the agent waits for a first stream.
     agent.looks(3).await;
     assert_eq!(registrations(&kubelet), 1);
 }

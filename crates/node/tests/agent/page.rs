@@ -9,10 +9,10 @@ use windlass_testkit::Running;
 use super::admin::{get, get_until, slowly_probed};
 use crate::agent::world::pod;
 
-async fn state(agent: &Running, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+async fn state(agent: &Running, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let parse = |body: &str| serde_json::from_str::<Value>(body).ok();
-    let wanted = |body: &str| parse(body).is_some_and(|state| is_wanted(&state));
-    let answer = get_until(agent, path, |answer| wanted(&answer.body)).await;
+    let is_met = |body: &str| parse(body).is_some_and(|state| condition(&state));
+    let answer = get_until(agent, path, |answer| is_met(&answer.body)).await;
     parse(&answer.body).expect("checked above")
 }
 
@@ -25,17 +25,17 @@ fn holders(state: &Value) -> Vec<&Value> {
 }
 
 #[tokio::test]
-async fn the_page_shows_devices_links_and_holders_and_what_happened() {
+async fn the_page_shows_devices_links_holders_and_events() {
     let mut world = slowly_probed("dgx-h100");
     world.config.disclose = [Disclosed::Pods].into();
     // Longer than the test.
     world.config.policy.health.quiet_period = Duration::from_secs(600);
     let (kubelet, agent) = world.serving(8).await;
-    let whole = |state: &Value| {
+    let is_complete = |state: &Value| {
         let measured = devices(state).filter(|device| device["powerWatts"].is_number());
         measured.count() == 8
     };
-    let first = state(&agent, "/page/state", whole).await;
+    let first = state(&agent, "/page/state", is_complete).await;
     assert_eq!((&first["source"], &first["simulated"]), (&"node".into(), &true.into()));
     assert_eq!(first["summary"]["gpus"], 8);
     assert_eq!(first["summary"]["freeGpus"], 8);
@@ -53,11 +53,12 @@ async fn the_page_shows_devices_links_and_holders_and_what_happened() {
     assert_eq!(held["summary"]["freeGpus"], 6);
 
     world.inject("xid:79@3");
-    let after = format!("/page/state?after={}", first["revision"].as_str().expect("a revision"));
+    let changes_path =
+        format!("/page/state?after={}", first["revision"].as_str().expect("a revision"));
     let is_fault = |event: &&Value| event["kind"] == "fault";
     let faults =
         |state: &Value| state["history"].as_array().into_iter().flatten().filter(is_fault).count();
-    let changes = state(&agent, &after, |state| faults(state) == 1).await;
+    let changes = state(&agent, &changes_path, |state| faults(state) == 1).await;
     assert_eq!(changes["complete"], false);
     let events = changes["history"].as_array().expect("events");
     let fault = events.iter().find(is_fault).expect("counted above");
@@ -69,7 +70,7 @@ async fn the_page_shows_devices_links_and_holders_and_what_happened() {
 }
 
 #[tokio::test]
-async fn the_page_names_no_pods_unless_the_operator_says_so_and_serves_its_files() {
+async fn the_page_names_no_pods_by_default_and_serves_its_files() {
     let world = slowly_probed("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     kubelet.admit(pod("trainer", 1)).await.expect("admitted");

@@ -15,7 +15,7 @@ use windlass_testkit::{Node, Running, in_time};
 use crate::agent::world::gpu_node;
 
 /// An agent on two A100 with 80 GB and two A30, all in MIG mode without instances.
-async fn uncut() -> (Node, Running) {
+async fn gpus_in_mig_mode() -> (Node, Running) {
     let world = gpu_node("mig-pcie");
     let agent = world.agent();
     agent.until(|state| state.inventory.of_kind(DeviceKind::Gpu).count() == 4).await;
@@ -29,12 +29,12 @@ fn gpu(agent: &Running, index: u32) -> Device {
 }
 
 /// The partition of that profile and start on a GPU.
-fn at(agent: &Running, index: u32, profile: &str, start: u32) -> Partition {
+fn partition_at(agent: &Running, index: u32, profile: &str, start: u32) -> Partition {
     let gpu = gpu(agent, index);
-    let is_it = |one: &&PossiblePartition| {
+    let is_match = |one: &&PossiblePartition| {
         one.partition.profile.as_str() == profile && one.partition.start == start
     };
-    gpu.partitions.iter().find(is_it).expect("the card can be cut so").partition.clone()
+    gpu.partitions.iter().find(is_match).expect("the card has this partition").partition.clone()
 }
 
 /// Waits until the device is listed and healthy, or until it no longer is.
@@ -48,8 +48,8 @@ async fn until_served(agent: &Running, device: &DeviceId, served: bool) -> Arc<N
 
 fn refused(outcome: Result<DeviceId, PartitionError>) -> (MigFailure, String) {
     let error = outcome.expect_err("refused");
-    let words = causes(&error);
-    (error.why, words)
+    let message = causes(&error);
+    (error.why, message)
 }
 
 /// Profiles of the GPU instances on a GPU; true if the instance has a compute instance.
@@ -61,12 +61,12 @@ fn instances(world: &Node, gpu: usize) -> Vec<(String, bool)> {
 
 #[tokio::test]
 async fn a_gpu_in_mig_mode_lists_all_its_possible_partitions() {
-    let (_world, agent) = uncut().await;
+    let (_world, agent) = gpus_in_mig_mode().await;
     let (a100, a30) = (gpu(&agent, 0), gpu(&agent, 2));
     assert_eq!((a100.partitions.len(), a30.partitions.len()), (25, 13));
-    let half = at(&agent, 0, "3g.40gb", 4);
+    let half = partition_at(&agent, 0, "3g.40gb", 4);
     assert_eq!((half.profile_id, half.slices()), (9, 4..8));
-    assert_eq!(at(&agent, 2, "2g.12gb+me", 2).profile_id, 6);
+    assert_eq!(partition_at(&agent, 2, "2g.12gb+me", 2).profile_id, 6);
     let possible = a100.partitions.iter().find(|one| one.partition == half).expect("listed");
     let capacity = possible.capacity.iter().map(|(name, amount)| (name.to_string(), *amount));
     let expected = [
@@ -89,14 +89,14 @@ async fn a_gpu_that_needs_a_reset_for_mig_has_no_possible_partitions_until_mig_i
     agent.until(|state| state.inventory.is_complete()).await;
     assert!(gpu(&agent, 3).partitions.is_empty());
     world.machine.set_mig(3, Some(&[])).expect("MIG on");
-    let cuttable = |state: &Arc<NodeState>| {
+    let has_partitions = |state: &Arc<NodeState>| {
         state.inventory.devices.iter().any(|gpu| gpu.index == 3 && gpu.partitions.len() == 25)
     };
-    agent.until(cuttable).await;
-    let one = at(&agent, 3, "1g.5gb+me", 0);
+    agent.until(has_partitions).await;
+    let one = partition_at(&agent, 3, "1g.5gb+me", 0);
     world.machine.set_mig(3, None).expect("MIG off");
-    let (why, words) = refused(agent.partitions.make(&one).await);
-    assert!(matches!(why, MigFailure::Off), "{words}");
+    let (why, message) = refused(agent.partitions.make(&one).await);
+    assert!(matches!(why, MigFailure::Off), "{message}");
     agent.partitions.remove(&one).await.expect("there is none");
 
     let error = agent.partitions.turn_mig_on(&one.gpu).await.expect_err("it takes a reset");
@@ -112,36 +112,36 @@ async fn mig_is_turned_on_and_off_at_once_without_instances_and_processes() {
     let world = gpu_node("dgx-h100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
-    let (one, desk) = (at(&agent, 3, "1g.10gb", 6), agent.partitions.clone());
+    let (one, handle) = (partition_at(&agent, 3, "1g.10gb", 6), agent.partitions.clone());
     let run = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[3].live.processes = processes).expect("changed");
     };
     run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None, sm_percent: 0 }]);
-    let error = desk.turn_mig_on(&one.gpu).await.expect_err("busy");
+    let error = handle.turn_mig_on(&one.gpu).await.expect_err("busy");
     let expected = format!("cannot turn MIG on for {}: it is in use by a process", one.gpu);
     assert_eq!(causes(&error), expected);
     run(Vec::new());
     for _ in 0..2 {
-        desk.turn_mig_on(&one.gpu).await.expect("on");
+        handle.turn_mig_on(&one.gpu).await.expect("on");
     }
-    desk.make(&one).await.expect("made");
-    let error = desk.turn_mig_off(&one.gpu).await.expect_err("an instance stands");
+    handle.make(&one).await.expect("made");
+    let error = handle.turn_mig_off(&one.gpu).await.expect_err("an instance exists");
     let expected = format!("cannot turn MIG off for {}: it has MIG instances: {one}", one.gpu);
     assert_eq!(causes(&error), expected);
-    desk.remove(&one).await.expect("removed");
+    handle.remove(&one).await.expect("removed");
     for _ in 0..2 {
-        desk.turn_mig_off(&one.gpu).await.expect("off");
+        handle.turn_mig_off(&one.gpu).await.expect("off");
     }
     assert_eq!(world.machine.model().expect("a model").gpus[3].mig, None);
 }
 
 #[tokio::test]
 async fn two_small_and_one_large_partition_are_made_and_removed_again() {
-    let (world, agent) = uncut().await;
-    let wanted = [("1g.10gb", 0), ("1g.10gb+me", 1), ("3g.40gb", 4)]
-        .map(|(name, at_slice)| at(&agent, 0, name, at_slice));
+    let (world, agent) = gpus_in_mig_mode().await;
+    let partitions = [("1g.10gb", 0), ("1g.10gb+me", 1), ("3g.40gb", 4)]
+        .map(|(name, at_slice)| partition_at(&agent, 0, name, at_slice));
     let mut made = Vec::new();
-    for partition in &wanted {
+    for partition in &partitions {
         let device = agent.partitions.make(partition).await.expect("made");
         assert_eq!(agent.partitions.make(partition).await.expect("found"), device);
         let state = until_served(&agent, &device, true).await;
@@ -150,60 +150,62 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
         assert_eq!(listed.nodes.len(), 3, "the GPU's node and two capabilities");
         made.push(device);
     }
-    let (why, words) = refused(agent.partitions.make(&at(&agent, 0, "2g.20gb", 0)).await);
+    let (why, message) =
+        refused(agent.partitions.make(&partition_at(&agent, 0, "2g.20gb", 0)).await);
     assert!(matches!(why, MigFailure::NoRoom(_)));
     let uuid = gpu(&agent, 0).id;
     let expected = format!(
         "cannot make MIG partition 2g.20gb at memory slices 0-1 of {uuid}: no room: taken by \
          1g.10gb at memory slice 0 of {uuid}, 1g.10gb+me at memory slice 1 of {uuid}"
     );
-    assert_eq!(words, expected);
-    let (_, words) = refused(agent.partitions.make(&at(&agent, 0, "1g.10gb+me", 2)).await);
-    assert!(words.ends_with("no room: no more 1g.10gb+me can be made"), "{words}");
+    assert_eq!(message, expected);
+    let (_, message) =
+        refused(agent.partitions.make(&partition_at(&agent, 0, "1g.10gb+me", 2)).await);
+    assert!(message.ends_with("no room: no more 1g.10gb+me can be made"), "{message}");
 
-    for (partition, device) in wanted.iter().zip(&made) {
+    for (partition, device) in partitions.iter().zip(&made) {
         agent.partitions.remove(partition).await.expect("removed");
         agent.partitions.remove(partition).await.expect("it is gone");
         until_served(&agent, device, false).await;
     }
     assert_eq!(instances(&world, 0), []);
-    let again = agent.partitions.make(&wanted[2]).await.expect("made");
-    assert_ne!(again, made[2], "a device that was made anew is another one");
+    let again = agent.partitions.make(&partitions[2]).await.expect("made");
+    assert_ne!(again, made[2], "a recreated device has another id");
 }
 
 #[tokio::test]
-async fn a_half_made_partition_is_undone_and_a_half_finished_removal_is_completed() {
-    let (world, agent) = uncut().await;
-    let half = at(&agent, 2, "2g.12gb", 2);
+async fn an_incomplete_partition_is_removed_and_an_incomplete_removal_is_completed() {
+    let (world, agent) = gpus_in_mig_mode().await;
+    let half = partition_at(&agent, 2, "2g.12gb", 2);
     world.inject("no-compute-instance@2");
-    let (_, words) = refused(agent.partitions.make(&half).await);
+    let (_, message) = refused(agent.partitions.make(&half).await);
     let end = "nvmlGpuInstanceCreateComputeInstance: an internal driver error";
-    assert!(words.ends_with(end), "{words}");
+    assert!(message.ends_with(end), "{message}");
     assert_eq!(instances(&world, 2), []);
     world.inject("recover@2");
 
-    let leave_half = || {
-        let cut = |model: &mut windlass_machine::Model| {
+    let make_incomplete = || {
+        let add_instance = |model: &mut windlass_machine::Model| {
             let gpu = &mut model.gpus[2];
             let capability = gpu.card.mig.expect("an A30");
             let shape = Shape::named("2g.12gb", capability).expect("it has such");
             gpu.make_gpu_instance(shape, Some(2)).expect("there is room");
         };
-        world.machine.update(cut).expect("changed");
+        world.machine.update(add_instance).expect("changed");
     };
-    leave_half();
+    make_incomplete();
     agent.partitions.make(&half).await.expect("finished");
     assert_eq!(instances(&world, 2), [("2g.12gb".to_owned(), true)]);
     agent.partitions.remove(&half).await.expect("removed");
-    leave_half();
+    make_incomplete();
     agent.partitions.remove(&half).await.expect("removed");
     assert_eq!(instances(&world, 2), []);
 }
 
 #[tokio::test]
 async fn a_partition_in_use_or_in_place_of_another_is_not_removed() {
-    let (world, agent) = uncut().await;
-    let (one, whole) = (at(&agent, 2, "1g.6gb", 0), gpu(&agent, 2).id);
+    let (world, agent) = gpus_in_mig_mode().await;
+    let (one, whole) = (partition_at(&agent, 2, "1g.6gb", 0), gpu(&agent, 2).id);
     let first = agent.partitions.make(&one).await.expect("made");
     let run = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[2].live.processes = processes).expect("changed");
@@ -215,35 +217,38 @@ async fn a_partition_in_use_or_in_place_of_another_is_not_removed() {
     agent.partitions.remove_device(&whole, &first).await.expect("removed");
     let second = agent.partitions.make(&one).await.expect("made");
     agent.partitions.remove_device(&whole, &first).await.expect("it is gone");
-    assert_eq!(agent.partitions.make(&one).await.expect("it stands"), second);
+    assert_eq!(agent.partitions.make(&one).await.expect("it exists"), second);
 }
 
 #[tokio::test]
-async fn a_gpu_that_hangs_delays_no_other_and_its_order_gets_the_result_later() {
-    let (world, agent) = uncut().await;
-    let (hung, well) = (at(&agent, 0, "7g.80gb", 0), at(&agent, 1, "7g.80gb", 0));
+async fn a_hanging_gpu_delays_no_other_and_its_request_succeeds_later() {
+    let (world, agent) = gpus_in_mig_mode().await;
+    let (hanging, healthy) =
+        (partition_at(&agent, 0, "7g.80gb", 0), partition_at(&agent, 1, "7g.80gb", 0));
     world.inject("hang@0");
-    let (slow, quick) = tokio::join!(agent.partitions.make(&hung), agent.partitions.make(&well));
+    let (slow, quick) =
+        tokio::join!(agent.partitions.make(&hanging), agent.partitions.make(&healthy));
     quick.expect("made");
-    let (why, words) = refused(slow);
-    assert!(matches!(why, MigFailure::Overdue(_)), "{words}");
+    let (why, message) = refused(slow);
+    assert!(matches!(why, MigFailure::Overdue(_)), "{message}");
     world.inject("recover@0");
-    let device = agent.partitions.make(&hung).await.expect("made, then or now");
+    let device = agent.partitions.make(&hanging).await.expect("made, then or now");
     assert_eq!(instances(&world, 0), [("7g.80gb".to_owned(), true)]);
     until_served(&agent, &device, true).await;
 }
 
 #[tokio::test]
-async fn without_a_driver_an_order_is_refused_and_a_stopped_agent_takes_none() {
-    let (world, agent) = uncut().await;
-    let one = at(&agent, 0, "1g.10gb", 0);
-    let (unknown, desk) = ("GPU-of-another-node".parse().expect("an id"), agent.partitions.clone());
-    let (why, words) = refused(desk.make(&Partition { gpu: unknown, ..one.clone() }).await);
-    assert!(matches!(why, MigFailure::NoGpu), "{words}");
+async fn without_a_driver_a_request_is_refused_and_a_stopped_agent_accepts_none() {
+    let (world, agent) = gpus_in_mig_mode().await;
+    let one = partition_at(&agent, 0, "1g.10gb", 0);
+    let (unknown, handle) =
+        ("GPU-of-another-node".parse().expect("an id"), agent.partitions.clone());
+    let (why, message) = refused(handle.make(&Partition { gpu: unknown, ..one.clone() }).await);
+    assert!(matches!(why, MigFailure::NoGpu), "{message}");
     world.machine.remove_driver().expect("removed");
     agent.until(|state| !state.inventory.devices.iter().any(|gpu| gpu.health.is_healthy())).await;
-    assert!(desk.make(&one).await.is_err());
+    assert!(handle.make(&one).await.is_err());
     agent.stop().await;
-    let late = in_time("an answer", desk.make(&one)).await;
+    let late = in_time("an answer", handle.make(&one)).await;
     assert!(matches!(refused(late).0, MigFailure::Stopped));
 }

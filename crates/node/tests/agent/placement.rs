@@ -27,7 +27,7 @@ use windlass_testkit::{GPU, Node, Running, allocatable, pod_with};
 
 use crate::agent::{
     sharing::{SHARED, devices_of, rule, shared},
-    world::{client, counts, gpu_id, gpu_node, gpu_node_of, pod, unforgiving},
+    world::{client, counts, gpu_id, gpu_node, gpu_node_of, pod, with_long_quiet_period},
 };
 
 const SLICES: &str = "nvidia.com/mig-1g.5gb";
@@ -137,8 +137,8 @@ async fn replicas_fill_a_gpu_or_spread_as_the_policy_says() {
 async fn a_new_policy_applies_to_the_next_choice_and_disturbs_no_stream() {
     let mut world = gpu_node("dgx-h100");
     let default = world.config.policy.clone();
-    let given = |placement| Policy { resources: gpus(placement), ..default.clone() };
-    world.config.policy = given(Placement::Packed);
+    let with_placement = |placement| Policy { resources: gpus(placement), ..default.clone() };
+    world.config.policy = with_placement(Placement::Packed);
     let kubelet = world.kubelet();
     let agent = world.agent();
     allocatable(&kubelet, GPU, 8).await;
@@ -146,12 +146,12 @@ async fn a_new_policy_applies_to_the_next_choice_and_disturbs_no_stream() {
     let before = registrations();
     assert_eq!(indices(&agent, &ids(&kubelet, "a", (GPU, 1)).await), [0]);
     assert_eq!(indices(&agent, &ids(&kubelet, "b", (GPU, 1)).await), [1]);
-    agent.follow(given(Placement::Distributed));
+    agent.follow(with_placement(Placement::Distributed));
     let name = GPU.parse().expect("valid");
     let adopted = |state: &Arc<NodeState>| state.placement(&name) == Placement::Distributed;
     agent.until(adopted).await;
     assert_eq!(indices(&agent, &ids(&kubelet, "c", (GPU, 1)).await), [4]);
-    assert_eq!(registrations(), before, "nothing is registered anew");
+    assert_eq!(registrations(), before, "no resource is registered again");
 }
 
 #[tokio::test]
@@ -181,15 +181,15 @@ fn question(available: &[String], required: &[String], size: i32) -> PreferredAl
 }
 
 #[tokio::test]
-async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_not() {
+async fn a_kubelet_with_an_old_list_gets_allocatable_devices_or_the_reason() {
     let (world, kubelet, agent) =
-        serving(unforgiving("dgx-h100"), Resources::Default, (GPU, 8)).await;
+        serving(with_long_quiet_period("dgx-h100"), Resources::Default, (GPU, 8)).await;
     world.inject("xid:79@0");
     counts(&kubelet, (8, 7)).await;
     let mut plugin = client(&kubelet, GPU).await;
     let failed = gpu_id(&agent, 0);
     let mut listed: Vec<_> = (0..8).map(|index| gpu_id(&agent, index)).collect();
-    listed.push("GPU-of-another-life".to_owned());
+    listed.push("GPU-unknown".to_owned());
     let answer = plugin.get_preferred_allocation(question(&listed, &[], 7)).await;
     let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
     assert_eq!(chosen.device_i_ds, listed[1..8], "never one that Allocate refuses");
@@ -200,7 +200,7 @@ async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_n
             Code::FailedPrecondition,
             format!("{failed} cannot be allocated: XID 79"),
         ),
-        (&listed[8..], 2, Code::InvalidArgument, "no device GPU-of-another-life".to_owned()),
+        (&listed[8..], 2, Code::InvalidArgument, "no device GPU-unknown".to_owned()),
         (
             &[],
             8,
@@ -211,17 +211,17 @@ async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_n
             ),
         ),
     ] {
-        let asked = plugin.get_preferred_allocation(question(&listed, required, size)).await;
-        let status = asked.expect_err("refused");
+        let answer = plugin.get_preferred_allocation(question(&listed, required, size)).await;
+        let status = answer.expect_err("refused");
         assert_eq!(status.code(), code);
         assert!(status.message().contains(&expected), "{}", status.message());
     }
 }
 
 #[tokio::test]
-async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() {
+async fn replicas_of_a_failed_gpu_are_excluded_and_reported() {
     let (world, kubelet, agent) =
-        serving(unforgiving("dgx-h100"), shares(Placement::Packed), (SHARED, 32)).await;
+        serving(with_long_quiet_period("dgx-h100"), shares(Placement::Packed), (SHARED, 32)).await;
     world.inject("xid:79@0");
     allocatable(&kubelet, SHARED, 28).await;
     let mut plugin = client(&kubelet, SHARED).await;
@@ -230,8 +230,8 @@ async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() 
         (0..4).map(move |number| format!("{id}::{number}"))
     };
     let mut listed: Vec<_> = (0..2).flat_map(replicas).collect();
-    // Adds an id beyond the present replicas, and one of a device that does not exist.
-    listed.extend([format!("{}::9", gpu_id(&agent, 1)), "GPU-of-another-life::0".to_owned()]);
+    // Adds an id beyond the existing replicas, and one of a missing device.
+    listed.extend([format!("{}::9", gpu_id(&agent, 1)), "GPU-unknown::0".to_owned()]);
     let answer = plugin.get_preferred_allocation(question(&listed, &[], 4)).await;
     let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
     assert_eq!(chosen.device_i_ds, listed[4..8]);
@@ -240,14 +240,14 @@ async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() 
         (&listed[8..9], 2, format!("has no device {}", listed[8])),
         (&[], 5, format!("5 replicas requested, 4 available; {} is excluded", gpu_id(&agent, 0))),
     ] {
-        let asked = plugin.get_preferred_allocation(question(&listed, required, size)).await;
-        let message = asked.expect_err("refused").message().to_owned();
+        let answer = plugin.get_preferred_allocation(question(&listed, required, size)).await;
+        let message = answer.expect_err("refused").message().to_owned();
         assert!(message.contains(&expected), "{message}");
     }
 }
 
 /// Answer to a recorded request, computed again.
-fn asked_again(state: &NodeState, choice: &RecordedChoice) -> Vec<String> {
+fn repeated_answer(state: &NodeState, choice: &RecordedChoice) -> Vec<String> {
     let (size, policy) = (choice.size, choice.policy);
     match &choice.candidates {
         Candidates::Devices { available, required, .. } => {
@@ -286,31 +286,31 @@ async fn choices_outlive_the_agent_and_can_be_repeated() {
     {
         let (world, kubelet, agent) =
             serving(gpu_node("dgx-h100"), resources, (resource, count)).await;
-        let mut given = vec![ids(&kubelet, "a", (resource, 3)).await];
+        let mut granted = vec![ids(&kubelet, "a", (resource, 3)).await];
         agent.stop().await;
-        let remembered = history::read(&world.config.places.state_dir).expect("written");
-        assert_eq!(remembered.len(), 1);
+        let recorded = history::read(&world.config.places.state_dir).expect("written");
+        assert_eq!(recorded.len(), 1);
         let agent = world.agent();
         allocatable(&kubelet, resource, count).await;
-        given.push(ids(&kubelet, "b", (resource, 2)).await);
+        granted.push(ids(&kubelet, "b", (resource, 2)).await);
         let state = agent.state.borrow().clone();
         agent.stop().await;
-        let remembered = history::read(&world.config.places.state_dir).expect("written");
-        assert_eq!(remembered.len(), 2);
-        for (choice, given) in remembered.iter().zip(given.iter().rev()) {
-            assert_eq!((choice.resource.as_str(), choice.size), (resource, given.len()));
+        let recorded = history::read(&world.config.places.state_dir).expect("written");
+        assert_eq!(recorded.len(), 2);
+        for (choice, granted) in recorded.iter().zip(granted.iter().rev()) {
+            assert_eq!((choice.resource.as_str(), choice.size), (resource, granted.len()));
             assert!(choice.exact);
             let chosen: BTreeSet<_> = choice.chosen().into_iter().collect();
-            assert_eq!(chosen, *given, "the newest first");
-            let again: BTreeSet<_> = asked_again(&state, choice).into_iter().collect();
-            assert_eq!(again, *given);
+            assert_eq!(chosen, *granted, "the newest first");
+            let again: BTreeSet<_> = repeated_answer(&state, choice).into_iter().collect();
+            assert_eq!(again, *granted);
         }
-        assert!(remembered[0].at >= remembered[1].at);
+        assert!(recorded[0].at >= recorded[1].at);
     }
 }
 
 #[tokio::test]
-async fn a_state_folder_that_cannot_be_written_costs_the_memory_and_no_pod() {
+async fn an_unwritable_state_folder_loses_the_history_and_fails_no_pod() {
     let mut world = gpu_node("dgx-h100");
     // Root may write into any folder, but not below a file.
     fs::write(world.folder.join("file"), "").expect("written");

@@ -39,14 +39,14 @@ async fn ids(plugin: &mut Client) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_allocated_is_refused_by_name() {
+async fn unallocatable_devices_are_refused_by_name() {
     let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let known = ids(&mut plugin).await[0].clone();
-    let stranger = "GPU-nobody".to_owned();
+    let unknown = "GPU-nobody".to_owned();
     for (ids, code, expected) in [
-        (vec![stranger.clone()], Code::InvalidArgument, "nvidia.com/gpu has no device GPU-nobody"),
+        (vec![unknown.clone()], Code::InvalidArgument, "nvidia.com/gpu has no device GPU-nobody"),
         (vec![known.clone(), known.clone()], Code::InvalidArgument, "more than once"),
         (vec![], Code::InvalidArgument, "names no devices of nvidia.com/gpu"),
     ] {
@@ -54,7 +54,7 @@ async fn what_cannot_be_allocated_is_refused_by_name() {
         assert_eq!(status.code(), code);
         assert!(status.message().contains(expected), "{}", status.message());
     }
-    let request = PreStartContainerRequest { devices_ids: vec![stranger] };
+    let request = PreStartContainerRequest { devices_ids: vec![unknown] };
     let status = plugin.pre_start_container(request).await.expect_err("unknown");
     assert_eq!(status.code(), Code::InvalidArgument);
 }
@@ -101,7 +101,7 @@ async fn the_same_request_gets_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn every_name_that_is_granted_is_in_a_document_that_exists() {
+async fn every_granted_name_is_in_an_existing_document() {
     let world = gpu_node("mig-a100");
     let (kubelet, _agent) = world.serving(2).await;
     for (resource, node) in [(GPU, "/dev/nvidia"), ("nvidia.com/mig-1g.5gb", "/dev/nvidia-caps/")] {
@@ -114,7 +114,10 @@ async fn every_name_that_is_granted_is_in_a_document_that_exists() {
         let devices = document["devices"].as_array().expect("devices");
         let device = devices.iter().find(|device| device["name"] == name).expect("in the document");
         assert!(device.to_string().contains(node), "{device}");
-        assert_eq!(grant.envs["WINDLASS_SIMULATED"], "mig-a100", "a simulation says so");
+        assert_eq!(
+            grant.envs["WINDLASS_SIMULATED"], "mig-a100",
+            "the variable names the simulation"
+        );
     }
 }
 
@@ -160,7 +163,7 @@ async fn a_preference_includes_the_required_devices_and_impossible_ones_are_refu
     let mut plugin = client(&kubelet, GPU).await;
     let gpu = |index| gpu_id(&agent, index);
     let all: Vec<_> = (0..8).map(gpu).collect();
-    let ask = |required: Vec<String>, size| {
+    let request = |required: Vec<String>, size| {
         let one = ContainerPreferredAllocationRequest {
             available_device_i_ds: all.clone(),
             must_include_device_i_ds: required,
@@ -168,7 +171,8 @@ async fn a_preference_includes_the_required_devices_and_impossible_ones_are_refu
         };
         PreferredAllocationRequest { container_requests: vec![one] }
     };
-    let answer = plugin.get_preferred_allocation(ask(vec![gpu(5)], 4)).await.expect("an answer");
+    let answer =
+        plugin.get_preferred_allocation(request(vec![gpu(5)], 4)).await.expect("an answer");
     let mut chosen = answer.into_inner().container_responses.remove(0).device_i_ds;
     chosen.sort();
     let mut second_node: Vec<_> = (4..8).map(gpu).collect();
@@ -176,7 +180,7 @@ async fn a_preference_includes_the_required_devices_and_impossible_ones_are_refu
     assert_eq!(chosen, second_node, "the four of the NUMA node that GPU 5 is on");
     for (required, size) in [(vec![], 9), (vec![], 0), (vec![], -1), (all.clone(), 2)] {
         let status =
-            plugin.get_preferred_allocation(ask(required, size)).await.expect_err("refused");
+            plugin.get_preferred_allocation(request(required, size)).await.expect_err("refused");
         assert_eq!(status.code(), Code::InvalidArgument);
     }
 }
@@ -191,7 +195,7 @@ async fn garbage_and_oversized_requests_affect_no_other_call() {
         &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff"[..],
     ] {
         let mut stream = tokio::net::UnixStream::connect(world.socket()).await.expect("connected");
-        // The agent may hang up before everything is written.
+        // The agent may close the connection before everything is written.
         let _ = stream.write_all(garbage).await;
     }
     let channel = SocketPath::new(world.socket()).expect("short").dial().await.expect("dialled");
@@ -221,7 +225,7 @@ async fn requests_are_answered_while_the_driver_hangs() {
 }
 
 #[tokio::test]
-async fn a_document_that_was_removed_is_missed_and_written_again() {
+async fn a_removed_document_is_reported_and_written_again() {
     let world = gpu_node("t4-edge");
     let (kubelet, _agent) = world.serving(1).await;
     let document = world.config.places.cdi_dir.join("windlass.dev-gpu.json");
@@ -234,7 +238,7 @@ async fn a_document_that_was_removed_is_missed_and_written_again() {
 }
 
 #[tokio::test]
-async fn network_interfaces_are_offered_where_the_rules_say_so() {
+async fn network_interfaces_are_offered_if_a_rule_names_them() {
     let nics: ResourceName = "a.com/nic".parse().expect("valid");
     // Each device has its own node, and both need the node of the connection manager.
     for (list, cdi_names, nodes) in [(Strategy::CdiCri, 2, 0), (Strategy::Envvar, 0, 3)] {
@@ -251,9 +255,6 @@ async fn network_interfaces_are_offered_where_the_rules_say_so() {
         let grant = &admission.allotment("main", nics.as_str()).expect("allotted").grant;
         assert_eq!(grant.cdi_devices.len(), cdi_names);
         assert_eq!(grant.devices.len(), nodes, "names or nodes");
-        assert!(
-            !grant.envs.contains_key("NVIDIA_VISIBLE_DEVICES"),
-            "a NIC is none of NVIDIA's GPUs"
-        );
+        assert!(!grant.envs.contains_key("NVIDIA_VISIBLE_DEVICES"), "a NIC is no GPU");
     }
 }

@@ -39,16 +39,16 @@ pub(crate) fn devices_of(ids: &BTreeSet<String>) -> BTreeSet<&str> {
 }
 
 #[tokio::test]
-async fn one_node_has_exclusive_shared_and_kept_back_gpus_side_by_side() {
+async fn one_node_has_exclusive_shared_and_withheld_gpus() {
     let mut world = gpu_node("dgx-h100");
     let sharing = shared(8, PerContainer::Any);
     let rules = vec![rule(GPU, &[0, 1], Sharing::Exclusive), rule(SHARED, &[2, 3, 4, 5], sharing)];
     world.config.policy.resources = Resources::Rules(rules);
     let (kubelet, agent) = world.serving(2).await;
     allocatable(&kubelet, SHARED, 32).await;
-    let kept: Vec<_> = [6, 7].map(|index| gpu_id(&agent, index)).into();
+    let withheld: Vec<_> = [6, 7].map(|index| gpu_id(&agent, index)).into();
     let offerings = agent.state.borrow().offerings();
-    for id in kept {
+    for id in withheld {
         let why = offerings[id.as_str()].obstacle.as_deref();
         assert_eq!(why, Some("no rule of the configuration takes it"));
     }
@@ -58,7 +58,7 @@ async fn one_node_has_exclusive_shared_and_kept_back_gpus_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_container_that_asks_for_two_replicas_is_refused_where_one_is_all_it_may_have() {
+async fn a_container_that_requests_two_replicas_is_refused_if_one_is_the_limit() {
     let mut world = gpu_node("t4-edge");
     let sharing = shared(4, PerContainer::One);
     world.config.policy.resources = Resources::Rules(vec![rule(GPU, &[], sharing)]);
@@ -114,7 +114,8 @@ async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_releas
 }
 
 #[tokio::test]
-async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_container_has_gone() {
+async fn a_gpu_is_shared_by_mps_from_the_first_answer_of_its_daemon_until_its_last_container_ends()
+{
     let mut world = gpu_node("t4-edge");
     let Sharing::Shared(time) = shared(4, PerContainer::One) else { unreachable!("it is shared") };
     let mps = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
@@ -130,22 +131,22 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
     assert!(grant.mounts.iter().any(|mount| mount.container_path == pipe), "{:?}", grant.mounts);
 
     agent.follow(Policy::default());
-    let moved = |state: &Arc<NodeState>| {
+    let is_withheld = |state: &Arc<NodeState>| {
         let why = state.offerings().into_values().find_map(|offering| offering.obstacle);
         why.is_some_and(|why| why.contains("a container holds it"))
     };
-    agent.until(moved).await;
+    agent.until(is_withheld).await;
     let daemon = world.machine.host_root().join(pipe.trim_start_matches('/'));
-    assert!(daemon.exists(), "its container goes on");
+    assert!(daemon.exists(), "its container continues");
     kubelet.delete("client-uid").await;
     allocatable(&kubelet, GPU, 1).await;
     agent.stop().await;
-    let left = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
-    assert!(left.values().all(Result::is_ok), "{left:?}");
+    let stopped = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
+    assert!(stopped.values().all(Result::is_ok), "{stopped:?}");
 }
 
 #[tokio::test]
-async fn each_mig_instance_is_shared_by_a_daemon_of_its_own() {
+async fn each_shared_mig_instance_has_a_separate_daemon() {
     let mut world = gpu_node("mig-a100");
     let Sharing::Shared(time) = shared(2, PerContainer::One) else { unreachable!("it is shared") };
     let sharing = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
@@ -163,15 +164,15 @@ async fn each_mig_instance_is_shared_by_a_daemon_of_its_own() {
     let state = agent.state.borrow().clone();
     let instances = state.inventory.devices.iter().filter(|device| device.kind.is_instance());
     let enforced = instances.filter_map(|device| state.enforcement(device));
-    let by_nothing = enforced.filter(|enforcement| *enforcement == Enforcement::None).count();
-    assert_eq!(by_nothing, 8, "a program may run without the daemon");
+    let unenforced = enforced.filter(|enforcement| *enforcement == Enforcement::None).count();
+    assert_eq!(unenforced, 8, "a program may run without the daemon");
     agent.stop().await;
-    let left = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
-    assert!(left.len() == 8 && left.values().all(Result::is_ok), "{left:?}");
+    let stopped = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
+    assert!(stopped.len() == 8 && stopped.values().all(Result::is_ok), "{stopped:?}");
 }
 
 #[tokio::test]
-async fn a_policy_that_changes_nothing_for_a_resource_leaves_it_alone() {
+async fn a_resource_that_a_new_policy_does_not_change_is_not_registered_again() {
     let world = gpu_node("mig-a100");
     let kubelet = world.kubelet();
     let agent = world.agent();
@@ -183,5 +184,5 @@ async fn a_policy_that_changes_nothing_for_a_resource_leaves_it_alone() {
     let excluded = Selector { ids: [gpu_id(&agent, 3)].into(), ..Selector::all(DeviceKind::Gpu) };
     agent.follow(Policy { exclude: vec![excluded], ..world.config.policy.clone() });
     counts(&kubelet, (2, 1)).await;
-    assert_eq!(registrations(&kubelet), before, "nothing is registered anew");
+    assert_eq!(registrations(&kubelet), before, "no resource is registered again");
 }

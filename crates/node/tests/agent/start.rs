@@ -32,7 +32,7 @@ async fn a_second_agent_is_refused_and_the_first_unharmed() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends() {
+async fn a_standby_agent_is_ready_and_waits_until_the_first_ends() {
     let mut world = gpu_node("dgx-h100");
     let (kubelet, first) = world.serving(8).await;
     // The first agent has no HTTP address, so that the second can bind this one.
@@ -46,7 +46,7 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
     assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("standing by"), "{page}");
     kubelet.admit(pod("p", 4)).await.expect("the first agent serves");
     drop(first);
-    waiting.await.expect("its turn");
+    waiting.await.expect("the first agent has ended");
     let is_list = |event: &Event| matches!(event, Event::ListReceived { .. });
     let before = kubelet.calls().count(is_list);
     let _second = world.agent();
@@ -58,7 +58,7 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
 }
 
 #[tokio::test]
-async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_makes_none() {
+async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_without_creating_it() {
     let mut world = gpu_node("t4-edge");
     let (folder, address) = (world.folder.join("later"), free_address());
     world.config.places.kubelet_dir.clone_from(&folder);
@@ -73,7 +73,7 @@ async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_ma
     assert!(ready.starts_with("HTTP/1.1 503 "), "{ready}");
     assert!(ready.contains("not ok: the kubelet has no folder"), "{ready}");
     assert!(healthy.starts_with("HTTP/1.1 200 OK"), "a restart would not help: {healthy}");
-    assert!(!folder.exists(), "it looks like a kubelet's folder");
+    assert!(!folder.exists(), "the agent creates no folder of a kubelet");
     let kubelet = world.kubelet();
     waiting.await.expect("a kubelet");
     let _agent = world.agent();
@@ -81,14 +81,14 @@ async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_ma
 }
 
 #[tokio::test]
-async fn an_agent_that_takes_over_is_ready_without_a_kubelet_and_its_pages_say_what_it_does() {
+async fn a_standby_agent_is_ready_without_a_kubelet_and_its_pages_say_so() {
     let mut world = gpu_node("t4-edge");
     let address = free_address();
     world.config.places.kubelet_dir = world.folder.join("later");
     world.config.listen = Some(address);
     let waiting = windlass_node::await_kubelet(&world.config, Succession::TakesOver);
-    let asking = async {
-        for (path, status, says) in [
+    let requests = async {
+        for (path, status, expected) in [
             ("/readyz", 200, "standing by"),
             ("/healthz", 200, "standing by"),
             ("/metrics", 200, "windlass_standing_by 1\n"),
@@ -98,12 +98,12 @@ async fn an_agent_that_takes_over_is_ready_without_a_kubelet_and_its_pages_say_w
         ] {
             let page = page(address, path).await;
             assert!(page.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {page}");
-            assert!(page.contains(says), "{path}: {page}");
+            assert!(page.contains(expected), "{path}: {page}");
         }
     };
     tokio::select! {
         waited = waiting => panic!("there is no kubelet: {waited:?}"),
-        () = asking => {}
+        () = requests => {}
     }
 }
 
@@ -115,7 +115,7 @@ fn free_address() -> SocketAddr {
 
 /// Requests a page until the server answers.
 async fn page(address: SocketAddr, path: &str) -> String {
-    let mut stream = until("somebody listens", async || TcpStream::connect(address).await).await;
+    let mut stream = until("the server listens", async || TcpStream::connect(address).await).await;
     let (mut text, request) = (String::new(), format!("GET {path} HTTP/1.1\r\n\r\n"));
     stream.write_all(request.as_bytes()).await.expect("sent");
     stream.read_to_string(&mut text).await.expect("answered");
@@ -123,20 +123,20 @@ async fn page(address: SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_written_keeps_devices_back_and_says_so() {
+async fn an_unwritable_folder_withholds_devices_with_the_reason() {
     let mut world = gpu_node("t4-edge");
     // Even root cannot create folders in /proc.
     world.config.places.cdi_dir = "/proc/windlass".into();
     let agent = world.agent();
-    let known = |state: &std::sync::Arc<NodeState>| !state.offerings().is_empty();
-    let state = agent.until(known).await;
+    let has_offerings = |state: &std::sync::Arc<NodeState>| !state.offerings().is_empty();
+    let state = agent.until(has_offerings).await;
     let offering = state.offerings().into_values().next().expect("one GPU");
-    let why = offering.obstacle.expect("kept back");
+    let why = offering.obstacle.expect("withheld");
     assert!(why.contains("cannot write CDI document /proc/windlass"), "{why}");
 }
 
 #[tokio::test]
-async fn a_document_that_cannot_be_written_keeps_back_its_own_devices_only() {
+async fn an_unwritable_document_withholds_only_its_devices() {
     let mut world = gpu_node("dgx-h100");
     let devices = Selector::all(DeviceKind::Nic);
     let nics = ResourceRule::new("a.com/nic".parse().expect("valid"), devices, Sharing::Exclusive);
@@ -174,7 +174,7 @@ async fn a_stale_socket_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_device_that_a_pod_holds_is_listed_though_it_is_gone() {
+async fn a_vanished_device_of_a_pod_is_listed() {
     let world = gpu_node("t4-edge");
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
@@ -185,8 +185,8 @@ async fn a_device_that_a_pod_holds_is_listed_though_it_is_gone() {
         device_ids: [(0, vec!["GPU-gone".to_owned()])].into(),
         allocate_response: Vec::new(),
     };
-    let record = Checkpoint { pods: Some(vec![held]), registered: None };
-    fs::write(folder.join(checkpoint::FILE), record.to_json()).expect("written");
+    let checkpoint_of_pod = Checkpoint { pods: Some(vec![held]), registered: None };
+    fs::write(folder.join(checkpoint::FILE), checkpoint_of_pod.to_json()).expect("written");
     let _agent = world.agent();
     let kubelet = world.kubelet();
     let node = counts(&kubelet, (2, 1)).await;
@@ -194,7 +194,7 @@ async fn a_device_that_a_pod_holds_is_listed_though_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_no_reason_not_to_serve() {
+async fn an_unreadable_record_does_not_stop_the_agent() {
     let world = gpu_node("t4-edge");
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
@@ -205,7 +205,7 @@ async fn a_record_that_cannot_be_read_is_no_reason_not_to_serve() {
 }
 
 #[tokio::test]
-async fn a_resource_whose_name_is_taken_by_a_file_is_served_when_the_file_is_gone() {
+async fn a_resource_whose_socket_path_is_a_file_is_served_once_the_file_is_removed() {
     let world = gpu_node("t4-edge");
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");

@@ -18,7 +18,7 @@ pub(crate) fn gpu_node(profile: &str) -> Node {
 }
 
 /// Node as of [`gpu_node`], whose quiet period is longer than a test: a failed device stays failed.
-pub(crate) fn unforgiving(profile: &str) -> Node {
+pub(crate) fn with_long_quiet_period(profile: &str) -> Node {
     let mut node = gpu_node(profile);
     node.config.policy.health.quiet_period = Duration::from_secs(3600);
     node
@@ -44,7 +44,7 @@ pub(crate) async fn counts(kubelet: &Kubelet, expected: (usize, usize)) -> Arc<N
     windlass_testkit::counts(kubelet, GPU, expected).await
 }
 
-/// A pod of one container that asks for GPUs.
+/// A pod of one container that requests GPUs.
 pub(crate) fn pod(name: &str, gpus: u64) -> Pod {
     windlass_testkit::pod_with(name, GPU, gpus)
 }

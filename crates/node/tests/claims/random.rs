@@ -1,17 +1,17 @@
 //! Random pods of the device plugin and with claims, side by side, under random faults of the node. No device ever has
 //! two owners, and nothing is left at the end.
 
+mod faults;
 mod pods;
-mod strikes;
 
 use std::time::Instant;
 
 use windlass_config::{DraOffer, DraPolicy};
 
-use self::pods::{Living, MAX, put_templates};
+use self::pods::{MAX, StartedPod, put_templates};
 use crate::claims::{
-    chance::{Chance, Length, seed},
-    world::{Mounts, World, show_what_is_mounted},
+    rng::{Length, Rng, seed},
+    world::{Mounts, World, use_shipped_mounts},
 };
 
 /// Number of occurrences of each event.
@@ -22,21 +22,21 @@ struct Tally {
     refused_claims: usize,
     plugin_pods: usize,
     refused_pods: usize,
-    given_up: usize,
+    cancelled: usize,
     kubelet_restarts: usize,
     agent_kills: usize,
-    killed_in_the_middle: usize,
+    killed_during_prepare: usize,
     deletions: usize,
     lost_records: usize,
-    api_away: usize,
+    api_outages: usize,
 }
 
 struct Run {
     world: World,
     mounts: Mounts,
-    chance: Chance,
-    living: Vec<Living>,
-    begun: usize,
+    rng: Rng,
+    started: Vec<StartedPod>,
+    created: usize,
     tally: Tally,
     /// Latest events in order.
     recent: Vec<String>,
@@ -55,28 +55,28 @@ impl Run {
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
         let world = match mounts {
             Mounts::Whole => World::of(dra).await,
-            Mounts::Shipped => World::with(dra, show_what_is_mounted).await,
+            Mounts::Shipped => World::with(dra, use_shipped_mounts).await,
         };
         put_templates(&world);
-        let (living, tally, recent) = Default::default();
-        Self { world, mounts, chance: Chance::new(seed), living, begun: 0, tally, recent }
+        let (started, tally, recent) = Default::default();
+        Self { world, mounts, rng: Rng::new(seed), started, created: 0, tally, recent }
     }
 
     async fn step(&mut self) {
         self.tally.steps += 1;
-        match self.chance.below(200) {
-            0..60 if self.living.len() < MAX => self.begin_claim().await,
-            60..120 if self.living.len() < MAX => self.begin_plugin().await,
-            120..140 if self.living.len() < MAX => self.begin_both().await,
-            140..144 if self.living.len() < MAX => self.give_up().await,
-            188..200 => self.strike().await,
+        match self.rng.below(200) {
+            0..60 if self.started.len() < MAX => self.begin_claim().await,
+            60..120 if self.started.len() < MAX => self.begin_plugin().await,
+            120..140 if self.started.len() < MAX => self.begin_both().await,
+            140..144 if self.started.len() < MAX => self.cancel_prepare().await,
+            188..200 => self.cause_fault().await,
             _ => self.end_one().await,
         }
         self.check();
     }
 
     fn check(&self) {
-        if let Err(why) = self.world.in_one_hand() {
+        if let Err(why) = self.world.check_one_owner() {
             panic!("{why} after {} steps, the last of them {:#?}", self.tally.steps, self.recent);
         }
         self.world.check();
@@ -94,33 +94,33 @@ impl Run {
         self.end_all().await;
         self.kill_agent().await;
         self.check();
-        self.world.nothing_is_left().await;
+        self.world.until_all_free().await;
         self.start_both().await;
         self.end_all().await;
-        self.world.nothing_is_left().await;
-        assert!(self.world.left().is_empty(), "{:?} is left", self.world.left());
+        self.world.until_all_free().await;
+        assert!(self.world.remains().is_empty(), "{:?} is left", self.world.remains());
         self.tally
     }
 
     async fn end_all(&mut self) {
-        while !self.living.is_empty() {
+        while !self.started.is_empty() {
             self.end_one().await;
             self.world.check();
         }
-        self.world.all_is_released().await;
+        self.world.until_released().await;
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the result of a long walk is for whoever took it")]
+#[expect(clippy::print_stdout, reason = "the result of a long walk is printed")]
 async fn walk(mounts: Mounts) {
     let (length, seed) = (Length::or(STEPS), seed());
-    let (mut run, begun) = (Run::new(mounts, seed).await, Instant::now());
-    while !length.is_reached(begun, run.tally.steps) {
+    let (mut run, start) = (Run::new(mounts, seed).await, Instant::now());
+    while !length.is_reached(start, run.tally.steps) {
         run.step().await;
     }
-    let (tally, taken) = (run.end().await, begun.elapsed());
+    let (tally, elapsed) = (run.end().await, start.elapsed());
     println!(
-        "seed {seed}, {mounts:?} mounts, {taken:.0?}: 0 devices in two hands, 0 left; {tally:#?}"
+        "seed {seed}, {mounts:?} mounts, {elapsed:.0?}: each device has one owner, then none; {tally:#?}"
     );
 }
 
@@ -130,6 +130,6 @@ async fn no_device_ever_has_two_owners() {
 }
 
 #[tokio::test]
-async fn no_device_ever_has_two_owners_if_the_kubelets_record_is_hidden() {
+async fn no_device_ever_has_two_owners_if_the_kubelets_checkpoint_is_hidden() {
     Box::pin(walk(Mounts::Shipped)).await;
 }

@@ -12,83 +12,83 @@ use windlass_kubelet_sim::Grant;
 use windlass_testkit::LIMIT;
 
 use crate::claims::{
-    wish::{SPACE, gpus, pod, template},
+    objects::{SPACE, gpus, pod, template},
     world::{NODE, World, devices, published, uid},
 };
 
 /// Number of polls of the runtime before the kill of an agent that prepares a claim: from before the call arrives until
 /// after its answer.
-const TURNS: [usize; 10] = [0, 2, 5, 9, 14, 20, 30, 45, 70, 120];
+const POLLS: [usize; 10] = [0, 2, 5, 9, 14, 20, 30, 45, 70, 120];
 
 #[tokio::test]
-async fn an_agent_that_is_killed_between_prepare_and_answer_leaves_the_next_one_the_same_devices() {
+async fn after_a_kill_during_a_preparation_the_next_agent_prepares_the_same_devices() {
     let mut world = World::new(DraOffer::Instead).await;
-    for turns in TURNS {
-        let name = format!("p{turns}");
+    for polls in POLLS {
+        let name = format!("p{polls}");
         world.objects().put(&template(SPACE, &name, &gpus(2)));
-        let wanted = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
-        let scheduled = world.cluster.schedule(&wanted).expect("a node");
+        let pod_with_claim = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
+        let scheduled = world.cluster.schedule(&pod_with_claim).expect("a node");
         world.admit(bound::pod(&scheduled)).await.expect("it fits");
         let uid = uid(&scheduled);
         tokio::select! {
             biased;
             _ = Box::pin(world.kubelet.sync_pod(&uid)) => {}
-            () = async { for _ in 0..turns { yield_now().await } } => {}
+            () = async { for _ in 0..polls { yield_now().await } } => {}
         }
         world.kill_agent().await;
         world.check();
         world.start_agent();
-        world.registered().await;
+        world.until_registered().await;
         let grant = world.started(&uid, "main").await;
         // A kubelet that was interrupted after the answer lists its devices twice.
         let names: BTreeSet<_> = grant.cdi_devices.iter().collect();
-        assert_eq!(names.len(), 3, "after {turns} turns: {grant:?}");
-        assert_eq!(grant.cdi_devices.len() % 3, 0, "all of it, after {turns} turns: {grant:?}");
+        assert_eq!(names.len(), 3, "after {polls} polls: {grant:?}");
+        assert_eq!(grant.cdi_devices.len() % 3, 0, "every device, after {polls} polls: {grant:?}");
         let prepared = world.record().into_iter().flat_map(|(_, devices)| devices);
         let prepared = prepared.map(|(device, _)| device).collect();
-        assert_eq!(devices(&scheduled), prepared, "after {turns} turns");
+        assert_eq!(devices(&scheduled), prepared, "after {polls} polls");
         world.check();
         world.end(&scheduled).await;
     }
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
-async fn an_agent_that_is_killed_while_the_claim_is_read_has_taken_nothing() {
+async fn an_agent_that_is_killed_while_the_claim_is_read_has_recorded_nothing() {
     let mut world = World::new(DraOffer::Instead).await;
     let slow = Effect::Delay(Duration::from_secs(3600));
     world.cluster.server().inject(Fault::at("resourceclaims", slow).only("GET"));
     world.objects().put(&template(SPACE, "p", &gpus(1)));
-    let wanted = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
-    let scheduled = world.cluster.schedule(&wanted).expect("a node");
+    let pod_with_claim = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
+    let scheduled = world.cluster.schedule(&pod_with_claim).expect("a node");
     world.admit(bound::pod(&scheduled)).await.expect("it fits");
-    let asked = |objects: &Objects| {
+    let is_read = |objects: &Objects| {
         objects.log().iter().any(|it| it.path.contains("resourceclaims")).then_some(())
     };
     let (uid, objects) = (uid(&scheduled), world.objects());
     tokio::select! {
-        _ = Box::pin(world.kubelet.sync_pod(&uid)) => panic!("nobody answers"),
-        asked = objects.until(LIMIT, asked) => asked.expect("the driver asks"),
+        _ = Box::pin(world.kubelet.sync_pod(&uid)) => panic!("the API server does not answer"),
+        is_read = objects.until(LIMIT, is_read) => is_read.expect("the driver reads the claim"),
     }
     world.kill_agent().await;
-    assert_eq!(world.left(), [""; 0]);
+    assert_eq!(world.remains(), [""; 0]);
     world.cluster.server().heal();
     world.start_agent();
-    world.registered().await;
+    world.until_registered().await;
     world.started(&uid, "main").await;
     world.check();
     world.end(&scheduled).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
-async fn claims_outlive_the_kubelet_and_what_it_deletes_is_published_again() {
+async fn claims_outlive_the_kubelet_and_the_slices_that_it_deletes_are_published_again() {
     let world = World::new(DraOffer::Instead).await;
     let (one, _) = world.run("one", &gpus(1)).await;
     let (two, _) = world.run("two", &gpus(3)).await;
     let before = world.kubelet.node().claims.clone();
     world.kubelet.restart().await.expect("it restarts");
-    world.settled().await;
+    world.until_settled().await;
     for (name, claim) in &world.kubelet.node().claims {
         assert_eq!(claim.devices, before[name].devices);
     }
@@ -97,14 +97,14 @@ async fn claims_outlive_the_kubelet_and_what_it_deletes_is_published_again() {
     world.kubelet.stop().await;
     world.kubelet.delete(&uid(&one)).await;
     world.kubelet.restart().await.expect("it starts");
-    world.settled().await;
+    world.until_settled().await;
     world.check();
     let space = one.pod.metadata.namespace.as_deref().unwrap_or_default();
     world.cluster.delete_pod(space, "one").expect("it was there");
     for pod in [&two, &three] {
         world.end(pod).await;
     }
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
@@ -114,49 +114,49 @@ async fn after_a_reboot_the_same_claims_have_the_same_devices() {
     world.stop_agent().await;
     world.kubelet.reboot().await.expect("it starts");
     world.start_agent();
-    world.registered().await;
+    world.until_registered().await;
     let again = world.started(&uid(&pod), "main").await;
     // The kubelet adds the devices of each answer to those that it knew.
     let names = |grant: &Grant| grant.cdi_devices.iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(&again), names(&first));
     world.check();
     world.end(&pod).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
-async fn slices_that_somebody_deletes_come_back_while_claims_are_used() {
+async fn deleted_slices_are_published_again_while_claims_are_used() {
     let world = World::new(DraOffer::Instead).await;
     let before = published(&world.objects());
     let (pod, _) = world.run("p", &gpus(1)).await;
     for _ in 0..3 {
         assert!(world.objects().wipe_slices(NODE) > 0);
-        world.settled().await;
+        world.until_settled().await;
         assert_eq!(published(&world.objects()).len(), before.len());
     }
     world.check();
     world.end(&pod).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
-async fn without_the_api_server_what_is_prepared_stays_and_new_claims_wait_for_it() {
+async fn without_the_api_server_prepared_claims_remain_and_new_claims_wait_for_it() {
     let mut world = World::new(DraOffer::Instead).await;
     let (kept, _) = world.run("kept", &gpus(1)).await;
     let (gone, _) = world.run("gone", &gpus(1)).await;
     world.objects().put(&template(SPACE, "new", &gpus(1)));
-    let wanted = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
-    let new = world.cluster.schedule(&wanted).expect("a node");
+    let pod_with_claim = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
+    let new = world.cluster.schedule(&pod_with_claim).expect("a node");
     world.cluster.server_mut().go_away().await;
     world.admit(bound::pod(&new)).await.expect("it fits");
-    let why = world.try_start(&uid(&new), "main").await.expect_err("it is away");
+    let why = world.try_start(&uid(&new), "main").await.expect_err("the API server is stopped");
     assert!(why.contains("cannot read claim default/new-devices-"), "{why}");
     world.kubelet.delete(&uid(&gone)).await;
-    assert_eq!(world.record().len(), 1, "what goes needs no API server");
+    assert_eq!(world.record().len(), 1, "a release needs no API server");
     world.check();
     world.kill_agent().await;
     world.start_agent();
-    world.registered().await;
+    world.until_registered().await;
     world.cluster.server_mut().come_back();
     world.started(&uid(&new), "main").await;
     world.check();
@@ -164,11 +164,11 @@ async fn without_the_api_server_what_is_prepared_stays_and_new_claims_wait_for_i
     world.cluster.delete_pod(space, "gone").expect("it was there");
     world.end(&kept).await;
     world.end(&new).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
-async fn the_kubelets_record_is_doubted_only_after_an_agent_that_served_the_device_plugin() {
+async fn the_kubelets_checkpoint_is_awaited_only_after_an_agent_with_the_device_plugin() {
     let hour = Duration::from_secs(3600);
     for offer in [DraOffer::Instead, DraOffer::Beside] {
         // Without an earlier agent, all devices are published at once.
@@ -176,16 +176,16 @@ async fn the_kubelets_record_is_doubted_only_after_an_agent_that_served_the_devi
         let mut world = World::with(dra, |config| config.session.checkpoint_delay = hour).await;
         world.stop_agent().await;
         world.start_agent();
-        world.registered().await;
+        world.until_registered().await;
         world.objects().put(&template(SPACE, "p", &gpus(1)));
-        let wanted = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
-        let scheduled = world.cluster.schedule(&wanted).expect("the slices stay");
+        let pod_with_claim = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
+        let scheduled = world.cluster.schedule(&pod_with_claim).expect("the slices remain");
         world.admit(bound::pod(&scheduled)).await.expect("it fits");
         if offer == DraOffer::Instead {
             world.started(&uid(&scheduled), "main").await;
             continue;
         }
-        let why = world.try_start(&uid(&scheduled), "main").await.expect_err("in doubt");
+        let why = world.try_start(&uid(&scheduled), "main").await.expect_err("not read yet");
         assert!(
             why.contains("cannot be taken yet: the kubelet's checkpoint was not read"),
             "{why}"

@@ -6,12 +6,12 @@ use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
 use windlass_testkit::class;
 
 use crate::claims::{
-    wish::{SPACE, pod, template},
+    objects::{SPACE, pod, template},
     world::{World, devices},
 };
 
 /// A node whose driver switches MIG mode for claims, and the device class of MIG instances.
-async fn switching() -> World {
+async fn world_with_mig_changes() -> World {
     let world = World::of(DraPolicy {
         offer: DraOffer::Instead,
         partitions: DraPartitions::OnDemand,
@@ -25,7 +25,11 @@ async fn switching() -> World {
 }
 
 /// A pod with a claim for devices of a class that an expression selects.
-fn wanting(world: &World, name: &str, (class, count, expression): (&str, usize, &str)) -> Pod {
+fn pod_requesting(
+    world: &World,
+    name: &str,
+    (class, count, expression): (&str, usize, &str),
+) -> Pod {
     let request: Value = json!({"name": "r", "exactly": {
         "deviceClassName": class, "count": count, "selectors": [{"cel": {"expression": expression}}],
     }});
@@ -40,8 +44,8 @@ fn instances(world: &World) -> Option<usize> {
 }
 
 #[tokio::test]
-async fn a_gpu_goes_from_a_pod_that_has_it_whole_to_two_that_have_parts_and_back() {
-    let world = switching().await;
+async fn a_gpu_changes_from_a_whole_device_to_parts_and_back_between_pods() {
+    let world = world_with_mig_changes().await;
     let uuid = world.machine.model().expect("a model").gpus[0].uuid.clone();
     let all = format!("device.attributes['gpu.nvidia.com'].uuid == '{uuid}'");
     let part = format!(
@@ -50,25 +54,25 @@ async fn a_gpu_goes_from_a_pod_that_has_it_whole_to_two_that_have_parts_and_back
     );
     let (whole, parts) = (("gpu", 1, &*all), ("mig", 2, &*part));
 
-    let (first, _) = world.run_pod(&wanting(&world, "first", whole)).await;
-    let waiting = wanting(&world, "parts", parts);
-    world.cluster.schedule(&waiting).expect_err("all of it is taken");
+    let (first, _) = world.run_pod(&pod_requesting(&world, "first", whole)).await;
+    let waiting = pod_requesting(&world, "parts", parts);
+    world.cluster.schedule(&waiting).expect_err("the GPU is allocated");
     assert_eq!(instances(&world), None);
     world.check();
     world.end(&first).await;
 
-    let second = world.placed(&waiting).await;
+    let second = world.schedule_when_free(&waiting).await;
     world.start(&second).await;
     assert_eq!((devices(&second).len(), instances(&world)), (2, Some(2)));
-    let waiting = wanting(&world, "last", whole);
-    world.cluster.schedule(&waiting).expect_err("parts of it are taken");
+    let waiting = pod_requesting(&world, "last", whole);
+    world.cluster.schedule(&waiting).expect_err("parts are allocated");
     world.check();
     world.end(&second).await;
 
-    let last = world.placed(&waiting).await;
+    let last = world.schedule_when_free(&waiting).await;
     world.start(&last).await;
     assert_eq!((devices(&last), instances(&world)), (devices(&first), None));
     world.check();
     world.end(&last).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }

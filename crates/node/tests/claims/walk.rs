@@ -1,22 +1,22 @@
 //! A long random sequence of hostile steps: raw calls on the agent's own sockets, hundreds each second, while its
-//! process is killed, frozen and given false answers. No device ever has two owners, and nothing is left at the end.
+//! process is killed, frozen and given false answers. No device ever has two owners, and all are free at the end.
 //!
 //! ```text
 //!  device manager, serial ──Allocate──> ┌───────┐ <──Prepare, Unprepare── workers of claims, side by side,
 //!       checkpoint of devices           │ agent │       checkpoint of claims, with an outdated scheduler
-//!  strikes ────kill, freeze, delete───> └───────┘
+//!  faults ─────kill, freeze, delete───> └───────┘
 //! ```
 //!
 //! Pods exist only in the kubelet's checkpoint and in pod resources; no container starts. A caller that gets a device
-//! takes it in [`hands`], which fails if another caller has it. The same seed draws the same steps; their interleaving
-//! depends on the machine.
+//! is recorded in [`owners`], which fails if another caller has it. The same seed yields the same steps; their
+//! interleaving depends on the machine.
 
 mod agent;
 mod devices;
-mod front;
-mod hands;
+mod faults;
+mod kubelet_sockets;
 mod node;
-mod strikes;
+mod owners;
 mod workers;
 
 use std::{sync::Arc, time::Duration};
@@ -28,12 +28,12 @@ use tokio::{
 
 use self::{
     devices::DeviceManager,
+    faults::Faults,
     node::Node,
-    strikes::Strikes,
     workers::{WORKERS, Worker},
 };
 use crate::claims::{
-    chance::{Chance, Length, seed},
+    rng::{Length, Rng, seed},
     world::Mounts,
 };
 
@@ -44,19 +44,19 @@ const STEPS: u64 = 400;
 const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// Random numbers of one actor.
-fn drawn(seed: u64, number: usize) -> Chance {
-    Chance::new(seed.wrapping_mul(1_000).wrapping_add(number as u64))
+fn rng_for(seed: u64, number: usize) -> Rng {
+    Rng::new(seed.wrapping_mul(1_000).wrapping_add(number as u64))
 }
 
-#[expect(clippy::print_stdout, reason = "the result of a long walk is for whoever took it")]
+#[expect(clippy::print_stdout, reason = "the result of a long walk is printed")]
 async fn walk(mounts: Mounts) {
     let seed = seed();
-    let (mut strikes, node) = Strikes::begin(mounts, Length::or(STEPS), drawn(seed, 0)).await;
-    let begun = Instant::now();
+    let (mut faults, node) = Faults::begin(mounts, Length::or(STEPS), rng_for(seed, 0)).await;
+    let start = Instant::now();
     let mut actors = JoinSet::new();
-    actors.spawn(DeviceManager::new(Arc::clone(&node), drawn(seed, 1)).run());
+    actors.spawn(DeviceManager::new(Arc::clone(&node), rng_for(seed, 1)).run());
     for number in 0..WORKERS {
-        actors.spawn(Worker::new(Arc::clone(&node), number, drawn(seed, 2 + number)).run());
+        actors.spawn(Worker::new(Arc::clone(&node), number, rng_for(seed, 2 + number)).run());
     }
     let all_have_ended = async {
         while let Some(ended) = actors.join_next().await {
@@ -64,20 +64,20 @@ async fn walk(mounts: Mounts) {
         }
     };
     tokio::select! {
-        ((), ()) = async { tokio::join!(all_have_ended, strikes.run()) } => {}
-        () = stands_still(&node) => panic!("no step for {STANDSTILL:?}"),
+        ((), ()) = async { tokio::join!(all_have_ended, faults.run()) } => {}
+        () = standstill(&node) => panic!("no step for {STANDSTILL:?}"),
     }
-    let (steps, taken) = (node.steps(), begun.elapsed());
-    let tally = strikes.end().await;
+    let (steps, elapsed) = (node.steps(), start.elapsed());
+    let tally = faults.end().await;
     println!(
-        "seed {seed}, {mounts:?} mounts: {steps} steps in {taken:.0?}: 0 devices in two hands, 0 left; {tally:#?}"
+        "seed {seed}, {mounts:?} mounts: {steps} steps in {elapsed:.0?}: each device has one owner, then none; {tally:#?}"
     );
-    for one_way in ["claims prepared", "Allocate answered"] {
-        assert!(tally.contains_key(one_way), "nothing came of one of the ways: {tally:?}");
+    for step in ["claims prepared", "Allocate answered"] {
+        assert!(tally.contains_key(step), "no {step}: {tally:?}");
     }
 }
 
-async fn stands_still(node: &Node) {
+async fn standstill(node: &Node) {
     loop {
         let before = node.steps();
         sleep(STANDSTILL).await;

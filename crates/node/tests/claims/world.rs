@@ -18,14 +18,14 @@ use windlass_kubelet_sim::{self as kubelet, Admission, Grant, Kubelet, NodeStatu
 use windlass_machine::Machine;
 use windlass_testkit::{LIMIT, Node, Running, until};
 
-use crate::claims::wish::{SPACE, admins, class, pod, template};
+use crate::claims::objects::{SPACE, admins, class, pod, template};
 
 pub(crate) const NODE: &str = "n1";
 
 pub(crate) const DRIVER: &str = "windlass.dev";
 
 /// Interval of the agent's checks. After three checks it makes the kubelet write a new checkpoint.
-const LOOK: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Mounts of the kubelet's folder, with the options of deploy/daemonset.yaml.
 const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
@@ -50,7 +50,7 @@ pub(crate) struct World {
     /// The scheduler places one pod after the other.
     queue: Mutex<()>,
     pub(crate) machine: Machine,
-    _deeds: JoinSet<()>,
+    _tasks: JoinSet<()>,
 }
 
 // === impl World ===
@@ -75,12 +75,12 @@ impl World {
         let node = Node::named("dgx-h100", Policy { dra, ..Policy::default() });
         let mut node = node.in_cluster(NODE, &cluster.server().kubeconfig());
         let kubelet = node.kubelet();
-        node.config.session.check_interval = LOOK;
+        node.config.session.check_interval = CHECK_INTERVAL;
         change(&mut node.config);
         let Node { machine, config, .. } = node;
         let (calls, objects) = (kubelet.calls(), cluster.objects());
-        let mut deeds = JoinSet::new();
-        deeds.spawn(async move { bound::follow_wipes(NODE, &calls, &objects).await });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { bound::follow_wipes(NODE, &calls, &objects).await });
         let (agent, gpus) = (None, 8);
         let mut world = Self {
             cluster,
@@ -90,12 +90,12 @@ impl World {
             gpus,
             queue: Mutex::default(),
             machine,
-            _deeds: deeds,
+            _tasks: tasks,
         };
         world.start_agent();
         let agent = world.agent.as_ref().expect("just started");
         agent.until(|state| state.inventory.is_complete()).await;
-        world.settled().await;
+        world.until_settled().await;
         world
     }
 
@@ -124,12 +124,12 @@ impl World {
     }
 
     /// Waits until the driver is registered, and every GPU is published and free.
-    pub(crate) async fn settled(&self) {
-        self.registered().await;
-        self.free(self.gpus).await;
+    pub(crate) async fn until_settled(&self) {
+        self.until_registered().await;
+        self.until_free(self.gpus).await;
     }
 
-    pub(crate) async fn registered(&self) {
+    pub(crate) async fn until_registered(&self) {
         let connected = |node: &NodeStatus| {
             node.drivers.get(DRIVER).is_some_and(|all| all.iter().any(|one| one.is_connected))
         };
@@ -137,8 +137,8 @@ impl World {
     }
 
     /// Schedules a pod, repeated until devices are free. One pod is scheduled at a time.
-    pub(crate) async fn placed(&self, pod: &Pod) -> Scheduled {
-        let _turn = self.queue.lock().await;
+    pub(crate) async fn schedule_when_free(&self, pod: &Pod) -> Scheduled {
+        let _guard = self.queue.lock().await;
         until("a place for a pod", async || self.cluster.schedule(pod)).await
     }
 
@@ -149,7 +149,7 @@ impl World {
     }
 
     /// Waits until this number of GPUs is published without a taint.
-    pub(crate) async fn free(&self, count: usize) {
+    pub(crate) async fn until_free(&self, count: usize) {
         let free = |objects: &Objects| (free_gpus(objects) == count).then_some(());
         if self.objects().until(LIMIT, free).await.is_err() {
             let taints = published(&self.objects()).into_iter().map(|it| (it.name, it.taints));
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// Schedules and runs a pod with a claim of its own.
+    /// Schedules and runs a pod with a separate claim.
     pub(crate) async fn run(&self, name: &str, devices: &Value) -> (Scheduled, Grant) {
         self.objects().put(&template(SPACE, name, devices));
         self.run_pod(&pod((SPACE, name), &["main"], ("resourceClaimTemplateName", name))).await
@@ -203,7 +203,7 @@ impl World {
     }
 
     /// Remains of claims in the driver's state file and among its documents.
-    pub(crate) fn left(&self) -> Vec<String> {
+    pub(crate) fn remains(&self) -> Vec<String> {
         let record: Vec<_> =
             self.record().into_iter().map(|(uid, _)| format!("record {uid}")).collect();
         let documents = std::fs::read_dir(&self.config.places.cdi_dir).into_iter().flatten();
@@ -228,35 +228,35 @@ impl World {
             .collect()
     }
 
-    /// Waits until nothing is left of any claim, and everything is free again.
-    pub(crate) async fn nothing_is_left(&self) {
-        self.all_is_released().await;
-        self.settled().await;
+    /// Waits until no claim remains, and every device is free again.
+    pub(crate) async fn until_all_free(&self) {
+        self.until_released().await;
+        self.until_settled().await;
     }
 
-    /// Waits until nothing is left of any claim.
-    pub(crate) async fn all_is_released(&self) {
-        until("nothing is left of any claim", async || {
-            let left = (self.left(), self.kubelet.node().claims.clone());
-            if left.0.is_empty() && left.1.is_empty() {
+    /// Waits until no claim remains.
+    pub(crate) async fn until_released(&self) {
+        until("no claim remains", async || {
+            let remaining = (self.remains(), self.kubelet.node().claims.clone());
+            if remaining.0.is_empty() && remaining.1.is_empty() {
                 return Ok(());
             }
             self.kubelet.reconcile_claims().await;
-            Err(left)
+            Err(remaining)
         })
         .await;
     }
 }
 
 /// Shows an agent only the parts of the kubelet's folder that the shipped manifest mounts. Links stand for mounts.
-pub(crate) fn show_what_is_mounted(config: &mut Config) {
-    let whole = std::mem::replace(
+pub(crate) fn use_shipped_mounts(config: &mut Config) {
+    let real_folder = std::mem::replace(
         &mut config.places.kubelet_dir,
         config.places.state_dir.with_file_name("pod"),
     );
     std::fs::create_dir_all(&config.places.kubelet_dir).expect("made");
     for name in MOUNTED {
-        symlink(whole.join(name), config.places.kubelet_dir.join(name)).expect("linked");
+        symlink(real_folder.join(name), config.places.kubelet_dir.join(name)).expect("linked");
     }
 }
 
@@ -279,11 +279,11 @@ pub(crate) fn uid(scheduled: &Scheduled) -> String {
 
 /// Devices that the scheduler allocated to a pod's claims.
 pub(crate) fn devices(scheduled: &Scheduled) -> BTreeSet<String> {
-    scheduled.claims.iter().flat_map(crate::claims::hands::allocated).map(|it| it.device).collect()
+    scheduled.claims.iter().flat_map(crate::claims::owners::allocated).map(|it| it.device).collect()
 }
 
 /// Removes a file, if it still exists.
-pub(crate) fn removed(path: &std::path::Path) {
+pub(crate) fn remove_if_exists(path: &std::path::Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             panic!("{}: {error}", path.display())

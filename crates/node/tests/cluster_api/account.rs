@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::cluster_api::{
-    admission::{Numbers, judge},
+    admission::{Numbers, evaluate_policy},
     manifests::documents,
 };
 
@@ -16,10 +16,10 @@ fn policy(name: &str) -> Value {
     let files = ["rbac.yaml", "options/nvfractions/rights.yaml"];
     let all: Vec<_> = files.iter().flat_map(|file| documents(&deploy.join(file))).collect();
     let is_bound = all.iter().any(|it| it["spec"]["policyName"] == name);
-    assert!(is_bound, "{name} is bound to nothing");
-    let is_it =
+    assert!(is_bound, "{name} has no binding");
+    let is_match =
         |it: &&Value| it["kind"] == "ValidatingAdmissionPolicy" && it["metadata"]["name"] == name;
-    all.iter().find(is_it).unwrap_or_else(|| panic!("no policy {name}")).clone()
+    all.iter().find(is_match).unwrap_or_else(|| panic!("no policy {name}")).clone()
 }
 
 /// A request of the agent on a node.
@@ -33,19 +33,19 @@ fn request(resource: &str, name: &str, operation: &str) -> Value {
 }
 
 /// Verdict of a policy on a change.
-fn changed(name: &str, request: &Value, from: &Value, to: &Value) -> Result<(), String> {
+fn verdict(name: &str, request: &Value, from: &Value, to: &Value) -> Result<(), String> {
     let parts = [("request", request), ("oldObject", from), ("object", to)];
-    judge(&policy(name), &parts, Numbers::Whole)
+    evaluate_policy(&policy(name), &parts, Numbers::Whole)
 }
 
 /// A Node with labels and other fields.
-fn node(labels: &Value, more: &Value) -> Value {
+fn node(labels: &Value, other_fields: &Value) -> Value {
     let mut metadata = json!({"name": "n1"});
     if !labels.is_null() {
         metadata["labels"] = labels.clone();
     }
     let mut node = json!({"metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24"}});
-    for (key, value) in more.as_object().into_iter().flatten() {
+    for (key, value) in other_fields.as_object().into_iter().flatten() {
         let place = if key == "spec" { &mut node } else { &mut node["metadata"] };
         place[key] = value.clone();
     }
@@ -95,30 +95,34 @@ fn label_changes() -> Vec<(Value, Value, Option<&'static str>)> {
 fn an_agent_changes_its_own_labels_of_its_own_node() {
     let (own, none) = (request("nodes", "n1", "UPDATE"), json!({}));
     for (from, to, foreign) in label_changes() {
-        let answer = changed("windlass-own-node", &own, &node(&from, &none), &node(&to, &none));
-        let said = |label| format!("windlass may not change the label {label} of a Node");
-        assert_eq!(answer, foreign.map_or(Ok(()), |label| Err(said(label))), "{from} to {to}");
+        let answer = verdict("windlass-own-node", &own, &node(&from, &none), &node(&to, &none));
+        let message = |label| format!("windlass may not change the label {label} of a Node");
+        assert_eq!(answer, foreign.map_or(Ok(()), |label| Err(message(label))), "{from} to {to}");
     }
     let same = node(&Value::Null, &none);
-    let answer = changed("windlass-own-node", &request("nodes", "n2", "UPDATE"), &same, &same);
+    let answer = verdict("windlass-own-node", &request("nodes", "n2", "UPDATE"), &same, &same);
     assert_eq!(answer, Err("windlass on node n1 may not write n2".to_owned()));
 }
 
 #[test]
-fn an_agent_leaves_the_rest_of_its_node_alone() {
+fn an_agent_changes_no_other_field_of_its_node() {
     let (own, plain) = (request("nodes", "n1", "UPDATE"), node(&Value::Null, &json!({})));
     let (spec, rest) = ("the spec", "other annotations, finalizers and owners");
-    for (more, what) in [
+    for (other_fields, what) in [
         (json!({"annotations": {"a": "b"}}), rest),
         (json!({"finalizers": ["a/b"]}), rest),
         (json!({"ownerReferences": [{"uid": "1"}]}), rest),
         (json!({"spec": {"unschedulable": true}}), spec),
         (json!({"spec": {"taints": []}}), spec),
     ] {
-        let said = Err(format!("windlass may not change {what} of a Node"));
-        let with = node(&Value::Null, &more);
-        assert_eq!(changed("windlass-own-node", &own, &plain, &with), said, "{more}");
-        assert_eq!(changed("windlass-own-node", &own, &with, &plain), said, "{more} taken away");
+        let message = Err(format!("windlass may not change {what} of a Node"));
+        let with = node(&Value::Null, &other_fields);
+        assert_eq!(verdict("windlass-own-node", &own, &plain, &with), message, "{other_fields}");
+        assert_eq!(
+            verdict("windlass-own-node", &own, &with, &plain),
+            message,
+            "{other_fields} taken away"
+        );
     }
     let devices = |text: &str| {
         let all = json!({"annotations": {"a": "b", "windlass.dev/devices": text}});
@@ -128,7 +132,7 @@ fn an_agent_leaves_the_rest_of_its_node_alone() {
     for (from, to) in
         [(&other, &devices("1")), (&devices("1"), &devices("2")), (&devices("2"), &other)]
     {
-        assert_eq!(changed("windlass-own-node", &own, from, to), Ok(()), "{from} to {to}");
+        assert_eq!(verdict("windlass-own-node", &own, from, to), Ok(()), "{from} to {to}");
     }
 }
 
@@ -155,23 +159,23 @@ fn an_agent_writes_one_condition_of_its_own_node() {
         (&before, with("True", "True", "9"), Some("the rest of a Node's status")),
         (&before, none.clone(), Some("other conditions of a Node")),
     ] {
-        let said = refused.map_or(Ok(()), |it| Err(format!("windlass may not change {it}")));
-        assert_eq!(changed("windlass-own-condition", &own, from, &to), said, "{to}");
+        let message = refused.map_or(Ok(()), |it| Err(format!("windlass may not change {it}")));
+        assert_eq!(verdict("windlass-own-condition", &own, from, &to), message, "{to}");
     }
     let other = request("nodes", "n2", "UPDATE");
-    let answer = changed("windlass-own-condition", &other, &before, &before);
+    let answer = verdict("windlass-own-condition", &other, &before, &before);
     assert_eq!(answer, Err("windlass on node n1 may not write the status of n2".to_owned()));
 }
 
 #[test]
-fn an_agent_writes_its_own_node_feature_whatever_labels_it_has() {
+fn an_agent_writes_its_own_node_feature_with_any_labels() {
     let own = request("nodefeatures", "windlass-features-for-n1", "CREATE");
     let object = json!({"metadata": {"labels": {"nfd.node.kubernetes.io/node-name": "n1"}}});
-    assert_eq!(changed("windlass-own-node", &own, &Value::Null, &object), Ok(()));
+    assert_eq!(verdict("windlass-own-node", &own, &Value::Null, &object), Ok(()));
     let delete = request("nodefeatures", "windlass-features-for-n1", "DELETE");
-    assert_eq!(changed("windlass-own-node", &delete, &object, &Value::Null), Ok(()));
+    assert_eq!(verdict("windlass-own-node", &delete, &object, &Value::Null), Ok(()));
     let of_another = request("nodefeatures", "windlass-features-for-n2", "CREATE");
-    let answer = changed("windlass-own-node", &of_another, &Value::Null, &object);
+    let answer = verdict("windlass-own-node", &of_another, &Value::Null, &object);
     assert_eq!(
         answer,
         Err("windlass on node n1 may not write windlass-features-for-n2".to_owned())
@@ -179,15 +183,16 @@ fn an_agent_writes_its_own_node_feature_whatever_labels_it_has() {
 }
 
 #[test]
-fn an_agent_corrects_the_placement_of_pods_on_its_own_node_and_leaves_the_rest() {
+fn an_agent_corrects_the_placement_of_pods_on_its_own_node_and_no_other_field() {
     let update = request("pods", "p", "UPDATE");
     let pod =
         |node: &str, metadata: Value| json!({"metadata": metadata, "spec": {"nodeName": node}});
     let placed = |placed: &str| json!({"annotations": {"a": "b", "windlass.dev/placed": placed}});
     let plain = || json!({"annotations": {"a": "b"}});
-    let said = |text: &str| Err(text.to_owned());
+    let message = |text: &str| Err(text.to_owned());
     let of_others = "windlass may not write pods of other nodes";
-    let more = "windlass may change the annotation windlass.dev/placed of a pod, and nothing else";
+    let other_fields =
+        "windlass may change the annotation windlass.dev/placed of a pod, and nothing else";
     for (from, to, expected) in [
         (
             pod("n1", json!({})),
@@ -196,24 +201,28 @@ fn an_agent_corrects_the_placement_of_pods_on_its_own_node_and_leaves_the_rest()
         ),
         (pod("n1", plain()), pod("n1", placed("1")), Ok(())),
         (pod("n1", placed("1")), pod("n1", placed("2")), Ok(())),
-        (pod("n2", plain()), pod("n2", placed("1")), said(of_others)),
+        (pod("n2", plain()), pod("n2", placed("1")), message(of_others)),
         (
             json!({"metadata": {}, "spec": {}}),
             json!({"metadata": placed("1"), "spec": {}}),
-            said(of_others),
+            message(of_others),
         ),
-        (pod("n2", plain()), pod("n1", placed("1")), said(more)),
-        (pod("n1", plain()), pod("n1", json!({})), said(more)),
+        (pod("n2", plain()), pod("n1", placed("1")), message(other_fields)),
+        (pod("n1", plain()), pod("n1", json!({})), message(other_fields)),
         (
             pod("n1", json!({})),
             pod("n1", json!({"annotations": {"windlass.dev/placement": "1"}})),
-            said(more),
+            message(other_fields),
         ),
-        (pod("n1", json!({})), pod("n1", json!({"labels": {"a": "b"}})), said(more)),
-        (pod("n1", json!({})), pod("n1", json!({"finalizers": ["a/b"]})), said(more)),
-        (pod("n1", json!({"ownerReferences": [{"uid": "1"}]})), pod("n1", json!({})), said(more)),
+        (pod("n1", json!({})), pod("n1", json!({"labels": {"a": "b"}})), message(other_fields)),
+        (pod("n1", json!({})), pod("n1", json!({"finalizers": ["a/b"]})), message(other_fields)),
+        (
+            pod("n1", json!({"ownerReferences": [{"uid": "1"}]})),
+            pod("n1", json!({})),
+            message(other_fields),
+        ),
     ] {
-        assert_eq!(changed("windlass-own-pods", &update, &from, &to), expected, "{from} to {to}");
+        assert_eq!(verdict("windlass-own-pods", &update, &from, &to), expected, "{from} to {to}");
     }
 }
 
@@ -228,13 +237,13 @@ fn an_agent_writes_slices_of_its_own_node_and_driver() {
         (slice("n1", "dra.example.com"), false),
         (json!({"spec": {"allNodes": true, "driver": "windlass.dev"}}), false),
     ] {
-        let answer = changed("windlass-own-slices", &create, &Value::Null, &slice);
+        let answer = verdict("windlass-own-slices", &create, &Value::Null, &slice);
         assert_eq!(answer.is_ok(), is_admitted, "{slice}: {answer:?}");
     }
 }
 
 #[test]
-fn an_agent_says_how_its_devices_fare_and_leaves_the_rest_of_a_claims_status() {
+fn an_agent_writes_the_status_of_its_devices_and_no_other_field_of_a_claims_status() {
     let update = request("resourceclaims", "c", "UPDATE");
     let allocation =
         json!({"devices": {"results": [{"driver": "windlass.dev", "device": "gpu-0"}]}});
@@ -274,12 +283,12 @@ fn an_agent_says_how_its_devices_fare_and_leaves_the_rest_of_a_claims_status() {
             Some("the status of other drivers' devices"),
         ),
     ] {
-        let answer = changed("windlass-claim-status", &update, &before, &after);
+        let answer = verdict("windlass-claim-status", &update, &before, &after);
         assert_eq!(answer, expected.map_or(Ok(()), |what| Err(format!("{all} {what}"))), "{after}");
     }
     let bare = json!({"spec": {}});
-    assert_eq!(changed("windlass-claim-status", &update, &bare, &bare), Ok(()));
-    let taken = claim(json!({"allocation": allocation}));
-    let answer = changed("windlass-claim-status", &update, &bare, &taken);
+    assert_eq!(verdict("windlass-claim-status", &update, &bare, &bare), Ok(()));
+    let allocated = claim(json!({"allocation": allocation}));
+    let answer = verdict("windlass-claim-status", &update, &bare, &allocated);
     assert_eq!(answer, Err(format!("{all} the allocation of a claim")));
 }

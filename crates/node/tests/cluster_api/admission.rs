@@ -18,7 +18,7 @@ pub(crate) enum Numbers {
 }
 
 /// Verdict of a policy on a request with these parts; on refusal its message. Match conditions are ignored.
-pub(crate) fn judge(
+pub(crate) fn evaluate_policy(
     policy: &Value,
     parts: &[(&str, &Value)],
     numbers: Numbers,
@@ -46,12 +46,12 @@ pub(crate) fn judge(
         match evaluate(text(&validation["expression"]), &variables)? {
             Cel::Bool(true) => continue,
             Cel::Bool(false) => {}
-            other => return Err(format!("{other:?} is no answer")),
+            other => return Err(format!("{other:?} is no boolean")),
         }
-        let said = validation["messageExpression"].as_str();
-        let said = said.map(|it| evaluate(it, &variables));
-        return Err(match said {
-            Some(Ok(Cel::String(said))) => said.to_string(),
+        let message = validation["messageExpression"].as_str();
+        let message = message.map(|it| evaluate(it, &variables));
+        return Err(match message {
+            Some(Ok(Cel::String(message))) => message.to_string(),
             _ => text(&validation["message"]).to_owned(),
         });
     }
@@ -75,7 +75,7 @@ fn environment() -> Arc<Env> {
         add_member_overload!(env, fn compare_to: (Amount, Amount) -> CelInt)
     }
     let mut env = Env::default().with_stdlib();
-    declare(&mut env).expect("no two of one name");
+    declare(&mut env).expect("distinct names");
     Arc::new(env)
 }
 

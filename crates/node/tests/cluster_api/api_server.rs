@@ -26,7 +26,7 @@ use windlass_cluster::{Client, Limits};
 use windlass_config::{ClusterAccess, PodIdentity};
 use windlass_testkit::{in_time, value};
 
-use crate::cluster_api::objects::{Answer, Asked, Cluster, Kind, NODE};
+use crate::cluster_api::objects::{Answer, Cluster, Kind, NODE, RecordedRequest};
 
 /// An API server, and the agent's parts that use it. Server and parts end when dropped.
 pub(crate) struct ApiServer {
@@ -48,13 +48,13 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 impl ApiServer {
     /// A server that answers.
     pub(crate) fn start() -> Self {
-        let mut server = Self::not_yet();
-        server.come();
+        let mut server = Self::unstarted();
+        server.start_serving();
         server
     }
 
-    /// A server that refuses connections until [`Self::come`].
-    pub(crate) fn not_yet() -> Self {
+    /// A server that refuses connections until [`Self::start_serving`] is called.
+    pub(crate) fn unstarted() -> Self {
         let port = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = port.local_addr().expect("bound");
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -75,15 +75,15 @@ impl ApiServer {
         }
     }
 
-    /// Starts to answer.
-    pub(crate) fn come(&mut self) {
+    /// Starts to accept connections.
+    pub(crate) fn start_serving(&mut self) {
         let socket = bind(self.port.local_addr().expect("bound"));
         let listener = socket.listen(16).expect("a listener");
         self.server.spawn(serve(listener, self.cluster.clone()));
     }
 
-    /// Dies with all its connections, and refuses new ones until [`Self::come`].
-    pub(crate) async fn die(&mut self) {
+    /// Closes all connections, and refuses new ones until [`Self::start_serving`] is called.
+    pub(crate) async fn stop_serving(&mut self) {
         self.server.shutdown().await;
     }
 
@@ -122,7 +122,7 @@ impl ApiServer {
 
     /// Waits until the objects, or the log of requests, fulfil a condition.
     pub(crate) async fn until(&self, condition: impl FnMut(&Cluster) -> bool) -> Cluster {
-        value("what the API server has", &self.cluster.subscribe(), condition).await
+        value("the objects of the API server", &self.cluster.subscribe(), condition).await
     }
 
     /// Stops the agent's parts, and waits until each has ended by itself.
@@ -161,7 +161,7 @@ async fn serve(listener: TcpListener, cluster: watch::Sender<Cluster>) {
         let cluster = cluster.clone();
         let answer = service_fn(move |request| answer(cluster.clone(), request));
         let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
-        // A client that goes away is no failure.
+        // A client that closes its connection is no failure.
         connections.spawn(async move { drop(connection.await) });
     }
 }
@@ -170,16 +170,16 @@ async fn answer(
     cluster: watch::Sender<Cluster>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, hyper::Error> {
-    let asked = read(request).await?;
+    let request = read(request).await?;
     let mut answer = Answer::Text(500, "");
-    cluster.send_modify(|cluster| answer = cluster.answer(&asked));
-    let whole = |code, kind, text: String| {
+    cluster.send_modify(|cluster| answer = cluster.answer(&request));
+    let full = |code, kind, text: String| {
         let body = Full::new(Bytes::from(text)).boxed_unsync();
         response(code, kind, body)
     };
     Ok(match answer {
-        Answer::Json(code, value) => whole(code, "application/json", value.to_string()),
-        Answer::Text(code, text) => whole(code, "text/plain; charset=utf-8", text.to_owned()),
+        Answer::Json(code, value) => full(code, "application/json", value.to_string()),
+        Answer::Text(code, text) => full(code, "text/plain; charset=utf-8", text.to_owned()),
         Answer::Watch(kind, from) => {
             response(200, "application/json", changes(&cluster, (kind, from)))
         }
@@ -191,7 +191,7 @@ fn response(code: u16, kind: &str, body: Body) -> Response<Body> {
     response.body(body).expect("a response")
 }
 
-async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
+async fn read(request: Request<Incoming>) -> Result<RecordedRequest, hyper::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let header = |name| {
@@ -199,7 +199,7 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
         value.unwrap_or_default().to_owned()
     };
     let pairs = parts.uri.query().unwrap_or_default().split('&').filter_map(|p| p.split_once('='));
-    Ok(Asked {
+    Ok(RecordedRequest {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: pairs
@@ -213,17 +213,18 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
 
 /// The changes after a version, a line each, until all watches are cut.
 fn changes(cluster: &watch::Sender<Cluster>, (kind, from): (Kind, u64)) -> Body {
-    let cuts = cluster.borrow().cuts;
+    let ended_watches = cluster.borrow().ended_watches;
     let snapshots = cluster.subscribe();
     let mut last = from;
-    let news = WatchStream::new(snapshots).map_while(move |cluster| {
+    let updates = WatchStream::new(snapshots).map_while(move |cluster| {
         let history = cluster.history(kind);
         let lines = history.iter().filter(|(version, _)| *version > last);
         let lines: String =
             lines.flat_map(|(_, event)| [event.to_string(), "\n".to_owned()]).collect();
         last = history.last().map_or(last, |(version, _)| last.max(*version));
-        (cluster.cuts == cuts).then_some(lines)
+        (cluster.ended_watches == ended_watches).then_some(lines)
     });
-    let frames = news.filter(|lines| !lines.is_empty()).map(|lines| Ok(Frame::data(lines.into())));
+    let frames =
+        updates.filter(|lines| !lines.is_empty()).map(|lines| Ok(Frame::data(lines.into())));
     StreamBody::new(frames).boxed_unsync()
 }

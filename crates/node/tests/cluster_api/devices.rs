@@ -16,13 +16,16 @@ fn policy(devices: bool) -> Policy {
 }
 
 /// Waits until the devices in the Node's annotation, or their absence, fulfil a condition.
-async fn annotated(api: &ApiServer, is_so: impl Fn(Option<&NodeDevices>) -> bool) -> NodeObject {
-    until("the annotation is so", async || {
+async fn annotated(
+    api: &ApiServer,
+    condition: impl Fn(Option<&NodeDevices>) -> bool,
+) -> NodeObject {
+    until("the annotation meets the condition", async || {
         let node = api.objects().get::<NodeObject>("", "n1").expect("a Node");
         let text =
             node.metadata.annotations.as_ref().and_then(|all| all.get(NodeDevices::ANNOTATION));
         let devices = text.map(|text| NodeDevices::from_annotation(text).expect("readable"));
-        if is_so(devices.as_ref()) { Ok(node) } else { Err(devices) }
+        if condition(devices.as_ref()) { Ok(node) } else { Err(devices) }
     })
     .await
 }
@@ -34,12 +37,12 @@ async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
     api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
     let node = Node::named("dgx-h100", policy(true)).in_cluster("n1", &api.kubeconfig());
     let agent = node.agent();
-    let well = |devices: Option<&NodeDevices>| {
+    let all_healthy = |devices: Option<&NodeDevices>| {
         devices.is_some_and(|it| {
             it.devices.len() == 8 && it.devices.iter().all(|gpu| gpu.obstacle.is_none())
         })
     };
-    let object = annotated(&api, well).await;
+    let object = annotated(&api, all_healthy).await;
     let text = &object.metadata.annotations.expect("annotations")[NodeDevices::ANNOTATION];
     let first = &NodeDevices::from_annotation(text).expect("readable").devices[0];
     let state = agent.state.borrow().clone();
@@ -53,7 +56,7 @@ async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
     .await;
     assert!(object.metadata.labels.is_some_and(|all| all.contains_key("nvidia.com/gpu.count")));
     node.inject("recover@3");
-    annotated(&api, well).await;
+    annotated(&api, all_healthy).await;
     agent.follow(policy(false));
     let object = annotated(&api, |devices| devices.is_none()).await;
     assert_eq!(object.metadata.annotations.expect("annotations")["of"], "others");
@@ -61,7 +64,7 @@ async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
 }
 
 #[tokio::test]
-async fn gpus_of_two_vendors_say_which_pods_get_them() {
+async fn gpus_of_two_vendors_are_annotated_with_the_pods_that_may_use_them() {
     let api = ApiServer::start();
     let object = json!({"metadata": {"name": "n1"}});
     api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));

@@ -72,9 +72,9 @@ fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
 }
 
 /// The state of a node with one GPU, failed or not.
-pub(crate) fn a_failure(reason: Option<Reason>, second: i64) -> Arc<NodeState> {
+pub(crate) fn with_failure(reason: Option<Reason>, second: i64) -> Arc<NodeState> {
     let health = match reason {
-        Some(reason) => failed(second, reason, "as told"),
+        Some(reason) => failed(second, reason, "injected by the test"),
         None => healthy(second),
     };
     let gpu = Device { health, ..device(DeviceKind::Gpu, 0, "GPU-0") };
@@ -119,7 +119,7 @@ fn notes(cluster: &Cluster) -> Vec<String> {
 
 /// Number of attempts to send an event, successful or not.
 fn attempts(cluster: &Cluster) -> usize {
-    cluster.asked("POST", "/events").len() + cluster.asked("PATCH", "/events").len()
+    cluster.requests("POST", "/events").len() + cluster.requests("PATCH", "/events").len()
 }
 
 fn counts(cluster: &Cluster) -> Vec<u64> {
@@ -199,7 +199,7 @@ async fn a_repeated_event_becomes_a_series() {
         server.until(|cluster| attempts(cluster) == before + 2).await;
     }
     let cluster = server.until(|cluster| counts(cluster) == [3, 3]).await;
-    let last = &cluster.asked("PATCH", "/events").last().expect("the last").body;
+    let last = &cluster.requests("PATCH", "/events").last().expect("the last").body;
     let time = "2025-06-15T15:11:40.000000Z";
     assert_eq!(*last, json!({"series": {"count": 3, "lastObservedTime": time}}));
     server.stop().await;
@@ -260,13 +260,13 @@ async fn events_of_many_faults_are_sent_at_a_limited_rate() {
         device.health = off_the_bus(1);
     }
     node.publish();
-    let begun = Instant::now();
+    let start = Instant::now();
     server.until(|cluster| attempts(cluster) == 32).await;
-    assert!(begun.elapsed() < Duration::from_secs(9), "the first come at once");
+    assert!(start.elapsed() < Duration::from_secs(9), "the first are sent at once");
     // From here on, time passes only while every task waits.
     tokio::time::pause();
     server.until(|cluster| attempts(cluster) == 34).await;
-    assert!(begun.elapsed() >= Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(start.elapsed() >= Duration::from_secs(20), "{:?}", start.elapsed());
     server.stop().await;
 }
 
@@ -281,12 +281,12 @@ async fn a_delayed_event_has_the_latest_state() {
     server.until(|cluster| attempts(cluster) > 0).await;
     node.set(0, healthy(60));
     node.set(2, off_the_bus(61));
-    let about_it = |cluster: &Cluster| {
+    let mentions_gpu_2 = |cluster: &Cluster| {
         cluster.log.last().is_some_and(|last| {
             last.body["note"].as_str().is_some_and(|note| note.contains("GPU-2"))
         })
     };
-    server.until(about_it).await;
+    server.until(mentions_gpu_2).await;
     server.cluster.send_modify(|cluster| cluster.refusals.clear());
     let cluster = server.until(|cluster| !cluster.events.is_empty()).await;
     assert_eq!(
@@ -297,12 +297,12 @@ async fn a_delayed_event_has_the_latest_state() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_comes_late_is_told_then() {
-    let mut server = ApiServer::not_yet();
+async fn events_are_sent_once_the_api_server_starts() {
+    let mut server = ApiServer::unstarted();
     let mut node = Node::run(&mut server, 1);
     node.set(0, off_the_bus(1));
     tokio::task::yield_now().await;
-    server.come();
+    server.start_serving();
     server.until(|cluster| cluster.events.len() == 1).await;
     server.stop().await;
 }
@@ -318,11 +318,11 @@ async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
     assert_eq!(attempts(&cluster), 4);
     let names: std::collections::BTreeSet<_> = cluster
-        .asked("POST", "/events")
+        .requests("POST", "/events")
         .iter()
-        .map(|asked| asked.body["metadata"]["name"].to_string())
+        .map(|request| request.body["metadata"]["name"].to_string())
         .collect();
-    assert_eq!(names.len(), 1, "a name of its own would make an event of each attempt");
+    assert_eq!(names.len(), 1, "with other names each attempt would create an event");
     server.stop().await;
 }
 
@@ -344,7 +344,7 @@ async fn an_event_that_is_always_refused_delays_no_other() {
 }
 
 #[tokio::test]
-async fn a_simulated_device_is_called_so() {
+async fn the_event_of_a_simulated_device_names_the_simulation() {
     let mut server = ApiServer::start();
     let mut node = Node::run(&mut server, 1);
     node.inventory.simulated = Some("dgx-h100".to_owned());

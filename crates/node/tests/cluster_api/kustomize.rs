@@ -11,7 +11,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::cluster_api::manifests::{documents, kept, lost};
+use crate::cluster_api::manifests::{documents, first_unknown, known_fields};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 /// Variable with the path of kubectl.
@@ -79,13 +79,13 @@ fn folders(below: &str) -> BTreeSet<String> {
 
 fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
     let path = folder.join("kustomization.yaml");
-    let shown = path.display();
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{shown}: {error}"));
+    let path_text = path.display();
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path_text}: {error}"));
     let read: Kustomization =
-        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"));
+        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{path_text}: {error}"));
     let version = if kind == "Component" { "v1alpha1" } else { "v1beta1" };
-    assert_eq!(read.kind, kind, "{shown}");
-    assert_eq!(read.api_version, format!("kustomize.config.k8s.io/{version}"), "{shown}");
+    assert_eq!(read.kind, kind, "{path_text}");
+    assert_eq!(read.api_version, format!("kustomize.config.k8s.io/{version}"), "{path_text}");
     for resource in &read.resources {
         let resource = folder.join(resource);
         if resource.is_dir() {
@@ -93,10 +93,10 @@ fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
             continue;
         }
         // Kustomize refuses a file outside the folder, even behind a link.
-        let target = resource.canonicalize().unwrap_or_else(|error| panic!("{shown}: {error}"));
+        let target = resource.canonicalize().unwrap_or_else(|error| panic!("{path_text}: {error}"));
         assert!(
             target.starts_with(folder.canonicalize().expect("a folder")),
-            "{shown}: {}",
+            "{path_text}: {}",
             target.display()
         );
         for object in documents(&resource) {
@@ -113,13 +113,13 @@ fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
     }
     for Patch { patch } in &read.patches {
         let part: Value =
-            serde_saphyr::from_str(patch).unwrap_or_else(|error| panic!("{shown}: {error}"));
+            serde_saphyr::from_str(patch).unwrap_or_else(|error| panic!("{path_text}: {error}"));
         let object = objects.iter_mut().find(|object| id(object) == id(&part));
-        merge(object.unwrap_or_else(|| panic!("{shown}: no {:?}", id(&part))), &part);
+        merge(object.unwrap_or_else(|| panic!("{path_text}: no {:?}", id(&part))), &part);
     }
     for image in &read.images {
         let renamed = objects.iter_mut().map(|object| rename(object, image)).filter(|is| *is);
-        assert!(renamed.count() > 0, "{shown}: no image {}", image.name);
+        assert!(renamed.count() > 0, "{path_text}: no image {}", image.name);
     }
 }
 
@@ -164,7 +164,7 @@ fn merge(target: &mut Value, patch: &Value) {
                     continue;
                 }
                 match target.iter_mut().find(|it| it[key] == item[key]) {
-                    Some(same) => merge(same, item),
+                    Some(existing) => merge(existing, item),
                     None => target.push(item.clone()),
                 }
             }
@@ -198,11 +198,11 @@ fn overlay(options: &[String]) -> tempfile::TempDir {
 }
 
 /// Sorts objects and lists: kubectl chooses its own order.
-fn unordered(value: &mut Value) {
+fn sort(value: &mut Value) {
     match value {
-        Value::Object(fields) => fields.values_mut().for_each(unordered),
+        Value::Object(fields) => fields.values_mut().for_each(sort),
         Value::Array(items) => {
-            items.iter_mut().for_each(unordered);
+            items.iter_mut().for_each(sort);
             items.sort_by_key(Value::to_string);
         }
         // A text of one line loses its line break.
@@ -211,7 +211,7 @@ fn unordered(value: &mut Value) {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn kubectl() -> Option<PathBuf> {
     let program = env::var_os(KUBECTL);
     if program.is_none() {
@@ -230,16 +230,21 @@ fn rendered(kubectl: &Path, folder: &Path) -> String {
 
 #[test]
 fn every_kustomization_names_existing_files_and_builds_valid_objects() {
-    let alone = options().into_iter().map(|option| with([option]));
-    for objects in applied().iter().map(|folder| built(folder)).chain(alone) {
+    let single = options().into_iter().map(|option| with([option]));
+    for objects in applied().iter().map(|folder| built(folder)).chain(single) {
         for object in objects {
-            assert_eq!(lost(&object, &kept(&object), ""), None, "{:?}", id(&object));
+            assert_eq!(
+                first_unknown(&object, &known_fields(&object), ""),
+                None,
+                "{:?}",
+                id(&object)
+            );
         }
     }
 }
 
 #[test]
-fn the_usual_paths_of_the_manifests_lead_to_the_built_ones() {
+fn the_paths_of_the_manifests_have_the_built_objects() {
     for (path, folder) in [("daemonset.yaml", "node"), ("extender.yaml", "scheduler")] {
         assert_eq!(documents(&Path::new(DEPLOY).join(path)), built(folder), "{path}");
     }
@@ -265,7 +270,7 @@ fn a_namespace_is_the_same_in_every_manifest_that_has_it() {
 }
 
 #[test]
-fn kubectl_makes_the_same_objects_and_a_cluster_accepts_them() {
+fn kubectl_builds_the_same_objects_and_a_cluster_accepts_them() {
     let Some(kubectl) = kubectl() else { return };
     let all = || options().into_iter().filter(|it| it != "privileged").collect::<Vec<_>>();
     let overlays: Vec<_> = options().into_iter().map(|it| vec![it]).chain([all()]).collect();
@@ -281,18 +286,18 @@ fn kubectl_makes_the_same_objects_and_a_cluster_accepts_them() {
         let objects =
             theirs.split("\n---\n").map(|text| serde_saphyr::from_str(text).expect("YAML"));
         let (mut ours, mut objects) = (Value::Array(ours), Value::Array(objects.collect()));
-        unordered(&mut ours);
-        unordered(&mut objects);
+        sort(&mut ours);
+        sort(&mut objects);
         assert_eq!(ours, objects);
-        is_accepted(&kubectl, &theirs);
+        check_accepted(&kubectl, &theirs);
     }
 }
 
 /// Has the cluster, if there is one, check the objects in a dry run.
-#[expect(clippy::print_stderr, reason = "what is left out is said")]
-fn is_accepted(kubectl: &Path, objects: &str) {
+#[expect(clippy::print_stderr, reason = "a skipped check is reported")]
+fn check_accepted(kubectl: &Path, objects: &str) {
     let Some(kubeconfig) = env::var_os(KUBECONFIG) else {
-        eprintln!("LEFT OUT: set {KUBECONFIG} to ask a cluster as well");
+        eprintln!("SKIPPED: set {KUBECONFIG} to check with a cluster too");
         return;
     };
     // The manifests create their own namespace, which a dry run does not have.

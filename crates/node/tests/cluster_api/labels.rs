@@ -46,7 +46,7 @@ fn run_as(server: &mut ApiServer, client: Client, output: LabelOutput) -> Inputs
 }
 
 fn patches(cluster: &Cluster) -> usize {
-    cluster.asked("PATCH", "/api/v1/nodes/n1").len()
+    cluster.requests("PATCH", "/api/v1/nodes/n1").len()
 }
 
 impl Inputs {
@@ -61,7 +61,7 @@ async fn labels_are_applied_to_the_node_and_those_that_vanish_are_removed() {
     let inputs = run(&mut server, LabelOutput::Node);
     inputs.send(&[("nvidia.com/gpu.count", "8"), ("nvidia.com/mig.capable", "true")]);
     let cluster = server.until(|cluster| cluster.labels.len() == 3).await;
-    let patch = cluster.asked("PATCH", "/api/v1/nodes/n1")[0];
+    let patch = cluster.requests("PATCH", "/api/v1/nodes/n1")[0];
     assert_eq!(patch.content_type, "application/apply-patch+yaml");
     assert_eq!(patch.query.get("fieldManager").map(String::as_str), Some("windlass"));
     assert_eq!(patch.query.get("force"), None);
@@ -77,7 +77,7 @@ async fn labels_are_applied_to_the_node_and_those_that_vanish_are_removed() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_of_the_api_server_without_labels_for_it() {
+async fn without_labels_for_the_api_server_no_request_is_sent() {
     let mut server = ApiServer::start();
     for output in [LabelOutput::None, LabelOutput::File("/dev/null".into())] {
         let inputs = run(&mut server, output);
@@ -92,7 +92,7 @@ async fn nothing_is_asked_of_the_api_server_without_labels_for_it() {
 }
 
 #[tokio::test]
-async fn labels_stay_while_their_values_are_unknown() {
+async fn labels_remain_while_their_values_are_unknown() {
     let mut server = ApiServer::start();
     let first = run(&mut server, LabelOutput::Node);
     first.send(&[("nvidia.com/gpu.count", "8")]);
@@ -121,7 +121,7 @@ async fn equal_labels_are_not_written_again() {
 }
 
 #[tokio::test]
-async fn labels_that_someone_removed_are_applied_again_in_time() {
+async fn removed_labels_are_applied_again() {
     let mut server = ApiServer::start();
     let again = std::time::Duration::from_millis(20);
     let limits = windlass_cluster::Limits { apply_again: again, ..Default::default() };
@@ -135,7 +135,7 @@ async fn labels_that_someone_removed_are_applied_again_in_time() {
 }
 
 #[tokio::test]
-async fn a_label_that_another_keeps_stays_and_the_rest_is_written() {
+async fn a_label_of_another_manager_remains_and_the_others_are_written() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.set_label("nvidia.com/gpu.count", Some("16")));
     let inputs = run(&mut server, LabelOutput::Node);
@@ -234,7 +234,7 @@ async fn without_node_feature_discovery_another_label_output_works_at_once() {
     let client = server.client().with_limits(limits);
     let inputs = run_as(&mut server, client, LabelOutput::NodeFeature);
     inputs.send(&[("a", "1")]);
-    server.until(|cluster| !cluster.asked("PATCH", "nodefeatures").is_empty()).await;
+    server.until(|cluster| !cluster.requests("PATCH", "nodefeatures").is_empty()).await;
     inputs.policy.send_replace(policy(LabelOutput::Node));
     server.until(|cluster| cluster.node_labels().contains_key("a")).await;
     server.stop().await;
@@ -246,7 +246,7 @@ async fn a_missing_node_is_not_created() {
     server.cluster.send_modify(|cluster| cluster.has_node = false);
     let inputs = run(&mut server, LabelOutput::Node);
     inputs.send(&[("a", "1")]);
-    let cluster = server.until(|c| c.asked("GET", "/api/v1/nodes/n1").len() >= 2).await;
+    let cluster = server.until(|c| c.requests("GET", "/api/v1/nodes/n1").len() >= 2).await;
     assert_eq!(patches(&cluster), 0);
     server.cluster.send_modify(|cluster| cluster.has_node = true);
     server.until(|cluster| cluster.node_labels().contains_key("a")).await;
@@ -254,12 +254,12 @@ async fn a_missing_node_is_not_created() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_comes_late_gets_the_labels_then() {
-    let mut server = ApiServer::not_yet();
+async fn labels_are_written_once_the_api_server_starts() {
+    let mut server = ApiServer::unstarted();
     let inputs = run(&mut server, LabelOutput::Node);
     inputs.send(&[("a", "1")]);
     tokio::task::yield_now().await;
-    server.come();
+    server.start_serving();
     server.until(|cluster| cluster.node_labels().contains_key("a")).await;
     server.stop().await;
 }

@@ -31,18 +31,18 @@ struct Gateway {
 
 impl Gateway {
     fn start(server: &mut ApiServer, node: &str, boards: &[&str]) -> Self {
-        let (state, seen) = watch::channel(Arc::new(with_boards(boards)));
+        let (state, state_receiver) = watch::channel(Arc::new(with_boards(boards)));
         let (clock, stop) = (Clock::starting_at(Timestamp::now()), server.stop.child_token());
         let client = server.client_on(node, None);
         let (states, run) =
-            leases::keep(client, seen, clock, Arc::new(Notify::new()), stop.clone());
+            leases::keep(client, state_receiver, clock, Arc::new(Notify::new()), stop.clone());
         server.parts.spawn(run);
         Self { state, states, stop }
     }
 
-    async fn sees(&mut self, board: &str, expected: &LeaseState) {
-        let is_so = |states: &Arc<LeaseStates>| states.get(board) == Some(expected);
-        value(&format!("{board} is {expected:?}"), &self.states, is_so).await;
+    async fn until_state(&mut self, board: &str, expected: &LeaseState) {
+        let is_expected = |states: &Arc<LeaseStates>| states.get(board) == Some(expected);
+        value(&format!("{board} is {expected:?}"), &self.states, is_expected).await;
     }
 }
 
@@ -67,8 +67,8 @@ fn with_boards(boards: &[&str]) -> NodeState {
 /// The state after the boards were removed from the configuration.
 fn vanished(mut state: NodeState) -> NodeState {
     let mut tracker = HealthTracker::new(Duration::ZERO, Timestamp::UNIX_EPOCH);
-    let gone = Observation::Failed(Reason::Vanished, String::new());
-    tracker.observe(&gone, Timestamp::UNIX_EPOCH);
+    let vanished = Observation::Failed(Reason::Vanished, String::new());
+    tracker.observe(&vanished, Timestamp::UNIX_EPOCH);
     for device in &mut state.inventory.devices {
         device.health = tracker.health().clone();
     }
@@ -84,14 +84,14 @@ fn holder(cluster: &Cluster, lease: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn of_two_gateways_one_gets_each_board_and_the_other_names_it() {
+async fn one_of_two_gateways_gets_each_board_and_the_other_names_the_holder() {
     let mut server = ApiServer::start();
     let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
-    first.sees("board-1", &LeaseState::Ours).await;
+    first.until_state("board-1", &LeaseState::Ours).await;
     let mut second = Gateway::start(&mut server, "gw2", &["board-1", "Board_2"]);
-    second.sees("board-1", &theirs("gw1")).await;
+    second.until_state("board-1", &theirs("gw1")).await;
     assert_eq!(theirs("gw1").obstacle().as_deref(), Some("leased by node gw1"));
-    second.sees("Board_2", &LeaseState::Ours).await;
+    second.until_state("Board_2", &LeaseState::Ours).await;
     let cluster = server.cluster.borrow().clone();
     assert_eq!(holder(&cluster, "gpu/windlass-board-1").as_deref(), Some("gw1"));
     assert_eq!(holder(&cluster, "gpu/windlass-board-2").as_deref(), Some("gw2"));
@@ -99,16 +99,16 @@ async fn of_two_gateways_one_gets_each_board_and_the_other_names_it() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_dies_is_replaced_once_its_lease_has_run_out() {
+async fn a_gateway_that_dies_is_replaced_once_its_lease_has_expired() {
     let mut server = ApiServer::start();
     let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
-    first.sees("board-1", &LeaseState::Ours).await;
+    first.until_state("board-1", &LeaseState::Ours).await;
     let mut second = Gateway::start(&mut server, "gw2", &["board-1"]);
-    second.sees("board-1", &theirs("gw1")).await;
+    second.until_state("board-1", &theirs("gw1")).await;
     first.stop.cancel();
-    second.sees("board-1", &LeaseState::Ours).await;
-    let mut again = Gateway::start(&mut server, "gw1", &["board-1"]);
-    again.sees("board-1", &theirs("gw2")).await;
+    second.until_state("board-1", &LeaseState::Ours).await;
+    let mut restarted = Gateway::start(&mut server, "gw1", &["board-1"]);
+    restarted.until_state("board-1", &theirs("gw2")).await;
     let cluster = server.cluster.borrow().clone();
     let lease = &cluster.leases["gpu/windlass-board-1"];
     assert_eq!(lease["spec"]["leaseTransitions"], 2, "{lease}");
@@ -119,12 +119,12 @@ async fn a_gateway_that_dies_is_replaced_once_its_lease_has_run_out() {
 async fn a_board_that_one_gateway_no_longer_has_is_taken_over_by_the_other() {
     let mut server = ApiServer::start();
     let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
-    first.sees("board-1", &LeaseState::Ours).await;
+    first.until_state("board-1", &LeaseState::Ours).await;
     let mut second = Gateway::start(&mut server, "gw2", &["board-1"]);
-    second.sees("board-1", &theirs("gw1")).await;
+    second.until_state("board-1", &theirs("gw1")).await;
     first.state.send_replace(Arc::new(vanished(with_boards(&["board-1"]))));
-    second.sees("board-1", &LeaseState::Ours).await;
-    assert!(first.states.borrow().is_empty(), "it keeps no lease of what is gone");
+    second.until_state("board-1", &LeaseState::Ours).await;
+    assert!(first.states.borrow().is_empty(), "it holds no lease of a vanished board");
     server.stop().await;
 }
 
@@ -132,24 +132,24 @@ async fn a_board_that_one_gateway_no_longer_has_is_taken_over_by_the_other() {
 async fn a_gateway_that_cannot_renew_withholds_the_board_before_another_may_take_over() {
     let mut server = ApiServer::start();
     let mut gateway = Gateway::start(&mut server, "gw1", &["board-1"]);
-    gateway.sees("board-1", &LeaseState::Ours).await;
-    server.die().await;
-    gateway.sees("board-1", &LeaseState::Late).await;
-    server.come();
-    gateway.sees("board-1", &LeaseState::Ours).await;
+    gateway.until_state("board-1", &LeaseState::Ours).await;
+    server.stop_serving().await;
+    gateway.until_state("board-1", &LeaseState::Late).await;
+    server.start_serving();
+    gateway.until_state("board-1", &LeaseState::Ours).await;
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_lease_that_ran_out_while_the_gateway_was_stopped_is_lost_until_it_is_renewed() {
+async fn a_lease_that_expired_while_the_gateway_was_stopped_is_late_until_it_is_renewed() {
     let mut server = ApiServer::start();
     let mut gateway = Gateway::start(&mut server, "gw1", &["board-1"]);
-    gateway.sees("board-1", &LeaseState::Ours).await;
+    gateway.until_state("board-1", &LeaseState::Ours).await;
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(600)).await;
-    gateway.sees("board-1", &LeaseState::Late).await;
+    gateway.until_state("board-1", &LeaseState::Late).await;
     tokio::time::resume();
-    gateway.sees("board-1", &LeaseState::Ours).await;
+    gateway.until_state("board-1", &LeaseState::Ours).await;
     server.stop().await;
 }
 
@@ -165,21 +165,21 @@ async fn a_refused_lease_affects_no_other() {
         });
     });
     let mut gateway = Gateway::start(&mut server, "gw1", &["a", "b"]);
-    gateway.sees("b", &LeaseState::Ours).await;
-    gateway.sees("a", &LeaseState::Unknown).await;
+    gateway.until_state("b", &LeaseState::Ours).await;
+    gateway.until_state("a", &LeaseState::Unknown).await;
     server.stop().await;
 }
 
 #[tokio::test]
-async fn boards_come_and_go_and_without_any_the_api_server_is_not_asked() {
+async fn boards_are_added_and_removed_and_without_any_no_request_is_sent() {
     let mut server = ApiServer::start();
     let mut gateway = Gateway::start(&mut server, "gw1", &[]);
     gateway.state.send_replace(Arc::new(with_boards(&["a"])));
-    gateway.sees("a", &LeaseState::Ours).await;
+    gateway.until_state("a", &LeaseState::Ours).await;
     let first = server.cluster.borrow().log[0].clone();
-    assert!(first.path.contains("windlass-a"), "nothing was asked before: {first:?}");
+    assert!(first.path.contains("windlass-a"), "no earlier request: {first:?}");
     gateway.state.send_replace(Arc::new(with_boards(&["b"])));
-    gateway.sees("b", &LeaseState::Ours).await;
-    assert!(!gateway.states.borrow().contains_key("a"), "its lease runs out");
+    gateway.until_state("b", &LeaseState::Ours).await;
+    assert!(!gateway.states.borrow().contains_key("a"), "its lease expires");
     server.stop().await;
 }

@@ -13,59 +13,64 @@ use k8s_openapi::api::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// Fields of a document that Kubernetes keeps.
-pub(crate) fn kept(document: &Value) -> Value {
+/// Fields of a document that Kubernetes knows.
+pub(crate) fn known_fields(document: &Value) -> Value {
     match document["kind"].as_str().expect("a kind") {
-        "ClusterRole" => through::<ClusterRole>(document),
-        "ClusterRoleBinding" => through::<ClusterRoleBinding>(document),
-        "ConfigMap" => through::<ConfigMap>(document),
-        "DaemonSet" => through::<DaemonSet>(document),
-        "Deployment" => through::<Deployment>(document),
-        "DeviceClass" => through::<DeviceClass>(document),
-        "NetworkPolicy" => through::<NetworkPolicy>(document),
-        "Namespace" => through::<Namespace>(document),
-        "Pod" => through::<Pod>(document),
-        "ResourceClaim" => through::<ResourceClaim>(document),
-        "ResourceClaimTemplate" => through::<ResourceClaimTemplate>(document),
-        "ResourceQuota" => through::<ResourceQuota>(document),
-        "Role" => through::<Role>(document),
-        "RoleBinding" => through::<RoleBinding>(document),
-        "ServiceAccount" => through::<ServiceAccount>(document),
-        "ValidatingAdmissionPolicy" => through::<ValidatingAdmissionPolicy>(document),
-        "ValidatingAdmissionPolicyBinding" => through::<ValidatingAdmissionPolicyBinding>(document),
-        other => panic!("a manifest of kind {other}"),
+        "ClusterRole" => parsed_as::<ClusterRole>(document),
+        "ClusterRoleBinding" => parsed_as::<ClusterRoleBinding>(document),
+        "ConfigMap" => parsed_as::<ConfigMap>(document),
+        "DaemonSet" => parsed_as::<DaemonSet>(document),
+        "Deployment" => parsed_as::<Deployment>(document),
+        "DeviceClass" => parsed_as::<DeviceClass>(document),
+        "NetworkPolicy" => parsed_as::<NetworkPolicy>(document),
+        "Namespace" => parsed_as::<Namespace>(document),
+        "Pod" => parsed_as::<Pod>(document),
+        "ResourceClaim" => parsed_as::<ResourceClaim>(document),
+        "ResourceClaimTemplate" => parsed_as::<ResourceClaimTemplate>(document),
+        "ResourceQuota" => parsed_as::<ResourceQuota>(document),
+        "Role" => parsed_as::<Role>(document),
+        "RoleBinding" => parsed_as::<RoleBinding>(document),
+        "ServiceAccount" => parsed_as::<ServiceAccount>(document),
+        "ValidatingAdmissionPolicy" => parsed_as::<ValidatingAdmissionPolicy>(document),
+        "ValidatingAdmissionPolicyBinding" => {
+            parsed_as::<ValidatingAdmissionPolicyBinding>(document)
+        }
+        other => panic!("unknown kind {other} of a manifest"),
     }
 }
 
-fn through<K: Serialize + DeserializeOwned>(document: &Value) -> Value {
+fn parsed_as<K: Serialize + DeserializeOwned>(document: &Value) -> Value {
     let object: K = serde_json::from_value(document.clone())
         .unwrap_or_else(|error| panic!("{error} in {document:#}"));
     serde_json::to_value(object).expect("plain")
 }
 
-/// The first path that is in a document, and not among its kept fields.
-pub(crate) fn lost(document: &Value, kept: &Value, path: &str) -> Option<String> {
-    match (document, kept) {
-        (Value::Object(fields), Value::Object(kept)) => fields.iter().find_map(|(key, value)| {
-            let path = format!("{path}.{key}");
-            match kept.get(key) {
-                Some(kept) => lost(value, kept, &path),
-                None => Some(path),
-            }
-        }),
-        (Value::Array(items), Value::Array(kept)) => {
-            items.iter().zip(kept).find_map(|(item, kept)| lost(item, kept, path))
+/// The first path of a document that is not among its known fields.
+pub(crate) fn first_unknown(document: &Value, known_fields: &Value, path: &str) -> Option<String> {
+    match (document, known_fields) {
+        (Value::Object(fields), Value::Object(known_fields)) => {
+            fields.iter().find_map(|(key, value)| {
+                let path = format!("{path}.{key}");
+                match known_fields.get(key) {
+                    Some(known_fields) => first_unknown(value, known_fields, &path),
+                    None => Some(path),
+                }
+            })
         }
+        (Value::Array(items), Value::Array(known_fields)) => items
+            .iter()
+            .zip(known_fields)
+            .find_map(|(item, known_fields)| first_unknown(item, known_fields, path)),
         _ => None,
     }
 }
 
 /// Objects of a manifest.
 pub(crate) fn documents(path: &Path) -> Vec<Value> {
-    let shown = path.display();
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{shown}: {error}"));
+    let path_text = path.display();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path_text}: {error}"));
     let documents = text.split("\n---\n").map(serde_saphyr::from_str);
-    documents.map(|read| read.unwrap_or_else(|error| panic!("{shown}: {error}"))).collect()
+    documents.map(|read| read.unwrap_or_else(|error| panic!("{path_text}: {error}"))).collect()
 }
 
 #[test]
@@ -77,7 +82,12 @@ fn every_manifest_has_valid_fields() {
     let mut count = 0;
     for path in files.filter(|path| path.extension().is_some_and(|it| it == "yaml")) {
         for document in documents(&path) {
-            assert_eq!(lost(&document, &kept(&document), ""), None, "{}", path.display());
+            assert_eq!(
+                first_unknown(&document, &known_fields(&document), ""),
+                None,
+                "{}",
+                path.display()
+            );
             count += 1;
         }
     }

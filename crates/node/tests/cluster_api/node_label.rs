@@ -27,16 +27,16 @@ fn set(server: &ApiServer, text: &str) {
 }
 
 fn watches(cluster: &Cluster) -> usize {
-    let asked = cluster.asked("GET", "/api/v1/nodes");
-    asked.iter().filter(|asked| asked.query.contains_key("watch")).count()
+    let requests = cluster.requests("GET", "/api/v1/nodes");
+    requests.iter().filter(|request| request.query.contains_key("watch")).count()
 }
 
 fn lists(cluster: &Cluster) -> usize {
-    cluster.asked("GET", "/api/v1/nodes").len() - watches(cluster)
+    cluster.requests("GET", "/api/v1/nodes").len() - watches(cluster)
 }
 
 #[tokio::test]
-async fn a_label_is_read_followed_and_missed() {
+async fn a_label_is_read_and_its_changes_and_removal_are_seen() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
     value_is(&values, &LabelValue::Absent).await;
@@ -48,8 +48,8 @@ async fn a_label_is_read_followed_and_missed() {
     value_is(&values, &LabelValue::Absent).await;
     let cluster = server.cluster.borrow().clone();
     assert_eq!((lists(&cluster), watches(&cluster)), (1, 1));
-    let accept = &cluster.asked("GET", "/api/v1/nodes")[0].accept;
-    assert!(accept.contains("PartialObjectMetadata"), "only metadata is asked for: {accept}");
+    let accept = &cluster.requests("GET", "/api/v1/nodes")[0].accept;
+    assert!(accept.contains("PartialObjectMetadata"), "only metadata is requested: {accept}");
     server.stop().await;
 }
 
@@ -73,10 +73,10 @@ async fn a_watch_that_ends_continues_from_the_last_version_without_another_list(
     let values = watch(&mut server);
     value_is(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
-    // The change and the end of the watch reach the agent together, or the change first: both are right.
+    // The change reaches the agent together with the end of the watch, or before it: both orders are valid.
     set(&server, "a100");
     value_is(&values, &value("a100")).await;
-    server.cluster.send_modify(|cluster| cluster.cuts += 1);
+    server.cluster.send_modify(|cluster| cluster.ended_watches += 1);
     set(&server, "h100");
     value_is(&values, &value("h100")).await;
     let cluster = server.until(|cluster| watches(cluster) == 2).await;
@@ -85,21 +85,22 @@ async fn a_watch_that_ends_continues_from_the_last_version_without_another_list(
 }
 
 #[tokio::test]
-async fn a_bookmark_moves_the_version_from_which_a_watch_goes_on() {
+async fn a_watch_continues_from_the_version_of_the_last_bookmark() {
     let mut server = ApiServer::start();
     let values = watch(&mut server);
     value_is(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(Cluster::bookmark);
-    let marked = server.cluster.borrow().history.last().expect("a bookmark").0.to_string();
-    // Until the bookmark was read, a watch that is cut continues from an earlier version.
-    let cut = async || {
-        server.cluster.send_modify(|cluster| cluster.cuts += 1);
+    let bookmark_version =
+        server.cluster.borrow().history.last().expect("a bookmark").0.to_string();
+    // Until the bookmark is read, an interrupted watch continues from an earlier version.
+    let end_watches = async || {
+        server.cluster.send_modify(|cluster| cluster.ended_watches += 1);
         let before = watches(&server.cluster.borrow());
         let cluster = server.until(|cluster| watches(cluster) > before).await;
-        cluster.log.last().and_then(|asked| asked.query.get("resourceVersion").cloned())
+        cluster.log.last().and_then(|request| request.query.get("resourceVersion").cloned())
     };
-    while cut().await.as_ref() != Some(&marked) {}
+    while end_watches().await.as_ref() != Some(&bookmark_version) {}
     assert_eq!(lists(&server.cluster.borrow()), 1);
     server.stop().await;
 }
@@ -112,7 +113,7 @@ async fn a_version_that_is_too_old_leads_to_a_new_list() {
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(|cluster| {
         cluster.compacted = cluster.history.last().expect("the first").0;
-        cluster.cuts += 1;
+        cluster.ended_watches += 1;
         cluster.set_label(LABEL, Some("a100"));
     });
     value_is(&values, &value("a100")).await;
@@ -141,7 +142,7 @@ async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
 }
 
 #[tokio::test]
-async fn a_refused_request_is_tried_again_and_the_last_value_stays_meanwhile() {
+async fn a_refused_request_is_tried_again_and_the_last_value_remains() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let values = watch(&mut server);
@@ -151,7 +152,7 @@ async fn a_refused_request_is_tried_again_and_the_last_value_stays_meanwhile() {
     let refusal = Refusal { method: "GET", path: "/nodes", times: 3, status: forbidden };
     server.cluster.send_modify(|cluster| {
         cluster.refusals.push(refusal);
-        cluster.cuts += 1;
+        cluster.ended_watches += 1;
     });
     server.until(|cluster| cluster.refusals[0].times == 0).await;
     assert_eq!(*values.borrow(), value("a100"));
@@ -162,18 +163,18 @@ async fn a_refused_request_is_tried_again_and_the_last_value_stays_meanwhile() {
 
 #[tokio::test]
 async fn a_late_api_server_is_watched() {
-    let mut server = ApiServer::not_yet();
+    let mut server = ApiServer::unstarted();
     set(&server, "a100");
     let values = watch(&mut server);
     tokio::task::yield_now().await;
     assert_eq!(*values.borrow(), LabelValue::Unknown);
-    server.come();
+    server.start_serving();
     value_is(&values, &value("a100")).await;
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_there_yet_is_unknown_and_followed_when_it_comes() {
+async fn a_missing_node_is_unknown_and_watched_once_it_is_created() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.has_node = false);
     let values = watch(&mut server);
@@ -185,17 +186,17 @@ async fn a_node_that_is_not_there_yet_is_unknown_and_followed_when_it_comes() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_dies_and_comes_back_is_followed_on() {
+async fn an_api_server_that_restarts_is_watched_again() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let values = watch(&mut server);
     value_is(&values, &value("a100")).await;
     server.until(|cluster| watches(cluster) == 1).await;
-    server.die().await;
+    server.stop_serving().await;
     set(&server, "h100");
     tokio::task::yield_now().await;
     assert_eq!(*values.borrow(), value("a100"));
-    server.come();
+    server.start_serving();
     value_is(&values, &value("h100")).await;
     server.stop().await;
 }

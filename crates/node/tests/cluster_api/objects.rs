@@ -27,15 +27,15 @@ pub(crate) struct Cluster {
     pub(crate) leases: BTreeMap<String, Value>,
     pub(crate) slices: SliceStore,
     /// All requests, in order.
-    pub(crate) log: Vec<Asked>,
+    pub(crate) log: Vec<RecordedRequest>,
     pub(crate) refusals: Vec<Refusal>,
     pub(crate) has_node: bool,
     pub(crate) node_uid: &'static str,
     pub(crate) has_nfd: bool,
     /// Watches from this version or an older one are refused as expired.
     pub(crate) compacted: u64,
-    /// Ends every watch when it changes.
-    pub(crate) cuts: u64,
+    /// A change of this number ends every watch.
+    pub(crate) ended_watches: u64,
     /// The Node at each version, for watches.
     pub(crate) history: Vec<(u64, Value)>,
     version: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
 
 /// One request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) query: BTreeMap<String, String>,
@@ -85,11 +85,11 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
 }
 
 /// The refusal of a request beyond the shipped account's rights, as by a real API server.
-fn forbid(asked: &Asked) -> Option<Answer> {
-    let wanted = Right::asked(&asked.method, &asked.path, &asked.query)?;
-    let may = Right::shipped().iter().any(|right| right.gives(&wanted));
-    let message = format!("deploy/rbac.yaml does not give {wanted:?}");
-    (!may).then(|| Answer::Json(403, status(403, "Forbidden", &message)))
+fn forbid(request: &RecordedRequest) -> Option<Answer> {
+    let needed = Right::asked(&request.method, &request.path, &request.query)?;
+    let is_granted = Right::shipped().iter().any(|right| right.gives(&needed));
+    let message = format!("deploy/rbac.yaml does not give {needed:?}");
+    (!is_granted).then(|| Answer::Json(403, status(403, "Forbidden", &message)))
 }
 
 // === impl Cluster ===
@@ -108,7 +108,7 @@ impl Default for Cluster {
             node_uid: NODE_UID,
             has_nfd: true,
             compacted: 0,
-            cuts: 0,
+            ended_watches: 0,
             history: Vec::new(),
             version: 10,
         };
@@ -136,54 +136,57 @@ impl Cluster {
     }
 
     /// Requests of one kind, in order.
-    pub(crate) fn asked(&self, method: &str, path: &str) -> Vec<&Asked> {
-        let fits = |asked: &&Asked| asked.method == method && asked.path.contains(path);
+    pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<&RecordedRequest> {
+        let fits =
+            |request: &&RecordedRequest| request.method == method && request.path.contains(path);
         self.log.iter().filter(fits).collect()
     }
 
-    pub(crate) fn answer(&mut self, asked: &Asked) -> Answer {
-        self.log.push(asked.clone());
-        if let Some(refused) = self.refuse(asked) {
+    pub(crate) fn answer(&mut self, request: &RecordedRequest) -> Answer {
+        self.log.push(request.clone());
+        if let Some(refused) = self.refuse(request) {
             return refused;
         }
-        if let Some(refused) = forbid(asked) {
+        if let Some(refused) = forbid(request) {
             return refused;
         }
-        let parts: Vec<_> = asked.path.trim_matches('/').split('/').collect();
-        match (asked.method.as_str(), parts.as_slice()) {
-            ("GET", ["api", "v1", "nodes"]) => self.list_or_watch(asked),
+        let parts: Vec<_> = request.path.trim_matches('/').split('/').collect();
+        match (request.method.as_str(), parts.as_slice()) {
+            ("GET", ["api", "v1", "nodes"]) => self.list_or_watch(request),
             ("GET", ["api", "v1", "nodes", name]) => self.get_node(name),
-            ("PATCH", ["api", "v1", "nodes", name]) => self.patch_node(name, asked),
+            ("PATCH", ["api", "v1", "nodes", name]) => self.patch_node(name, request),
             ("GET", ["api", "v1", "namespaces", "gpu", "pods", "windlass-x"]) => pod(),
             (_, ["apis", "nfd.k8s-sigs.io", "v1alpha1", "namespaces", space, _, name]) => {
-                self.node_feature(format!("{space}/{name}"), asked)
+                self.node_feature(format!("{space}/{name}"), request)
             }
             ("POST", ["apis", "events.k8s.io", "v1", "namespaces", space, "events"]) => {
-                self.create_event(space, asked)
+                self.create_event(space, request)
             }
             ("PATCH", ["apis", "events.k8s.io", "v1", "namespaces", _, "events", name]) => {
-                self.patch_event(name, asked)
+                self.patch_event(name, request)
             }
             (
                 _,
                 ["apis", "coordination.k8s.io", "v1", "namespaces", space, "leases", rest @ ..],
             ) => {
                 let name =
-                    rest.first().copied().or_else(|| asked.body["metadata"]["name"].as_str());
-                self.lease(format!("{space}/{}", name.expect("a name")), asked)
+                    rest.first().copied().or_else(|| request.body["metadata"]["name"].as_str());
+                self.lease(format!("{space}/{}", name.expect("a name")), request)
             }
             (_, ["apis", "resource.k8s.io", "v1", "resourceslices", name @ ..]) => {
                 let (mut answer, name) = (None, name.first().copied());
-                self.change_slices(|slices| answer = Some(slices.answer(name, asked)));
+                self.change_slices(|slices| answer = Some(slices.answer(name, request)));
                 answer.expect("answered")
             }
             _ => Answer::Text(404, "404 page not found\n"),
         }
     }
 
-    fn refuse(&mut self, asked: &Asked) -> Option<Answer> {
+    fn refuse(&mut self, request: &RecordedRequest) -> Option<Answer> {
         let fits = |refusal: &&mut Refusal| {
-            refusal.times > 0 && asked.method == refusal.method && asked.path.contains(refusal.path)
+            refusal.times > 0
+                && request.method == refusal.method
+                && request.path.contains(refusal.path)
         };
         let refusal = self.refusals.iter_mut().find(fits)?;
         refusal.times -= 1;
@@ -191,10 +194,10 @@ impl Cluster {
         Some(Answer::Json(code.expect("a code"), refusal.status.clone()))
     }
 
-    fn list_or_watch(&mut self, asked: &Asked) -> Answer {
+    fn list_or_watch(&mut self, request: &RecordedRequest) -> Answer {
         let only_the_node = format!("metadata.name={NODE}");
-        assert_eq!(asked.query.get("fieldSelector"), Some(&only_the_node));
-        if asked.query.get("watch").map(String::as_str) != Some("true") {
+        assert_eq!(request.query.get("fieldSelector"), Some(&only_the_node));
+        if request.query.get("watch").map(String::as_str) != Some("true") {
             let items: Vec<_> = self.has_node.then(|| self.node()).into_iter().collect();
             return Answer::Json(
                 200,
@@ -204,8 +207,8 @@ impl Cluster {
                 }),
             );
         }
-        assert_eq!(asked.query.get("allowWatchBookmarks").map(String::as_str), Some("true"));
-        let from = asked.query.get("resourceVersion").and_then(|version| version.parse().ok());
+        assert_eq!(request.query.get("allowWatchBookmarks").map(String::as_str), Some("true"));
+        let from = request.query.get("resourceVersion").and_then(|version| version.parse().ok());
         let from: u64 = from.expect("a watch goes on from a version");
         if from <= self.compacted {
             let text = format!("too old resource version: {from} ({})", self.version);
@@ -262,16 +265,16 @@ impl Cluster {
         self.history.push((self.version, json!({"type": "BOOKMARK", "object": object})));
     }
 
-    fn patch_node(&mut self, name: &str, asked: &Asked) -> Answer {
+    fn patch_node(&mut self, name: &str, request: &RecordedRequest) -> Answer {
         assert_eq!(name, NODE);
-        assert_eq!(asked.content_type, "application/apply-patch+yaml");
-        if asked.body["metadata"]["uid"] != NODE_UID {
+        assert_eq!(request.content_type, "application/apply-patch+yaml");
+        if request.body["metadata"]["uid"] != NODE_UID {
             return Answer::Json(409, status(409, "Conflict", "uid mismatch"));
         }
-        let manager = asked.query.get("fieldManager").expect("an apply has a manager");
-        let wanted: BTreeMap<String, String> =
-            serde_json::from_value(asked.body["metadata"]["labels"].clone()).expect("labels");
-        let taken = |(key, value): &(&String, &String)| {
+        let manager = request.query.get("fieldManager").expect("an apply has a manager");
+        let labels: BTreeMap<String, String> =
+            serde_json::from_value(request.body["metadata"]["labels"].clone()).expect("labels");
+        let conflict = |(key, value): &(&String, &String)| {
             let (now, managers) = self.labels.get(*key)?;
             let other = managers.iter().find(|other| *other != manager)?;
             (now != *value).then(|| {
@@ -282,25 +285,25 @@ impl Cluster {
                 })
             })
         };
-        let causes: Vec<_> = wanted.iter().filter_map(|pair| taken(&pair)).collect();
+        let causes: Vec<_> = labels.iter().filter_map(|pair| conflict(&pair)).collect();
         if !causes.is_empty() {
             let mut refusal = status(409, "Conflict", "Apply failed with conflicts");
             refusal["details"] = json!({"causes": causes});
             return Answer::Json(409, refusal);
         }
-        self.apply_labels(manager, wanted);
+        self.apply_labels(manager, labels);
         Answer::Json(200, self.node())
     }
 
-    fn apply_labels(&mut self, manager: &str, wanted: BTreeMap<String, String>) {
+    fn apply_labels(&mut self, manager: &str, labels: BTreeMap<String, String>) {
         let before = self.labels.clone();
         for (key, (_, managers)) in &mut self.labels {
-            if !wanted.contains_key(key) && managers.remove(manager) && managers.is_empty() {
+            if !labels.contains_key(key) && managers.remove(manager) && managers.is_empty() {
                 managers.insert("nobody".to_owned());
             }
         }
         self.labels.retain(|_, (_, managers)| !managers.contains("nobody"));
-        for (key, value) in wanted {
+        for (key, value) in labels {
             let entry = self.labels.entry(key).or_default();
             entry.0 = value;
             entry.1.insert(manager.to_owned());
@@ -310,20 +313,20 @@ impl Cluster {
         }
     }
 
-    fn node_feature(&mut self, name: String, asked: &Asked) -> Answer {
+    fn node_feature(&mut self, name: String, request: &RecordedRequest) -> Answer {
         if !self.has_nfd {
             return Answer::Text(404, "404 page not found\n");
         }
-        if asked.method == "DELETE" {
-            let known = self.node_features.remove(&name).is_some();
-            let code = if known { 200 } else { 404 };
-            return Answer::Json(code, status(code, "NotFound", "deleted, or never there"));
+        if request.method == "DELETE" {
+            let existing = self.node_features.remove(&name).is_some();
+            let code = if existing { 200 } else { 404 };
+            return Answer::Json(code, status(code, "NotFound", "deleted, or missing"));
         }
-        assert_eq!(asked.method, "PATCH");
-        assert_eq!(asked.content_type, "application/apply-patch+yaml");
-        assert_eq!(asked.query.get("force").map(String::as_str), Some("true"));
-        self.node_features.insert(name, asked.body.clone());
-        let metadata = asked.body["metadata"].clone();
+        assert_eq!(request.method, "PATCH");
+        assert_eq!(request.content_type, "application/apply-patch+yaml");
+        assert_eq!(request.query.get("force").map(String::as_str), Some("true"));
+        self.node_features.insert(name, request.body.clone());
+        let metadata = request.body["metadata"].clone();
         Answer::Json(
             200,
             json!({
@@ -333,14 +336,16 @@ impl Cluster {
     }
 
     /// A write with an outdated version is refused, as is the creation of an existing object.
-    fn lease(&mut self, name: String, asked: &Asked) -> Answer {
-        let known = self.leases.get(&name);
+    fn lease(&mut self, name: String, request: &RecordedRequest) -> Answer {
+        let existing = self.leases.get(&name);
         let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
-        let (code, reason) = match (asked.method.as_str(), known) {
-            ("GET", Some(known)) => return Answer::Json(200, known.clone()),
+        let (code, reason) = match (request.method.as_str(), existing) {
+            ("GET", Some(existing)) => return Answer::Json(200, existing.clone()),
             ("GET" | "PUT", None) => (404, "NotFound"),
             ("POST", Some(_)) => (409, "AlreadyExists"),
-            ("PUT", Some(known)) if version(known) != version(&asked.body) => (409, "Conflict"),
+            ("PUT", Some(existing)) if version(existing) != version(&request.body) => {
+                (409, "Conflict")
+            }
             ("POST" | "PUT", _) => (200, ""),
             (other, _) => panic!("{other} of a lease"),
         };
@@ -348,17 +353,17 @@ impl Cluster {
             return Answer::Json(code, status(code, reason, &format!("leases {name:?}: {reason}")));
         }
         self.version += 1;
-        let mut lease = asked.body.clone();
+        let mut lease = request.body.clone();
         lease["metadata"]["resourceVersion"] = self.version.to_string().into();
         self.leases.insert(name, lease.clone());
         Answer::Json(200, lease)
     }
 
-    fn create_event(&mut self, namespace: &str, asked: &Asked) -> Answer {
-        let event = &asked.body;
+    fn create_event(&mut self, namespace: &str, request: &RecordedRequest) -> Answer {
+        let event = &request.body;
         let name = event["metadata"]["name"].as_str().expect("a name").to_owned();
-        if let Some(wrong) = mistake(namespace, event) {
-            return Answer::Json(422, status(422, "Invalid", wrong));
+        if let Some(message) = violation(namespace, event) {
+            return Answer::Json(422, status(422, "Invalid", message));
         }
         if self.events.contains_key(&name) {
             return Answer::Json(409, status(409, "AlreadyExists", "already exists"));
@@ -367,14 +372,14 @@ impl Cluster {
         Answer::Json(201, event.clone())
     }
 
-    fn patch_event(&mut self, name: &str, asked: &Asked) -> Answer {
-        assert_eq!(asked.content_type, "application/merge-patch+json");
+    fn patch_event(&mut self, name: &str, request: &RecordedRequest) -> Answer {
+        assert_eq!(request.content_type, "application/merge-patch+json");
         let Some(event) = self.events.get_mut(name) else {
             return Answer::Json(404, status(404, "NotFound", "no such event"));
         };
-        let changed: Vec<_> = asked.body.as_object().expect("a patch").keys().collect();
-        assert_eq!(changed, ["series"], "everything else of an event is immutable");
-        event["series"] = asked.body["series"].clone();
+        let keys: Vec<_> = request.body.as_object().expect("a patch").keys().collect();
+        assert_eq!(keys, ["series"], "everything else of an event is immutable");
+        event["series"] = request.body["series"].clone();
         Answer::Json(
             200,
             json!({
@@ -386,23 +391,23 @@ impl Cluster {
 }
 
 /// Reason for an API server to refuse an event of events.k8s.io/v1 about a Node.
-fn mistake(namespace: &str, event: &Value) -> Option<&'static str> {
+fn violation(namespace: &str, event: &Value) -> Option<&'static str> {
     let text = |key: &str| event[key].as_str().unwrap_or_default();
-    let within = |key: &str, most: usize| (1..=most).contains(&text(key).len());
+    let has_length = |key: &str, limit: usize| (1..=limit).contains(&text(key).len());
     let checks = [
         (namespace == "default", "an event about a Node lies in default"),
         (event["regarding"]["namespace"].is_null(), "a Node has no namespace"),
         (event["eventTime"].is_string(), "eventTime is required"),
         (text("reportingController").contains('/'), "reportingController is no qualified name"),
-        (within("reportingInstance", 128), "reportingInstance"),
-        (within("action", 128), "action"),
-        (within("reason", 128), "reason"),
+        (has_length("reportingInstance", 128), "reportingInstance"),
+        (has_length("action", 128), "action"),
+        (has_length("reason", 128), "reason"),
         (text("note").len() <= 1024, "note is too long"),
         (["Normal", "Warning"].contains(&text("type")), "type"),
         (event["series"].is_null(), "a new event is no series"),
         (event["deprecatedCount"].is_null(), "deprecatedCount"),
     ];
-    checks.into_iter().find(|(right, _)| !right).map(|(_, wrong)| wrong)
+    checks.into_iter().find(|(is_met, _)| !is_met).map(|(_, message)| message)
 }
 
 /// The pod that an agent in namespace `gpu` runs in.

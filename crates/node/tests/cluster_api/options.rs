@@ -100,7 +100,7 @@ fn every_option_and_overlay_has_a_valid_configuration_and_is_documented() {
 }
 
 #[test]
-fn the_readmes_say_which_runtime_the_manifest_is_for_and_how_to_have_it_without() {
+fn the_readmes_name_the_device_list_of_the_manifest_and_the_command_for_cdi() {
     let plain = Manifest::plain();
     assert_eq!(plain.config.policy.delivery.strategies, [Strategy::Envvar].into());
     for name in ["README.md", "README.zh-CN.md"] {
@@ -109,49 +109,53 @@ fn the_readmes_say_which_runtime_the_manifest_is_for_and_how_to_have_it_without(
             page.contains("`deviceList: envvar`"),
             "{name} does not say the manifest's default"
         );
-        let made = Manifest::documented(&page);
-        assert_eq!(made.config.policy.delivery.strategies, [Strategy::CdiCri].into(), "{name}");
-        assert!(made.mounts().contains("/var/run/cdi"), "{name}");
+        let manifest = Manifest::documented(&page);
+        assert_eq!(manifest.config.policy.delivery.strategies, [Strategy::CdiCri].into(), "{name}");
+        assert!(manifest.mounts().contains("/var/run/cdi"), "{name}");
     }
 }
 
 #[test]
 fn the_documented_command_turns_claims_on() {
-    let made = Manifest::documented(&read("docs/dra.md"));
-    assert_eq!(made.config.policy.dra.offer, DraOffer::Beside);
-    assert_eq!(made.config.policy.delivery.strategies, [Strategy::CdiCri].into());
-    assert_eq!(made.pod().automount_service_account_token, Some(true));
+    let manifest = Manifest::documented(&read("docs/dra.md"));
+    assert_eq!(manifest.config.policy.dra.offer, DraOffer::Beside);
+    assert_eq!(manifest.config.policy.delivery.strategies, [Strategy::CdiCri].into());
+    assert_eq!(manifest.pod().automount_service_account_token, Some(true));
     let accounts = documents(&Path::new(ROOT).join("deploy/rbac.yaml"));
     let account = accounts.iter().find(|document| document["kind"] == "ServiceAccount");
     let account = account.expect("an account")["metadata"]["name"].as_str();
-    assert_eq!(made.pod().service_account_name.as_deref(), account);
+    assert_eq!(manifest.pod().service_account_name.as_deref(), account);
     let folders = ["plugins/windlass.dev", "plugins_registry"];
     let folders = folders.map(|folder| format!("/var/lib/kubelet/{folder}"));
     for folder in folders.iter().map(String::as_str).chain(["/var/run/cdi"]) {
-        assert!(made.mounts().contains(folder), "{folder} is not mounted");
+        assert!(manifest.mounts().contains(folder), "{folder} is not mounted");
     }
 }
 
 #[test]
 fn the_watchdog_sees_the_hosts_processes_and_may_end_them() {
-    let made = Manifest::of(&with(["account", "watchdog"]));
-    assert_eq!(made.pod().host_pid, Some(true));
-    assert!(made.mounts().contains("/host/proc"));
-    let rights = made.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
+    let manifest = Manifest::of(&with(["account", "watchdog"]));
+    assert_eq!(manifest.pod().host_pid, Some(true));
+    assert!(manifest.mounts().contains("/host/proc"));
+    let rights =
+        manifest.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
     let rights = rights.expect("capabilities");
     assert_eq!((rights.add, rights.drop), (Some(vec!["KILL".into()]), Some(vec!["ALL".into()])));
-    let made = Manifest::of(&with(["account", "watchdog", "watchdog-drm"]));
-    let rights = made.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
+    let manifest = Manifest::of(&with(["account", "watchdog", "watchdog-drm"]));
+    let rights =
+        manifest.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
     let rights = rights.expect("capabilities");
     let added = Some(vec!["KILL".into(), "SYS_PTRACE".into()]);
     assert_eq!((rights.add, rights.drop), (added, Some(vec!["ALL".into()])));
 }
 
 #[test]
-fn the_hook_is_on_the_host_before_the_agent_starts() {
-    let made = Manifest::with("driver-limits");
-    let agent = made.container();
-    let Some([install]) = made.pod().init_containers.as_deref() else { panic!("one container") };
+fn the_hook_is_installed_on_the_host_before_the_agent_starts() {
+    let manifest = Manifest::with("driver-limits");
+    let agent = manifest.container();
+    let Some([install]) = manifest.pod().init_containers.as_deref() else {
+        panic!("one container")
+    };
     assert_eq!(
         (&install.image, &install.security_context),
         (&agent.image, &agent.security_context)
@@ -161,15 +165,18 @@ fn the_hook_is_on_the_host_before_the_agent_starts() {
     let state = agent.volume_mounts.iter().flatten().find(|mount| mount.name == "state").cloned();
     assert_eq!(install.volume_mounts, Some(vec![state.expect("the agent's state")]));
     let page = read("docs/shares.md");
-    assert!(page.contains("\n  hook: /var/lib/windlass/bin/windlass-hook "), "another path");
+    assert!(
+        page.contains("\n  hook: /var/lib/windlass/bin/windlass-hook "),
+        "the page has another path"
+    );
 }
 
 #[test]
-fn the_agent_reaches_the_runtime_where_its_configuration_looks_for_it() {
-    let made = Manifest::of(&with(["account", "nvfractions"]));
-    let socket = made.config.nv_fractions.socket.clone();
+fn the_agents_pod_mounts_the_configured_socket_of_the_runtime() {
+    let manifest = Manifest::of(&with(["account", "nvfractions"]));
+    let socket = manifest.config.nv_fractions.socket.clone();
     let folder = socket.parent().and_then(Path::to_str).expect("a folder");
-    assert!(made.mounts().contains(folder), "{folder} is not mounted");
+    assert!(manifest.mounts().contains(folder), "{folder} is not mounted");
     let page = read("docs/nvfractions.md");
     let example = page.split("```").find(|it| it.contains("nvFractions:")).expect("an example");
     let lines = example.lines().skip(1).map(|line| line.strip_prefix("   ").unwrap_or(line));
@@ -184,25 +191,28 @@ fn a_surge_update_has_agents_in_standby() {
         let strategy = manifest.spec.update_strategy.clone().expect("a strategy");
         strategy.rolling_update.expect("its numbers").max_surge
     };
-    let stands_by = |manifest: &Manifest| {
+    let is_standby = |manifest: &Manifest| {
         let env = manifest.container().env.iter().flatten();
         env.filter(|it| it.value.as_deref() == Some("true"))
             .any(|it| it.name == "WINDLASS_TAKE_OVER")
     };
-    let (plain, surging) = (Manifest::plain(), Manifest::with("take-over"));
-    assert_eq!((strategy(&plain), stands_by(&plain)), (Some(IntOrString::Int(0)), false));
-    assert_eq!((strategy(&surging), stands_by(&surging)), (Some(IntOrString::Int(1)), true));
+    let (plain, surge) = (Manifest::plain(), Manifest::with("take-over"));
+    assert_eq!((strategy(&plain), is_standby(&plain)), (Some(IntOrString::Int(0)), false));
+    assert_eq!((strategy(&surge), is_standby(&surge)), (Some(IntOrString::Int(1)), true));
 }
 
 #[test]
-fn probes_have_their_own_socket_which_no_other_pod_reaches() {
+fn probes_have_a_socket_that_no_other_pod_reaches() {
     let plain = Manifest::plain();
     let container = plain.container();
     for probe in [&container.liveness_probe, &container.readiness_probe] {
         let probe = probe.as_ref().expect("probed");
         let command = probe.exec.as_ref().and_then(|exec| exec.command.clone()).expect("a command");
         assert_eq!(command[..2], ["/usr/bin/windlass", "probe"]);
-        assert!(probe.timeout_seconds.is_some_and(|limit| limit > 4), "it has four seconds itself");
+        assert!(
+            probe.timeout_seconds.is_some_and(|limit| limit > 4),
+            "the probe itself has four seconds"
+        );
     }
     let env = container.env.iter().flatten();
     let socket =
@@ -212,14 +222,11 @@ fn probes_have_their_own_socket_which_no_other_pod_reaches() {
     let mount = mounts.find(|it| Path::new(&it.mount_path) == folder).expect("mounted");
     let mut volumes = plain.pod().volumes.iter().flatten();
     let volume = volumes.find(|it| it.name == mount.name).expect("a volume");
-    assert!(
-        volume.empty_dir.is_some(),
-        "a folder of the node is shared with the agent that comes next"
-    );
+    assert!(volume.empty_dir.is_some(), "the next agent would share a folder of the node");
 }
 
 #[test]
-fn the_network_policy_is_about_the_agents_and_their_port() {
+fn the_network_policy_selects_the_agents_and_their_port() {
     let plain = Manifest::plain();
     let policies = documents(&Path::new(ROOT).join("deploy/networkpolicy.yaml"));
     let [policy] = policies.as_slice() else { panic!("one policy") };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use windlass_node::documents::check_parameters;
 
 use crate::cluster_api::{
-    admission::{Numbers, judge},
+    admission::{Numbers, evaluate_policy},
     manifests::documents,
 };
 
@@ -29,12 +29,13 @@ impl Policy {
     /// Verdict on storing an object; on refusal its message.
     fn admit(&self, resource: &str, object: &Value, numbers: Numbers) -> Result<(), String> {
         let request = json!({"resource": {"group": "resource.k8s.io", "resource": resource}});
-        judge(&self.0, &[("object", object), ("request", &request)], numbers)
+        evaluate_policy(&self.0, &[("object", object), ("request", &request)], numbers)
     }
 
     /// The same for a claim with these parameters for the driver.
     fn parameters(&self, parameters: &Value, numbers: Numbers) -> Result<(), String> {
-        let claim = json!({"spec": {"devices": {"config": [said_to("windlass.dev", parameters)]}}});
+        let claim =
+            json!({"spec": {"devices": {"config": [opaque_config("windlass.dev", parameters)]}}});
         self.admit("resourceclaims", &claim, numbers)
     }
 }
@@ -46,7 +47,7 @@ pub(crate) fn shipped() -> [Value; 2] {
 }
 
 /// A claim's configuration for a driver.
-pub(crate) fn said_to(driver: &str, parameters: &Value) -> Value {
+pub(crate) fn opaque_config(driver: &str, parameters: &Value) -> Value {
     json!({"opaque": {"driver": driver, "parameters": parameters}})
 }
 
@@ -121,7 +122,7 @@ fn settings() -> Vec<Value> {
 
 /// Valid and invalid parameters of every kind.
 pub(crate) fn all() -> Vec<Value> {
-    let heads = [
+    let headers = [
         json!({}),
         json!({"kind": "DeviceConfig"}),
         json!({"apiVersion": OURS}),
@@ -134,13 +135,13 @@ pub(crate) fn all() -> Vec<Value> {
         json!({"apiVersion": OURS, "kind": ["DeviceConfig"]}),
         json!({"apiVersion": OURS, "kind": "DeviceConfig", "shared": {}}),
     ];
-    settings().iter().flat_map(of_every_kind).chain(heads).collect()
+    settings().iter().flat_map(of_every_kind).chain(headers).collect()
 }
 
 #[test]
-fn the_policy_admits_the_parameters_that_the_agent_takes_and_no_others() {
+fn the_policy_admits_the_parameters_that_the_agent_accepts_and_no_others() {
     let (policy, all) = (Policy::shipped(), all());
-    let mut taken = 0;
+    let mut accepted = 0;
     for (parameters, numbers) in
         all.iter().flat_map(|it| [(it, Numbers::Whole), (it, Numbers::Floating)])
     {
@@ -151,9 +152,9 @@ fn the_policy_admits_the_parameters_that_the_agent_takes_and_no_others() {
             policy.is_ok(),
             "{parameters}, {numbers:?}\n agent: {agent:?}\npolicy: {policy:?}"
         );
-        taken += usize::from(agent.is_ok());
+        accepted += usize::from(agent.is_ok());
     }
-    assert!(taken > 100 && taken < all.len(), "{taken} of {} are taken", 2 * all.len());
+    assert!(accepted > 100 && accepted < all.len(), "{accepted} of {} are accepted", 2 * all.len());
 }
 
 #[test]
@@ -161,7 +162,7 @@ fn a_refusal_names_the_mistake_and_the_allowed_values() {
     let policy = Policy::shipped();
     let ours =
         |sharing: Value| json!({"apiVersion": OURS, "kind": "DeviceConfig", "sharing": sharing});
-    for (parameters, said) in [
+    for (parameters, message) in [
         (
             ours(json!({"strategie": "MPS"})),
             r#"sharing has no field "strategie": it has strategy, timeSlicing and mps"#,
@@ -192,16 +193,16 @@ fn a_refusal_names_the_mistake_and_the_allowed_values() {
             r#"no field "replicas" is known beside apiVersion, kind and sharing"#,
         ),
     ] {
-        assert_eq!(policy.parameters(&parameters, Numbers::Whole), Err(said.to_owned()));
+        assert_eq!(policy.parameters(&parameters, Numbers::Whole), Err(message.to_owned()));
     }
 }
 
 #[test]
 fn parameters_for_this_driver_are_checked_in_claims_templates_and_classes() {
     let policy = Policy::shipped();
-    let bad = said_to("windlass.dev", &json!({"strategie": "MPS"}));
-    let of_others = said_to("gpu.nvidia.com", &json!({"strategie": "MPS"}));
-    let good = said_to("windlass.dev", &json!({"apiVersion": OURS, "kind": "DeviceConfig"}));
+    let bad = opaque_config("windlass.dev", &json!({"strategie": "MPS"}));
+    let of_others = opaque_config("gpu.nvidia.com", &json!({"strategie": "MPS"}));
+    let good = opaque_config("windlass.dev", &json!({"apiVersion": OURS, "kind": "DeviceConfig"}));
     let no_config = json!({"requests": []});
     for (config, is_admitted) in [
         (json!([bad]), false),

@@ -13,11 +13,11 @@ use crate::cluster_api::kustomize::{options, with};
 const PRIVILEGES: [&str; 4] = ["mps", "privileged", "watchdog", "watchdog-drm"];
 
 /// Options that mount a folder of the host at another path, or mount nothing.
-const ELSEWHERE: [&str; 7] =
+const OTHER_PATHS: [&str; 7] =
     ["gke", "k0s", "k0s-claims", "microk8s", "microk8s-claims", "mps", "privileged"];
 
-fn pod_without(unlike: &[&str]) -> PodSpec {
-    let options = options().into_iter().filter(|option| !unlike.contains(&option.as_str()));
+fn pod_without(excluded: &[&str]) -> PodSpec {
+    let options = options().into_iter().filter(|option| !excluded.contains(&option.as_str()));
     let mut all = with(options).into_iter();
     let set = all.find(|object| object["kind"] == "DaemonSet").expect("one");
     let set: DaemonSet = serde_json::from_value(set).expect("a DaemonSet");
@@ -25,7 +25,7 @@ fn pod_without(unlike: &[&str]) -> PodSpec {
 }
 
 /// The mounts that the documentation lists, each with `read` or `written`.
-fn listed() -> BTreeMap<String, String> {
+fn documented() -> BTreeMap<String, String> {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md"));
     let page = fs::read_to_string(path).expect("a page");
     let rows = page.lines().filter_map(|line| {
@@ -48,7 +48,7 @@ fn containers(pod: &PodSpec) -> [&Container; 2] {
 }
 
 #[test]
-fn the_agent_has_no_privilege_that_it_does_not_need() {
+fn the_agent_has_no_unnecessary_privilege() {
     let pod = pod_without(&PRIVILEGES);
     for set in [pod.host_network, pod.host_pid, pod.host_ipc] {
         assert_ne!(set, Some(true));
@@ -62,20 +62,20 @@ fn the_agent_has_no_privilege_that_it_does_not_need() {
         assert_ne!(context.privileged, Some(true));
         assert_eq!(context.allow_privilege_escalation, Some(false));
         assert_eq!(context.read_only_root_filesystem, Some(true));
-        let capabilities = context.capabilities.clone().expect("said");
+        let capabilities = context.capabilities.clone().expect("capabilities");
         assert_eq!((capabilities.add, capabilities.drop), (None, Some(vec!["ALL".to_owned()])));
     }
 }
 
 #[test]
-fn every_mount_is_one_that_the_documentation_lists_and_no_other_is_listed() {
-    let pod = pod_without(&ELSEWHERE);
+fn the_mounts_are_those_that_the_documentation_lists() {
+    let pod = pod_without(&OTHER_PATHS);
     let containers = containers(&pod);
     let mounts = containers.map(|it| it.volume_mounts.as_deref().expect("mounts")).concat();
     let mut found = BTreeMap::new();
     for volume in pod.volumes.iter().flatten() {
         let mut of_volume = mounts.iter().filter(|mount| mount.name == volume.name).peekable();
-        assert!(of_volume.peek().is_some(), "{} is mounted nowhere", volume.name);
+        assert!(of_volume.peek().is_some(), "{} is not mounted", volume.name);
         for mount in of_volume {
             let access = if mount.read_only == Some(true) { "read" } else { "written" };
             let inside = mount.mount_path.strip_prefix("/host").unwrap_or(&mount.mount_path);
@@ -85,5 +85,5 @@ fn every_mount_is_one_that_the_documentation_lists_and_no_other_is_listed() {
             found.insert(inside.to_owned(), access.to_owned());
         }
     }
-    assert_eq!(found, listed());
+    assert_eq!(found, documented());
 }

@@ -20,7 +20,7 @@ use windlass_config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Polic
 use windlass_core::health::Reason;
 use windlass_testkit::until;
 
-use crate::cluster_api::{api_server::value_is, events::a_failure};
+use crate::cluster_api::{api_server::value_is, events::with_failure};
 
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
@@ -55,8 +55,8 @@ impl World {
             node_name: Some(name.clone()),
             ..ClusterAccess::default()
         };
-        let again = Duration::from_millis(200);
-        let limits = Limits { retry_first: again, apply_again: again, ..Limits::default() };
+        let retry = Duration::from_millis(200);
+        let limits = Limits { retry_first: retry, apply_again: retry, ..Limits::default() };
         let client = Client::new(&access).expect("a good name").with_limits(limits);
         let nodes = Api::all(kube.clone());
         let node_features = node_features(&kube).await;
@@ -66,8 +66,8 @@ impl World {
 
     async fn label(&self, key: &str, value: Option<&str>) {
         let patch = json!({"metadata": {"labels": {key: value}}});
-        let (how, patch) = (PatchParams::default(), Patch::Merge(patch));
-        self.nodes.patch(&self.name, &how, &patch).await.expect("labelled");
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        self.nodes.patch(&self.name, &params, &patch).await.expect("labelled");
     }
 
     async fn labels(&self) -> BTreeMap<String, String> {
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Follows a label of the Node through changes and its deletion.
-    async fn follow_a_label(&mut self) {
+    async fn watch_label(&mut self) {
         let label = "windlass.dev/config".to_owned();
         let (values, run) =
             node_label::watch(self.client.clone(), label.clone(), self.stop.clone());
@@ -89,7 +89,7 @@ impl World {
         value_is(&values, &LabelValue::Absent).await;
     }
 
-    /// Writes labels to the Node, removes one, keeps one that `kubectl` set, and removes all of its own.
+    /// Writes labels to the Node, removes one, keeps one that `kubectl` set, and removes the agent's labels.
     async fn write_labels(&mut self) {
         self.label("nvidia.com/gpu.memory", Some("1")).await;
         let (labels, reads) = watch::channel(Arc::new(labels_of(&[(COUNT, "8"), ("a.b/c", "d")])));
@@ -102,7 +102,7 @@ impl World {
         self.until(async |world| !world.labels().await.contains_key("a.b/c")).await;
         self.until(async |world| world.labels().await.get(COUNT).is_some_and(|c| c == "7")).await;
         let memory = self.labels().await.remove("nvidia.com/gpu.memory");
-        assert_eq!(memory.as_deref(), Some("1"), "what kubectl has set stays");
+        assert_eq!(memory.as_deref(), Some("1"), "the label that kubectl set remains");
         if let Some(objects) = &self.node_features {
             self.move_to_node_feature(&policy, objects).await;
         }
@@ -117,24 +117,24 @@ impl World {
     ) {
         policy.send_replace(self::policy(LabelOutput::NodeFeature));
         let name = format!("windlass-features-for-{}", self.name);
-        let is_there = async || objects.get_opt(&name).await.expect("an answer");
-        self.until(async |_| is_there().await.is_some()).await;
-        let found = is_there().await.expect("it is there");
-        assert_eq!(found.data["spec"]["labels"][COUNT], "7");
-        assert!(!self.labels().await.contains_key(COUNT), "taken back from the Node");
+        let find = async || objects.get_opt(&name).await.expect("an answer");
+        self.until(async |_| find().await.is_some()).await;
+        let feature = find().await.expect("it is there");
+        assert_eq!(feature.data["spec"]["labels"][COUNT], "7");
+        assert!(!self.labels().await.contains_key(COUNT), "removed from the Node");
         policy.send_replace(self::policy(LabelOutput::Node));
-        self.until(async |_| is_there().await.is_none()).await;
+        self.until(async |_| find().await.is_none()).await;
         self.until(async |world| world.labels().await.contains_key(COUNT)).await;
     }
 
     /// Reports a failure three times, with recoveries in between: two events, which become series.
-    async fn tell_a_failure(&mut self) {
-        let (state, reads) = watch::channel(a_failure(None, 0));
+    async fn report_failures(&mut self) {
+        let (state, reads) = watch::channel(with_failure(None, 0));
         self.parts.spawn(events::run(reads, self.client.clone(), self.stop.clone()));
         for round in 0..3 {
-            state.send_replace(a_failure(Some(Reason::Xid(79)), i64::from(round) * 120));
+            state.send_replace(with_failure(Some(Reason::Xid(79)), i64::from(round) * 120));
             self.until(async |world| world.event_count("DeviceUnhealthy").await == round + 1).await;
-            state.send_replace(a_failure(None, i64::from(round) * 120 + 60));
+            state.send_replace(with_failure(None, i64::from(round) * 120 + 60));
             self.until(async |world| world.event_count("DeviceRecovered").await == round + 1).await;
         }
     }
@@ -169,7 +169,7 @@ impl World {
     }
 
     async fn until(&self, condition: impl AsyncFn(&Self) -> bool) {
-        until("it is so", async || condition(self).await.then_some(()).ok_or("it is not")).await;
+        until("the condition", async || condition(self).await.then_some(()).ok_or("not met")).await;
     }
 }
 
@@ -197,24 +197,24 @@ fn policy(output: LabelOutput) -> Arc<Policy> {
 }
 
 #[tokio::test]
-async fn a_real_api_server_takes_labels_and_events_and_tells_of_a_label() {
+async fn a_real_api_server_accepts_labels_and_events_and_reports_a_label() {
     let Some(kubeconfig) = env::var_os(KUBECONFIG) else {
         eprintln!("SKIPPED: set {KUBECONFIG} to run this on a real cluster");
         return;
     };
     let mut world = World::new(kubeconfig.into()).await;
     if world.node_features.is_none() {
-        eprintln!("LEFT OUT: the cluster has no NodeFeature");
+        eprintln!("SKIPPED in part: the cluster has no NodeFeature");
     }
     let node = serde_json::from_value(json!({"metadata": {"name": world.name}}));
-    let made = world.nodes.create(&PostParams::default(), &node.expect("a Node")).await;
-    made.expect("the Node is made");
-    let story = async {
-        world.follow_a_label().await;
+    let created = world.nodes.create(&PostParams::default(), &node.expect("a Node")).await;
+    created.expect("the Node is created");
+    let steps = async {
+        world.watch_label().await;
         world.write_labels().await;
-        world.tell_a_failure().await;
+        world.report_failures().await;
     };
-    let outcome = timeout(LIMIT * 5, story).await;
+    let outcome = timeout(LIMIT * 5, steps).await;
     world.clean_up().await;
     outcome.expect("in time");
 }

@@ -20,7 +20,7 @@ use windlass_node::documents::check_parameters;
 use windlass_testkit::until;
 
 use crate::cluster_api::{
-    parameters::{all, said_to, shipped},
+    parameters::{all, opaque_config, shipped},
     real_slices::client,
 };
 
@@ -32,27 +32,28 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Answer to a dry-run claim.
 async fn admit(claims: &Api<ResourceClaim>, parameters: &Value) -> Result<(), String> {
     let request = json!({"name": "gpu", "exactly": {"deviceClassName": "windlass-gpu"}});
-    let config = said_to("windlass.dev", parameters);
+    let config = opaque_config("windlass.dev", parameters);
     let claim = json!({
         "metadata": {"generateName": "windlass-e2e-"},
         "spec": {"devices": {"requests": [request], "config": [config]}},
     });
     let claim = serde_json::from_value(claim).expect("a claim");
-    let only_tried = PostParams { dry_run: true, ..PostParams::default() };
-    claims.create(&only_tried, &claim).await.map(drop).map_err(|error| error.to_string())
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    claims.create(&dry_run, &claim).await.map(drop).map_err(|error| error.to_string())
 }
 
 /// Compares the API server's verdicts and messages with the agent's; returns the differences.
-async fn as_the_agent(claims: &Api<ResourceClaim>) -> Result<(), String> {
+async fn compare_with_agent(claims: &Api<ResourceClaim>) -> Result<(), String> {
     let bad = json!({
         "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
         "sharing": {"strategie": "MPS"},
     });
     // A policy takes effect some time after its creation.
     let refused = async || admit(claims, &bad).await.map_or_else(Ok, Err);
-    let said = until("the policy is in effect", refused).await;
-    if !said.contains("sharing has no field \"strategie\": it has strategy, timeSlicing and mps") {
-        return Err(said);
+    let message = until("the policy is in effect", refused).await;
+    if !message.contains("sharing has no field \"strategie\": it has strategy, timeSlicing and mps")
+    {
+        return Err(message);
     }
     for parameters in all() {
         let agent = check_parameters(parameters.clone());
@@ -65,7 +66,7 @@ async fn as_the_agent(claims: &Api<ResourceClaim>) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn a_real_api_server_admits_the_parameters_that_the_agent_takes_and_no_others() {
+async fn a_real_api_server_admits_the_parameters_that_the_agent_accepts_and_no_others() {
     let Some(kubeconfig) = env::var_os(KUBECONFIG) else {
         eprintln!("SKIPPED: set {KUBECONFIG} to run this on a real cluster");
         return;
@@ -81,18 +82,18 @@ async fn a_real_api_server_admits_the_parameters_that_the_agent_takes_and_no_oth
 
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(kube.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(kube.clone());
-    let how = PostParams::default();
-    policies.create(&how, &policy).await.expect("the policy is taken");
-    let bound = bindings.create(&how, &binding).await;
+    let params = PostParams::default();
+    policies.create(&params, &policy).await.expect("the policy is created");
+    let bound = bindings.create(&params, &binding).await;
     let claims = Api::namespaced(kube, "default");
-    let outcome = timeout(LIMIT, as_the_agent(&claims)).await;
-    let seen = policies.get(&name).await.ok().and_then(|it| it.status?.type_checking);
+    let outcome = timeout(LIMIT, compare_with_agent(&claims)).await;
+    let type_checking = policies.get(&name).await.ok().and_then(|it| it.status?.type_checking);
     let delete = DeleteParams::default();
     let unbound = bindings.delete(&name, &delete).await.map(drop);
     policies.delete(&name, &delete).await.map(drop).expect("the policy is deleted");
     bound.expect("the policy was bound");
-    unbound.expect("it is bound no more");
+    unbound.expect("the binding is deleted");
     assert_eq!(outcome.expect("in time"), Ok(()));
-    let warnings = seen.and_then(|it| it.expression_warnings).unwrap_or_default();
-    assert_eq!(warnings, [], "what is asked of a field is what its type has");
+    let warnings = type_checking.and_then(|it| it.expression_warnings).unwrap_or_default();
+    assert_eq!(warnings, [], "every expression fits the types of its fields");
 }

@@ -30,7 +30,7 @@ use crate::cluster_api::whole_agent;
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
 /// Longer than the agent collects changes before it writes.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const READ_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn client(kubeconfig: &Path) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
@@ -49,12 +49,12 @@ async fn page(address: SocketAddr) -> String {
 
 /// Waits until two reads in a row find the same slices. Returns the number of devices of each pool.
 async fn published(slices: &Api<ResourceSlice>, node: &str) -> BTreeMap<String, usize> {
-    let which = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let look = async || slices.list(&which).await.expect("a list").items;
-    let found = until("it is published", async || {
-        let before = look().await;
-        sleep(LOOK_INTERVAL).await;
-        let found = look().await;
+    let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let list = async || slices.list(&params).await.expect("a list").items;
+    let found = until("the slices are published", async || {
+        let before = list().await;
+        sleep(READ_INTERVAL).await;
+        let found = list().await;
         if !found.is_empty() && found == before { Ok(found) } else { Err(found.len()) }
     })
     .await;
@@ -76,7 +76,7 @@ fn shared_gpus() -> Policy {
     Policy { resources, unmatched, ..whole_agent::policy_beside() }
 }
 
-async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str) {
+async fn check_machine(kubeconfig: &Path, kube: &kube::Client, profile: &str) {
     let name = format!("windlass-{profile}-{}", std::process::id());
     let nodes: Api<Node> = Api::all(kube.clone());
     let mut object = Node::default();
@@ -95,8 +95,8 @@ async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str)
     agent.until(|state| state.inventory.is_complete()).await;
     if profile.driver.is_some() {
         node.inject("lost@0");
-        let is_sick = |device: &Device| device.health.state == HealthState::Unhealthy;
-        agent.until(|state| state.inventory.devices.iter().any(is_sick)).await;
+        let is_unhealthy = |device: &Device| device.health.state == HealthState::Unhealthy;
+        agent.until(|state| state.inventory.devices.iter().any(is_unhealthy)).await;
     }
     let pools = published(&slices, &name).await;
     let page = page(agent.admin.expect("an address")).await;
@@ -109,17 +109,17 @@ async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str)
     let counts = counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<usize>().ok());
     assert_eq!(pools.values().sum::<usize>(), counts.sum::<usize>(), "{name}: {pools:?}\n{page}");
     agent.stop().await;
-    let which = ListParams::default().fields(&format!("spec.nodeName={name}"));
-    slices.delete_collection(&DeleteParams::default(), &which).await.expect("deleted");
+    let params = ListParams::default().fields(&format!("spec.nodeName={name}"));
+    slices.delete_collection(&DeleteParams::default(), &params).await.expect("deleted");
     nodes.delete(&name, &DeleteParams::default()).await.expect("deleted");
 }
 
 #[tokio::test]
-async fn a_real_api_server_takes_the_slices_of_every_machine() {
+async fn a_real_api_server_accepts_the_slices_of_every_machine() {
     let Some(kubeconfig) = env::var_os(KUBECONFIG) else { return };
     let kubeconfig = Path::new(&kubeconfig);
     let kube = client(kubeconfig).await;
     for profile in MachineProfile::names() {
-        machine_is_taken(kubeconfig, &kube, profile).await;
+        check_machine(kubeconfig, &kube, profile).await;
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::cluster_api::objects::{Answer, Asked, Kind, status};
+use crate::cluster_api::objects::{Answer, Kind, RecordedRequest, status};
 
 /// All slices, at one moment.
 #[derive(Clone, Debug)]
@@ -37,15 +37,15 @@ impl Default for SliceStore {
 }
 
 impl SliceStore {
-    pub(crate) fn answer(&mut self, name: Option<&str>, asked: &Asked) -> Answer {
+    pub(crate) fn answer(&mut self, name: Option<&str>, request: &RecordedRequest) -> Answer {
         if !self.is_served {
             return Answer::Text(404, "404 page not found\n");
         }
-        match (asked.method.as_str(), name) {
-            ("GET", None) => self.list_or_watch(asked),
-            ("POST", None) => self.create(asked.body.clone()),
-            ("PUT", Some(name)) => self.update(name, asked.body.clone()),
-            ("DELETE", Some(name)) => self.delete(name, &asked.body["preconditions"]),
+        match (request.method.as_str(), name) {
+            ("GET", None) => self.list_or_watch(request),
+            ("POST", None) => self.create(request.body.clone()),
+            ("PUT", Some(name)) => self.update(name, request.body.clone()),
+            ("DELETE", Some(name)) => self.delete(name, &request.body["preconditions"]),
             (method, name) => panic!("{method} of slice {name:?}"),
         }
     }
@@ -77,11 +77,11 @@ impl SliceStore {
         self.history.push((self.version, json!({"type": event, "object": slice})));
     }
 
-    fn list_or_watch(&self, asked: &Asked) -> Answer {
-        let selector = asked.query.get("fieldSelector").map(String::as_str);
+    fn list_or_watch(&self, request: &RecordedRequest) -> Answer {
+        let selector = request.query.get("fieldSelector").map(String::as_str);
         assert_eq!(selector, Some("spec.driver=windlass.dev,spec.nodeName=n1"));
-        if asked.query.get("watch").map(String::as_str) == Some("true") {
-            let from = asked.query.get("resourceVersion").and_then(|it| it.parse().ok());
+        if request.query.get("watch").map(String::as_str) == Some("true") {
+            let from = request.query.get("resourceVersion").and_then(|it| it.parse().ok());
             return Answer::Watch(Kind::Slices, from.expect("a watch goes on from a version"));
         }
         let items: Vec<_> = self.all.values().collect();
@@ -103,36 +103,39 @@ impl SliceStore {
         let name = format!("{}{:05}", &prefix[..prefix.len().min(58)], self.version);
         slice["metadata"]["name"] = name.clone().into();
         slice["metadata"]["uid"] = format!("uid-of-{name}").into();
-        self.keep(&mut slice);
+        self.normalize(&mut slice);
         self.put(&name, slice);
         Answer::Json(201, self.all[&name].clone())
     }
 
     fn update(&mut self, name: &str, mut slice: Value) -> Answer {
-        let Some(known) = self.all.get(name) else { return not_found(name) };
-        if known["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"] {
+        let Some(existing) = self.all.get(name) else { return not_found(name) };
+        if existing["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"] {
             self.conflicts += 1;
             return Answer::Json(409, status(409, "Conflict", "the object has been modified"));
         }
         if let Some(refusal) = self.refusal(&slice) {
             return refusal;
         }
-        self.keep(&mut slice);
+        self.normalize(&mut slice);
         self.put(name, slice);
         Answer::Json(200, self.all[name].clone())
     }
 
     fn delete(&mut self, name: &str, preconditions: &Value) -> Answer {
-        let Some(known) = self.all.get(name) else { return not_found(name) };
+        let Some(existing) = self.all.get(name) else { return not_found(name) };
         for key in ["uid", "resourceVersion"] {
-            assert_eq!(preconditions[key], known["metadata"][key], "only what was seen is deleted");
+            assert_eq!(
+                preconditions[key], existing["metadata"][key],
+                "only a known version is deleted"
+            );
         }
         self.remove(name);
         Answer::Json(200, status(200, "", "deleted"))
     }
 
     /// Changes a slice as the API server does before it stores one.
-    fn keep(&self, slice: &mut Value) {
+    fn normalize(&self, slice: &mut Value) {
         for device in slice["spec"]["devices"].as_array_mut().into_iter().flatten() {
             let device = device.as_object_mut().expect("a device");
             if self.gates {
@@ -159,7 +162,7 @@ impl SliceStore {
             |device: &Value| device["name"].as_str().is_some_and(|it| self.refused.contains(it));
         let causes = devices.filter(|(_, device)| is_refused(device)).map(|(at, _)| {
             json!({
-                "reason": "FieldValueInvalid", "message": "Invalid value: no such thing",
+                "reason": "FieldValueInvalid", "message": "Invalid value: refused by the test",
                 "field": format!("spec.devices[{at}].attributes[x].string"),
             })
         });

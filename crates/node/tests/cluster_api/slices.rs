@@ -22,7 +22,7 @@ const POOL: &str = "n1/nvidia";
 
 /// The agent's part that publishes slices.
 struct Publisher {
-    wanted: watch::Sender<Option<Arc<DesiredSlices>>>,
+    desired: watch::Sender<Option<Arc<DesiredSlices>>>,
     state: watch::Receiver<Arc<PublishState>>,
     stop: CancellationToken,
 }
@@ -36,28 +36,28 @@ impl Publisher {
     }
 
     fn start_with(server: &mut ApiServer, client: Client) -> Self {
-        let (wanted, wanted_slices) = watch::channel(None);
+        let (desired, desired_slices) = watch::channel(None);
         let stop = server.stop.child_token();
         let (state, run) =
-            slices::publish(client, DriverName::default(), wanted_slices, stop.clone());
+            slices::publish(client, DriverName::default(), desired_slices, stop.clone());
         server.parts.spawn(run);
-        Self { wanted, state, stop }
+        Self { desired, state, stop }
     }
 
-    fn wants(&self, pools: &[(&str, Vec<SliceContent>)]) {
+    fn set_slices(&self, pools: &[(&str, Vec<SliceContent>)]) {
         let pools = pools.iter().map(|(name, slices)| ((*name).to_owned(), slices.clone()));
-        let wanted = DesiredSlices { pools: pools.collect(), ..DesiredSlices::default() };
-        self.wanted.send_replace(Some(Arc::new(wanted)));
+        let desired = DesiredSlices { pools: pools.collect(), ..DesiredSlices::default() };
+        self.desired.send_replace(Some(Arc::new(desired)));
     }
 
     async fn until_state(
         &mut self,
         condition: impl FnMut(&Arc<PublishState>) -> bool,
     ) -> PublishState {
-        (*value("what is published", &self.state, condition).await).clone()
+        (*value("the state of publication", &self.state, condition).await).clone()
     }
 
-    async fn has(&mut self, pool: &str, (generation, slices, devices): (i64, usize, usize)) {
+    async fn until_pool(&mut self, pool: &str, (generation, slices, devices): (i64, usize, usize)) {
         let expected = slices::PublishedPool { generation, slices, devices };
         self.until_state(|state| state.pools.get(pool) == Some(&expected)).await;
     }
@@ -100,7 +100,7 @@ fn published(cluster: &Cluster) -> Vec<String> {
 /// counts once.
 fn writes(cluster: &Cluster) -> [usize; 3] {
     let [post, put, delete] =
-        ["POST", "PUT", "DELETE"].map(|method| cluster.asked(method, PATH).len());
+        ["POST", "PUT", "DELETE"].map(|method| cluster.requests(method, PATH).len());
     [post, put - cluster.slices.conflicts, delete]
 }
 
@@ -119,10 +119,12 @@ fn edit(server: &ApiServer, index: &str, change: impl FnOnce(&mut Value)) {
 async fn slices_are_created_once_in_order_and_belong_to_the_node() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
-    publisher
-        .wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![SliceContent::default()])]);
-    publisher.has(POOL, (1, 2, 2)).await;
-    publisher.has("n1/nics", (1, 1, 0)).await;
+    publisher.set_slices(&[
+        (POOL, vec![gpu("a"), gpu("b")]),
+        ("n1/nics", vec![SliceContent::default()]),
+    ]);
+    publisher.until_pool(POOL, (1, 2, 2)).await;
+    publisher.until_pool("n1/nics", (1, 1, 0)).await;
     let cluster = server.cluster.borrow().clone();
     assert_eq!(published(&cluster), ["00000 1/1 ", "00000 1/2 a", "00001 1/2 b"]);
     let (name, slice) = cluster.slices.all.last_key_value().expect("a slice");
@@ -134,8 +136,11 @@ async fn slices_are_created_once_in_order_and_belong_to_the_node() {
     assert_eq!(slice["spec"]["nodeName"], "n1");
     publisher.stop.cancel();
     let mut next = Publisher::start(&mut server);
-    next.wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![SliceContent::default()])]);
-    next.has(POOL, (1, 2, 2)).await;
+    next.set_slices(&[
+        (POOL, vec![gpu("a"), gpu("b")]),
+        ("n1/nics", vec![SliceContent::default()]),
+    ]);
+    next.until_pool(POOL, (1, 2, 2)).await;
     assert_eq!(writes(&server.cluster.borrow()), [3, 0, 0], "the next agent writes nothing");
     server.stop().await;
 }
@@ -144,13 +149,13 @@ async fn slices_are_created_once_in_order_and_belong_to_the_node() {
 async fn a_burst_of_changes_is_one_update_in_the_same_generation() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
-    publisher.has(POOL, (1, 2, 2)).await;
+    publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.until_pool(POOL, (1, 2, 2)).await;
     for devices in [[tainted("b"), device("c")], [device("b"), device("c")]] {
-        publisher.wants(&[(POOL, vec![gpu("a"), content(&devices)])]);
+        publisher.set_slices(&[(POOL, vec![gpu("a"), content(&devices)])]);
         tokio::task::yield_now().await;
     }
-    publisher.has(POOL, (1, 2, 3)).await;
+    publisher.until_pool(POOL, (1, 2, 3)).await;
     let cluster = server.cluster.borrow().clone();
     assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b,c"]);
     assert_eq!(writes(&cluster), [2, 1, 0]);
@@ -158,26 +163,26 @@ async fn a_burst_of_changes_is_one_update_in_the_same_generation() {
 }
 
 #[tokio::test]
-async fn a_pool_that_grows_is_a_new_generation_and_one_that_shrinks_loses_its_last_slice() {
+async fn a_pool_that_grows_has_a_new_generation_and_one_that_shrinks_loses_its_last_slice() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a")])]);
-    publisher.has(POOL, (1, 1, 1)).await;
-    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
-    publisher.has(POOL, (2, 2, 2)).await;
+    publisher.set_slices(&[(POOL, vec![gpu("a")])]);
+    publisher.until_pool(POOL, (1, 1, 1)).await;
+    publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.until_pool(POOL, (2, 2, 2)).await;
     assert_eq!(published(&server.cluster.borrow()), ["00000 2/2 a", "00001 2/2 b"]);
-    publisher.wants(&[(POOL, vec![gpu("a")])]);
-    publisher.has(POOL, (2, 1, 1)).await;
+    publisher.set_slices(&[(POOL, vec![gpu("a")])]);
+    publisher.until_pool(POOL, (2, 1, 1)).await;
     assert_eq!(published(&server.cluster.borrow()), ["00000 2/1 a"]);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
+async fn slices_that_a_starting_kubelet_deletes_are_published_again() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
-    publisher.has(POOL, (1, 2, 2)).await;
+    publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.until_pool(POOL, (1, 2, 2)).await;
     // The Node was deleted and created again meanwhile.
     server.cluster.send_modify(|cluster| {
         cluster.node_uid = "another";
@@ -192,59 +197,59 @@ async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
 }
 
 #[tokio::test]
-async fn changes_by_others_are_undone_at_once_and_repeated_ones_more_slowly() {
+async fn changes_by_others_are_reverted_at_once_and_repeated_ones_after_a_pause() {
     let mut server = ApiServer::start();
     let pause = Duration::from_secs(1);
     let limits = Limits { retry_first: pause, ..Limits::default() };
     let client = server.client().with_limits(limits);
     let mut publisher = Publisher::start_with(&mut server, client);
-    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
-    publisher.has(POOL, (1, 2, 2)).await;
-    let mut undone = vec![Instant::now()];
+    publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.until_pool(POOL, (1, 2, 2)).await;
+    let mut reverted = vec![Instant::now()];
     for times in 1..=5 {
         edit(&server, "00001", |slice| slice["spec"]["devices"] = json!([device("x")]));
         server.until(|cluster| writes(cluster)[1] == times).await;
-        undone.push(Instant::now());
+        reverted.push(Instant::now());
     }
-    assert!(undone[4] - undone[0] < pause * 4, "{undone:?}");
-    assert!(undone[5] - undone[4] >= pause, "{undone:?}");
-    let mut stray = server.cluster.borrow().slices.all.values().next().expect("one").clone();
-    stray["metadata"]["name"] = "stray".into();
-    server.cluster.send_modify(|cluster| cluster.change_slices(|it| it.put("stray", stray)));
+    assert!(reverted[4] - reverted[0] < pause * 4, "{reverted:?}");
+    assert!(reverted[5] - reverted[4] >= pause, "{reverted:?}");
+    let mut foreign = server.cluster.borrow().slices.all.values().next().expect("one").clone();
+    foreign["metadata"]["name"] = "stray".into();
+    server.cluster.send_modify(|cluster| cluster.change_slices(|it| it.put("stray", foreign)));
     let cluster = server.until(|cluster| !cluster.slices.all.contains_key("stray")).await;
     assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b"]);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn equal_amounts_in_other_spelling_and_times_of_taints_cause_no_write() {
+async fn equal_amounts_in_another_notation_and_times_of_taints_cause_no_write() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![content(&[tainted("a")])])]);
-    publisher.has(POOL, (1, 1, 1)).await;
+    publisher.set_slices(&[(POOL, vec![content(&[tainted("a")])])]);
+    publisher.until_pool(POOL, (1, 1, 1)).await;
     edit(&server, "00000", |slice| {
         slice["spec"]["devices"][0]["capacity"]["gpu.nvidia.com/memory"]["value"] = "80Gi".into();
     });
-    publisher.wants(&[(POOL, vec![content(&[tainted("a"), device("b")])])]);
-    publisher.has(POOL, (1, 1, 2)).await;
+    publisher.set_slices(&[(POOL, vec![content(&[tainted("a"), device("b")])])]);
+    publisher.until_pool(POOL, (1, 1, 2)).await;
     let cluster = server.cluster.borrow().clone();
-    assert_eq!(writes(&cluster), [1, 1, 0], "only the wanted slices were written");
-    let sent = &cluster.asked("PUT", PATH).last().expect("a write").body["spec"]["devices"][0]["taints"]
-        [0];
-    assert_eq!(sent["timeAdded"], "2026-01-02T03:04:05Z", "a taint that stays keeps its time");
+    assert_eq!(writes(&cluster), [1, 1, 0], "only the desired slices are written");
+    let taint = &cluster.requests("PUT", PATH).last().expect("a write").body["spec"]["devices"][0]
+        ["taints"][0];
+    assert_eq!(taint["timeAdded"], "2026-01-02T03:04:05Z", "a taint that remains keeps its time");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_refused_device_is_left_out_by_name_and_affects_no_other() {
+async fn a_refused_device_is_omitted_by_name_and_affects_no_other() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| {
         cluster.slices.refused = ["b", "n1/nics"].into();
     });
     let mut publisher = Publisher::start(&mut server);
     let pool = vec![content(&[device("a"), device("b"), device("c")])];
-    publisher.wants(&[("n1/nics", vec![gpu("nic")]), (POOL, pool.clone())]);
-    publisher.has(POOL, (1, 1, 2)).await;
+    publisher.set_slices(&[("n1/nics", vec![gpu("nic")]), (POOL, pool.clone())]);
+    publisher.until_pool(POOL, (1, 1, 2)).await;
     let state = publisher.state.borrow().clone();
     let [left_out] = &state.left_out[..] else { panic!("{state:#?}") };
     assert_eq!((&*left_out.pool, &*left_out.device), (POOL, "b"));
@@ -252,44 +257,45 @@ async fn a_refused_device_is_left_out_by_name_and_affects_no_other() {
     let error = state.error.as_deref().unwrap_or_default();
     assert!(error.contains("pool n1/nics is refused: ResourceSlice is invalid"), "{error}");
     assert_eq!(state.errors, 2);
-    let asked = writes(&server.cluster.borrow());
+    let writes_before = writes(&server.cluster.borrow());
     // A slice with a changed device is written again.
     server.cluster.send_modify(|cluster| cluster.slices.refused.clear());
-    publisher.wants(&[(POOL, vec![content(&[device("a"), tainted("b"), device("c")])])]);
-    publisher.has(POOL, (1, 1, 3)).await;
-    assert_eq!(asked, [3, 0, 0], "nothing that is refused is sent twice");
+    publisher.set_slices(&[(POOL, vec![content(&[device("a"), tainted("b"), device("c")])])]);
+    publisher.until_pool(POOL, (1, 1, 3)).await;
+    assert_eq!(writes_before, [3, 0, 0], "no refused slice is sent twice");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_pool_that_is_refused_midway_is_restored_completely_or_removed() {
+async fn a_pool_with_one_refused_slice_is_restored_completely_or_removed() {
     let refused = |method, path, times| {
         let status = status(422, "Invalid", "ResourceSlice is invalid");
         Refusal { method, path, times, status }
     };
     // The second slice is refused, and then also the return to the previous slices.
-    for (way_back, expected) in [(0, &["00000 3/2 a", "00001 3/2 b"][..]), (1, &[])] {
+    for (restore_refusals, expected) in [(0, &["00000 3/2 a", "00001 3/2 b"][..]), (1, &[])] {
         let mut server = ApiServer::start();
         let mut publisher = Publisher::start(&mut server);
-        publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
-        publisher.has(POOL, (1, 2, 2)).await;
+        publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
+        publisher.until_pool(POOL, (1, 2, 2)).await;
         server.cluster.send_modify(|cluster| {
             let second = "/resourceslices/00001";
-            cluster.refusals = vec![refused("PUT", second, 1), refused("POST", PATH, way_back)];
+            cluster.refusals =
+                vec![refused("PUT", second, 1), refused("POST", PATH, restore_refusals)];
         });
-        publisher.wants(&[(POOL, vec![gpu("c"), gpu("d")])]);
+        publisher.set_slices(&[(POOL, vec![gpu("c"), gpu("d")])]);
         let state = publisher.until_state(|state| state.error.is_some()).await;
         assert_eq!(published(&server.cluster.borrow()), expected);
         assert_eq!(state.error.as_deref().unwrap_or_default().matches("is refused").count(), 1);
-        publisher.wants(&[(POOL, vec![gpu("e"), gpu("f")])]);
+        publisher.set_slices(&[(POOL, vec![gpu("e"), gpu("f")])]);
         let state = publisher.until_state(|state| state.error.is_none()).await;
-        assert_eq!(state.pools[POOL].devices, 2, "other wanted slices are tried");
+        assert_eq!(state.pools[POOL].devices, 2, "other desired slices are tried");
         server.stop().await;
     }
 }
 
 #[tokio::test]
-async fn the_version_is_asked_for_again_when_the_answer_did_not_come() {
+async fn the_version_is_requested_again_after_a_failed_answer() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| {
         let status = status(503, "ServiceUnavailable", "not ready");
@@ -301,46 +307,46 @@ async fn the_version_is_asked_for_again_when_the_answer_did_not_come() {
     let set = json!({"name": "c", "counters": {"m": {"value": "8"}}});
     let shared_counters = vec![serde_json::from_value(set).expect("a set")];
     let counters = SliceContent { shared_counters, ..SliceContent::default() };
-    publisher.wants(&[(POOL, vec![counters, content(&[part])])]);
-    publisher.has(POOL, (1, 2, 1)).await;
-    assert_eq!(server.cluster.borrow().asked("GET", "/version").len(), 2);
+    publisher.set_slices(&[(POOL, vec![counters, content(&[part])])]);
+    publisher.until_pool(POOL, (1, 2, 1)).await;
+    assert_eq!(server.cluster.borrow().requests("GET", "/version").len(), 2);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn fields_that_are_dropped_are_named_and_nothing_is_written_again_for_them() {
+async fn dropped_fields_are_named_and_cause_no_second_write() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.slices.gates = false);
     let mut publisher = Publisher::start(&mut server);
     let mut shared = device("shared");
     shared["allowMultipleAllocations"] = true.into();
-    publisher.wants(&[(POOL, vec![content(&[shared.clone(), tainted("sick")])])]);
+    publisher.set_slices(&[(POOL, vec![content(&[shared.clone(), tainted("sick")])])]);
     // Without its taint the failed device would be allocated.
-    publisher.has(POOL, (1, 1, 1)).await;
+    publisher.until_pool(POOL, (1, 1, 1)).await;
     let state = publisher.state.borrow().clone();
     assert_eq!(state.dropped_fields, [DroppedFields::Sharing, DroppedFields::Taints].into());
     assert!(state.left_out[0].reason.contains("keeps no taints"), "{state:?}");
     assert_eq!(writes(&server.cluster.borrow()), [1, 1, 0]);
-    publisher.wants(&[(POOL, vec![content(&[shared, device("sick")])])]);
-    publisher.has(POOL, (1, 1, 2)).await;
+    publisher.set_slices(&[(POOL, vec![content(&[shared, device("sick")])])]);
+    publisher.until_pool(POOL, (1, 1, 2)).await;
     assert_eq!(writes(&server.cluster.borrow()), [1, 2, 0]);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_gets_the_newest_wish_when_it_is_back() {
-    let mut server = ApiServer::not_yet();
+async fn an_api_server_that_returns_gets_the_newest_slices() {
+    let mut server = ApiServer::unstarted();
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a")])]);
+    publisher.set_slices(&[(POOL, vec![gpu("a")])]);
     publisher.until_state(|state| state.error.is_some() && state.errors > 0).await;
-    server.come();
-    publisher.has(POOL, (1, 1, 1)).await;
+    server.start_serving();
+    publisher.until_pool(POOL, (1, 1, 1)).await;
     assert_eq!(publisher.state.borrow().error, None);
-    server.die().await;
-    publisher.wants(&[(POOL, vec![gpu("b")])]);
+    server.stop_serving().await;
+    publisher.set_slices(&[(POOL, vec![gpu("b")])]);
     let state = publisher.until_state(|state| state.error.is_some()).await;
-    assert_eq!(state.pools.len(), 1, "what was published is still known");
-    server.come();
+    assert_eq!(state.pools.len(), 1, "the published slices are still known");
+    server.start_serving();
     let cluster = server.until(|cluster| published(cluster) == ["00000 1/1 b"]).await;
     assert_eq!(writes(&cluster), [1, 1, 0]);
     server.stop().await;
@@ -354,58 +360,58 @@ async fn a_refusal_of_every_device_is_logged_and_tried_again() {
         cluster.refusals.push(Refusal { method: "POST", path: PATH, times: 2, status });
     });
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a")])]);
+    publisher.set_slices(&[(POOL, vec![gpu("a")])]);
     let state = publisher.until_state(|state| state.error.is_some()).await;
     let error = state.error.expect("an error");
     assert!(error.contains("pool n1/nvidia") && error.contains("deploy/rbac.yaml"), "{error}");
-    publisher.has(POOL, (1, 1, 1)).await;
+    publisher.until_pool(POOL, (1, 1, 1)).await;
     assert_eq!(publisher.state.borrow().errors, 2);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn an_api_server_without_the_api_is_named_and_asked_again() {
+async fn a_missing_api_is_named_and_requested_again() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.slices.is_served = false);
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a")])]);
+    publisher.set_slices(&[(POOL, vec![gpu("a")])]);
     let state = publisher.until_state(|state| state.error.is_some()).await;
     let error = state.error.expect("an error");
     assert!(error.contains("no resource.k8s.io/v1"), "{error}");
     server.cluster.send_modify(|cluster| cluster.slices.is_served = true);
-    publisher.has(POOL, (1, 1, 1)).await;
+    publisher.until_pool(POOL, (1, 1, 1)).await;
     server.stop().await;
 }
 
 #[tokio::test]
-async fn nothing_is_asked_while_nothing_is_wanted_and_slices_go_when_nothing_is_any_more() {
+async fn without_desired_slices_no_request_is_sent_and_existing_ones_are_deleted() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
     tokio::task::yield_now().await;
     assert_eq!(server.cluster.borrow().log.len(), 0);
-    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
-    publisher.has(POOL, (1, 2, 2)).await;
-    publisher.wanted.send_replace(None);
+    publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.until_pool(POOL, (1, 2, 2)).await;
+    publisher.desired.send_replace(None);
     let cluster = server.until(|cluster| cluster.slices.all.is_empty()).await;
     publisher.until_state(|state| state.pools.is_empty()).await;
     assert_eq!(writes(&cluster), [2, 0, 2]);
-    server.cluster.send_modify(|cluster| cluster.cuts += 1);
-    publisher.wants(&[(POOL, vec![gpu("c")])]);
-    publisher.has(POOL, (1, 1, 1)).await;
+    server.cluster.send_modify(|cluster| cluster.ended_watches += 1);
+    publisher.set_slices(&[(POOL, vec![gpu("c")])]);
+    publisher.until_pool(POOL, (1, 1, 1)).await;
     server.stop().await;
 }
 
 #[tokio::test]
-async fn pools_with_unknown_devices_stay() {
+async fn pools_with_unknown_devices_remain() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a")]), ("n1/nics", vec![gpu("nic")])]);
-    publisher.has(POOL, (1, 1, 1)).await;
+    publisher.set_slices(&[(POOL, vec![gpu("a")]), ("n1/nics", vec![gpu("nic")])]);
+    publisher.until_pool(POOL, (1, 1, 1)).await;
     publisher.stop.cancel();
     let next = Publisher::start(&mut server);
     let undecided = [POOL.to_owned()].into();
-    let wanted = DesiredSlices { pools: BTreeMap::new(), undecided, left_out: Vec::new() };
-    next.wanted.send_replace(Some(Arc::new(wanted)));
+    let desired = DesiredSlices { pools: BTreeMap::new(), undecided, left_out: Vec::new() };
+    next.desired.send_replace(Some(Arc::new(desired)));
     let cluster = server.until(|cluster| cluster.slices.all.len() == 1).await;
     assert_eq!(published(&cluster), ["00000 1/1 a"]);
     server.stop().await;

@@ -37,16 +37,16 @@ fn tainted(cluster: &Cluster) -> Vec<&str> {
 }
 
 /// The names of a device's attributes.
-fn facts(device: &Value) -> String {
+fn attribute_names(device: &Value) -> String {
     let names = ["attributes", "capacity"].into_iter().flat_map(|kind| {
-        let facts = device[kind].as_object().into_iter().flatten();
-        facts.map(move |(name, _)| format!("{kind} {name}\n"))
+        let fields = device[kind].as_object().into_iter().flatten();
+        fields.map(move |(name, _)| format!("{kind} {name}\n"))
     });
     names.collect()
 }
 
 #[tokio::test]
-async fn a_machines_gpus_are_published_tainted_when_they_fail_and_taken_back() {
+async fn a_machines_gpus_are_published_tainted_when_they_fail_and_removed() {
     let server = ApiServer::start();
     let mut node = Node::named("dgx-h100", policy(DraOffer::Beside));
     node.config.cluster = ClusterAccess {
@@ -56,13 +56,13 @@ async fn a_machines_gpus_are_published_tainted_when_they_fail_and_taken_back() {
     };
     let agent = node.agent();
     agent.until(|state| state.inventory.is_complete()).await;
-    let all_well = |cluster: &Cluster| {
+    let all_healthy = |cluster: &Cluster| {
         devices(cluster).get("n1/nvidia").is_some_and(|gpus| gpus.len() == 8)
             && tainted(cluster).is_empty()
     };
-    let cluster = server.until(all_well).await;
+    let cluster = server.until(all_healthy).await;
     let pools = devices(&cluster);
-    insta::assert_snapshot!("gpu_facts", facts(pools["n1/nvidia"][0]));
+    insta::assert_snapshot!("gpu_facts", attribute_names(pools["n1/nvidia"][0]));
     let generations = |cluster: &Cluster| -> Vec<_> {
         let slices = cluster.slices.all.values();
         slices.map(|slice| slice["spec"]["pool"]["generation"].clone()).collect()
@@ -72,9 +72,9 @@ async fn a_machines_gpus_are_published_tainted_when_they_fail_and_taken_back() {
     let cluster = server.until(|cluster| tainted(cluster) == ["lost"]).await;
     assert_eq!(generations(&cluster), before, "one slice changed in place");
     node.inject("recover@3");
-    server.until(all_well).await;
+    server.until(all_healthy).await;
     agent.follow(policy(DraOffer::Off));
     server.until(|cluster| cluster.slices.all.is_empty()).await;
     agent.stop().await;
-    assert!(!server.cluster.borrow().asked("DELETE", PATH).is_empty());
+    assert!(!server.cluster.borrow().requests("DELETE", PATH).is_empty());
 }

@@ -15,20 +15,20 @@ fn machine(profile: &str, config: &str) -> Node {
     node_of(&MachineProfile::named(profile).expect("a shipped profile"), config)
 }
 
-fn happens(world: &Node, what: &str) {
-    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
+fn inject(world: &Node, fault: &str) {
+    world.machine.inject(&fault.parse::<Fault>().expect("a fault")).expect("injected");
 }
 
 /// The ids of a source's present devices, in order.
 fn ids(state: &NodeState) -> Vec<String> {
     let devices = state.inventory.devices.iter();
-    let there =
+    let present =
         devices.filter(|device| device.source.as_str() == "amd" && !device.health.has_vanished());
-    there.map(|device| device.id.to_string()).collect()
+    present.map(|device| device.id.to_string()).collect()
 }
 
 #[tokio::test]
-async fn whole_gpus_have_their_place_their_links_and_their_nodes() {
+async fn whole_gpus_have_their_location_their_links_and_their_nodes() {
     let state = machine("mi300x", "").survey().await;
     let text = golden::devices(&state, "amd");
     let first = text.split_inclusive('\n').take(19).collect::<String>();
@@ -37,12 +37,12 @@ async fn whole_gpus_have_their_place_their_links_and_their_nodes() {
 }
 
 #[tokio::test]
-async fn partitions_are_offered_in_place_of_their_gpus_however_the_driver_spells_them() {
+async fn partitions_are_offered_in_place_of_their_gpus_with_each_spelling_of_the_driver() {
     for (names, spelling) in
         [(PartitionNames::Dot, "amdgpu_xcp."), (PartitionNames::Underscore, "amdgpu_xcp_")]
     {
         let mut profile = MachineProfile::named("mi300x-cpx").expect("a shipped profile");
-        profile.amd.as_mut().expect("GPUs of AMD's").partitions = names;
+        profile.amd.as_mut().expect("AMD's GPUs").partitions = names;
         let world = node_of(&profile, "");
         let platform = std::fs::read_dir(world.host("/sys/devices/platform")).expect("there");
         let mut platform = platform.map(|entry| entry.expect("an entry").file_name());
@@ -54,7 +54,7 @@ async fn partitions_are_offered_in_place_of_their_gpus_however_the_driver_spells
 }
 
 #[tokio::test]
-async fn a_partition_is_where_its_gpu_is_and_has_its_share() {
+async fn a_partition_has_the_location_and_a_share_of_its_gpu() {
     let state = machine("mi300x-cpx", "amd: {naming: mixed}").survey().await;
     assert_eq!(state.resources()[&"amd.com/cpx_nps4".parse().expect("valid")], (64, 64));
     let text = golden::devices(&state, "amd");
@@ -65,28 +65,28 @@ async fn a_partition_is_where_its_gpu_is_and_has_its_share() {
 #[tokio::test]
 async fn a_partitioned_gpu_is_offered_in_parts_and_never_also_in_full() {
     let world = machine("mi300x", "");
-    let cut = machine("mi300x-cpx", "").machine.model().expect("a model").devices;
-    let whole = world.machine.model().expect("a model").devices;
+    let partitioned = machine("mi300x-cpx", "").machine.model().expect("a model").devices;
+    let full = world.machine.model().expect("a model").devices;
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, GPU, 8).await;
-    world.machine.update(|model| model.devices = cut).expect("changed");
+    world.machine.update(|model| model.devices = partitioned).expect("changed");
     allocatable(&kubelet, GPU, 64).await;
     let state = agent.until(|state| ids(state).len() == 72).await;
     let first = ids(&state).into_iter().find(|id| id.ends_with("cpx-nps4-0")).expect("a partition");
     assert!(device(&state.inventory, &first).parent.is_some());
-    world.machine.update(|model| model.devices = whole).expect("changed");
+    world.machine.update(|model| model.devices = full).expect("changed");
     // Device nodes are removed before the scan that finds the partitions gone; eight may be listed at any moment.
-    let is_whole = |state: &std::sync::Arc<windlass_resources::NodeState>| {
+    let is_unpartitioned = |state: &std::sync::Arc<windlass_resources::NodeState>| {
         let healthy = state.inventory.devices.iter().filter(|device| device.health.is_healthy());
         healthy.filter(|device| device.parent.is_some()).count() == 0
     };
-    agent.until(is_whole).await;
+    agent.until(is_unpartitioned).await;
     allocatable(&kubelet, GPU, 8).await;
-    assert!(is_whole(&agent.state.borrow()), "no partition is healthy beside its GPU");
+    assert!(is_unpartitioned(&agent.state.borrow()), "no partition is healthy beside its GPU");
 }
 
 #[tokio::test]
-async fn a_gpu_of_which_one_part_is_listed_so_far_is_not_taken_for_whole() {
+async fn a_gpu_with_one_listed_part_so_far_is_not_offered_whole() {
     let world = machine("mi300x-cpx", "");
     let is_first = |name: &str| !name.starts_with("amd0.");
     world.machine.update(|model| model.devices.retain(|it| is_first(&it.name))).expect("changed");
@@ -98,7 +98,7 @@ async fn a_gpu_of_which_one_part_is_listed_so_far_is_not_taken_for_whole() {
 }
 
 /// Makes the compute driver hide its GPUs, as it does where a container may not open their nodes.
-fn keep_all(world: &Node) {
+fn hide_all(world: &Node) {
     // A kernel file that no user may read, not even root.
     const UNREADABLE: &str = "/proc/sys/vm/compact_memory";
     let nodes = world.host("/sys/class/kfd/kfd/topology/nodes");
@@ -116,12 +116,12 @@ fn keep_all(world: &Node) {
 #[tokio::test]
 async fn full_gpus_that_the_compute_driver_hides_are_found_by_the_graphics_driver() {
     let world = machine("mi300x", "");
-    let shown = world.survey().await;
-    keep_all(&world);
+    let visible = world.survey().await;
+    hide_all(&world);
     let state = world.survey().await;
     assert_eq!(state.resources()[&GPU.parse().expect("valid")], (8, 8));
-    for id in ids(&shown) {
-        let [before, now] = [&shown, &state].map(|state| device(&state.inventory, &id));
+    for id in ids(&visible) {
+        let [before, now] = [&visible, &state].map(|state| device(&state.inventory, &id));
         assert_eq!(before.nodes, now.nodes);
         assert!(now.capacity.len() == 1 && now.place.xgmi.is_empty(), "{:?}", now.capacity);
     }
@@ -130,7 +130,7 @@ async fn full_gpus_that_the_compute_driver_hides_are_found_by_the_graphics_drive
 #[tokio::test]
 async fn a_partitioned_gpu_that_the_compute_driver_hides_reports_that() {
     let world = machine("mi300x-cpx", "");
-    keep_all(&world);
+    hide_all(&world);
     let state = world.survey().await;
     let gpu = device(&state.inventory, &ids(&state)[0]);
     let health = gpu.health.to_string();
@@ -138,22 +138,22 @@ async fn a_partitioned_gpu_that_the_compute_driver_hides_reports_that() {
 }
 
 #[tokio::test]
-async fn a_gpu_without_its_driver_stays_itself_and_comes_back() {
+async fn a_gpu_without_its_driver_keeps_its_id_and_recovers() {
     let world = machine("mi300x", "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, GPU, 8).await;
     let id = ids(&agent.state.borrow())[0].clone();
-    happens(&world, "unbind:0000:05:00.0");
+    inject(&world, "unbind:0000:05:00.0");
     let state = agent.until_health(&id, "Unhealthy: driver not bound").await;
-    assert_eq!(ids(&state).len(), 8, "the number that only its driver tells is remembered");
+    assert_eq!(ids(&state).len(), 8, "the number from its driver is remembered");
     allocatable(&kubelet, GPU, 7).await;
-    happens(&world, "bind:0000:05:00.0=amdgpu");
+    inject(&world, "bind:0000:05:00.0=amdgpu");
     agent.until_health(&id, "Healthy").await;
     allocatable(&kubelet, GPU, 8).await;
 }
 
 #[tokio::test]
-async fn errors_that_ecc_could_not_correct_and_heat_count() {
+async fn uncorrected_ecc_errors_and_excess_temperature_make_a_gpu_unhealthy() {
     let world = machine("mi300x", "");
     let agent = world.agent();
     let state = agent.until(|state| ids(state).len() == 8).await;
@@ -171,7 +171,7 @@ async fn errors_that_ecc_could_not_correct_and_heat_count() {
 }
 
 #[tokio::test]
-async fn whole_gpus_measure_what_the_kernel_shows_and_their_partitions_nothing() {
+async fn whole_gpus_have_the_kernels_measurements_and_their_partitions_have_none() {
     let mut world = machine("mi300x-cpx", "");
     let agent = listening(&mut world);
     let first = r#"index="0""#;
@@ -193,18 +193,18 @@ async fn whole_gpus_measure_what_the_kernel_shows_and_their_partitions_nothing()
 }
 
 #[tokio::test]
-async fn a_sensor_that_hangs_costs_only_its_gpus_measurements() {
+async fn a_hanging_sensor_affects_only_the_measurements_of_its_gpu() {
     let mut world = machine("mi300x", "");
     let file = "/sys/bus/pci/devices/0000:05:00.0/gpu_busy_percent";
     world.hang(file);
     let agent = listening(&mut world);
     let lines = measured(&agent, "windlass_device_power_watts", 7).await;
-    let silent = ids(&agent.state.borrow())[0].clone();
-    assert!(!lines.iter().any(|line| line.contains(&silent)), "{lines:?}");
-    agent.until_health(&silent, "Healthy").await;
+    let hanging = ids(&agent.state.borrow())[0].clone();
+    assert!(!lines.iter().any(|line| line.contains(&hanging)), "{lines:?}");
+    agent.until_health(&hanging, "Healthy").await;
     world.answer(file, "50");
     let lines = measured(&agent, "windlass_device_utilization_ratio", 8).await;
-    let own = lines.iter().find(|line| line.contains(&silent)).expect("it answers");
+    let own = lines.iter().find(|line| line.contains(&hanging)).expect("it answers");
     assert!(own.ends_with(" 0.5"), "{own}");
 }
 
@@ -215,9 +215,9 @@ async fn a_gpu_that_does_not_answer_affects_no_other() {
     world.hang(file);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, GPU, 7).await;
-    let silent = ids(&agent.state.borrow())[0].clone();
-    let state = agent.until_health(&silent, "Unhealthy: not ready, it does not answer").await;
-    assert_eq!(device(&state.inventory, &silent).nodes.len(), 3);
+    let hanging = ids(&agent.state.borrow())[0].clone();
+    let state = agent.until_health(&hanging, "Unhealthy: not ready, it does not answer").await;
+    assert_eq!(device(&state.inventory, &hanging).nodes.len(), 3);
     world.answer(file, "ue: 0\n");
     allocatable(&kubelet, GPU, 8).await;
 }
@@ -235,7 +235,7 @@ async fn a_pod_with_two_gpus_gets_the_compute_node_once_and_both_cards() {
             "" => nodes_by_cdi(&world, &grant.cdi_devices),
             _ => grant.devices.iter().map(|node| node.container_path.clone()).collect(),
         };
-        let count = |begin: &str| nodes.iter().filter(|node| node.starts_with(begin)).count();
+        let count = |prefix: &str| nodes.iter().filter(|node| node.starts_with(prefix)).count();
         let found = (count("/dev/kfd"), count("/dev/dri/card"), count("/dev/dri/renderD"));
         assert_eq!(found, (1, 2, 2), "{config:?}: {nodes:?}");
     }
@@ -247,11 +247,12 @@ fn nodes_by_cdi(world: &Node, names: &[String]) -> Vec<String> {
     let text = std::fs::read_to_string(document).expect("a document");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let devices = document["devices"].as_array().expect("devices");
-    let given = devices.iter().filter(|device| {
+    let granted = devices.iter().filter(|device| {
         let name = format!("windlass.dev/amd={}", device["name"].as_str().expect("a name"));
         names.contains(&name)
     });
-    let nodes = given.flat_map(|it| it["containerEdits"]["deviceNodes"].as_array().expect("nodes"));
+    let nodes =
+        granted.flat_map(|it| it["containerEdits"]["deviceNodes"].as_array().expect("nodes"));
     let mut nodes: Vec<_> =
         nodes.map(|node| node["path"].as_str().expect("a path").to_owned()).collect();
     nodes.sort_unstable();
@@ -260,7 +261,7 @@ fn nodes_by_cdi(world: &Node, names: &[String]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn names_by_path_are_links_in_the_container_where_a_hook_can_make_them() {
+async fn names_by_path_are_links_in_the_container_if_a_hook_can_create_them() {
     let world = machine("mi300x", "hooks: {program: /usr/bin/nvidia-cdi-hook}");
     world.write("/usr/bin/nvidia-cdi-hook", "");
     let agent = world.agent();

@@ -51,7 +51,7 @@ async fn a_container_gets_the_addresses_of_its_boards() {
     let [one, two] = hosts;
     assert_eq!(envs["DARWIN3_ENDPOINTS"], format!("{one}:6000,{two}:6000"));
     assert_eq!(envs["DARWIN3_CONTROL"], format!("http://{one}:6001,http://{two}:6001"));
-    assert!(kubelet.admit(pod("q", DARWIN3, 1)).await.is_err(), "a board is for one container");
+    assert!(kubelet.admit(pod("q", DARWIN3, 1)).await.is_err(), "a board belongs to one container");
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn a_board_that_fails_affects_no_other_and_recovers() {
 }
 
 #[tokio::test]
-async fn probing_touches_the_control_port_alone() {
+async fn probes_use_only_the_control_port() {
     let host = address(5);
     let board = board(host);
     let world = gateway(&[host]);
@@ -92,21 +92,26 @@ async fn probing_touches_the_control_port_alone() {
 async fn the_probe_that_the_profile_avoids_would_wedge_the_board() {
     let host = address(6);
     let board = board(host);
-    let naive = entry(&[host]).replace("find:", &format!("probe: {{tcp: \"{host}:6000\"}}, find:"));
-    let world = node("", &format!("sources: [{naive}]"));
+    let wedging_probe =
+        entry(&[host]).replace("find:", &format!("probe: {{tcp: \"{host}:6000\"}}, find:"));
+    let world = node("", &format!("sources: [{wedging_probe}]"));
     let agent = world.agent();
     agent.until(|_| board.is_wedged()).await;
 }
 
-/// Waits until all of this has happened to the board, and nothing else but probes.
-async fn happens(board: &Board, expected: &[BoardEvent]) {
-    let mut seen = Vec::new();
-    let all = || {
+/// Waits until the board has these events, and no others but probes.
+async fn until_events(board: &Board, expected: &[BoardEvent]) {
+    let mut collected = Vec::new();
+    let new_events = || {
         let events = board.take_events().into_iter();
-        seen.extend(events.filter(|event| !matches!(event, BoardEvent::Get(_))));
-        ready(if seen.len() < expected.len() { Err(seen.clone()) } else { Ok(seen.clone()) })
+        collected.extend(events.filter(|event| !matches!(event, BoardEvent::Get(_))));
+        ready(if collected.len() < expected.len() {
+            Err(collected.clone())
+        } else {
+            Ok(collected.clone())
+        })
     };
-    assert_eq!(until("what happens to the board", all).await, expected);
+    assert_eq!(until("the events of the board", new_events).await, expected);
 }
 
 #[tokio::test]
@@ -119,18 +124,18 @@ async fn a_board_is_reset_and_set_to_its_frequency_before_a_container_and_reset_
     counts(&kubelet, (2, 2)).await;
     kubelet.admit(pod("p", DARWIN3, 1)).await.expect("admitted");
     kubelet.start_container("p-uid", "main").await.expect("started");
-    // Its past is unknown: it is released first.
-    happens(&board, &[Reset, Reset, Frequency(333)]).await;
-    // The agent would believe a kubelet without any pods only much later.
+    // Its history is unknown: it is released first.
+    until_events(&board, &[Reset, Reset, Frequency(333)]).await;
+    // The agent accepts an empty list of pods only after a long delay.
     kubelet.admit(pod("idle", DARWIN3, 1)).await.expect("admitted");
     kubelet.delete("p-uid").await;
-    happens(&board, &[Reset]).await;
+    until_events(&board, &[Reset]).await;
     counts(&kubelet, (2, 2)).await;
     assert!(!board.is_wedged());
 }
 
 #[tokio::test]
-async fn boards_come_and_go_with_the_configuration() {
+async fn boards_are_added_with_the_configuration() {
     let hosts = [address(7), address(8)];
     let _boards = hosts.map(board);
     let world = gateway(&hosts[..1]);

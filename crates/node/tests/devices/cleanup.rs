@@ -13,12 +13,12 @@ use windlass_machine::{
 use windlass_testkit::{MHZ, allocatable, pod_with as pod, until};
 
 use crate::devices::{
-    gateway::{BOARDS, Gateway, SPARES, STEP, admit, delete, deploy, start, start_at_last},
+    gateway::{BOARDS, Gateway, SPARES, STEP, admit, delete, deploy, start, start_with_retries},
     world::{attribute, node},
 };
 
-/// Cleanup steps of a board with an unknown past.
-const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
+/// Cleanup steps of a board with an unknown history.
+const UNKNOWN_HISTORY_STEPS: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
 
 #[tokio::test]
 async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_release() {
@@ -27,22 +27,22 @@ async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_relea
     admit(&kubelet, "a", BOARDS).await;
     assert_eq!(gateway.boards[0].take_events(), [], "the container may still pull its image");
     start(&kubelet, "a").await.expect("started");
-    gateway.happens(0, &FROM_SCRATCH).await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     start(&kubelet, "a").await.expect("started again");
     assert_eq!(gateway.boards[0].take_events(), [], "a restart is no new tenant");
     assert!(gateway.boards[0].is_deployed());
     delete(&kubelet, "a").await;
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
     admit(&kubelet, "b", BOARDS).await;
     start(&kubelet, "b").await.expect("started");
-    gateway.happens(0, &[Reset, Frequency(MHZ)]).await;
+    gateway.until_events(0, &[Reset, Frequency(MHZ)]).await;
 }
 
 #[tokio::test]
-async fn a_board_that_is_allocated_before_its_release_was_seen_is_cleaned_first() {
+async fn a_board_that_is_allocated_before_its_release_is_seen_is_cleaned_first() {
     let gateway = Gateway::new(1);
     let (kubelet, _agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -52,19 +52,19 @@ async fn a_board_that_is_allocated_before_its_release_was_seen_is_cleaned_first(
     kubelet.delete("a-uid").await;
     admit(&kubelet, "b", BOARDS).await;
     start(&kubelet, "b").await.expect("started");
-    assert!(!gateway.boards[0].is_deployed(), "nothing of the other pod's is left");
-    gateway.happens(0, &FROM_SCRATCH).await;
+    assert!(!gateway.boards[0].is_deployed(), "no data of the other pod remains");
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
 
 #[tokio::test]
-async fn a_kubelet_with_an_outdated_checkpoint_is_believed_if_no_pod_has_the_board() {
+async fn an_outdated_checkpoint_counts_as_a_release_if_no_pod_has_the_board() {
     let gateway = Gateway::new(1);
     let (kubelet, _agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
-    gateway.happens(0, &FROM_SCRATCH).await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
     kubelet.delete("a-uid").await;
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
 }
 
 #[tokio::test]
@@ -73,22 +73,22 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
     let (kubelet, agent) = gateway.serving().await;
     let first = admit(&kubelet, "a", BOARDS).await;
     admit(&kubelet, "b", BOARDS).await;
-    let (sick, well) = match gateway.board_of(&first) {
+    let (failing, healthy) = match gateway.board_of(&first) {
         0 => (0, 1),
         _ => (1, 0),
     };
-    gateway.boards[sick].inject(BoardFault::Hangs);
+    gateway.boards[failing].inject(BoardFault::Hangs);
     let (failed, started) = tokio::join!(start(&kubelet, "a"), start(&kubelet, "b"));
     let why = failed.expect_err("it hangs").to_string();
     assert!(why.contains("PreStartContainer rpc failed"), "{why}");
     assert!(why.contains("is not ready for its container: GET http://"), "{why}");
     assert!(why.contains("not done within 300ms"), "{why}");
-    started.expect("the other board is well");
-    gateway.happens(well, &FROM_SCRATCH).await;
-    gateway.until_withheld(&agent, sick, "cleanup failed: GET http://").await;
-    gateway.boards[sick].inject(BoardFault::None);
-    start(&kubelet, "a").await.expect("the kubelet tries again, and the board is mended");
-    gateway.happens(sick, &FROM_SCRATCH).await;
+    started.expect("the other board works");
+    gateway.until_events(healthy, &UNKNOWN_HISTORY_STEPS).await;
+    gateway.until_withheld(&agent, failing, "cleanup failed: GET http://").await;
+    gateway.boards[failing].inject(BoardFault::None);
+    start(&kubelet, "a").await.expect("the kubelet tries again with a repaired board");
+    gateway.until_events(failing, &UNKNOWN_HISTORY_STEPS).await;
     gateway.allocatable(&kubelet, 2).await;
 }
 
@@ -104,17 +104,17 @@ async fn a_board_that_cannot_be_cleaned_is_withheld_until_it_is_clean() {
     gateway.allocatable(&kubelet, 0).await;
     gateway.boards[0].take_events();
     gateway.boards[0].inject(BoardFault::None);
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_while_it_prepares_leaves_the_next_one_a_dirty_board() {
+async fn an_agent_that_dies_during_a_preparation_leaves_a_dirty_board() {
     let gateway = Gateway::new(1);
     let (kubelet, agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
     gateway.boards[0].inject(BoardFault::Hangs);
-    let crash = async {
+    let kill_during_preparation = async {
         let record = gateway.node.config.places.state_dir.join("handover.json");
         until("the board is being prepared", async || {
             let text = std::fs::read_to_string(&record).unwrap_or_default();
@@ -123,14 +123,14 @@ async fn an_agent_that_dies_while_it_prepares_leaves_the_next_one_a_dirty_board(
         .await;
         agent.kill().await;
     };
-    let (failed, ()) = tokio::join!(start(&kubelet, "a"), crash);
-    failed.expect_err("the agent is gone");
+    let (failed, ()) = tokio::join!(start(&kubelet, "a"), kill_during_preparation);
+    failed.expect_err("the agent was killed");
     let agent = gateway.node.agent();
     gateway.until_withheld(&agent, 0, "cleanup: not clean yet").await;
     gateway.boards[0].inject(BoardFault::None);
     gateway.boards[0].take_events();
-    start_at_last(&kubelet, "a").await;
-    gateway.happens(0, &FROM_SCRATCH).await;
+    start_with_retries(&kubelet, "a").await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
 
 #[tokio::test]
@@ -143,19 +143,19 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
     let agent = gateway.node.agent();
     gateway.allocatable(&kubelet, 1).await;
     gateway.boards[0].take_events();
-    start_at_last(&kubelet, "a").await;
+    start_with_retries(&kubelet, "a").await;
     assert_eq!(gateway.boards[0].take_events(), [], "the cleanup outlives the agent");
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     agent.kill().await;
     kubelet.delete("a-uid").await;
     let _agent = gateway.node.agent();
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
-async fn an_agent_that_dies_while_it_cleans_leaves_the_cleaning_to_the_next_one() {
+async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
     let gateway = Gateway::new(1);
     let (kubelet, agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -167,12 +167,12 @@ async fn an_agent_that_dies_while_it_cleans_leaves_the_cleaning_to_the_next_one(
     agent.kill().await;
     gateway.boards[0].inject(BoardFault::None);
     let _agent = gateway.node.agent();
-    gateway.happens(0, &[Reset]).await;
+    gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
 
 #[tokio::test]
-async fn after_a_reboot_the_past_of_a_board_is_unknown() {
+async fn after_a_reboot_the_history_of_a_board_is_unknown() {
     let gateway = Gateway::new(1);
     let (kubelet, agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -182,12 +182,12 @@ async fn after_a_reboot_the_past_of_a_board_is_unknown() {
     gateway.node.reboot();
     let _agent = gateway.node.agent();
     gateway.allocatable(&kubelet, 1).await;
-    start_at_last(&kubelet, "a").await;
-    gateway.happens(0, &FROM_SCRATCH).await;
+    start_with_retries(&kubelet, "a").await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_recorded_is_not_done() {
+async fn no_step_runs_that_cannot_be_recorded() {
     let gateway = Gateway::new(1);
     let (kubelet, _agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
@@ -196,8 +196,8 @@ async fn what_cannot_be_recorded_is_not_done() {
     assert!(why.contains("cannot write") && why.contains("handover.json"), "{why}");
     assert_eq!(gateway.boards[0].take_events(), []);
     gateway.empty_disk();
-    start_at_last(&kubelet, "a").await;
-    gateway.happens(0, &FROM_SCRATCH).await;
+    start_with_retries(&kubelet, "a").await;
+    gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
 
 #[tokio::test]
@@ -209,14 +209,14 @@ async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     let record = gateway.node.config.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
-    let away = record.with_extension("away");
-    fs::rename(&record, &away).expect("there");
+    let moved = record.with_extension("away");
+    fs::rename(&record, &moved).expect("there");
     fs::create_dir(&record).expect("made");
-    let why = start(&kubelet, "a").await.expect_err("nobody knows").to_string();
+    let why = start(&kubelet, "a").await.expect_err("no checkpoint").to_string();
     assert!(why.contains("checkpoint cannot be read"), "{why}");
     assert_eq!(gateway.boards[0].take_events(), [], "it may be in use");
     fs::remove_dir(&record).expect("empty");
-    fs::rename(&away, &record).expect("moved back");
+    fs::rename(&moved, &record).expect("moved back");
     start(&kubelet, "a").await.expect("started again");
     assert!(gateway.boards[0].is_deployed(), "a restart is no new tenant");
 }
@@ -225,12 +225,15 @@ async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
 async fn the_kubelet_announces_starts_only_for_resources_with_preparation() {
     let gateway = Gateway::new(1);
     let (kubelet, agent) = gateway.serving().await;
-    let announced = |resource: &str| {
-        let is_it = |event: &Event| matches!(event, Event::PreStarted { resource: of, .. } if of == resource);
-        kubelet.calls().count(is_it)
+    let announced_starts = |resource: &str| {
+        let is_start = |event: &Event| match event {
+            Event::PreStarted { resource: started, .. } => started == resource,
+            _ => false,
+        };
+        kubelet.calls().count(is_start)
     };
     start(&kubelet, "idle").await.expect("started");
-    assert_eq!(announced(SPARES), 0);
+    assert_eq!(announced_starts(SPARES), 0);
     let mut policy = gateway.node.config.policy.clone();
     let url = format!("http://{}/chip_reset", gateway.boards[0].control());
     let step = Step { action: StepAction::Http(url), timeout: STEP };
@@ -238,14 +241,14 @@ async fn the_kubelet_announces_starts_only_for_resources_with_preparation() {
     agent.follow(policy);
     until("a start is announced", async || {
         start(&kubelet, "idle").await.expect("started");
-        (announced(SPARES) > 0).then_some(()).ok_or("none")
+        (announced_starts(SPARES) > 0).then_some(()).ok_or("none")
     })
     .await;
-    assert_eq!(gateway.boards[0].take_events(), [], "who has it may be at work");
+    assert_eq!(gateway.boards[0].take_events(), [], "the holder may use it");
 }
 
 #[tokio::test]
-async fn facts_probes_and_steps_are_in_one_folder() {
+async fn attributes_probes_and_steps_use_one_folder() {
     let on_pci = "sys/devices/pci0000:00/0000:00:05.0/misc/dma1";
     let virtually = "sys/devices/virtual/misc/dma0";
     let devices = r#"

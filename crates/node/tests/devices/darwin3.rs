@@ -23,11 +23,11 @@ fn files(names: &[&str]) -> Node {
 /// Waits until the kubelet has these numbers of boards: its capacity, and its allocatable ones.
 async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
     let reached = kubelet.wait_for(|node| node.counts(DARWIN3) == Some(expected), LIMIT).await;
-    reached.unwrap_or_else(|late| panic!("{late}"));
+    reached.unwrap_or_else(|status| panic!("{status}"));
 }
 
 #[tokio::test]
-async fn a_manifest_of_the_other_plugin_gets_its_board_by_both_spellings() {
+async fn a_manifest_of_the_other_plugin_gets_its_board_in_both_variables() {
     let world = files(&["g1", "g2"]);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, DARWIN3, 2).await;
@@ -35,7 +35,7 @@ async fn a_manifest_of_the_other_plugin_gets_its_board_by_both_spellings() {
     let one = &admission.allotment("main", DARWIN3).expect("allotted").grant;
     assert_eq!(one.envs["darwin3"], "g1");
     assert_eq!(one.envs["Darwin3"], "g1");
-    assert!(one.devices.is_empty() && one.mounts.is_empty(), "a name is all there is: {one:?}");
+    assert!(one.devices.is_empty() && one.mounts.is_empty(), "only a name is granted: {one:?}");
     kubelet.delete(&format!("{POD}-uid")).await;
     let admission = kubelet.admit(pod("both", DARWIN3, 2)).await.expect("admitted");
     let both = &admission.allotment("main", DARWIN3).expect("allotted").grant;
@@ -43,7 +43,7 @@ async fn a_manifest_of_the_other_plugin_gets_its_board_by_both_spellings() {
 }
 
 #[tokio::test]
-async fn boards_come_and_go_with_their_files_and_recover_with_them() {
+async fn boards_are_added_and_vanish_and_recover_with_their_files() {
     let world = files(&["g1"]);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     counts(&kubelet, (1, 1)).await;
@@ -53,14 +53,14 @@ async fn boards_come_and_go_with_their_files_and_recover_with_them() {
     counts(&kubelet, (2, 1)).await;
     let state = agent.until_health("darwin3-g1", "Unhealthy").await;
     assert!(device(&state.inventory, "darwin3-g1").health.has_vanished());
-    let refused = kubelet.admit(pod("p", DARWIN3, 2)).await.expect_err("one is left");
+    let refused = kubelet.admit(pod("p", DARWIN3, 2)).await.expect_err("one remains");
     assert!(refused.message.contains("Requested: 2, Available: 1"), "{refused}");
     world.write("/etc/darwin3/g1", "");
     counts(&kubelet, (2, 2)).await;
 }
 
 #[tokio::test]
-async fn a_folder_that_is_made_later_is_found() {
+async fn a_folder_that_is_created_later_is_found() {
     let world = files(&[]);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     agent.until(|state| state.inventory.is_complete()).await;
@@ -69,19 +69,19 @@ async fn a_folder_that_is_made_later_is_found() {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_kubelet_or_of_the_agent_takes_no_board_away() {
+async fn a_restart_of_the_kubelet_or_of_the_agent_releases_no_board() {
     let world = files(&["g1", "g2"]);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, DARWIN3, 2).await;
     let admission = kubelet.admit(pod(POD, DARWIN3, 1)).await.expect("admitted");
     let uid = format!("{POD}-uid");
     kubelet.start_container(&uid, "main").await.expect("started");
-    let held = admission.allotment("main", DARWIN3).expect("allotted").ids();
+    let allocated = admission.allotment("main", DARWIN3).expect("allotted").ids();
     kubelet.restart().await.expect("restarted");
-    let twice = |events: &[Event]| {
+    let registered_twice = |events: &[Event]| {
         events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() >= 2
     };
-    kubelet.calls().wait_for(twice, LIMIT).await.expect("registered again");
+    kubelet.calls().wait_for(registered_twice, LIMIT).await.expect("registered again");
     counts(&kubelet, (2, 2)).await;
     drop(agent);
     counts(&kubelet, (2, 0)).await;
@@ -89,7 +89,7 @@ async fn a_restart_of_the_kubelet_or_of_the_agent_takes_no_board_away() {
     counts(&kubelet, (2, 2)).await;
     let node = kubelet.node();
     let devices = &node.pods[&uid].containers["main"].devices[DARWIN3];
-    assert!(devices.values().flatten().eq(&held), "{devices:?}");
+    assert!(devices.values().flatten().eq(&allocated), "{devices:?}");
     let refused = kubelet.admit(pod("greedy", DARWIN3, 2)).await.expect_err("one is held");
     assert!(refused.message.contains("Available: 1"), "{refused}");
 }
@@ -109,15 +109,15 @@ async fn a_file_may_have_the_address_of_its_board() {
 }
 
 /// A machine with the simulated devices of a profile.
-fn on_board(profile: &str) -> Node {
+fn simulated_board(profile: &str) -> Node {
     let profile: DeviceProfile = profile.parse().expect("a shipped profile");
     let (_, devices) = profile.text.split_once("\nsimulated:\n").expect("it simulates something");
     node(devices, &format!("sources: [{{profile: {}}}]", profile.name))
 }
 
 #[tokio::test]
-async fn on_the_board_the_chip_is_one_device_and_unhealthy_without_its_registers() {
-    let world = on_board("darwin3-board-axidma");
+async fn a_chip_on_its_board_is_one_device_and_unhealthy_without_its_registers() {
+    let world = simulated_board("darwin3-board-axidma");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     counts(&kubelet, (1, 1)).await;
     let id = "darwin3-board-axidma-all";
@@ -131,8 +131,8 @@ async fn on_the_board_the_chip_is_one_device_and_unhealthy_without_its_registers
 }
 
 #[tokio::test]
-async fn a_chip_that_lacks_channels_is_unhealthy_and_says_which() {
-    let world = on_board("darwin3-board");
+async fn a_chip_that_lacks_channels_is_unhealthy_and_names_them() {
+    let world = simulated_board("darwin3-board");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     counts(&kubelet, (1, 1)).await;
     // Darwin3's runtime does not use this device node.
@@ -151,7 +151,7 @@ async fn a_chip_that_lacks_channels_is_unhealthy_and_says_which() {
 }
 
 #[tokio::test]
-async fn a_board_that_several_gateways_reach_is_given_to_nobody_without_a_lease() {
+async fn a_board_that_several_gateways_reach_is_not_allocated_without_a_lease() {
     let mut world = node("", "sources: [{profile: darwin3-files, lease: true}]");
     world.write("/etc/darwin3/g1", "");
     world.config.cluster.node_name = Some("gw1".to_owned());

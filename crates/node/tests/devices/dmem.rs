@@ -34,11 +34,11 @@ fn uid() -> String {
 impl World {
     /// A node whose kernel has these regions; without the controller for `None`.
     async fn new(vendor: Vendor, regions: Option<&str>, at_least: &str, action: &str) -> Self {
-        Self::of_agent(PTRACE, vendor, regions, at_least, action).await
+        Self::with_capabilities(PTRACE, vendor, regions, at_least, action).await
     }
 
     /// The same for an agent with these capabilities.
-    async fn of_agent(
+    async fn with_capabilities(
         capabilities: &str,
         vendor: Vendor,
         regions: Option<&str>,
@@ -123,7 +123,7 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         assert_eq!(limited, &format!("{kind}={}-x1", gpu.id));
         let record = world.record(limited);
         let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("a record"));
-        let parsed = parsed.expect("good");
+        let parsed = parsed.expect("valid");
         assert_eq!(parsed.library(), None);
         assert_eq!(parsed.gpus()[0].region.as_ref().expect("a region").as_str(), vendor.region);
         let mut program = world.kernel.program(Some(&uid()));
@@ -133,29 +133,29 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         world.measured("windlass_share_memory_limit_bytes", &[&holder, &limit]).await;
         // Two files of one client count once; a program of the host counts for no pod.
         let mut host = world.kernel.program(None);
-        world.kernel.opens(&program, 3, 1, 9000);
-        world.kernel.opens(&program, 4, 1, 9000);
-        world.kernel.opens(&program, 5, 2, 1000);
-        world.kernel.opens(&host, 3, 3, 16_000);
+        world.kernel.open_file(&program, 3, 1, 9000);
+        world.kernel.open_file(&program, 4, 1, 9000);
+        world.kernel.open_file(&program, 5, 2, 1000);
+        world.kernel.open_file(&host, 3, 3, 16_000);
         let used = (10_000_u64 << 20).to_string();
         world.measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
         assert!(program.runs());
         // Three measurements above the limit and its tolerance end the program.
-        world.kernel.opens(&program, 6, 4, 1000);
-        program.ends().await;
+        world.kernel.open_file(&program, 6, 4, 1000);
+        program.until_ended().await;
         assert!(host.runs());
-        // The record belongs to the GPU, and stays for later containers.
+        // The record belongs to the GPU, and remains for later containers.
         world.kubelet.delete(&uid).await;
-        let is_gone = |lines: &[String]| lines.is_empty();
-        measured_until(&world.agent, "windlass_share_memory_limit_bytes", is_gone).await;
+        let is_empty = |lines: &[String]| lines.is_empty();
+        measured_until(&world.agent, "windlass_share_memory_limit_bytes", is_empty).await;
         assert!(record.exists());
         world.agent.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_kernel_that_cannot_limit_leaves_the_watchdog_or_refuses() {
+async fn without_a_limit_by_the_kernel_the_watchdog_enforces_or_the_pod_is_refused() {
     const HIDDEN: Option<&str> = None;
     for (regions, at_least, refused) in [
         (HIDDEN, "watched", None),
@@ -191,11 +191,11 @@ async fn a_kernel_that_cannot_limit_leaves_the_watchdog_or_refuses() {
 
 #[tokio::test]
 async fn an_agent_without_access_to_open_files_watches_no_pod() {
-    for (at_least, starts) in [("none", true), ("watched", false)] {
-        let world = World::of_agent("CapEff:\t20\n", FLEX, None, at_least, "kill").await;
+    for (at_least, is_admitted) in [("none", true), ("watched", false)] {
+        let world = World::with_capabilities("CapEff:\t20\n", FLEX, None, at_least, "kill").await;
         assert_eq!(world.enforcement(), Some(Enforcement::None));
         let pod = Pod { uid: uid(), ..pod_with("a", SHARED, 1) };
-        assert_eq!(world.kubelet.admit(pod).await.is_ok(), starts, "{at_least}");
+        assert_eq!(world.kubelet.admit(pod).await.is_ok(), is_admitted, "{at_least}");
         world.agent.stop().await;
     }
 }

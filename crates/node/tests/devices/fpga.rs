@@ -17,8 +17,8 @@ fn machine(profile: &str, config: &str) -> Node {
     node_of(&MachineProfile::named(profile).expect("a shipped profile"), config)
 }
 
-fn happens(world: &Node, what: &str) {
-    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
+fn inject(world: &Node, fault: &str) {
+    world.machine.inject(&fault.parse::<Fault>().expect("a fault")).expect("injected");
 }
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn a_board_is_one_device_under_the_name_of_its_shell() {
 }
 
 #[tokio::test]
-async fn a_pod_gets_no_management_node_unless_the_configuration_says_so() {
+async fn a_pod_gets_a_management_node_only_if_configured() {
     for (config, expected) in [
         ("deviceList: envvar", vec!["/dev/dri/renderD130", "/dev/xfpga/dma.qdma.u34305.0"]),
         (
@@ -42,9 +42,9 @@ async fn a_pod_gets_no_management_node_unless_the_configuration_says_so() {
         allocatable(&kubelet, U50, 1).await;
         let admission = kubelet.admit(pod("p", U50, 1)).await.expect("admitted");
         let grant = &admission.allotment("main", U50).expect("allotted").grant;
-        let given: Vec<_> = grant.devices.iter().map(|it| it.container_path.as_str()).collect();
-        assert_eq!(given, expected);
-        assert!(grant.mounts.is_empty(), "no node a second time as a mount: {:?}", grant.mounts);
+        let paths: Vec<_> = grant.devices.iter().map(|it| it.container_path.as_str()).collect();
+        assert_eq!(paths, expected);
+        assert!(grant.mounts.is_empty(), "no node is also a mount: {:?}", grant.mounts);
     }
 }
 
@@ -53,13 +53,13 @@ async fn a_board_in_reset_keeps_its_identity_and_affects_no_other() {
     let world = machine("alveo", "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, U250, 2).await;
-    happens(&world, "unset:u250-0:rom.u.31457280");
+    inject(&world, "unset:u250-0:rom.u.31457280");
     agent.until_health("fpga-0000-3b-00-0", "Unhealthy: not ready").await;
     let status = allocatable(&kubelet, U250, 1).await;
     assert_eq!(status.counts(U250), Some((2, 1)), "it is still listed");
     // A reset changes the number of the folder.
-    happens(&world, "set:u250-0:rom.u.99/VBNV=xilinx_u250_gen3x16_xdma_shell_4_1");
-    happens(&world, "set:u250-0:rom.u.99/timestamp=1643110417");
+    inject(&world, "set:u250-0:rom.u.99/VBNV=xilinx_u250_gen3x16_xdma_shell_4_1");
+    inject(&world, "set:u250-0:rom.u.99/timestamp=1643110417");
     allocatable(&kubelet, U250, 2).await;
 }
 
@@ -71,13 +71,13 @@ async fn a_board_that_does_not_answer_keeps_its_identity_and_affects_no_other() 
     let state = agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
     let before = device(&state.inventory, "fpga-0000-3b-00-0").clone();
     world.hang(file);
-    let silent = "Unhealthy: not ready, it does not answer";
-    let state = agent.until_health("fpga-0000-3b-00-0", silent).await;
+    let no_answer = "Unhealthy: not ready, it does not answer";
+    let state = agent.until_health("fpga-0000-3b-00-0", no_answer).await;
     let now = device(&state.inventory, "fpga-0000-3b-00-0");
     assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
-    happens(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=1");
+    inject(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=1");
     agent.until_health("fpga-0000-5e-00-0", "Unhealthy: out of bounds").await;
-    happens(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=0");
+    inject(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=0");
     world.answer(file, "0\n");
     allocatable(&kubelet, U250, 2).await;
 }
@@ -87,24 +87,24 @@ async fn a_board_that_never_answered_is_listed_and_not_offered() {
     let world = machine("alveo", "");
     world.hang("/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/serial_num");
     let state = world.survey().await;
-    let silent = device(&state.inventory, "fpga-0000-3b-00-0");
-    assert!(silent.health.to_string().contains("it does not answer"), "{silent:?}");
-    assert!(silent.withheld.is_some() && silent.place.pci.is_some());
+    let no_answer = device(&state.inventory, "fpga-0000-3b-00-0");
+    assert!(no_answer.health.to_string().contains("it does not answer"), "{no_answer:?}");
+    assert!(no_answer.withheld.is_some() && no_answer.place.pci.is_some());
     assert!(device(&state.inventory, "fpga-0000-5e-00-0").health.is_healthy());
 }
 
 #[tokio::test]
-async fn a_board_with_another_shell_moves_to_its_resource() {
+async fn a_board_with_a_changed_shell_has_another_resource() {
     let world = machine("alveo", "");
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, U250, 2).await;
-    happens(&world, "set:u250-0:rom.u.31457280/timestamp=1700000000");
+    inject(&world, "set:u250-0:rom.u.31457280/timestamp=1700000000");
     allocatable(&kubelet, "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1700000000", 1).await;
     allocatable(&kubelet, U250, 1).await;
 }
 
 #[tokio::test]
-async fn the_boards_own_report_of_its_condition_decides_its_health() {
+async fn the_health_of_a_board_follows_its_reports() {
     let world = machine("alveo", "fpga: {hottest: 95}");
     let agent = world.agent();
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
@@ -130,18 +130,18 @@ async fn the_boards_own_report_of_its_condition_decides_its_health() {
             "Unhealthy: not ready, the identifier of its logic is all ones",
         ),
     ] {
-        happens(&world, fault);
+        inject(&world, fault);
         agent.until_health(id, expected).await;
     }
-    happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=94");
-    happens(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
+    inject(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=94");
+    inject(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
-    // Without a limit in the configuration the board's own applies, if it reports one.
+    // Without a configured limit, the limit of the board applies, if it reports one.
     agent.follow(policy(""));
-    happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
-    happens(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
+    inject(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
+    inject(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
     agent.until_health("fpga-0000-3b-00-0", "Unhealthy: out of bounds, its FPGA 130").await;
-    happens(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=N/A");
+    inject(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=N/A");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
 }
 
@@ -173,13 +173,13 @@ fn u30(boards: &[(&str, u32)]) -> String {
 const U30_SERIAL: &str = "/sys/bus/pci/devices/0000:3c:00.1/xmc.u.1/serial_num";
 
 #[tokio::test]
-async fn a_card_with_a_part_that_may_not_have_answered_yet_is_not_allocated() {
+async fn a_card_is_not_allocated_while_an_unanswering_board_may_be_its_part() {
     let world = node(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
     world.hang(U30_SERIAL);
     let agent = world.agent();
     let card = "fpga-card-70010000";
-    let unclear = "Unhealthy: not ready, a board that does not answer may be a part of it";
-    agent.until_health(card, unclear).await;
+    let may_be_part = "Unhealthy: not ready, a board that does not answer may be a part of it";
+    agent.until_health(card, may_be_part).await;
     world.answer(U30_SERIAL, "70010000\n");
     let state = agent.until_health(card, "Healthy").await;
     assert_eq!(device(&state.inventory, card).nodes.len(), 2);
@@ -188,12 +188,12 @@ async fn a_card_with_a_part_that_may_not_have_answered_yet_is_not_allocated() {
 }
 
 #[tokio::test]
-async fn a_card_that_was_complete_stays_while_another_board_does_not_answer() {
+async fn a_complete_card_stays_healthy_while_another_board_does_not_answer() {
     let boards = u30(&[("3b", 128), ("3c", 129), ("4b", 130)]);
     let world = node(&boards, "fpga: {unit: card}");
     let folder = "/sys/bus/pci/devices/0000:4b:00.1";
-    // Without this file it is not yet found as a board.
-    happens(&world, "unset:u30-4b:user_pf");
+    // Without this file it is not found as a board.
+    inject(&world, "unset:u30-4b:user_pf");
     let agent = world.agent();
     let card = "fpga-card-70010000";
     agent.until_health(card, "Healthy").await;
@@ -204,26 +204,26 @@ async fn a_card_that_was_complete_stays_while_another_board_does_not_answer() {
 }
 
 #[tokio::test]
-async fn boards_of_one_card_are_one_device_if_that_is_wanted() {
+async fn boards_of_one_card_are_one_device_if_configured() {
     let world = node(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
     let state = world.survey().await;
     insta::assert_snapshot!("u30_card", golden::devices(&state, "fpga"));
     let agent = world.agent();
     let card = "fpga-card-70010000";
     agent.until_health(card, "Healthy").await;
-    happens(&world, "set:u30-3c:ready=0x0");
+    inject(&world, "set:u30-3c:ready=0x0");
     let state = agent.until_health(card, "Unhealthy: not ready").await;
     assert_eq!(device(&state.inventory, card).nodes.len(), 2);
-    happens(&world, "set:u30-3c:ready=0x1");
+    inject(&world, "set:u30-3c:ready=0x1");
     // A satellite controller reports no serial number during its reset.
-    happens(&world, "unset:u30-3b:xmc.u.1");
+    inject(&world, "unset:u30-3b:xmc.u.1");
     agent.until_health(card, "Healthy").await;
-    assert_eq!(agent.state.borrow().inventory.devices.len(), 1, "it is still the card's");
-    happens(&world, "unplug:u30-3b");
+    assert_eq!(agent.state.borrow().inventory.devices.len(), 1, "it is still a part of the card");
+    inject(&world, "unplug:u30-3b");
     let state = agent.until_health(card, "Unhealthy: not ready, an FPGA of the card").await;
     let nodes = &device(&state.inventory, card).nodes;
     assert_eq!(nodes.len(), 2, "the card does not shrink: {nodes:?}");
-    happens(&world, "plug:u30-3b");
+    inject(&world, "plug:u30-3b");
     agent.until_health(card, "Healthy").await;
 }
 
@@ -238,7 +238,7 @@ async fn regions_are_offered_by_function_or_by_interface() {
 }
 
 #[tokio::test]
-async fn another_mode_takes_effect_without_a_restart_and_never_offers_a_region_twice() {
+async fn a_changed_mode_applies_without_a_restart_and_never_offers_a_region_twice() {
     let world = machine("dfl", "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let function = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
@@ -282,7 +282,7 @@ const ENGINE: &str = r#"
     files: {bitstream_id: "0x1", pr/interface_id: ce48969398f05f33946d560708be108a}"#;
 
 #[tokio::test]
-async fn the_older_driver_and_a_port_without_its_engine_are_understood() {
+async fn the_older_driver_and_a_port_without_its_engine_are_supported() {
     let others = r#"
   - folder: fpga/intel-fpga-dev.0/intel-fpga-port.0
     number: "244:0"
@@ -319,7 +319,7 @@ async fn a_virtual_functions_device_has_no_node_of_the_physical_functions_engine
     let world = node(&[ENGINE, function].concat(), "fpga: {mode: regiondevel}");
     let state = world.survey().await;
     let region = device(&state.inventory, "fpga-0000-18-00-1-region-0");
-    assert!(region.health.is_healthy(), "the engine says its interface: {region:?}");
+    assert!(region.health.is_healthy(), "the engine has its interface: {region:?}");
     let nodes: Vec<_> = region.nodes.iter().map(|node| node.path.clone()).collect();
     assert_eq!(nodes, [std::path::Path::new("/dev/intel-fpga-port.1")]);
 }
@@ -381,7 +381,7 @@ const CHIP: &str = r#"
 "#;
 
 #[tokio::test]
-async fn logic_beside_its_region_is_offered_with_the_nodes_that_the_configuration_names() {
+async fn logic_next_to_its_region_is_offered_with_the_configured_nodes() {
     let world = node(CHIP, "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let without = "Unhealthy: not ready, it is programmed, but no driver made a node";
@@ -391,7 +391,7 @@ async fn logic_beside_its_region_is_offered_with_the_nodes_that_the_configuratio
     let node = &device(&state.inventory, "fpga-fpga0").nodes[0];
     assert!(node.path.ends_with("uio4") && node.proof.is_some(), "{node:?}");
     allocatable(&kubelet, "windlass.dev/fpga-xilinx-zynqmp", 1).await;
-    happens(&world, "set:pcap:fpga_manager/fpga0/state=unknown");
+    inject(&world, "set:pcap:fpga_manager/fpga0/state=unknown");
     agent.until_health("fpga-fpga0", "Unhealthy: not ready, its manager does not know").await;
 }
 
@@ -402,30 +402,30 @@ async fn logic_on_a_chip_is_offered_while_its_manager_operates() {
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let name = "windlass.dev/fpga-xilinx-zynqmp";
     allocatable(&kubelet, name, 1).await;
-    happens(&world, "set:pcap:fpga_manager/fpga0/state=write error");
+    inject(&world, "set:pcap:fpga_manager/fpga0/state=write error");
     let state = agent.until_health("fpga-fpga0", "Unhealthy: not ready").await;
     let manager = device(&state.inventory, "fpga-fpga0");
-    let said = attribute(manager, "windlass.dev/fpgaManager");
-    assert_eq!(said.as_deref(), Some("Xilinx ZynqMP FPGA Manager"));
+    let manager_name = attribute(manager, "windlass.dev/fpgaManager");
+    assert_eq!(manager_name.as_deref(), Some("Xilinx ZynqMP FPGA Manager"));
 }
 
 #[tokio::test]
 async fn a_board_in_regions_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = machine("dfl", "");
-    let (silent, other) = ("fpga-0000-1a-00-0-port-0-0", "fpga-0000-b1-00-0-port-0-0");
+    let (no_answer, other) = ("fpga-0000-1a-00-0-port-0-0", "fpga-0000-b1-00-0-port-0-0");
     let file = "/sys/class/fpga_region/region0/dfl-port.0/afu_id";
     let agent = world.agent();
-    let state = agent.until_health(silent, "Healthy").await;
-    let before = device(&state.inventory, silent).clone();
+    let state = agent.until_health(no_answer, "Healthy").await;
+    let before = device(&state.inventory, no_answer).clone();
     world.hang(file);
-    let state = agent.until_health(silent, "Unhealthy: not ready, it does not answer").await;
-    let now = device(&state.inventory, silent);
+    let state = agent.until_health(no_answer, "Unhealthy: not ready, it does not answer").await;
+    let now = device(&state.inventory, no_answer);
     assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
     let afu = "/sys/class/fpga_region/region2/dfl-port.1/afu_id";
     world.write(afu, "d8424dc4a4a3c413f89e433683f9040b\n");
     agent.until_health(other, "Healthy").await;
     world.answer(file, "d8424dc4a4a3c413f89e433683f9040b\n");
-    agent.until_health(silent, "Healthy").await;
+    agent.until_health(no_answer, "Healthy").await;
 }
 
 #[tokio::test]
@@ -438,7 +438,11 @@ async fn a_manager_that_does_not_answer_is_not_ready_and_affects_no_board() {
     world.hang(file);
     let state = agent.until_health("fpga-fpga0", "Unhealthy: not ready, it does not answer").await;
     assert!(source(&state, "fpga").starts_with("ready: "), "{}", source(&state, "fpga"));
-    assert_eq!(allocatable(&kubelet, name, 0).await.counts(name), Some((1, 0)), "still its own");
+    assert_eq!(
+        allocatable(&kubelet, name, 0).await.counts(name),
+        Some((1, 0)),
+        "it is still listed"
+    );
     world.answer(file, "operating\n");
     allocatable(&kubelet, name, 1).await;
 }
@@ -451,10 +455,13 @@ async fn too_many_entries_are_reported_and_affect_no_board() {
         world.crowd(list, "region", 20_000);
     }
     let state = world.survey().await;
-    let said = source(&state, "fpga");
+    let manager_name = source(&state, "fpga");
     for list in lists {
         let crowd = format!("{list} has more than 1000 entries: the others are left out");
-        assert!(said.starts_with("ready: ") && said.contains(&crowd), "{said}");
+        assert!(
+            manager_name.starts_with("ready: ") && manager_name.contains(&crowd),
+            "{manager_name}"
+        );
     }
     assert!(device(&state.inventory, "fpga-0000-3b-00-0").health.is_healthy());
 }

@@ -60,8 +60,8 @@ impl Gateway {
         fs::remove_file(&self.node.config.places.state_dir).expect("there");
     }
 
-    /// Kubelet and agent, once all boards are allocatable, and a pod without devices: the agent believes a kubelet
-    /// without any pods only much later.
+    /// Kubelet and agent, once all boards are allocatable, and a pod without devices: the agent accepts an empty list
+    /// of pods only after a long delay.
     pub(crate) async fn serving(&self) -> (Kubelet, Running) {
         let (kubelet, agent) = (self.node.kubelet(), self.node.agent());
         self.allocatable(&kubelet, self.boards.len()).await;
@@ -78,31 +78,31 @@ impl Gateway {
 
     /// Number of the board that a pod got.
     pub(crate) fn board_of(&self, admission: &Admission) -> usize {
-        let allotment = admission.allotment("main", BOARDS).expect("it asked for one");
+        let allotment = admission.allotment("main", BOARDS).expect("it requested one");
         let id = allotment.devices.values().flatten().next().expect("one");
         self.boards.iter().position(|board| id_of(board) == *id).expect("a board's id")
     }
 
-    /// Waits until this has happened to a board.
-    pub(crate) async fn happens(&self, board: usize, expected: &[BoardEvent]) {
+    /// Waits until a board has these events.
+    pub(crate) async fn until_events(&self, board: usize, expected: &[BoardEvent]) {
         happens(&self.boards[board], expected).await;
     }
 
     /// Waits until a board is withheld, for a reason that contains this.
     pub(crate) async fn until_withheld(&self, agent: &Running, board: usize, why: &str) {
         let board = id_of(&self.boards[board]);
-        let is_it = |state: &NodeState| {
+        let is_withheld = |state: &NodeState| {
             let mut all = state.offerings().into_iter();
             all.any(|(id, offering)| {
                 let obstacle = offering.obstacle.unwrap_or_default();
                 id.as_str() == board && obstacle.contains(why)
             })
         };
-        agent.until(|state| is_it(state)).await;
+        agent.until(|state| is_withheld(state)).await;
     }
 }
 
-/// Puts a network on a board, as its user's program does.
+/// Deploys a network to a board, as a user's program does.
 pub(crate) fn deploy(board: &Board) {
     let mut stream = TcpStream::connect(board.data()).expect("it listens");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -112,7 +112,7 @@ pub(crate) fn deploy(board: &Board) {
     assert!(board.is_deployed());
 }
 
-/// Admits a pod with one container that asks for one of a resource.
+/// Admits a pod with one container that requests one of a resource.
 pub(crate) async fn admit(kubelet: &Kubelet, name: &str, resource: &str) -> Admission {
     kubelet
         .admit(pod_with(name, resource, 1))
@@ -123,15 +123,16 @@ pub(crate) async fn admit(kubelet: &Kubelet, name: &str, resource: &str) -> Admi
 /// Starts a pod's container.
 pub(crate) async fn start(kubelet: &Kubelet, name: &str) -> Result<Grant, StartError> {
     let uid = format!("{name}-uid");
-    in_time("it starts or says why not", Box::pin(kubelet.start_container(&uid, "main"))).await
+    in_time("it starts or fails with a reason", Box::pin(kubelet.start_container(&uid, "main")))
+        .await
 }
 
-/// Starts a pod's container, with as many attempts as needed: a kubelet tries again.
-pub(crate) async fn start_at_last(kubelet: &Kubelet, name: &str) {
+/// Starts a pod's container, repeated until it succeeds: a kubelet tries again.
+pub(crate) async fn start_with_retries(kubelet: &Kubelet, name: &str) {
     until("the container starts", async || start(kubelet, name).await).await;
 }
 
-/// Deletes a pod, and has the kubelet notice: it does at the next Allocate of any resource.
+/// Deletes a pod, and makes the kubelet notice it by another Allocate of any resource.
 pub(crate) async fn delete(kubelet: &Kubelet, name: &str) {
     kubelet.delete(&format!("{name}-uid")).await;
     admit(kubelet, &format!("after-{name}"), SPARES).await;

@@ -6,7 +6,7 @@ mod find;
 mod hotplug;
 mod probes;
 
-/// A PCI accelerator whose driver made a node.
+/// A PCI accelerator whose driver created a node.
 const ACCELERATOR: &str = r#"
 - name: accelerator
   pci: {path: "pci0000:15/0000:15:01.0/0000:1b:00.0", id: "1ac1:089a", class: 0x120000, numa: 1}

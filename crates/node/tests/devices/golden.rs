@@ -11,7 +11,7 @@ use windlass_resources::NodeState;
 pub(crate) fn devices(state: &NodeState, source: &str) -> String {
     let devices = state.inventory.devices.iter();
     let of_source = devices.filter(|device| device.source.as_str() == source);
-    of_source.map(|device| described(state, device)).collect()
+    of_source.map(|device| text_of(state, device)).collect()
 }
 
 /// The devices of a source by their ids, with the resource of each and its nodes.
@@ -22,8 +22,8 @@ pub(crate) fn overview(state: &NodeState, source: &str) -> String {
     of_source.map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn described(state: &NodeState, device: &Device) -> String {
-    everything_may_be_asked(device);
+fn text_of(state: &NodeState, device: &Device) -> String {
+    every_attribute_is_valid_in_a_rule(device);
     let mut text = format!("{}\n", heading(state, device));
     let own =
         device.attributes.iter().filter(|(name, _)| !name.to_string().starts_with("resource."));
@@ -43,7 +43,7 @@ fn described(state: &NodeState, device: &Device) -> String {
 }
 
 /// A rule on any attribute of a device is valid, in the attribute's name and in the type of its value.
-fn everything_may_be_asked(device: &Device) {
+fn every_attribute_is_valid_in_a_rule(device: &Device) {
     for (name, value) in &device.attributes {
         let value = match value {
             AttributeValue::String(text) => literal(text),
@@ -51,11 +51,11 @@ fn everything_may_be_asked(device: &Device) {
             other => other.to_string(),
         };
         let (domain, name, source) = (name.domain(), name.name(), &device.source);
-        let asked =
+        let condition =
             format!(r#"device.attributes["{domain}"].{name} == {value}"#).replace('\'', "''");
-        let devices = format!("{{source: {source}, match: '{asked}'}}");
+        let devices = format!("{{source: {source}, match: '{condition}'}}");
         let text = format!("resources:\n- name: a.com/x\n  devices: {devices}\n");
-        Config::parse(Path::new("w.yaml"), &text).expect("what devices say may be asked");
+        Config::parse(Path::new("w.yaml"), &text).expect("every attribute is valid in a rule");
     }
 }
 

@@ -38,7 +38,7 @@ fn expected(resources: &[(&str, &[&str])]) -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test]
-async fn the_pools_of_rdma_shared_dev_plugin_are_of_the_same_interfaces() {
+async fn the_pools_of_rdma_shared_dev_plugin_have_the_same_interfaces() {
     let text = r#"{"configList": [
         {"resourceName": "ib", "rdmaHcaMax": 8, "selectors": {"linkTypes": ["infiniband"]}},
         {"resourceName": "roce", "rdmaHcaMax": 8, "selectors": {
@@ -55,7 +55,7 @@ async fn the_pools_of_rdma_shared_dev_plugin_are_of_the_same_interfaces() {
 }
 
 #[tokio::test]
-async fn the_selectors_of_sriov_network_device_plugin_pick_the_same_functions() {
+async fn the_selectors_of_sriov_network_device_plugin_select_the_same_functions() {
     let text = r#"{"resourceList": [
         {"resourceName": "dpdk", "selectors": {"drivers": ["vfio-pci"], "pfNames": ["ens1f0np0#0-1"]}},
         {"resourceName": "vdpa", "selectors": {"vdpaType": "vhost"}},
@@ -75,11 +75,15 @@ async fn the_selectors_of_sriov_network_device_plugin_pick_the_same_functions() 
         ("intel.com/vdpa", &["0000:17:00.4"]),
         ("lab.example/rest", &["0000:17:00.1"]),
     ];
-    assert_eq!(found, expected(&resources), "a physical function that is cut is in no resource");
+    assert_eq!(
+        found,
+        expected(&resources),
+        "a physical function with virtual ones is in no resource"
+    );
 }
 
 #[tokio::test]
-async fn functions_are_picked_by_the_index_that_the_firmware_gave_them() {
+async fn functions_are_selected_by_the_index_of_the_firmware() {
     let text = r#"{"resourceList": [
         {"resourceName": "onboard", "selectors": {"acpiIndexes": ["7"]}},
         {"resourceName": "other", "deviceType": "auxNetDevice", "selectors": {
@@ -126,7 +130,7 @@ const NODES: &str = r#"
 "#;
 
 #[tokio::test]
-async fn each_node_is_a_resource_of_its_own_as_with_smarter_device_manager() {
+async fn each_node_is_a_separate_resource_as_with_smarter_device_manager() {
     let text = "
 - {devicematch: '^video[0-9]*$', nummaxdevices: 3}
 - {devicematch: '^snd$', nummaxdevices: 1}
@@ -166,12 +170,12 @@ devices:
         ("modem", 1, &[("/dev/bus/usb/001/005", "/dev/bus/usb/001/005")]),
         ("clock", 5, &[("/dev/rtc0", "/dev/clocks/rtc0")]),
     ] {
-        assert_eq!(given(NODES, text, name, count).await, owned(expected), "{name}");
+        assert_eq!(granted_nodes(NODES, text, name, count).await, pairs(expected), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_link_keeps_its_name_and_a_folder_what_is_in_it_as_with_generic_device_plugin() {
+async fn a_link_keeps_its_name_and_a_folder_its_content_as_with_generic_device_plugin() {
     let text = r#"
 devices:
 - name: zigbee
@@ -203,18 +207,23 @@ devices:
         ),
     ] {
         // One at a time: a node has one owner.
-        let alone = text.split("- name: ").find(|part| part.starts_with(name)).expect("named");
-        let alone = format!("devices:\n- name: {alone}");
-        assert_eq!(given(NODES, &alone, name, 1).await, owned(expected), "{name}");
+        let single = text.split("- name: ").find(|part| part.starts_with(name)).expect("named");
+        let single = format!("devices:\n- name: {single}");
+        assert_eq!(granted_nodes(NODES, &single, name, 1).await, pairs(expected), "{name}");
     }
 }
 
-fn owned(nodes: &[(&str, &str)]) -> Vec<(String, String)> {
+fn pairs(nodes: &[(&str, &str)]) -> Vec<(String, String)> {
     nodes.iter().map(|(host, inside)| ((*host).to_owned(), (*inside).to_owned())).collect()
 }
 
 /// The nodes that a pod gets with one device of a name, on the host and in the container.
-async fn given(machine: &str, text: &str, name: &str, count: usize) -> Vec<(String, String)> {
+async fn granted_nodes(
+    machine: &str,
+    text: &str,
+    name: &str,
+    count: usize,
+) -> Vec<(String, String)> {
     let world = node(machine, &format!("deviceList: envvar\n{}", converted(text)));
     world.write("/dev/serial/by-id/.keep", "");
     for (link, target) in
@@ -231,14 +240,14 @@ async fn given(machine: &str, text: &str, name: &str, count: usize) -> Vec<(Stri
     let root = world.config.places.host_root.to_str().expect("text");
     let dev = |path: &str| path.trim_start_matches(root).to_owned();
     let nodes = grant.devices.iter();
-    let mut given: Vec<_> =
+    let mut granted_nodes: Vec<_> =
         nodes.map(|node| (dev(&node.host_path), node.container_path.clone())).collect();
-    given.sort();
-    given
+    granted_nodes.sort();
+    granted_nodes
 }
 
 #[tokio::test]
-async fn rules_of_udev_find_the_devices_that_they_fit() {
+async fn rules_of_udev_find_the_devices_that_they_match() {
     let text = r#"
 # Instruments
 SUBSYSTEM=="usb", ATTR{idVendor}=="046d", ATTR{serial}=="C*"
@@ -287,7 +296,7 @@ async fn accelerators_of_sriov_network_device_plugin_are_offered_with_nodes_and_
 }
 
 #[tokio::test]
-async fn nodes_of_rdma_are_given_where_a_selector_of_sriov_network_device_plugin_asks_for_them() {
+async fn nodes_of_rdma_are_granted_if_a_selector_of_sriov_network_device_plugin_requests_them() {
     let text = r#"{"resourceList": [
         {"resourceName": "vf", "selectors": {"drivers": ["mlx5_core"], "pfNames": ["ENS1F0NP0"]}}
     ]}"#;
@@ -315,15 +324,17 @@ async fn nodes_of_rdma_are_given_where_a_selector_of_sriov_network_device_plugin
     );
     assert_eq!(grant.envs["PCIDEVICE_INTEL_COM_VF_INFO"], expected);
 
-    let asking =
+    let requesting =
         text.replace("\"drivers\"", "\"isRdma\": true, \"needVhostNet\": true, \"drivers\"");
-    let world = machine(&asking);
+    let world = machine(&requesting);
     let _ = fs::remove_file(world.host("/dev/vhost-net"));
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "intel.com/vf", 2).await;
     let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
     let grant = &admission.allotment("main", "intel.com/vf").expect("allotted").grant;
-    let given = nodes(grant);
-    assert!(given.contains(&"/dev/infiniband/uverbs6".to_owned()), "{given:?}");
-    assert!(!given.iter().any(|path| path.contains("rdma_cm") || path.contains("vhost-net")));
+    let granted_nodes = nodes(grant);
+    assert!(granted_nodes.contains(&"/dev/infiniband/uverbs6".to_owned()), "{granted_nodes:?}");
+    assert!(
+        !granted_nodes.iter().any(|path| path.contains("rdma_cm") || path.contains("vhost-net"))
+    );
 }

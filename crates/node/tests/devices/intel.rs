@@ -14,8 +14,8 @@ fn machine(config: &str) -> Node {
     node_of(&MachineProfile::named("flex-170").expect("a shipped profile"), config)
 }
 
-fn happens(world: &Node, what: &str) {
-    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
+fn inject(world: &Node, fault: &str) {
+    world.machine.inject(&fault.parse::<Fault>().expect("a fault")).expect("injected");
 }
 
 #[tokio::test]
@@ -29,11 +29,11 @@ async fn a_gpu_that_gets_virtual_functions_is_withheld() {
     let world = machine("");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, GPU, 5).await;
-    happens(&world, "set:flex0:sriov_numvfs=3");
+    inject(&world, "set:flex0:sriov_numvfs=3");
     let id = "intel-0000-3a-00-0";
     agent.until(|state| device(&state.inventory, id).withheld.is_some()).await;
     allocatable(&kubelet, GPU, 4).await;
-    happens(&world, "set:flex0:sriov_numvfs=0");
+    inject(&world, "set:flex0:sriov_numvfs=0");
     allocatable(&kubelet, GPU, 5).await;
 }
 
@@ -51,13 +51,13 @@ async fn a_gpu_that_is_unbound_off_the_bus_or_too_hot_is_unhealthy() {
             "Unhealthy: out of bounds, 106 °C, limit 105 °C",
         ),
     ] {
-        happens(&world, fault);
+        inject(&world, fault);
         agent.until_health(id, expected).await;
     }
 }
 
 #[tokio::test]
-async fn a_card_measures_what_its_driver_shows_and_a_virtual_function_nothing() {
+async fn a_card_has_the_measurements_of_its_driver_and_a_virtual_function_has_none() {
     let mut world = machine("");
     let agent = listening(&mut world);
     for (metric, expected) in [
@@ -70,13 +70,13 @@ async fn a_card_measures_what_its_driver_shows_and_a_virtual_function_nothing() 
         let lines = measured(&agent, metric, 4).await;
         assert!(lines.iter().all(|line| line.ends_with(&format!(" {expected}"))), "{lines:?}");
     }
-    happens(&world, "set:flex0:hwmon/hwmon0/temp2_input=55000");
+    inject(&world, "set:flex0:hwmon/hwmon0/temp2_input=55000");
     let warm = |lines: &[String]| lines.iter().any(|line| line.ends_with(" 55"));
     measured_until(&agent, "windlass_device_temperature_celsius", warm).await;
 }
 
 #[tokio::test]
-async fn a_render_node_has_the_name_that_programs_look_for() {
+async fn a_render_node_has_the_name_that_programs_expect() {
     let world = machine("{intel: {renderAs128: true}, deviceList: envvar}");
     let kubelet = world.kubelet();
     let agent = world.agent();
@@ -88,8 +88,8 @@ async fn a_render_node_has_the_name_that_programs_look_for() {
     assert_eq!(paths, ["/dev/dri/card1", "/dev/dri/renderD128"]);
     let one = kubelet.admit(pod("one", GPU, 1)).await.expect("admitted");
     let grant = &one.allotment("main", GPU).expect("allotted").grant;
-    let given: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
-    assert!(given.contains(&"/dev/dri/renderD128"), "{given:?}");
+    let paths: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
+    assert!(paths.contains(&"/dev/dri/renderD128"), "{paths:?}");
     let refused = kubelet.admit(pod("two", GPU, 2)).await.expect_err("there is one such name");
     assert!(refused.to_string().contains("would both be /dev/dri/renderD128"), "{refused}");
 }

@@ -5,7 +5,7 @@ use windlass_machine::MachineProfile;
 use crate::devices::{golden, world::node_of};
 
 #[tokio::test]
-async fn drives_are_shown_and_not_offered() {
+async fn drives_are_listed_and_not_offered() {
     let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     let state = node_of(&profile, "").survey().await;
     let text = golden::devices(&state, "nvme");

@@ -37,13 +37,13 @@ fn world(profile: &DeviceProfile, count: usize) -> Node {
 }
 
 /// The devices of the profile's source.
-fn own<'a>(state: &'a NodeState, profile: &DeviceProfile) -> Vec<&'a Device> {
+fn devices_of<'a>(state: &'a NodeState, profile: &DeviceProfile) -> Vec<&'a Device> {
     let source = profile.rule().name;
     state.inventory.devices.iter().filter(|device| device.source == source).collect()
 }
 
 /// A device with all fields that a container or a selector sees.
-fn shown(device: &Device) -> String {
+fn text_of(device: &Device) -> String {
     let mut text = format!("{} {}\n", device.id, device.health.state);
     for (name, value) in &device.attributes {
         let value = match value {
@@ -66,11 +66,11 @@ fn shown(device: &Device) -> String {
 }
 
 #[tokio::test]
-async fn every_profile_finds_what_it_simulates_and_nothing_else() {
+async fn every_profile_finds_its_simulated_devices_and_no_others() {
     for profile in simulated() {
         let state = world(profile, 2).survey().await;
-        let found: Vec<_> = own(&state, profile).into_iter().map(shown).collect();
-        assert!(!found.is_empty(), "{} finds nothing of its own", profile.name);
+        let found: Vec<_> = devices_of(&state, profile).into_iter().map(text_of).collect();
+        assert!(!found.is_empty(), "{} finds no device", profile.name);
         assert_eq!(found.len(), state.inventory.devices.len(), "{}", profile.name);
         let resources = state
             .resources()
@@ -88,17 +88,19 @@ async fn a_device_of_every_profile_that_is_unplugged_has_vanished() {
         let agent = world.agent();
         agent.until(|state| are_all(state, profile, HealthState::Healthy)).await;
         world.machine.update(|model| model.devices.clear()).expect("unplugged");
-        agent.until(|state| own(state, profile).iter().all(|it| it.health.has_vanished())).await;
+        agent
+            .until(|state| devices_of(state, profile).iter().all(|it| it.health.has_vanished()))
+            .await;
     }
 }
 
 fn are_all(state: &NodeState, profile: &DeviceProfile, health: HealthState) -> bool {
-    let devices = own(state, profile);
+    let devices = devices_of(state, profile);
     !devices.is_empty() && devices.iter().all(|device| device.health.state == health)
 }
 
 #[tokio::test]
-async fn no_device_is_of_two_profiles() {
+async fn no_device_matches_two_profiles() {
     let names = ["tpu", "tpu-vfio", "video", "serial", "dvb", "coral-usb", "coral-pcie", "hailo"];
     for machine in names.map(|name| name.parse::<DeviceProfile>().expect("shipped")) {
         let entries = names.map(|name| format!("{{profile: {name}}}")).join(", ");
@@ -111,7 +113,7 @@ async fn no_device_is_of_two_profiles() {
 }
 
 #[tokio::test]
-async fn a_stick_that_loads_its_firmware_stays_the_same_device() {
+async fn a_stick_that_loads_its_firmware_keeps_its_id() {
     let profile: DeviceProfile = "coral-usb".parse().expect("shipped");
     let after = devices(&profile, 1);
     let before = after.replace("18d1", "1a6e").replace("9302", "089a").replace("010", "007");
@@ -119,17 +121,18 @@ async fn a_stick_that_loads_its_firmware_stays_the_same_device() {
     let world = node(&before, "sources: [{profile: coral-usb}]");
     let agent = world.agent();
     let state = agent.until(|state| are_all(state, &profile, HealthState::Healthy)).await;
-    let id = own(&state, &profile)[0].id.clone();
+    let id = devices_of(&state, &profile)[0].id.clone();
     let stick = |text: &str| serde_saphyr::from_str(text).expect("devices");
-    world.machine.update(|model| model.devices = stick(&after)).expect("it came up again");
+    world.machine.update(|model| model.devices = stick(&after)).expect("reconnected");
     let has_moved = |device: &&Device| device.nodes[0].path.ends_with("010");
-    let moved = agent.until(|state| own(state, &profile).iter().any(has_moved)).await;
-    let ids: Vec<_> = own(&moved, &profile).into_iter().map(|device| device.id.clone()).collect();
+    let moved = agent.until(|state| devices_of(state, &profile).iter().any(has_moved)).await;
+    let ids: Vec<_> =
+        devices_of(&moved, &profile).into_iter().map(|device| device.id.clone()).collect();
     assert_eq!(ids, [id]);
 }
 
 #[tokio::test]
-async fn a_shared_node_goes_to_many_pods_and_a_camera_to_one() {
+async fn many_pods_get_a_shared_node_and_one_gets_a_camera() {
     let [kvm, video] = ["kvm", "video"].map(|name| name.parse::<DeviceProfile>().expect("shipped"));
     let both = format!("{}\n{}", devices(&kvm, 1), devices(&video, 1));
     let world = node(&both, "sources: [{profile: kvm}, {profile: video}]");
@@ -141,5 +144,5 @@ async fn a_shared_node_goes_to_many_pods_and_a_camera_to_one() {
         admitted.unwrap_or_else(|why| panic!("{name}: {why:?}"));
     }
     kubelet.admit(pod("one", "squat.ai/video", 1)).await.expect("admitted");
-    assert!(kubelet.admit(pod("two", "squat.ai/video", 1)).await.is_err(), "it is taken");
+    assert!(kubelet.admit(pod("two", "squat.ai/video", 1)).await.is_err(), "the camera is in use");
 }

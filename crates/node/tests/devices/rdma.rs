@@ -1,8 +1,8 @@
 //! Network interfaces: their discovery, their withholding, the edits of containers, and the files for CNI plugins.
 
 mod groups;
-mod kept_back;
 mod parts;
+mod used_by_host;
 
 use std::{collections::BTreeSet, fs, os::unix::fs::symlink, sync::Arc};
 
@@ -40,13 +40,13 @@ fn states(state: &NodeState) -> String {
     let offerings = state.offerings();
     let line = |device: &Device| {
         let of = |name: &str| attribute(device, &format!("windlass.dev/{name}"));
-        let known = ["driver", "ifName", "rdmaDevice", "pfName", "vfIndex", "vdpaType"];
-        let known: Vec<_> = known.iter().filter_map(|name| of(name)).collect();
+        let names = ["driver", "ifName", "rdmaDevice", "pfName", "vfIndex", "vdpaType"];
+        let names: Vec<_> = names.iter().filter_map(|name| of(name)).collect();
         let nodes = device.nodes.iter().map(|node| node.path.display().to_string());
         let nodes: Vec<_> = nodes.map(|path| path.replace("/dev/", "")).collect();
         let why = offerings.get(&device.id).and_then(|it| it.obstacle.as_deref());
-        let (known, nodes) = (known.join(" "), nodes.join(" "));
-        format!("{}: {known}; {nodes}; {}\n", device.id, why.unwrap_or("offered"))
+        let (names, nodes) = (names.join(" "), nodes.join(" "));
+        format!("{}: {names}; {nodes}; {}\n", device.id, why.unwrap_or("offered"))
     };
     state.inventory.devices.iter().map(line).collect::<Vec<_>>().concat()
 }
@@ -64,22 +64,22 @@ async fn ports_count_traffic_in_bytes_and_errors_by_type() {
         let line = lines.iter().find(is_own)?;
         line.rsplit(' ').next().map(str::to_owned)
     };
-    let is = async |metric: &str, label: &str, expected: &str| {
+    let until_value = async |metric: &str, label: &str, expected: &str| {
         let reached = |lines: &[String]| own(lines, label).as_deref() == Some(expected);
         measured_until(&agent, metric, reached).await;
     };
-    is("windlass_device_port_up", "", "1").await;
-    is("windlass_device_port_errors_total", r#"type="symbol""#, "0").await;
-    let happens = |what: &str| {
-        world.machine.inject(&what.parse().expect("a fault")).expect("it happens");
+    until_value("windlass_device_port_up", "", "1").await;
+    until_value("windlass_device_port_errors_total", r#"type="symbol""#, "0").await;
+    let inject = |fault: &str| {
+        world.machine.inject(&fault.parse().expect("a fault")).expect("injected");
     };
     let counters = "set:ens1f1np1:infiniband/mlx5_1/ports/1/counters";
-    happens(&format!("{counters}/port_rcv_data=250"));
-    happens(&format!("{counters}/link_downed=3"));
-    happens("link-down:ens1f1np1");
-    is("windlass_device_port_received_bytes_total", "", "1000").await;
-    is("windlass_device_port_errors_total", r#"type="link_down""#, "3").await;
-    is("windlass_device_port_up", "", "0").await;
+    inject(&format!("{counters}/port_rcv_data=250"));
+    inject(&format!("{counters}/link_downed=3"));
+    inject("link-down:ens1f1np1");
+    until_value("windlass_device_port_received_bytes_total", "", "1000").await;
+    until_value("windlass_device_port_errors_total", r#"type="link_down""#, "3").await;
+    until_value("windlass_device_port_up", "", "0").await;
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ nic-0000-17-00-3: vfio-pci ens1f0np0 1; vfio/62 vfio/vfio; offered
 }
 
 #[tokio::test]
-async fn attributes_are_those_that_selectors_of_other_drivers_use_too() {
+async fn attributes_include_those_that_selectors_of_other_drivers_use() {
     let world = world("");
     let state = world.survey().await;
     let function = device(&state.inventory, "nic-0000-17-00-2");
@@ -130,7 +130,7 @@ async fn attributes_are_those_that_selectors_of_other_drivers_use_too() {
 
 /// A virtual function with RDMA, vDPA and a representor, and a subfunction with RDMA and vDPA.
 #[tokio::test]
-async fn no_function_has_more_attributes_than_dra_takes() {
+async fn no_function_has_more_attributes_than_dra_allows() {
     let world = world("");
     let (physical, part) = ("/sys/bus/pci/devices/0000:17:00.0", "mlx5_core.sf.4");
     world.write("/sys/module/ib_core/parameters/netns_mode", "Y\n");
@@ -194,7 +194,7 @@ async fn a_container_gets_the_variables_of_the_sriov_network_device_plugin() {
 }
 
 #[tokio::test]
-async fn cni_plugins_find_a_file_for_each_offered_interface_and_for_no_other() {
+async fn each_offered_interface_has_a_file_for_cni_plugins() {
     let world = world(VFS);
     let folder = world.host("/var/run/k8s.cni.cncf.io/devinfo/dp");
     fs::create_dir_all(&folder).expect("made");
@@ -223,12 +223,12 @@ async fn cni_plugins_find_a_file_for_each_offered_interface_and_for_no_other() {
     agent.until(|_| !file("0000:17:00.4").exists()).await;
     assert!(file("0000:17:00.2").exists());
     agent.stop().await;
-    let mut elsewhere = world;
-    elsewhere.config.policy.resources = windlass_config::Resources::Default;
-    let agent = elsewhere.agent();
+    let mut without_rules = world;
+    without_rules.config.policy.resources = windlass_config::Resources::Default;
+    let agent = without_rules.agent();
     agent.until(|state| state.inventory.generation > 0).await;
-    let left = fs::read_dir(&folder).expect("a folder").count();
-    assert_eq!(left, 1, "an agent knows the files of its earlier life, and touches no other's");
+    let remaining = fs::read_dir(&folder).expect("a folder").count();
+    assert_eq!(remaining, 1, "an agent removes the files of an earlier run, and no others");
 }
 
 #[tokio::test]
@@ -273,7 +273,7 @@ async fn functions_that_are_made_while_the_agent_runs_are_offered() {
 }
 
 #[tokio::test]
-async fn a_cable_that_is_pulled_and_put_back_costs_its_functions_a_quiet_period() {
+async fn a_cable_that_was_unplugged_makes_its_functions_wait_for_a_quiet_period() {
     let world = world(VFS);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/vf", 3).await;
@@ -335,13 +335,13 @@ async fn an_interface_without_rdma_nodes_waits_for_none_and_is_not_shared() {
 }
 
 #[tokio::test]
-async fn nodes_that_are_not_awaited_are_given_once_they_are_there() {
+async fn optional_nodes_are_granted_once_they_exist() {
     let config = "nics: {ids: pciAddress, rdmaNodes: [uverbs, rdmaCm, umad], vhostNet: true, \
                   missingNodes: leftOut}";
     let world = world(config);
     let (cm, mad) = ("/dev/infiniband/rdma_cm", "/sys/bus/pci/devices/0000:ca:00.0/infiniband_mad");
-    for (at, elsewhere) in [(cm, "/dev/elsewhere"), (mad, "/sys/elsewhere")] {
-        fs::rename(world.host(at), world.host(elsewhere)).expect("moved");
+    for (at, without_rules) in [(cm, "/dev/elsewhere"), (mad, "/sys/elsewhere")] {
+        fs::rename(world.host(at), world.host(without_rules)).expect("moved");
     }
     let agent = world.agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
@@ -369,7 +369,7 @@ async fn verbs(kubelet: &Kubelet, name: &str) -> (Vec<String>, Vec<String>) {
 }
 
 #[tokio::test]
-async fn tokens_of_a_nic_give_that_nic() {
+async fn tokens_of_a_nic_grant_that_nic() {
     let world = world(&two(""));
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 6).await;
@@ -383,7 +383,7 @@ async fn tokens_of_a_nic_give_that_nic() {
 }
 
 #[tokio::test]
-async fn tokens_of_a_pool_give_every_healthy_nic() {
+async fn tokens_of_a_pool_grant_every_healthy_nic() {
     let world = world(&two(", pool: true"));
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 3).await;
@@ -403,7 +403,7 @@ async fn tokens_of_a_pool_give_every_healthy_nic() {
 }
 
 #[tokio::test]
-async fn tokens_that_a_smaller_pool_does_not_have_stay_listed() {
+async fn tokens_beyond_a_smaller_pool_remain_listed() {
     let world = world(&two(", pool: true"));
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 3).await;
@@ -413,7 +413,7 @@ async fn tokens_that_a_smaller_pool_does_not_have_stay_listed() {
 }
 
 #[tokio::test]
-async fn nics_of_a_pool_in_use_are_not_given_exclusively() {
+async fn nics_of_a_pool_in_use_are_not_exclusive() {
     let world = world(&two(", pool: true"));
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 3).await;
@@ -423,10 +423,10 @@ async fn nics_of_a_pool_in_use_are_not_given_exclusively() {
     ));
     let id: DeviceId = "nic-0000-17-00-1".parse().expect("an id");
     let why = "a container holds it as rdma/hca";
-    let held = |state: &Arc<NodeState>| {
+    let is_held = |state: &Arc<NodeState>| {
         state.offerings().get(&id).is_some_and(|it| it.obstacle.as_deref() == Some(why))
     };
-    agent.until(held).await;
+    agent.until(is_held).await;
 }
 
 #[tokio::test]
@@ -465,9 +465,9 @@ async fn pair(kubelet: &Kubelet, state: &NodeState, nic: &str) -> PcieLevel {
 }
 
 #[tokio::test]
-async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_first() {
-    // The embedded kubelet asks in the order of the names. Its first device is not the first of its kind, because other
-    // pods have those.
+async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_in_any_order_of_requests() {
+    // The embedded kubelet sends its requests in the order of the names. Its first device is not the first of its kind,
+    // because other pods have those.
     for (nic, first) in [("rdma/nic", "nvidia.com/gpu"), ("a.com/nic", "a.com/nic")] {
         let config = format!(
             "unmatched: default\nresources: [{{name: {nic}, devices: {{kind: nic, \
@@ -486,19 +486,19 @@ async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_f
 #[tokio::test]
 async fn an_interface_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = world("");
-    let (silent, file) = ("nic-0000-ca-00-0", "/sys/class/infiniband/mlx5_4/ports/1/state");
+    let (hanging, file) = ("nic-0000-ca-00-0", "/sys/class/infiniband/mlx5_4/ports/1/state");
     let agent = world.agent();
-    let state = agent.until_health(silent, "Healthy").await;
-    let before = device(&state.inventory, silent).clone();
+    let state = agent.until_health(hanging, "Healthy").await;
+    let before = device(&state.inventory, hanging).clone();
     world.hang(file);
-    let state = agent.until_health(silent, "Unhealthy: not ready, it does not answer").await;
-    let now = device(&state.inventory, silent);
+    let state = agent.until_health(hanging, "Unhealthy: not ready, it does not answer").await;
+    let now = device(&state.inventory, hanging);
     assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
     world.machine.update(|model| model.nics[1].link = LinkState::Down).expect("changed");
     let state = agent.until_health("nic-0000-17-00-1", "Unhealthy: link down").await;
     assert!(source(&state, "nics").starts_with("ready: "), "{}", source(&state, "nics"));
     world.answer(file, "4: ACTIVE\n");
-    agent.until_health(silent, "Healthy").await;
+    agent.until_health(hanging, "Healthy").await;
 }
 
 #[tokio::test]

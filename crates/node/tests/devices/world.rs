@@ -60,8 +60,8 @@ pub(crate) fn refused(text: &str) -> String {
     config.expect_err("it is refused").to_string()
 }
 
-/// Ends a pod. Another one without devices keeps running: the agent believes a kubelet without any pods only much
-/// later.
+/// Ends a pod. Another one without devices keeps running: the agent accepts an empty list of pods only after a long
+/// delay.
 pub(crate) async fn end(kubelet: &Kubelet, pod: &str) {
     kubelet.admit(Pod::new("idle").container(Container::new("main"))).await.expect("admitted");
     kubelet.delete(&format!("{pod}-uid")).await;
@@ -72,7 +72,7 @@ pub(crate) async fn measured(agent: &Running, metric: &str, count: usize) -> Vec
     measured_until(agent, metric, |lines| lines.len() == count).await
 }
 
-/// Lines of a metric, once they fulfil a condition.
+/// Lines of a metric, once they meet a condition.
 pub(crate) async fn measured_until(
     agent: &Running,
     metric: &str,
@@ -95,14 +95,14 @@ pub(crate) fn listening(world: &mut Node) -> Running {
 
 /// The device of that id.
 pub(crate) fn device<'a>(inventory: &'a Inventory, id: &str) -> &'a Device {
-    let known = || inventory.devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>();
-    inventory.get(id).unwrap_or_else(|| panic!("no {id} among {:?}", known()))
+    let ids = || inventory.devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>();
+    inventory.get(id).unwrap_or_else(|| panic!("no {id} among {:?}", ids()))
 }
 
 /// An attribute of a device, as text.
 pub(crate) fn attribute(device: &Device, name: &str) -> Option<String> {
     let mut all = device.attributes.iter();
-    all.find(|(known, _)| known.to_string() == name).map(|(_, value)| value.to_string())
+    all.find(|(attribute, _)| attribute.to_string() == name).map(|(_, value)| value.to_string())
 }
 
 /// State of a source as text.

@@ -11,35 +11,35 @@ use windlass_kubelet_api::dra::v1::{
 };
 use windlass_testkit::{Caller, Said};
 
-use crate::dra::world::{Gets, World, claim, gpus, result};
+use crate::dra::world::{Allocated, World, claim, gpus, result};
 
 const PREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
 const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";
 
-/// Twice as many as a socket takes at once.
+/// Twice as many calls as a socket accepts at once.
 const CALLS: usize = 4000;
 
 /// One claim more than a call may have.
 const CLAIMS: usize = 257;
 
 /// Number of claims that do not exist.
-const STRANGERS: usize = 50;
+const UNKNOWN_CLAIMS: usize = 50;
 
 /// Nesting depth of unread parameters: `serde_json` follows 128 levels.
 const DEEP: usize = 200;
 
-async fn give_up(socket: &Path, call: &str) {
+async fn cancel_calls(socket: &Path, call: &str) {
     let mut caller = Caller::connect(socket).await;
     caller.give_up(call, CALLS).await;
     caller.is_answered(call).await;
 }
 
 #[tokio::test]
-async fn calls_that_are_given_up_at_once_do_not_cost_the_drivers_connections() {
+async fn calls_that_are_cancelled_at_once_do_not_end_the_drivers_connections() {
     let world = World::new();
     let (agent, _kubelet) = world.serving().await;
-    give_up(&world.endpoint(), PREPARE).await;
-    give_up(&world.registration(), GET_INFO).await;
+    cancel_calls(&world.endpoint(), PREPARE).await;
+    cancel_calls(&world.registration(), GET_INFO).await;
     agent.stop().await;
 }
 
@@ -71,46 +71,46 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
 async fn unknown_claims_are_released_without_a_log_line_for_each() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "known", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "known", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("known").await.expect("prepared");
-    let said = Said::from(Level::INFO);
+    let log = Said::from(Level::INFO);
     kubelet.prepare("known").await.expect("prepared as before");
-    for number in 0..STRANGERS {
-        kubelet.unprepare(&format!("c{number}")).await.expect("nothing is there to release");
+    for number in 0..UNKNOWN_CLAIMS {
+        kubelet.unprepare(&format!("c{number}")).await.expect("no claim to release");
     }
     kubelet.unprepare("known").await.expect("released");
-    let of_claims = said.lines().into_iter().filter(|line| line.contains("claim="));
-    let of_claims: Vec<_> = of_claims.collect();
-    assert!(matches!(&*of_claims, [one] if one.contains("claim released")), "{of_claims:#?}");
+    let claim_lines = log.lines().into_iter().filter(|line| line.contains("claim="));
+    let claim_lines: Vec<_> = claim_lines.collect();
+    assert!(matches!(&*claim_lines, [one] if one.contains("claim released")), "{claim_lines:#?}");
     agent.stop().await;
 }
 
 /// A claim with parameters for another driver, which this driver reads past.
 fn nested(name: &str, allocated: &[Value]) -> Value {
-    let deep = (0..DEEP).fold(json!({}), |inner, _| json!({"a": inner}));
+    let nested_value = (0..DEEP).fold(json!({}), |inner, _| json!({"a": inner}));
     let mut object = claim(name, allocated);
     object["status"]["allocation"]["devices"]["config"] = json!([{
         "source": "FromClaim", "requests": [],
-        "opaque": {"driver": "example.com", "parameters": deep},
+        "opaque": {"driver": "example.com", "parameters": nested_value},
     }]);
     object
 }
 
 #[tokio::test]
-async fn a_claim_that_cannot_be_read_is_refused_as_such_and_costs_no_other_the_connection() {
+async fn an_unreadable_claim_is_refused_as_such_and_keeps_the_connection() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("good").await.expect("prepared");
     // A new connection would read this file.
     let kubeconfig = world.config.cluster.kubeconfig.as_ref().expect("there is one");
     fs::remove_file(kubeconfig).expect("it was there");
     let gpu = gpus(&agent.state.borrow())[1].clone();
     world.put(&nested("nested", &[result("a", &gpu)]));
-    let why = kubelet.prepare("nested").await.expect_err("nobody reads it");
+    let why = kubelet.prepare("nested").await.expect_err("unreadable");
     let expected = "cannot read claim ns/nested: the API server's answer cannot be read: ";
     assert!(why.contains(expected) && why.contains("recursion limit"), "{why}");
-    world.claim(&agent, "next", &[Gets { request: "a", gpu: 2 }]);
-    kubelet.prepare("next").await.expect("over the same connection");
+    world.claim(&agent, "next", &[Allocated { request: "a", gpu: 2 }]);
+    kubelet.prepare("next").await.expect("prepared by the same connection");
     agent.stop().await;
 }

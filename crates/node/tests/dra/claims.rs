@@ -6,13 +6,13 @@ use windlass_kubelet_api::dra::v1beta1::{
     self, NodePrepareResourcesRequest, dra_plugin_client::DraPluginClient,
 };
 
-use crate::dra::world::{Gets, World, gpus};
+use crate::dra::world::{Allocated, World, gpus};
 
 #[tokio::test]
 async fn a_claim_is_prepared_and_released_through_the_sockets() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "c", &[Gets { request: "gpu/large", gpu: 1 }]);
+    world.claim(&agent, "c", &[Allocated { request: "gpu/large", gpu: 1 }]);
     let devices = kubelet.prepare("c").await.expect("prepared");
     let id = gpus(&agent.state.borrow())[1].id.clone();
     let [device] = devices.as_slice() else { panic!("{devices:?}") };
@@ -35,7 +35,7 @@ async fn a_claim_is_prepared_and_released_through_the_sockets() {
 
     kubelet.unprepare("c").await.expect("released");
     assert_eq!(world.document("c"), None);
-    kubelet.unprepare("c").await.expect("what is not known is released already");
+    kubelet.unprepare("c").await.expect("an unknown claim counts as released");
     let record = std::fs::read_to_string(world.record()).expect("there");
     assert!(record.contains(r#""claims": {}"#), "{record}");
     agent.stop().await;
@@ -45,8 +45,9 @@ async fn a_claim_is_prepared_and_released_through_the_sockets() {
 async fn the_same_claim_has_the_same_answer_without_the_api_server() {
     let mut world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    let gets = [Gets { request: "a", gpu: 0 }, Gets { request: "b", gpu: 5 }];
-    world.claim(&agent, "c", &gets);
+    let devices_of_requests =
+        [Allocated { request: "a", gpu: 0 }, Allocated { request: "b", gpu: 5 }];
+    world.claim(&agent, "c", &devices_of_requests);
     let first = kubelet.prepare("c").await.expect("prepared");
     world.api.go_away().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
@@ -58,7 +59,7 @@ async fn the_same_claim_has_the_same_answer_without_the_api_server() {
 async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_ignored() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    let mut both = world.claim(&agent, "both", &[Gets { request: "a", gpu: 0 }]);
+    let mut both = world.claim(&agent, "both", &[Allocated { request: "a", gpu: 0 }]);
     let results = both["status"]["allocation"]["devices"]["results"].as_array_mut();
     let results = results.expect("a list");
     let mut foreign = results[0].clone();
@@ -67,15 +68,15 @@ async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_i
     world.put(&both);
     let answer = kubelet.prepare_all(&[("both", "both"), ("none", "none")]).await;
     assert_eq!(answer.claims["both"].devices.len(), 1);
-    assert_eq!(answer.claims["none"].error, "claim ns/none is not there");
+    assert_eq!(answer.claims["none"].error, "claim ns/none does not exist");
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn the_earlier_version_is_served_too() {
+async fn the_earlier_api_version_is_served_too() {
     let world = World::new();
     let (agent, kubelet) = world.serving().await;
-    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     let [namespace, name, uid] = ["ns", "c", "c"].map(ToOwned::to_owned);
     let claims = vec![v1beta1::Claim { namespace, uid, name }];
     let mut calls = DraPluginClient::new(kubelet.channel());
@@ -86,11 +87,11 @@ async fn the_earlier_version_is_served_too() {
 }
 
 #[tokio::test]
-async fn claims_are_given_by_documents_though_the_device_plugin_gives_by_variables() {
+async fn claims_use_documents_even_if_the_device_plugin_uses_variables() {
     let mut world = World::new();
     world.config.policy.delivery.strategies = [Strategy::Envvar].into();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     let devices = kubelet.prepare("c").await.expect("prepared");
     assert_eq!(devices[0].cdi_device_ids.len(), 2);
     assert!(world.config.places.cdi_dir.join("windlass.dev-gpu.json").exists());

@@ -17,7 +17,7 @@ use windlass_kubelet_api::dra::v1::{
 };
 use windlass_testkit::in_time;
 
-use crate::dra::world::{Gets, World, claim, gpus, records, result};
+use crate::dra::world::{Allocated, World, claim, gpus, records, result};
 
 /// Invalid namespaces, names and UIDs.
 const HOSTILE: [&str; 9] =
@@ -36,17 +36,17 @@ fn documents(world: &World) -> BTreeSet<PathBuf> {
 }
 
 #[tokio::test]
-async fn names_that_are_none_are_refused_one_by_one_and_reach_neither_disk_nor_api_server() {
+async fn invalid_names_are_refused_one_by_one_and_reach_neither_disk_nor_api_server() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("good").await.expect("prepared");
-    let (before, asked) = (documents(&world), world.api.objects().log().len());
+    let (before, requests_before) = (documents(&world), world.api.objects().log().len());
     let mut calls = DraPluginClient::new(kubelet.channel());
     for bad in HOSTILE {
-        for at in 0..3 {
+        for index in 0..3 {
             let [mut namespace, mut name, mut uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
-            *[&mut namespace, &mut name, &mut uid][at] = bad.to_owned();
+            *[&mut namespace, &mut name, &mut uid][index] = bad.to_owned();
             let claims = vec![Claim { namespace, name, uid: uid.clone() }];
             let prepare = NodePrepareResourcesRequest { claims: claims.clone() };
             let answer = calls.node_prepare_resources(prepare).await.expect("one by one");
@@ -60,23 +60,24 @@ async fn names_that_are_none_are_refused_one_by_one_and_reach_neither_disk_nor_a
     }
     assert_eq!(documents(&world), before);
     let log = world.api.objects().log();
-    let about_claims: Vec<_> =
-        log[asked..].iter().filter(|it| it.path.contains("/resourceclaims/")).collect();
+    let claim_requests: Vec<_> =
+        log[requests_before..].iter().filter(|it| it.path.contains("/resourceclaims/")).collect();
     // The status of the first claim's devices may be written at any time.
-    let of_others: Vec<_> = about_claims.iter().filter(|it| !it.path.contains("good")).collect();
-    assert!(of_others.is_empty(), "{of_others:?}");
+    let other_claims: Vec<_> =
+        claim_requests.iter().filter(|it| !it.path.contains("good")).collect();
+    assert!(other_claims.is_empty(), "{other_claims:?}");
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_authors_choice() {
+async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_that_its_author_chose() {
     const MARK: &str = "of-the-author";
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
     let ours = |sharing| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
     let path = format!("/{MARK}/../etc/shadow");
-    for (at, parameters) in [
+    for (index, parameters) in [
         ours(json!({"strategy": path})),
         ours(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": path}})),
         ours(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": path}})),
@@ -89,7 +90,7 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_author
     .into_iter()
     .enumerate()
     {
-        let name = format!("hostile-{at}");
+        let name = format!("hostile-{index}");
         let mut object = claim(&name, &[result("a", &gpu)]);
         object["status"]["allocation"]["devices"]["config"] = json!([{
             "source": "FromClaim", "requests": [],
@@ -100,14 +101,14 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_author
         assert!(why.contains("configuration 1"), "{why}");
         assert_eq!(world.document(&name), None);
     }
-    // A claim without parameters, whose author chose every name: the document has the node's names alone.
+    // A claim without parameters, whose author chose every name: the document has only names of the node.
     let mut object = claim("plain", &[result(MARK, &gpu)]);
     object["metadata"]["annotations"] = json!({"windlass.dev/env": MARK, "cdi.k8s.io/x": path});
     world.put(&object);
     kubelet.prepare("plain").await.expect("prepared");
-    let standing = fs::read_dir(&world.config.places.cdi_dir).expect("a folder").flatten();
+    let files = fs::read_dir(&world.config.places.cdi_dir).expect("a folder").flatten();
     // The copy of the record names requests, but no runtime reads it.
-    let documents = standing.map(|entry| entry.path());
+    let documents = files.map(|entry| entry.path());
     for path in documents.filter(|path| !records(&world.config.places).contains(path)) {
         let text = fs::read_to_string(&path).expect("a document");
         assert!(!text.contains(MARK), "{}: {text}", path.display());
@@ -115,8 +116,8 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_author
     agent.stop().await;
 }
 
-/// Names of every sort, that of the known claim among them.
-fn words() -> impl Strategy<Value = String> {
+/// Names of every kind, including that of the known claim.
+fn names() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => select(&["ns", "good", "c"][..]).prop_map(ToOwned::to_owned),
         3 => select(&HOSTILE[..]).prop_map(ToOwned::to_owned),
@@ -131,39 +132,39 @@ fn requests() -> impl Strategy<Value = NodePrepareResourcesRequest> {
     let [namespace, uid, name] = ["ns", "good", "good"].map(ToOwned::to_owned);
     let claims = vec![Claim { namespace, uid, name }; 2];
     let good = NodePrepareResourcesRequest { claims }.encode_to_vec();
-    let claim = (words(), words(), words());
+    let claim = (names(), names(), names());
     let claim = claim.prop_map(|(namespace, uid, name)| Claim { namespace, uid, name });
-    let drawn = vec(claim, 0..8).prop_map(|claims| NodePrepareResourcesRequest { claims });
+    let generated = vec(claim, 0..8).prop_map(|claims| NodePrepareResourcesRequest { claims });
     let changed = vec((any::<Index>(), any::<u8>()), 1..4).prop_map(move |changes| {
         let mut bytes = good.clone();
-        for (at, byte) in changes {
-            *at.get_mut(&mut bytes) = byte;
+        for (index, byte) in changes {
+            *index.get_mut(&mut bytes) = byte;
         }
         NodePrepareResourcesRequest::decode(&*bytes).unwrap_or_default()
     });
-    prop_oneof![drawn, changed]
+    prop_oneof![generated, changed]
 }
 
 #[tokio::test]
-async fn requests_that_are_changed_are_answered_claim_by_claim_and_touch_nothing() {
+async fn corrupted_requests_are_answered_claim_by_claim_and_change_no_file() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     let first = kubelet.prepare("good").await.expect("prepared");
     let before = documents(&world);
     let mut calls = DraPluginClient::new(kubelet.channel());
-    let (mut runner, drawn) = (TestRunner::deterministic(), requests());
-    let attack = async {
+    let (mut runner, generated) = (TestRunner::deterministic(), requests());
+    let calls_in_sequence = async {
         for _ in 0..ROUNDS {
-            let request = drawn.new_tree(&mut runner).expect("drawn").current();
+            let request = generated.new_tree(&mut runner).expect("generated").current();
             let uids: BTreeSet<_> = request.claims.iter().map(|it| it.uid.clone()).collect();
             let answer = calls.node_prepare_resources(request.clone()).await.expect("one by one");
             let answer = answer.into_inner().claims;
             assert_eq!(answer.keys().cloned().collect::<BTreeSet<_>>(), uids, "{request:?}");
             for (uid, it) in &answer {
                 // A call with another claim's UID and other names gets no devices.
-                let is_right = it.error.is_empty() && it.devices == first && uid == "good";
-                assert!(is_right || it.error.len() > 10, "{uid:?} of {request:?}: {it:?}");
+                let is_valid = it.error.is_empty() && it.devices == first && uid == "good";
+                assert!(is_valid || it.error.len() > 10, "{uid:?} of {request:?}: {it:?}");
             }
             let claims = request.claims.into_iter().filter(|it| it.uid != "good").collect();
             let release = NodeUnprepareResourcesRequest { claims };
@@ -173,7 +174,7 @@ async fn requests_that_are_changed_are_answered_claim_by_claim_and_touch_nothing
             assert_eq!(answer.keys().cloned().collect::<BTreeSet<_>>(), uids, "{release:?}");
         }
     };
-    in_time("every request is answered", attack).await;
+    in_time("every request is answered", calls_in_sequence).await;
     assert_eq!(documents(&world), before);
     assert_eq!(kubelet.prepare("good").await.expect("prepared"), first);
     agent.stop().await;

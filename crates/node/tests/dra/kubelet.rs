@@ -51,9 +51,9 @@ impl Kubelet {
         let answer = self.calls.node_prepare_resources(request).await;
         let answer = answer.expect("failures are reported for each claim").into_inner();
         let answered: Vec<_> = answer.claims.keys().map(String::as_str).collect();
-        let mut asked: Vec<_> = claims.iter().map(|(_, uid)| *uid).collect();
-        asked.sort_unstable();
-        assert_eq!(answered, asked, "every claim is in the answer");
+        let mut requested: Vec<_> = claims.iter().map(|(_, uid)| *uid).collect();
+        requested.sort_unstable();
+        assert_eq!(answered, requested, "every claim is in the answer");
         answer
     }
 
@@ -63,9 +63,12 @@ impl Kubelet {
     }
 
     /// The devices of a claim, by name and UID.
-    pub(crate) async fn prepare_of(&mut self, of: (&str, &str)) -> Result<Vec<Device>, String> {
-        let answer = self.prepare_all(&[of]).await;
-        let answer = answer.claims[of.1].clone();
+    pub(crate) async fn prepare_of(
+        &mut self,
+        claim_names: (&str, &str),
+    ) -> Result<Vec<Device>, String> {
+        let answer = self.prepare_all(&[claim_names]).await;
+        let answer = answer.claims[claim_names.1].clone();
         if answer.error.is_empty() { Ok(answer.devices) } else { Err(answer.error) }
     }
 
@@ -74,11 +77,14 @@ impl Kubelet {
     }
 
     /// Releases a claim of namespace `ns`, by its name and UID.
-    pub(crate) async fn unprepare_claim(&mut self, named: (&str, &str)) -> Result<(), String> {
-        let request = NodeUnprepareResourcesRequest { claims: vec![claim(&named)] };
+    pub(crate) async fn unprepare_claim(
+        &mut self,
+        claim_names: (&str, &str),
+    ) -> Result<(), String> {
+        let request = NodeUnprepareResourcesRequest { claims: vec![claim(&claim_names)] };
         let answer = self.calls.node_unprepare_resources(request).await;
         let answer = answer.expect("failures are reported for each claim").into_inner();
-        match answer.claims[named.1].error.as_str() {
+        match answer.claims[claim_names.1].error.as_str() {
             "" => Ok(()),
             error => Err(error.to_owned()),
         }

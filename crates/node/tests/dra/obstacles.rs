@@ -15,7 +15,7 @@ use windlass_cluster_sim::{
 use windlass_config::{Find, Give, SourceRule};
 use windlass_testkit::{Running, class, of_type, pod_of_claim, template, typed};
 
-use crate::dra::world::{Gets, World, claim};
+use crate::dra::world::{Allocated, World, claim};
 
 /// A gateway, with the same board in its configuration as all other gateways.
 struct Gateway {
@@ -49,8 +49,8 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Finds a place for a pod that asks for a board.
-fn place(cluster: &Cluster, name: &str) -> Result<Scheduled, Unscheduled> {
+/// Schedules a pod that requests a board.
+fn schedule(cluster: &Cluster, name: &str) -> Result<Scheduled, Unscheduled> {
     let request = json!({"name": "board", "exactly": {"deviceClassName": "board"}});
     cluster.objects().put(&template("ns", name, &json!({"requests": [request]})));
     cluster.schedule(&pod_of_claim(("ns", name), &["main"], ("resourceClaimTemplateName", name)))
@@ -62,13 +62,13 @@ async fn published(objects: &Objects, pool: &str, taint: Option<(&str, &str)>) -
         let slices = objects.list::<ResourceSlice>().into_iter();
         let of_pool = slices.filter(|it| it.spec.pool.name == pool);
         let devices: Vec<_> = of_pool.flat_map(|it| it.spec.devices.unwrap_or_default()).collect();
-        let all_have_it = devices.iter().all(|device| {
+        let have_taint = devices.iter().all(|device| {
             let taints = device.taints.iter().flatten();
             let taints =
                 taints.map(|it| (it.key.as_str(), it.value.as_deref().unwrap_or_default()));
             taints.eq(taint)
         });
-        (!devices.is_empty() && all_have_it).then_some(devices)
+        (!devices.is_empty() && have_taint).then_some(devices)
     });
     found.await.expect("published so")
 }
@@ -82,18 +82,18 @@ async fn claims_get_a_board_of_two_gateways_only_from_the_lease_holder() {
     let second = Gateway::start(&cluster, "n2");
     let lease = Some(("windlass.dev/obstacle", "lease"));
     let devices = published(&objects, "n2/boards", lease).await;
-    let scheduled = place(&cluster, "one").expect("it is free");
+    let scheduled = schedule(&cluster, "one").expect("it is free");
     let allocation = scheduled.claims[0].status.clone().and_then(|it| it.allocation);
     let devices_of = allocation.and_then(|it| it.devices).and_then(|it| it.results);
     assert_eq!(devices_of.expect("allocated")[0].pool, "n1/boards");
-    place(&cluster, "two").map(drop).expect_err("there is one board");
+    schedule(&cluster, "two").map(drop).expect_err("there is one board");
 
     let mut kubelet = second.world.registered().await;
     let result = json!({
         "request": "a", "driver": "windlass.dev", "pool": "n2/boards", "device": devices[0].name,
     });
     objects.put::<ResourceClaim>(&typed(claim("forced", &[result])));
-    let why = kubelet.prepare("forced").await.expect_err("it is the other's");
+    let why = kubelet.prepare("forced").await.expect_err("leased by the other gateway");
     assert!(why.contains("cannot be used: leased by node n1"), "{why}");
     first.agent.stop().await;
     second.agent.stop().await;
@@ -107,7 +107,7 @@ async fn a_claim_gets_no_gpu_without_the_channel_that_is_required() {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
     world.api.objects().put::<Node>(&typed(node));
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     let why = kubelet.prepare("c").await.expect_err("there is no channel");
     assert!(why.contains("cannot be used: IMEX channel 0 is required"), "{why}");
     let taint = Some(("windlass.dev/obstacle", "imex-channel"));

@@ -12,7 +12,7 @@ use windlass_testkit::Running;
 use crate::dra::world::{World, claim, gpus};
 
 /// Two A100 with 80 GB and two A30, all in MIG mode and without instances.
-fn uncut() -> World {
+fn gpus_in_mig_mode() -> World {
     let dra = DraPolicy {
         offer: DraOffer::Beside,
         partitions: DraPartitions::OnDemand,
@@ -44,27 +44,28 @@ fn instances(world: &World) -> Vec<String> {
 /// The instance that the node's inventory has at a place of the first GPU.
 fn instance(state: &NodeState, start: u32) -> Option<Device> {
     let gpu = gpus(&Arc::new(state.clone()))[0].id.clone();
-    let is_it = |device: &&Device| {
+    let is_match = |device: &&Device| {
         let place = device.partition.as_ref();
         place.is_some_and(|it| it.gpu == gpu && it.start == start) && !device.health.has_vanished()
     };
-    state.inventory.devices.iter().find(is_it).cloned()
+    state.inventory.devices.iter().find(is_match).cloned()
 }
 
 /// Creates a 1g.10gb at a place of the first GPU, as an administrator does.
-fn cut_by_hand(world: &World, start: u32) {
-    let cut = |model: &mut windlass_machine::Model| {
+fn create_instance(world: &World, start: u32) {
+    let add_instance = |model: &mut windlass_machine::Model| {
         let gpu = &mut model.gpus[0];
-        let shape = Shape::named("1g.10gb", gpu.card.mig.expect("an A100")).expect("it has such");
+        let shape =
+            Shape::named("1g.10gb", gpu.card.mig.expect("an A100")).expect("a profile of the card");
         let id = gpu.make_gpu_instance(shape, Some(start)).expect("there is room");
         gpu.make_compute_instance(id).expect("it is empty");
     };
-    world.machine.update(cut).expect("changed");
+    world.machine.update(add_instance).expect("changed");
 }
 
 #[tokio::test]
-async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
-    let world = uncut();
+async fn instances_of_one_gpu_are_created_and_removed_for_two_claims() {
+    let world = gpus_in_mig_mode();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", "3g-40gb-9-4"));
     put(&world, &agent, ("d", "1g-10gb-19-0"));
@@ -74,11 +75,11 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     kubelet.prepare("d").await.expect("prepared");
     assert_eq!(instances(&world), ["1g.10gb@0", "3g.40gb@4"]);
     let state = agent.state.borrow().clone();
-    let made = instance(&state, 4).expect("it is in the inventory");
+    let instance_of_c = instance(&state, 4).expect("it is in the inventory");
     let cdi = &first[0].cdi_device_ids;
-    assert!(cdi.contains(&format!("windlass.dev/gpu={}", made.id)), "{cdi:?}");
-    let offering = state.offerings()[&made.id].clone();
-    let why = offering.obstacle.expect("the device plugin has it not");
+    assert!(cdi.contains(&format!("windlass.dev/gpu={}", instance_of_c.id)), "{cdi:?}");
+    let offering = state.offerings()[&instance_of_c.id].clone();
+    let why = offering.obstacle.expect("the device plugin does not offer it");
     assert!(offering.resource.is_none() && why.contains("for claims"), "{why}");
     for (name, what) in [("e", "the same slices"), ("f", "the same place")] {
         let why = kubelet.prepare(name).await.expect_err(what);
@@ -91,7 +92,7 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("d").await.expect("released");
     assert_eq!(instances(&world), ["3g.40gb@4"]);
-    assert_eq!(instance(&agent.state.borrow(), 0), None, "nobody is offered what is gone");
+    assert_eq!(instance(&agent.state.borrow(), 0), None, "a removed instance is not offered");
     kubelet.prepare("e").await.expect("there is room now");
     for name in ["c", "e"] {
         kubelet.unprepare(name).await.expect("released");
@@ -101,8 +102,8 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
 }
 
 #[tokio::test]
-async fn instances_of_released_claims_leave_the_inventory() {
-    let world = uncut();
+async fn instances_of_released_claims_are_removed_from_the_inventory() {
+    let world = gpus_in_mig_mode();
     let (agent, mut kubelet) = world.serving().await;
     let before = agent.state.borrow().inventory.devices.len();
     for name in (0..20).map(|number| format!("c{number}")) {
@@ -115,8 +116,8 @@ async fn instances_of_released_claims_leave_the_inventory() {
 }
 
 #[tokio::test]
-async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_removed() {
-    let world = uncut();
+async fn an_instance_from_before_a_kill_is_found_by_its_slices_or_removed() {
+    let world = gpus_in_mig_mode();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("kept", "2g-20gb-14-0"));
     put(&world, &agent, ("gone", "2g-20gb-14-2"));
@@ -124,7 +125,7 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
     kubelet.prepare("gone").await.expect("prepared");
     agent.stop().await;
     // The state between the creation of the instance and the record of it.
-    world.as_begun();
+    world.mark_begun();
     for name in ["kept", "gone"] {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
         fs::remove_file(
@@ -144,12 +145,12 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
 }
 
 #[tokio::test]
-async fn an_unclaimed_instance_is_removed_once_instances_are_made_for_claims() {
-    let mut world = uncut();
+async fn an_unclaimed_instance_is_removed_once_instances_are_created_for_claims() {
+    let mut world = gpus_in_mig_mode();
     let policy = world.config.policy.clone();
     world.config.policy.dra.partitions = DraPartitions::AsCut;
     let (agent, _kubelet) = world.serving().await;
-    cut_by_hand(&world, 5);
+    create_instance(&world, 5);
     agent.until(|state| instance(state, 5).is_some()).await;
     agent.follow(policy);
     agent.until(|state| instance(state, 5).is_none()).await;
@@ -158,15 +159,15 @@ async fn an_unclaimed_instance_is_removed_once_instances_are_made_for_claims() {
 }
 
 #[tokio::test]
-async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_never() {
-    let world = uncut();
+async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_is_not() {
+    let world = gpus_in_mig_mode();
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", "1g-10gb-19-6"));
     put(&world, &agent, ("d", "1g-10gb-19-5"));
     let first = kubelet.prepare("c").await.expect("prepared");
-    cut_by_hand(&world, 5);
+    create_instance(&world, 5);
     agent.until(|state| instance(state, 5).is_some()).await;
-    let why = kubelet.prepare("d").await.expect_err("another's");
+    let why = kubelet.prepare("d").await.expect_err("a foreign instance");
     assert!(why.contains("was not made for this claim"), "{why}");
     let foreign: DeviceId = instance(&agent.state.borrow(), 5).expect("there").id;
     agent.stop().await;
@@ -180,6 +181,6 @@ async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_never()
         .await;
     assert_eq!(instances(&world), ["1g.10gb@6"]);
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
-    kubelet.prepare("d").await.expect("the place is free");
+    kubelet.prepare("d").await.expect("the slices are free");
     agent.stop().await;
 }

@@ -12,22 +12,22 @@ use windlass_core::device::DeviceKind;
 use windlass_machine as machine;
 use windlass_testkit::LIMIT;
 
-use crate::dra::world::{Gets, World, claim, gpus, result};
+use crate::dra::world::{Allocated, World, claim, gpus, result};
 
-const A: Gets<'static> = Gets { request: "a", gpu: 0 };
+const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
 #[tokio::test]
-async fn of_two_claims_on_a_device_the_second_ones_error_names_the_first() {
+async fn the_second_of_two_claims_on_a_device_is_refused_and_takes_no_device() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "one", &[A]);
-    world.claim(&agent, "two", &[Gets { request: "b", gpu: 1 }, A]);
-    world.claim(&agent, "three", &[Gets { request: "b", gpu: 1 }]);
+    world.claim(&agent, "two", &[Allocated { request: "b", gpu: 1 }, A]);
+    world.claim(&agent, "three", &[Allocated { request: "b", gpu: 1 }]);
     kubelet.prepare("one").await.expect("prepared");
     let id = gpus(&agent.state.borrow())[0].id.as_str().to_lowercase();
     let why = kubelet.prepare("two").await.expect_err("held");
     assert_eq!(why, format!("request a: {id} is held by another claim"));
-    kubelet.prepare("three").await.expect("nothing of a refused claim is taken");
+    kubelet.prepare("three").await.expect("a refused claim takes no device");
     kubelet.unprepare("one").await.expect("released");
     kubelet.unprepare("three").await.expect("released");
     kubelet.prepare("two").await.expect("both are free");
@@ -49,8 +49,8 @@ async fn a_claim_with_admin_access_uses_another_claims_device_and_shares_coexist
     with("share-1", "shareID", json!("s1"));
     with("share-2", "shareID", json!("s2"));
     kubelet.prepare("owner").await.expect("prepared");
-    kubelet.prepare("admin").await.expect("it only looks");
-    kubelet.prepare("share-1").await.expect_err("the owner has it alone");
+    kubelet.prepare("admin").await.expect("admin access takes no device");
+    kubelet.prepare("share-1").await.expect_err("the owner has it exclusively");
     kubelet.unprepare("owner").await.expect("released");
     for (name, share) in [("share-1", "s1"), ("share-2", "s2")] {
         let devices = kubelet.prepare(name).await.expect(name);
@@ -81,7 +81,7 @@ async fn a_share_beyond_the_capacity_is_refused_until_another_is_released() {
     // The pod of one claim was deleted by force: its share is free for the scheduler, but not on the node.
     world.remove("one");
     let why = kubelet.prepare("ghosted").await.expect_err("both are in use");
-    assert!(why.contains("1 of its 2 shares wanted, and 0 left by other claims"), "{why}");
+    assert!(why.contains("1 of its 2 shares requested, and 0 left by other claims"), "{why}");
     kubelet.unprepare("one").await.expect("released");
     kubelet.prepare("ghosted").await.expect("room again");
     agent.stop().await;
@@ -102,15 +102,15 @@ async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
     replaced["metadata"]["uid"] = json!("other");
     world.put(&replaced);
     for (name, expected) in [
-        ("gone", "claim ns/gone is not there"),
+        ("gone", "claim ns/gone does not exist"),
         ("fresh", "claim ns/fresh is not allocated"),
         ("replaced", "claim ns/replaced was replaced: it has UID other and not replaced"),
         ("unknown", "request a: pool n1/nvidia has no device gpu-0"),
     ] {
         assert_eq!(kubelet.prepare(name).await.expect_err("refused"), expected);
     }
-    let odd = kubelet.prepare_all(&[("a", "../a")]).await;
-    assert_eq!(odd.claims["../a"].error, r#"claim ns/a: "../a" is not a valid UID"#);
+    let invalid = kubelet.prepare_all(&[("a", "../a")]).await;
+    assert_eq!(invalid.claims["../a"].error, r#"claim ns/a: "../a" is not a valid UID"#);
     agent.stop().await;
 }
 
@@ -121,13 +121,13 @@ async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure()
     world.claim(&agent, "c", &[A]);
     world.machine.inject(&machine::Fault::Xid { gpu: 0, code: 79 }).expect("injected");
     agent.until(|state| !gpus(state)[0].health.is_healthy()).await;
-    let why = kubelet.prepare("c").await.expect_err("sick");
+    let why = kubelet.prepare("c").await.expect_err("unhealthy");
     assert!(why.contains("cannot be used") && why.contains("79"), "{why}");
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn impossible_parameters_are_refused_with_their_place() {
+async fn impossible_parameters_are_refused_with_their_origin() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     let ours = |sharing: Value| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
@@ -158,7 +158,7 @@ async fn impossible_parameters_are_refused_with_their_place() {
         world.put(&claim);
         let outcome = kubelet.prepare("c").await;
         match expected {
-            None => drop(outcome.expect("it can be done")),
+            None => drop(outcome.expect("valid parameters")),
             Some(expected) => {
                 let why = outcome.expect_err(expected);
                 assert!(why.starts_with(place) && why.contains(expected), "{why}");
@@ -170,33 +170,33 @@ async fn impossible_parameters_are_refused_with_their_place() {
 }
 
 #[tokio::test]
-async fn a_slow_claim_delays_no_other_and_nothing_is_lost_without_the_api_server() {
+async fn a_slow_claim_delays_no_other_and_can_be_prepared_again_after_an_outage() {
     let mut world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "known", &[A]);
-    world.claim(&agent, "new", &[Gets { request: "a", gpu: 1 }]);
+    world.claim(&agent, "new", &[Allocated { request: "a", gpu: 1 }]);
     kubelet.prepare("known").await.expect("prepared");
-    let slow = Fault::at("resourceclaims/new", Effect::Delay(Duration::from_secs(1)));
-    world.api.inject(slow.only("GET").times(1));
+    let delay = Fault::at("resourceclaims/new", Effect::Delay(Duration::from_secs(1)));
+    world.api.inject(delay.only("GET").times(1));
     let mut other = kubelet.clone();
-    let long = async {
-        other.prepare("new").await.expect("when the answer came");
+    let slow_call = async {
+        other.prepare("new").await.expect("prepared after the answer");
         Instant::now()
     };
-    let quick = async {
-        let is_asked = |it: &Objects| it.log().iter().any(|asked| asked.path.ends_with("/new"));
-        let asked = world.api.objects().until(LIMIT, |it| is_asked(it).then_some(())).await;
-        asked.expect("in time");
+    let quick_call = async {
+        let is_read = |it: &Objects| it.log().iter().any(|read| read.path.ends_with("/new"));
+        let read = world.api.objects().until(LIMIT, |it| is_read(it).then_some(())).await;
+        read.expect("in time");
         kubelet.prepare("known").await.expect("as before");
         Instant::now()
     };
-    let (long, quick) = tokio::join!(long, quick);
-    assert!(quick < long, "the other was not held up");
+    let (slow_call, quick_call) = tokio::join!(slow_call, quick_call);
+    assert!(quick_call < slow_call, "the other claim was not delayed");
     kubelet.unprepare("new").await.expect("released");
     world.api.go_away().await;
-    let why = kubelet.prepare("new").await.expect_err("nobody to ask");
+    let why = kubelet.prepare("new").await.expect_err("no API server");
     assert!(why.contains("cannot read claim ns/new: the API server is not reachable"), "{why}");
     world.api.come_back();
-    kubelet.prepare("new").await.expect("it is there again");
+    kubelet.prepare("new").await.expect("the API server has returned");
     agent.stop().await;
 }

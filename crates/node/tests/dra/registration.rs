@@ -14,7 +14,7 @@ use windlass_testkit::{Running, exists, in_time, vanishes};
 
 use crate::dra::{
     kubelet::{Kubelet, registrar},
-    world::{Gets, World, gpus},
+    world::{Allocated, World, gpus},
 };
 
 fn offer(agent: &Running, offer: DraOffer) {
@@ -34,13 +34,13 @@ async fn the_driver_identifies_itself_and_survives_a_refusal() {
     let versions = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
     assert_eq!(info.supported_versions, versions);
     let refused = RegistrationStatus { plugin_registered: false, error: "no".to_owned() };
-    client.notify_registration_status(refused).await.expect("heard");
+    client.notify_registration_status(refused).await.expect("accepted");
     client.get_info(InfoRequest {}).await.expect("it is still there");
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn sockets_that_are_deleted_come_back_and_go_when_the_agent_ends() {
+async fn deleted_sockets_are_bound_again_and_removed_when_the_agent_ends() {
     let world = World::new();
     let (agent, _) = world.serving().await;
     for socket in [world.registration(), world.endpoint()] {
@@ -54,10 +54,10 @@ async fn sockets_that_are_deleted_come_back_and_go_when_the_agent_ends() {
 }
 
 #[tokio::test]
-async fn nothing_is_served_while_nothing_is_offered_and_nothing_is_prepared() {
+async fn the_driver_serves_only_while_devices_are_offered_or_claims_prepared() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("c").await.expect("prepared");
     offer(&agent, DraOffer::Off);
     agent.until(|state| state.policy.dra.offer == DraOffer::Off).await;
@@ -75,11 +75,11 @@ async fn nothing_is_served_while_nothing_is_offered_and_nothing_is_prepared() {
 async fn the_driver_stays_registered_until_claims_that_only_the_kubelet_knows_are_released() {
     let mut world = World::new();
     world.config.policy.dra.offer = DraOffer::Off;
-    world.kubelet_knows(&["refused"]);
+    world.write_kubelet_checkpoint(&["refused"]);
     let agent = Running::start(&world.config).expect("it starts");
     let mut kubelet = world.registered().await;
     kubelet.unprepare("refused").await.expect("released");
-    world.kubelet_knows(&[]);
+    world.write_kubelet_checkpoint(&[]);
     vanishes(&world.registration()).await;
     agent.stop().await;
 }
@@ -92,11 +92,11 @@ async fn the_kubelet_gets_the_health_of_all_devices_and_each_change() {
     let mut lists = lists.expect("a stream").into_inner();
     let id = gpus(&agent.state.borrow())[3].id.as_str().to_lowercase();
     let health = |list: &NodeWatchResourcesResponse| {
-        let is_it = |name: &str| name == id;
+        let is_gpu = |name: &str| name == id;
         let found = list
             .devices
             .iter()
-            .find(|it| it.device.as_ref().is_some_and(|device| is_it(&device.device_name)));
+            .find(|it| it.device.as_ref().is_some_and(|device| is_gpu(&device.device_name)));
         let found = found.expect("every device is in every list");
         (found.health(), found.message.clone(), found.health_check_timeout_seconds)
     };

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use windlass_resources::NodeState;
 use windlass_testkit::{Running, vanishes};
 
-use crate::dra::world::{Gets, World, gpus, records};
+use crate::dra::world::{Allocated, World, gpus, records};
 
-const A: Gets<'static> = Gets { request: "a", gpu: 0 };
+const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
 /// Kubelet checkpoint of a claim whose UID is its name.
-pub(crate) fn kubelet_record(world: &World, name: &str, state: &NodeState) {
+pub(crate) fn write_prepared_checkpoint(world: &World, name: &str, state: &NodeState) {
     let id = state.inventory.devices[0].id.to_string();
     let device = json!({
         "PoolName": "n1/nvidia", "DeviceName": id.to_lowercase(), "RequestNames": ["a"],
@@ -31,7 +31,7 @@ pub(crate) fn kubelet_record(world: &World, name: &str, state: &NodeState) {
 }
 
 #[tokio::test]
-async fn a_claim_outlives_the_agent_and_a_device_stays_with_it() {
+async fn a_claim_outlives_the_agent_and_keeps_its_device() {
     let mut world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
@@ -52,16 +52,16 @@ async fn a_claim_outlives_the_agent_and_a_device_stays_with_it() {
 }
 
 #[tokio::test]
-async fn what_was_begun_when_the_agent_was_killed_is_begun_anew_or_released() {
+async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
-    world.claim(&agent, "d", &[Gets { request: "a", gpu: 1 }]);
+    world.claim(&agent, "d", &[Allocated { request: "a", gpu: 1 }]);
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
     agent.stop().await;
     // The state between the record and its steps, for a claim without its document.
-    world.as_begun();
+    world.mark_begun();
     fs::remove_file(world.config.places.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
 
     let (agent, mut kubelet) = world.serving().await;
@@ -74,48 +74,48 @@ async fn what_was_begun_when_the_agent_was_killed_is_begun_anew_or_released() {
 }
 
 #[tokio::test]
-async fn a_document_that_somebody_removed_is_written_again_and_that_of_a_released_claim_is_not() {
+async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
-    world.claim(&agent, "d", &[Gets { request: "a", gpu: 1 }]);
+    world.claim(&agent, "d", &[Allocated { request: "a", gpu: 1 }]);
     kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
     let [of_c, of_d] = ["c", "d"].map(|uid| world.document(uid).expect("there"));
     // In one step, since the agent writes to the folder.
-    let lose = |away: &str| {
-        fs::rename(&world.config.places.cdi_dir, world.config.places.cdi_dir.with_extension(away))
+    let move_away = |moved: &str| {
+        fs::rename(&world.config.places.cdi_dir, world.config.places.cdi_dir.with_extension(moved))
             .expect("moved");
     };
-    lose("once");
-    world.documented("c", &of_c).await;
+    move_away("once");
+    world.until_document("c", &of_c).await;
     kubelet.unprepare("c").await.expect("released");
-    lose("twice");
-    world.documented("d", &of_d).await;
+    move_away("twice");
+    world.until_document("d", &of_d).await;
     assert_eq!(world.document("c"), None);
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_corrupt_record_is_set_aside_and_the_kubelets_is_used() {
+async fn a_corrupt_record_is_renamed_and_the_kubelets_checkpoint_is_used() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
     world.claim(&agent, "other", &[A]);
     let first = kubelet.prepare("c").await.expect("prepared");
-    kubelet_record(&world, "c", &agent.state.borrow());
+    write_prepared_checkpoint(&world, "c", &agent.state.borrow());
     agent.stop().await;
     let record = fs::read_to_string(world.record()).expect("there");
     for path in records(&world.config.places) {
         fs::write(path, record.replace("\"ns\"", "\"nt\""))
-            .expect("one byte of its claims flipped");
+            .expect("one byte of its claims changed");
     }
     let stale = world.config.places.cdi_dir.join("windlass.dev-claim-stale.json");
     fs::write(&stale, "{}").expect("written");
 
     let (agent, mut kubelet) = world.serving().await;
     assert!(world.record().with_extension("json.unreadable").exists());
-    assert!(!stale.exists(), "nobody knows that claim");
+    assert!(!stale.exists(), "that claim is unknown");
     let why = kubelet.prepare("other").await.expect_err("held");
     assert!(why.ends_with("is held by another claim"), "{why}");
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
@@ -125,12 +125,12 @@ async fn a_corrupt_record_is_set_aside_and_the_kubelets_is_used() {
 }
 
 #[tokio::test]
-async fn a_record_and_the_documents_may_be_lost_in_turn_and_nothing_is_forgotten() {
+async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() {
     let mut world = World::new();
     let (mut agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
     let first = kubelet.prepare("c").await.expect("prepared");
-    kubelet_record(&world, "c", &agent.state.borrow());
+    write_prepared_checkpoint(&world, "c", &agent.state.borrow());
     let record = fs::read(world.record()).expect("there");
     let document = world.document("c").expect("there");
     let folder = world.config.places.cdi_dir.clone();
@@ -145,18 +145,18 @@ async fn a_record_and_the_documents_may_be_lost_in_turn_and_nothing_is_forgotten
         // This agent is killed before it does anything for claims.
         Running::start(&world.config).expect("it starts").kill().await;
         (agent, _) = world.serving().await;
-        world.recorded_again(&record).await;
+        world.until_records(&record).await;
         // In one step, since the agent writes to the folder.
-        let away = tempfile::tempdir_in(&world.config.places.state_dir).expect("a folder");
-        fs::rename(&folder, away.path().join("cdi")).expect("moved");
-        world.documented("c", &document).await;
-        world.recorded_again(&record).await;
+        let moved = tempfile::tempdir_in(&world.config.places.state_dir).expect("a folder");
+        fs::rename(&folder, moved.path().join("cdi")).expect("moved");
+        world.until_document("c", &document).await;
+        world.until_records(&record).await;
     }
     agent.stop().await;
     fs::remove_dir_all(&folder).expect("it was there");
     (agent, kubelet) = world.serving().await;
-    world.documented("c", &document).await;
-    world.recorded_again(&record).await;
+    world.until_document("c", &document).await;
+    world.until_records(&record).await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("c").await.expect("released");
     assert_eq!(world.document("c"), None);
@@ -164,7 +164,7 @@ async fn a_record_and_the_documents_may_be_lost_in_turn_and_nothing_is_forgotten
 }
 
 #[tokio::test]
-async fn a_newer_record_is_left_alone_and_nothing_is_served_until_it_is_replaced() {
+async fn a_newer_record_is_not_changed_and_the_driver_waits_until_it_is_removed() {
     let world = World::new();
     fs::create_dir_all(&world.config.places.state_dir).expect("made");
     fs::write(world.record(), r#"{"version": 9}"#).expect("written");
@@ -178,25 +178,25 @@ async fn a_newer_record_is_left_alone_and_nothing_is_served_until_it_is_replaced
 }
 
 #[tokio::test]
-async fn nothing_is_prepared_that_cannot_be_written_down() {
+async fn no_claim_is_prepared_that_cannot_be_recorded() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "known", &[Gets { request: "a", gpu: 1 }]);
-    let known = kubelet.prepare("known").await.expect("prepared");
+    world.claim(&agent, "known", &[Allocated { request: "a", gpu: 1 }]);
+    let known_devices = kubelet.prepare("known").await.expect("prepared");
     let state = &world.config.places.state_dir;
-    let aside = state.with_extension("aside");
-    fs::rename(state, &aside).expect("moved");
+    let moved = state.with_extension("aside");
+    fs::rename(state, &moved).expect("moved");
     fs::write(state, "").expect("a file in place of the folder");
     world.claim(&agent, "c", &[A]);
     world.claim(&agent, "d", &[A]);
     let why = kubelet.prepare("c").await.expect_err("no room");
     assert!(why.contains("cannot write") && why.contains("claims.json"), "{why}");
     assert_eq!(world.document("c"), None);
-    assert_eq!(kubelet.prepare("known").await.expect("it is written down"), known);
-    kubelet.unprepare("known").await.expect_err("it cannot be forgotten");
+    assert_eq!(kubelet.prepare("known").await.expect("it is recorded"), known_devices);
+    kubelet.unprepare("known").await.expect_err("the release cannot be recorded");
     fs::remove_file(state).expect("there");
-    assert_eq!(kubelet.prepare("known").await.expect("as before"), known);
-    kubelet.prepare("d").await.expect("nothing was taken for the other");
+    assert_eq!(kubelet.prepare("known").await.expect("as before"), known_devices);
+    kubelet.prepare("d").await.expect("the other claim took no device");
     agent.stop().await;
 }
 
@@ -205,11 +205,11 @@ async fn a_deleted_claim_is_released_at_the_next_start() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "kept", &[A]);
-    world.claim(&agent, "gone", &[Gets { request: "a", gpu: 1 }]);
+    world.claim(&agent, "gone", &[Allocated { request: "a", gpu: 1 }]);
     for name in ["kept", "gone"] {
         kubelet.prepare(name).await.expect("prepared");
     }
-    kubelet_record(&world, "kept", &agent.state.borrow());
+    write_prepared_checkpoint(&world, "kept", &agent.state.borrow());
     agent.stop().await;
     for name in ["kept", "gone"] {
         world.remove(name);
@@ -219,6 +219,6 @@ async fn a_deleted_claim_is_released_at_the_next_start() {
     let record: Value =
         serde_json::from_slice(&fs::read(world.record()).expect("there")).expect("JSON");
     let claims: Vec<_> = record["claims"].as_object().expect("a map").keys().collect();
-    assert_eq!(claims.iter().filter(|it| **it == "kept").count(), 1, "the kubelet has it still");
+    assert_eq!(claims.iter().filter(|it| **it == "kept").count(), 1, "the kubelet still has it");
     agent.stop().await;
 }

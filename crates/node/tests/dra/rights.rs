@@ -9,53 +9,55 @@ use serde_json::json;
 use windlass_config::{DraOffer, DraPolicy, Policy};
 use windlass_testkit::Right;
 
-use crate::dra::world::{Gets, World};
+use crate::dra::world::{Allocated, World};
 
 const GROUP: &str = "resource.k8s.io";
 
-/// Rights that the requests so far need, in order of names.
-fn asked(world: &World) -> BTreeSet<Right> {
+/// Rights that the requests so far need.
+fn needed(world: &World) -> BTreeSet<Right> {
     let log = world.api.objects().log();
-    let mut asked: BTreeSet<_> =
+    let mut needed: BTreeSet<_> =
         log.iter().filter_map(|it| Right::asked(&it.method, &it.path, &it.query)).collect();
-    let status = asked.iter().find(|it| it.resource == "resourceclaims/status").cloned();
+    let status = needed.iter().find(|it| it.resource == "resourceclaims/status").cloned();
     // Kubernetes 1.36 demands the second right with the first.
-    asked.extend(status.map(|it| Right {
+    needed.extend(status.map(|it| Right {
         resource: "resourceclaims/driver".to_owned(),
         verb: "associated-node:patch".to_owned(),
         ..it
     }));
-    asked
+    needed
 }
 
 #[tokio::test]
-async fn the_driver_asks_for_what_the_shipped_account_may_and_uses_all_of_it() {
+async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
     let shipped = Right::shipped();
     let world = World::new();
     // The owner of the slices.
     let node = json!({"metadata": {"name": "n1"}});
     world.api.objects().put(&serde_json::from_value::<Node>(node).expect("a Node"));
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("c").await.expect("prepared");
-    world.reaches(|| asked(&world).iter().any(|it| it.resource == "resourceclaims/status")).await;
+    world
+        .until_requests(|| needed(&world).iter().any(|it| it.resource == "resourceclaims/status"))
+        .await;
     let offer = |offer| {
         let dra = DraPolicy { offer, ..DraPolicy::default() };
         agent.follow(Policy { dra, ..Policy::default() });
     };
     // A change of the slices, and their deletion.
     world.machine.inject(&"lost@3".parse().expect("a fault")).expect("injected");
-    world.reaches(|| asked(&world).iter().any(|it| it.verb == "update")).await;
+    world.until_requests(|| needed(&world).iter().any(|it| it.verb == "update")).await;
     kubelet.unprepare("c").await.expect("released");
     offer(DraOffer::Off);
-    world.reaches(|| asked(&world).iter().any(|it| it.verb == "delete")).await;
+    world.until_requests(|| needed(&world).iter().any(|it| it.verb == "delete")).await;
     agent.stop().await;
-    let asked = asked(&world);
+    let needed = needed(&world);
     let refused: Vec<_> =
-        asked.iter().filter(|it| !shipped.iter().any(|right| right.gives(it))).collect();
+        needed.iter().filter(|it| !shipped.iter().any(|right| right.gives(it))).collect();
     assert!(refused.is_empty(), "deploy/rbac.yaml lacks {refused:#?}");
     let unused =
-        |right: &&Right| right.group == GROUP && !asked.iter().any(|asked| right.gives(asked));
+        |right: &&Right| right.group == GROUP && !needed.iter().any(|needed| right.gives(needed));
     let unused: Vec<_> = shipped.iter().filter(unused).collect();
-    assert!(unused.is_empty(), "deploy/rbac.yaml gives what nobody asks for: {unused:#?}");
+    assert!(unused.is_empty(), "deploy/rbac.yaml gives unused rights: {unused:#?}");
 }

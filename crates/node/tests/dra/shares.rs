@@ -37,7 +37,7 @@ use windlass_testkit::{Running, class, pod_of_claim, template, until, vanishes};
 
 use crate::dra::{
     kubelet::Kubelet,
-    restarts::kubelet_record,
+    restarts::write_prepared_checkpoint,
     world::{World, by_both, records},
 };
 
@@ -103,14 +103,18 @@ impl Shares {
         (agent, kubelet)
     }
 
-    /// Finds a place for a pod whose claim asks for these amounts.
+    /// Schedules a pod whose claim requests these amounts.
     pub(super) fn schedule(&self, name: &str, amounts: &Value) -> Result<Holder, Unscheduled> {
-        let scheduled = self.place(name, &[("gpu", amounts)])?;
+        let scheduled = self.schedule_requests(name, &[("gpu", amounts)])?;
         Ok(Holder::of(name, &scheduled))
     }
 
     /// The same for a claim with several requests.
-    fn place(&self, name: &str, requests: &[(&str, &Value)]) -> Result<Scheduled, Unscheduled> {
+    fn schedule_requests(
+        &self,
+        name: &str,
+        requests: &[(&str, &Value)],
+    ) -> Result<Scheduled, Unscheduled> {
         let request = |(request, amounts): &(&str, &Value)| {
             let exactly = json!({"deviceClassName": "gpu", "capacity": {"requests": amounts}});
             json!({"name": request, "exactly": exactly})
@@ -143,7 +147,7 @@ impl Shares {
     }
 
     /// An agent after a few scans of the node.
-    async fn looked_around(&self) -> Running {
+    async fn after_scans(&self) -> Running {
         let agent = Running::start(&self.world.config).expect("it starts");
         agent.until(|state| state.inventory.is_complete()).await;
         agent.looks(3).await;
@@ -222,7 +226,10 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
         let holder = shares.schedule(name, &memory("20Gi")).expect("there is room");
         let edits = shares.start(&mut kubelet, &holder).await;
         assert!(edits.env.contains(&format!("{LIMIT}=0=20480M")), "{edits:?}");
-        assert!(!edits.env.iter().any(|it| it.contains("THREAD")), "no limit was asked for");
+        assert!(
+            !edits.env.iter().any(|it| it.contains("THREAD")),
+            "no limit of threads was requested"
+        );
         let pipe = edits.env.iter().find_map(|it| it.strip_prefix("CUDA_MPS_PIPE_DIRECTORY="));
         let pipe = Path::new(pipe.expect("a client has it"));
         let mount = edits.mounts.iter().find(|mount| mount.container_path == pipe);
@@ -230,10 +237,10 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
         holders.push(holder);
     }
     let ids: BTreeSet<_> = holders.iter().map(|it| it.share.clone()).collect();
-    assert_eq!(ids.len(), 3, "each has a share of its own");
+    assert_eq!(ids.len(), 3, "each has a separate share");
     let large = json!({"gpu.nvidia.com/memory": "30Gi", "windlass.dev/compute": "40"});
-    let waits = shares.schedule("d", &large).err();
-    assert!(matches!(waits, Some(Unscheduled::NoNode { .. })), "{waits:?}");
+    let refusal = shares.schedule("d", &large).err();
+    assert!(matches!(refusal, Some(Unscheduled::NoNode { .. })), "{refusal:?}");
     let daemon = shares.daemon().expect("it runs");
 
     shares.end(&mut kubelet, holders.remove(0)).await;
@@ -243,7 +250,7 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
     {
         assert!(edits.env.contains(&expected), "{expected}: {edits:?}");
     }
-    assert_eq!(shares.daemon(), Some(daemon), "the same one serves all");
+    assert_eq!(shares.daemon(), Some(daemon), "one daemon serves all");
     holders.push(holder);
     for holder in holders {
         shares.end(&mut kubelet, holder).await;
@@ -253,11 +260,11 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
 }
 
 #[tokio::test]
-async fn one_claim_may_have_two_shares_of_a_gpu_each_with_its_own_limit() {
+async fn one_claim_may_have_two_shares_of_a_gpu_each_with_a_separate_limit() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let requests = [("small", &memory("10Gi")), ("large", &memory("20Gi"))];
-    let scheduled = shares.place("both", &requests).expect("there is room");
+    let scheduled = shares.schedule_requests("both", &requests).expect("there is room");
     let Holder { claim, uid, .. } = Holder::of("both", &scheduled);
     let devices = kubelet.prepare_of((&claim, &uid)).await.expect("prepared");
     let [small, large] = devices.as_slice() else { panic!("{devices:?}") };
@@ -267,10 +274,10 @@ async fn one_claim_may_have_two_shares_of_a_gpu_each_with_its_own_limit() {
     let document = shares.world.document(&uid).expect("it has one");
     let spec: Spec = serde_json::from_value(document).expect("a document");
     for (device, limit) in [(small, "10240M"), (large, "20480M")] {
-        let own = |it: &&SpecDevice| {
+        let is_own = |it: &&SpecDevice| {
             device.cdi_device_ids.contains(&format!("windlass.dev/claim={}", it.name))
         };
-        let edits = &spec.devices.iter().find(own).expect("its own").container_edits;
+        let edits = &spec.devices.iter().find(is_own).expect("its own").container_edits;
         assert!(edits.env.contains(&format!("{LIMIT}=0={limit}")), "{edits:?}");
     }
     let share_ids = |objects: &Objects| {
@@ -297,9 +304,9 @@ async fn a_claim_without_amounts_gets_the_full_gpu_and_no_daemon() {
     let whole = shares.schedule("whole", &json!({})).expect("free");
     // The daemon of the share may not have ended yet.
     let edits = shares.start(&mut kubelet, &whole).await;
-    assert!(!shares.folder().exists(), "no daemon keeps its programs away");
+    assert!(!shares.folder().exists(), "no daemon excludes its programs");
     assert!(!edits.env.iter().any(|it| it.contains("MPS")) && edits.mounts.is_empty());
-    shares.schedule("more", &memory("20Gi")).map(drop).expect_err("nothing is left");
+    shares.schedule("more", &memory("20Gi")).map(drop).expect_err("the GPU is full");
     shares.end(&mut kubelet, whole).await;
     agent.stop().await;
 }
@@ -328,7 +335,7 @@ async fn shares_and_their_daemon_outlive_the_agent() {
 }
 
 #[tokio::test]
-async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
+async fn a_claim_waits_until_a_killed_daemon_serves_again() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let first = shares.schedule("first", &memory("20Gi")).expect("free");
@@ -348,10 +355,10 @@ async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
 }
 
 #[tokio::test]
-async fn amounts_that_are_not_enforced_are_refused_unless_containers_are_trusted() {
+async fn amounts_that_are_not_enforced_are_refused_unless_limits_are_advisory() {
     let shares = Shares::new(SLICES);
     let (agent, mut kubelet) = shares.serving().await;
-    let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler adds up");
+    let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler only sums amounts");
     let (claim, uid) = (holder.claim.as_str(), holder.uid.as_str());
     let why = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].error.clone();
     assert!(why.contains("no method enforces 20Gi of gpu.nvidia.com/memory"), "{why}");
@@ -412,13 +419,13 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
     // So does a container whose claim is known to the next agent.
     agent.stop().await;
     fs::remove_file(&path).expect("it is there");
-    let left = path.with_file_name("ended.json");
-    fs::write(&left, "{}").expect("written");
+    let orphan = path.with_file_name("ended.json");
+    fs::write(&orphan, "{}").expect("written");
     let agent = Running::start(&shares.world.config).expect("it starts");
     until("the record is there", async || record().ok_or("no record")).await;
     let mut kubelet = shares.world.registered().await;
     shares.end(&mut kubelet, holder).await;
-    assert!(!path.exists() && !left.exists());
+    assert!(!path.exists() && !orphan.exists());
     agent.stop().await;
 }
 
@@ -448,7 +455,7 @@ async fn a_claim_that_the_driver_cannot_limit_starts_only_if_a_weaker_limit_is_a
 }
 
 #[tokio::test]
-async fn a_claim_that_uses_more_memory_than_it_has_says_so_in_its_status() {
+async fn the_status_of_a_claim_reports_the_use_of_too_much_memory() {
     let mut shares = Shares::new(TRUSTED);
     shares.world.config.policy.watchdog =
         WatchdogPolicy { action: WatchdogAction::Observe, interval: Duration::from_millis(10) };
@@ -470,22 +477,22 @@ async fn a_claim_that_uses_more_memory_than_it_has_says_so_in_its_status() {
         show_process(&proc, pid, "cgroup", group.as_bytes());
         processes.push(Process { pid, memory_mib: 20_000, gpu_instance: None, sm_percent: 0 });
     }
-    let uses = |memory_mib| {
+    let set_memory = |memory_mib| {
         let processes = [Process { memory_mib, ..processes[0] }, processes[1].clone()];
         let change = |machine: &mut Model| machine.gpus[0].live.processes = processes.to_vec();
         shares.world.machine.update(change).expect("changed");
     };
-    let exceeded = |nth: usize| {
-        let claim: ResourceClaim = shares.cluster.objects().get("ns", &holders[nth].1.claim)?;
+    let exceeded = |index: usize| {
+        let claim: ResourceClaim = shares.cluster.objects().get("ns", &holders[index].1.claim)?;
         let devices = claim.status?.devices?;
         let conditions = devices.into_iter().filter_map(|device| device.conditions).flatten();
         conditions.into_iter().find(|it| it.type_ == "MemoryExceeded").map(|it| it.message)
     };
-    uses(30_000);
+    set_memory(30_000);
     let message = until("the condition", async || exceeded(0).ok_or("none")).await;
     assert_eq!(message, "30000 MiB in use, but the share is 20480 MiB");
     assert_eq!(exceeded(1), None);
-    uses(10_000);
+    set_memory(10_000);
     until("no condition", async || exceeded(0).map_or(Ok(()), Err)).await;
     agent.stop().await;
 }
@@ -498,7 +505,7 @@ fn show_process(proc: &Path, pid: u32, name: &str, contents: &[u8]) {
 }
 
 /// Obstacle of a GPU for containers, other than a claim that has it.
-async fn in_the_way(agent: &Running, gpu: &DeviceId) -> Option<String> {
+async fn obstacle_for_containers(agent: &Running, gpu: &DeviceId) -> Option<String> {
     let obstacle = |state: &NodeState| state.offerings().remove(gpu)?.obstacle;
     let is_held =
         |state: &NodeState| obstacle(state).is_some_and(|why| why.contains("another claim"));
@@ -506,7 +513,7 @@ async fn in_the_way(agent: &Running, gpu: &DeviceId) -> Option<String> {
 }
 
 #[tokio::test]
-async fn no_container_gets_a_gpu_before_the_daemon_of_claims_is_gone() {
+async fn no_container_gets_a_gpu_before_the_daemon_of_claims_has_ended() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let gpu = crate::dra::world::gpus(&agent.state.borrow())[0].id.clone();
@@ -515,7 +522,7 @@ async fn no_container_gets_a_gpu_before_the_daemon_of_claims_is_gone() {
     // A daemon that hangs is killed some time after the request to end.
     kill_process(shares.daemon().expect("it runs"), Signal::STOP).expect("it runs");
     shares.end(&mut kubelet, part).await;
-    let why = in_the_way(&agent, &gpu).await.expect("the GPU is the daemon's alone");
+    let why = obstacle_for_containers(&agent, &gpu).await.expect("the daemon has the GPU");
     assert!(why.contains("MPS daemon"), "{why}");
     vanishes(&shares.folder()).await;
     agent.until(|state| state.offerings()[&gpu].obstacle.is_none()).await;
@@ -540,7 +547,7 @@ async fn an_unneeded_daemon_is_ended_by_the_next_agent() {
 }
 
 #[tokio::test]
-async fn a_daemon_stays_while_the_devices_of_claims_are_unknown() {
+async fn a_daemon_is_retained_while_the_devices_of_claims_are_unknown() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
@@ -548,23 +555,23 @@ async fn a_daemon_stays_while_the_devices_of_claims_are_unknown() {
     agent.kill().await;
     fs::write(shares.world.record(), "{").expect("a broken record");
     shares.world.hide_kubelet_folder();
-    let agent = shares.looked_around().await;
+    let agent = shares.after_scans().await;
     assert!(shares.folder().exists(), "a claim may have it");
     agent.stop().await;
     shares.end_daemons().await;
 }
 
 #[tokio::test]
-async fn a_daemon_stays_for_a_claim_that_only_the_kubelet_knows() {
+async fn a_daemon_is_retained_for_a_claim_that_only_the_kubelet_knows() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
-    // The kubelet's checkpoint does not tell the manner of sharing, if the device has no shares.
-    kubelet_record(&shares.world, "c", &agent.state.borrow());
+    // The kubelet's checkpoint does not contain the method of sharing, if the device has no shares.
+    write_prepared_checkpoint(&shares.world, "c", &agent.state.borrow());
     agent.kill().await;
     fs::write(shares.world.record(), "{").expect("a broken record");
-    let agent = shares.looked_around().await;
+    let agent = shares.after_scans().await;
     assert!(shares.world.record().with_extension("json.unreadable").exists());
     assert!(shares.folder().exists(), "its containers may share it");
     agent.stop().await;
@@ -592,7 +599,8 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
     policy.resources = Resources::Rules(rules);
     let (agent, mut kubelet) = shares.serving().await;
     let gpus = crate::dra::world::gpus(&agent.state.borrow());
-    let scheduled = shares.place("plain", &[("gpu", &json!({}))]).expect("others are free");
+    let scheduled =
+        shares.schedule_requests("plain", &[("gpu", &json!({}))]).expect("others are free");
     let Holder { claim, uid, .. } = Holder::of("plain", &scheduled);
     let devices = kubelet.prepare_of((&claim, &uid)).await.expect("prepared");
     assert_eq!(devices[0].device_name, gpus[1].id.as_str().to_lowercase());
@@ -610,8 +618,8 @@ async fn the_containers_of_a_claim_share_its_full_gpu_by_mps_on_request() {
     let mut world = World::new();
     world.config.policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
     let (agent, mut kubelet) = world.serving().await;
-    let gets = crate::dra::world::Gets { request: "a", gpu: 0 };
-    let mut claim = world.claim(&agent, "c", &[gets]);
+    let allocated = crate::dra::world::Allocated { request: "a", gpu: 0 };
+    let mut claim = world.claim(&agent, "c", &[allocated]);
     let settings = json!({"activeThreadPercentage": 50, "pinnedMemoryLimit": "10Gi"});
     let parameters = json!({
         "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
@@ -628,11 +636,11 @@ async fn the_containers_of_a_claim_share_its_full_gpu_by_mps_on_request() {
     for expected in ["PERCENTAGE=50", "MEM_LIMIT=0=10240M", "/dev/shm"] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    world.claim(&agent, "other", &[gets]);
-    kubelet.prepare("other").await.expect_err("no one else may have it");
+    world.claim(&agent, "other", &[allocated]);
+    kubelet.prepare("other").await.expect_err("another claim has it exclusively");
     kubelet.unprepare("c").await.expect("released");
-    kubelet.prepare("other").await.expect("alone, once the daemon is gone");
-    let left = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
-    assert!(left.is_empty(), "{left:?}");
+    kubelet.prepare("other").await.expect("exclusive after the end of the daemon");
+    let stopped = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
+    assert!(stopped.is_empty(), "{stopped:?}");
     agent.stop().await;
 }

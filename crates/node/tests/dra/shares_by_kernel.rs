@@ -28,7 +28,7 @@ use crate::{
     devices::world::measured_until,
     dra::shares::{Holder, Shares},
     kernel::{FLEX, HOOK, Kernel, MI300X, PTRACE, Vendor, record_of},
-    steps::{Recorder, TRIES},
+    steps::{MAX_RECORDINGS, Recorder},
 };
 
 /// A node whose first GPU of a vendor claims share.
@@ -66,7 +66,7 @@ impl World {
         if self.vendor.source == "amd" { "amd.com/memory" } else { "gpu.intel.com/memory" }
     }
 
-    fn asks(&self, amount: &str) -> Value {
+    fn amounts(&self, amount: &str) -> Value {
         json!({(self.memory()): amount})
     }
 
@@ -97,8 +97,8 @@ impl World {
         }
     }
 
-    /// Waits until nothing is left of released claims.
-    async fn nothing_left(&self, agent: &Running, step: &str) {
+    /// Waits until no file and no entry of released claims remains.
+    async fn until_released(&self, agent: &Running, step: &str) {
         let places = &self.shares.world.config.places;
         let folder = places.state_dir.join("memory-limits/claims");
         until(step, async || {
@@ -163,36 +163,37 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         assert_eq!(published.allow_multiple_allocations, Some(true));
         let enforcement = &published.attributes.as_ref().expect("some")["windlass.dev/enforcement"];
         assert_eq!(enforcement.string.as_deref(), Some("dmem"));
-        let holder = world.shares.schedule("part", &world.asks("10Gi")).expect("free");
+        let holder = world.shares.schedule("part", &world.amounts("10Gi")).expect("free");
         let edits = world.shares.start(&mut kubelet, &holder).await;
         let record = record_of(&edits);
-        let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("a record")).expect("good");
+        let parsed =
+            MemoryLimitRecord::parse(&fs::read(&record).expect("a record")).expect("valid");
         assert_eq!((parsed.library(), parsed.gpus()[0].hard_mib), (None, 10 << 10));
         let rest = format!("{}Mi", vendor.memory_mib - (10 << 10) + 1);
-        world.shares.schedule("more", &world.asks(&rest)).map(drop).expect_err("too much");
+        world.shares.schedule("more", &world.amounts(&rest)).map(drop).expect_err("too much");
 
         let pod = world.pod(&holder);
         let mut program = world.kernel.program(Some(&pod));
         assert_eq!(world.kernel.limit(&pod, &program, &record), Ok(10 << 30));
         let (claim, limit) = (holder.claim.as_str(), (10_u64 << 30).to_string());
-        let holds = format!(r#"holder="{claim}",enforcement="dmem"}}"#);
-        measured(&agent, "windlass_share_memory_limit_bytes", &[&holds, &limit]).await;
+        let holder_label_of = format!(r#"holder="{claim}",enforcement="dmem"}}"#);
+        measured(&agent, "windlass_share_memory_limit_bytes", &[&holder_label_of, &limit]).await;
         let holder_label = format!(r#"namespace="ns",claim="{claim}"}} 1"#);
         measured(&agent, "windlass_device_holder", &[gpu.id.as_str(), &holder_label]).await;
         assert_eq!(world.explained(&agent, &holder).enforcement, Enforcement::Dmem);
         // Neither a program of the host nor one of a pod without the claim counts.
         let (host, other) =
             (world.kernel.program(None), world.kernel.program(Some(&"b".repeat(32))));
-        world.kernel.opens(&program, 3, 1, 10_000);
-        world.kernel.opens(&host, 3, 2, 16_000);
-        world.kernel.opens(&other, 3, 3, 16_000);
+        world.kernel.open_file(&program, 3, 1, 10_000);
+        world.kernel.open_file(&host, 3, 2, 16_000);
+        world.kernel.open_file(&other, 3, 3, 16_000);
         let used = (10_000_u64 << 20).to_string();
         measured(&agent, "windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         assert!(program.runs() && world.exceeded(&holder).is_none());
-        world.kernel.opens(&program, 4, 4, 1000);
+        world.kernel.open_file(&program, 4, 4, 1000);
         let message = until("the condition", async || world.exceeded(&holder).ok_or("none")).await;
         assert_eq!(message, "11000 MiB in use, but the share is 10240 MiB");
-        program.ends().await;
+        program.until_ended().await;
         world.shares.end(&mut kubelet, holder).await;
         assert!(!record.exists());
         agent.stop().await;
@@ -200,26 +201,26 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
 }
 
 #[tokio::test]
-async fn a_pod_that_uses_nothing_of_its_claim_stays_known_while_other_claims_change() {
+async fn a_pod_that_uses_no_memory_of_its_claim_remains_known_while_other_claims_change() {
     let world = World::new(MI300X, BY_KERNEL, Some(&MI300X.capacity()));
     let (agent, mut kubelet) = world.shares.serving().await;
-    let holder = world.shares.schedule("part", &world.asks("10Gi")).expect("free");
+    let holder = world.shares.schedule("part", &world.amounts("10Gi")).expect("free");
     world.shares.start(&mut kubelet, &holder).await;
     let mut program = world.kernel.program(Some(&world.pod(&holder)));
     let used = "windlass_share_memory_used_bytes";
-    world.kernel.opens(&program, 3, 1, 5);
+    world.kernel.open_file(&program, 3, 1, 5);
     measured(&agent, used, &[&holder.pod, &(5 << 20).to_string()]).await;
-    world.kernel.closes(&program, 3);
+    world.kernel.close_file(&program, 3);
     measured_until(&agent, used, <[String]>::is_empty).await;
 
     // The API server no longer names any pods.
     let api = world.shares.cluster.server();
     api.inject(Fault::at("/api/v1/pods", Effect::Drop));
-    let other = world.shares.schedule("other", &world.asks("1Gi")).expect("free");
+    let other = world.shares.schedule("other", &world.amounts("1Gi")).expect("free");
     world.shares.start(&mut kubelet, &other).await;
     let limits = "windlass_share_memory_limit_bytes";
     measured(&agent, limits, &[&other.claim]).await;
-    world.kernel.opens(&program, 3, 2, 7);
+    world.kernel.open_file(&program, 3, 2, 7);
     measured(&agent, used, &[&holder.pod, &(7 << 20).to_string()]).await;
     assert!(program.runs());
     agent.stop().await;
@@ -229,17 +230,18 @@ async fn a_pod_that_uses_nothing_of_its_claim_stays_known_while_other_claims_cha
 async fn a_claim_is_not_watched_while_a_pod_with_unknown_claims_may_use_it() {
     let world = World::new(FLEX, TRUSTED, None);
     let (agent, mut kubelet) = world.shares.serving().await;
-    let holder = world.shares.schedule("part", &world.asks("8Gi")).expect("free");
+    let holder = world.shares.schedule("part", &world.amounts("8Gi")).expect("free");
     world.shares.start(&mut kubelet, &holder).await;
     let _program = world.kernel.program(Some(&world.pod(&holder)));
     let limits = "windlass_share_memory_limit_bytes";
-    let holds = |means: &str| format!(r#"holder="{}",enforcement="{means}"}}"#, holder.claim);
-    measured(&agent, limits, &[&holds("watched")]).await;
-    let stranger = world.kernel.program(Some(&"b".repeat(32)));
-    measured(&agent, limits, &[&holds("none")]).await;
-    world.kernel.forgets(&stranger);
-    drop(stranger);
-    measured(&agent, limits, &[&holds("watched")]).await;
+    let holder_label_of =
+        |enforcement: &str| format!(r#"holder="{}",enforcement="{enforcement}"}}"#, holder.claim);
+    measured(&agent, limits, &[&holder_label_of("watched")]).await;
+    let unknown_program = world.kernel.program(Some(&"b".repeat(32)));
+    measured(&agent, limits, &[&holder_label_of("none")]).await;
+    world.kernel.remove_program(&unknown_program);
+    drop(unknown_program);
+    measured(&agent, limits, &[&holder_label_of("watched")]).await;
     agent.stop().await;
 }
 
@@ -281,32 +283,32 @@ async fn a_claim_that_the_kernel_cannot_limit_starts_only_if_a_weaker_limit_is_a
 }
 
 #[tokio::test]
-async fn an_agent_killed_between_any_two_steps_of_a_claim_keeps_its_limit_and_leaves_nothing() {
+async fn after_a_kill_between_any_two_steps_a_claim_keeps_its_limit_and_can_be_released() {
     let world = World::new(MI300X, BY_KERNEL, Some(&MI300X.capacity()));
     let (agent, mut kubelet) = world.shares.serving().await;
     let places = &world.shares.world.config.places;
-    let holder = world.shares.schedule("part", &world.asks("10Gi")).expect("free");
-    let (mut giving, mut ending) = (Err("none".to_owned()), Err("none".to_owned()));
-    for _ in 0..TRIES {
+    let holder = world.shares.schedule("part", &world.amounts("10Gi")).expect("free");
+    let (mut preparation, mut release) = (Err("none".to_owned()), Err("none".to_owned()));
+    for _ in 0..MAX_RECORDINGS {
         let recorder = Recorder::start(places);
         world.shares.start(&mut kubelet, &holder).await;
-        giving = giving.or_else(|_| recorder.stop());
+        preparation = preparation.or_else(|_| recorder.stop());
         let recorder = Recorder::start(places);
         kubelet.unprepare_claim((&holder.claim, &holder.uid)).await.expect("released");
-        world.nothing_left(&agent, "the claim is released").await;
-        ending = ending.or_else(|_| recorder.stop());
-        if giving.is_ok() && ending.is_ok() {
+        world.until_released(&agent, "the claim is released").await;
+        release = release.or_else(|_| recorder.stop());
+        if preparation.is_ok() && release.is_ok() {
             break;
         }
     }
-    let (giving, ending) = (giving.expect("recorded"), ending.expect("recorded"));
+    let (preparation, release) = (preparation.expect("recorded"), release.expect("recorded"));
     agent.kill().await;
-    for (steps, is_given) in [(&giving, true), (&giving, false), (&ending, false)] {
+    for (steps, is_prepared) in [(&preparation, true), (&preparation, false), (&release, false)] {
         let names = steps.names();
         assert!(steps.len() >= 4, "two records, a limit and a document: {names:?}");
         for done in 0..=steps.len() {
-            let step = format!("{is_given} after {done} of {names:?}");
-            steps.leave(done);
+            let step = format!("{is_prepared} after {done} of {names:?}");
+            steps.restore(done);
             world.check_document(&holder);
             // These are sockets of the killed agent.
             for socket in [world.shares.world.registration(), world.shares.world.endpoint()] {
@@ -314,7 +316,7 @@ async fn an_agent_killed_between_any_two_steps_of_a_claim_keeps_its_limit_and_le
             }
             let (agent, mut kubelet) = world.shares.serving().await;
             agent.until(|state| !state.claimable.is_empty()).await;
-            if is_given {
+            if is_prepared {
                 let edits = world.shares.start(&mut kubelet, &holder).await;
                 assert_eq!(world.limited(&holder, &edits), Ok(10 << 30), "{step}");
                 let state = agent.state.borrow().clone();
@@ -322,7 +324,7 @@ async fn an_agent_killed_between_any_two_steps_of_a_claim_keeps_its_limit_and_le
             }
             let released = kubelet.unprepare_claim((&holder.claim, &holder.uid)).await;
             released.unwrap_or_else(|why| panic!("{step}: {why}"));
-            world.nothing_left(&agent, &step).await;
+            world.until_released(&agent, &step).await;
             agent.kill().await;
         }
     }

@@ -9,11 +9,11 @@ use std::{
 use serde_json::{Value, json};
 use windlass_testkit::Running;
 
-use crate::dra::world::{Gets, World};
+use crate::dra::world::{Allocated, World};
 
 /// Puts a claim whose UID is its name, on the first GPU, with these settings of sharing.
 fn put(world: &World, agent: &Running, (name, sharing): (&str, &Value)) {
-    let mut claim = world.claim(agent, name, &[Gets { request: "a", gpu: 0 }]);
+    let mut claim = world.claim(agent, name, &[Allocated { request: "a", gpu: 0 }]);
     let config = json!({
         "source": "FromClaim", "requests": ["a"],
         "opaque": {"driver": "windlass.dev", "parameters": sharing},
@@ -22,14 +22,14 @@ fn put(world: &World, agent: &Running, (name, sharing): (&str, &Value)) {
     world.put(&claim);
 }
 
-fn nvidias(interval: &str) -> Value {
+fn nvidia_config(interval: &str) -> Value {
     json!({
         "apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
         "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": interval}},
     })
 }
 
-fn ours(interval: &str) -> Value {
+fn own_config(interval: &str) -> Value {
     json!({
         "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
         "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": interval}},
@@ -37,7 +37,7 @@ fn ours(interval: &str) -> Value {
 }
 
 /// Latest time slice that the program set on the first GPU.
-fn set(world: &World) -> Option<String> {
+fn current_slice(world: &World) -> Option<String> {
     let gpu = &world.machine.model().expect("a model").gpus[0].uuid;
     let path = world.machine.dir().join(format!("nvidia-smi/{gpu}.timeslice"));
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
@@ -53,21 +53,21 @@ fn replace(program: &Path, text: &str) {
 }
 
 #[tokio::test]
-async fn an_interval_is_set_for_a_claim_and_reset_by_an_agent_that_finds_it() {
+async fn an_interval_is_set_for_a_claim_and_reset_by_the_next_agent() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    put(&world, &agent, ("c", &nvidias("Long")));
-    put(&world, &agent, ("d", &ours("Short")));
+    put(&world, &agent, ("c", &nvidia_config("Long")));
+    put(&world, &agent, ("d", &own_config("Short")));
     kubelet.prepare("c").await.expect("prepared");
-    assert_eq!(set(&world).as_deref(), Some("3"));
+    assert_eq!(current_slice(&world).as_deref(), Some("3"));
     agent.kill().await;
     let (agent, mut kubelet) = world.serving().await;
     kubelet.unprepare("c").await.expect("released");
-    assert_eq!(set(&world).as_deref(), Some("0"));
+    assert_eq!(current_slice(&world).as_deref(), Some("0"));
     kubelet.prepare("d").await.expect("prepared");
-    assert_eq!(set(&world).as_deref(), Some("1"));
+    assert_eq!(current_slice(&world).as_deref(), Some("1"));
     kubelet.unprepare("d").await.expect("released");
-    assert_eq!(set(&world).as_deref(), Some("0"));
+    assert_eq!(current_slice(&world).as_deref(), Some("0"));
     agent.stop().await;
 }
 
@@ -75,7 +75,7 @@ async fn an_interval_is_set_for_a_claim_and_reset_by_an_agent_that_finds_it() {
 async fn a_refusal_of_the_program_is_the_claims_error_until_the_program_succeeds() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    put(&world, &agent, ("c", &ours("Medium")));
+    put(&world, &agent, ("c", &own_config("Medium")));
     let text = fs::read_to_string(program(&world)).expect("there");
     replace(&program(&world), "#!/bin/sh\necho 'Not Supported'\nexit 3\n");
     let why = kubelet.prepare("c").await.expect_err("refused");
@@ -88,13 +88,13 @@ async fn a_refusal_of_the_program_is_the_claims_error_until_the_program_succeeds
     assert!(why.contains("there is no nvidia-smi in "), "{why}");
     replace(&program(&world), &text);
     kubelet.prepare("c").await.expect("prepared");
-    assert_eq!(set(&world).as_deref(), Some("2"));
+    assert_eq!(current_slice(&world).as_deref(), Some("2"));
     // A claim is not released before its GPU is reset.
     fs::remove_file(program(&world)).expect("there");
-    let why = kubelet.unprepare("c").await.expect_err("it is not set back");
+    let why = kubelet.unprepare("c").await.expect_err("it is not reset");
     assert!(why.contains("to Default: there is no nvidia-smi in "), "{why}");
     replace(&program(&world), &text);
     kubelet.unprepare("c").await.expect("released");
-    assert_eq!(set(&world).as_deref(), Some("0"));
+    assert_eq!(current_slice(&world).as_deref(), Some("0"));
     agent.stop().await;
 }

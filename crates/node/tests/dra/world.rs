@@ -22,9 +22,9 @@ pub(crate) struct World {
     pub(crate) machine: Machine,
 }
 
-/// Device of the node's GPUs that a request gets.
+/// GPU of the node that is allocated to a request.
 #[derive(Clone, Copy)]
-pub(crate) struct Gets<'a> {
+pub(crate) struct Allocated<'a> {
     pub(crate) request: &'a str,
     pub(crate) gpu: usize,
 }
@@ -51,13 +51,13 @@ impl World {
         world
     }
 
-    /// Creates the files of every kubelet's folder, which is visible to the agent.
+    /// Creates the files of a kubelet's folder, all visible to the agent.
     fn show_kubelet_folder(&self) {
         std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
         std::fs::write(self.config.places.kubelet_dir.join(NEIGHBOUR), "{}").expect("written");
     }
 
-    /// Leaves the agent only the parts of the folder that the shipped manifest mounts.
+    /// Hides the parts of the folder that the shipped manifest does not mount.
     pub(crate) fn hide_kubelet_folder(&self) {
         std::fs::remove_file(self.config.places.kubelet_dir.join(NEIGHBOUR)).expect("it was there");
     }
@@ -91,17 +91,17 @@ impl World {
     }
 
     /// Waits until the record and its copy have this content again.
-    pub(crate) async fn recorded_again(&self, was: &[u8]) {
+    pub(crate) async fn until_records(&self, expected: &[u8]) {
         until("the record and its copy are written again", async || {
             let found = records(&self.config.places).map(|path| std::fs::read(path).ok());
-            let is_so = found.iter().all(|text| text.as_deref() == Some(was));
-            if is_so { Ok(()) } else { Err(found.map(|text| text.map(|it| it.len()))) }
+            let is_equal = found.iter().all(|text| text.as_deref() == Some(expected));
+            if is_equal { Ok(()) } else { Err(found.map(|text| text.map(|it| it.len()))) }
         })
         .await;
     }
 
-    /// Changes the record to its state before any step of a preparation.
-    pub(crate) fn as_begun(&self) {
+    /// Changes the claims of the record to the state before any step of a preparation.
+    pub(crate) fn mark_begun(&self) {
         self.change_record(|record| {
             let claims = record["claims"].as_object_mut().expect("a map");
             claims.values_mut().for_each(|entry| entry["state"] = json!("PrepareStarted"));
@@ -117,9 +117,9 @@ impl World {
         std::fs::write(self.record(), record).expect("written");
     }
 
-    /// Waits until the record fulfils a condition.
+    /// Waits until the record meets a condition.
     pub(crate) async fn recorded(&self, condition: impl Fn(&Value) -> bool) {
-        until("the record is so", async || {
+        until("the record meets the condition", async || {
             let read =
                 std::fs::read(self.record()).ok().and_then(|it| serde_json::from_slice(&it).ok());
             if read.as_ref().is_some_and(&condition) { Ok(()) } else { Err(read) }
@@ -135,8 +135,8 @@ impl World {
     }
 
     /// Waits until a claim's CDI document has this content.
-    pub(crate) async fn documented(&self, uid: &str, document: &Value) {
-        until("the document is so", async || {
+    pub(crate) async fn until_document(&self, uid: &str, document: &Value) {
+        until("the document has the content", async || {
             let found = self.document(uid);
             if found.as_ref() == Some(document) { Ok(()) } else { Err(found) }
         })
@@ -144,9 +144,9 @@ impl World {
     }
 
     /// Puts a claim whose UID is its name.
-    pub(crate) fn claim(&self, agent: &Running, name: &str, gets: &[Gets<'_>]) -> Value {
+    pub(crate) fn claim(&self, agent: &Running, name: &str, allocated: &[Allocated<'_>]) -> Value {
         let state = agent.state.borrow().clone();
-        let results = gets.iter().map(|it| result(it.request, &gpus(&state)[it.gpu]));
+        let results = allocated.iter().map(|it| result(it.request, &gpus(&state)[it.gpu]));
         let claim = claim(name, &results.collect::<Vec<_>>());
         self.put(&claim);
         claim
@@ -162,9 +162,9 @@ impl World {
         self.api.objects().delete::<ResourceClaim>("ns", claim).expect("it was there");
     }
 
-    /// Waits until the API server's requests fulfil a condition.
-    pub(crate) async fn reaches(&self, condition: impl Fn() -> bool) {
-        until("what the API server is asked", async || {
+    /// Waits until the requests to the API server meet a condition.
+    pub(crate) async fn until_requests(&self, condition: impl Fn() -> bool) {
+        until("the requests to the API server", async || {
             condition().then_some(()).ok_or_else(|| self.api.objects().log())
         })
         .await;

@@ -11,7 +11,7 @@ use windlass_testkit::{GPU, until};
 
 use crate::{
     agent::sharing::{SHARED, rule, shared},
-    mps::rig::ask,
+    mps::rig::send_command,
     watchdog::{Program, Watched, policy, uid},
 };
 
@@ -24,29 +24,29 @@ impl Clients {
     /// Two pods, with a replica each.
     async fn new(action: WatchdogAction) -> Self {
         let Sharing::Shared(four) = shared(4, PerContainer::One) else { unreachable!("it is") };
-        let parts = Shared { method: SharingMethod::Mps, memory_mib: Some(10 << 10), ..four };
-        let parts = rule(SHARED, &[0], Sharing::Shared(parts));
+        let replicas = Shared { method: SharingMethod::Mps, memory_mib: Some(10 << 10), ..four };
+        let replicas = rule(SHARED, &[0], Sharing::Shared(replicas));
         let rest = rule(GPU, &[], Sharing::Exclusive);
-        let policy = Policy { resources: Resources::Rules(vec![parts, rest]), ..policy(action) };
+        let policy = Policy { resources: Resources::Rules(vec![replicas, rest]), ..policy(action) };
         let clients = Self(Box::pin(Watched::sharing(policy, 4, &[("a", 1), ("b", 1)])).await);
-        clients.ask("start_server -uid 0");
+        clients.send_command("start_server -uid 0");
         clients
     }
 
-    fn ask(&self, command: &str) {
-        ask(&self.0.world.node.machine, &self.0.gpu, command);
+    fn send_command(&self, command: &str) {
+        send_command(&self.0.world.node.machine, &self.0.gpu, command);
     }
 
     /// Makes the programs clients of the daemon, which use this number of MiB each.
     fn connect(&self, programs: &[(&Program, u64)]) {
-        self.0.uses(programs);
+        self.0.set_use(programs);
         let clients: Vec<_> = programs.iter().map(|(program, _)| program.pid()).collect();
         let machine = &self.0.world.node.machine;
         machine.set_mps_clients(self.0.gpu.as_str(), &clients).expect("set");
     }
 
     /// Waits until the daemon has these clients and no others.
-    async fn remain(&self, clients: &[&Program]) {
+    async fn until_clients(&self, clients: &[&Program]) {
         let expected: Vec<_> = clients.iter().map(|program| program.pid()).collect();
         until("other clients", async || {
             let machine = &self.0.world.node.machine;
@@ -60,8 +60,8 @@ impl Clients {
         let Watched { world, .. } = self.0;
         world.agent.stop().await;
         let config = &world.node.config;
-        let left = windlass_lifecycle::mps::stop_all(&config.places, &config.mps).await;
-        assert!(left.values().all(Result::is_ok), "{left:?}");
+        let stopped = windlass_lifecycle::mps::stop_all(&config.places, &config.mps).await;
+        assert!(stopped.values().all(Result::is_ok), "{stopped:?}");
     }
 }
 
@@ -73,7 +73,7 @@ async fn the_daemon_terminates_a_client_before_the_watchdog_kills_it() {
     let (action, _) = clients.0.event_of("a").await;
     assert_eq!(action, "Kill");
     assert!(!greedy.wait().success());
-    clients.remain(&[&modest]).await;
+    clients.until_clients(&[&modest]).await;
     assert!(modest.runs());
     clients.end().await;
 }
@@ -81,19 +81,19 @@ async fn the_daemon_terminates_a_client_before_the_watchdog_kills_it() {
 #[tokio::test]
 async fn the_daemon_terminates_the_clients_of_a_pod_before_the_kubelet_kills_them() {
     let clients = Box::pin(Clients::new(WatchdogAction::Observe)).await;
-    let (mut ending, other) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
-    clients.connect(&[(&ending, 9000), (&other, 9000)]);
+    let (mut deleted_client, other) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
+    clients.connect(&[(&deleted_client, 9000), (&other, 9000)]);
     let objects = clients.0.world.api.objects();
-    let deleted = |name: &str, grace: Duration| {
+    let mark_deleted = |name: &str, grace: Duration| {
         let mut pod = clients.0.pod(name).expect("it is bound");
         pod.metadata.uid = Some(uid(name));
         pod.metadata.deletion_timestamp = Some(Time(Timestamp::now() + grace));
         objects.put(&pod);
     };
     // One pod ends in an hour, the other soon.
-    deleted("b", Duration::from_secs(3600));
-    deleted("a", Duration::from_secs(1));
-    clients.remain(&[&other]).await;
-    assert!(ending.runs(), "the kubelet ends it");
+    mark_deleted("b", Duration::from_secs(3600));
+    mark_deleted("a", Duration::from_secs(1));
+    clients.until_clients(&[&other]).await;
+    assert!(deleted_client.runs(), "the kubelet ends it");
     clients.end().await;
 }

@@ -25,9 +25,9 @@ pub(crate) struct Rig {
     pub(crate) config: Config,
 }
 
-/// The running part; it is stopped when dropped, and [`Running::stop`] also waits for its end.
+/// The running part. It is stopped when dropped; [`Running::stop`] also waits for its end.
 pub(crate) struct Running {
-    wants: watch::Sender<Arc<MpsDemand>>,
+    demand: watch::Sender<Arc<MpsDemand>>,
     states: watch::Receiver<Arc<MpsStates>>,
     stop: CancellationToken,
     task: JoinSet<()>,
@@ -51,12 +51,12 @@ impl Rig {
     }
 
     pub(crate) fn run(&self) -> Running {
-        let (wants, receiver) = watch::channel(Arc::default());
+        let (demand, receiver) = watch::channel(Arc::default());
         let (mps, states) =
             Mps::new(&self.config.places, &self.config.mps, receiver, &Arc::new(Notify::new()));
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         task.spawn(mps.run(stop.clone()));
-        Running { wants, states, stop, task }
+        Running { demand, states, stop, task }
     }
 
     /// The GPU at an index.
@@ -80,8 +80,8 @@ impl Rig {
     }
 
     /// Answer of the daemon itself.
-    pub(crate) fn ask(&self, index: usize, command: &str) -> String {
-        ask(&self.machine, &self.gpu(index), command)
+    pub(crate) fn send_command(&self, index: usize, command: &str) -> String {
+        send_command(&self.machine, &self.gpu(index), command)
     }
 
     /// The daemon's recorded PID.
@@ -93,7 +93,7 @@ impl Rig {
         kill_process(self.pid(index), Signal::KILL).expect("it runs");
     }
 
-    pub(crate) fn is_left(&self, index: usize) -> bool {
+    pub(crate) fn has_folder(&self, index: usize) -> bool {
         self.folder(index).exists()
     }
 }
@@ -111,7 +111,7 @@ impl Drop for Rig {
 }
 
 /// Answer of the daemon of a machine's GPU.
-pub(crate) fn ask(machine: &Machine, gpu: &DeviceId, command: &str) -> String {
+pub(crate) fn send_command(machine: &Machine, gpu: &DeviceId, command: &str) -> String {
     let host = machine.host_root();
     let mut client = Command::new(host.join("usr/bin/nvidia-cuda-mps-control"));
     let pipe = host.join("run/windlass/mps").join(gpu.as_str()).join("pipe");
@@ -131,7 +131,7 @@ fn recorded(folder: &Path) -> Option<Pid> {
 
 /// True if the process is a running control daemon.
 pub(crate) fn runs(pid: Pid) -> bool {
-    // A process that ended and was not waited for has no command line.
+    // A zombie process has no command line.
     let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
     fs::read_to_string(path).is_ok_and(|line| line.contains("nvidia-cuda-mps-control"))
 }
@@ -139,21 +139,21 @@ pub(crate) fn runs(pid: Pid) -> bool {
 // === impl Running ===
 
 impl Running {
-    /// Asks for daemons of the first devices, and keeps those of the second as they are.
-    pub(crate) fn want_and_keep(
+    /// Sets the demand: daemons of the first devices, and no change to those of the second.
+    pub(crate) fn require_and_retain(
         &self,
-        wanted: impl IntoIterator<Item = (DeviceId, MpsSpec)>,
-        kept: impl IntoIterator<Item = DeviceId>,
+        required: impl IntoIterator<Item = (DeviceId, MpsSpec)>,
+        retained: impl IntoIterator<Item = DeviceId>,
     ) {
-        let (wanted, kept) = (wanted.into_iter().collect(), kept.into_iter().collect());
-        self.wants.send_replace(Arc::new(MpsDemand { wanted, kept }));
+        let (required, retained) = (required.into_iter().collect(), retained.into_iter().collect());
+        self.demand.send_replace(Arc::new(MpsDemand { required, retained }));
     }
 
-    pub(crate) fn want(&self, wants: impl IntoIterator<Item = (DeviceId, MpsSpec)>) {
-        self.want_and_keep(wants, []);
+    pub(crate) fn require(&self, demand: impl IntoIterator<Item = (DeviceId, MpsSpec)>) {
+        self.require_and_retain(demand, []);
     }
 
-    /// Waits until the states fulfil a condition.
+    /// Waits until the states meet a condition.
     pub(crate) async fn until(
         &self,
         condition: impl FnMut(&Arc<MpsStates>) -> bool,
@@ -161,19 +161,19 @@ impl Running {
         value("the daemons' states", &self.states, condition).await
     }
 
-    pub(crate) async fn ready(&self, device: &DeviceId) {
+    pub(crate) async fn until_ready(&self, device: &DeviceId) {
         self.until(|states| states.get(device) == Some(&MpsState::Ready)).await;
     }
 
     /// Waits until the device is out of service. Returns the reason.
-    pub(crate) async fn failed(&self, device: &DeviceId) -> String {
-        let failed = |state: Option<&MpsState>| matches!(state, Some(MpsState::Failed(_)));
-        let states = self.until(|states| failed(states.get(device))).await;
+    pub(crate) async fn until_failed(&self, device: &DeviceId) -> String {
+        let is_failed = |state: Option<&MpsState>| matches!(state, Some(MpsState::Failed(_)));
+        let states = self.until(|states| is_failed(states.get(device))).await;
         states[device].obstacle().expect("it is out of service")
     }
 
-    /// Waits until nothing is left of a GPU's daemon.
-    pub(crate) async fn gone(&self, rig: &Rig, index: usize) {
+    /// Waits until the folder of a GPU's daemon is removed.
+    pub(crate) async fn until_removed(&self, rig: &Rig, index: usize) {
         vanishes(&rig.folder(index)).await;
     }
 

@@ -106,7 +106,7 @@ struct Variable {
     value: String,
 }
 
-/// Request or answer with an id alone.
+/// Request or answer with only an id.
 #[derive(Clone, PartialEq, Message)]
 struct Id {
     #[prost(string, tag = "1")]
@@ -130,28 +130,28 @@ struct Cri {
 
 impl Containerd {
     async fn start(program: &Path, folder: &Path, nri: &Path) -> Self {
-        let at = folder.display();
+        let folder_text = folder.display();
         let config = format!(
             r#"
 version = 2
-root = "{at}/root"
-state = "{at}/state"
+root = "{folder_text}/root"
+state = "{folder_text}/state"
 [grpc]
-  address = "{at}/containerd.sock"
+  address = "{folder_text}/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{IMAGE}"
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{at}/cni"
-    conf_dir = "{at}/cni"
+    bin_dir = "{folder_text}/cni"
+    conf_dir = "{folder_text}/cni"
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
   disable_connections = false
-  plugin_path = "{at}/nri-plugins"
-  plugin_config_path = "{at}/nri-conf"
+  plugin_path = "{folder_text}/nri-plugins"
+  plugin_config_path = "{folder_text}/nri-conf"
   socket_path = "{}"
 [plugins."io.containerd.internal.v1.opt"]
-  path = "{at}/opt"
+  path = "{folder_text}/opt"
 "#,
             nri.display()
         );
@@ -162,7 +162,7 @@ state = "{at}/state"
             folder: folder.to_owned(),
             daemon: Self::daemon(program, folder),
         };
-        starting.is_up().await;
+        starting.until_up().await;
         starting
     }
 
@@ -177,7 +177,7 @@ state = "{at}/state"
         command.spawn().expect("a containerd")
     }
 
-    async fn is_up(&mut self) {
+    async fn until_up(&mut self) {
         let archive = env::var(ARCHIVE).expect("the image");
         until("the image", async || {
             let imported = self.ctr(&["images", "import", &archive]);
@@ -191,7 +191,7 @@ state = "{at}/state"
         self.daemon.kill().expect("killed");
         self.daemon.wait().expect("a child");
         self.daemon = Self::daemon(&self.program, &self.folder);
-        self.is_up().await;
+        self.until_up().await;
     }
 
     fn ctr(&self, arguments: &[&str]) -> bool {
@@ -275,7 +275,7 @@ impl Cri {
     }
 
     /// Waits until the container of a sandbox prints a line.
-    async fn says(&self, sandbox: &str, line: &str) {
+    async fn until_printed(&self, sandbox: &str, line: &str) {
         let log = self.logs.join(format!("{sandbox}.log"));
         until(line, async || {
             let text = fs::read_to_string(&log).unwrap_or_default();
@@ -284,13 +284,13 @@ impl Cri {
         .await;
     }
 
-    async fn of(&self, method: &str, id: &str) {
+    async fn call_with_id(&self, method: &str, id: &str) {
         self.call::<()>(method, Id { id: id.to_owned() }).await.expect(method);
     }
 
     async fn remove(&self, sandbox: &str) {
-        self.of("StopPodSandbox", sandbox).await;
-        self.of("RemovePodSandbox", sandbox).await;
+        self.call_with_id("StopPodSandbox", sandbox).await;
+        self.call_with_id("RemovePodSandbox", sandbox).await;
     }
 }
 
@@ -304,15 +304,15 @@ fn write_hook(hook: &Path) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_real_containerd_limits_refuses_and_restarts() {
+async fn fractions_are_limited_and_refused_at_a_real_containerd_over_a_restart() {
     let Some(program) = env::var_os(PROGRAM).map(PathBuf::from) else {
         eprintln!("SKIPPED: set {PROGRAM} and {ARCHIVE} to run this as root");
         return;
     };
     let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
     // Programs and mounts need a disk.
-    let place = tempfile::tempdir().expect("a temporary folder");
-    let hook = place.path().join("hook");
+    let folder_on_disk = tempfile::tempdir().expect("a temporary folder");
+    let hook = folder_on_disk.path().join("hook");
     let calls = write_hook(&hook);
     let mut policy = by_hook(RequiredLimit::None);
     policy.memory_limits.hook = Some(hook.clone());
@@ -320,36 +320,39 @@ async fn a_real_containerd_limits_refuses_and_restarts() {
     world.agent.until(|state| state.policy.memory_limits.hook.as_ref() == Some(&hook)).await;
     let folder = hook.with_file_name("containerd");
     let mut containerd = Containerd::start(&program, &folder, &world.socket()).await;
-    world.is_ready("True", "MemoryLimited").await;
+    world.until_condition("True", "MemoryLimited").await;
     let cri = containerd.cri().await;
 
     let gpu = &world.gpus[0];
     let config = cri.config("good", &fraction("0", &[("main", "2Gi")]));
-    let good = cri.sandbox(&config).await;
-    let container = cri.container(&good, &config).await.expect("created");
+    let limited = cri.sandbox(&config).await;
+    let container = cri.container(&limited, &config).await.expect("created");
     assert!(world.record(&container).exists());
-    cri.of("StartContainer", &container).await;
+    cri.call_with_id("StartContainer", &container).await;
     for line in [format!("NVIDIA_VISIBLE_DEVICES={gpu}"), "NVIDIA_GPU_MEMORY_LIMIT=2048".into()] {
-        cri.says(&good, &line).await;
+        cri.until_printed(&limited, &line).await;
     }
-    let called = fs::read_to_string(&calls).expect("the hook ran");
+    let hook_calls = fs::read_to_string(&calls).expect("the hook ran");
     let record = world.record(&container).display().to_string();
-    assert!(called.trim().ends_with(&format!("memory-limit --record {record}")), "{called}");
-    world.shows(&world.limit("good", 2048)).await;
+    assert!(
+        hook_calls.trim().ends_with(&format!("memory-limit --record {record}")),
+        "{hook_calls}"
+    );
+    world.until_metric(&world.limit("good", 2048)).await;
 
     let config = cri.config("bad", &fraction("0", &[("main", "200Gi")]));
-    let bad = cri.sandbox(&config).await;
-    let refused = cri.container(&bad, &config).await.expect_err("above the GPU");
+    let refused_sandbox = cri.sandbox(&config).await;
+    let refused = cri.container(&refused_sandbox, &config).await.expect_err("above the GPU");
     assert!(refused.contains("windlass refuses container main of pod default/bad"), "{refused}");
     let config = cri.config("plain", &[]);
     let plain = cri.sandbox(&config).await;
-    cri.container(&plain, &config).await.expect("none of its business");
+    cri.container(&plain, &config).await.expect("unchanged by the agent");
 
     containerd.restart().await;
-    world.is_ready("True", "MemoryLimited").await;
-    world.shows(&world.limit("good", 2048)).await;
+    world.until_condition("True", "MemoryLimited").await;
+    world.until_metric(&world.limit("good", 2048)).await;
     let cri = containerd.cri().await;
-    for sandbox in [good, bad, plain] {
+    for sandbox in [limited, refused_sandbox, plain] {
         cri.remove(&sandbox).await;
     }
     windlass_testkit::vanishes(&world.record(&container)).await;

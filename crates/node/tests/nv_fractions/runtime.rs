@@ -106,7 +106,7 @@ pub(super) struct Container {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct OfContainer {
+struct ContainerEvent {
     #[prost(message, optional, tag = "1")]
     pod: Option<Sandbox>,
     #[prost(message, optional, tag = "2")]
@@ -249,14 +249,14 @@ impl Runtime {
         let rest =
             Synchronization { pods: Vec::new(), containers: containers.to_vec(), more: false };
         for part in [first, rest] {
-            let done: Synchronized = connection.call("Synchronize", &part).await.expect("known");
-            assert_eq!(done.more, part.more);
+            let answer: Synchronized = connection.call("Synchronize", &part).await.expect("known");
+            assert_eq!(answer.more, part.more);
         }
         connection
     }
 
     /// Answers the registration with bytes, and waits until the plugin ends the connection.
-    pub(super) async fn says(self, bytes: &[u8]) {
+    pub(super) async fn send_invalid(self, bytes: &[u8]) {
         let mut connection = self.accept().await;
         connection.stream.write_all(bytes).await.expect("written");
         connection.stream.shutdown().await.expect("ended");
@@ -265,7 +265,7 @@ impl Runtime {
     }
 
     /// Refuses the plugin.
-    pub(super) async fn refuses(self, why: &str) {
+    pub(super) async fn refuse(self, why: &str) {
         let mut connection = self.accept().await;
         let status = Status { code: 2, message: why.to_owned() };
         let refusal = Response { status: Some(status), payload: Vec::new() };
@@ -284,8 +284,8 @@ impl Connection {
         pod: &Sandbox,
         container: &Container,
     ) -> Result<Adjusted, String> {
-        let asked = OfContainer { pod: Some(pod.clone()), container: Some(container.clone()) };
-        let created: Created = self.call("CreateContainer", &asked).await?;
+        let event = ContainerEvent { pod: Some(pod.clone()), container: Some(container.clone()) };
+        let created: Created = self.call("CreateContainer", &event).await?;
         let Some(adjust) = created.adjust else { return Ok(Adjusted::default()) };
         let env = adjust.env.into_iter().map(|variable| (variable.key, variable.value)).collect();
         Ok(Adjusted { env, hooks: adjust.hooks.unwrap_or_default().create_runtime })
@@ -293,7 +293,7 @@ impl Connection {
 
     /// Reports that the container has ended.
     pub(super) async fn stop(&mut self, pod: &Sandbox, container: &Container) {
-        let stopped = OfContainer { pod: Some(pod.clone()), container: Some(container.clone()) };
+        let stopped = ContainerEvent { pod: Some(pod.clone()), container: Some(container.clone()) };
         self.call::<()>("StopContainer", &stopped).await.expect("taken");
     }
 
@@ -329,8 +329,9 @@ impl Connection {
     async fn send(&mut self, service: u32, stream: u32, kind: u8, message: &impl Message) {
         let body = message.encode_to_vec();
         let length = u32::try_from(body.len()).expect("short");
-        let whole = [&length.to_be_bytes()[..], &stream.to_be_bytes(), &[kind, 0], &body].concat();
-        for part in whole.chunks(4096) {
+        let message_bytes =
+            [&length.to_be_bytes()[..], &stream.to_be_bytes(), &[kind, 0], &body].concat();
+        for part in message_bytes.chunks(4096) {
             let length = u32::try_from(part.len()).expect("short");
             let frame = [&service.to_be_bytes()[..], &length.to_be_bytes(), part].concat();
             self.stream.write_all(&frame).await.expect("written");

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Resource of a vendor's full GPUs.
-fn whole(vendor: Vendor) -> &'static str {
+fn full_gpus(vendor: Vendor) -> &'static str {
     if vendor.source == "amd" { "amd.com/gpu" } else { "gpu.intel.com/xe" }
 }
 
@@ -81,7 +81,7 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
     for vendor in [MI300X, FLEX] {
         let (world, kernel) = node(vendor, 1, Some(&vendor.capacity()), "dmem").await;
         allocatable(&world.kubelet, COMPUTE, 100).await;
-        allocatable(&world.kubelet, whole(vendor), 1).await;
+        allocatable(&world.kubelet, full_gpus(vendor), 1).await;
         let state = world.agent.state.borrow().clone();
         let gpu = vendor.gpu(&state);
         let offering = &state.offerings()[gpu.id.as_str()];
@@ -93,8 +93,8 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
             Ok::<_, &str>(NodeDevices::from_annotation(text).expect("readable"))
         })
         .await;
-        let [only] = &annotated.devices[..] else { panic!("{annotated:?}") };
-        assert_eq!((&only.id, u64::from(only.memory_mib)), (&gpu.id, vendor.memory_mib));
+        let [listed] = &annotated.devices[..] else { panic!("{annotated:?}") };
+        assert_eq!((&listed.id, u64::from(listed.memory_mib)), (&gpu.id, vendor.memory_mib));
 
         let pod = pod("a", 10, 30);
         let uid = pod.uid.clone();
@@ -104,10 +104,10 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let nodes: Vec<_> = gpu.own_nodes().map(|node| node.path.clone()).collect();
         assert!(nodes.iter().all(|own| edits.device_nodes.iter().any(|it| it.path == *own)));
         let record = record_of(edits);
-        let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("a record")).expect("good");
+        let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("there")).expect("valid");
         assert_eq!(parsed.gpus()[0].region.as_ref().expect("a region").as_str(), vendor.region);
         // A GPU with a share is not offered in full.
-        allocatable(&world.kubelet, whole(vendor), 0).await;
+        allocatable(&world.kubelet, full_gpus(vendor), 0).await;
         let program = kernel.program(Some(&uid));
         assert_eq!(kernel.limit(&uid, &program, &record), Ok(10 << 30));
         let measured = async |metric: &str, parts: &[&str]| {
@@ -119,20 +119,20 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let limit = (10_u64 << 30).to_string();
         let parts = [r#"holder="a",enforcement="dmem"}"#, &limit];
         measured("windlass_share_memory_limit_bytes", &parts).await;
-        kernel.opens(&program, 3, 1, 10_000);
+        kernel.open_file(&program, 3, 1, 10_000);
         let used = (10_000_u64 << 20).to_string();
         measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
-        kernel.opens(&program, 4, 2, 1000);
-        program.ends().await;
+        kernel.open_file(&program, 4, 2, 1000);
+        program.until_ended().await;
         world.kubelet.delete(&uid).await;
         vanishes(&record).await;
-        allocatable(&world.kubelet, whole(vendor), 1).await;
+        allocatable(&world.kubelet, full_gpus(vendor), 1).await;
         world.agent.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_share_that_the_kernel_cannot_limit_waits_where_a_limit_is_required() {
+async fn a_share_that_the_kernel_cannot_limit_waits_if_a_limit_is_required() {
     for (at_least, refused) in [
         ("watched", None),
         ("dmem", Some("the kernel limits no device memory")),

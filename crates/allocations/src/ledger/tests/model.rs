@@ -40,7 +40,7 @@ enum Step {
     Allocate(usize),
     /// The agent answers `Allocate`, and the kubelet then rejects the pod.
     AllocateRejected(usize),
-    PodGone(usize),
+    PodDeleted(usize),
     Prepare(u8, Vec<(usize, Use)>),
     Unprepare(u8),
     KubeletWrites,
@@ -96,7 +96,7 @@ impl Node {
             Step::AllocateRejected(nth) if !self.pods.contains(&nth) => {
                 self.allocate(nth);
             }
-            Step::PodGone(nth) if nth < self.pods.len() => {
+            Step::PodDeleted(nth) if nth < self.pods.len() => {
                 self.pods.swap_remove(nth);
             }
             Step::Prepare(name, devices) => self.prepare(name, &devices),
@@ -110,11 +110,11 @@ impl Node {
             Step::ReadEnds => self.end_read(),
             Step::AgentRestarts => self.restart(),
             Step::Off if self.claims.is_empty() => {
-                self.ledger.forget_record();
+                self.ledger.mark_containers_unknown();
                 self.reading = None;
             }
             Step::Pass(seconds) => self.pass(Duration::from_secs(seconds)).await,
-            Step::Allocate(_) | Step::AllocateRejected(_) | Step::PodGone(_) | Step::Off => {}
+            Step::Allocate(_) | Step::AllocateRejected(_) | Step::PodDeleted(_) | Step::Off => {}
         }
     }
 
@@ -228,7 +228,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (0..OFFERED.len()).prop_map(Step::Allocate),
         1 => (0..OFFERED.len()).prop_map(Step::AllocateRejected),
-        6 => (0..5_usize).prop_map(Step::PodGone),
+        6 => (0..5_usize).prop_map(Step::PodDeleted),
         8 => (0..6_u8, devices).prop_map(|(name, devices)| Step::Prepare(name, devices)),
         3 => (0..6_u8).prop_map(Step::Unprepare),
         4 => Just(Step::KubeletWrites),
@@ -242,8 +242,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 2_000)
 }
 
-/// Plays the steps. Returns the number of claims that got their devices.
-async fn play(steps: Vec<Step>) -> usize {
+/// Runs the steps. Returns the number of claims that got their devices.
+async fn run_steps(steps: Vec<Step>) -> usize {
     let (mut node, mut prepared) = (Node::new(), 0);
     for (nth, step) in steps.into_iter().enumerate() {
         let (before, shown) = (node.claims.len(), format!("{step:?}"));
@@ -279,13 +279,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_device_ever_has_an_owner_through_both_ways(steps in steps()) {
+    fn no_device_ever_has_an_owner_through_both_apis(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build()
             .expect("a runtime");
-        let prepared = runtime.block_on(play(steps));
+        let prepared = runtime.block_on(run_steps(steps));
         // A rejected Allocate blocks its devices for long. Most runs still prepare over twenty claims.
         prop_assert!(prepared > 5, "only {} claims got their devices", prepared);
     }

@@ -17,19 +17,19 @@ type OfferedById<'a> = BTreeMap<&'a DeviceId, &'a OfferedDevice>;
 impl PreferenceRequest<'_> {
     pub(super) fn among_devices(&self) -> Result<Preference, Refusal> {
         let offered = self.offered(&self.request.available_device_i_ds).into_iter();
-        let (open, closed): (OfferedById<'_>, OfferedById<'_>) =
-            offered.partition(|(id, device)| self.is_open(id, device));
+        let (allocatable, refused): (OfferedById<'_>, OfferedById<'_>) =
+            offered.partition(|(id, device)| self.is_allocatable(id, device));
         let required = self.offered(&self.request.must_include_device_i_ds);
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         let request = Request {
-            available: &ids(&open),
+            available: &ids(&allocatable),
             required: &ids(&required),
             near: &near,
             size: self.size(),
             policy: self.policy,
         };
         let choice = placement::choose(&self.state.topology, request).map_err(|source| {
-            let (resource, excluded) = (self.resource.clone(), self.excluded(closed.into_iter()));
+            let (resource, excluded) = (self.resource.clone(), self.excluded(refused.into_iter()));
             Refusal::Placement { resource, source, excluded }
         })?;
         Ok(Preference {
@@ -39,7 +39,7 @@ impl PreferenceRequest<'_> {
             steps: choice.steps,
             exact: choice.exact,
             candidates: Some(Candidates::Devices {
-                available: open.into_keys().cloned().collect(),
+                available: allocatable.into_keys().cloned().collect(),
                 required: required.into_keys().cloned().collect(),
                 near: self.near.clone(),
                 chosen: choice.devices,
@@ -50,12 +50,12 @@ impl PreferenceRequest<'_> {
     /// The first decided set that matches the request, if all of its GPUs are available.
     pub(super) fn decided(&self, sets: &DecidedSets) -> Option<Preference> {
         let available = self.offered(&self.request.available_device_i_ds);
-        let is_open =
-            |id: &DeviceId| available.get(id).is_some_and(|device| self.is_open(id, device));
+        let is_allocatable =
+            |id: &DeviceId| available.get(id).is_some_and(|device| self.is_allocatable(id, device));
         let required = &self.request.must_include_device_i_ds;
         let serves = |set: &&Vec<DeviceId>| {
             set.len() == self.size()
-                && set.iter().all(is_open)
+                && set.iter().all(is_allocatable)
                 && required.iter().all(|id| set.iter().any(|it| it.as_str() == id))
         };
         let ids = sets.iter().find(serves)?.iter().map(ToString::to_string).collect();

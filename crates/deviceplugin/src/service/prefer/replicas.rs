@@ -23,8 +23,8 @@ type Candidate<'a> = (&'a DeviceId, SharedDevice<'a>);
 impl PreferenceRequest<'_> {
     pub(super) fn among_replicas(&self, shared: Shared) -> Result<Preference, Refusal> {
         let free = self.free();
-        let parts = self.parts(&free);
-        let devices: Vec<_> = parts.iter().map(|(_, device)| *device).collect();
+        let candidates = self.candidates(&free);
+        let devices: Vec<_> = candidates.iter().map(|(_, device)| *device).collect();
         let required = self.request.must_include_device_i_ds.iter();
         let required: Vec<ReplicaId> = required.filter_map(|id| id.parse().ok()).collect();
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
@@ -49,7 +49,7 @@ impl PreferenceRequest<'_> {
             candidates: Some(Candidates::Replicas {
                 span: shared.method.span(shared.memory_mib),
                 near: self.near.clone(),
-                pools: pools(&parts, &required, &choice.replicas),
+                pools: pools(&candidates, &required, &choice.replicas),
             }),
         })
     }
@@ -64,15 +64,15 @@ impl PreferenceRequest<'_> {
 
     /// Allocatable devices with their free replicas. The kubelet does not report replicas in use: they are missing in
     /// its available ids.
-    fn parts<'a>(&'a self, free: &'a ByDevice<'_>) -> Vec<Candidate<'a>> {
+    fn candidates<'a>(&'a self, free: &'a ByDevice<'_>) -> Vec<Candidate<'a>> {
         let devices = self.offer.devices.iter();
-        let open = devices.filter(|(id, device)| self.is_open(id, device));
-        let part = |(id, device): (&'a DeviceId, &OfferedDevice)| {
+        let allocatable = devices.filter(|(id, device)| self.is_allocatable(id, device));
+        let candidate = |(id, device): (&'a DeviceId, &OfferedDevice)| {
             let free = free.get(id.as_str()).map_or(&[][..], Vec::as_slice);
             let in_use = (replicas_of(device) as usize).saturating_sub(free.len());
             (id, SharedDevice { id: id.as_str(), free, in_use })
         };
-        open.map(part).collect()
+        allocatable.map(candidate).collect()
     }
 
     fn excluded_replicas(&self, free: &ByDevice<'_>) -> Excluded {
@@ -88,7 +88,7 @@ fn replicas_of(device: &OfferedDevice) -> u32 {
 
 /// State and outcome of each device, for the history.
 fn pools(
-    parts: &[Candidate<'_>],
+    candidates: &[Candidate<'_>],
     required: &[ReplicaId],
     chosen: &[ReplicaId],
 ) -> Vec<ReplicaPool> {
@@ -103,7 +103,7 @@ fn pools(
         required: numbers(&required, id),
         chosen: numbers(&chosen, id),
     };
-    parts.iter().map(pool).collect()
+    candidates.iter().map(pool).collect()
 }
 
 fn named(replicas: &[ReplicaId]) -> ByDevice<'_> {

@@ -10,10 +10,10 @@ use windlass_machine::{MachineProfile, mig::Shape};
 use super::*;
 
 /// A GPU in MIG mode without instances, with all placements of its model.
-pub(crate) fn uncut(machine: &str, index: u32) -> Device {
+pub(crate) fn in_mig_mode(machine: &str, index: u32) -> Device {
     let profile = MachineProfile::named(machine).expect("a shipped profile");
     let card = profile.cards.values().next().expect("it has GPUs").clone();
-    let capability = card.mig.expect("it can be cut");
+    let capability = card.mig.expect("a model with MIG");
     let id: DeviceId =
         format!("GPU-{index:08x}-0000-4000-8000-000000000000").parse().expect("an id");
     let name = |name| AttributeName::new("nvidia.com", name);
@@ -48,7 +48,7 @@ pub(crate) fn uncut(machine: &str, index: u32) -> Device {
     Device { partitioned: true, partitions: partitions.into(), ..gpu }
 }
 
-/// A node on whose GPUs instances are made for claims.
+/// A node whose driver creates MIG instances for claims.
 pub(crate) fn on_demand(devices: Vec<Device>) -> NodeState {
     let dra = DraPolicy {
         offer: DraOffer::Beside,
@@ -100,7 +100,7 @@ fn lines(pool: &Pool) -> String {
 #[test]
 fn a_gpu_in_mig_mode_has_each_profile_at_each_place() {
     for machine in ["mig-a100", "dgx-h100"] {
-        let state = on_demand(vec![uncut(machine, 0)]);
+        let state = on_demand(vec![in_mig_mode(machine, 0)]);
         insta::assert_snapshot!(machine, lines(&pool(&state, &SharedLedger::default())));
     }
 }
@@ -122,7 +122,7 @@ fn layouts(all: &[PossiblePartition], from: u32) -> Vec<Vec<&PossiblePartition>>
 #[test]
 fn counters_have_room_for_every_layout_that_the_driver_allows() {
     for machine in ["mig-a100", "dgx-h100", "hgx-h200", "hgx-b200"] {
-        let gpu = uncut(machine, 0);
+        let gpu = in_mig_mode(machine, 0);
         let state = on_demand(vec![gpu.clone()]);
         let pool = pool(&state, &SharedLedger::default());
         let room = &pool.counters[0].amounts;
@@ -148,8 +148,8 @@ fn counters_have_room_for_every_layout_that_the_driver_allows() {
 }
 
 fn place<'a>(gpu: &'a Device, profile: &str, start: u32) -> &'a Partition {
-    let is_it = |it: &&Partition| it.profile.as_str() == profile && it.start == start;
-    gpu.partitions.iter().map(|it| &it.partition).find(is_it).expect("a possible placement")
+    let is_placement = |it: &&Partition| it.profile.as_str() == profile && it.start == start;
+    gpu.partitions.iter().map(|it| &it.partition).find(is_placement).expect("a possible placement")
 }
 
 /// Placements with a taint, as `3g.40gb@4 key=value`.
@@ -166,7 +166,7 @@ fn tainted(pool: &Pool) -> Vec<String> {
 
 #[test]
 fn an_instance_without_a_claim_taints_every_placement_that_conflicts_with_it() {
-    let gpu = uncut("mig-a100", 0);
+    let gpu = in_mig_mode("mig-a100", 0);
     let at = place(&gpu, "2g.10gb", 4).clone();
     let id: DeviceId = "MIG-0a".parse().expect("an id");
     let mut instance = super::gpu(id.as_str(), 0);
@@ -204,21 +204,21 @@ fn an_instance_without_a_claim_taints_every_placement_that_conflicts_with_it() {
 
 #[test]
 fn a_gpu_is_partitioned_for_claims_only_in_mig_mode_and_if_the_policy_offers_it() {
-    let whole = Device { partitioned: false, ..uncut("mig-a100", 0) };
+    let whole = Device { partitioned: false, ..in_mig_mode("mig-a100", 0) };
     let catalog =
         Catalog::of(&on_demand(vec![whole]), "n1", &DriverName::default(), &Ledger::default());
     assert!(catalog.pools.is_empty(), "a GPU without MIG mode has no placements");
-    let mut as_cut = on_demand(vec![uncut("mig-a100", 0)]);
-    as_cut.policy = Arc::default();
-    let catalog = Catalog::of(&as_cut, "n1", &DriverName::default(), &Ledger::default());
+    let mut without_claims = on_demand(vec![in_mig_mode("mig-a100", 0)]);
+    without_claims.policy = Arc::default();
+    let catalog = Catalog::of(&without_claims, "n1", &DriverName::default(), &Ledger::default());
     assert!(catalog.pools.is_empty());
 }
 
 #[test]
 fn a_gpu_whose_mig_mode_is_switched_has_a_full_entry_with_all_counters() {
-    let off = |index| Device { partitioned: false, ..uncut("dgx-h100", index) };
-    let ampere = uncut("mig-a100", 2);
-    let state = switching(vec![off(0), uncut("dgx-h100", 1), ampere], Vec::new());
+    let off = |index| Device { partitioned: false, ..in_mig_mode("dgx-h100", index) };
+    let ampere = in_mig_mode("mig-a100", 2);
+    let state = switching(vec![off(0), in_mig_mode("dgx-h100", 1), ampere], Vec::new());
     let pool = pool(&state, &SharedLedger::default());
     // GPUs without a full entry come first, and full entries last, in descending order.
     let gpus = |name: &str| name["gpu-".len()..][..8].trim_start_matches('0').to_owned();
@@ -240,7 +240,7 @@ fn a_gpu_whose_mig_mode_is_switched_has_a_full_entry_with_all_counters() {
 
 #[test]
 fn all_entries_of_a_gpu_are_tainted_if_a_container_holds_it_or_it_is_unclean() {
-    let gpu = uncut("dgx-h100", 0);
+    let gpu = in_mig_mode("dgx-h100", 0);
     let (id, places) = (gpu.id.clone(), gpu.partitions.len());
     let (mut state, ledger) = (switching(vec![gpu], Vec::new()), SharedLedger::default());
     let resource = "nvidia.com/gpu".parse().expect("a name");
@@ -259,7 +259,7 @@ fn all_entries_of_a_gpu_are_tainted_if_a_container_holds_it_or_it_is_unclean() {
 
 #[test]
 fn the_full_entry_is_tainted_by_an_instance_without_a_claim_and_not_by_a_claim() {
-    let gpu = uncut("dgx-h100", 0);
+    let gpu = in_mig_mode("dgx-h100", 0);
     let at = place(&gpu, "1g.10gb", 6).clone();
     let mut instance = super::gpu("MIG-0a", 0);
     (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));

@@ -18,47 +18,48 @@ fn why() -> String {
 fn claim() -> Box<Claim> {
     let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
     let reference = ClaimRef { namespace, name, uid };
-    Claim { reference, called: "c".to_owned(), results: Vec::new(), configs: Vec::new() }.into()
+    Claim { reference, name_in_pod: "c".to_owned(), results: Vec::new(), configs: Vec::new() }
+        .into()
 }
 
-fn states(patience: Deadline) -> Vec<State> {
+fn states(deadline: Deadline) -> Vec<State> {
     let mut all = vec![
         State::Comparing,
-        State::Settling,
+        State::Completing,
         State::Checking,
         State::Restoring,
-        State::Forgetting,
-        State::Resting(COMPLETED),
+        State::DroppingRecord,
+        State::Idle(COMPLETED),
         State::Removing(COMPLETED),
     ];
     for recorded in [NOTHING, STARTED] {
         all.extend([
-            State::Resting(recorded),
+            State::Idle(recorded),
             State::Reading(recorded, None),
-            State::Reading(recorded, Some(patience)),
-            State::Waiting(recorded, patience),
-            State::Making(recorded),
-            State::Doing(recorded),
+            State::Reading(recorded, Some(deadline)),
+            State::Waiting(recorded, deadline),
+            State::ChangingMig(recorded),
+            State::Executing(recorded),
             State::Removing(recorded),
         ]);
     }
     all
 }
 
-fn inputs(patience: Deadline) -> Vec<Input> {
+fn inputs(deadline: Deadline) -> Vec<Input> {
     vec![
         Input::Prepare,
         Input::Release,
         Input::Check,
-        Input::Same,
-        Input::Another,
+        Input::Unchanged,
+        Input::Reallocated,
         Input::Read(claim()),
         Input::Planned,
-        Input::Unmade(claim()),
-        Input::Blocked(Blocker::Sharers, patience),
-        Input::Released(patience),
+        Input::NeedsMigChange(claim()),
+        Input::Blocked(Blocker::Sharers, deadline),
+        Input::Released(deadline),
         Input::Abandoned,
-        Input::Made(claim()),
+        Input::MigChanged(claim()),
         Input::Done,
         Input::Failed(why().into()),
         Input::Unrecorded(why()),
@@ -66,90 +67,110 @@ fn inputs(patience: Deadline) -> Vec<Input> {
 }
 
 /// Transitions of the preparation of a claim with this stage in its record.
-fn preparing(before: Recorded, patience: Deadline) -> Vec<Row> {
+fn preparing(before: Recorded, deadline: Deadline) -> Vec<Row> {
     let refuse = || Action::Refuse(why().into());
-    let (resting, started) = (State::Resting(before), State::Resting(STARTED));
-    let (waiting, doing) = (State::Waiting(before, patience), State::Doing(before));
-    let (making, again) = (State::Making(before), State::Reading(before, Some(patience)));
+    let (idle, started) = (State::Idle(before), State::Idle(STARTED));
+    let (waiting, executing) = (State::Waiting(before, deadline), State::Executing(before));
+    let (changing, again) = (State::ChangingMig(before), State::Reading(before, Some(deadline)));
     let unrecorded = match before {
-        None => (State::Resting(NOTHING), Action::Undo(why())),
+        None => (State::Idle(NOTHING), Action::Undo(why())),
         Some(_) => (started, refuse()),
     };
     let mut rows = vec![
-        (resting, Input::Prepare, State::Reading(before, None), Action::Read),
-        (waiting, Input::Released(patience), again, Action::Read),
-        (waiting, Input::Release, resting, Action::Abandon),
-        (waiting, Input::Abandoned, resting, Action::Abandon),
-        (making, Input::Made(claim()), State::Making(STARTED), Action::PlanAgain(claim())),
-        (making, Input::Planned, doing, Action::Do),
-        (making, Input::Failed(why().into()), started, refuse()),
-        (making, Input::Unrecorded(why()), unrecorded.0, unrecorded.1.clone()),
-        (doing, Input::Done, State::Settling, Action::Record),
-        (doing, Input::Failed(why().into()), started, refuse()),
-        (doing, Input::Unrecorded(why()), unrecorded.0, unrecorded.1),
+        (idle, Input::Prepare, State::Reading(before, None), Action::Read),
+        (waiting, Input::Released(deadline), again, Action::Read),
+        (waiting, Input::Release, idle, Action::Abandon),
+        (waiting, Input::Abandoned, idle, Action::Abandon),
+        (
+            changing,
+            Input::MigChanged(claim()),
+            State::ChangingMig(STARTED),
+            Action::PlanAgain(claim()),
+        ),
+        (changing, Input::Planned, executing, Action::Execute),
+        (changing, Input::Failed(why().into()), started, refuse()),
+        (changing, Input::Unrecorded(why()), unrecorded.0, unrecorded.1.clone()),
+        (executing, Input::Done, State::Completing, Action::Record),
+        (executing, Input::Failed(why().into()), started, refuse()),
+        (executing, Input::Unrecorded(why()), unrecorded.0, unrecorded.1),
     ];
     for reading in [State::Reading(before, None), again] {
-        let held = || (Blocker::Sharers, patience);
+        let held = || (Blocker::Sharers, deadline);
         rows.extend([
-            (reading, Input::Another, State::Removing(before), Action::Remove),
+            (reading, Input::Reallocated, State::Removing(before), Action::Remove),
             (reading, Input::Read(claim()), reading, Action::Plan(claim())),
-            (reading, Input::Planned, doing, Action::Do),
-            (reading, Input::Unmade(claim()), making, Action::Make(claim())),
+            (reading, Input::Planned, executing, Action::Execute),
+            (reading, Input::NeedsMigChange(claim()), changing, Action::ChangeMig(claim())),
             (
                 reading,
                 Input::Blocked(held().0, held().1),
                 waiting,
                 Action::Wait(held().0, held().1),
             ),
-            (reading, Input::Failed(why().into()), resting, refuse()),
+            (reading, Input::Failed(why().into()), idle, refuse()),
         ]);
     }
     rows
 }
 
 /// All transitions that change the state or have an action.
-fn rows(patience: Deadline) -> Vec<Row> {
+fn rows(deadline: Deadline) -> Vec<Row> {
     let refuse = || Action::Refuse(why().into());
-    let (nothing, started) = (State::Resting(NOTHING), State::Resting(STARTED));
-    let completed = State::Resting(COMPLETED);
+    let (nothing, started) = (State::Idle(NOTHING), State::Idle(STARTED));
+    let completed = State::Idle(COMPLETED);
     let mut rows = vec![
-        (State::Settling, Input::Done, completed, Action::Answer),
-        (State::Settling, Input::Unrecorded(why()), started, refuse()),
+        (State::Completing, Input::Done, completed, Action::Answer),
+        (State::Completing, Input::Unrecorded(why()), started, refuse()),
         (completed, Input::Prepare, State::Comparing, Action::Compare),
-        (State::Comparing, Input::Same, State::Checking, Action::Do),
-        (State::Comparing, Input::Another, State::Removing(COMPLETED), Action::Remove),
+        (State::Comparing, Input::Unchanged, State::Checking, Action::Execute),
+        (State::Comparing, Input::Reallocated, State::Removing(COMPLETED), Action::Remove),
         (State::Checking, Input::Done, completed, Action::Answer),
         (State::Checking, Input::Failed(why().into()), completed, refuse()),
         (completed, Input::Check, State::Restoring, Action::Restore),
-        (State::Restoring, Input::Done, completed, Action::Note(None)),
-        (State::Restoring, Input::Failed(why().into()), completed, Action::Note(Some(why()))),
+        (State::Restoring, Input::Done, completed, Action::LogUnwritten(None)),
+        (
+            State::Restoring,
+            Input::Failed(why().into()),
+            completed,
+            Action::LogUnwritten(Some(why())),
+        ),
         (State::Removing(NOTHING), Input::Done, nothing, Action::Release),
-        (State::Removing(NOTHING), Input::Failed(why().into()), nothing, Action::Keep(why())),
-        (State::Forgetting, Input::Done, nothing, Action::Release),
-        (State::Forgetting, Input::Unrecorded(why()), started, Action::Keep(why())),
+        (
+            State::Removing(NOTHING),
+            Input::Failed(why().into()),
+            nothing,
+            Action::RefuseRelease(why()),
+        ),
+        (State::DroppingRecord, Input::Done, nothing, Action::Release),
+        (State::DroppingRecord, Input::Unrecorded(why()), started, Action::RefuseRelease(why())),
     ];
     for before in [NOTHING, STARTED] {
-        rows.extend(preparing(before, patience));
+        rows.extend(preparing(before, deadline));
     }
     for known in [STARTED, COMPLETED] {
         rows.extend([
-            (State::Removing(known), Input::Done, State::Forgetting, Action::Record),
-            (State::Removing(known), Input::Failed(why().into()), started, Action::Keep(why())),
+            (State::Removing(known), Input::Done, State::DroppingRecord, Action::Record),
+            (
+                State::Removing(known),
+                Input::Failed(why().into()),
+                started,
+                Action::RefuseRelease(why()),
+            ),
         ]);
     }
     for known in [NOTHING, STARTED, COMPLETED] {
         let removing = State::Removing(known);
-        rows.push((State::Resting(known), Input::Release, removing, Action::Remove));
+        rows.push((State::Idle(known), Input::Release, removing, Action::Remove));
     }
     rows
 }
 
 #[test]
 fn every_transition_is_in_the_table_and_late_inputs_change_nothing() {
-    let patience = Deadline::after(Duration::from_secs(9));
-    let mut rows = rows(patience);
-    for state in states(patience) {
-        for input in inputs(patience) {
+    let deadline = Deadline::after(Duration::from_secs(9));
+    let mut rows = rows(deadline);
+    for state in states(deadline) {
+        for input in inputs(deadline) {
             let row = rows.iter().position(|(from, by, ..)| *from == state && *by == input);
             let (to, action) = row.map_or((state, Action::Nothing), |at| {
                 let (_, _, to, action) = rows.swap_remove(at);
@@ -163,29 +184,29 @@ fn every_transition_is_in_the_table_and_late_inputs_change_nothing() {
 
 #[test]
 fn a_record_is_dropped_only_after_removal_or_if_no_step_was_begun() {
-    let patience = Deadline::after(Duration::from_secs(9));
-    for state in states(patience) {
-        for input in inputs(patience) {
+    let deadline = Deadline::after(Duration::from_secs(9));
+    for state in states(deadline) {
+        for input in inputs(deadline) {
             let (next, action) = state.next(input.clone());
-            let forgets = state.recorded().is_some() && next.recorded().is_none();
+            let drops_record = state.recorded().is_some() && next.recorded().is_none();
             let was_removed = matches!((state, &input), (State::Removing(_), Input::Done));
             let was_not_begun = matches!(action, Action::Undo(_));
-            assert!(!forgets || was_removed || was_not_begun, "{state:?} {input:?}");
+            assert!(!drops_record || was_removed || was_not_begun, "{state:?} {input:?}");
         }
     }
 }
 
 #[test]
 fn a_claim_is_completed_after_its_steps_and_answered_after_its_record() {
-    let patience = Deadline::after(Duration::from_secs(9));
-    for state in states(patience) {
-        for input in inputs(patience) {
+    let deadline = Deadline::after(Duration::from_secs(9));
+    for state in states(deadline) {
+        for input in inputs(deadline) {
             let (next, action) = state.next(input.clone());
             if next.recorded() == COMPLETED && state.recorded() != COMPLETED {
-                assert!(matches!((state, &input), (State::Doing(_), Input::Done)), "{state:?}");
+                assert!(matches!((state, &input), (State::Executing(_), Input::Done)), "{state:?}");
             }
             if action == Action::Answer {
-                let is_recorded = matches!(state, State::Settling | State::Checking);
+                let is_recorded = matches!(state, State::Completing | State::Checking);
                 assert!(is_recorded && input == Input::Done, "{state:?} {input:?}");
             }
         }

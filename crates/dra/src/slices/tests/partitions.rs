@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use windlass_sched::allocator::{Supply, allocate};
 
 use super::*;
-use crate::catalog::tests::partitions::{on_demand, switching, uncut};
+use crate::catalog::tests::partitions::{in_mig_mode, on_demand, switching};
 
 fn typed<T: DeserializeOwned>(document: Value) -> T {
     serde_json::from_value(document).expect("a document")
@@ -17,16 +17,16 @@ fn typed<T: DeserializeOwned>(document: Value) -> T {
 
 /// This number of H100 in MIG mode.
 fn h100(gpus: u32) -> Vec<Device> {
-    (0..gpus).map(|index| uncut("dgx-h100", index)).collect()
+    (0..gpus).map(|index| in_mig_mode("dgx-h100", index)).collect()
 }
 
 /// The contents of the pool of a node.
 fn contents(state: &NodeState) -> Vec<SliceContent> {
     let driver = DriverName::default();
     let options = SliceOptions { driver: &driver, taints: DraTaints::NoSchedule };
-    let mut wanted = slices(&Catalog::of(state, "n1", &driver, &Ledger::default()), options);
-    assert!(wanted.left_out.is_empty(), "{:?}", wanted.left_out);
-    wanted.pools.remove("n1/nvidia").expect("the pool")
+    let mut desired = slices(&Catalog::of(state, "n1", &driver, &Ledger::default()), options);
+    assert!(desired.left_out.is_empty(), "{:?}", desired.left_out);
+    desired.pools.remove("n1/nvidia").expect("the pool")
 }
 
 fn published(contents: &[SliceContent]) -> Vec<ResourceSlice> {
@@ -45,13 +45,13 @@ fn published(contents: &[SliceContent]) -> Vec<ResourceSlice> {
 }
 
 /// Placements of claims on GPUs without a full entry.
-fn placed(gpus: u32, asks: &[&str]) -> String {
-    placed_on(&on_demand(h100(gpus)), asks)
+fn placed(gpus: u32, requested: &[&str]) -> String {
+    placed_on(&on_demand(h100(gpus)), requested)
 }
 
 /// Places one claim after the other. Each asks for a profile, for a `gpu`, or for a share with this memory. Returns GPU
 /// and placement of each claim, or `-`.
-fn placed_on(state: &NodeState, asks: &[&str]) -> String {
+fn placed_on(state: &NodeState, requested: &[&str]) -> String {
     let slices = published(&contents(state));
     let class = |kind: &str| {
         let expression = format!("device.attributes['gpu.nvidia.com'].type == '{kind}'");
@@ -61,11 +61,11 @@ fn placed_on(state: &NodeState, asks: &[&str]) -> String {
     let (classes, node): ([DeviceClass; 2], Node) =
         (["mig", "gpu"].map(class), typed(json!({"metadata": {"name": "n1"}})));
     let mut allocated: Vec<ResourceClaim> = Vec::new();
-    let place = |(at, ask): (usize, &&str)| {
+    let place = |(at, request): (usize, &&str)| {
         let name = format!("c{at}");
         let mut claim: ResourceClaim = typed(json!({
             "metadata": {"name": name, "namespace": "ns", "uid": name},
-            "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly(ask)}]}},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly(request)}]}},
         }));
         let supply = Supply { classes: &classes, slices: &slices, claims: &allocated };
         let Ok(mut results) = allocate(std::slice::from_ref(&claim), supply, &node) else {
@@ -78,18 +78,18 @@ fn placed_on(state: &NodeState, asks: &[&str]) -> String {
         let (gpu, place) = device.split_once("-mig-").unwrap_or((device, "whole"));
         format!("{}:{place}", gpu["gpu-".len()..][..8].trim_start_matches('0'))
     };
-    asks.iter().enumerate().map(place).collect::<Vec<_>>().join(" ")
+    requested.iter().enumerate().map(place).collect::<Vec<_>>().join(" ")
 }
 
-fn exactly(ask: &str) -> Value {
-    if ask == "gpu" {
+fn exactly(request: &str) -> Value {
+    if request == "gpu" {
         return json!({"deviceClassName": "gpu"});
     }
-    if ask.ends_with("Gi") {
-        let requests = json!({"gpu.nvidia.com/memory": ask});
+    if request.ends_with("Gi") {
+        let requests = json!({"gpu.nvidia.com/memory": request});
         return json!({"deviceClassName": "gpu", "capacity": {"requests": requests}});
     }
-    let cel = format!("device.attributes['gpu.nvidia.com'].profile == '{ask}'");
+    let cel = format!("device.attributes['gpu.nvidia.com'].profile == '{request}'");
     json!({"deviceClassName": "mig", "selectors": [{"cel": {"expression": cel}}]})
 }
 
@@ -134,8 +134,8 @@ fn more_than_eight_gpus_have_their_counters_in_more_than_one_slice() {
 #[test]
 fn full_gpus_are_allocated_from_the_last_and_partitions_from_the_first_without_overlap() {
     let state = switching(h100(3), Vec::new());
-    let asks = ["gpu", "4g.40gb", "gpu", "gpu", "3g.40gb", "1g.10gb"];
-    assert_eq!(placed_on(&state, &asks), "2:whole :4g-40gb-5-0 1:whole - :3g-40gb-9-4 -");
+    let requested = ["gpu", "4g.40gb", "gpu", "gpu", "3g.40gb", "1g.10gb"];
+    assert_eq!(placed_on(&state, &requested), "2:whole :4g-40gb-5-0 1:whole - :3g-40gb-9-4 -");
     let sizes: Vec<_> =
         contents(&state).iter().map(|it| (it.shared_counters.len(), it.devices.len())).collect();
     assert_eq!(sizes, [(3, 0), (0, 25), (0, 25), (0, 25), (0, 3)]);
@@ -148,7 +148,7 @@ fn the_first_share_of_a_gpu_takes_all_of_its_partitions() {
         manner: ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced },
     };
     let state = switching(h100(2), vec![rule]);
-    let asks = ["30Gi", "30Gi", "1g.10gb", "30Gi", "20Gi", "gpu", "7g.80gb"];
+    let requested = ["30Gi", "30Gi", "1g.10gb", "30Gi", "20Gi", "gpu", "7g.80gb"];
     let expected = "1:whole 1:whole :1g-10gb-19-6 - 1:whole - -";
-    assert_eq!(placed_on(&state, &asks), expected);
+    assert_eq!(placed_on(&state, &requested), expected);
 }

@@ -220,7 +220,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_container_starts_on_what_another_pod_left(
+    fn no_container_starts_on_data_of_another_pod(
         events in proptest::collection::vec(event(), 1..60)
     ) {
         let mut model = Model { state: State::Unsure, data: Some("0".to_owned()), pod: 1 };

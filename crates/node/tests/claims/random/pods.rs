@@ -6,7 +6,7 @@ use windlass_testkit::{GPU, until};
 
 use super::Run;
 use crate::claims::{
-    wish::{SPACE, gpus, pod, template},
+    objects::{SPACE, gpus, pod, template},
     world::{World, uid},
 };
 
@@ -17,7 +17,7 @@ pub(super) const MAX: usize = 12;
 const MAX_GPUS: usize = 3;
 
 /// A started pod.
-pub(super) enum Living {
+pub(super) enum StartedPod {
     /// With a claim; its containers may wait for it.
     Claim(Box<Scheduled>),
     /// With devices of the device plugin, by its UID.
@@ -26,11 +26,11 @@ pub(super) enum Living {
 
 impl Run {
     pub(super) fn schedule(&mut self) -> Option<Scheduled> {
-        self.begun += 1;
-        let name = format!("c{}", self.begun);
-        let template = template_of(1 + self.chance.below(MAX_GPUS));
-        let wanted = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &template));
-        let scheduled = self.world.cluster.schedule(&wanted).ok();
+        self.created += 1;
+        let name = format!("c{}", self.created);
+        let template = template_of(1 + self.rng.below(MAX_GPUS));
+        let pod = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &template));
+        let scheduled = self.world.cluster.schedule(&pod).ok();
         if scheduled.is_none() {
             self.world.cluster.delete_pod(SPACE, &name).expect("it waits");
         }
@@ -38,30 +38,30 @@ impl Run {
     }
 
     fn plugin_pod(&mut self) -> Pod {
-        self.begun += 1;
-        let count = 1 + self.chance.below(MAX_GPUS);
+        self.created += 1;
+        let count = 1 + self.rng.below(MAX_GPUS);
         let main = Container::new("main").limit(GPU, count as u64);
-        Pod::new(format!("d{}", self.begun)).container(main)
+        Pod::new(format!("d{}", self.created)).container(main)
     }
 
     pub(super) async fn begin_claim(&mut self) {
         let Some(scheduled) = self.schedule() else { return };
         let started = claim_starts(&self.world, &scheduled).await;
-        self.claimed(scheduled, &started);
+        self.claim_pod_started(scheduled, &started);
     }
 
     pub(super) async fn begin_plugin(&mut self) {
         let pod = self.plugin_pod();
         let uid = pod.uid.clone();
         let admitted = self.world.admit(pod).await.is_ok();
-        self.plugged(uid, admitted).await;
+        self.plugin_pod_started(uid, admitted).await;
     }
 
     /// Starts a pod with a claim and one of the device plugin, each repeated until it runs.
     pub(super) async fn start_both(&mut self) {
-        let scheduled = self.schedule().expect("everything is free");
+        let scheduled = self.schedule().expect("every device is free");
         self.world.start(&scheduled).await;
-        self.living.push(Living::Claim(Box::new(scheduled)));
+        self.started.push(StartedPod::Claim(Box::new(scheduled)));
         self.check();
         let pod = self.plugin_pod();
         let world = &self.world;
@@ -74,7 +74,7 @@ impl Run {
         })
         .await;
         world.try_start(&pod.uid, "main").await.expect("what is admitted starts");
-        self.living.push(Living::Plugin(pod.uid));
+        self.started.push(StartedPod::Plugin(pod.uid));
         self.check();
     }
 
@@ -85,52 +85,54 @@ impl Run {
         let Some(scheduled) = self.schedule() else { return };
         let (started, admitted) =
             tokio::join!(claim_starts(&self.world, &scheduled), self.world.admit(pod));
-        self.claimed(scheduled, &started);
-        self.plugged(uid, admitted.is_ok()).await;
+        self.claim_pod_started(scheduled, &started);
+        self.plugin_pod_started(uid, admitted.is_ok()).await;
     }
 
-    pub(super) fn claimed(&mut self, scheduled: Scheduled, started: &Result<(), String>) {
+    pub(super) fn claim_pod_started(&mut self, scheduled: Scheduled, started: &Result<(), String>) {
         self.tally.claims += usize::from(started.is_ok());
         self.tally.refused_claims += usize::from(started.is_err());
         let uids = scheduled.claims.iter().filter_map(|claim| claim.metadata.uid.as_deref());
         let uids: Vec<_> = uids.collect();
         self.log(format!("claim {uids:?} started: {started:?}"));
-        self.living.push(Living::Claim(Box::new(scheduled)));
+        self.started.push(StartedPod::Claim(Box::new(scheduled)));
     }
 
-    async fn plugged(&mut self, uid: String, admitted: bool) {
+    async fn plugin_pod_started(&mut self, uid: String, admitted: bool) {
         self.tally.plugin_pods += usize::from(admitted);
         self.tally.refused_pods += usize::from(!admitted);
         self.log(format!("{uid} admitted: {admitted}"));
         if admitted {
             let started = self.world.try_start(&uid, "main").await;
             started.expect("what is admitted starts");
-            self.living.push(Living::Plugin(uid));
+            self.started.push(StartedPod::Plugin(uid));
         } else {
             self.world.kubelet.delete(&uid).await;
         }
     }
 
     pub(super) async fn end_one(&mut self) {
-        if self.living.is_empty() {
+        if self.started.is_empty() {
             return;
         }
-        let index = self.chance.below(self.living.len());
-        match self.living.swap_remove(index) {
-            Living::Plugin(uid) => {
+        let index = self.rng.below(self.started.len());
+        match self.started.swap_remove(index) {
+            StartedPod::Plugin(uid) => {
                 self.log(format!("{uid} ends"));
                 self.world.kubelet.delete(&uid).await;
             }
-            Living::Claim(scheduled) if self.chance.below(3) == 0 => self.force(&scheduled).await,
-            Living::Claim(scheduled) => {
+            StartedPod::Claim(scheduled) if self.rng.below(3) == 0 => {
+                self.force_delete(&scheduled).await
+            }
+            StartedPod::Claim(scheduled) => {
                 self.log(format!("{:?} ends", scheduled.pod.metadata.name));
                 self.world.end(&scheduled).await;
             }
         }
     }
 
-    /// Deletes the object first, so that another pod is scheduled to devices that the containers still hold.
-    async fn force(&mut self, scheduled: &Scheduled) {
+    /// Deletes the object first, so that another pod is scheduled to devices that the containers still use.
+    async fn force_delete(&mut self, scheduled: &Scheduled) {
         let name = scheduled.pod.metadata.name.as_deref().unwrap_or_default();
         self.log(format!("{name} is deleted by force"));
         self.world.cluster.delete_pod(SPACE, name).expect("it was there");

@@ -37,18 +37,19 @@ pub(super) const CHECKPOINT_DELAY: Duration = Duration::from_millis(150);
 const FOLDER: &str = "WINDLASS_RANDOM_AGENT";
 
 /// The test below.
-const NAME: &str = "claims::walk::agent::a_process_is_the_agent_of_a_walk_where_it_is_told_to_be";
+const NAME: &str =
+    "claims::walk::agent::runs_the_agent_of_a_walk_if_the_environment_names_its_folder";
 
 /// Folder that shows the agent a part of the kubelet's folder.
-const IN_A_POD: &str = "pod";
+const POD_FOLDER: &str = "pod";
 
 const LOG: &str = "agent.log";
 
 /// Log of the previous process.
-const EARLIER: &str = "earlier.log";
+const PREVIOUS_LOG: &str = "earlier.log";
 
 /// Number of bytes of each log that a failure shows.
-const SHOWN: usize = 8_000;
+const MAX_SHOWN: usize = 8_000;
 
 // === impl AgentProcess ===
 
@@ -60,7 +61,7 @@ impl AgentProcess {
     pub(super) fn start(&mut self) {
         let log = self.folder.join(LOG);
         if log.exists() {
-            fs::rename(&log, self.folder.join(EARLIER)).expect("renamed");
+            fs::rename(&log, self.folder.join(PREVIOUS_LOG)).expect("renamed");
         }
         let file = File::options().create(true).append(true).open(&log).expect("made");
         let output = file.try_clone().expect("a descriptor");
@@ -74,8 +75,8 @@ impl AgentProcess {
         self.child.as_mut().expect("started")
     }
 
-    pub(super) fn signal(&mut self, what: Signal) {
-        kill_process(Pid::from_child(self.child()), what).expect("it was not waited for");
+    pub(super) fn signal(&mut self, signal_number: Signal) {
+        kill_process(Pid::from_child(self.child()), signal_number).expect("it was not waited for");
     }
 
     /// Kills the process at once.
@@ -87,30 +88,30 @@ impl AgentProcess {
     /// Sends SIGTERM, and waits for the end of the process.
     pub(super) async fn terminate(&mut self) {
         self.signal(Signal::TERM);
-        let begun = Instant::now();
+        let start = Instant::now();
         let status = loop {
             match self.child().try_wait().expect("a child") {
                 Some(status) => break status,
-                None => assert!(begun.elapsed() < LIMIT, "it does not end"),
+                None => assert!(start.elapsed() < LIMIT, "it does not end"),
             }
             sleep(Duration::from_millis(1)).await;
         };
         // A process that does not handle the signal yet ends by it.
-        let is_well = status.success() || status.code().is_none();
-        assert!(is_well, "it ended with {status}");
+        let has_ended_cleanly = status.success() || status.code().is_none();
+        assert!(has_ended_cleanly, "it ended with {status}");
     }
 
     /// Checks that the process has not ended by itself.
-    pub(super) fn lives(&mut self) {
+    pub(super) fn check_running(&mut self) {
         let ended = self.child().try_wait().expect("a child");
         assert!(ended.is_none(), "the agent ended by itself: {ended:?}");
     }
 
     #[expect(clippy::print_stderr, reason = "the logs show the reason of a failed walk")]
     fn print_logs(&self) {
-        for name in [EARLIER, LOG] {
+        for name in [PREVIOUS_LOG, LOG] {
             let log = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
-            let from = log.len().saturating_sub(SHOWN);
+            let from = log.len().saturating_sub(MAX_SHOWN);
             let from = (from..log.len()).find(|at| log.is_char_boundary(*at)).unwrap_or_default();
             eprintln!("--- {name}\n{}", &log[from..]);
         }
@@ -145,8 +146,8 @@ pub(super) fn config(folder: &Path) -> Config {
 }
 
 /// The settings with the kubelet's folder as it is mounted for the agent.
-fn in_sight(folder: &Path, mut config: Config) -> Config {
-    let in_a_pod = folder.join(IN_A_POD);
+fn with_mounts(folder: &Path, mut config: Config) -> Config {
+    let in_a_pod = folder.join(POD_FOLDER);
     if in_a_pod.exists() {
         config.places.kubelet_dir = in_a_pod;
     }
@@ -154,14 +155,14 @@ fn in_sight(folder: &Path, mut config: Config) -> Config {
 }
 
 #[tokio::test]
-async fn a_process_is_the_agent_of_a_walk_where_it_is_told_to_be() {
+async fn runs_the_agent_of_a_walk_if_the_environment_names_its_folder() {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return };
     let mut end = signal(SignalKind::terminate()).expect("a handler");
     // A walk that is killed leaves no agent behind.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel knows it");
     let log = File::options().append(true).open(folder.join(LOG)).expect("made before");
     tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(log)).init();
-    let config = in_sight(&folder, config(&folder));
+    let config = with_mounts(&folder, config(&folder));
     let agent = Agent::start(&config, Clock::starting_at(Timestamp::now())).expect("it starts");
     let stop = async { end.recv().await.unwrap_or_default() };
     agent.run(stop).await.expect("no part fails");

@@ -14,45 +14,45 @@ use windlass_testkit::GPU;
 
 use super::{
     agent::CHECKPOINT_DELAY,
-    node::{DevicePod, Node, dial, is_of_the_connection},
+    node::{DevicePod, Node, dial, is_connection_error},
 };
-use crate::claims::chance::Chance;
+use crate::claims::rng::Rng;
 
 /// Admits and ends pods with devices.
 pub(super) struct DeviceManager {
     node: Arc<Node>,
-    chance: Chance,
-    begun: usize,
+    rng: Rng,
+    created: usize,
 }
 
 /// Maximum number of simultaneous pods.
 const MAX: usize = 3;
 
 /// Minimum lifetime of a pod. An allocation that no checkpoint lists is kept for half a minute.
-const SHORTEST: Duration = Duration::from_millis(50);
+const MIN_LIFETIME: Duration = Duration::from_millis(50);
 
 /// Maximum idle time: claims have to find free devices too.
-const LONGEST_PAUSE_MS: usize = 60;
+const MAX_PAUSE_MS: usize = 60;
 
 /// Maximum delay of the checkpoint, if the machine is fast enough.
-const LATEST_MS: usize = 40;
+const MAX_DELAY_MS: usize = 40;
 
 // === impl DeviceManager ===
 
 impl DeviceManager {
-    pub(super) fn new(node: Arc<Node>, chance: Chance) -> Self {
-        Self { node, chance, begun: 0 }
+    pub(super) fn new(node: Arc<Node>, rng: Rng) -> Self {
+        Self { node, rng, created: 0 }
     }
 
     pub(super) async fn run(mut self) {
         while !self.node.is_over() {
-            let living = self.node.facts().pods.len();
-            match self.chance.below(100) {
-                0..45 if living < MAX => self.admit().await,
-                45.. if living > 0 => self.end_one(SHORTEST),
+            let count = self.node.facts().pods.len();
+            match self.rng.below(100) {
+                0..45 if count < MAX => self.admit().await,
+                45.. if count > 0 => self.end_one(MIN_LIFETIME),
                 _ => {}
             }
-            sleep(Duration::from_millis(self.chance.below(LONGEST_PAUSE_MS) as u64)).await;
+            sleep(Duration::from_millis(self.rng.below(MAX_PAUSE_MS) as u64)).await;
         }
         while !self.node.facts().pods.is_empty() {
             self.end_one(Duration::ZERO);
@@ -64,15 +64,15 @@ impl DeviceManager {
     fn choose(&mut self) -> Vec<String> {
         let facts = self.node.facts();
         let list = facts.lists.get(GPU).cloned().unwrap_or_default();
-        let is_given =
+        let is_allocated =
             |id: &String| facts.pods.values().any(|pod| pod.devices.iter().any(|it| it == id));
-        let mut free: Vec<_> = list.into_iter().filter(|(id, _)| !is_given(id)).collect();
+        let mut free: Vec<_> = list.into_iter().filter(|(id, _)| !is_allocated(id)).collect();
         drop(facts);
-        free.retain(|(_, is_healthy)| *is_healthy || self.chance.below(7) == 0);
-        let count = 1 + usize::from(self.chance.below(4) == 0);
+        free.retain(|(_, is_healthy)| *is_healthy || self.rng.below(7) == 0);
+        let count = 1 + usize::from(self.rng.below(4) == 0);
         let mut chosen = Vec::new();
         while chosen.len() < count && !free.is_empty() {
-            chosen.push(free.swap_remove(self.chance.below(free.len())).0);
+            chosen.push(free.swap_remove(self.rng.below(free.len())).0);
         }
         chosen
     }
@@ -82,27 +82,29 @@ impl DeviceManager {
         if devices_ids.is_empty() {
             return;
         }
-        self.begun += 1;
-        let uid = format!("p{}", self.begun);
+        self.created += 1;
+        let uid = format!("p{}", self.created);
         let call = self.node.calls.read().await;
         let Some(plugin) = dial(self.node.plugin_socket()).await else {
-            return self.node.hung_up().await;
+            return self.node.connection_lost().await;
         };
-        self.node.facts().hands.log(&format!("Allocate {devices_ids:?} for {uid}"));
+        self.node.facts().owners.log(&format!("Allocate {devices_ids:?} for {uid}"));
         let container = ContainerAllocateRequest { devices_ids: devices_ids.clone() };
         let request = AllocateRequest { container_requests: vec![container] };
         let answer = DevicePluginClient::new(plugin).allocate(request).await;
         let answered = Instant::now();
         match answer {
-            Err(status) if is_of_the_connection(&status) => return self.node.hung_up().await,
+            Err(status) if is_connection_error(&status) => {
+                return self.node.connection_lost().await;
+            }
             Err(_) => return self.node.step("Allocate refused"),
             Ok(_) => self.node.step("Allocate answered"),
         }
         drop(call);
-        if self.chance.below(10) == 0 {
-            sleep(Duration::from_millis(self.chance.below(LATEST_MS) as u64)).await;
+        if self.rng.below(10) == 0 {
+            sleep(Duration::from_millis(self.rng.below(MAX_DELAY_MS) as u64)).await;
         }
-        let is_init = self.chance.below(3) == 0;
+        let is_init = self.rng.below(3) == 0;
         let pod = DevicePod { devices: devices_ids.clone(), is_init, since: Instant::now() };
         self.node.facts().pods.insert(uid.clone(), pod);
         self.node.write_devices();
@@ -114,7 +116,7 @@ impl DeviceManager {
         }
         let mut facts = self.node.facts();
         for id in &devices_ids {
-            facts.hands.take(id, &uid);
+            facts.owners.add(id, &uid);
         }
     }
 
@@ -126,12 +128,12 @@ impl DeviceManager {
         if old.is_empty() {
             return;
         }
-        let uid = old.swap_remove(self.chance.below(old.len()));
+        let uid = old.swap_remove(self.rng.below(old.len()));
         facts.pods.remove(&uid);
-        facts.hands.let_go(&uid);
+        facts.owners.release_all(&uid);
         drop(facts);
         self.node.step("pods with devices ended");
-        if self.chance.below(4) > 0 {
+        if self.rng.below(4) > 0 {
             self.node.write_devices();
         }
     }

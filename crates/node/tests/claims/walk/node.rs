@@ -25,10 +25,10 @@ use windlass_kubelet_api::{
 };
 use windlass_testkit::GPU;
 
-use super::hands::Hands;
+use super::owners::Owners;
 use crate::claims::{
-    chance::{Chance, Length},
-    wish::SPACE,
+    objects::SPACE,
+    rng::{Length, Rng},
     world::{DRIVER, NODE},
 };
 
@@ -41,15 +41,15 @@ pub(super) struct Node {
     /// and the start of the next.
     pub(super) calls: RwLock<()>,
     facts: Mutex<Facts>,
-    line: Mutex<Option<Channel>>,
+    channel: Mutex<Option<Channel>>,
     steps: AtomicU64,
     length: Length,
-    begun: Instant,
+    start: Instant,
 }
 
 /// Pods, claims and devices of the node, as the kubelet and the scheduler know them.
 pub(super) struct Facts {
-    pub(super) hands: Hands,
+    pub(super) owners: Owners,
     /// Pods with devices of the device plugin, in the kubelet's memory.
     pub(super) pods: BTreeMap<String, DevicePod>,
     /// Claims in the kubelet's checkpoint.
@@ -58,7 +58,7 @@ pub(super) struct Facts {
     pub(super) lists: BTreeMap<String, BTreeMap<String, bool>>,
     /// Claim to which the scheduler has allocated each device.
     pub(super) scheduled: BTreeMap<String, String>,
-    pub(super) tells: Tells,
+    pub(super) pod_resources: PodResourcesAnswer,
     pub(super) tally: BTreeMap<String, u64>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct DevicePod {
 
 /// The answer of the kubelet's pod resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tells {
+pub(super) enum PodResourcesAnswer {
     /// All containers except init containers.
     Truth,
     /// No pod: the kubelet has not reached its API server since its start.
@@ -87,12 +87,12 @@ pub(super) enum Tells {
 impl Node {
     pub(super) fn new(kubelet: PathBuf, objects: Objects, length: Length) -> Self {
         let facts = Facts {
-            hands: Hands::new(),
+            owners: Owners::new(),
             pods: BTreeMap::new(),
             claims: BTreeMap::new(),
             lists: BTreeMap::new(),
             scheduled: BTreeMap::new(),
-            tells: Tells::Truth,
+            pod_resources: PodResourcesAnswer::Correct,
             tally: BTreeMap::new(),
         };
         Self {
@@ -100,10 +100,10 @@ impl Node {
             objects,
             calls: RwLock::new(()),
             facts: Mutex::new(facts),
-            line: Mutex::new(None),
+            channel: Mutex::new(None),
             steps: AtomicU64::new(0),
             length,
-            begun: Instant::now(),
+            start: Instant::now(),
         }
     }
 
@@ -116,17 +116,17 @@ impl Node {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.length.is_reached(self.begun, self.steps())
+        self.length.is_reached(self.start, self.steps())
     }
 
     /// Counts and records a step of the walk.
-    pub(super) fn step(&self, what: impl Into<String>) {
+    pub(super) fn step(&self, event: impl Into<String>) {
         self.steps.fetch_add(1, Ordering::Relaxed);
-        self.count(what);
+        self.count(event);
     }
 
-    pub(super) fn count(&self, what: impl Into<String>) {
-        *self.facts().tally.entry(what.into()).or_default() += 1;
+    pub(super) fn count(&self, event: impl Into<String>) {
+        *self.facts().tally.entry(event.into()).or_default() += 1;
     }
 
     /// A socket of the device plugin.
@@ -143,20 +143,20 @@ impl Node {
     }
 
     /// The kubelet's one connection to the driver; a new one now and then, and after the last one broke.
-    pub(super) async fn driver(&self, chance: &mut Chance) -> Option<Channel> {
-        let known = self.line.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(known) = known.filter(|_| chance.below(16) > 0) {
-            return Some(known);
+    pub(super) async fn driver(&self, rng: &mut Rng) -> Option<Channel> {
+        let current = self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(current) = current.filter(|_| rng.below(16) > 0) {
+            return Some(current);
         }
-        let line = dial(self.driver_socket()).await;
-        self.line.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&line);
-        line
+        let channel = dial(self.driver_socket()).await;
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&channel);
+        channel
     }
 
     /// Handles a call without an answer because its connection broke; it counts as no step.
-    pub(super) async fn hung_up(&self) {
-        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.count("calls without an answer: agent away");
+    pub(super) async fn connection_lost(&self) {
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.count("calls without an answer: connection lost");
         sleep(Duration::from_millis(2)).await;
     }
 
@@ -206,7 +206,7 @@ impl Node {
     }
 
     /// Adds claims to the kubelet's checkpoint before they are prepared.
-    pub(super) fn remember(&self, uids: &BTreeSet<String>) {
+    pub(super) fn add_claims(&self, uids: &BTreeSet<String>) {
         let mut facts = self.facts();
         for uid in uids {
             facts.claims.entry(uid.clone()).or_insert_with(|| ClaimState {
@@ -220,7 +220,7 @@ impl Node {
         self.write_claims(&facts);
     }
 
-    pub(super) fn forget(&self, uid: &str) {
+    pub(super) fn remove_claim(&self, uid: &str) {
         let mut facts = self.facts();
         facts.claims.remove(uid);
         self.write_claims(&facts);
@@ -238,7 +238,7 @@ pub(super) async fn dial(socket: PathBuf) -> Option<Channel> {
 }
 
 /// True if the connection broke before an answer.
-pub(super) fn is_of_the_connection(status: &Status) -> bool {
+pub(super) fn is_connection_error(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 

@@ -17,17 +17,17 @@ use windlass_kubelet_api::dra::{
 };
 use windlass_testkit::{GPU, LIMIT};
 
-use super::node::{Node, is_of_the_connection};
-use crate::claims::{chance::Chance, wish::SPACE, world::DRIVER};
+use super::node::{Node, is_connection_error};
+use crate::claims::{objects::SPACE, rng::Rng, world::DRIVER};
 
 /// Prepares and releases claims through the driver.
 pub(super) struct Worker {
     node: Arc<Node>,
     number: usize,
-    chance: Chance,
-    begun: usize,
+    rng: Rng,
+    created: usize,
     /// Devices by claim.
-    living: BTreeMap<String, Vec<String>>,
+    claims: BTreeMap<String, Vec<String>>,
 }
 
 /// Number of workers.
@@ -40,58 +40,58 @@ const MAX: usize = 3;
 const LONGEST_MS: usize = 50;
 
 /// Waiting time of other workers.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 // === impl Worker ===
 
 impl Worker {
-    pub(super) fn new(node: Arc<Node>, number: usize, chance: Chance) -> Self {
-        Self { node, number, chance, begun: 0, living: BTreeMap::new() }
+    pub(super) fn new(node: Arc<Node>, number: usize, rng: Rng) -> Self {
+        Self { node, number, rng, created: 0, claims: BTreeMap::new() }
     }
 
     pub(super) async fn run(mut self) {
         while !self.node.is_over() {
-            match self.chance.below(100) {
-                0..40 if self.living.len() < MAX => self.schedule().await,
-                0..75 if !self.living.is_empty() => self.prepare().await,
-                75.. if !self.living.is_empty() => self.end_one().await,
+            match self.rng.below(100) {
+                0..40 if self.claims.len() < MAX => self.schedule().await,
+                0..75 if !self.claims.is_empty() => self.prepare().await,
+                75.. if !self.claims.is_empty() => self.end_one().await,
                 _ => {}
             }
         }
-        while !self.living.is_empty() {
+        while !self.claims.is_empty() {
             self.end_one().await;
         }
     }
 
     fn pick(&mut self) -> String {
-        let index = self.chance.below(self.living.len());
-        self.living.keys().nth(index).expect("one of them").clone()
+        let index = self.rng.below(self.claims.len());
+        self.claims.keys().nth(index).expect("one of them").clone()
     }
 
     /// Allocates devices to a new claim, if any are free.
     async fn schedule(&mut self) {
-        let uid = format!("w{}-{}", self.number, self.begun);
-        self.begun += 1;
+        let uid = format!("w{}-{}", self.number, self.created);
+        self.created += 1;
         let devices = self.choose(&uid);
         if devices.is_empty() {
             return sleep(Duration::from_millis(1)).await;
         }
         self.node.allocate(&uid, &devices);
-        self.living.insert(uid, devices);
+        self.claims.insert(uid, devices);
     }
 
     /// Devices that no other claim has by the scheduler's allocations, which ignore containers and are sometimes
     /// outdated.
     fn choose(&mut self, uid: &str) -> Vec<String> {
-        let is_mistaken = self.chance.below(50) == 0;
-        let count = 1 + usize::from(self.chance.below(4) == 0);
+        let is_outdated = self.rng.below(50) == 0;
+        let count = 1 + usize::from(self.rng.below(4) == 0);
         let mut facts = self.node.facts();
         let all = facts.lists.get(GPU).map(|list| list.keys().cloned().collect());
         let mut free: Vec<String> = all.unwrap_or_default();
-        free.retain(|id| is_mistaken || !facts.scheduled.contains_key(id));
+        free.retain(|id| is_outdated || !facts.scheduled.contains_key(id));
         let mut devices = Vec::new();
         while devices.len() < count && !free.is_empty() {
-            devices.push(free.swap_remove(self.chance.below(free.len())));
+            devices.push(free.swap_remove(self.rng.below(free.len())));
         }
         for id in &devices {
             facts.scheduled.insert(id.clone(), uid.to_owned());
@@ -99,33 +99,35 @@ impl Worker {
         devices
     }
 
-    fn patience(&mut self) -> Duration {
-        match self.chance.below(4) {
-            0 => Duration::from_millis(self.chance.below(LONGEST_MS) as u64),
-            _ => PATIENCE,
+    fn call_timeout(&mut self) -> Duration {
+        match self.rng.below(4) {
+            0 => Duration::from_millis(self.rng.below(LONGEST_MS) as u64),
+            _ => CALL_TIMEOUT,
         }
     }
 
     async fn prepare(&mut self) {
-        let uids: BTreeSet<_> = match self.chance.below(8) {
-            0 => self.living.keys().cloned().collect(),
+        let uids: BTreeSet<_> = match self.rng.below(8) {
+            0 => self.claims.keys().cloned().collect(),
             _ => [self.pick()].into(),
         };
-        let (patience, node) = (self.patience(), Arc::clone(&self.node));
+        let (call_timeout, node) = (self.call_timeout(), Arc::clone(&self.node));
         let _call = node.calls.read().await;
-        node.remember(&uids);
-        let Some(driver) = node.driver(&mut self.chance).await else { return node.hung_up().await };
-        node.facts().hands.log(&format!("Prepare {uids:?}"));
+        node.add_claims(&uids);
+        let Some(driver) = node.driver(&mut self.rng).await else {
+            return node.connection_lost().await;
+        };
+        node.facts().owners.log(&format!("Prepare {uids:?}"));
         let claims = uids.iter().map(|uid| claim(uid)).collect();
         let mut driver = DraPluginClient::new(driver);
-        let asked = driver.node_prepare_resources(NodePrepareResourcesRequest { claims });
-        let Some(answer) = self.answer(timeout(patience, asked).await).await else { return };
+        let call = driver.node_prepare_resources(NodePrepareResourcesRequest { claims });
+        let Some(answer) = self.answer(timeout(call_timeout, call).await).await else { return };
         for (uid, prepared) in answer.claims {
             if prepared.error.is_empty() {
                 self.prepared(&uid, prepared.devices);
                 node.step("claims prepared");
             } else {
-                node.facts().hands.log(&format!("{uid} refused: {}", prepared.error));
+                node.facts().owners.log(&format!("{uid} refused: {}", prepared.error));
                 node.step("claims refused");
             }
         }
@@ -134,8 +136,12 @@ impl Worker {
     /// Writes a prepared claim to the kubelet's checkpoint; its containers start.
     fn prepared(&self, uid: &str, devices: Vec<Device>) {
         let names: BTreeSet<_> = devices.iter().map(|it| it.device_name.clone()).collect();
-        let chosen = self.living[uid].iter().map(|id| id.to_lowercase());
-        assert_eq!(names, chosen.collect::<BTreeSet<_>>(), "{uid} has what was chosen for it");
+        let chosen = self.claims[uid].iter().map(|id| id.to_lowercase());
+        assert_eq!(
+            names,
+            chosen.collect::<BTreeSet<_>>(),
+            "{uid} has the devices that the scheduler chose"
+        );
         let recorded = devices.into_iter().map(|it| checkpoint::Device {
             pool_name: it.pool_name,
             device_name: it.device_name,
@@ -144,45 +150,45 @@ impl Worker {
             ..checkpoint::Device::default()
         });
         let mut facts = self.node.facts();
-        let state = facts.claims.get_mut(uid).expect("remembered before it was prepared");
+        let state = facts.claims.get_mut(uid).expect("added before it was prepared");
         let driver = state.drivers.get_mut(DRIVER).expect("the one driver");
         driver.devices = Some(recorded.collect());
         self.node.write_claims(&facts);
-        self.living[uid].iter().for_each(|id| facts.hands.take(id, uid));
+        self.claims[uid].iter().for_each(|id| facts.owners.add(id, uid));
     }
 
     /// Ends containers, and releases their claim. Some objects were deleted by force before, so that the scheduler has
     /// allocated their devices again.
     async fn end_one(&mut self) {
         let uid = self.pick();
-        if self.chance.below(3) == 0 {
+        if self.rng.below(3) == 0 {
             self.node.delete(&uid);
             self.node.count("claims deleted by force");
-            if self.chance.below(2) == 0 {
+            if self.rng.below(2) == 0 {
                 self.prepare().await;
             }
         }
-        self.node.facts().hands.let_go(&uid);
-        let begun = Instant::now();
+        self.node.facts().owners.release_all(&uid);
+        let start = Instant::now();
         while let Err(why) = self.release(&uid).await {
-            assert!(begun.elapsed() < LIMIT * 2, "{uid} cannot be released: {why}");
+            assert!(start.elapsed() < LIMIT * 2, "{uid} cannot be released: {why}");
         }
-        self.node.forget(&uid);
+        self.node.remove_claim(&uid);
         self.node.delete(&uid);
-        self.living.remove(&uid);
+        self.claims.remove(&uid);
     }
 
     async fn release(&mut self, uid: &str) -> Result<(), String> {
-        let (patience, node) = (self.patience(), Arc::clone(&self.node));
+        let (call_timeout, node) = (self.call_timeout(), Arc::clone(&self.node));
         let _call = node.calls.read().await;
-        let Some(driver) = node.driver(&mut self.chance).await else {
-            node.hung_up().await;
-            return Err("nobody serves".to_owned());
+        let Some(driver) = node.driver(&mut self.rng).await else {
+            node.connection_lost().await;
+            return Err("the driver does not serve".to_owned());
         };
         let claims = vec![claim(uid)];
         let mut driver = DraPluginClient::new(driver);
-        let asked = driver.node_unprepare_resources(NodeUnprepareResourcesRequest { claims });
-        let answer = self.answer(timeout(patience, asked).await).await;
+        let call = driver.node_unprepare_resources(NodeUnprepareResourcesRequest { claims });
+        let answer = self.answer(timeout(call_timeout, call).await).await;
         let answer = answer.ok_or_else(|| "no answer".to_owned())?;
         match answer.claims[uid].error.as_str() {
             "" => {
@@ -201,9 +207,9 @@ impl Worker {
     async fn answer<T, E>(&self, answer: Result<Result<Response<T>, Status>, E>) -> Option<T> {
         match answer {
             Ok(Ok(answer)) => return Some(answer.into_inner()),
-            Ok(Err(status)) if is_of_the_connection(&status) => self.node.hung_up().await,
+            Ok(Err(status)) if is_connection_error(&status) => self.node.connection_lost().await,
             Ok(Err(status)) => panic!("failures are reported for each claim: {status}"),
-            Err(_) => self.node.step("calls given up"),
+            Err(_) => self.node.step("calls cancelled"),
         }
         None
     }

@@ -17,15 +17,16 @@ const BOARD: &str = "fpga-0000-1a-00-0-port-0-0";
 const FUNCTION: &str = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
 const REGION: &str = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
 
-const SAID: &str = "/sys/bus/pci/devices/0000:1a:00.0/fpga_region/region0/dfl-port.0/afu_id";
+const BITSTREAM_FILE: &str =
+    "/sys/bus/pci/devices/0000:1a:00.0/fpga_region/region0/dfl-port.0/afu_id";
 
 /// Bitstream of the board, and another one.
-const WANTED: &str = "d8424dc4a4a3c413f89e433683f9040b";
+const REQUESTED: &str = "d8424dc4a4a3c413f89e433683f9040b";
 const OTHER: &str = "f7df405cbd7acf7222f144b0b93acd18";
 
 /// A machine with one board that scripts program; in them `$0` is the file that names the board's bitstream.
 fn world(config: &str, prepare: &str, release: &str) -> Node {
-    programmed(machine("dfl", config), SAID, prepare, release)
+    programmed(machine("dfl", config), BITSTREAM_FILE, prepare, release)
 }
 
 /// A machine whose FPGAs are programmed by scripts; in them `$0` is that file.
@@ -41,57 +42,57 @@ fn programmed(mut world: Node, file: &str, prepare: &str, release: &str) -> Node
     world
 }
 
-fn said(world: &Node) -> PathBuf {
-    world.host(SAID)
+fn bitstream_file(world: &Node) -> PathBuf {
+    world.host(BITSTREAM_FILE)
 }
 
 async fn until_obstacle(agent: &Running, id: &str, why: &str) {
-    let says = |obstacle: Option<String>| obstacle.is_some_and(|text| text.contains(why));
+    let matches = |obstacle: Option<String>| obstacle.is_some_and(|text| text.contains(why));
     agent
         .until(|state| {
             let mut all = state.offerings().into_iter();
-            all.any(|(device, offering)| device.as_str() == id && says(offering.obstacle))
+            all.any(|(device, offering)| device.as_str() == id && matches(offering.obstacle))
         })
         .await;
 }
 
 #[tokio::test]
-async fn a_board_is_programmed_before_a_container_starts_as_requested() {
-    let script = format!("echo \"$WINDLASS_DEVICE_ID $1 $2\" > $0.log; echo {WANTED} > $0");
+async fn a_board_is_programmed_as_requested_before_a_container_starts() {
+    let script = format!("echo \"$WINDLASS_DEVICE_ID $1 $2\" > $0.log; echo {REQUESTED} > $0");
     let world = world("", &script, "");
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, FUNCTION, 1).await;
     admit(&kubelet, "a", FUNCTION).await;
     start(&kubelet, "a").await.expect("programmed");
-    let log = fs::read_to_string(said(&world).with_extension("log")).expect("written");
+    let log = fs::read_to_string(bitstream_file(&world).with_extension("log")).expect("written");
     assert_eq!(log, format!("{BOARD} 0000:1a:00.0 69528db6eb31577a8c3668f9faa081f6\n"));
 }
 
 #[tokio::test]
 async fn a_board_with_a_wrong_bitstream_is_withheld_and_restored() {
-    let (program, undo) = (format!("echo {OTHER} > $0"), format!("echo {WANTED} > $0"));
+    let (program, undo) = (format!("echo {OTHER} > $0"), format!("echo {REQUESTED} > $0"));
     let world = world("", &program, &undo);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, FUNCTION, 1).await;
     admit(&kubelet, "a", FUNCTION).await;
     let why = start(&kubelet, "a").await.expect_err("another function").to_string();
     assert!(why.contains(&format!("and not {FUNCTION}, after its steps were done")), "{why}");
-    let text = fs::read_to_string(said(&world)).expect("there");
-    assert_eq!(text.trim(), WANTED, "what was programmed before is there again");
+    let text = fs::read_to_string(bitstream_file(&world)).expect("there");
+    assert_eq!(text.trim(), REQUESTED, "the earlier bitstream is restored");
     until_obstacle(&agent, BOARD, "cleanup failed: it is fpga.intel.com/af-695.f7d.").await;
 }
 
 #[tokio::test]
-async fn a_board_with_a_wrong_bitstream_is_refused_at_the_second_try_too() {
+async fn a_board_with_a_wrong_bitstream_is_refused_at_the_second_attempt_too() {
     let world = world("", &format!("echo {OTHER} > $0"), "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, FUNCTION, 1).await;
     admit(&kubelet, "a", FUNCTION).await;
     start(&kubelet, "a").await.expect_err("another function");
     let name = "fpga.intel.com/afuId";
-    let became = |board: &Device| attribute(board, name).as_deref() == Some(OTHER);
-    agent.until(|state| became(device(&state.inventory, BOARD))).await;
-    let why = start(&kubelet, "a").await.expect_err("another function still").to_string();
+    let has_other = |board: &Device| attribute(board, name).as_deref() == Some(OTHER);
+    agent.until(|state| has_other(device(&state.inventory, BOARD))).await;
+    let why = start(&kubelet, "a").await.expect_err("still another function").to_string();
     assert!(why.contains(&format!("and not {FUNCTION}")), "{why}");
 }
 
@@ -121,11 +122,13 @@ async fn a_region_is_checked_for_the_configured_bitstream() {
     let expect = format!("fpga.intel.com/afuId: {OTHER}");
     let config =
         format!("fpga: {{mode: region, prepare: [{{command: [/x]}}], expect: {{{expect}}}}}");
-    for (written, expected) in [(OTHER, None), (WANTED, Some("its fpga.intel.com/afuId is d842"))] {
+    for (written, expected) in
+        [(OTHER, None), (REQUESTED, Some("its fpga.intel.com/afuId is d842"))]
+    {
         let world = world(&config, &format!("echo {written} > $0"), "");
         let (kubelet, _agent) = (world.kubelet(), world.agent());
         allocatable(&kubelet, REGION, 2).await;
-        fs::write(said(&world), WANTED).expect("written");
+        fs::write(bitstream_file(&world), REQUESTED).expect("written");
         admit(&kubelet, "a", REGION).await;
         let outcome = start(&kubelet, "a").await.map(drop).map_err(|why| why.to_string());
         match expected {

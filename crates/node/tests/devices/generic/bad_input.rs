@@ -11,8 +11,8 @@ use windlass_testkit::allocatable;
 use super::STICK;
 use crate::devices::world::{device, node, node_of, refused, source};
 
-/// A source with these keys, as a file says it.
-fn described(keys: &str) -> String {
+/// A configuration with one source with these keys.
+fn source_with(keys: &str) -> String {
     format!("sources:\n- {{name: x, {keys}}}\n")
 }
 
@@ -37,16 +37,16 @@ fn dangerous_sources_are_refused_with_the_reason_unless_allowed() {
             "container runtime",
         ),
     ] {
-        let text = refused(&described(keys));
+        let text = refused(&source_with(keys));
         assert!(text.contains(expected), "{keys}: {text}");
-        let meant = described(&format!("{keys}, allowDangerous: true"));
+        let allowed = source_with(&format!("{keys}, allowDangerous: true"));
         let path = std::path::Path::new("test.yaml");
-        Config::parse(path, &meant).unwrap_or_else(|error| panic!("{keys}: {error}"));
+        Config::parse(path, &allowed).unwrap_or_else(|error| panic!("{keys}: {error}"));
     }
 }
 
 #[test]
-fn a_node_is_spelled_in_one_way() {
+fn a_node_has_one_notation() {
     for (keys, expected) in [
         ("find: {nodes: /dev/./mem}, allowDangerous: true", "without .., . and //"),
         ("find: {nodes: /dev//sda}", "without .., . and //"),
@@ -56,7 +56,7 @@ fn a_node_is_spelled_in_one_way() {
             "/dev/./mem is not a path from the root",
         ),
     ] {
-        let text = refused(&described(keys));
+        let text = refused(&source_with(keys));
         assert!(text.contains(expected), "{keys}: {text}");
     }
     let text = refused("fpga: {nodes: [/dev/./mem]}\n");
@@ -83,13 +83,13 @@ fn impossible_conditions_are_refused_with_a_correction() {
             "cores is a number, and \"5\" is a string: write 5, without quotes",
         ),
     ] {
-        let text = refused(&described(keys));
+        let text = refused(&source_with(keys));
         assert!(text.contains(expected), "{keys}: {text}");
     }
 }
 
 #[test]
-fn impossible_values_are_refused_with_their_place() {
+fn impossible_values_are_refused_with_their_line() {
     for (keys, expected) in [
         ("find: {nodes: /etc/shadow}", "/etc/shadow is not a device node"),
         ("find: {nodes: /dev/../etc/shadow}", "without .."),
@@ -118,13 +118,13 @@ fn impossible_values_are_refused_with_their_place() {
             "it gives a value of type int, not true or false",
         ),
     ] {
-        let text = refused(&described(keys));
+        let text = refused(&source_with(keys));
         assert!(
             text.starts_with("test.yaml:2: source x: ") && text.contains(expected),
             "{keys}: {text}"
         );
     }
-    assert!(refused(&described("find: {nodes: []}")).contains("write a node or an endpoint"));
+    assert!(refused(&source_with("find: {nodes: []}")).contains("write a node or an endpoint"));
     let shared = "sources:\n- {name: a, resource: a.com/x, find: {nodes: /dev/a}}\n\
                   - {name: b, resource: a.com/x, find: {nodes: /dev/b}, sharing: {method: shared, replicas: 2}}\n";
     assert!(
@@ -141,7 +141,7 @@ async fn every_attribute_of_a_device_may_be_used_in_a_rule() {
         let inventory = world.survey().await.inventory;
         let built_in = |device: &&Device| device.source.is_built_in();
         for device in inventory.devices.iter().filter(built_in) {
-            let asked = device.attributes.iter().map(|(name, value)| {
+            let conditions = device.attributes.iter().map(|(name, value)| {
                 let it = format!("device.attributes[\"{}\"].{}", name.domain(), name.name());
                 match value {
                     AttributeValue::String(_) => format!("{it}.contains(\"a\")"),
@@ -150,9 +150,9 @@ async fn every_attribute_of_a_device_may_be_used_in_a_rule() {
                     AttributeValue::Bool(_) => format!("!{it}"),
                 }
             });
-            for asked in asked {
+            for conditions in conditions {
                 let source = &device.source;
-                let text = format!("exclude:\n- {{source: {source}, match: '{asked}'}}\n");
+                let text = format!("exclude:\n- {{source: {source}, match: '{conditions}'}}\n");
                 let config = Config::parse(std::path::Path::new("test.yaml"), &text);
                 config.unwrap_or_else(|error| panic!("{name}: {error}"));
             }
@@ -161,7 +161,7 @@ async fn every_attribute_of_a_device_may_be_used_in_a_rule() {
 }
 
 #[tokio::test]
-async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
+async fn a_block_device_that_matches_a_pattern_is_withheld() {
     let disk = r#"
 - {name: disk, folder: virtual/block/board9, class: block, number: "7:0", node: board9}
 - {name: board, folder: virtual/misc/board0, class: misc, number: "10:9", node: board0}
@@ -175,7 +175,7 @@ async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
 }
 
 #[tokio::test]
-async fn a_node_is_judged_by_where_the_links_on_the_way_to_it_lead() {
+async fn a_node_is_checked_at_the_target_of_its_links() {
     let config = r"
 sources:
 - {name: log, find: {nodes: /dev/here/kmsg}}
@@ -196,7 +196,7 @@ sources:
 }
 
 #[tokio::test]
-async fn a_mount_is_judged_by_where_its_links_lead() {
+async fn a_mount_is_checked_at_the_target_of_its_links() {
     let config = "sources:\n- {name: tty, resource: a.com/tty, find: {nodes: /dev/ttyUSB0}, \
                   give: {mounts: [{host: /opt/fw/etc}]}}\n";
     let world = node(STICK, config);
@@ -208,7 +208,7 @@ async fn a_mount_is_judged_by_where_its_links_lead() {
 }
 
 #[tokio::test]
-async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
+async fn of_two_devices_of_one_source_with_one_node_the_second_is_withheld() {
     let functions = r#"
 - name: first
   pci: {path: "pci0000:15/0000:15:01.0/0000:1b:00.0", id: "1ac1:089a", class: 0x120000, group: 12}
@@ -232,7 +232,7 @@ fn obstacle(state: &NodeState, id: &str) -> String {
 }
 
 #[tokio::test]
-async fn of_two_sources_that_claim_one_device_one_offers_it_and_the_other_says_why_not() {
+async fn of_two_sources_that_find_one_device_one_offers_it_and_the_other_gives_a_reason() {
     let config = r"
 sources:
 - {name: one, resource: a.com/one, find: {nodes: /dev/ttyUSB0}}
@@ -246,7 +246,7 @@ sources:
 }
 
 #[tokio::test]
-async fn loops_crowds_and_selectors_without_a_match_are_reported_and_affect_no_other() {
+async fn loops_long_lists_and_failing_selectors_are_reported_and_affect_no_other() {
     let config = r#"
 sources:
 - {name: crowd, find: {class: crowd}}
@@ -262,7 +262,7 @@ sources:
     symlink("b", world.host("/sys/class/loops/a")).expect("linked");
     symlink("a", world.host("/sys/class/loops/b")).expect("linked");
     symlink("/", world.host("/sys/class/loops/root")).expect("linked");
-    // If the scan of the source did not end, the checks below would prove nothing.
+    // The checks below are meaningful only if the scan of the source has ended.
     let state = world.survey().await;
     let crowd = "failing: /sys/class/crowd has more than 10000 entries: none is scanned";
     assert_eq!(source(&state, "crowd"), crowd);
@@ -274,9 +274,9 @@ sources:
 }
 
 #[test]
-fn resources_of_sources_have_names_that_are_known_in_advance() {
+fn the_resource_names_of_sources_are_known_before_a_scan() {
     let policy: Policy =
-        crate::devices::world::policy(&described("resource: a.com/x, find: {nodes: /dev/kvm}"));
+        crate::devices::world::policy(&source_with("resource: a.com/x, find: {nodes: /dev/kvm}"));
     let names: Vec<_> = policy.known_names().iter().map(|name| name.as_str().to_owned()).collect();
     assert_eq!(names, ["nvidia.com/gpu", "a.com/x"]);
 }

@@ -22,7 +22,7 @@ sources:
 "#;
 
 /// Duration of the scans.
-const WALKED: Duration = Duration::from_secs(2);
+const SCAN_TIME: Duration = Duration::from_secs(2);
 
 /// The steady stick, and another at port 5.
 fn two_sticks() -> String {
@@ -38,38 +38,38 @@ fn nodes(stick: &Device) -> Vec<String> {
 }
 
 #[test]
-fn a_device_that_comes_and_goes_during_scans_affects_no_other_and_has_only_its_own_nodes() {
+fn a_device_that_is_replugged_during_scans_affects_no_other_and_has_only_its_own_nodes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (runtime, world) = (runtime.expect("a runtime"), node(&two_sticks(), BY_IDS));
-    let walk = || runtime.block_on(world.survey()).inventory;
-    let whole = walk();
-    let [steady, restless] = ["stick-FT4X9", "stick-FT4X8"].map(|id| nodes(device(&whole, id)));
-    let (mut there, mut away, begun) = (0, 0, Instant::now());
+    let scan = || runtime.block_on(world.survey()).inventory;
+    let complete = scan();
+    let [steady, replugged] = ["stick-FT4X9", "stick-FT4X8"].map(|id| nodes(device(&complete, id)));
+    let (mut present, mut absent, start) = (0, 0, Instant::now());
     thread::scope(|scope| {
         let ((stop, stopped), world) = (mpsc::channel::<()>(), &world);
-        scope.spawn(move || come_and_go(world, &stopped));
-        while begun.elapsed() < WALKED {
-            let found = walk();
+        scope.spawn(move || replug(world, &stopped));
+        while start.elapsed() < SCAN_TIME {
+            let found = scan();
             assert_eq!(nodes(device(&found, "stick-FT4X9")), steady);
-            // A scan may see half of it, without its name: a single scan with such a result is not believed.
+            // A scan may see a part of it, without its name. The agent ignores a single scan with such a result.
             let is_other = |it: &&Device| it.id.as_str() != "stick-FT4X9";
             let others: Vec<_> = found.devices.iter().filter(is_other).collect();
             match &*others {
-                [] => away += 1,
+                [] => absent += 1,
                 [other] => {
-                    assert!(nodes(other).iter().all(|node| restless.contains(node)), "{other:#?}");
-                    there += 1;
+                    assert!(nodes(other).iter().all(|node| replugged.contains(node)), "{other:#?}");
+                    present += 1;
                 }
-                more => panic!("one stick is found as several: {more:#?}"),
+                several => panic!("one stick is found as several: {several:#?}"),
             }
         }
         drop(stop);
     });
-    assert!(there > 0 && away > 0, "there {there} times and away {away} times");
+    assert!(present > 0 && absent > 0, "present {present} times and absent {absent} times");
 }
 
 /// Adds and removes a stick, until the other side of the channel is dropped.
-fn come_and_go(world: &Node, stopped: &mpsc::Receiver<()>) {
+fn replug(world: &Node, stopped: &mpsc::Receiver<()>) {
     while stopped.try_recv() == Err(TryRecvError::Empty) {
         world.inject("unplug:other");
         world.inject("plug:other");

@@ -9,7 +9,7 @@ use super::{ACCELERATOR, STICK};
 use crate::devices::world::{attribute, device, node, node_of, source};
 
 #[tokio::test]
-async fn a_pci_device_is_found_on_its_bus_with_its_place_and_nodes() {
+async fn a_pci_device_is_found_on_its_bus_with_its_location_and_nodes() {
     let config = r#"
 sources:
 - name: apex
@@ -79,7 +79,7 @@ const KEY: &str = r#"
 "#;
 
 #[tokio::test]
-async fn a_node_behind_a_bus_within_usb_is_of_what_is_plugged_in() {
+async fn a_node_on_a_bus_below_usb_belongs_to_the_usb_device() {
     let config = r#"
 sources:
 - {name: node, find: {nodes: ["/dev/hidraw*"]}}
@@ -116,14 +116,14 @@ sources:
     let admission = kubelet.admit(pod("p", "zj.com/darwin3", 2)).await.expect("admitted");
     let envs = &admission.allotment("main", "zj.com/darwin3").expect("allotted").grant.envs;
     assert_eq!(envs["Darwin3"], "board0,board1");
-    assert_eq!(envs["BOARD"], "10.0.0.9:6001", "a board that has no address has no part in it");
+    assert_eq!(envs["BOARD"], "10.0.0.9:6001", "a board without an address adds nothing");
     let first = device(&state.inventory, "board-10.0.0.7-6001");
     assert_eq!(first.extras.env["HOST"], "10.0.0.7");
     assert_eq!(source(&state, "board"), "ready: 2 devices");
 }
 
 #[tokio::test]
-async fn nodes_are_one_device_each_all_together_or_one_of_every_pattern() {
+async fn nodes_are_grouped_singly_all_together_or_by_pattern() {
     let devices: String = ["tx0", "tx1", "rx0", "rx1"].iter().enumerate().map(channel).collect();
     let config = r#"
 sources:
@@ -189,11 +189,11 @@ sources:
     assert_eq!(source(&state, "empty"), "absent: nothing matches");
     let resource = |id: &str| state.offerings()[id].resource.as_ref().map(ToString::to_string);
     assert_eq!(resource("tv-dvb-adapter0").as_deref(), Some("example.com/dvb_adapter0"));
-    assert_eq!(resource("input-input").as_deref(), Some("example.com/input"), "of one node too");
+    assert_eq!(resource("input-input").as_deref(), Some("example.com/input"), "also with one node");
 }
 
 #[tokio::test]
-async fn a_node_that_several_names_lead_to_is_found_by_its_own() {
+async fn a_node_with_several_links_is_found_by_its_own_name() {
     let world = node(FOLDERS, "sources:\n- {name: clock, find: {nodes: '/dev/rtc*'}}\n");
     world.write("/dev/rtc0", "");
     symlink("rtc0", world.host("/dev/rtc")).expect("linked");
@@ -203,7 +203,7 @@ async fn a_node_that_several_names_lead_to_is_found_by_its_own() {
 }
 
 #[tokio::test]
-async fn a_missing_node_leaves_one_device_incomplete_and_mixes_no_two() {
+async fn a_missing_node_leaves_one_device_incomplete_and_affects_no_other() {
     let devices: String = ["tx0", "tx1", "rx1"].iter().enumerate().map(channel).collect();
     let config = r#"
 sources:
@@ -224,7 +224,7 @@ fn channel((number, name): (usize, &&str)) -> String {
 }
 
 #[tokio::test]
-async fn a_container_gets_what_the_templates_say_and_a_device_waits_for_what_it_needs() {
+async fn a_container_gets_the_edits_of_the_templates_and_a_device_waits_for_required_paths() {
     let config = r#"
 sources:
 - name: apex

@@ -19,7 +19,7 @@ sources:
 const STICKS: &str = "example.com/stick";
 
 #[tokio::test]
-async fn a_stick_that_is_unplugged_is_unhealthy_and_comes_back_at_another_port_as_itself() {
+async fn an_unplugged_stick_is_unhealthy_and_keeps_its_id_at_another_port() {
     let world = node(STICK, BY_IDS);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, STICKS, 1).await;
@@ -35,7 +35,7 @@ async fn a_stick_that_is_unplugged_is_unhealthy_and_comes_back_at_another_port_a
 }
 
 #[tokio::test]
-async fn a_stick_without_a_serial_number_is_the_port_it_is_plugged_in() {
+async fn a_stick_without_a_serial_number_is_identified_by_its_port() {
     let world = node(&STICK.replace(", serial: FT4X9", ""), BY_IDS);
     let agent = world.agent();
     agent.until_health("stick-0000-00-14-0-0-4", "Healthy").await;
@@ -76,20 +76,20 @@ async fn an_unreadable_folder_removes_no_device() {
     let agent = world.agent();
     agent.until_health("board-one", "Healthy").await;
     // A link to itself cannot be opened, not even by root.
-    let (folder, aside) = (world.host("/etc/board"), world.host("/etc/aside"));
-    fs::rename(&folder, &aside).expect("renamed");
+    let (folder, moved) = (world.host("/etc/board"), world.host("/etc/aside"));
+    fs::rename(&folder, &moved).expect("renamed");
     symlink("board", &folder).expect("linked");
     agent
         .until(|state| source(state, "board").starts_with("failing: cannot read /etc/board: "))
         .await;
-    // Scans that a notification of another file causes would have missed it by now.
+    // Notifications of other files cause further scans.
     for name in ["two", "three"] {
         fs::remove_file(&folder).expect("removed");
-        fs::rename(&aside, &folder).expect("renamed");
+        fs::rename(&moved, &folder).expect("renamed");
         world.write(&format!("/etc/board/{name}"), "");
         let state = agent.until_health(&format!("board-{name}"), "Healthy").await;
         assert_eq!(device(&state.inventory, "board-one").health.to_string(), "Healthy");
-        fs::rename(&folder, &aside).expect("renamed");
+        fs::rename(&folder, &moved).expect("renamed");
         symlink("board", &folder).expect("linked");
         let state = agent.until(|state| source(state, "board").starts_with("failing")).await;
         assert_eq!(device(&state.inventory, "board-one").health.to_string(), "Healthy");
@@ -97,7 +97,7 @@ async fn an_unreadable_folder_removes_no_device() {
 }
 
 #[tokio::test]
-async fn sticks_of_one_serial_number_are_told_apart_by_their_ports() {
+async fn sticks_with_one_serial_number_are_distinguished_by_their_ports() {
     let world = node(&two_sticks(), BY_IDS);
     let state = world.survey().await;
     device(&state.inventory, "stick-0000-00-14-0-0-4");
@@ -150,7 +150,7 @@ async fn nodes(kubelet: &windlass_kubelet_sim::Kubelet, name: &str) -> Result<Ve
 }
 
 #[tokio::test]
-async fn a_group_that_gets_another_number_is_handed_out_under_it() {
+async fn a_group_with_a_changed_number_is_allocated_with_the_new_number() {
     let world = node(PASSED_THROUGH, VFIO);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/card", 1).await;
@@ -170,12 +170,12 @@ async fn a_group_that_gets_another_number_is_handed_out_under_it() {
 }
 
 #[tokio::test]
-async fn a_number_that_the_agent_has_not_seen_change_is_refused_all_the_same() {
+async fn a_changed_number_is_refused_before_the_agent_has_seen_the_change() {
     let mut world = node(PASSED_THROUGH, VFIO);
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/card", 1).await;
-    // In the device's own folder, which sends no notifications.
+    // The device's folder sends no notifications.
     let link = world.host("/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0/iommu_group");
     fs::remove_file(&link).expect("removed");
     symlink("../../../../kernel/iommu_groups/13", &link).expect("linked");
@@ -184,7 +184,7 @@ async fn a_number_that_the_agent_has_not_seen_change_is_refused_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_added_to_a_folder_is_a_device_before_the_next_regular_scan() {
+async fn an_added_file_is_a_device_before_the_next_regular_scan() {
     let config = r#"
 sources:
 - {name: board, resource: zj.com/darwin3, find: {files: /etc/darwin3}, give: {env: {Darwin3: "{name}"}}}
@@ -202,30 +202,30 @@ sources:
 }
 
 #[tokio::test]
-async fn a_removed_device_stays_noted_only_while_a_container_may_have_it() {
+async fn a_removed_device_is_recorded_only_while_a_container_may_have_it() {
     let config = "sources: [{name: board, resource: zj.com/old, find: {files: /etc/board}, give: {found: none}}]";
     let world = node("", config);
     world.write("/etc/board/one", "");
     world.write("/etc/board/two", "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "zj.com/old", 2).await;
-    let is_noted = |id: &str| {
+    let is_recorded = |id: &str| {
         let notes = fs::read_to_string(world.config.places.state_dir.join("devices.json"));
         notes.expect("written before they are offered").contains(id)
     };
-    assert!(is_noted("board-one") && is_noted("board-two"));
+    assert!(is_recorded("board-one") && is_recorded("board-two"));
     fs::remove_file(world.host("/etc/board/one")).expect("removed");
     allocatable(&kubelet, "zj.com/old", 1).await;
-    assert!(is_noted("board-one"), "a container may have it");
+    assert!(is_recorded("board-one"), "a container may have it");
     agent.follow(policy(&config.replace("zj.com/old", "zj.com/new")));
     allocatable(&kubelet, "zj.com/new", 1).await;
-    let forgotten = async || if is_noted("board-one") { Err("noted") } else { Ok(()) };
-    until("the removed device is no longer noted", forgotten).await;
-    assert!(is_noted("board-two"));
+    let is_removed = async || if is_recorded("board-one") { Err("recorded") } else { Ok(()) };
+    until("the removed device is no longer recorded", is_removed).await;
+    assert!(is_recorded("board-two"));
 }
 
 /// Obstacle of each listed device.
-fn kept_back(agent: &Running) -> Vec<(String, String)> {
+fn obstacles(agent: &Running) -> Vec<(String, String)> {
     let all = agent.state.borrow().offerings();
     let why = |(id, it): (_, Offering)| Some((ToString::to_string(&id), it.obstacle?));
     all.into_iter().filter_map(why).collect()
@@ -244,8 +244,8 @@ async fn a_stick_that_is_held_by_its_serial_number_is_not_offered_by_its_port_af
     let agent = world.agent();
     agent.until_health("stick-0000-00-14-0-0-5", "Healthy").await;
     agent.until(|state| state.offerings().len() == 2).await;
-    let held = format!("a container holds it as {STICKS}");
-    assert_eq!(kept_back(&agent), [("stick-0000-00-14-0-0-4".to_owned(), held)]);
+    let why_held = format!("a container holds it as {STICKS}");
+    assert_eq!(obstacles(&agent), [("stick-0000-00-14-0-0-4".to_owned(), why_held)]);
     end(&kubelet, "holder").await;
     allocatable(&kubelet, STICKS, 2).await;
 }
@@ -256,21 +256,21 @@ async fn a_stick_that_is_held_is_not_offered_again_by_a_source_of_another_name()
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, STICKS, 1).await;
     kubelet.admit(pod("holder", STICKS, 1)).await.expect("admitted");
-    // One rule takes both, so that the change is not visible at the resource.
+    // One rule matches both, so that the resource does not show the change.
     let rules = "\nresources: [{name: example.com/stick, devices: {kind: other}}]";
-    let mut seen = agent.state.clone();
+    let mut states = agent.state.clone();
     let renamed = BY_IDS.replace("name: stick", "name: serial") + rules;
     agent.follow(policy(&renamed));
     let id = "serial-FT4X9";
-    let held = format!("a container holds it as {STICKS}");
+    let why_held = format!("a container holds it as {STICKS}");
     loop {
-        seen.changed().await.expect("the agent runs");
-        let offerings = seen.borrow_and_update().offerings();
+        states.changed().await.expect("the agent runs");
+        let offerings = states.borrow_and_update().offerings();
         let Some((_, offering)) = offerings.iter().find(|(device, _)| device.as_str() == id) else {
             continue;
         };
         let why = offering.obstacle.as_deref().expect("it is never offered while it is held");
-        if why == held {
+        if why == why_held {
             break;
         }
     }
@@ -279,7 +279,7 @@ async fn a_stick_that_is_held_is_not_offered_again_by_a_source_of_another_name()
 }
 
 #[tokio::test]
-async fn sources_come_and_go_with_the_configuration() {
+async fn sources_are_added_and_removed_with_the_configuration() {
     let world = node(STICK, "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     agent.until(|state| state.inventory.is_complete()).await;

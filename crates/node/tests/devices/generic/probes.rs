@@ -13,7 +13,7 @@ use windlass_testkit::allocatable;
 use crate::devices::world::{attribute, device, node};
 
 /// A board's server, which answers correctly or not at all.
-async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {
+async fn board(is_healthy: watch::Receiver<bool>) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("an address").to_string();
     let mut server = JoinSet::new();
@@ -22,7 +22,7 @@ async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {
             let (mut stream, _) = listener.accept().await.expect("a client");
             let mut request = [0; 512];
             let _ = stream.read(&mut request).await;
-            let status = if *well.borrow() { "200 OK" } else { "500 Down" };
+            let status = if *is_healthy.borrow() { "200 OK" } else { "500 Down" };
             let _ = stream.write_all(format!("HTTP/1.1 {status}\r\n\r\n").as_bytes()).await;
         }
     });
@@ -31,8 +31,8 @@ async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {
 
 #[tokio::test]
 async fn a_board_on_the_network_is_offered_while_it_answers() {
-    let well = watch::Sender::new(false);
-    let (address, _server) = board(well.subscribe()).await;
+    let is_healthy = watch::Sender::new(false);
+    let (address, _server) = board(is_healthy.subscribe()).await;
     let config = format!(
         r#"
 sources:
@@ -47,14 +47,14 @@ sources:
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let id = format!("board-{}", address.replace(':', "-"));
     agent.until_health(&id, "Unhealthy: probe failed").await;
-    well.send_replace(true);
+    is_healthy.send_replace(true);
     allocatable(&kubelet, "a.com/board", 1).await;
-    well.send_replace(false);
+    is_healthy.send_replace(false);
     allocatable(&kubelet, "a.com/board", 0).await;
 }
 
 #[tokio::test]
-async fn a_file_of_the_device_says_whether_it_is_ready() {
+async fn a_device_is_ready_by_the_content_of_its_file() {
     let config = r#"
 sources:
 - name: apex
@@ -113,10 +113,10 @@ sources:
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/board", 2).await;
     world.hang(file);
-    let silent = "Unhealthy: not ready, it does not answer";
-    let state = agent.until_health("board-board0", silent).await;
-    let said = attribute(device(&state.inventory, "board-board0"), "windlass.dev/firmware");
-    assert_eq!(said.as_deref(), Some("v4"));
+    let no_answer = "Unhealthy: not ready, it does not answer";
+    let state = agent.until_health("board-board0", no_answer).await;
+    let firmware = attribute(device(&state.inventory, "board-board0"), "windlass.dev/firmware");
+    assert_eq!(firmware.as_deref(), Some("v4"));
     allocatable(&kubelet, "example.com/board", 1).await;
     world.answer(file, "v4\n");
     allocatable(&kubelet, "example.com/board", 2).await;

@@ -10,7 +10,7 @@ use super::{VFS, functions, states, world};
 use crate::devices::world::device;
 
 #[tokio::test]
-async fn a_group_whose_number_changed_is_given_by_its_new_number() {
+async fn a_group_whose_number_changed_is_granted_with_its_new_number() {
     let world = world(VFS);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/vf", 3).await;
@@ -39,7 +39,7 @@ async fn a_group_with_an_added_function_is_refused_before_the_next_scan() {
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/vf", 1).await;
-    // In the function's own folder, which sends no notifications; the node of its old group stays.
+    // The function's folder sends no notifications. The node of its old group remains.
     let link = world.host("/sys/bus/pci/devices/0000:17:00.3/iommu_group");
     fs::remove_file(&link).expect("removed");
     symlink("../../../../kernel/iommu_groups/70", &link).expect("linked");
@@ -85,7 +85,7 @@ async fn of_two_functions_in_one_group_only_one_is_allocated() {
 }
 
 #[tokio::test]
-async fn without_an_iommu_programs_find_the_node_by_its_usual_name() {
+async fn without_an_iommu_the_node_has_its_usual_name_in_containers() {
     let world = world(VFS);
     world.write("/sys/kernel/iommu_groups/62/name", "vfio-noiommu\n");
     world.write("/dev/vfio/noiommu-62", "");

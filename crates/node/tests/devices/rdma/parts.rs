@@ -6,14 +6,14 @@ use super::{states, world};
 use crate::devices::world::{attribute, device, source};
 
 #[tokio::test]
-async fn a_subfunction_goes_by_the_number_that_it_was_given() {
+async fn a_subfunction_is_named_by_its_assigned_number() {
     let world = world("");
     let state = world.survey().await;
     let part = device(&state.inventory, "nic-0000-17-00-0-sf88");
     let auxiliary = attribute(part, "windlass.dev/auxiliaryDevice");
     assert_eq!(auxiliary.as_deref(), Some("mlx5_core.sf.4"));
     std::fs::remove_file(world.host("/sys/bus/auxiliary/devices/mlx5_core.sf.4/sfnum"))
-        .expect("gone");
+        .expect("removed");
     device(&world.survey().await.inventory, "nic-mlx5_core.sf.4");
 }
 
@@ -37,7 +37,7 @@ async fn representors_are_not_the_functions_own_interfaces() {
 }
 
 #[tokio::test]
-async fn software_rdma_is_named_and_left_out() {
+async fn software_rdma_is_named_and_skipped() {
     let world = world("");
     add_rdma(&world, "/sys/devices/virtual", "rxe0", "node_desc", "rxe\n");
     let state = world.survey().await;
@@ -45,7 +45,7 @@ async fn software_rdma_is_named_and_left_out() {
 }
 
 #[tokio::test]
-async fn software_rdma_over_hardware_is_not_the_hardwares_own() {
+async fn software_rdma_on_hardware_does_not_count_as_the_hardwares() {
     let world = world("");
     let function = "/sys/bus/pci/devices/0000:01:00.0";
     add_rdma(&world, function, "rxe0", "node_desc", "rxe\n");
@@ -70,31 +70,31 @@ fn add_rdma(world: &Node, parent: &str, name: &str, file: &str, text: &str) {
 }
 
 /// Removes the RDMA devices of all adapters and their functions, except the first ones.
-fn take_rdma(world: &Node, but_first: usize) {
-    let take = |model: &mut windlass_machine::state::Model| {
-        for nic in model.nics.iter_mut().skip(but_first) {
+fn remove_rdma(world: &Node, first_kept: usize) {
+    let remove = |model: &mut windlass_machine::state::Model| {
+        for nic in model.nics.iter_mut().skip(first_kept) {
             nic.rdma = None;
             nic.subfunctions.iter_mut().for_each(|part| part.rdma = None);
             let functions = nic.sriov.iter_mut().flat_map(|sriov| &mut sriov.functions);
             functions.for_each(|function| function.rdma = None);
         }
     };
-    world.machine.update(take).expect("changed");
+    world.machine.update(remove).expect("changed");
 }
 
-const GONE: &str =
+const RDMA_VANISHED: &str =
     "Unhealthy: not ready, its RDMA device is gone, while its driver is still mlx5_core";
 
 #[tokio::test]
-async fn rdma_devices_that_go_with_their_module_are_a_failure() {
+async fn rdma_devices_that_vanish_with_their_module_are_a_failure() {
     let world = world("nics: {ids: pciAddress}");
     let agent = world.agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
-    take_rdma(&world, 0);
-    let state = agent.until_health("0000:ca:00.0", GONE).await;
+    remove_rdma(&world, 0);
+    let state = agent.until_health("0000:ca:00.0", RDMA_VANISHED).await;
     let in_bond = device(&state.inventory, "0000:98:00.0");
     assert!(in_bond.health.is_healthy(), "a bond has one RDMA device for all its parts");
-    // The module is back, and creates no RDMA device for this function.
+    // The module is loaded again, and creates no RDMA device for this function.
     for module in ["ib_core", "mlx5_core"] {
         world.write(&format!("/sys/module/{module}/holders/mlx5_ib/refcnt"), "0");
     }
@@ -102,11 +102,11 @@ async fn rdma_devices_that_go_with_their_module_are_a_failure() {
 }
 
 #[tokio::test]
-async fn an_rdma_device_that_is_taken_from_a_function_is_no_failure() {
+async fn an_rdma_device_that_is_removed_from_a_function_is_no_failure() {
     let world = world("nics: {ids: pciAddress}");
     let agent = world.agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
-    take_rdma(&world, 1);
+    remove_rdma(&world, 1);
     let has_none = |state: &std::sync::Arc<windlass_resources::NodeState>| {
         let device = device(&state.inventory, "0000:ca:00.0");
         attribute(device, "windlass.dev/rdma").as_deref() == Some("false")
@@ -121,7 +121,7 @@ async fn an_rdma_device_that_no_container_gets_may_vanish() {
     let world = world("nics: {ids: pciAddress, rdmaNodes: []}");
     let agent = world.agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
-    take_rdma(&world, 0);
+    remove_rdma(&world, 0);
     let state = agent.until(|state| source(state, "nics").contains(", 0 with RDMA")).await;
     let device = device(&state.inventory, "0000:ca:00.0");
     assert!(device.health.is_healthy(), "{}", device.health);
@@ -135,11 +135,11 @@ async fn too_many_entries_are_reported_and_affect_no_interface() {
         world.crowd(list, "crowd", 20_000);
     }
     let state = world.survey().await;
-    let said = source(&state, "nics");
+    let state_text = source(&state, "nics");
     for list in lists {
         let crowd = format!("{list} has more than 4000 entries: the others are left out");
-        assert!(said.contains(&crowd), "{said}");
+        assert!(state_text.contains(&crowd), "{state_text}");
     }
-    assert!(said.starts_with("ready: ") && said.len() < 500, "{said}");
+    assert!(state_text.starts_with("ready: ") && state_text.len() < 500, "{state_text}");
     assert!(device(&state.inventory, "nic-0000-17-00-1").health.is_healthy());
 }

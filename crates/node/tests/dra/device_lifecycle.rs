@@ -17,12 +17,12 @@ use windlass_machine::{
 use windlass_testkit::{LIMIT, MHZ, until};
 
 use crate::dra::{
-    life_rig::{Rig, Tenant, step},
+    lifecycle_rig::{Rig, Tenant, step},
     world::records,
 };
 
-/// Cleanup steps of a board with an unknown past.
-const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
+/// Cleanup steps of a board with an unknown history.
+const UNKNOWN_HISTORY_STEPS: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
 
 #[tokio::test]
 async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_released() {
@@ -30,15 +30,15 @@ async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_rel
     let (agent, mut kubelet) = rig.serving().await;
     let first = rig.schedule("a", "board").expect("it is free");
     let devices = kubelet.start_with(&first).await.expect("prepared");
-    rig.happens(&FROM_SCRATCH).await;
-    let again = kubelet.start_with(&first).await.expect("for a second pod of the claim");
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
+    let again = kubelet.start_with(&first).await.expect("prepared for a second pod of the claim");
     assert_eq!((again, rig.board.take_events()), (devices, vec![]), "it is no new tenant");
     rig.end(&mut kubelet, &first).await;
-    rig.happens(&[Reset]).await;
-    rig.taints("n1/darwin3", &[]).await;
+    rig.until_events(&[Reset]).await;
+    rig.until_taints("n1/darwin3", &[]).await;
     let second = rig.schedule("b", "board").expect("it is clean");
     kubelet.start_with(&second).await.expect("prepared");
-    rig.happens(&[Reset, Frequency(MHZ)]).await;
+    rig.until_events(&[Reset, Frequency(MHZ)]).await;
     agent.stop().await;
 }
 
@@ -50,18 +50,18 @@ async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_cle
     kubelet.start_with(&first).await.expect("prepared");
     rig.board.inject(BoardFault::Refuses);
     rig.end(&mut kubelet, &first).await;
-    rig.taints("n1/darwin3", &["windlass.dev/unclean=quarantined"]).await;
-    let why = rig.schedule("b", "board").map(drop).expect_err("nothing is clean");
+    rig.until_taints("n1/darwin3", &["windlass.dev/unclean=quarantined"]).await;
+    let why = rig.schedule("b", "board").map(drop).expect_err("no clean board");
     assert!(why.contains("0/1 nodes"), "{why}");
     rig.until_event("is withheld: cleanup failed: GET http://").await;
     rig.board.inject(BoardFault::None);
-    rig.taints("n1/darwin3", &[]).await;
+    rig.until_taints("n1/darwin3", &[]).await;
     rig.schedule("c", "board").expect("it is clean");
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_claim_whose_device_cannot_be_prepared_says_why_and_tries_again() {
+async fn a_claim_whose_device_cannot_be_prepared_fails_with_the_reason_and_can_be_retried() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
@@ -72,25 +72,25 @@ async fn a_claim_whose_device_cannot_be_prepared_says_why_and_tries_again() {
     rig.board.inject(BoardFault::None);
     rig.board.take_events();
     kubelet.start_with(&tenant).await.expect("the kubelet tries again");
-    rig.happens(&FROM_SCRATCH).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     rig.end(&mut kubelet, &tenant).await;
-    rig.happens(&[Reset]).await;
+    rig.until_events(&[Reset]).await;
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_claim_that_outlives_the_agent_keeps_its_device_as_it_is() {
+async fn a_claim_that_outlives_the_agent_keeps_its_device_unchanged() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&tenant).await.expect("prepared");
-    rig.happens(&FROM_SCRATCH).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
     let (agent, mut kubelet) = rig.serving().await;
     kubelet.start_with(&tenant).await.expect("prepared");
-    assert_eq!(rig.board.take_events(), [], "it is at work");
+    assert_eq!(rig.board.take_events(), [], "no step runs on a device in use");
     rig.end(&mut kubelet, &tenant).await;
-    rig.happens(&[Reset]).await;
+    rig.until_events(&[Reset]).await;
     agent.stop().await;
 }
 
@@ -108,9 +108,9 @@ async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_cla
     rig.cluster.delete_pod("ns", "a").expect("deleted");
     rig.board.take_events();
     let (agent, mut kubelet) = rig.serving().await;
-    let second = rig.schedule("b", "board").expect("nobody knows of a holder");
+    let second = rig.schedule("b", "board").expect("no holder is known");
     kubelet.start_with(&second).await.expect("prepared");
-    rig.happens(&FROM_SCRATCH).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
 }
 
@@ -120,14 +120,14 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() 
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&tenant).await.expect("prepared");
-    rig.happens(&FROM_SCRATCH).await;
+    rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
     for record in records(&rig.config.places) {
         std::fs::remove_file(record).expect("it was there");
     }
     let (agent, mut kubelet) = rig.serving().await;
     rig.end(&mut kubelet, &tenant).await;
-    rig.happens(&[Reset]).await;
+    rig.until_events(&[Reset]).await;
     agent.stop().await;
 }
 
@@ -154,7 +154,7 @@ async fn a_claims_status_shows_readiness_and_health_of_its_devices() {
     rig.until_claim(&gpu, |it| condition(it, "Healthy", "Healthy")).await;
     rig.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
     rig.until_claim(&gpu, |it| condition(it, "Healthy", "Lost")).await;
-    rig.taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
+    rig.until_taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
     agent.stop().await;
 }
 
@@ -164,19 +164,19 @@ async fn an_early_refusal_of_a_claim_is_in_its_status_until_it_is_prepared() {
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.free_gpu("g").await;
     rig.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
-    rig.taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
+    rig.until_taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
     let why = kubelet.start_with(&tenant).await.expect_err("it is lost");
     let failed = rig.until_claim(&tenant, |it| condition(it, "Ready", "PrepareFailed")).await;
     assert_eq!(failed["status"]["devices"][0]["conditions"][0]["message"], why.as_str());
     assert!(condition(&failed, "Healthy", "Lost"), "{failed:#}");
     rig.machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
-    rig.taints("n1/nvidia", &[]).await;
-    kubelet.start_with(&tenant).await.expect("it is well again");
+    rig.until_taints("n1/nvidia", &[]).await;
+    kubelet.start_with(&tenant).await.expect("it has recovered");
     rig.until_claim(&tenant, |it| condition(it, "Ready", "Prepared")).await;
 
     let other = rig.schedule("h", "gpu").expect("there are eight");
     rig.machine.inject(&Fault::Lost { gpu: 1 }).expect("injected");
-    rig.taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
+    rig.until_taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
     kubelet.start_with(&other).await.expect_err("it is lost");
     rig.until_claim(&other, |it| condition(it, "Ready", "PrepareFailed")).await;
     kubelet.unprepare_claim((&other.claim, &other.uid)).await.expect("released");
@@ -185,12 +185,13 @@ async fn an_early_refusal_of_a_claim_is_in_its_status_until_it_is_prepared() {
 }
 
 #[tokio::test]
-async fn a_status_that_is_refused_for_a_moment_is_written_later_and_delays_no_other() {
+async fn a_status_that_is_refused_twice_is_written_later_and_delays_no_other() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let (first, second) = (rig.schedule("a", "board").expect("free"), rig.free_gpu("b").await);
-    let at = |tenant: &Tenant| ApiFault::at(format!("{}/status", tenant.claim), Effect::Forbid);
-    rig.cluster.server().inject(at(&first).only("PATCH").times(2));
+    let fault_at =
+        |tenant: &Tenant| ApiFault::fault_at(format!("{}/status", tenant.claim), Effect::Forbid);
+    rig.cluster.server().inject(fault_at(&first).only("PATCH").times(2));
     kubelet.start_with(&first).await.expect("prepared");
     kubelet.start_with(&second).await.expect("prepared");
     rig.until_claim(&second, |it| condition(it, "Ready", "Prepared")).await;
@@ -208,16 +209,16 @@ fn condition(claim: &Value, kind: &str, reason: &str) -> bool {
 async fn a_claims_status_names_the_interface_of_its_nic() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
-    rig.taints("n1/nics", &[]).await;
+    rig.until_taints("n1/nics", &[]).await;
     let tenant = rig.schedule("n", "nic").expect("it is free");
     kubelet.start_with(&tenant).await.expect("prepared");
     let claim = rig.until_claim(&tenant, |it| condition(it, "Ready", "Prepared")).await;
     let device = &claim["status"]["devices"][0];
     let state = agent.state.borrow().clone();
-    let named = |it: &&Device| device["device"].as_str().is_some_and(|name| is_named(it, name));
-    let nic = state.inventory.of_kind(DeviceKind::Nic).find(named).expect("it is there");
-    let fact = |name| nic.attributes[&AttributeName::new("windlass.dev", name)].to_string();
-    let expected = json!({"interfaceName": fact("ifName"), "hardwareAddress": fact("mac")});
+    let is_nic = |it: &&Device| device["device"].as_str().is_some_and(|name| is_named(it, name));
+    let nic = state.inventory.of_kind(DeviceKind::Nic).find(is_nic).expect("it is there");
+    let text_of = |name| nic.attributes[&AttributeName::new("windlass.dev", name)].to_string();
+    let expected = json!({"interfaceName": text_of("ifName"), "hardwareAddress": text_of("mac")});
     assert_eq!(device["networkData"], expected, "{claim:#}");
     agent.stop().await;
 }
@@ -230,12 +231,13 @@ fn is_named(device: &Device, name: &str) -> bool {
 #[tokio::test]
 async fn a_preparation_beyond_the_kubelets_deadline_continues_and_is_done_once() {
     let mut rig = Rig::new();
-    let patience = Duration::from_millis(300);
-    rig.config.session.claim_deadline = patience;
-    let [begun, go] = ["begun", "go"].map(|name| rig.config.places.state_dir.with_file_name(name));
+    let limit = Duration::from_millis(300);
+    rig.config.session.claim_deadline = limit;
+    let [log, may_end] =
+        ["begun", "go"].map(|name| rig.config.places.state_dir.with_file_name(name));
     let script = "echo begun >> \"$0\"; until [ -e \"$1\" ]; do sleep 0.02; done";
     let words = ["/bin/sh", "-c", script].map(str::to_owned).into_iter();
-    let words = words.chain([&begun, &go].map(|path| path.display().to_string()));
+    let words = words.chain([&log, &may_end].map(|path| path.display().to_string()));
     let action = StepAction::Command(words.collect());
     let prepare = vec![Step { action, timeout: LIMIT }];
     rig.config.policy.sources[0].cleanup = CleanupSteps { prepare, ..CleanupSteps::default() };
@@ -245,9 +247,9 @@ async fn a_preparation_beyond_the_kubelets_deadline_continues_and_is_done_once()
         let why = kubelet.start_with(&tenant).await.expect_err("it takes long");
         assert!(why.contains("is still being prepared after 300ms: retry"), "{why}");
     }
-    std::fs::write(go, "").expect("written");
+    std::fs::write(may_end, "").expect("written");
     until("the claim is prepared", async || kubelet.clone().start_with(&tenant).await).await;
-    assert_eq!(std::fs::read_to_string(begun).expect("written"), "begun\n");
+    assert_eq!(std::fs::read_to_string(log).expect("written"), "begun\n");
     agent.stop().await;
 }
 
@@ -262,14 +264,14 @@ async fn a_gpu_with_a_remaining_process_is_withheld_until_the_process_ends() {
     let process = Process { pid: 4711, memory_mib: 512, gpu_instance: None, sm_percent: 0 };
     rig.machine.update(|it| it.gpus[0].live.processes = vec![process]).expect("changed");
     rig.end(&mut kubelet, &tenant).await;
-    rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
+    rig.until_taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
     rig.machine.update(|it| it.gpus[0].live.processes.clear()).expect("changed");
-    rig.taints("n1/nvidia", &[]).await;
+    rig.until_taints("n1/nvidia", &[]).await;
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_gpu_whose_memory_stays_used_is_withheld_until_it_is_free() {
+async fn a_gpu_whose_memory_remains_used_is_withheld_until_it_is_free() {
     let mut rig = Rig::new();
     let release = vec![step(StepAction::Memory { most: 128 << 20 })];
     rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
@@ -278,15 +280,15 @@ async fn a_gpu_whose_memory_stays_used_is_withheld_until_it_is_free() {
     kubelet.start_with(&tenant).await.expect("prepared");
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
     rig.end(&mut kubelet, &tenant).await;
-    rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
+    rig.until_taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
     rig.until_event("4096 MiB of its memory are used, at most 128 are allowed").await;
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 128 }).expect("injected");
-    rig.taints("n1/nvidia", &[]).await;
+    rig.until_taints("n1/nvidia", &[]).await;
     agent.stop().await;
 }
 
 /// A rig whose GPUs are reset when a claim releases them.
-fn resetting(machine: &str) -> Rig {
+fn rig_with_reset(machine: &str) -> Rig {
     let mut rig = Rig::on(machine);
     let reset = StepAction::Reset(ResetOf::Gpu);
     let reset = Step { action: reset, timeout: Duration::from_secs(20) };
@@ -298,7 +300,7 @@ fn resetting(machine: &str) -> Rig {
 
 #[tokio::test]
 async fn gpus_are_reset_between_claims_one_after_the_other() {
-    let rig = resetting("l40s-pcie");
+    let rig = rig_with_reset("l40s-pcie");
     let (agent, mut kubelet) = rig.serving().await;
     let tenants = [rig.free_gpu("a").await, rig.free_gpu("b").await];
     for tenant in &tenants {
@@ -315,15 +317,15 @@ async fn gpus_are_reset_between_claims_one_after_the_other() {
         gpus.iter().all(|gpu| gpu.live.memory_used_mib == 0)
     };
     until("both are reset", async || is_free().then_some(()).ok_or("memory is used")).await;
-    rig.taints("n1/nvidia", &[]).await;
+    rig.until_taints("n1/nvidia", &[]).await;
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_gpu_with_links_to_others_is_not_reset() {
-    let rig = resetting("dgx-h100");
+    let rig = rig_with_reset("dgx-h100");
     let (agent, mut kubelet) = rig.serving().await;
-    // Its past is unknown, so it would be reset before a claim gets it.
+    // Its history is unknown, so it would be reset before a claim gets it.
     let tenant = rig.free_gpu("a").await;
     let why = kubelet.start_with(&tenant).await.expect_err("it is linked");
     assert!(why.contains("would also take down its NVLinks to other GPUs"), "{why}");

@@ -11,16 +11,16 @@ use windlass_testkit::Running;
 
 use crate::dra::{
     kubelet::Kubelet,
-    world::{Gets, World, claim, gpus},
+    world::{Allocated, World, claim, gpus},
 };
 
-const A: Gets<'static> = Gets { request: "a", gpu: 0 };
+const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 
-const B: Gets<'static> = Gets { request: "a", gpu: 1 };
+const B: Allocated<'static> = Allocated { request: "a", gpu: 1 };
 
 impl World {
     /// Kubelet checkpoint of claims whose UIDs are their names, before a driver has answered.
-    pub(crate) fn kubelet_knows(&self, names: &[&str]) {
+    pub(crate) fn write_kubelet_checkpoint(&self, names: &[&str]) {
         let state = |name: &&str| ClaimState {
             claim_uid: (*name).to_owned(),
             claim_name: (*name).to_owned(),
@@ -41,40 +41,40 @@ fn is_gpu(agent: &Running, devices: &[Device], gpu: usize) -> bool {
 }
 
 /// Released devices are free for another claim, and held ones are not.
-async fn only_the_new_one_is_taken(world: &World, agent: &Running, kubelet: &mut Kubelet) {
+async fn check_devices(world: &World, agent: &Running, kubelet: &mut Kubelet) {
     world.claim(agent, "first", &[A]);
-    kubelet.prepare("first").await.expect("the old one is free");
+    kubelet.prepare("first").await.expect("the old device is free");
     world.claim(agent, "second", &[B]);
-    let why = kubelet.prepare("second").await.expect_err("the new one is not");
+    let why = kubelet.prepare("second").await.expect_err("the new device is in use");
     assert!(why.ends_with("is held by another claim"), "{why}");
 }
 
 #[tokio::test]
-async fn a_claim_that_was_allocated_other_devices_lets_the_old_go_before_it_gets_them() {
+async fn a_reallocated_claim_releases_its_old_devices_before_it_gets_the_new_ones() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
     kubelet.prepare("c").await.expect("prepared");
     world.claim(&agent, "c", &[B]);
-    let devices = kubelet.prepare("c").await.expect("prepared anew");
+    let devices = kubelet.prepare("c").await.expect("prepared again");
     assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
-    only_the_new_one_is_taken(&world, &agent, &mut kubelet).await;
+    check_devices(&world, &agent, &mut kubelet).await;
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_half_prepared_claim_with_another_allocation_releases_the_old_devices_too() {
+async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_devices() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
     kubelet.prepare("c").await.expect("prepared");
     agent.stop().await;
-    world.as_begun();
+    world.mark_begun();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[B]);
-    let devices = kubelet.prepare("c").await.expect("begun anew");
+    let devices = kubelet.prepare("c").await.expect("prepared again");
     assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
-    only_the_new_one_is_taken(&world, &agent, &mut kubelet).await;
+    check_devices(&world, &agent, &mut kubelet).await;
     agent.stop().await;
 }
 
@@ -84,14 +84,14 @@ async fn a_claim_without_devices_of_the_node_is_released_unless_the_kubelet_know
     let (agent, mut kubelet) = world.serving().await;
     let names = ["kept", "deallocated", "elsewhere", "known"];
     for (gpu, name) in names.into_iter().enumerate() {
-        world.claim(&agent, name, &[Gets { request: "a", gpu }]);
+        world.claim(&agent, name, &[Allocated { request: "a", gpu }]);
         kubelet.prepare(name).await.expect("prepared");
     }
     agent.stop().await;
-    world.kubelet_knows(&["known"]);
-    let there =
+    world.write_kubelet_checkpoint(&["known"]);
+    let result =
         json!({"request": "a", "driver": "windlass.dev", "pool": "n10/nvidia", "device": "gpu-0"});
-    world.put(&claim("elsewhere", &[there]));
+    world.put(&claim("elsewhere", &[result]));
     for name in ["deallocated", "known"] {
         let mut object = claim(name, &[]);
         object["status"] = json!({});

@@ -5,11 +5,11 @@ use std::fs;
 use windlass_core::health::{HealthState, Reason};
 use windlass_testkit::{Node, Running};
 
-use crate::agent::{health::until_failure, world::unforgiving};
+use crate::agent::{health::until_failure, world::with_long_quiet_period};
 
 /// A machine with a boot id, and an agent with a long quiet period.
 fn world() -> Node {
-    let world = unforgiving("dgx-h100");
+    let world = with_long_quiet_period("dgx-h100");
     world.reboot();
     world
 }
@@ -26,7 +26,7 @@ async fn states(agent: &Running) -> Vec<HealthState> {
 }
 
 #[tokio::test]
-async fn a_fault_is_waited_out_over_a_restart_and_forgiven_by_a_reboot() {
+async fn a_quiet_period_continues_after_a_restart_and_ends_with_a_reboot() {
     let world = world();
     let agent = world.agent();
     states(&agent).await;
@@ -46,18 +46,18 @@ async fn a_fault_is_waited_out_over_a_restart_and_forgiven_by_a_reboot() {
 }
 
 #[tokio::test]
-async fn a_node_without_trouble_writes_no_evidence_down() {
+async fn a_node_without_faults_writes_no_health_history() {
     let world = world();
     let agent = world.agent();
     states(&agent).await;
     agent.stop().await;
-    let written =
-        std::fs::read_dir(&world.config.places.state_dir).expect("what devices are is noted");
-    let mut written: Vec<_> = written.map(|entry| entry.expect("an entry").file_name()).collect();
-    written.sort();
+    let files =
+        std::fs::read_dir(&world.config.places.state_dir).expect("the devices are recorded");
+    let mut files: Vec<_> = files.map(|entry| entry.expect("an entry").file_name()).collect();
+    files.sort();
     // The spare files reserve space for a full disk, and have no health history.
-    let room = [".health-nvidia.json.spare", ".health-nvidia.json.spare2"];
-    assert_eq!(written, [room[0], room[1], "devices.json"]);
+    let spare = [".health-nvidia.json.spare", ".health-nvidia.json.spare2"];
+    assert_eq!(files, [spare[0], spare[1], "devices.json"]);
 }
 
 #[tokio::test]

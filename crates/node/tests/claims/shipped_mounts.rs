@@ -11,30 +11,30 @@ use windlass_testkit::{GPU, LIMIT, Said, exists, until};
 
 use crate::{
     claims::{
-        wish::{SPACE, gpus},
-        world::{World, show_what_is_mounted, uid},
+        objects::{SPACE, gpus},
+        world::{World, uid, use_shipped_mounts},
     },
     dra::records,
 };
 
 /// Interval of the agent's checks.
-const OFTEN: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 async fn world() -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
     let change = |config: &mut Config| {
-        show_what_is_mounted(config);
-        config.session.check_interval = OFTEN;
+        use_shipped_mounts(config);
+        config.session.check_interval = CHECK_INTERVAL;
     };
     World::with(dra, change).await
 }
 
 async fn allocatable(world: &World, count: usize) {
-    let is_so =
+    let is_reached =
         |node: &NodeStatus| node.resources.get(GPU).is_some_and(|it| it.allocatable == count);
     world
         .kubelet
-        .wait_for(is_so, LIMIT)
+        .wait_for(is_reached, LIMIT)
         .await
         .expect("the kubelet has this number of healthy GPUs");
 }
@@ -46,58 +46,58 @@ async fn a_deleted_claim_keeps_its_devices_until_the_kubelet_has_released_them()
     // The pod's object and its claim are deleted, while the container runs on.
     world.cluster.delete_pod(SPACE, "p").expect("it was there");
     world.kill_agent().await;
-    let said = Said::from(Level::TRACE);
+    let log = Said::from(Level::TRACE);
     world.start_agent();
-    world.registered().await;
+    world.until_registered().await;
     allocatable(&world, 7).await;
     // A starting agent searches for orphaned claims.
-    said.until(1, "found=0").await;
+    log.until(1, "found=0").await;
     world.check();
     assert_eq!(world.record().len(), 1, "the container runs");
     world.kubelet.delete(&uid(&pod)).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
     allocatable(&world, 8).await;
 }
 
-/// A claim with a GPU, and an agent that starts after `lose` has removed its state file.
-async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
+/// A claim with a GPU, and an agent that starts after `delete` has removed its state file.
+async fn with_lost_state(delete: impl FnOnce(&Config)) -> (World, Scheduled) {
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     world.kill_agent().await;
-    lose(&world.config);
-    let said = Said::from(Level::TRACE);
+    delete(&world.config);
+    let log = Said::from(Level::TRACE);
     world.start_agent();
     allocatable(&world, 0).await;
-    said.until(4, "devices of claims are still unknown").await;
+    log.until(4, "devices of claims are still unknown").await;
     allocatable(&world, 0).await;
     (world, pod)
 }
 
-fn without_record(config: &Config) {
+fn delete_records(config: &Config) {
     for record in records(&config.places) {
         fs::remove_file(record).expect("it was there");
     }
 }
 
 #[tokio::test]
-async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_is_held_back() {
+async fn a_record_that_is_lost_repeatedly_is_restored_from_its_copy_and_no_device_is_withheld() {
     let mut world = world().await;
     let (pod, grant) = world.run("p", &gpus(1)).await;
-    let (record, left) = (world.record(), world.left());
+    let (record, remaining) = (world.record(), world.remains());
     let [file, copy] = records(&world.config.places);
     for _ in 0..2 {
         world.kill_agent().await;
         fs::remove_file(&file).expect("it was there");
         world.start_agent();
-        world.registered().await;
+        world.until_registered().await;
         allocatable(&world, 7).await;
         exists(&file).await;
         assert_eq!(world.record(), record);
         // The folder is deleted under the running agent, which writes all of it again.
         fs::remove_dir_all(&world.config.places.cdi_dir).expect("it was there");
         until("all documents are there", async || {
-            let now = world.left();
-            if now == left { Ok(()) } else { Err(now) }
+            let now = world.remains();
+            if now == remaining { Ok(()) } else { Err(now) }
         })
         .await;
         assert!(copy.exists(), "it is written before the documents");
@@ -105,46 +105,46 @@ async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_
         world.check();
     }
     world.kubelet.delete(&uid(&pod)).await;
-    world.all_is_released().await;
+    world.until_released().await;
     allocatable(&world, 8).await;
 }
 
 #[tokio::test]
 async fn with_a_lost_record_no_device_is_allocated_until_the_kubelet_has_released_every_claim() {
-    let (world, pod) = bereft(without_record).await;
+    let (world, pod) = with_lost_state(delete_records).await;
     let agent = world.agent.as_ref().expect("it runs");
     let why = agent.state.borrow().offerings().into_values().find_map(|it| it.obstacle);
-    assert!(why.expect("kept back").contains("devices of claims are unknown"));
+    assert!(why.expect("withheld").contains("devices of claims are unknown"));
     world.kubelet.delete(&uid(&pod)).await;
-    world.all_is_released().await;
+    world.until_released().await;
     allocatable(&world, 8).await;
 }
 
 #[tokio::test]
 async fn with_record_and_documents_lost_no_device_is_allocated_while_containers_have_claims() {
-    let lose = |config: &Config| {
-        without_record(config);
+    let delete = |config: &Config| {
+        delete_records(config);
         fs::remove_dir_all(&config.places.cdi_dir).expect("it was there");
     };
-    let (world, pod) = bereft(lose).await;
+    let (world, pod) = with_lost_state(delete).await;
     world.kubelet.delete(&uid(&pod)).await;
-    world.all_is_released().await;
+    world.until_released().await;
     allocatable(&world, 8).await;
 }
 
 #[tokio::test]
-async fn a_state_folder_with_a_file_in_its_place_is_no_state_folder_without_claims() {
-    let away = |config: &Config| config.places.state_dir.with_file_name("away");
+async fn a_file_in_place_of_the_state_folder_does_not_mean_that_no_claims_exist() {
+    let moved = |config: &Config| config.places.state_dir.with_file_name("away");
     let block = |config: &Config| {
-        fs::rename(&config.places.state_dir, away(config)).expect("moved");
+        fs::rename(&config.places.state_dir, moved(config)).expect("moved");
         fs::write(&config.places.state_dir, "").expect("written");
     };
-    let (world, pod) = bereft(block).await;
+    let (world, pod) = with_lost_state(block).await;
     fs::remove_file(&world.config.places.state_dir).expect("it was there");
-    fs::rename(away(&world.config), &world.config.places.state_dir).expect("moved");
+    fs::rename(moved(&world.config), &world.config.places.state_dir).expect("moved");
     allocatable(&world, 7).await;
     world.kubelet.delete(&uid(&pod)).await;
-    world.all_is_released().await;
+    world.until_released().await;
     allocatable(&world, 8).await;
 }
 
@@ -162,10 +162,13 @@ async fn without_a_record_no_device_is_allocated_until_an_operator_confirms_that
     allocatable(&world, 0).await;
     let documents = fs::read_dir(&world.config.places.cdi_dir).expect("there");
     let names = documents.map(|file| file.expect("there").file_name().into_string().expect("text"));
-    assert!({ names }.any(|name| name.contains("-claim-")), "a running claim's stays");
+    assert!(
+        { names }.any(|name| name.contains("-claim-")),
+        "the document of a running claim remains"
+    );
 
-    fs::remove_file(&record).expect("an operator does as the log says");
-    world.registered().await;
+    fs::remove_file(&record).expect("deleted by the operator, as the log says");
+    world.until_registered().await;
     world.kubelet.delete(&uid(&pod)).await;
     allocatable(&world, 8).await;
 }

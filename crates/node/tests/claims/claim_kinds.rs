@@ -4,13 +4,13 @@ use serde_json::json;
 use windlass_config::DraOffer;
 
 use crate::claims::{
-    hands::allocated,
-    wish::{ADMINS, EXTENDED, SPACE, claim, gpus, pod, template, with_limit},
+    objects::{ADMINS, EXTENDED, SPACE, claim, gpus, pod, template, with_limit},
+    owners::allocated,
     world::{World, devices, uid},
 };
 
 #[tokio::test]
-async fn a_claim_gets_a_device_that_has_the_attributes_it_asks_for() {
+async fn a_claim_gets_a_device_with_the_requested_attributes() {
     let world = World::new(DraOffer::Instead).await;
     let expression = "device.attributes['resource.kubernetes.io'].numaNode == 1 \
                       && device.attributes['gpu.nvidia.com'].architecture == 'Hopper' \
@@ -20,14 +20,14 @@ async fn a_claim_gets_a_device_that_has_the_attributes_it_asks_for() {
     }});
     let (pod, grant) = world.run("p", &json!({"requests": [request]})).await;
     assert_eq!(devices(&pod).len(), 1);
-    assert_eq!(grant.cdi_devices.len(), 2, "its own, and the device's: {grant:?}");
+    assert_eq!(grant.cdi_devices.len(), 2, "one of the claim, one of the device: {grant:?}");
     world.check();
     world.end(&pod).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
-async fn containers_and_pods_that_name_one_claim_have_one_device() {
+async fn containers_and_pods_that_name_one_claim_share_one_device() {
     let world = World::new(DraOffer::Instead).await;
     world.objects().create(&claim("shared", &gpus(1))).expect("created");
     let by_name = ("resourceClaimName", "shared");
@@ -40,11 +40,11 @@ async fn containers_and_pods_that_name_one_claim_have_one_device() {
     assert!(devices(&third).is_disjoint(&devices(&first)));
     world.check();
     world.end(&first).await;
-    assert_eq!(world.record().len(), 2, "the second pod has the claim still");
+    assert_eq!(world.record().len(), 2, "the second pod still has the claim");
     world.check();
     world.end(&second).await;
     world.end(&third).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
@@ -55,47 +55,47 @@ async fn an_administrators_claim_uses_allocated_devices_and_takes_none() {
         "deviceClassName": "gpu", "allocationMode": "All", "adminAccess": true,
     }}]});
     world.objects().put(&template(ADMINS, "all", &all));
-    let look = pod((ADMINS, "look"), &["main"], ("resourceClaimTemplateName", "all"));
-    let (look, _) = world.run_pod(&look).await;
-    assert_eq!(devices(&look).len(), world.gpus);
+    let monitor = pod((ADMINS, "look"), &["main"], ("resourceClaimTemplateName", "all"));
+    let (monitor, _) = world.run_pod(&monitor).await;
+    assert_eq!(devices(&monitor).len(), world.gpus);
     let (late, _) = world.run("late", &gpus(6)).await;
     assert!(devices(&late).is_disjoint(&devices(&holder)));
     world.check();
-    for pod in [&look, &holder, &late] {
+    for pod in [&monitor, &holder, &late] {
         world.end(pod).await;
     }
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
-async fn of_several_alternatives_the_first_that_there_is_is_prepared_under_its_requests_name() {
+async fn the_first_available_alternative_is_prepared_under_the_name_of_its_request() {
     let world = World::new(DraOffer::Instead).await;
     let huge = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('1Ti')) > 0";
     let alternatives = json!([
         {"name": "huge", "deviceClassName": "gpu", "selectors": [{"cel": {"expression": huge}}]},
         {"name": "two", "deviceClassName": "gpu", "count": 2},
     ]);
-    let asks = json!({"requests": [{"name": "gpu", "firstAvailable": alternatives}]});
-    let (pod, _) = world.run("p", &asks).await;
+    let requests = json!({"requests": [{"name": "gpu", "firstAvailable": alternatives}]});
+    let (pod, _) = world.run("p", &requests).await;
     let chosen = allocated(&pod.claims[0]);
     assert!(chosen.len() == 2 && chosen.iter().all(|it| it.request == "gpu/two"), "{chosen:?}");
     let node = world.kubelet.node();
     let mut prepared = node.claims.values().flat_map(|it| it.devices.values().flatten());
-    assert!(prepared.all(|it| it.requests == ["gpu"]), "the name before the stroke");
+    assert!(prepared.all(|it| it.requests == ["gpu"]), "the name before the slash");
     world.check();
     world.end(&pod).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
-async fn the_list_of_holders_has_pods_and_claims_that_no_pod_uses_any_more() {
+async fn the_list_of_holders_has_pods_and_claims_without_pods() {
     let world = World::new(DraOffer::Instead).await;
     let (pod, _) = world.run("train", &gpus(1)).await;
     let node = world.agent.as_ref().expect("it runs").state.borrow().clone();
     let owner = async || {
         let (owners, caveats) = windlass_node::owners::owners(&world.config.places, &node).await;
         let mut all = owners.into_values().flatten().map(|owner| owner.to_string());
-        (all.next().expect("somebody has it"), caveats)
+        (all.next().expect("an owner"), caveats)
     };
     let claim = pod.claims[0].metadata.name.clone().expect("a name");
     assert_eq!(owner().await, (format!("{SPACE}/train (claim {claim})"), vec![]));
@@ -112,5 +112,5 @@ async fn an_extended_resource_of_a_class_is_served_by_a_claim() {
     assert_eq!((devices(&pod).len(), grant.cdi_devices.len()), (1, 2));
     world.check();
     world.end(&pod).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }

@@ -16,8 +16,9 @@ async fn restarted(kubelet: &Kubelet) {
     let is_registration = |event: &&Event| matches!(event, Event::Registered { .. });
     let registrations = kubelet.calls().count(|event| is_registration(&event));
     kubelet.restart().await.expect("restarted");
-    let again = |events: &[Event]| events.iter().filter(is_registration).count() > registrations;
-    kubelet.calls().wait_for(again, LIMIT).await.expect("registered again");
+    let is_registered_again =
+        |events: &[Event]| events.iter().filter(is_registration).count() > registrations;
+    kubelet.calls().wait_for(is_registered_again, LIMIT).await.expect("registered again");
     allocatable(kubelet, GPU, 8).await;
 }
 
@@ -39,13 +40,13 @@ async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
         admitted = kubelet.admit(pod("p", 8)) => drop(admitted.expect("the first one answers")),
     }
     drop(first);
-    waiting.await.expect("its turn");
+    waiting.await.expect("the first agent has ended");
     let _second = world.agent();
     allocatable(&kubelet, GPU, 8).await;
 }
 
 #[tokio::test]
-async fn an_agent_whose_folder_was_made_anew_locks_it_before_it_serves_there() {
+async fn an_agent_locks_a_recreated_folder_before_it_serves_there() {
     let mut world = gpu_node("dgx-h100");
     let (kubelet, _first) = world.serving(8).await;
     let plugins = world.config.places.kubelet_dir.join("device-plugins");
@@ -59,7 +60,7 @@ async fn an_agent_whose_folder_was_made_anew_locks_it_before_it_serves_there() {
 }
 
 #[tokio::test]
-async fn an_agent_whose_new_folder_another_took_ends_and_says_why() {
+async fn an_agent_ends_with_a_reason_if_another_locked_the_new_folder() {
     let mut world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let clock = Clock::starting_at(Timestamp::now());

@@ -16,14 +16,14 @@ use crate::{
         by_kernel::{limited, node, pod, serving},
         placed, share,
     },
-    steps::{Recorder, Steps, TRIES},
+    steps::{MAX_RECORDINGS, Recorder, Steps},
 };
 
 /// Memory of the pods, more than half of a GPU.
 const GIB: u64 = 100;
 
 /// A node with two GPUs, and a pod that the kubelet has admitted.
-struct Walk {
+struct Scenario {
     world: World,
     kernel: Kernel,
     uid: String,
@@ -56,15 +56,15 @@ fn check_documents(places: &Places, kernel: &Kernel, uid: &str) {
     }
 }
 
-// === impl Walk ===
+// === impl Scenario ===
 
-impl Walk {
+impl Scenario {
     /// Continues with a new agent after one that was killed after this number of steps.
     async fn after(self, steps: &Steps, done: usize) -> Self {
         self.put();
         let Self { world, kernel, uid } = self;
         world.agent.kill().await;
-        steps.leave(done);
+        steps.restore(done);
         check_documents(&world.node.config.places, &kernel, &uid);
         let world = World { agent: world.node.agent(), ..world };
         serving(&world, MI300X, 2).await;
@@ -83,13 +83,13 @@ impl Walk {
         fs::read_dir(folder).map_or(0, Iterator::count)
     }
 
-    /// Has the kubelet start the container, with as many attempts as needed, and checks its share.
-    async fn given(&self, step: &str) {
+    /// Makes the kubelet start the container, repeated until it succeeds, and checks its share.
+    async fn check_share(&self, step: &str) {
         let documents = self.world.start_of(&self.uid, "main").await;
         let gpus: Vec<_> = documents.iter().map(|it| share(it)["device"].clone()).collect();
         let record = record_of(&limited(documents).devices[0].container_edits);
         let text = fs::read(&record).expect("a record");
-        let parsed = MemoryLimitRecord::parse(&text).expect("good");
+        let parsed = MemoryLimitRecord::parse(&text).expect("valid");
         let [limit] = parsed.gpus() else { panic!("{parsed:?}") };
         assert_eq!((limit.hard_mib, json!(limit.uuid)), (GIB << 10, gpus[0].clone()), "{step}");
         let program = self.kernel.program(Some(&self.uid));
@@ -115,70 +115,70 @@ impl Walk {
         self.world.kubelet.delete(&uid).await;
     }
 
-    /// Checks that nothing is left of the share after its pod is gone.
-    async fn ended(&self, step: &str) {
+    /// Waits until the share of an ended pod has no document, no record and no effect on its GPU.
+    async fn until_removed(&self, step: &str) {
         until(step, async || {
             let state = self.world.agent.state.borrow().clone();
             let free = state.shareable.values().all(|gpu| gpu.obstacle.is_none());
             let offerings = state.offerings();
-            let held =
+            let obstacles =
                 state.shareable.keys().filter_map(|id| offerings[id.as_str()].obstacle.clone());
-            let held: Vec<_> = held.collect();
+            let obstacles: Vec<_> = obstacles.collect();
             let found = (
                 documents(&self.world.node.config.places).len(),
                 self.records(),
                 free,
-                held.is_empty(),
+                obstacles.is_empty(),
             );
-            if found == (0, 0, true, true) { Ok(()) } else { Err((found, held)) }
+            if found == (0, 0, true, true) { Ok(()) } else { Err((found, obstacles)) }
         })
         .await;
     }
 }
 
 #[tokio::test]
-async fn an_agent_killed_between_any_two_steps_of_a_share_keeps_its_limit_and_leaves_nothing() {
+async fn after_a_kill_between_any_two_steps_a_share_keeps_its_limit_and_can_be_removed() {
     let capacity = "drm/0000:05:00.0/vram 17179869184\ndrm/0000:26:00.0/vram 17179869184\n";
     let (world, kernel) = node(MI300X, 2, Some(capacity), "dmem").await;
     let main = pod("a", GIB, 1);
-    let mut walk = Walk { world, kernel, uid: main.uid.clone() };
-    let places = walk.world.node.config.places.clone();
-    let mut giving = Err("none".to_owned());
-    for _ in 0..TRIES {
-        walk.put();
-        walk.world.kubelet.admit(main.clone()).await.expect("admitted");
+    let mut scenario = Scenario { world, kernel, uid: main.uid.clone() };
+    let places = scenario.world.node.config.places.clone();
+    let mut start = Err("none".to_owned());
+    for _ in 0..MAX_RECORDINGS {
+        scenario.put();
+        scenario.world.kubelet.admit(main.clone()).await.expect("admitted");
         let recorder = Recorder::start(&places);
-        walk.world.start_of(&walk.uid, "main").await;
-        giving = recorder.stop();
-        if giving.is_ok() {
+        scenario.world.start_of(&scenario.uid, "main").await;
+        start = recorder.stop();
+        if start.is_ok() {
             break;
         }
-        walk.world.kubelet.delete(&walk.uid).await;
-        walk.ended("the share ends").await;
+        scenario.world.kubelet.delete(&scenario.uid).await;
+        scenario.until_removed("the share is removed").await;
     }
-    let giving = giving.expect("recorded");
-    let names = giving.names();
-    assert!(giving.len() >= 2, "a record and a document: {names:?}");
-    for done in 0..=giving.len() {
-        walk = walk.after(&giving, done).await;
-        walk.given(&format!("the share is given after {done} of {names:?}")).await;
+    let start = start.expect("recorded");
+    let names = start.names();
+    assert!(start.len() >= 2, "a record and a document: {names:?}");
+    for done in 0..=start.len() {
+        scenario = scenario.after(&start, done).await;
+        scenario.check_share(&format!("the share is granted after {done} of {names:?}")).await;
     }
-    walk = walk.after(&giving, giving.len()).await;
+    scenario = scenario.after(&start, start.len()).await;
     let recorder = Recorder::start(&places);
-    walk.world.kubelet.delete(&walk.uid).await;
-    walk.ended("the share ends").await;
-    let ending = recorder.stop();
-    // The pod is gone before it gets the share.
-    for done in 0..=giving.len() {
-        walk = walk.after(&giving, done).await;
-        walk.ended(&format!("nothing is left after {done} of {names:?}")).await;
+    scenario.world.kubelet.delete(&scenario.uid).await;
+    scenario.until_removed("the share is removed").await;
+    let removal = recorder.stop();
+    // The pod has ended before it gets the share.
+    for done in 0..=start.len() {
+        scenario = scenario.after(&start, done).await;
+        scenario.until_removed(&format!("no part remains after {done} of {names:?}")).await;
     }
-    let ending = ending.expect("a removal is never lost");
-    let names = ending.names();
-    assert!(ending.len() >= 2, "a record and a document: {names:?}");
-    for done in 0..=ending.len() {
-        walk = walk.after(&ending, done).await;
-        walk.ended(&format!("nothing is left after {done} of {names:?}")).await;
+    let removal = removal.expect("no removal is lost");
+    let names = removal.names();
+    assert!(removal.len() >= 2, "a record and a document: {names:?}");
+    for done in 0..=removal.len() {
+        scenario = scenario.after(&removal, done).await;
+        scenario.until_removed(&format!("no part remains after {done} of {names:?}")).await;
     }
-    walk.world.agent.stop().await;
+    scenario.world.agent.stop().await;
 }

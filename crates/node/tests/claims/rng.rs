@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Numbers of `SplitMix64`; a seed always gives the same ones.
-pub(crate) struct Chance(u64);
+pub(crate) struct Rng(u64);
 
 /// Length of a walk.
 #[derive(Clone, Copy, Debug)]
@@ -17,9 +17,9 @@ pub(crate) enum Length {
     Steps(u64),
 }
 
-// === impl Chance ===
+// === impl Rng ===
 
-impl Chance {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -47,9 +47,9 @@ impl Length {
         seconds.map_or_else(|| Self::Steps(steps()), Self::Time)
     }
 
-    pub(crate) fn is_reached(self, begun: Instant, steps: u64) -> bool {
+    pub(crate) fn is_reached(self, start: Instant, steps: u64) -> bool {
         match self {
-            Self::Time(limit) => begun.elapsed() >= limit,
+            Self::Time(limit) => start.elapsed() >= limit,
             Self::Steps(limit) => steps >= limit,
         }
     }

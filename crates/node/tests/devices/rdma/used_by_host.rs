@@ -22,10 +22,11 @@ async fn with_routes(world: &Node, lines: &str) -> String {
 }
 
 #[tokio::test]
-async fn interfaces_that_the_host_needs_are_not_exclusive_and_their_rdma_devices_are_shared() {
+async fn interfaces_that_the_host_needs_are_not_exclusive_and_their_rdma_devices_can_be_shared() {
     let ids = "ids: [nic-0000-01-00-0, nic-0000-17-00-0, nic-0000-98-00-0]";
-    let alone = world(&format!("resources: [{{name: a.com/x, devices: {{kind: nic, {ids}}}}}]"));
-    assert_eq!(alone.survey().await.resources().len(), 0, "no id overrules the host's needs");
+    let exclusive =
+        world(&format!("resources: [{{name: a.com/x, devices: {{kind: nic, {ids}}}}}]"));
+    assert_eq!(exclusive.survey().await.resources().len(), 0, "no id overrides the host's use");
     let config = format!(
         "resources: [{{name: rdma/shared, devices: {{kind: nic, {ids}}}, \
          sharing: {{method: shared, replicas: 4}}}}]"
@@ -57,7 +58,7 @@ async fn a_route_over_a_stacked_interface_is_also_over_the_lower_one() {
 }
 
 #[tokio::test]
-async fn a_port_of_a_switch_is_in_use_though_the_switch_is_down() {
+async fn a_port_of_a_switch_is_in_use_even_if_the_switch_is_down() {
     let world = world(ALL);
     let switch = "/sys/devices/virtual/net/ovs-system";
     world.write(&format!("{switch}/operstate"), "down\n");
@@ -81,7 +82,7 @@ async fn a_bond_that_is_down_and_has_no_route_is_not_in_use() {
 }
 
 #[tokio::test]
-async fn an_interface_at_which_the_host_has_an_address_is_kept_back() {
+async fn an_interface_with_an_address_of_the_host_is_withheld() {
     let world = world(ALL);
     let connected = "eno3\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\n";
     let states = with_routes(&world, connected).await;
@@ -114,13 +115,13 @@ async fn while_the_routes_cannot_be_read_no_interface_is_allocated() {
 #[tokio::test]
 async fn beyond_the_limit_of_routes_every_interface_counts_as_used() {
     let world = world(ALL);
-    let far = "eno3\t0000000A\t0100A8C0\t0003\t0\t0\t0\t000000FF\n".repeat(100_000);
-    let states = with_routes(&world, &far).await;
+    let routes = "eno3\t0000000A\t0100A8C0\t0003\t0\t0\t0\t000000FF\n".repeat(100_000);
+    let states = with_routes(&world, &routes).await;
     assert!(states.contains("mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; the host's routes cannot be read, and one may use it: /proc/1/net/route: it has more than 100000"), "{states}");
 }
 
 #[tokio::test]
-async fn a_function_with_subfunctions_is_not_given_exclusively() {
+async fn a_function_with_subfunctions_is_not_exclusive() {
     let world = world(ALL);
     let none = |model: &mut windlass_machine::state::Model| super::functions(model).clear();
     world.machine.update(none).expect("changed");

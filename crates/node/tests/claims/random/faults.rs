@@ -7,7 +7,7 @@ use windlass_testkit::{GPU, exists};
 
 use super::{Run, pods::claim_starts};
 use crate::{
-    claims::world::{Mounts, NODE, removed},
+    claims::world::{Mounts, NODE, remove_if_exists},
     dra::records,
 };
 
@@ -20,28 +20,31 @@ const SOCKETS: [&str; 2] =
 
 impl Run {
     /// Causes a random fault.
-    pub(super) async fn strike(&mut self) {
-        match self.chance.below(12) {
+    pub(super) async fn cause_fault(&mut self) {
+        match self.rng.below(12) {
             0 | 1 => self.restart_kubelet().await,
             2 | 3 => self.kill_agent().await,
-            4 => self.kill_in_the_middle().await,
-            5 => self.lose_record().await,
+            4 => self.kill_during_prepare().await,
+            5 => self.delete_record().await,
             6 => self.delete_plugin_sockets(),
             7 => self.delete_driver_sockets().await,
             8 => self.delete_documents(),
             9 => self.delete_slices(),
-            10 => self.lose_api_server().await,
+            10 => self.stop_api_server().await,
             _ => self.world.kubelet.cancel_stream(GPU).await,
         }
     }
 
-    /// The kubelet gives up on a claim.
-    pub(super) async fn give_up(&mut self) {
+    /// Cancels the kubelet's call for a claim.
+    pub(super) async fn cancel_prepare(&mut self) {
         let Some(scheduled) = self.schedule() else { return };
-        let patience = Duration::from_millis(self.chance.below(LONGEST_MS) as u64);
-        let started = timeout(patience, claim_starts(&self.world, &scheduled)).await;
-        self.tally.given_up += usize::from(started.is_err());
-        self.claimed(scheduled, &started.unwrap_or_else(|gave_up| Err(gave_up.to_string())));
+        let timeout_after = Duration::from_millis(self.rng.below(LONGEST_MS) as u64);
+        let started = timeout(timeout_after, claim_starts(&self.world, &scheduled)).await;
+        self.tally.cancelled += usize::from(started.is_err());
+        self.claim_pod_started(
+            scheduled,
+            &started.unwrap_or_else(|elapsed| Err(elapsed.to_string())),
+        );
     }
 
     async fn restart_kubelet(&mut self) {
@@ -49,7 +52,7 @@ impl Run {
         self.tally.kubelet_restarts += 1;
         self.world.kubelet.restart().await.expect("it restarts");
         self.world.check();
-        self.world.registered().await;
+        self.world.until_registered().await;
     }
 
     pub(super) async fn kill_agent(&mut self) {
@@ -58,33 +61,33 @@ impl Run {
         self.world.kill_agent().await;
         self.world.check();
         self.world.start_agent();
-        self.world.registered().await;
+        self.world.until_registered().await;
     }
 
     /// Kills the agent while it prepares a claim.
-    async fn kill_in_the_middle(&mut self) {
-        self.give_up().await;
-        self.tally.killed_in_the_middle += 1;
+    async fn kill_during_prepare(&mut self) {
+        self.cancel_prepare().await;
+        self.tally.killed_during_prepare += 1;
         self.kill_agent().await;
     }
 
     /// Restarts the agent without its state file of claims. Sometimes the copy is lost too, but only if the agent sees
     /// the kubelet's checkpoint: otherwise nothing would show the claims.
-    async fn lose_record(&mut self) {
+    async fn delete_record(&mut self) {
         let [record, copy] = records(&self.world.config.places);
         if self.mounts == Mounts::Shipped && !copy.exists() {
             return;
         }
-        self.log("agent is killed, and its record is lost".to_owned());
+        self.log("agent is killed, and its state file is deleted".to_owned());
         self.tally.lost_records += 1;
         self.world.kill_agent().await;
         let had_claims = !self.world.record().is_empty();
-        removed(&record);
-        if self.mounts == Mounts::Whole && self.chance.below(2) == 0 {
-            removed(&copy);
+        remove_if_exists(&record);
+        if self.mounts == Mounts::Whole && self.rng.below(2) == 0 {
+            remove_if_exists(&copy);
         }
         self.world.start_agent();
-        self.world.registered().await;
+        self.world.until_registered().await;
         if had_claims {
             exists(&record).await;
         }
@@ -96,7 +99,7 @@ impl Run {
         let folder = self.world.config.places.kubelet_dir.join("device-plugins");
         for entry in fs::read_dir(folder).expect("there").flatten() {
             if entry.file_name().to_string_lossy().starts_with("windlass-") {
-                removed(&entry.path());
+                remove_if_exists(&entry.path());
             }
         }
     }
@@ -105,16 +108,16 @@ impl Run {
         self.log("the driver's sockets are deleted".to_owned());
         self.tally.deletions += 1;
         for socket in SOCKETS {
-            removed(&self.world.config.places.kubelet_dir.join(socket));
+            remove_if_exists(&self.world.config.places.kubelet_dir.join(socket));
         }
-        self.world.registered().await;
+        self.world.until_registered().await;
     }
 
     fn delete_documents(&mut self) {
         self.log("CDI documents are deleted".to_owned());
         self.tally.deletions += 1;
         for entry in fs::read_dir(&self.world.config.places.cdi_dir).expect("there").flatten() {
-            removed(&entry.path());
+            remove_if_exists(&entry.path());
         }
     }
 
@@ -124,9 +127,9 @@ impl Run {
         self.world.objects().wipe_slices(NODE);
     }
 
-    async fn lose_api_server(&mut self) {
-        self.log("API server is away".to_owned());
-        self.tally.api_away += 1;
+    async fn stop_api_server(&mut self) {
+        self.log("API server is stopped".to_owned());
+        self.tally.api_outages += 1;
         self.world.cluster.server_mut().go_away().await;
         self.begin_both().await;
         self.world.check();

@@ -28,51 +28,51 @@ use windlass_testkit::{GPU, LIMIT};
 
 use super::{
     agent::{AgentProcess, config},
-    front::Front,
-    node::{Node, Tells, dial},
+    kubelet_sockets::KubeletSockets,
+    node::{Node, PodResourcesAnswer, dial},
 };
 use crate::{
     claims::{
-        chance::{Chance, Length},
-        world::{Mounts, NODE, free_gpus, removed, show_what_is_mounted},
+        rng::{Length, Rng},
+        world::{Mounts, NODE, free_gpus, remove_if_exists, use_shipped_mounts},
     },
     dra::records,
 };
 
 /// Causes faults, one after the other.
-pub(super) struct Strikes {
+pub(super) struct Faults {
     node: Arc<Node>,
     agent: AgentProcess,
     cluster: Cluster,
-    front: Option<Front>,
+    sockets: Option<KubeletSockets>,
     config: Config,
     mounts: Mounts,
-    chance: Chance,
+    rng: Rng,
     /// Claims that only pod resources show to an agent without its state file.
-    witnessed: BTreeSet<String>,
+    unrecorded: BTreeSet<String>,
 }
 
 /// Maximum number of steps between two faults.
 const STEPS_BETWEEN: usize = 200;
 
 /// Longest duration of a lasting fault, in milliseconds.
-const LASTS_MS: usize = 300;
+const MAX_FAULT_MS: usize = 300;
 
 /// Maximum number of requests that the API server remembers.
-const REMEMBERED: u64 = 2_000;
+const MAX_LOGGED: u64 = 2_000;
 
 /// The GPUs of the node.
 const GPUS: usize = 8;
 
 /// Length of a walk after which the running agent, too, has to see at the end that every device is free. A device that
 /// was allocated too briefly for a checkpoint stays allocated for half a minute.
-const LONG: u64 = 5_000;
+const LONG_WALK: u64 = 5_000;
 
-// === impl Strikes ===
+// === impl Faults ===
 
-impl Strikes {
+impl Faults {
     /// A node with an agent that has just started.
-    pub(super) async fn begin(mounts: Mounts, length: Length, chance: Chance) -> (Self, Arc<Node>) {
+    pub(super) async fn begin(mounts: Mounts, length: Length, rng: Rng) -> (Self, Arc<Node>) {
         let folder = windlass_testkit::Node::named("dgx-h100", Policy::default()).folder;
         let cluster = Cluster::start();
         cluster.add_node(NODE);
@@ -84,47 +84,47 @@ impl Strikes {
         }
         fs::write(kubelet.join(NEIGHBOUR), "{}").expect("written");
         if mounts == Mounts::Shipped {
-            show_what_is_mounted(&mut config);
+            use_shipped_mounts(&mut config);
         }
         let node = Arc::new(Node::new(kubelet, cluster.objects(), length));
-        let (front, shared) = (Some(Front::start(&node)), Arc::clone(&node));
-        let (agent, witnessed) = (AgentProcess::new(&folder), BTreeSet::new());
-        let mut strikes = Self { node, agent, cluster, front, config, mounts, chance, witnessed };
-        strikes.agent.start();
-        strikes.is_settled(GPUS).await;
-        (strikes, shared)
+        let (sockets, shared) = (Some(KubeletSockets::start(&node)), Arc::clone(&node));
+        let (agent, unrecorded) = (AgentProcess::new(&folder), BTreeSet::new());
+        let mut faults = Self { node, agent, cluster, sockets, config, mounts, rng, unrecorded };
+        faults.agent.start();
+        faults.until_settled(GPUS).await;
+        (faults, shared)
     }
 
     /// Causes faults until the walk is over.
     pub(super) async fn run(&mut self) {
-        let (mut next, mut forgotten) = (self.node.steps(), 0);
+        let (mut next, mut next_clear) = (self.node.steps(), 0);
         while !self.node.is_over() {
             if self.node.steps() >= next {
-                next = self.node.steps() + self.chance.below(STEPS_BETWEEN) as u64;
-                self.agent.lives();
-                self.strike().await;
+                next = self.node.steps() + self.rng.below(STEPS_BETWEEN) as u64;
+                self.agent.check_running();
+                self.cause_fault().await;
             }
-            if self.node.steps() >= forgotten {
-                forgotten = self.node.steps() + REMEMBERED;
+            if self.node.steps() >= next_clear {
+                next_clear = self.node.steps() + MAX_LOGGED;
                 self.node.objects.clear_log();
                 self.node.objects.compact();
             }
             sleep(Duration::from_millis(1)).await;
         }
-        self.node.facts().tells = Tells::Truth;
+        self.node.facts().pod_resources = PodResourcesAnswer::Correct;
     }
 
-    async fn strike(&mut self) {
-        match self.chance.below(100) {
+    async fn cause_fault(&mut self) {
+        match self.rng.below(100) {
             0..30 => self.kill(|_| "agent killed").await,
             30..38 => self.terminate().await,
             38..46 => self.freeze().await,
             46..52 => self.delete_plugin_socket(),
             52..58 => self.delete_driver_sockets().await,
-            58..64 => self.lose_record().await,
+            58..64 => self.delete_record().await,
             64..70 => self.delete_documents(),
             70..75 => self.delete_slices(),
-            75..84 => self.tell_otherwise(),
+            75..84 => self.change_pod_resources(),
             84..90 => self.restart_kubelet(),
             _ => self.fail_api().await,
         }
@@ -134,13 +134,13 @@ impl Strikes {
         self.cluster.server_mut()
     }
 
-    fn happened(&self, what: &str) {
-        self.node.facts().hands.log(what);
-        self.node.step(what);
+    fn record_event(&self, event: &str) {
+        self.node.facts().owners.log(event);
+        self.node.step(event);
     }
 
-    fn moment(&mut self) -> Duration {
-        Duration::from_millis(self.chance.below(LASTS_MS) as u64)
+    fn fault_duration(&mut self) -> Duration {
+        Duration::from_millis(self.rng.below(MAX_FAULT_MS) as u64)
     }
 
     /// Kills the agent at any moment, runs `meanwhile` without an agent, and starts the next.
@@ -148,45 +148,45 @@ impl Strikes {
         let is_called = self.node.calls.try_write().is_err();
         self.agent.kill();
         if is_called {
-            self.node.count("agent killed in the midst of calls");
+            self.node.count("agent killed during calls");
         }
         let node = Arc::clone(&self.node);
         // Every call has failed by then.
         let _quiet = node.calls.write().await;
-        let what = meanwhile(self);
-        self.happened(what);
+        let event = meanwhile(self);
+        self.record_event(event);
         self.agent.start();
     }
 
     async fn terminate(&mut self) {
-        self.happened("agent terminated");
+        self.record_event("agent terminated");
         self.agent.terminate().await;
         self.agent.start();
     }
 
     async fn freeze(&mut self) {
-        self.happened("agent frozen");
+        self.record_event("agent frozen");
         self.agent.signal(Signal::STOP);
-        sleep(self.moment()).await;
-        if self.chance.below(4) == 0 {
+        sleep(self.fault_duration()).await;
+        if self.rng.below(4) == 0 {
             return self.kill(|_| "agent killed while frozen").await;
         }
         self.agent.signal(Signal::CONT);
     }
 
     fn delete_plugin_socket(&mut self) {
-        self.happened("device plugin's socket deleted");
-        removed(&self.node.plugin_socket());
+        self.record_event("device plugin's socket deleted");
+        remove_if_exists(&self.node.plugin_socket());
     }
 
     /// Deletes the driver's sockets. The kubelet finds the registration socket again once it is bound again.
     async fn delete_driver_sockets(&mut self) {
-        self.happened("driver's sockets deleted");
-        removed(&self.node.registration_socket());
-        if self.chance.below(2) == 0 {
-            removed(&self.node.driver_socket());
+        self.record_event("driver's sockets deleted");
+        remove_if_exists(&self.node.registration_socket());
+        if self.rng.below(2) == 0 {
+            remove_if_exists(&self.node.driver_socket());
         }
-        sleep(self.moment()).await;
+        sleep(self.fault_duration()).await;
         self.register_driver().await;
     }
 
@@ -203,30 +203,30 @@ impl Strikes {
     /// Removes the agent's state file of claims, or half of it, before the next agent starts. The copy or the kubelet's
     /// checkpoint replaces it. If the copy is lost too and the checkpoint is not mounted, CDI documents and pod
     /// resources show the claims: the walk leaves one of the two alone until all of these claims have ended.
-    async fn lose_record(&mut self) {
+    async fn delete_record(&mut self) {
         // Then it takes seconds until everything is released.
-        if self.mounts == Mounts::Shipped && self.chance.below(2) == 0 {
+        if self.mounts == Mounts::Shipped && self.rng.below(2) == 0 {
             return self.kill(|_| "agent killed").await;
         }
-        self.kill(|strikes| {
-            let [path, copy] = records(&strikes.config.places);
-            let keeps_copy = strikes.chance.below(2) == 0 && copy.exists();
+        self.kill(|faults| {
+            let [path, copy] = records(&faults.config.places);
+            let keeps_copy = faults.rng.below(2) == 0 && copy.exists();
             if !keeps_copy {
-                removed(&copy);
+                remove_if_exists(&copy);
             }
-            if strikes.mounts == Mounts::Shipped && !keeps_copy {
-                removed(&path);
-                strikes.lose_documents();
+            if faults.mounts == Mounts::Shipped && !keeps_copy {
+                remove_if_exists(&path);
+                faults.delete_documents_if_safe();
                 return "agent killed and its record lost with its copy";
             }
             match fs::read(&path) {
-                Ok(text) if strikes.chance.below(3) == 0 => {
-                    let length = strikes.chance.below(text.len());
+                Ok(text) if faults.rng.below(3) == 0 => {
+                    let length = faults.rng.below(text.len());
                     fs::write(&path, &text[..length]).expect("written");
                     "agent killed and its record cut off"
                 }
                 _ => {
-                    removed(&path);
+                    remove_if_exists(&path);
                     "agent killed and its record lost"
                 }
             }
@@ -235,29 +235,30 @@ impl Strikes {
     }
 
     /// Removes the documents, unless they are the only trace of claims.
-    fn lose_documents(&mut self) {
+    fn delete_documents_if_safe(&mut self) {
         let facts = self.node.facts();
-        let mut prepared = facts.hands.holders();
-        prepared.retain(|who| facts.claims.contains_key(who));
+        let mut prepared = facts.owners.holders();
+        prepared.retain(|uid| facts.claims.contains_key(uid));
         drop(facts);
         let documents = self.documents();
         let has_document = |uid: &String| documents.iter().any(|it| it.ends_with(of_claim(uid)));
-        if self.chance.below(2) == 0 || !prepared.iter().all(has_document) {
+        if self.rng.below(2) == 0 || !prepared.iter().all(has_document) {
             self.delete_documents();
-            self.node.facts().tells = Tells::Truth;
+            self.node.facts().pod_resources = PodResourcesAnswer::Correct;
         }
-        self.witnessed = prepared;
+        self.unrecorded = prepared;
     }
 
     fn delete_documents(&mut self) {
         // The state file was lost, and only its copy exists.
-        let is_lost = !records(&self.config.places)[0].exists();
-        let is_witnessed = self.is_witnessed() && self.node.facts().tells != Tells::Truth;
-        if is_witnessed || is_lost && self.mounts == Mounts::Shipped {
+        let is_state_lost = !records(&self.config.places)[0].exists();
+        let has_unrecorded =
+            self.has_unrecorded() && self.node.facts().pod_resources != PodResourcesAnswer::Correct;
+        if has_unrecorded || is_state_lost && self.mounts == Mounts::Shipped {
             return;
         }
-        self.happened("CDI documents deleted");
-        self.documents().iter().for_each(|path| removed(path));
+        self.record_event("CDI documents deleted");
+        self.documents().iter().for_each(|path| remove_if_exists(path));
     }
 
     fn documents(&self) -> Vec<PathBuf> {
@@ -265,55 +266,60 @@ impl Strikes {
         entries.map(|entry| entry.path()).collect()
     }
 
-    fn is_witnessed(&self) -> bool {
+    fn has_unrecorded(&self) -> bool {
         let facts = self.node.facts();
-        self.witnessed.iter().any(|uid| facts.hands.has(uid))
+        self.unrecorded.iter().any(|uid| facts.owners.has(uid))
     }
 
     fn delete_slices(&mut self) {
-        self.happened("slices deleted");
+        self.record_event("slices deleted");
         self.node.objects.wipe_slices(NODE);
     }
 
     /// Changes the answer of pod resources.
-    fn tell_otherwise(&mut self) {
-        let all = [Tells::Truth, Tells::Nothing, Tells::Error, Tells::Late];
-        let tells = all[self.chance.below(all.len())];
-        if !self.is_witnessed() {
-            self.happened(&format!("pod resources: {tells:?}"));
-            self.node.facts().tells = tells;
+    fn change_pod_resources(&mut self) {
+        let all = [
+            PodResourcesAnswer::Correct,
+            PodResourcesAnswer::Empty,
+            PodResourcesAnswer::Error,
+            PodResourcesAnswer::Late,
+        ];
+        let pod_resources = all[self.rng.below(all.len())];
+        if !self.has_unrecorded() {
+            self.record_event(&format!("pod resources: {pod_resources:?}"));
+            self.node.facts().pod_resources = pod_resources;
         }
     }
 
     /// Restarts the kubelet. It reads its checkpoint, and knows no pod until its API server answers.
     fn restart_kubelet(&mut self) {
-        self.happened("kubelet restarted");
-        self.front = None;
+        self.record_event("kubelet restarted");
+        self.sockets = None;
         self.node.facts().lists.clear();
-        if self.chance.below(2) == 0 && !self.is_witnessed() {
-            self.node.facts().tells = Tells::Nothing;
+        if self.rng.below(2) == 0 && !self.has_unrecorded() {
+            self.node.facts().pod_resources = PodResourcesAnswer::Empty;
         }
         self.node.objects.wipe_slices(NODE);
-        self.front = Some(Front::start(&self.node));
+        self.sockets = Some(KubeletSockets::start(&self.node));
     }
 
     async fn fail_api(&mut self) {
-        let failure = Refusal::new(500, "InternalError", "as the walk wants");
+        let failure = Refusal::new(500, "InternalError", "injected by the walk");
         let effects = [
             ("API server fails", Effect::Refuse(failure)),
             ("API server drops connections", Effect::Drop),
             ("API server loses answers", Effect::LoseAnswer),
         ];
-        let drawn = self.chance.below(effects.len() + 1);
-        if let Some((what, effect)) = effects.into_iter().nth(drawn) {
-            self.happened(what);
+        let chosen = self.rng.below(effects.len() + 1);
+        if let Some((event, effect)) = effects.into_iter().nth(chosen) {
+            self.record_event(event);
             self.api().inject(Fault::at("/", effect));
         } else {
-            self.happened("API server away");
+            self.record_event("API server stopped");
             self.api().go_away().await;
         }
-        sleep(self.moment()).await;
-        if self.chance.below(4) == 0 {
+        sleep(self.fault_duration()).await;
+        if self.rng.below(4) == 0 {
             self.kill(|_| "agent killed without its API server").await;
         }
         self.api().heal();
@@ -323,37 +329,37 @@ impl Strikes {
     /// Ends the walk, and checks that every device is free for this agent and for the next. Returns the number of each
     /// event.
     pub(super) async fn end(mut self) -> BTreeMap<String, u64> {
-        assert!(self.node.facts().hands.holders().is_empty());
-        let is_long = self.node.steps() >= LONG;
-        self.is_settled(if is_long { GPUS } else { 0 }).await;
+        assert!(self.node.facts().owners.holders().is_empty());
+        let is_long = self.node.steps() >= LONG_WALK;
+        self.until_settled(if is_long { GPUS } else { 0 }).await;
         self.kill(|_| "agent killed").await;
-        self.is_settled(GPUS).await;
+        self.until_settled(GPUS).await;
         self.agent.terminate().await;
-        assert_eq!(self.left(), Vec::<String>::new(), "left by the last agent");
+        assert_eq!(self.remains(), Vec::<String>::new(), "remains after the last agent");
         std::mem::take(&mut self.node.facts().tally)
     }
 
     /// Waits until every device is healthy, nothing is left of claims, and this number of GPUs is free for new ones.
-    async fn is_settled(&mut self, expected: usize) {
-        let begun = Instant::now();
+    async fn until_settled(&mut self, expected: usize) {
+        let start = Instant::now();
         loop {
-            let (free, left) = (free_gpus(&self.node.objects), self.left());
+            let (free, remaining) = (free_gpus(&self.node.objects), self.remains());
             let list = self.node.facts().lists.get(GPU).cloned().unwrap_or_default();
             let healthy = list.values().filter(|is| **is).count();
-            if free >= expected && healthy == GPUS && left.is_empty() {
+            if free >= expected && healthy == GPUS && remaining.is_empty() {
                 return;
             }
-            self.agent.lives();
+            self.agent.check_running();
             assert!(
-                begun.elapsed() < LIMIT * 3,
-                "{free} GPUs are free for claims, {healthy} are healthy, and left are {left:?}"
+                start.elapsed() < LIMIT * 3,
+                "{free} GPUs are free for claims, {healthy} are healthy, and of claims remain {remaining:?}"
             );
             sleep(Duration::from_millis(5)).await;
         }
     }
 
     /// Entries of the state file, and documents, that are left of claims.
-    fn left(&self) -> Vec<String> {
+    fn remains(&self) -> Vec<String> {
         let record = fs::read(self.config.places.state_dir.join("claims.json")).unwrap_or_default();
         let record: Value = serde_json::from_slice(&record).unwrap_or_default();
         let recorded =

@@ -8,7 +8,7 @@ use windlass_cluster_sim::node as bound;
 use windlass_config::DraOffer;
 
 use crate::claims::{
-    wish::{SPACE, claim, gpus, pod, template},
+    objects::{SPACE, claim, gpus, pod, template},
     world::{World, devices, published, uid},
 };
 
@@ -19,8 +19,8 @@ async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_ha
     // The pod's object and its claim are deleted, while the containers run on.
     world.cluster.delete_pod(SPACE, "old").expect("it was there");
     world.objects().put(&template(SPACE, "new", &gpus(1)));
-    let wanted = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
-    let new = world.cluster.schedule(&wanted).expect("the scheduler takes them for free");
+    let pod_with_claim = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
+    let new = world.cluster.schedule(&pod_with_claim).expect("the scheduler counts them as free");
     assert!(devices(&old).is_superset(&devices(&new)));
     world.admit(bound::pod(&new)).await.expect("it fits");
     let why = world.try_start(&uid(&new), "main").await.expect_err("held");
@@ -30,7 +30,7 @@ async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_ha
     world.started(&uid(&new), "main").await;
     world.check();
     world.end(&new).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
@@ -49,10 +49,10 @@ async fn a_claim_and_its_replacement_of_the_same_name_are_distinguished() {
     world.check();
     world.kubelet.delete(&uid(&old)).await;
     let grant = world.started(&uid(&new), "main").await;
-    assert_eq!(grant.cdi_devices.len(), 3, "two devices, and what their request says");
+    assert_eq!(grant.cdi_devices.len(), 3, "two devices and the device of their request");
     world.check();
     world.end(&new).await;
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 #[tokio::test]
@@ -61,20 +61,20 @@ async fn a_hundred_pods_at_once_are_all_served() {
     let mut pods = JoinSet::new();
     for number in 0..100 {
         let world = Arc::clone(&world);
-        pods.spawn(async move { live(&world, number).await });
+        pods.spawn(async move { run_and_end(&world, number).await });
     }
-    while let Some(lived) = pods.join_next().await {
-        lived.expect("it was served");
+    while let Some(ended) = pods.join_next().await {
+        ended.expect("it was served");
     }
-    world.nothing_is_left().await;
+    world.until_all_free().await;
 }
 
 /// A pod's whole life, once there is a device for it.
-async fn live(world: &World, number: usize) {
+async fn run_and_end(world: &World, number: usize) {
     let name = format!("p{number}");
     world.objects().put(&template(SPACE, &name, &gpus(1 + number % 2)));
-    let wanted = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
-    let scheduled = world.placed(&wanted).await;
+    let pod_with_claim = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
+    let scheduled = world.schedule_when_free(&pod_with_claim).await;
     world.start(&scheduled).await;
     world.check();
     world.end(&scheduled).await;
@@ -84,9 +84,9 @@ async fn live(world: &World, number: usize) {
 async fn a_gpu_without_its_node_has_a_taint_until_the_node_is_back() {
     let world = World::new(DraOffer::Instead).await;
     let node = world.config.places.host_root.join("dev/nvidia0");
-    let away = node.with_extension("away");
-    fs::rename(&node, &away).expect("moved");
-    world.free(world.gpus - 1).await;
+    let moved = node.with_extension("away");
+    fs::rename(&node, &moved).expect("moved");
+    world.until_free(world.gpus - 1).await;
     let devices = published(&world.objects()).into_iter();
     let taints: Vec<_> = devices.flat_map(|device| device.taints.unwrap_or_default()).collect();
     assert_eq!(taints[0].key, "windlass.dev/obstacle");
@@ -94,6 +94,6 @@ async fn a_gpu_without_its_node_has_a_taint_until_the_node_is_back() {
     let (rest, _) = world.run("rest", &gpus(world.gpus - 1)).await;
     world.check();
     world.end(&rest).await;
-    fs::rename(&away, &node).expect("moved");
-    world.nothing_is_left().await;
+    fs::rename(&moved, &node).expect("moved");
+    world.until_all_free().await;
 }

@@ -1,4 +1,4 @@
-//! GPUs that go to one claim in full and to the next as MIG instances: MIG mode is turned on and off for them.
+//! GPUs that are allocated to one claim in full and to the next as MIG instances, with a change of MIG mode for each.
 
 use std::fs;
 
@@ -41,26 +41,33 @@ fn form(world: &World, gpu: usize) -> String {
 }
 
 #[tokio::test]
-async fn one_gpu_goes_in_full_to_one_claim_in_parts_to_the_next_and_in_full_again() {
+async fn one_gpu_is_allocated_in_full_then_in_parts_and_in_full_again() {
     let world = world("dgx-h100");
     let (agent, mut kubelet) = world.serving().await;
     for (name, form) in [("whole", ""), ("part", PART), ("again", "")] {
         put(&world, &agent, (name, 0, form));
     }
     let gpu = gpus(&agent.state.borrow())[0].id.clone();
-    let whole = kubelet.prepare("whole").await.expect("prepared");
-    assert!(whole[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")), "{whole:?}");
-    let why = kubelet.prepare("part").await.expect_err("all of it is a claim's");
+    let whole_gpu = kubelet.prepare("whole").await.expect("prepared");
+    assert!(
+        whole_gpu[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")),
+        "{whole_gpu:?}"
+    );
+    let why = kubelet.prepare("part").await.expect_err("a claim has the whole GPU");
     assert!(why.ends_with("is held by another claim"), "{why}");
     assert_eq!(form(&world, 0), "whole");
     kubelet.unprepare("whole").await.expect("released");
 
     kubelet.prepare("part").await.expect("prepared");
     assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
-    let why = kubelet.prepare("again").await.expect_err("a part of it is a claim's");
+    let why = kubelet.prepare("again").await.expect_err("a claim has a part");
     assert!(why.ends_with("is held by another claim"), "{why}");
     kubelet.unprepare("part").await.expect("released");
-    assert_eq!(form(&world, 0), "cut into []", "whoever needs it otherwise turns the mode");
+    assert_eq!(
+        form(&world, 0),
+        "cut into []",
+        "the next claim of the whole GPU turns the mode off"
+    );
 
     let again = kubelet.prepare("again").await.expect("prepared");
     assert!(again[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")), "{again:?}");
@@ -69,7 +76,7 @@ async fn one_gpu_goes_in_full_to_one_claim_in_parts_to_the_next_and_in_full_agai
 }
 
 #[tokio::test]
-async fn no_instance_is_made_before_the_gpu_is_clean_after_its_full_use() {
+async fn no_instance_is_created_before_the_gpu_is_clean_after_its_full_use() {
     let mut world = world("dgx-h100");
     let clean = world.config.places.state_dir.with_file_name("clean");
     let script = "until [ -e \"$0\" ]; do sleep 0.02; done";
@@ -116,7 +123,7 @@ async fn mig_mode_of_a_gpu_in_use_does_not_change_and_the_pod_shows_the_reason()
 }
 
 #[tokio::test]
-async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() {
+async fn a_change_of_mig_mode_that_a_kill_interrupted_is_continued() {
     let world = world("dgx-h100");
     let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("part", 0, PART));
@@ -126,7 +133,7 @@ async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() 
     }
     agent.stop().await;
     // The state after MIG mode was turned on for the instance, and before it was turned off for the full GPU.
-    world.as_begun();
+    world.mark_begun();
     for (gpu, name) in ["part", "whole"].into_iter().enumerate() {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
         let document = world.config.places.cdi_dir.join(format!("windlass.dev-claim-{name}.json"));
@@ -146,16 +153,16 @@ async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() 
 #[tokio::test]
 async fn a_gpu_that_needs_a_reset_for_mig_mode_keeps_its_mode() {
     let world = world("mig-a100");
-    let whole = (0..8).find(|gpu| form(&world, *gpu) == "whole").expect("one is not cut");
+    let whole_gpu = (0..8).find(|gpu| form(&world, *gpu) == "whole").expect("a GPU without MIG");
     let (agent, mut kubelet) = world.serving().await;
-    put(&world, &agent, ("whole", whole, ""));
-    put(&world, &agent, ("part", whole, "-mig-1g-5gb-19-6"));
+    put(&world, &agent, ("whole", whole_gpu, ""));
+    put(&world, &agent, ("part", whole_gpu, "-mig-1g-5gb-19-6"));
     put(&world, &agent, ("cut", 0, ""));
     for (name, missing) in [("part", "-mig-1g-5gb-19-6"), ("cut", "")] {
         let why = kubelet.prepare(name).await.expect_err("there is no such form");
         assert!(why.contains("has no device") && why.ends_with(missing), "{why}");
     }
     kubelet.prepare("whole").await.expect("prepared");
-    assert_eq!(form(&world, whole), "whole");
+    assert_eq!(form(&world, whole_gpu), "whole");
     agent.stop().await;
 }

@@ -6,7 +6,7 @@
 //! A kubelet writes its checkpoint with the first claim, so a missing file may mean that there are no claims. It may
 //! also mean that the agent's pod does not mount it: the whole folder of the kubelet has the secrets of all pods, and a
 //! mount of the file alone breaks when the kubelet replaces it. Another file that every kubelet writes into the same
-//! folder tells the two apart.
+//! folder distinguishes the two cases.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,31 +30,31 @@ use super::{
 
 /// The kubelet's checkpoint of claims.
 #[derive(Clone, Debug)]
-pub(crate) struct KubeletRecord {
+pub(crate) struct KubeletCheckpoint {
     path: PathBuf,
     driver: DriverName,
 }
 
 /// Error of reading the checkpoint.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KubeletRecordError {
+pub(crate) enum KubeletCheckpointError {
     #[error("cannot read the kubelet's checkpoint of claims")]
     Read(#[from] io::Error),
     #[error("cannot parse the kubelet's checkpoint of claims")]
     Parse(#[from] CheckpointError),
     #[error("the kubelet's checkpoint of claims, {}, is not visible to this agent", .0.display())]
-    OutOfSight(PathBuf),
+    NotVisible(PathBuf),
 }
 
-// === impl KubeletRecord ===
+// === impl KubeletCheckpoint ===
 
-impl KubeletRecord {
+impl KubeletCheckpoint {
     pub(crate) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
         Self { path: kubelet_dir.join(FILE), driver: driver.clone() }
     }
 
     /// Claims with devices of this driver, as entries of the agent's state file. Blocks.
-    pub(crate) fn entries(&self) -> Result<Records, KubeletRecordError> {
+    pub(crate) fn entries(&self) -> Result<Records, KubeletCheckpointError> {
         let ours = |mut state: ClaimState| {
             let devices = state.drivers.remove(self.driver.as_str())?.devices?;
             let ClaimState { claim_uid: uid, claim_name: name, namespace, .. } = state;
@@ -64,7 +64,7 @@ impl KubeletRecord {
             let is_new = |it: &Device| {
                 seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
             };
-            let devices: Vec<_> = devices.into_iter().filter(is_new).map(held).collect();
+            let devices: Vec<_> = devices.into_iter().filter(is_new).map(prepared).collect();
             let entry =
                 PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None };
             (!entry.devices.is_empty()).then(|| (entry.claim.uid.clone(), entry))
@@ -72,30 +72,30 @@ impl KubeletRecord {
         Ok(self.claims()?.into_iter().filter_map(ours).collect())
     }
 
-    /// True if the kubelet has a claim for this driver, prepared or not. Blocks.
-    pub(crate) fn has_ours(&self) -> Result<bool, KubeletRecordError> {
+    /// True if the checkpoint has a claim for this driver, prepared or not. Blocks.
+    pub(crate) fn has_claims(&self) -> Result<bool, KubeletCheckpointError> {
         let claims = self.claims()?;
         Ok(claims.iter().any(|state| state.drivers.contains_key(self.driver.as_str())))
     }
 
     /// UIDs of all claims. Blocks.
-    pub(crate) fn uids(&self) -> Result<BTreeSet<String>, KubeletRecordError> {
+    pub(crate) fn uids(&self) -> Result<BTreeSet<String>, KubeletCheckpointError> {
         Ok(self.claims()?.into_iter().map(|state| state.claim_uid).collect())
     }
 
-    fn claims(&self) -> Result<Vec<ClaimState>, KubeletRecordError> {
+    fn claims(&self) -> Result<Vec<ClaimState>, KubeletCheckpointError> {
         let text = match read_regular_text(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             Err(_) if self.path.with_file_name(NEIGHBOUR).exists() => return Ok(Vec::new()),
-            Err(_) => return Err(KubeletRecordError::OutOfSight(self.path.clone())),
+            Err(_) => return Err(KubeletCheckpointError::NotVisible(self.path.clone())),
         };
         Ok(Checkpoint::parse_unverified(&text)?.claims.unwrap_or_default())
     }
 }
 
 /// Converts a device to an entry of the agent's state file.
-fn held(recorded: Device) -> PreparedDevice {
+fn prepared(recorded: Device) -> PreparedDevice {
     let cdi = recorded.cdi_device_ids.unwrap_or_default();
     let mut ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
     let device = ids.find(|id: &DeviceId| DeviceName::of(id).as_str() == recorded.device_name);
@@ -141,7 +141,7 @@ mod tests {
         let document = json!({"Data": data, "Checksum": 1}).to_string();
         fs::write(folder.path().join(FILE), document).expect("written");
 
-        let record = KubeletRecord::new(folder.path(), &DriverName::default());
+        let record = KubeletCheckpoint::new(folder.path(), &DriverName::default());
         let entries = record.entries().expect("read");
         assert_eq!(entries.keys().collect::<Vec<_>>(), ["u1"]);
         let held = &entries["u1"].devices[0];
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_missing_checkpoint_is_empty_if_its_folder_is_mounted_and_else_an_error() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let record = KubeletRecord::new(folder.path(), &DriverName::default());
+        let record = KubeletCheckpoint::new(folder.path(), &DriverName::default());
         let why = record.uids().expect_err("the folder is not mounted").to_string();
         assert!(why.contains("dra_manager_state, is not visible to this agent"), "{why}");
         fs::write(folder.path().join(NEIGHBOUR), "{}").expect("written");

@@ -6,13 +6,13 @@ use windlass_kubelet_api::dra::v1::{
     dra_plugin_client::DraPluginClient,
 };
 
-use crate::dra::world::{Gets, World};
+use crate::dra::world::{Allocated, World};
 
 #[tokio::test]
 async fn a_prepared_claim_is_neither_shown_nor_released_under_another_namespace_or_name() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);
+    world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     let devices = kubelet.prepare("good").await.expect("prepared");
     let mut calls = DraPluginClient::new(kubelet.channel());
     for (namespace, name) in [("other", "good"), ("ns", "other")] {
@@ -27,7 +27,7 @@ async fn a_prepared_claim_is_neither_shown_nor_released_under_another_namespace_
         let answer = calls.node_unprepare_resources(release).await.expect("answered").into_inner();
         assert!(answer.claims["good"].error.contains("another claim's"), "{answer:?}");
     }
-    assert!(world.document("good").is_some(), "it is prepared still");
+    assert!(world.document("good").is_some(), "it is still prepared");
     assert_eq!(kubelet.prepare("good").await.expect("prepared"), devices);
     agent.stop().await;
 }

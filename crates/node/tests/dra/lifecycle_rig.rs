@@ -1,4 +1,4 @@
-//! A node in a cluster: GPUs and a board for claims, and pods that ask for them.
+//! A node in a cluster: GPUs and a board for claims, and pods that request them.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Rig {
             cluster.objects().put(&template("ns", name, &devices));
         }
         let node = Node::named(machine, Policy { dra, health, sources, ..Policy::default() });
-        // After a boot without a record the past of each device is unknown.
+        // After a boot without a record, the history of each device is unknown.
         node.reboot();
         let mut node = node.in_cluster("n1", &cluster.server().kubeconfig());
         node.config.cluster.events = true;
@@ -74,7 +74,7 @@ impl Rig {
         let is_board = |device: &&Device| device.source.as_str() == "darwin3";
         let board = |state: &NodeState| state.inventory.devices.iter().find(is_board).cloned();
         agent.until(|state| board(state).is_some_and(|it| it.health.is_healthy())).await;
-        self.taints("n1/darwin3", &[]).await;
+        self.until_taints("n1/darwin3", &[]).await;
         (agent, Kubelet::register(&registration).await)
     }
 
@@ -84,8 +84,10 @@ impl Rig {
 
     /// A pod for which the scheduler allocates a device of a class, or the reason for its refusal.
     pub(crate) fn schedule(&self, pod: &str, class: &str) -> Result<Tenant, String> {
-        let wanted = pod_of_claim(("ns", pod), &["main"], ("resourceClaimTemplateName", class));
-        let scheduled = self.cluster.schedule(&wanted).map_err(|error| error.to_string())?;
+        let pod_with_claim =
+            pod_of_claim(("ns", pod), &["main"], ("resourceClaimTemplateName", class));
+        let scheduled =
+            self.cluster.schedule(&pod_with_claim).map_err(|error| error.to_string())?;
         let metadata = scheduled.claims[0].metadata.clone();
         let (claim, uid) = (metadata.name.expect("a name"), metadata.uid.expect("a UID"));
         Ok(Tenant { pod: pod.to_owned(), claim, uid })
@@ -93,23 +95,23 @@ impl Rig {
 
     /// A pod with a GPU, once all eight are free for claims.
     pub(crate) async fn free_gpu(&self, pod: &str) -> Tenant {
-        self.taints("n1/nvidia", &[]).await;
+        self.until_taints("n1/nvidia", &[]).await;
         self.schedule(pod, "gpu").expect("there are eight")
     }
 
-    /// A pod ends: the kubelet releases its claim, then the claim is gone.
+    /// Ends a pod: the kubelet releases its claim, then the claim is deleted.
     pub(crate) async fn end(&self, kubelet: &mut Kubelet, tenant: &Tenant) {
         kubelet.unprepare_claim((&tenant.claim, &tenant.uid)).await.expect("released");
         self.cluster.delete_pod("ns", &tenant.pod).expect("deleted");
     }
 
-    /// A pool's taints, once they are these.
-    pub(crate) async fn taints(&self, pool: &str, expected: &[&str]) {
-        let is_it = |objects: &Objects| {
+    /// Waits until a pool has these taints.
+    pub(crate) async fn until_taints(&self, pool: &str, expected: &[&str]) {
+        let is_expected = |objects: &Objects| {
             let found = taints_of(objects, pool)?;
             (found == expected).then_some(())
         };
-        let found = self.objects().until(LIMIT, is_it).await;
+        let found = self.objects().until(LIMIT, is_expected).await;
         found.unwrap_or_else(|_| {
             panic!("{expected:?} is not {:?}", taints_of(&self.objects(), pool))
         });
@@ -122,10 +124,10 @@ impl Rig {
             events.into_iter().find_map(|it| it.note.filter(|note| note.contains(text)))
         };
         let found = self.objects().until(LIMIT, find).await;
-        drop(found.unwrap_or_else(|_| panic!("no event says {text:?}")));
+        drop(found.unwrap_or_else(|_| panic!("no event with {text:?}")));
     }
 
-    /// A claim on the API server, once it fulfils a condition.
+    /// A claim on the API server, once it meets a condition.
     pub(crate) async fn until_claim(
         &self,
         tenant: &Tenant,
@@ -139,8 +141,8 @@ impl Rig {
         found.unwrap_or_else(|_| panic!("the claim is {:#?}", read(&self.objects())))
     }
 
-    /// Waits until this has happened to the board.
-    pub(crate) async fn happens(&self, expected: &[BoardEvent]) {
+    /// Waits until the board has these events.
+    pub(crate) async fn until_events(&self, expected: &[BoardEvent]) {
         happens(&self.board, expected).await;
     }
 }
@@ -168,6 +170,6 @@ fn taints_of(objects: &Objects, pool: &str) -> Option<Vec<String>> {
     let mut devices = slices.flat_map(|slice| slice.spec.devices.iter().flatten()).peekable();
     devices.peek()?;
     let taints = devices.flat_map(|device| device.taints.iter().flatten());
-    let spelled = |key: &str, value: Option<&str>| format!("{key}={}", value.unwrap_or_default());
-    Some(taints.map(|taint| spelled(&taint.key, taint.value.as_deref())).collect())
+    let text = |key: &str, value: Option<&str>| format!("{key}={}", value.unwrap_or_default());
+    Some(taints.map(|taint| text(&taint.key, taint.value.as_deref())).collect())
 }

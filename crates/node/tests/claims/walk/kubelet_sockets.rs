@@ -27,14 +27,14 @@ use windlass_kubelet_api::{
 };
 use windlass_testkit::GPU;
 
-use super::node::{Facts, Node, Tells, dial};
+use super::node::{Facts, Node, PodResourcesAnswer, dial};
 use crate::claims::{
-    wish::SPACE,
+    objects::SPACE,
     world::{DRIVER, NODE},
 };
 
 /// One run of the kubelet. Dropping it ends it, with every connection.
-pub(super) struct Front {
+pub(super) struct KubeletSockets {
     _tasks: JoinSet<()>,
     ended: CancellationToken,
 }
@@ -42,9 +42,9 @@ pub(super) struct Front {
 /// Longer than the agent waits for an answer.
 const LATE: Duration = Duration::from_secs(2);
 
-// === impl Front ===
+// === impl KubeletSockets ===
 
-impl Front {
+impl KubeletSockets {
     pub(super) fn start(node: &Arc<Node>) -> Self {
         let (ended, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let (registered, registrations) = mpsc::unbounded_channel();
@@ -68,7 +68,7 @@ impl Front {
     }
 }
 
-impl Drop for Front {
+impl Drop for KubeletSockets {
     fn drop(&mut self) {
         self.ended.cancel();
     }
@@ -115,14 +115,16 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let tells = self.0.facts().tells;
-        match tells {
-            Tells::Error => return Err(Status::resource_exhausted("rejected by rate limit")),
-            Tells::Late => sleep(LATE).await,
-            Tells::Truth | Tells::Nothing => {}
+        let pod_resources = self.0.facts().pod_resources;
+        match pod_resources {
+            PodResourcesAnswer::Error => {
+                return Err(Status::resource_exhausted("rejected by rate limit"));
+            }
+            PodResourcesAnswer::Late => sleep(LATE).await,
+            PodResourcesAnswer::Correct | PodResourcesAnswer::Empty => {}
         }
-        let pod_resources = match tells {
-            Tells::Nothing => Vec::new(),
+        let pod_resources = match pod_resources {
+            PodResourcesAnswer::Empty => Vec::new(),
             _ => pods(&self.0.facts()),
         };
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))

@@ -9,8 +9,8 @@ use windlass_kubelet_sim::{Container, Event, EventReader, Misbehaviour, Pod, Pod
 use windlass_testkit::{GPU, in_time};
 
 use crate::claims::{
-    wish::{SPACE, gpus, pod, template},
-    world::{World, free_gpus, show_what_is_mounted, uid},
+    objects::{SPACE, gpus, pod, template},
+    world::{World, free_gpus, uid, use_shipped_mounts},
 };
 
 /// A node that offers its GPUs through both APIs, with an agent that checks often.
@@ -20,12 +20,12 @@ async fn world() -> World {
 
 async fn world_of(change: fn(&mut Config)) -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
-    let often = |config: &mut Config| {
+    let with_short_interval = |config: &mut Config| {
         change(config);
         config.session.check_interval = Duration::from_millis(500);
     };
-    let world = World::with(dra, often).await;
-    world.plugin_has(8).await;
+    let world = World::with(dra, with_short_interval).await;
+    world.until_plugin_has(8).await;
     world
 }
 
@@ -42,68 +42,68 @@ async fn rewritten(calls: &EventReader, mut after: u64) {
 }
 
 #[tokio::test]
-async fn devices_of_an_init_container_are_held_until_its_pod_is_gone() {
+async fn devices_of_an_init_container_are_held_until_its_pod_has_ended() {
     let world = world().await;
     let pod = Pod::new("burn-in").init(one_gpu("burn")).container(Container::new("main"));
     world.admit(pod).await.expect("it fits");
     world.try_start("burn-in-uid", "burn").await.expect("it starts");
-    world.free(7).await;
+    world.until_free(7).await;
     let calls = world.kubelet.calls();
     rewritten(&calls, calls.now()).await;
     assert_eq!(free_gpus(&world.objects()), 7);
     rewritten(&calls, calls.now()).await;
-    assert_eq!(free_gpus(&world.objects()), 7, "however often the kubelet does not tell of it");
+    assert_eq!(free_gpus(&world.objects()), 7, "pod resources never list the init container");
     world.kubelet.delete("burn-in-uid").await;
-    world.free(8).await;
+    world.until_free(8).await;
 }
 
 /// A kubelet restarts without its API server and lists static pods only. Devices of the other pods are neither
 /// published as free nor given to a claim that a scheduler placed there before, although the agent has restarted too.
-async fn holds_what_an_untold_kubelet_has_on_record(mut world: World) {
+async fn holds_devices_of_unlisted_pods(mut world: World) {
     world.objects().put(&template(SPACE, "late", &gpus(8)));
-    let late = pod((SPACE, "late"), &["main"], ("resourceClaimTemplateName", "late"));
-    let late = world.cluster.schedule(&late).expect("all are free");
+    let waiting = pod((SPACE, "late"), &["main"], ("resourceClaimTemplateName", "late"));
+    let waiting = world.cluster.schedule(&waiting).expect("all are free");
     world.admit(Pod::new("train").container(one_gpu("main"))).await.expect("it fits");
     world.try_start("train-uid", "main").await.expect("it starts");
     world.admit(Pod::new("proxy").container(Container::new("main"))).await.expect("it fits");
     world.try_start("proxy-uid", "main").await.expect("it starts");
-    world.free(7).await;
+    world.until_free(7).await;
     // The kubelet does not reach its API server: it knows the static pod, and the pod that has to be refused.
-    let pods = PodFault::Only(["proxy-uid".to_owned(), uid(&late)].into());
+    let pods = PodFault::Only(["proxy-uid".to_owned(), uid(&waiting)].into());
     world.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
     world.kubelet.restart().await.expect("it restarts");
-    world.registered().await;
-    world.plugin_has(8).await;
-    world.admit(bound::pod(&late)).await.expect("it asks for no device plugin's");
+    world.until_registered().await;
+    world.until_plugin_has(8).await;
+    world.admit(bound::pod(&waiting)).await.expect("it requests no device of the plugin");
     for _ in 0..2 {
         let calls = world.kubelet.calls();
         rewritten(&calls, calls.now()).await;
         assert_eq!(free_gpus(&world.objects()), 7);
-        let why = world.try_start(&uid(&late), "main").await.expect_err("one is in use");
+        let why = world.try_start(&uid(&waiting), "main").await.expect_err("one is in use");
         assert!(why.contains("is held by"), "{why}");
         world.check();
         world.kill_agent().await;
         world.start_agent();
-        world.registered().await;
-        world.plugin_has(8).await;
+        world.until_registered().await;
+        world.until_plugin_has(8).await;
     }
-    assert_eq!(world.record(), [], "no claim has anything");
+    assert_eq!(world.record(), [], "no claim has a device");
     world.kubelet.delete("train-uid").await;
     let calls = world.kubelet.calls();
     rewritten(&calls, calls.now()).await;
-    assert_eq!(free_gpus(&world.objects()), 7, "the kubelet was not told that the pod is gone");
+    assert_eq!(free_gpus(&world.objects()), 7, "the kubelet has not learned of the deletion");
     world.kubelet.reach_api_server().await;
-    world.started(&uid(&late), "main").await;
+    world.started(&uid(&waiting), "main").await;
     world.check();
 }
 
 #[tokio::test]
 async fn devices_of_pods_are_held_before_a_new_kubelet_knows_the_pods() {
-    Box::pin(holds_what_an_untold_kubelet_has_on_record(world().await)).await;
+    Box::pin(holds_devices_of_unlisted_pods(world().await)).await;
 }
 
 #[tokio::test]
 async fn devices_of_pods_are_held_by_an_agent_with_the_shipped_mounts() {
-    let world = world_of(show_what_is_mounted).await;
-    Box::pin(holds_what_an_untold_kubelet_has_on_record(world)).await;
+    let world = world_of(use_shipped_mounts).await;
+    Box::pin(holds_devices_of_unlisted_pods(world)).await;
 }

@@ -7,24 +7,24 @@ use windlass_testkit::Said;
 use crate::dra::world::World;
 
 /// Number of repetitions: the fault occurred in two of three runs.
-const OFTEN: usize = 12;
+const REPETITIONS: usize = 12;
 
 /// Log messages about a failed driver or an incomplete stop.
-fn of_failures(said: &Said) -> Vec<String> {
-    let words = ["not served", "parts still running"];
-    let lines = said.lines().into_iter();
-    lines.filter(|line| words.iter().any(|word| line.contains(word))).collect()
+fn failure_lines(log: &Said) -> Vec<String> {
+    let phrases = ["not served", "parts still running"];
+    let lines = log.lines().into_iter();
+    lines.filter(|line| phrases.iter().any(|phrase| line.contains(phrase))).collect()
 }
 
 #[tokio::test]
 async fn an_agent_that_is_stopped_logs_no_failure() {
     let world = World::new();
-    for _ in 0..OFTEN {
+    for _ in 0..REPETITIONS {
         let (agent, kubelet) = world.serving().await;
-        let said = Said::from(Level::WARN);
+        let log = Said::from(Level::WARN);
         drop(kubelet);
         agent.stop().await;
-        assert_eq!(of_failures(&said), [""; 0]);
+        assert_eq!(failure_lines(&log), [""; 0]);
     }
 }
 
@@ -34,8 +34,8 @@ async fn silent_connections_do_not_delay_an_agents_stop() {
     let (agent, _kubelet) = world.serving().await;
     let one = UnixStream::connect(world.endpoint()).await.expect("connected");
     let other = UnixStream::connect(world.registration()).await.expect("connected");
-    let said = Said::from(Level::WARN);
+    let log = Said::from(Level::WARN);
     agent.stop().await;
-    assert_eq!(of_failures(&said), [""; 0]);
+    assert_eq!(failure_lines(&log), [""; 0]);
     drop((one, other));
 }

@@ -12,22 +12,22 @@ use windlass_kubelet_sim::{Config, Container, Kubelet, Pod};
 use windlass_machine::Fault;
 use windlass_testkit::{LIMIT, exists};
 
-use crate::dra::life_rig::Rig;
+use crate::dra::lifecycle_rig::Rig;
 
-/// Modes of files: for the agent's user alone, and for everyone.
-const OWN: u32 = 0o600;
-const EVERYONES: u32 = 0o644;
+/// Modes of files: for the agent's user only, and readable by everyone.
+const OWNER_ONLY: u32 = 0o600;
+const WORLD_READABLE: u32 = 0o644;
 
 /// Mode of a folder in which other users may read, but not write.
 const FOLDER: u32 = 0o755;
 
 /// Content of the state folder.
-const KEPT: [(&str, u32); 5] = [
-    ("claims.json", OWN),
-    ("devices.json", OWN),
-    ("handover.json", OWN),
-    ("health-nvidia.json", OWN),
-    ("choices.json", EVERYONES),
+const STATE_FILES: [(&str, u32); 5] = [
+    ("claims.json", OWNER_ONLY),
+    ("devices.json", OWNER_ONLY),
+    ("handover.json", OWNER_ONLY),
+    ("health-nvidia.json", OWNER_ONLY),
+    ("choices.json", WORLD_READABLE),
 ];
 
 fn mode(path: &Path) -> u32 {
@@ -41,7 +41,7 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
 
 /// The agent has written files of each kind: for claims, pods, a fault, and a board that is prepared.
 #[tokio::test]
-async fn files_and_sockets_are_for_those_who_need_them() {
+async fn files_and_sockets_have_the_least_permissive_modes() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let places = &rig.config.places;
@@ -50,15 +50,15 @@ async fn files_and_sockets_are_for_those_who_need_them() {
     for tenant in [&board, &gpu] {
         kubelet.start_with(tenant).await.expect("prepared");
     }
-    let real = Kubelet::start(Config::new(&places.kubelet_dir)).expect("it starts");
-    let has_gpus = real
+    let kubelet_sim = Kubelet::start(Config::new(&places.kubelet_dir)).expect("it starts");
+    let has_gpus = kubelet_sim
         .wait_for(|node| node.counts("nvidia.com/gpu").is_some_and(|(_, free)| free > 1), LIMIT);
     has_gpus.await.expect("registered");
     let pod = Pod::new("p").container(Container::new("c").limit("nvidia.com/gpu", 1));
-    real.admit(pod).await.expect("admitted");
+    kubelet_sim.admit(pod).await.expect("admitted");
     rig.machine.inject(&Fault::Xid { gpu: 7, code: 79 }).expect("injected");
 
-    for (name, expected) in KEPT {
+    for (name, expected) in STATE_FILES {
         let path = places.state_dir.join(name);
         exists(&path).await;
         assert_eq!(mode(&path), expected, "{name}");
@@ -73,36 +73,39 @@ async fn files_and_sockets_are_for_those_who_need_them() {
         "plugins/windlass.dev/dra.sock",
     ];
     for socket in sockets {
-        assert_eq!(mode(&places.kubelet_dir.join(socket)), OWN, "{socket}");
+        assert_eq!(mode(&places.kubelet_dir.join(socket)), OWNER_ONLY, "{socket}");
     }
     let documents = in_folder(&places.cdi_dir);
     assert!(documents.iter().any(|path| path.to_string_lossy().contains("-claim-")));
     for document in documents {
         // It names pods, as the record does.
         let is_copy = document.ends_with("windlass.dev-claims.copy");
-        let expected = if is_copy { OWN } else { EVERYONES };
+        let expected = if is_copy { OWNER_ONLY } else { WORLD_READABLE };
         assert_eq!(mode(&document), expected, "{}", document.display());
     }
-    let known = |path: &PathBuf| KEPT.iter().any(|(name, _)| path.ends_with(name));
-    let others = in_folder(&places.state_dir).into_iter().filter(|path| !known(path));
+    let is_known = |path: &PathBuf| STATE_FILES.iter().any(|(name, _)| path.ends_with(name));
+    let others = in_folder(&places.state_dir).into_iter().filter(|path| !is_known(path));
     for path in others.filter(|path| path.is_file()) {
-        assert_eq!(mode(&path), OWN, "{}", path.display());
+        assert_eq!(mode(&path), OWNER_ONLY, "{}", path.display());
     }
-    real.shutdown().await;
+    kubelet_sim.shutdown().await;
     agent.stop().await;
 }
 
 /// A process has one umask, so each umask needs another process for the test above.
 #[tokio::test]
-async fn the_modes_are_the_same_whatever_the_umask() {
-    const TEST: &str = "dra::modes::files_and_sockets_are_for_those_who_need_them";
+async fn the_modes_are_the_same_under_any_umask() {
+    const TEST: &str = "dra::file_modes::files_and_sockets_have_the_least_permissive_modes";
     let program = std::env::current_exe().expect("this program");
     for umask in ["000", "077"] {
         let script = format!("umask {umask}; exec \"$0\" --exact {TEST}");
         let mut command = Command::new("sh");
         command.args(["-c", &script]).arg(&program).stdin(Stdio::null()).kill_on_drop(true);
         let output = command.output().await.expect("sh runs");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("1 passed"), "umask {umask}: {said}");
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && output_text.contains("1 passed"),
+            "umask {umask}: {output_text}"
+        );
     }
 }

@@ -8,35 +8,35 @@ use windlass_kubelet_sim::PodPhase;
 use crate::claims::world::World;
 
 /// Owners by device.
-type Hands = BTreeMap<String, BTreeSet<String>>;
+type OwnersByDevice = BTreeMap<String, BTreeSet<String>>;
 
 impl World {
-    /// Checks that no device has two owners, by any of the three.
+    /// Checks that no device has two owners in any of the three sources.
     pub(crate) fn check(&self) {
-        self.in_one_hand().unwrap_or_else(|why| panic!("{why}"));
-        self.as_allocated();
+        self.check_one_owner().unwrap_or_else(|why| panic!("{why}"));
+        self.check_allocations();
     }
 
     /// Like [`World::check`], but returns the error, so that the caller can add to it.
-    pub(crate) fn in_one_hand(&self) -> Result<(), String> {
-        let (kubelets, drivers) = (self.by_the_kubelet(), self.by_the_driver());
+    pub(crate) fn check_one_owner(&self) -> Result<(), String> {
+        let (kubelets, drivers) = (self.owners_by_kubelet(), self.owners_by_driver());
         let mut all = kubelets.clone();
         for (device, owners) in &drivers {
             all.entry(device.clone()).or_default().extend(owners.clone());
         }
-        let mut twice = all.iter().filter(|(_, owners)| owners.len() > 1);
-        let in_words = |(device, owners)| Err(format!("{device} is in the hands of {owners:?}"));
-        twice.next().map_or(Ok(()), in_words)
+        let mut shared = all.iter().filter(|(_, owners)| owners.len() > 1);
+        let message = |(device, owners)| Err(format!("{device} has several owners: {owners:?}"));
+        shared.next().map_or(Ok(()), message)
     }
 
     /// Claims that are prepared, and containers with the device plugin's devices.
-    fn by_the_kubelet(&self) -> Hands {
+    fn owners_by_kubelet(&self) -> OwnersByDevice {
         let (node, admins) = (self.kubelet.node(), self.admins());
-        let mut hands = Hands::new();
+        let mut owners = OwnersByDevice::new();
         let claims = node.claims.values().filter(|claim| !admins.contains(&claim.uid));
         for claim in claims {
             for device in claim.devices.values().flatten() {
-                hands.entry(device.name.clone()).or_default().insert(claim.uid.clone());
+                owners.entry(device.name.clone()).or_default().insert(claim.uid.clone());
             }
         }
         // A refused pod holds nothing, also after a restart.
@@ -44,24 +44,24 @@ impl World {
         for (uid, pod) in admitted {
             let resources = pod.containers.values().flat_map(|it| it.devices.values());
             for id in resources.flat_map(|numa| numa.values().flatten()) {
-                hands.entry(id.to_lowercase()).or_default().insert(format!("pod {uid}"));
+                owners.entry(id.to_lowercase()).or_default().insert(format!("pod {uid}"));
             }
         }
-        hands
+        owners
     }
 
-    fn by_the_driver(&self) -> Hands {
-        let mut hands = Hands::new();
+    fn owners_by_driver(&self) -> OwnersByDevice {
+        let mut owners = OwnersByDevice::new();
         for (uid, devices) in self.record() {
             for (device, _) in devices.into_iter().filter(|(_, usage)| usage != "admin") {
-                hands.entry(device).or_default().insert(uid.clone());
+                owners.entry(device).or_default().insert(uid.clone());
             }
         }
-        hands
+        owners
     }
 
     /// Prepared devices are the scheduler's choice, if the claim still exists.
-    fn as_allocated(&self) {
+    fn check_allocations(&self) {
         let node = self.kubelet.node();
         for claim in self.objects().list::<ResourceClaim>() {
             let uid = claim.metadata.uid.clone().unwrap_or_default();
@@ -72,7 +72,7 @@ impl World {
             assert_eq!(
                 prepared.collect::<BTreeSet<_>>(),
                 chosen.collect::<BTreeSet<_>>(),
-                "claim {uid} has what was chosen for it"
+                "claim {uid} has the devices that the scheduler chose"
             );
         }
     }

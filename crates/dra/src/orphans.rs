@@ -1,4 +1,4 @@
-//! Removal of orphaned MIG instances from GPUs that are partitioned for claims. They would block claims for ever. They
+//! Removal of orphaned MIG instances from GPUs that are partitioned for claims, which they would block for ever. They
 //! are removed when the driver starts, and when a new policy partitions GPUs for claims.
 //!
 //! Instances of containers and claims stay: the ledger has them. Instances with processes stay too: NVIDIA's driver
@@ -14,17 +14,17 @@ use windlass_resources::{NodeState, offers::present_parts};
 use super::{prepare::Environment, record::Records};
 
 /// Deadline for a removed instance to vanish from the inventory.
-const VISIBLE: Duration = Duration::from_secs(15);
+const INVENTORY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Removes orphans each time that the policy starts to partition GPUs for claims.
-pub(super) async fn keep(environment: Environment, records: watch::Receiver<Versioned<Records>>) {
+pub(super) async fn run(environment: Environment, records: watch::Receiver<Versioned<Records>>) {
     let mut state = environment.state.clone();
     let is_on_demand = |state: &NodeState| state.policy.dra.partitions == DraPartitions::OnDemand;
     let is_ready = |state: &NodeState| state.inventory.is_complete() && is_on_demand(state);
     while state.wait_for(|state| is_ready(state)).await.is_ok() {
-        environment.ledger.known().await;
+        environment.ledger.wait_until_known().await;
         let known = records.borrow().1.clone();
-        remove(&environment, &known).await;
+        remove_all(&environment, &known).await;
         // Waits for the policy to stop partitioning; the loop then waits for it to start again.
         drop(state.wait_for(|state| !is_on_demand(state)).await);
     }
@@ -32,20 +32,20 @@ pub(super) async fn keep(environment: Environment, records: watch::Receiver<Vers
     std::future::pending::<()>().await;
 }
 
-async fn remove(environment: &Environment, records: &Records) {
+async fn remove_all(environment: &Environment, records: &Records) {
     if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
         tracing::warn!("MIG instances not removed: instances of claims unknown");
         return;
     }
     let now = environment.state.borrow().clone();
     let ledger = environment.ledger.watch().borrow().clone();
-    for (gpu, instance) in unknown(&now, &ledger) {
+    for (gpu, instance) in orphans(&now, &ledger) {
         remove_one(environment, (gpu, instance), &now).await;
     }
 }
 
 /// Orphaned instances, each with its GPU.
-fn unknown<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a DeviceId)> {
+fn orphans<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a DeviceId)> {
     let is_free = |id: &&DeviceId| {
         let overlap = state.overlaps.overlap(id);
         ledger.container(&overlap).is_none() && ledger.claim(&overlap).is_none()
@@ -82,7 +82,8 @@ async fn remove_one(
                 let found = state.inventory.get(device.as_str());
                 found.is_none_or(|device| device.health.has_vanished())
             };
-            let _ = deadline::timeout(VISIBLE, state.wait_for(|state| is_gone(state))).await;
+            let _ =
+                deadline::timeout(INVENTORY_TIMEOUT, state.wait_for(|state| is_gone(state))).await;
         }
         Err(error) => {
             let error = causes(&error);

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// A container's request, and its pod.
-pub(super) struct Wanted {
+pub(super) struct ContainerRequest {
     pub(super) resource: ResourceName,
     /// Name of the share's CDI document.
     pub(super) name: String,
@@ -37,9 +37,9 @@ pub(super) enum Tokens {
     },
 }
 
-// === impl Wanted ===
+// === impl ContainerRequest ===
 
-impl Wanted {
+impl ContainerRequest {
     pub(super) fn of(
         resource: &ResourceName,
         ids: &BTreeSet<String>,
@@ -50,8 +50,8 @@ impl Wanted {
         if !resources.names().any(|name| name == resource) {
             return Err(BindError::NotShared);
         }
-        let is_it = |it: &&ContainerIds| it.resource == *resource && it.ids == *ids;
-        let holders: Vec<_> = containers.iter().filter(is_it).collect();
+        let is_container = |it: &&ContainerIds| it.resource == *resource && it.ids == *ids;
+        let holders: Vec<_> = containers.iter().filter(is_container).collect();
         let uids: BTreeSet<_> = holders.iter().map(|it| &it.pod).collect();
         let [uid] = uids.iter().copied().collect::<Vec<_>>()[..] else {
             return Err(BindError::NoPod);
