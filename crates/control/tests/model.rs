@@ -375,13 +375,13 @@ impl Model {
                 let held = held.entry((node, device.id.as_str())).or_default();
                 held.0 += device.memory_mib.unwrap_or(0);
                 held.1 += u32::from(device.compute_milli.unwrap_or(0));
-                held.2 |= device.is_complete();
+                held.2 |= device.is_whole();
                 held.3 += 1;
             }
         }
-        for (gpu, (mib, milli, is_complete, holders)) in held {
+        for (gpu, (mib, milli, is_whole, holders)) in held {
             assert!(mib <= GPU_MIB && milli <= 1000, "{gpu:?}: {mib} MiB, {milli} thousandths");
-            assert!(!is_complete || holders == 1, "{gpu:?} is whole and has {holders} holders");
+            assert!(!is_whole || holders == 1, "{gpu:?} is whole and has {holders} holders");
         }
     }
 

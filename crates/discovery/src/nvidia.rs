@@ -288,7 +288,7 @@ impl Nvidia {
                 self.lost_gpu_delay = self.quiet_period();
             }
             ConnectionEnd::NvmlRelease(_) => {
-                tracing::info!("NVML is shut down while a GPU is reset")
+                tracing::info!("NVML is shut down while a GPU is reset");
             }
             ConnectionEnd::Lost => {
                 let after = self.lost_gpu_delay;

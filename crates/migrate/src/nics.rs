@@ -6,7 +6,7 @@ use windlass_config::{
 };
 use windlass_core::{device::DeviceKind, selector::DeviceExpression};
 
-use super::{expression::All, present};
+use super::{expression::Conditions, present};
 
 /// Link types of interfaces with RDMA or virtual functions.
 const LINK_TYPES: [&str; 2] = ["ether", "infiniband"];

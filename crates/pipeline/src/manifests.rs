@@ -1,4 +1,4 @@
-//! Kubernetes manifests of a plan: Deployments, Services, ResourceClaimTemplates and PodDisruptionBudgets.
+//! Kubernetes manifests of a plan: Deployments, Services, `ResourceClaimTemplates` and `PodDisruptionBudgets`.
 //!
 //! Every container gets the arguments of `windlass stage`: its name, its listen address and the next stages. A stage
 //! reaches another pod through a headless Service, so that it balances items over all replicas, and a stage of the same

@@ -33,7 +33,7 @@ use crate::{
 /// The tasks of a stage, and the tokens of its life cycle.
 pub(crate) struct Tasks {
     /// Tasks that items pass through: join, queue, publisher, outlets.
-    path: JoinSet<()>,
+    workers: JoinSet<()>,
     pub(crate) server: JoinSet<Result<(), Error>>,
     readers: TaskTracker,
     closing: CancellationToken,
@@ -66,7 +66,7 @@ impl Tasks {
         let identity = Identity { stage: name.as_str().into(), replica: replica.as_str().into() };
         let shared = Shared { identity, settings, metrics };
         let (closing, finishing) = (CancellationToken::new(), CancellationToken::new());
-        let (mut path, readers) = (JoinSet::new(), TaskTracker::new());
+        let (mut workers, readers) = (JoinSet::new(), TaskTracker::new());
 
         let (copies, joins) = (next.len().max(1), from.len() > 1);
         let max_payload = shared.settings.max_payload;
@@ -77,13 +77,13 @@ impl Tasks {
             max_payload: max_payload as u64,
             joins,
         };
-        let (destination, listeners) = destination(&mut path, next, &shared, &closing);
+        let (destination, listeners) = destination(&mut workers, next, &shared, &closing);
         let Shared { identity, settings, metrics } = shared.clone();
         let context = BatchContext { identity, settings, work, destination, metrics };
         let sink = if joins {
-            join(&mut path, from, context, shared, &finishing)
+            join(&mut workers, from, context, shared, &finishing)
         } else {
-            queue(&mut path, context, &shared, &finishing)
+            queue(&mut workers, context, &shared, &finishing)
         };
         let inlet = Inlet {
             description,
@@ -97,14 +97,14 @@ impl Tasks {
         let mut server = JoinSet::new();
         let shutdown = closing.clone().cancelled_owned();
         server.spawn(service(inlet, max_payload).serve_with_incoming_shutdown(listener, shutdown));
-        Self { path, server, readers, closing, finishing, _guard: disconnect.drop_guard() }
+        Self { workers, server, readers, closing, finishing, _guard: disconnect.drop_guard() }
     }
 
     /// Waits for a failure of the server. Resumes the panic of a task.
     pub(crate) async fn failure(&mut self) -> Error {
         loop {
             tokio::select! {
-                Some(ended) = self.path.join_next() => propagate_panic(ended),
+                Some(ended) = self.workers.join_next() => propagate_panic(ended),
                 Some(ended) = self.server.join_next() => match ended {
                     Ok(Err(error)) => return error,
                     ended => propagate_panic(ended.map(drop)),
@@ -120,7 +120,7 @@ impl Tasks {
         self.readers.close();
         self.readers.wait().await;
         self.finishing.cancel();
-        while let Some(ended) = self.path.join_next().await {
+        while let Some(ended) = self.workers.join_next().await {
             propagate_panic(ended);
         }
         while self.server.join_next().await.is_some() {}
@@ -129,21 +129,21 @@ impl Tasks {
 
 /// Starts the outlets, or the publisher of a last stage with its subscriptions.
 fn destination(
-    path: &mut JoinSet<()>,
+    workers: &mut JoinSet<()>,
     next: Vec<(String, Addresses)>,
     shared: &Shared,
     closing: &CancellationToken,
 ) -> (Destination, Option<Listeners>) {
     if next.is_empty() {
         let (exit, publisher, listeners) = Exit::new();
-        path.spawn(publisher.run());
+        workers.spawn(publisher.run());
         return (Destination::End(exit), Some(listeners));
     }
     let outlets = next.into_iter().map(|(next, addresses)| {
         let Shared { identity, settings, metrics } = shared.clone();
         let (outlet, task) =
             Outlet::new(identity, &next, addresses, settings, metrics, closing.clone());
-        path.spawn(Box::pin(task.run()));
+        workers.spawn(Box::pin(task.run()));
         outlet
     });
     (Destination::Next(outlets.collect()), None)
@@ -151,13 +151,13 @@ fn destination(
 
 /// Starts the queue, which ends after the readers.
 fn queue(
-    path: &mut JoinSet<()>,
+    workers: &mut JoinSet<()>,
     context: BatchContext,
     shared: &Shared,
     finishing: &CancellationToken,
 ) -> ItemSink {
     let (arrivals, arriving) = mpsc::unbounded_channel();
-    path.spawn(Queue::new(arriving, context).run(finishing.clone().cancelled_owned()));
+    workers.spawn(Queue::new(arriving, context).run(finishing.clone().cancelled_owned()));
     ItemSink::Queue {
         queue_slots: Arc::new(Semaphore::new(shared.settings.queue_capacity())),
         arrivals,
@@ -166,20 +166,20 @@ fn queue(
 
 /// Starts the join, which ends after the readers, and the queue, which ends after the join.
 fn join(
-    path: &mut JoinSet<()>,
+    workers: &mut JoinSet<()>,
     from: Vec<String>,
     context: BatchContext,
     shared: Shared,
     finishing: &CancellationToken,
 ) -> ItemSink {
     let (arrivals, arriving) = mpsc::unbounded_channel();
-    path.spawn(Queue::new(arriving, context).run(std::future::pending()));
+    workers.spawn(Queue::new(arriving, context).run(std::future::pending()));
     let (sender, parts) = mpsc::channel(1);
     let Shared { identity, settings, metrics } = shared;
     let queue_slots = Arc::new(Semaphore::new(settings.queue_capacity()));
     let table = Table::default();
     let join = Join { from, identity, settings, metrics, parts, queue_slots, arrivals, table };
-    path.spawn(Box::pin(join.run(finishing.clone().cancelled_owned())));
+    workers.spawn(Box::pin(join.run(finishing.clone().cancelled_owned())));
     ItemSink::Join(sender)
 }
 

@@ -395,8 +395,8 @@ fn promtool_finds_no_fault(page: &str) {
     input.write_all(page.as_bytes()).expect("promtool reads");
     drop(input);
     let output = promtool.wait_with_output().expect("promtool ends");
-    let output = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && output.is_empty(), "{output}");
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && complaints.is_empty(), "{complaints}");
 }
 
 /// The page of metrics without values that differ between runs, and without lines that repeat for each GPU or call.

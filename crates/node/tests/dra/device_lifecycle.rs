@@ -190,7 +190,7 @@ async fn a_status_that_is_refused_twice_is_written_later_and_delays_no_other() {
     let (agent, mut kubelet) = rig.serving().await;
     let (first, second) = (rig.schedule("a", "board").expect("free"), rig.free_gpu("b").await);
     let fault_at =
-        |tenant: &Tenant| ApiFault::fault_at(format!("{}/status", tenant.claim), Effect::Forbid);
+        |tenant: &Tenant| ApiFault::at(format!("{}/status", tenant.claim), Effect::Forbid);
     rig.cluster.server().inject(fault_at(&first).only("PATCH").times(2));
     kubelet.start_with(&first).await.expect("prepared");
     kubelet.start_with(&second).await.expect("prepared");

@@ -1,4 +1,4 @@
-//! Deployments with their pod templates, and ResourceClaimTemplates.
+//! Deployments with their pod templates, and `ResourceClaimTemplates`.
 
 use serde_json::{Map, Value, json};
 
@@ -121,7 +121,7 @@ impl Source<'_> {
         }
     }
 
-    /// One ResourceClaimTemplate per alternative with a claim that a replica uses.
+    /// One `ResourceClaimTemplate` per alternative with a claim that a replica uses.
     pub(super) fn claim_templates(&self) -> Vec<Value> {
         let mut templates = Vec::new();
         for (stage, spec) in self.pipeline.stages.iter().enumerate() {

@@ -115,7 +115,7 @@ fn a_failed_step_quarantines_the_device_and_is_retried() {
 #[test]
 fn a_start_that_was_not_announced_makes_a_device_unsure() {
     assert_eq!(run(State::Clean, [Input::Released]), State::Unsure);
-    assert_eq!(run(State::Clean, [Input::Lost]), State::Unsure, "another may have had it");
+    assert_eq!(run(State::Clean, [Input::Unreachable]), State::Unsure, "another may have had it");
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl Run {
                 self.world.kubelet.delete(&uid).await;
             }
             StartedPod::Claim(scheduled) if self.rng.below(3) == 0 => {
-                self.force_delete(&scheduled).await
+                self.force_delete(&scheduled).await;
             }
             StartedPod::Claim(scheduled) => {
                 self.log(format!("{:?} ends", scheduled.pod.metadata.name));

@@ -74,9 +74,9 @@ pub(super) struct DevicePod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PodResourcesAnswer {
     /// All containers except init containers.
-    Truth,
+    Correct,
     /// No pod: the kubelet has not reached its API server since its start.
-    Nothing,
+    Empty,
     Error,
     /// Answers later than the agent waits.
     Late,

@@ -21,7 +21,7 @@ struct JobReport {
 const LIMIT: Duration = Duration::from_secs(420);
 /// Seconds after which Kubernetes deletes a finished Job.
 const TTL_SECONDS: u64 = 600;
-/// Annotation with the text of the pipeline file, which the pod mounts. The Job needs no ConfigMap.
+/// Annotation with the text of the pipeline file, which the pod mounts. The Job needs no `ConfigMap`.
 const FILE_ANNOTATION: &str = "windlass.dev/pipeline";
 /// Fields that the Job's pod copies from a stage's pod: to tolerate taints, to pull the image, to resolve Services.
 const SHARED_FIELDS: [&str; 5] =
