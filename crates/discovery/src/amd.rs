@@ -19,7 +19,7 @@ use windlass_core::{
     telemetry::Sample,
 };
 use windlass_host::{
-    Host, PciFunction, PciKind,
+    Host, PciFunction, PciKind, drm_nodes,
     hwmon::{Monitor, is_suspended, number, percent},
 };
 
@@ -28,7 +28,6 @@ pub(super) use describe::resource;
 use super::{
     facts::counted,
     failure::{self, ConditionReader, Failure},
-    graphics,
     scanner::{PCI, Scan, Scanner},
 };
 
@@ -268,7 +267,7 @@ impl AmdGpu<'_> {
     /// memory size.
     fn with_nodes(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
         let folder = self.host.canonicalize(folder);
-        let own = folder.iter().flat_map(|folder| graphics::nodes(self.host, folder));
+        let own = folder.iter().flat_map(|folder| drm_nodes::nodes(self.host, folder));
         let nodes = [DeviceNode::shared(KFD)].into_iter().chain(own).collect();
         let described = node.map(describe::of_node).unwrap_or_default();
         let attributes = device.attributes.into_iter().chain(described).collect();

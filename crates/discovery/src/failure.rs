@@ -8,12 +8,10 @@ use windlass_core::{
     pci::PciAddress,
 };
 use windlass_host::{
-    Host, PciFunction,
+    Host, PciFunction, drm_nodes,
     external::{Late, ScanPool},
     hwmon,
 };
-
-use super::graphics;
 
 /// Failure of a device: reason and detail.
 pub(super) type Failure = (Reason, String);
@@ -46,7 +44,7 @@ pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Fail
 
 /// Failure of a GPU without a render node, or with a missing node.
 pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Failure> {
-    if !nodes.iter().any(graphics::is_render) {
+    if !nodes.iter().any(drm_nodes::is_render) {
         return Some((Reason::NodeMissing, "its driver made no render node".to_owned()));
     }
     let missing = nodes.iter().find(|node| !host.has(&node.path))?;

@@ -10,9 +10,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_config::Policy;
-use windlass_host::{Host, optional, uevents::Uevents};
+use windlass_host::{Host, directories::DirectoryWatches, optional, uevents::Uevents};
 
-use self::folders::{Folders, watched};
+use self::folders::watched;
 
 /// Task that counts host events for the sources.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct HostWatch {
     host: Host,
     policy: watch::Receiver<Arc<Policy>>,
     /// Boxed for its large event buffer.
-    folders: Option<Box<Folders>>,
+    folders: Option<Box<DirectoryWatches>>,
     uevents: Option<Uevents>,
     changes: watch::Sender<u64>,
 }
@@ -37,7 +37,7 @@ impl HostWatch {
         // Simulated machines have no kernel events.
         let uevents =
             if host.simulated().is_some() { None } else { subscribed(Uevents::new(), "uevents") };
-        let folders = subscribed(Folders::new(), "folders").map(Box::new);
+        let folders = subscribed(DirectoryWatches::new(), "folders").map(Box::new);
         let mut watch = Self { host: host.clone(), policy, folders, uevents, changes };
         watch.follow();
         (watch, receiver)
@@ -62,7 +62,7 @@ impl HostWatch {
     fn follow(&mut self) {
         let policy = self.policy.borrow_and_update().clone();
         if let Some(folders) = &mut self.folders {
-            folders.follow(watched(&self.host, &policy));
+            folders.follow(&watched(&self.host, &policy));
         }
     }
 }

@@ -14,14 +14,13 @@ use windlass_core::{
     telemetry::Sample,
 };
 use windlass_host::{
-    Host, PciFunction, PciKind,
+    Host, PciFunction, PciKind, drm_nodes,
     hwmon::{Monitor, is_suspended, number},
 };
 
 use super::{
     facts::{attributes, counted, of_function, text},
     failure::{self, ConditionReader, Failure},
-    graphics,
     scanner::{PCI, Scan, Scanner},
 };
 
@@ -139,7 +138,7 @@ impl IntelGpu<'_> {
         let id = id.parse().expect("made of letters, digits and '-'");
         let folder = self.function.folder();
         let resolved = self.host.canonicalize(&folder).unwrap_or(folder);
-        let nodes = graphics::nodes(self.host, &resolved);
+        let nodes = drm_nodes::nodes(self.host, &resolved);
         let memory = self.memory(&resolved).map(Quantity::Bytes);
         let failure = self.failure(&nodes);
         let device = Device {
@@ -222,7 +221,7 @@ impl IntelGpu<'_> {
     /// Sets the path of a render node inside the container to `renderD128`, if the configuration asks for it.
     fn renamed(&self, node: DeviceNode) -> DeviceNode {
         let inside = Path::new(FIRST_RENDER_NODE);
-        if !self.rules.render_as_128 || !graphics::is_render(&node) || node.path == inside {
+        if !self.rules.render_as_128 || !drm_nodes::is_render(&node) || node.path == inside {
             return node;
         }
         DeviceNode { inside: Some(inside.to_owned()), ..node }

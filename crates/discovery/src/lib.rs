@@ -10,7 +10,6 @@ mod described;
 mod facts;
 mod failure;
 mod fpga;
-mod graphics;
 mod host_watch;
 mod intel;
 mod log;

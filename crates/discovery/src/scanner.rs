@@ -34,9 +34,9 @@ use windlass_core::{
     health::{Health, HealthTracker, Observation, Reason},
     inventory::SourceState,
 };
-use windlass_host::{Host, clock::Clock, deadline, optional};
+use windlass_host::{Host, clock::Clock, deadline, drm_nodes, optional};
 
-use super::{Publisher, SourceSnapshot, graphics, log};
+use super::{Publisher, SourceSnapshot, log};
 
 /// Scanner of the host's files for devices.
 pub(super) trait Scanner: Send + 'static {
@@ -205,7 +205,7 @@ impl Watcher {
         if let Some(why) = host.unread_function().filter(|_| scan.found.is_empty()) {
             return Scan::failed(self.scanner.names(), &why);
         }
-        scan.found.iter_mut().for_each(|(device, _)| graphics::add_links(&host, device));
+        scan.found.iter_mut().for_each(|(device, _)| drm_nodes::add_links(&host, device));
         scan
     }
 

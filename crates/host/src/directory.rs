@@ -20,12 +20,15 @@ pub struct DirectoryWatch {
 }
 
 /// Events of a directory's entries, and of the directory itself.
-const ENTRY_EVENTS: WatchMask = WatchMask::CREATE
+pub(crate) const ENTRY_EVENTS: WatchMask = WatchMask::CREATE
     .union(WatchMask::DELETE)
     .union(WatchMask::MOVE)
     .union(WatchMask::DELETE_SELF)
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
+
+/// Events of entries, and of writes to files.
+pub(crate) const CONTENT_EVENTS: WatchMask = ENTRY_EVENTS.union(WatchMask::CLOSE_WRITE);
 
 /// Events after which the path may lead to another directory: events of the directory itself, and lost events.
 const DIRECTORY_EVENTS: EventMask = EventMask::DELETE_SELF
@@ -34,7 +37,7 @@ const DIRECTORY_EVENTS: EventMask = EventMask::DELETE_SELF
     .union(EventMask::Q_OVERFLOW);
 
 /// Buffer for some dozens of events per read.
-const BUFFER_BYTES: usize = 4096;
+pub(crate) const BUFFER_BYTES: usize = 4096;
 
 // === impl DirectoryWatch ===
 
@@ -46,7 +49,7 @@ impl DirectoryWatch {
 
     /// Watches for entries, and also for writes to files.
     pub fn of_contents(path: &Path) -> io::Result<Self> {
-        Self::with(path, ENTRY_EVENTS | WatchMask::CLOSE_WRITE)
+        Self::with(path, CONTENT_EVENTS)
     }
 
     fn with(path: &Path, event_mask: WatchMask) -> io::Result<Self> {

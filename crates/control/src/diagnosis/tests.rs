@@ -128,14 +128,14 @@ fn pods_that_hold_more_than_their_node_has_are_named_with_the_likely_cause() {
                    {"limits": {"nvidia.com/gpu": "1"}}}]}})
     };
     let items = json!([
-        node("no-agent", &json!({})),
+        node("agentless", &json!({})),
         node("full", &json!({"windlass.dev/devices": devices})),
-        pod("held", "no-agent"),
+        pod("held", "agentless"),
         pod("one", "full"),
         pod("two", "full"),
     ]);
     let expected = [
-        "Warning node no-agent: publishes no GPU, but GPUs are held: d/held",
+        "Warning node agentless: publishes no GPU, but GPUs are held: d/held",
         "Problem node full: more GPUs are held than it has: d/two",
     ];
     assert_eq!(found(&evidence(items, agents(1, 1))), expected);

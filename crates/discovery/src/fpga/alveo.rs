@@ -15,13 +15,12 @@ use windlass_core::{
     health::{Observation, Reason},
     pci::PciAddress,
 };
-use windlass_host::{FoundNode, Host, PciFunction};
+use windlass_host::{FoundNode, Host, PciFunction, drm_nodes};
 
 use super::{ObservedDevice, is_identifier, not_ready};
 use crate::{
     facts::{attributes, of_function, text},
     failure::{self, Failure},
-    graphics,
 };
 
 pub(super) const DOMAIN: &str = "amd.com";
@@ -158,7 +157,7 @@ impl BoardReader<'_> {
     fn user_nodes(&self, user: &PciFunction) -> Vec<DeviceNode> {
         let folder = user.folder();
         let folder = self.host.canonicalize(&folder).unwrap_or(folder);
-        let render = graphics::nodes(self.host, &folder).into_iter().filter(graphics::is_render);
+        let render = drm_nodes::nodes(self.host, &folder).into_iter().filter(drm_nodes::is_render);
         let is_engine = |found: &FoundNode| found.name.starts_with(QDMA);
         let engine = self.host.nodes_of(&folder).into_iter().find(is_engine).map(|it| it.node);
         // Older drivers create the node without a sysfs entry.

@@ -2,41 +2,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     path::{Path, PathBuf},
 };
 
-use inotify::{EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
-use tokio_stream::StreamExt as _;
 use windlass_config::{Find, Policy};
 use windlass_host::{
     Host,
+    directories::DirectoryChanges,
     glob::{fits, is_pattern},
 };
-
-/// Watches of many folders in one inotify instance, because the kernel limits the instances of a user.
-#[derive(Debug)]
-pub(super) struct Folders {
-    watches: Watches,
-    events: EventStream<[u8; BUFFER_BYTES]>,
-    watched: BTreeMap<PathBuf, (WatchMask, WatchDescriptor)>,
-}
-
-/// Folders to watch, with their event masks.
-pub(super) type WatchedFolders = BTreeMap<PathBuf, WatchMask>;
-
-const ENTRIES: WatchMask = WatchMask::CREATE
-    .union(WatchMask::DELETE)
-    .union(WatchMask::MOVE)
-    .union(WatchMask::DELETE_SELF)
-    .union(WatchMask::MOVE_SELF)
-    .union(WatchMask::ONLYDIR);
-
-/// Events of folders with description files. Only these include writes: every program writes to `/dev/null`.
-const CONTENTS: WatchMask = ENTRIES.union(WatchMask::CLOSE_WRITE);
-
-/// Size of the read buffer, for some dozens of events.
-const BUFFER_BYTES: usize = 4096;
 
 /// Maximum number of watched folders. Changes in further folders are found by regular scans.
 const MAX_FOLDERS: usize = 512;
@@ -46,12 +20,12 @@ const SIMULATED: [&str; 4] =
     ["/sys/bus/*/devices", "/sys/bus/*/drivers", "/sys/bus/*/drivers/*", "/sys/class/*"];
 
 /// Folders in which the appearance of an entry may change the devices of a source.
-pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
+pub(super) fn watched(host: &Host, policy: &Policy) -> BTreeMap<PathBuf, DirectoryChanges> {
     let host = &host.for_one_scan();
-    let mut requested = WatchedFolders::from([(host.path("/dev"), ENTRIES)]);
-    let mut add = |folder: &str, mask: WatchMask| {
+    let mut requested = BTreeMap::from([(host.path("/dev"), DirectoryChanges::Entries)]);
+    let mut add = |folder: &str, changes: DirectoryChanges| {
         for folder in expanded(host, folder) {
-            requested.entry(host.path(folder)).or_insert(mask);
+            requested.entry(host.path(folder)).or_insert(changes);
         }
     };
     let mut patterns: Vec<&String> = policy.families.fpga.nodes.iter().collect();
@@ -60,16 +34,16 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
         let given = rule.give.nodes.iter().map(|node| &node.path);
         patterns.extend(found.iter().chain(given));
         if let Find::Files(folder) = &rule.find {
-            folder.to_str().into_iter().for_each(|folder| add(folder, CONTENTS));
+            folder.to_str().into_iter().for_each(|folder| add(folder, DirectoryChanges::Contents));
         }
     }
     // A pattern may match a folder of nodes.
     for pattern in patterns {
-        add(pattern, ENTRIES);
+        add(pattern, DirectoryChanges::Entries);
     }
     if host.simulated().is_some() {
         for folder in SIMULATED {
-            add(folder, ENTRIES);
+            add(folder, DirectoryChanges::Entries);
         }
     }
     requested.into_iter().take(MAX_FOLDERS).collect()
@@ -105,50 +79,6 @@ fn matching_folders(host: &Host, folder: &Path, part: &str) -> Vec<PathBuf> {
     };
     let folders = names.iter().map(|name| folder.join(name));
     folders.filter(|folder| host.has_folder(folder)).collect()
-}
-
-// === impl Folders ===
-
-impl Folders {
-    pub(super) fn new() -> io::Result<Self> {
-        let queue = Inotify::init()?;
-        let watches = queue.watches();
-        let events = queue.into_event_stream([0; BUFFER_BYTES])?;
-        Ok(Self { watches, events, watched: BTreeMap::new() })
-    }
-
-    /// Watches exactly the requested folders. Adding a watched folder again renews the watch if the folder was
-    /// replaced, and has no effect otherwise.
-    pub(super) fn follow(&mut self, requested: WatchedFolders) {
-        let is_gone = |path: &&PathBuf| !requested.contains_key(*path);
-        let gone: Vec<_> = self.watched.keys().filter(is_gone).cloned().collect();
-        for (_, watch) in gone.iter().filter_map(|path| self.watched.remove(path)) {
-            // The kernel removes the watch of a deleted folder itself.
-            let _ = self.watches.remove(watch);
-        }
-        for (path, mask) in requested {
-            match self.watches.add(&path, mask) {
-                Ok(watch) => drop(self.watched.insert(path, (mask, watch))),
-                Err(error) => {
-                    // The later appearance of the folder is an event, or regular scans find its content.
-                    tracing::debug!(%error, path = %path.display(), "folder not watched");
-                    self.watched.remove(&path);
-                }
-            }
-        }
-    }
-
-    /// Waits for an event. Waits forever if inotify failed.
-    pub(super) async fn changed(&mut self) {
-        loop {
-            match self.events.next().await {
-                // The kernel reports the end of a watch after its cause.
-                Some(Ok(event)) if event.mask == inotify::EventMask::IGNORED => {}
-                Some(Ok(_)) => return,
-                Some(Err(_)) | None => std::future::pending().await,
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use windlass_core::{
     health::Reason,
     partition::switches_mig_without_reset,
 };
-use windlass_host::Roots;
+use windlass_host::{Roots, drm_nodes};
 use windlass_nvml::{Gpu, Nvml, NvmlError};
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
     partition::possible,
 };
-use crate::{graphics, mig::id_of};
+use crate::mig::id_of;
 
 /// Probe of one GPU, with the data that its thread needs.
 pub(super) struct Probe {
@@ -72,7 +72,7 @@ impl Probe {
         let readings = Readings::read(&gpu);
         let facts = self.facts(gpu, id, mig, readings)?;
         let address = facts.pci_bus_id.as_deref().and_then(|address| address.parse().ok());
-        let graphics = address.map(|address| graphics::of_function(&self.roots, address));
+        let graphics = address.map(|address| drm_nodes::of_function(&self.roots, address));
         let facts = GpuFacts { graphics: graphics.unwrap_or_default(), ..facts };
         let is_unchanged = self.had_no_obstacles && last_facts == Some(&facts);
         let (described, obstacles) =

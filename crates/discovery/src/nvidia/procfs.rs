@@ -4,9 +4,7 @@ use windlass_core::{
     device::{DeviceId, Extras},
     pci::PciAddress,
 };
-use windlass_host::{Host, PciFunction, Roots};
-
-use crate::graphics;
+use windlass_host::{Host, PciFunction, Roots, drm_nodes};
 
 /// A GPU as the kernel module lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +55,7 @@ fn gpu(roots: &Roots, name: &str) -> Option<ListedGpu> {
         function: roots.host.pci_function(address),
         id: field("GPU UUID:").and_then(|uuid| uuid.parse().ok()),
         minor: field("Device Minor:").and_then(|minor| minor.parse().ok()),
-        graphics: graphics::of_function(roots, address),
+        graphics: drm_nodes::of_function(roots, address),
     })
 }
 

@@ -19,7 +19,7 @@ pub(super) async fn verify(
     identity: &FpgaIdentity,
     remaining: Duration,
 ) -> Result<(), String> {
-    let timeout = IDENTITY_TIMEOUT.min(remaining);
+    let limit = IDENTITY_TIMEOUT.min(remaining);
     let mut last = "its identity is not readable".to_owned();
     let checked = async {
         loop {
@@ -36,9 +36,9 @@ pub(super) async fn verify(
             }
         }
     };
-    match deadline::timeout(timeout, checked).await {
+    match deadline::timeout(limit, checked).await {
         Ok(checked) => checked,
-        Err(_) => Err(format!("{last}, {timeout:.1?} after its steps were done")),
+        Err(_) => Err(format!("{last}, {limit:.1?} after its steps were done")),
     }
 }
 

@@ -20,7 +20,7 @@ fn assert_misuse(arguments: &[&str], expected: &str) {
 fn a_missing_program_or_machine_is_a_wrong_command_line() {
     assert_misuse(&["--", "/nope"], "there is no program /nope");
     assert_misuse(&["--", "no-such-word"], "no program no-such-word in a folder of PATH");
-    assert_misuse(&["--", "/etc/passwd"], "nobody may execute it");
+    assert_misuse(&["--", "/etc/passwd"], "is not a program: it is a folder, or not executable");
     assert_misuse(&["--itself", "--machine", "nope"], "nope");
     assert_misuse(&["--jobs", "0", "--", "/bin/true"], "--jobs");
 }

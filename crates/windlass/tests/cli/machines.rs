@@ -104,7 +104,7 @@ fn unknown_devices_and_faults_are_code_64_with_a_suggestion() {
     for (arguments, expected) in [
         (
             vec!["machine", "create", dir, "--device", "halo"],
-            "halo:1: no device profile is called so",
+            "halo:1: there is no such device profile",
         ),
         (vec!["machine", "create", dir, "--device", "hailo:x"], "such as hailo:2"),
         (vec!["machine", "fault", dir, "unplugg:eth0"], "unplug:eth0"),

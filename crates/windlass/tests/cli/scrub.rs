@@ -192,7 +192,7 @@ fn memory_that_is_not_overwritten_is_an_error_with_the_reason() {
     };
     failed("GPU-00000000-0000-0000-0000-000000000000", "CUDA_ERROR_NO_DEVICE (100)");
     rig.fault("cuda:stale@0");
-    failed(&gpu, "what is read back is not what was written");
+    failed(&gpu, "memory reads back 0x5a after 0xa5 was written");
     rig.fault("cuda:46@0");
     failed(&gpu, "CUDA_ERROR_DEVICE_UNAVAILABLE (46)");
     for wrong in ["0", "GPU-1", "MIG-GPU-00000000-0000-0000-0000-000000000000/1/0"] {

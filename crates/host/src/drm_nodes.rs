@@ -9,7 +9,8 @@ use windlass_core::{
     device::{Device, DeviceNode, Extras},
     pci::PciAddress,
 };
-use windlass_host::{FoundNode, Host, Roots};
+
+use crate::{FoundNode, Host, Roots};
 
 /// Class of DRM nodes.
 const DRM: &str = "drm";
@@ -24,13 +25,13 @@ const CARD: &str = "card";
 const RENDER: &str = "renderD";
 
 /// DRM nodes of a device's folder. Skips mode-setting nodes, `controlD64` of old kernels.
-pub(super) fn nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
+pub fn nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
     let is_drm_node = |found: &FoundNode| found.class == DRM && is_card_or_render_node(&found.name);
     host.nodes_of(folder).into_iter().filter(is_drm_node).map(|found| found.node).collect()
 }
 
 /// Existing DRM nodes of a PCI function and their links, for drivers that do not report DRM nodes.
-pub(super) fn of_function(roots: &Roots, address: PciAddress) -> Extras {
+pub fn of_function(roots: &Roots, address: PciAddress) -> Extras {
     let names = roots.host.names(format!("/sys/bus/pci/devices/{address}/drm")).into_iter();
     let paths =
         names.filter(|name| is_card_or_render_node(name)).map(|name| Path::new(DRI).join(name));
@@ -40,7 +41,7 @@ pub(super) fn of_function(roots: &Roots, address: PciAddress) -> Extras {
 }
 
 /// Adds the links of DRM nodes below `by-path` to a device.
-pub(super) fn add_links(host: &Host, device: &mut Device) {
+pub fn add_links(host: &Host, device: &mut Device) {
     let Device { place, nodes, extras, .. } = device;
     if let Some(address) = place.pci
         && nodes.iter().any(|node| node.path.starts_with(DRI))
@@ -64,7 +65,8 @@ fn is_card_or_render_node(name: &str) -> bool {
     name.starts_with(CARD) || name.starts_with(RENDER)
 }
 
-pub(super) fn is_render(node: &DeviceNode) -> bool {
+/// Whether this is a render node.
+pub fn is_render(node: &DeviceNode) -> bool {
     let name = node.path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with(RENDER))
 }
