@@ -1,5 +1,5 @@
 //! DRA driver of the tests. `driver-with-defects KUBELET KUBECONFIG NODE SCRATCH DEFECT` conforms, except for the
-//! defect that its last argument names. Its pool has two slices with six devices, and a seventh that claims may share.
+//! defect that its last argument names. Its pool has six devices in two slices, and a seventh that claims may share.
 
 #![expect(
     clippy::disallowed_methods,

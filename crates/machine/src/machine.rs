@@ -239,8 +239,8 @@ impl Machine {
         Ok(lock)
     }
 
-    /// Fails if a foreign file has the name of a machine's entry. A tree is not foreign if it contains the marker. The
-    /// other files are not foreign if the lock file exists.
+    /// Fails if a foreign file has the name of a machine's entry. No file is foreign if the tree contains the marker.
+    /// If the lock file exists, only the tree can be foreign.
     fn refuse_foreign_files(&self) -> Result<(), MachineError> {
         let host = self.host_root();
         if host.join(MARKER).exists() {

@@ -79,7 +79,7 @@ export const words = {
   colour_memory: ['Memory', '显存'],
   colour_utilization: ['Use', '利用率'],
   colour_fragmentation: ['Fragmentation', '碎片'],
-  legend_health: ['Devices, with shares as fractions', '设备数，部分按比例计'],
+  legend_health: ['Devices, with parts as fractions', '设备数，部分按比例计'],
   legend_holder: ['Devices by namespace', '各命名空间的设备数'],
   legend_memory: ['Devices by the part of their memory in use', '按显存使用比例的设备数'],
   legend_utilization: ['Devices by utilization', '按利用率的设备数'],

@@ -21,7 +21,8 @@ pub enum Layout {
     Pods,
     /// One pod for all stages, with one container per stage.
     Pod,
-    /// Each stage on the devices and nodes that are best for the goal; linked stages of one node share a pod.
+    /// Each stage on the devices and nodes that are best for the goal; linked stages with one replica each share a pod
+    /// if they are on one node.
     Planned,
 }
 

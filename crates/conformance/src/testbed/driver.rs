@@ -209,7 +209,8 @@ impl Testbed {
             if started_at.elapsed() >= limit {
                 let (count, name) = (seen.len(), &driver.name);
                 return failed(format!(
-                    "after {limit:?}, the {count} slices of {name} form no complete pools"
+                    "after {limit:?}, the {count} slices of {name} form no complete pools with \
+                     devices"
                 ));
             }
             sleep(POLL_INTERVAL).await;

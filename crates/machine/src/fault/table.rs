@@ -63,9 +63,9 @@ faults! {
     "slow": millis like "250" => Slow, "delays each of its NVML calls by 250 ms";
     "memory": mib like "4096" => MemoryKept, "keeps 4096 MiB of its memory in use without a process";
     "hang" => Hang, "blocks its NVML calls";
-    "garbage" => Garbage, "makes its NVML calls write 0xff into every byte";
+    "garbage" => Garbage, "makes its NVML calls succeed with 0xff in every byte";
     "crash" => Crash, "ends the process of the next NVML call to the GPU";
-    "cuda": how like "802" => Cuda, "makes CUDA calls return this CUresult; or cuda:hang, cuda:stale";
+    "cuda": how like "802" => Cuda, "makes cuCtxCreate return this CUresult; or cuda:hang, cuda:stale";
     "limit": how like "ignored" => Limit, "ignores memory limits; limit:17 makes the call return this nvmlReturn_t";
     "no-compute-instance" => NoComputeInstance, "fails the creation of MIG compute instances";
     "recover" => Recover, "resets the GPU, which ends all faults except a failed remapping";

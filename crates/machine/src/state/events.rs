@@ -37,7 +37,7 @@ pub struct EventLog {
 // === impl EventLog ===
 
 impl EventLog {
-    /// Number of kept events: enough that readers miss none, and few enough to parse at each call.
+    /// Number of kept events: more than a reader usually falls behind, and few enough to parse at each call.
     pub const KEPT: usize = 4096;
 
     /// Number of the newest event; 0 before the first.

@@ -76,7 +76,7 @@ pub(crate) struct PlanArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Layouts:
-  planned  one pod for the stages of one node, with a preference for the node of the plan
+  planned  one pod for linked stages on one node, with a preference for the node of the plan
   pods     a Deployment for each stage; kube-scheduler chooses the nodes
   pod      one pod with all stages
 
@@ -190,7 +190,7 @@ fn layout() -> impl clap::builder::TypedValueParser<Value = Layout> {
         (
             Layout::Planned.name(),
             Layout::Planned,
-            "each stage on the best node for the goal; the stages of one node share a pod",
+            "each stage on the best node for the goal; linked stages on one node share a pod",
         ),
         (
             Layout::Pods.name(),

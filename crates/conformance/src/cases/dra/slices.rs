@@ -36,7 +36,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         id: "D10",
-        sentence: "publishes slices for its own node only",
+        sentence: "publishes no slice for another node",
         source: "resource/v1/types.go, ResourceSliceSpec.NodeName; cm/dra/plugin/dra_plugin_manager.go, wipeResourceSlices",
         check: |testbed| Box::pin(slices_are_of_the_node(testbed)),
     },

@@ -43,13 +43,13 @@ struct MeasureReport {
     runs_in: Option<String>,
 }
 
-/// A requested layout without a measurement.
+/// A requested layout that was not measured, or could not be applied again.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct LeftOutLayout {
     layout: &'static str,
     reason: String,
-    /// True if the measurement failed; false if the layout has no placement.
+    /// True if its measurement failed, or its application as the best layout; false if it has no placement.
     has_failed: bool,
 }
 

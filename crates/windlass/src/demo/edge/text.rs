@@ -128,7 +128,8 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
 fn account(render: Renderer, row: &AccountRow) -> Vec<String> {
     let ok = if row.unheard == 0 { render.ok() } else { render.tone(Tone::Bad, "\u{2717}") };
     let mut lines = vec![format!(
-        "  {ok} {} items went in: {} arrived, {} were on the board, {} ended without a word; {:.0} ms without a result",
+        "  {ok} {} items went in: {} arrived, {} were on the board, {} with an unknown outcome; \
+         {:.0} ms without a result",
         row.sent,
         row.arrived,
         row.failed.iter().map(|(_, count)| count).sum::<u64>(),
