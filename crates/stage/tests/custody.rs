@@ -1,4 +1,4 @@
-//! Custody: no item is lost when a stage is killed, drains, or accepts no items.
+//! Custody: every item arrives or fails with a reason when a stage is killed, drains, or accepts no items.
 
 use std::time::Duration;
 

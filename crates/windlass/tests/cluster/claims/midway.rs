@@ -33,7 +33,7 @@ async fn a_claim_that_an_agent_died_over_is_finished_by_the_next_and_has_one_own
     let name = "windlass-e2e-midway";
     pods.apply(name, &pod(name, 2));
     eventually(NODE_STATUS, true, async || rig.agent.end().is_some()).await;
-    assert!(fs::exists(&once).expect("readable"), "the step killed the agent");
+    assert!(fs::exists(&once).expect("readable"), "the agent ended before the step killed it");
     assert!(
         rig.node.state("claims.json").contains("PrepareStarted"),
         "the record lacks the started preparation"

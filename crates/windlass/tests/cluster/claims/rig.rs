@@ -50,8 +50,8 @@ impl Rig {
     }
 
     /// Waits until this agent serves the kubelet and has published this number of devices. Fails if the agent left a
-    /// device out, or the API server dropped a field. The agent's metrics are compared too, because slices of a
-    /// previous agent may look the same.
+    /// device out, or the API server refused a slice or dropped a field. The agent's metrics are compared too, because
+    /// slices of a previous agent may look the same.
     pub(super) async fn wait_for_published(&self, devices: usize) {
         let ours = "--field-selector=spec.driver=windlass.dev";
         let path = "jsonpath={.items[*].spec.devices[*].name}";
