@@ -1,7 +1,7 @@
 //! CDI documents of this node: built from the inventory and the driver's files, and written to disk.
 //!
-//! Each kind has its document: `gpu` with whole GPUs and MIG instances, `nic`, and one for each configured feature. No
-//! document of devices has a name `all`, by which a container would get the GPUs of others.
+//! Each kind has its document: `gpu` with whole GPUs and MIG instances, `nic`, and one for each configured feature. A
+//! document of devices has no device `all`: a container with that name would get the GPUs of others.
 
 pub mod container_edits;
 pub mod memory_limits;
@@ -41,7 +41,7 @@ pub struct CdiFiles {
     roots: Roots,
     delivery: Delivery,
     /// True once the configuration has named devices by index.
-    by_position: bool,
+    names_by_index: bool,
     libraries: Libraries,
     /// Driver files that were found before the first device, and the time of their search.
     prefetched: Option<(Instant, Installation)>,
@@ -54,7 +54,7 @@ pub struct Generated {
     pub documents: BTreeMap<String, Spec>,
     /// Configured files and nodes that were not found.
     pub lacks: Lacks,
-    /// Qualified names for every container that gets a GPU.
+    /// Qualified CDI names of features, for every container that gets a GPU.
     pub extra_names: Vec<String>,
     kinds: BTreeSet<Kind>,
 }
@@ -73,7 +73,7 @@ pub struct Lacks {
 pub struct WriteOutcome {
     /// Paths of the documents on disk, by kind.
     pub documents: Documents,
-    /// Qualified names for every container that gets a GPU.
+    /// Qualified CDI names of features, for every container that gets a GPU.
     pub extra_names: Vec<String>,
     /// Configured files and nodes that were not found.
     pub lacks: Lacks,
@@ -104,7 +104,7 @@ const GPU: Kind = Kind::new("gpu");
 /// Variable that keeps NVIDIA's container runtime, if it is installed, from adding GPUs that were not allocated.
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
-/// The kind of a device: its family's, or else its source's.
+/// CDI kind of a device. Its class is that of the device's family, or else the name of its source.
 pub fn kind_of(device: &Device) -> Kind {
     kind_of_source(&device.source)
 }
@@ -113,7 +113,7 @@ fn kind_of_source(source: &SourceName) -> Kind {
     source.family().cdi_class.map_or_else(|| Kind::of_source(source), Kind::new)
 }
 
-/// Name of a device in its document. Only devices with a toolkit can be named by index.
+/// Name of a device in its document. Only devices that NVIDIA's container toolkit serves can be named by index.
 pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
     match (ids, device.part) {
         _ if !device.family().has_toolkit => device.id.to_string(),
@@ -140,24 +140,24 @@ pub(crate) fn has_edits(device: &Device) -> bool {
 // === impl CdiFiles ===
 
 impl CdiFiles {
-    /// Creates the documents' writer for this configuration. Reads and writes nothing yet.
+    /// Creates a writer of documents for this configuration. Reads and writes no file.
     pub fn new(places: &Places, delivery: Delivery) -> Self {
         Self {
             dir: places.cdi_dir.clone(),
             roots: places.roots(),
-            by_position: delivery.ids == DeviceIds::Index,
+            names_by_index: delivery.ids == DeviceIds::Index,
             delivery,
             libraries: Libraries::default(),
             prefetched: None,
         }
     }
 
-    /// Writes the documents that changed, and returns all paths. Documents are never removed, nor failed GPUs in them:
-    /// a restarting container needs the names that it was created with. `limits` are further devices for the
-    /// documents. Blocks.
-    pub fn write(&mut self, inventory: &Inventory, limits: ReplicaDevices) -> WriteOutcome {
+    /// Writes the documents that changed, and returns all paths. Documents stay, and so do failed GPUs in them: a
+    /// restarting container needs the names that it was created with. `replicas` are added to the documents as further
+    /// devices. Blocks.
+    pub fn write(&mut self, inventory: &Inventory, replicas: ReplicaDevices) -> WriteOutcome {
         let Generated { mut documents, lacks, extra_names, kinds } = self.generate(inventory);
-        for (kind, devices) in limits {
+        for (kind, devices) in replicas {
             if let Some(document) = documents.get_mut(&kind.file_name()) {
                 document.devices.extend(devices);
             }
@@ -176,7 +176,7 @@ impl CdiFiles {
         outcome
     }
 
-    /// Devices in the GPUs' documents on disk. An unreadable document is skipped. Blocks.
+    /// Devices in the documents on disk whose GPUs can have memory limits. An unreadable document is skipped. Blocks.
     pub fn gpus_on_disk(&self) -> ReplicaDevices {
         let on_disk = SourceName::with_limited_memory().filter_map(|source| {
             let kind = kind_of_source(&source);
@@ -187,9 +187,9 @@ impl CdiFiles {
     }
 
     /// Applies a changed delivery configuration.
-    pub fn deliver(&mut self, delivery: &Delivery) {
+    pub fn set_delivery(&mut self, delivery: &Delivery) {
         if self.delivery != *delivery {
-            self.by_position |= delivery.ids == DeviceIds::Index;
+            self.names_by_index |= delivery.ids == DeviceIds::Index;
             self.delivery = delivery.clone();
         }
     }
@@ -256,7 +256,7 @@ impl CdiFiles {
     /// containers may have either.
     fn names(&self, device: &Device) -> BTreeSet<String> {
         let mut names = BTreeSet::from([device_name(device, DeviceIds::Uuid)]);
-        if self.by_position {
+        if self.names_by_index {
             names.insert(device_name(device, DeviceIds::Index));
         }
         names

@@ -232,9 +232,9 @@ async fn faults_apply_until_their_number_of_requests_or_until_they_are_removed()
     assert_eq!(refused(again).0, 409, "the object exists");
     server.heal();
 
-    server.go_away().await;
+    server.go_offline().await;
     assert!(slices.get("s").await.is_err());
-    server.come_back();
+    server.go_online();
     assert!(slices.get("s").await.is_ok());
     assert_eq!(server.objects().log().iter().filter(|request| request.method == "POST").count(), 3);
     server.objects().clear_log();

@@ -69,7 +69,7 @@ pub enum BoardEvent {
     /// A read or write of neuron state, with its length in flits.
     State(usize),
     /// A protocol violation by a data client.
-    Nonsense(String),
+    ProtocolViolation(String),
     /// A data client closed without a message. The data port serves no more clients.
     Wedged,
 }

@@ -3,10 +3,11 @@
 //! ```text
 //!  begun ─> dial ─> GetDevicePluginOptions ─> connected: Register succeeds ─> ListAndWatch ─> ended
 //!            │ deadline         │ error, or closed
-//!            └──────────────────┴─> failed: Register fails, the client leaves the table
+//!            └──────────────────┴─> failed: Register fails, the client leaves the manager's table
 //! ```
 //!
-//! After the dial, the end of another stream may close the connection.
+//! After the dial, the kubelet may close the connection at the end of another stream for the
+//! same resource.
 
 use std::path::PathBuf;
 
@@ -109,7 +110,7 @@ impl Connection {
         Ok(options.map(|options| (plugin, options)).map_err(ConnectError::Options))
     }
 
-    /// Removes the client from the table, and logs the failure as an event.
+    /// Removes the client from the manager's table, and logs the failure as an event.
     async fn fail(&self, client: Client, error: &ConnectError) -> Result<(), KubeletEnded> {
         let resource = self.resource.clone();
         let message = error.to_string();

@@ -110,7 +110,7 @@ impl DiskCheck {
             return DiskCheckResult { node_extras, lacks, ..DiskCheckResult::default() };
         }
         self.has_written = true;
-        self.cdi.deliver(&policy.delivery);
+        self.cdi.set_delivery(&policy.delivery);
         let WriteOutcome { documents, extra_names, lacks, unwritten } =
             self.cdi.write(inventory, limits);
         let node_extras = NodeExtras { cdi_extras: extra_names, ..node_extras };

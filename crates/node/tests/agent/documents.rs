@@ -325,7 +325,7 @@ async fn existing_features_and_channels_have_separate_documents() {
 }
 
 #[tokio::test]
-async fn devices_are_named_by_position_if_configured() {
+async fn devices_are_named_by_index_if_configured() {
     let mut world = world("mig-a100");
     world.config.policy.delivery.ids = DeviceIds::Index;
     let generated = generate(&world).await;

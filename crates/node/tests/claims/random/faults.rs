@@ -130,9 +130,9 @@ impl Run {
     async fn stop_api_server(&mut self) {
         self.log("API server is stopped".to_owned());
         self.tally.api_outages += 1;
-        self.world.cluster.server_mut().go_away().await;
+        self.world.cluster.server_mut().go_offline().await;
         self.begin_both().await;
         self.world.check();
-        self.world.cluster.server_mut().come_back();
+        self.world.cluster.server_mut().go_online();
     }
 }

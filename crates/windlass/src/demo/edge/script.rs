@@ -103,7 +103,7 @@ impl EdgeScript {
         let measured = measured.figures;
         ensure!(
             measured.account.unheard == 0,
-            "{} items ended without a word",
+            "the outcome of {} items is unknown",
             measured.account.unheard
         );
         let rate = Some(measured.at_items_per_second);
@@ -170,7 +170,7 @@ impl EdgeScript {
             unheard: account.unheard,
             gap_ms: 1e3 * gap.as_secs_f64(),
         }))?;
-        ensure!(run.missing == 0, "{} items ended without a word", run.missing);
+        ensure!(run.missing == 0, "the outcome of {} items is unknown", run.missing);
         Ok(())
     }
 
