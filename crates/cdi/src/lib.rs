@@ -52,16 +52,16 @@ pub struct CdiFiles {
 pub struct Generated {
     /// The documents by file name.
     pub documents: BTreeMap<String, Spec>,
-    /// Configured files and nodes that were not found.
-    pub lacks: Lacks,
+    /// Configured files and nodes, and parts of the driver, that were not found.
+    pub missing_parts: MissingParts,
     /// Qualified CDI names of features, for every container that gets a GPU.
     pub extra_names: Vec<String>,
     kinds: BTreeSet<Kind>,
 }
 
-/// Configured files and nodes that were not found. Containers start without them.
+/// Configured files and nodes, and parts of the driver, that were not found. Containers start without them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lacks {
+pub struct MissingParts {
     /// Descriptions for the operator.
     pub problems: Vec<String>,
     /// Configured IMEX channels that the host lacks.
@@ -75,8 +75,8 @@ pub struct WriteOutcome {
     pub documents: Documents,
     /// Qualified CDI names of features, for every container that gets a GPU.
     pub extra_names: Vec<String>,
-    /// Configured files and nodes that were not found.
-    pub lacks: Lacks,
+    /// Configured files and nodes, and parts of the driver, that were not found.
+    pub missing_parts: MissingParts,
     /// Documents that could not be written, by kind.
     pub unwritten: Unwritten,
 }
@@ -156,13 +156,14 @@ impl CdiFiles {
     /// restarting container needs the names that it was created with. `replicas` are added to the documents as further
     /// devices. Blocks.
     pub fn write(&mut self, inventory: &Inventory, replicas: ReplicaDevices) -> WriteOutcome {
-        let Generated { mut documents, lacks, extra_names, kinds } = self.generate(inventory);
+        let Generated { mut documents, missing_parts, extra_names, kinds } =
+            self.generate(inventory);
         for (kind, devices) in replicas {
             if let Some(document) = documents.get_mut(&kind.file_name()) {
                 document.devices.extend(devices);
             }
         }
-        let mut outcome = WriteOutcome { extra_names, lacks, ..WriteOutcome::default() };
+        let mut outcome = WriteOutcome { extra_names, missing_parts, ..WriteOutcome::default() };
         for kind in kinds {
             let path = self.dir.join(kind.file_name());
             match write_document(&path, &documents[&kind.file_name()]) {
@@ -218,12 +219,12 @@ impl CdiFiles {
         let mut generated = Generated::default();
         let roots = self.roots.for_one_scan();
         let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks).unwrap_or_else(|problem| {
-            generated.lacks.problems.push(problem);
+            generated.missing_parts.problems.push(problem);
             None
         });
         let kinds = self.by_kind(inventory);
         for (kind, devices) in &kinds {
-            let common = self.common(&roots, kind, toolkit.as_ref(), &mut generated.lacks);
+            let common = self.common(&roots, kind, toolkit.as_ref(), &mut generated.missing_parts);
             let devices = devices.iter().map(|(name, device)| {
                 SpecDevice::new(name, nodes::of_device(&roots, device, toolkit.as_ref()))
             });
@@ -268,7 +269,7 @@ impl CdiFiles {
         roots: &Roots,
         kind: &Kind,
         toolkit: Option<&Toolkit>,
-        lacks: &mut Lacks,
+        missing_parts: &mut MissingParts,
     ) -> ContainerEdits {
         if *kind != GPU {
             return ContainerEdits::default();
@@ -280,7 +281,7 @@ impl CdiFiles {
             Some((_, installation)) => installation,
             None => Installation::find(roots, &mut self.libraries),
         };
-        lacks.problems.extend(installation.problem.clone());
+        missing_parts.problems.extend(installation.problem.clone());
         let driver = driver::edits(&roots.driver, &installation, toolkit);
         let env = [NO_LEGACY_INJECTION.to_owned()].into_iter().chain(driver.env).collect();
         ContainerEdits { env, device_nodes: nodes::of_nvidia_driver(roots), ..driver }
@@ -309,8 +310,8 @@ impl Generated {
             self.add(kind, document);
         }
         self.extra_names = features.names;
-        self.lacks.problems.extend(features.problems);
-        self.lacks.channels = features.missing_channels;
+        self.missing_parts.problems.extend(features.problems);
+        self.missing_parts.channels = features.missing_channels;
     }
 }
 

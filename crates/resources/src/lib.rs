@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use windlass_allocations::ledger::Overlaps;
 use windlass_cdi::{
-    Documents, Lacks, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
+    Documents, MissingParts, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
 };
 use windlass_config::{Policy, Resources, Sharing, SharingMethod};
 use windlass_core::{
@@ -62,8 +62,8 @@ pub struct NodeState {
     pub node_extras: NodeExtras,
     /// CDI documents on disk.
     pub documents: Documents,
-    /// Configured files and nodes that the CDI documents lack.
-    pub lacks: Lacks,
+    /// Configured files and nodes, and parts of the driver, that the CDI documents lack.
+    pub missing_parts: MissingParts,
     /// CDI documents that are not up to date, with the reason.
     pub unwritten: Unwritten,
     /// Devices with a missing device node, with the reason.
@@ -281,7 +281,7 @@ impl NodeState {
             && self.shareable == other.shareable
             && self.node_extras == other.node_extras
             && self.documents == other.documents
-            && self.lacks == other.lacks
+            && self.missing_parts == other.missing_parts
             && self.unwritten == other.unwritten
             && self.absent == other.absent
             && self.means == other.means

@@ -53,7 +53,7 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Normal),
     };
     let inventory = &node.inventory;
-    let lacks = node.lacks.problems.as_slice();
+    let lacks = node.missing_parts.problems.as_slice();
     let document = DevicesDocument {
         inventory,
         offerings: &offerings,
@@ -132,7 +132,7 @@ fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String])
     });
     // Missing driver files and unknown holders only matter if there are devices.
     let has_devices = !node.inventory.devices.is_empty();
-    let lacks = node.lacks.problems.iter().filter(|_| has_devices);
+    let lacks = node.missing_parts.problems.iter().filter(|_| has_devices);
     let lacks = lacks.map(|what| format!("note: {what}"));
     let unknown = holders_unknown.iter().filter(|_| has_devices);
     let unknown = unknown.map(|why| format!("note: holders unknown: {why}"));
