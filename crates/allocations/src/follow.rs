@@ -155,7 +155,7 @@ impl<S> Follower<S> {
     /// True if claims or shares may have devices, or still have some, and the checkpoint can contain an earlier
     /// agent's Allocates.
     fn feeds_ledger(&self) -> bool {
-        let is_offered = self.sources.policy.borrow().knows_amounts();
+        let is_offered = self.sources.policy.borrow().has_shares_or_claims();
         let is_needed = is_offered || !self.ledger.watch().borrow().claims().is_empty();
         is_needed && self.settling.is_none()
     }

@@ -121,7 +121,7 @@ pub fn grant(request: AllocationRequest<'_>) -> Grant {
     if request.has_toolkit() {
         request.nvidia(&mut grant);
     } else {
-        request.extras(&mut grant);
+        request.add_extras(&mut grant);
         request.nics(&mut grant);
     }
     grant

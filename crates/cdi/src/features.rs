@@ -13,7 +13,7 @@ use super::nodes::node;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
     pub(super) documents: Vec<(Kind, Spec)>,
-    /// Qualified names for containers, in order.
+    /// Qualified CDI names of the features, in order.
     pub(super) names: Vec<String>,
     /// Messages about features and channels that this host lacks.
     pub(super) problems: Vec<String>,

@@ -1,7 +1,7 @@
 //! CDI documents of this node: built from the inventory and the driver's files, and written to disk.
 //!
-//! Each kind has its document: `gpu` with whole GPUs and MIG instances, `nic`, and one for each configured feature. No
-//! document of devices has a name `all`, by which a container would get the GPUs of others.
+//! Each kind has its document: `gpu` with whole GPUs and MIG instances, `nic`, and one for each configured feature. A
+//! document of devices has no device `all`: a container with that name would get the GPUs of others.
 
 pub mod container_edits;
 pub mod memory_limits;
@@ -41,7 +41,7 @@ pub struct CdiFiles {
     roots: Roots,
     delivery: Delivery,
     /// True once the configuration has named devices by index.
-    by_position: bool,
+    names_by_index: bool,
     libraries: Libraries,
     /// Driver files that were found before the first device, and the time of their search.
     prefetched: Option<(Instant, Installation)>,
@@ -52,16 +52,16 @@ pub struct CdiFiles {
 pub struct Generated {
     /// The documents by file name.
     pub documents: BTreeMap<String, Spec>,
-    /// Configured files and nodes that were not found.
-    pub lacks: Lacks,
-    /// Qualified names for every container that gets a GPU.
+    /// Configured files and nodes, and parts of the driver, that were not found.
+    pub missing_parts: MissingParts,
+    /// Qualified CDI names of features, for every container that gets a GPU.
     pub extra_names: Vec<String>,
     kinds: BTreeSet<Kind>,
 }
 
-/// Configured files and nodes that were not found. Containers start without them.
+/// Configured files and nodes, and parts of the driver, that were not found. Containers start without them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lacks {
+pub struct MissingParts {
     /// Descriptions for the operator.
     pub problems: Vec<String>,
     /// Configured IMEX channels that the host lacks.
@@ -73,10 +73,10 @@ pub struct Lacks {
 pub struct WriteOutcome {
     /// Paths of the documents on disk, by kind.
     pub documents: Documents,
-    /// Qualified names for every container that gets a GPU.
+    /// Qualified CDI names of features, for every container that gets a GPU.
     pub extra_names: Vec<String>,
-    /// Configured files and nodes that were not found.
-    pub lacks: Lacks,
+    /// Configured files and nodes, and parts of the driver, that were not found.
+    pub missing_parts: MissingParts,
     /// Documents that could not be written, by kind.
     pub unwritten: Unwritten,
 }
@@ -104,7 +104,7 @@ const GPU: Kind = Kind::new("gpu");
 /// Variable that keeps NVIDIA's container runtime, if it is installed, from adding GPUs that were not allocated.
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
-/// The kind of a device: its family's, or else its source's.
+/// CDI kind of a device. Its class is that of the device's family, or else the name of its source.
 pub fn kind_of(device: &Device) -> Kind {
     kind_of_source(&device.source)
 }
@@ -113,7 +113,7 @@ fn kind_of_source(source: &SourceName) -> Kind {
     source.family().cdi_class.map_or_else(|| Kind::of_source(source), Kind::new)
 }
 
-/// Name of a device in its document. Only devices with a toolkit can be named by index.
+/// Name of a device in its document. Only devices that NVIDIA's container toolkit serves can be named by index.
 pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
     match (ids, device.part) {
         _ if !device.family().has_toolkit => device.id.to_string(),
@@ -140,29 +140,30 @@ pub(crate) fn has_edits(device: &Device) -> bool {
 // === impl CdiFiles ===
 
 impl CdiFiles {
-    /// Creates the documents' writer for this configuration. Reads and writes nothing yet.
+    /// Creates a writer of documents for this configuration. Reads and writes no file.
     pub fn new(places: &Places, delivery: Delivery) -> Self {
         Self {
             dir: places.cdi_dir.clone(),
             roots: places.roots(),
-            by_position: delivery.ids == DeviceIds::Index,
+            names_by_index: delivery.ids == DeviceIds::Index,
             delivery,
             libraries: Libraries::default(),
             prefetched: None,
         }
     }
 
-    /// Writes the documents that changed, and returns all paths. Documents are never removed, nor failed GPUs in them:
-    /// a restarting container needs the names that it was created with. `limits` are further devices for the
-    /// documents. Blocks.
-    pub fn write(&mut self, inventory: &Inventory, limits: ReplicaDevices) -> WriteOutcome {
-        let Generated { mut documents, lacks, extra_names, kinds } = self.generate(inventory);
-        for (kind, devices) in limits {
+    /// Writes the documents that changed, and returns all paths. Documents stay, and so do failed GPUs in them: a
+    /// restarting container needs the names that it was created with. `replicas` are added to the documents as further
+    /// devices. Blocks.
+    pub fn write(&mut self, inventory: &Inventory, replicas: ReplicaDevices) -> WriteOutcome {
+        let Generated { mut documents, missing_parts, extra_names, kinds } =
+            self.generate(inventory);
+        for (kind, devices) in replicas {
             if let Some(document) = documents.get_mut(&kind.file_name()) {
                 document.devices.extend(devices);
             }
         }
-        let mut outcome = WriteOutcome { extra_names, lacks, ..WriteOutcome::default() };
+        let mut outcome = WriteOutcome { extra_names, missing_parts, ..WriteOutcome::default() };
         for kind in kinds {
             let path = self.dir.join(kind.file_name());
             match write_document(&path, &documents[&kind.file_name()]) {
@@ -176,7 +177,7 @@ impl CdiFiles {
         outcome
     }
 
-    /// Devices in the GPUs' documents on disk. An unreadable document is skipped. Blocks.
+    /// Devices in the documents on disk whose GPUs can have memory limits. An unreadable document is skipped. Blocks.
     pub fn gpus_on_disk(&self) -> ReplicaDevices {
         let on_disk = SourceName::with_limited_memory().filter_map(|source| {
             let kind = kind_of_source(&source);
@@ -187,9 +188,9 @@ impl CdiFiles {
     }
 
     /// Applies a changed delivery configuration.
-    pub fn deliver(&mut self, delivery: &Delivery) {
+    pub fn set_delivery(&mut self, delivery: &Delivery) {
         if self.delivery != *delivery {
-            self.by_position |= delivery.ids == DeviceIds::Index;
+            self.names_by_index |= delivery.ids == DeviceIds::Index;
             self.delivery = delivery.clone();
         }
     }
@@ -218,12 +219,12 @@ impl CdiFiles {
         let mut generated = Generated::default();
         let roots = self.roots.for_one_scan();
         let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks).unwrap_or_else(|problem| {
-            generated.lacks.problems.push(problem);
+            generated.missing_parts.problems.push(problem);
             None
         });
         let kinds = self.by_kind(inventory);
         for (kind, devices) in &kinds {
-            let common = self.common(&roots, kind, toolkit.as_ref(), &mut generated.lacks);
+            let common = self.common(&roots, kind, toolkit.as_ref(), &mut generated.missing_parts);
             let devices = devices.iter().map(|(name, device)| {
                 SpecDevice::new(name, nodes::of_device(&roots, device, toolkit.as_ref()))
             });
@@ -256,7 +257,7 @@ impl CdiFiles {
     /// containers may have either.
     fn names(&self, device: &Device) -> BTreeSet<String> {
         let mut names = BTreeSet::from([device_name(device, DeviceIds::Uuid)]);
-        if self.by_position {
+        if self.names_by_index {
             names.insert(device_name(device, DeviceIds::Index));
         }
         names
@@ -268,7 +269,7 @@ impl CdiFiles {
         roots: &Roots,
         kind: &Kind,
         toolkit: Option<&Toolkit>,
-        lacks: &mut Lacks,
+        missing_parts: &mut MissingParts,
     ) -> ContainerEdits {
         if *kind != GPU {
             return ContainerEdits::default();
@@ -280,7 +281,7 @@ impl CdiFiles {
             Some((_, installation)) => installation,
             None => Installation::find(roots, &mut self.libraries),
         };
-        lacks.problems.extend(installation.problem.clone());
+        missing_parts.problems.extend(installation.problem.clone());
         let driver = driver::edits(&roots.driver, &installation, toolkit);
         let env = [NO_LEGACY_INJECTION.to_owned()].into_iter().chain(driver.env).collect();
         ContainerEdits { env, device_nodes: nodes::of_nvidia_driver(roots), ..driver }
@@ -309,8 +310,8 @@ impl Generated {
             self.add(kind, document);
         }
         self.extra_names = features.names;
-        self.lacks.problems.extend(features.problems);
-        self.lacks.channels = features.missing_channels;
+        self.missing_parts.problems.extend(features.problems);
+        self.missing_parts.channels = features.missing_channels;
     }
 }
 

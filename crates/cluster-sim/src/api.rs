@@ -55,7 +55,7 @@ pub use self::{
     fault::{Effect, Fault},
     gate::Gate,
     kind::Object,
-    objects::{NotInTime, Objects},
+    objects::{Objects, WaitTimeout},
     refusal::Refusal,
     request::ApiRequest,
 };
@@ -117,11 +117,11 @@ impl ApiServer {
     /// Starts a server.
     pub fn start_with(settings: Settings) -> Self {
         let mut server = Self::away(settings);
-        server.come_back();
+        server.go_online();
         server
     }
 
-    /// Creates a server that refuses connections until [`ApiServer::come_back`] is called.
+    /// Creates a server that refuses connections until [`ApiServer::go_online`] is called.
     pub fn away(settings: Settings) -> Self {
         let Settings { minor, off, seed } = settings;
         let store = Store::new(seed);
@@ -134,12 +134,12 @@ impl ApiServer {
     }
 
     /// Closes all connections and refuses new ones. The objects are kept.
-    pub async fn go_away(&mut self) {
+    pub async fn go_offline(&mut self) {
         self.tasks.shutdown().await;
     }
 
     /// Accepts connections, always on the same port.
-    pub fn come_back(&mut self) {
+    pub fn go_online(&mut self) {
         if self.tasks.is_empty() {
             let listener = bind(self.address).listen(BACKLOG).expect("a bound socket listens");
             self.tasks.spawn(http::serve(listener, self.state.clone()));

@@ -38,7 +38,7 @@ pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
 }
 
 /// Deletes a node's slices for each event `SlicesWiped` of its kubelet, until that kubelet stops.
-pub async fn follow_wipes(node: &str, calls: &EventReader, objects: &Objects) {
+pub async fn delete_slices_at_kubelet_start(node: &str, calls: &EventReader, objects: &Objects) {
     let mut position = 0;
     loop {
         let events = calls.news(&mut position).await;
@@ -47,7 +47,7 @@ pub async fn follow_wipes(node: &str, calls: &EventReader, objects: &Objects) {
         }
         for event in events {
             match event {
-                Event::SlicesWiped { driver: None } => objects.wipe_slices(node),
+                Event::SlicesWiped { driver: None } => objects.delete_all_slices(node),
                 Event::SlicesWiped { driver: Some(driver) } => {
                     objects.wipe_driver_slices(node, &driver)
                 }

@@ -139,7 +139,7 @@ async fn a_watch_reports_changes_of_selected_objects() {
     objects.create(&slice("other", "n2", &[])).expect("created");
     objects.create(&slice("b", "n1", &[])).expect("created");
     objects.update(&slice("a", "n1", &["gpu-0"])).expect("replaced");
-    assert_eq!(objects.wipe_slices("n1"), 2);
+    assert_eq!(objects.delete_all_slices("n1"), 2);
     let mut received = Vec::new();
     while received.len() < 4 {
         let event = timeout(TIMEOUT, watch.next()).await.expect("in time").expect("open");
@@ -232,9 +232,9 @@ async fn faults_apply_until_their_number_of_requests_or_until_they_are_removed()
     assert_eq!(refused(again).0, 409, "the object exists");
     server.heal();
 
-    server.go_away().await;
+    server.go_offline().await;
     assert!(slices.get("s").await.is_err());
-    server.come_back();
+    server.go_online();
     assert!(slices.get("s").await.is_ok());
     assert_eq!(server.objects().log().iter().filter(|request| request.method == "POST").count(), 3);
     server.objects().clear_log();

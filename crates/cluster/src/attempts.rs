@@ -57,7 +57,7 @@ impl Attempts {
 /// Back-off with a jitter of plus or minus 25 percent: all nodes of a cluster lose their API server at once, and must
 /// not retry at once.
 fn pause(failures: u32, seed: u64, limits: &Limits) -> Duration {
-    let pause = backoff(limits.retry_first, limits.retry_most, failures);
+    let pause = backoff(limits.retry_min, limits.retry_max, failures);
     let permille = u32::try_from(hash(&(seed, failures)) % 500).expect("below 500");
     pause / 1000 * (750 + permille)
 }

@@ -31,7 +31,7 @@ pub enum StatusOutcome<T> {
     /// not delay other claims for it.
     Refused(String),
     /// A failure. Retry after this pause.
-    Again(Duration),
+    Retry(Duration),
 }
 
 // === impl ClaimStatuses ===
@@ -103,7 +103,7 @@ impl ClaimStatuses {
             Err(error) => {
                 // A new connection reads new credentials.
                 self.connection = None;
-                StatusOutcome::Again(self.attempts.failed(&error))
+                StatusOutcome::Retry(self.attempts.failed(&error))
             }
         }
     }
@@ -133,7 +133,7 @@ impl<T> StatusOutcome<T> {
             Self::Written(it) => StatusOutcome::Written(change(it)),
             Self::Gone => StatusOutcome::Gone,
             Self::Refused(reason) => StatusOutcome::Refused(reason),
-            Self::Again(pause) => StatusOutcome::Again(pause),
+            Self::Retry(pause) => StatusOutcome::Retry(pause),
         }
     }
 }

@@ -32,11 +32,11 @@ pub struct Limits {
     /// Deadline of an answer.
     pub answer: Duration,
     /// First pause after a failure; it doubles with each further failure. Also the shortest time between two watches.
-    pub retry_first: Duration,
+    pub retry_min: Duration,
     /// Longest pause after a failure.
-    pub retry_most: Duration,
+    pub retry_max: Duration,
     /// Interval in which labels are applied again, in case another writer changed them.
-    pub apply_again: Duration,
+    pub apply_interval: Duration,
     /// Longest duration of a watch.
     pub watch: Duration,
     /// Duration of a lease without renewal.
@@ -195,10 +195,10 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             answer: Duration::from_secs(15),
-            retry_first: Duration::from_secs(1),
-            retry_most: Duration::from_secs(5 * 60),
+            retry_min: Duration::from_secs(1),
+            retry_max: Duration::from_secs(5 * 60),
             // An apply without changes is cheap: the API server does not store it.
-            apply_again: Duration::from_secs(10 * 60),
+            apply_interval: Duration::from_secs(10 * 60),
             // As in client-go: a dead connection is noticed within this time.
             watch: Duration::from_secs(5 * 60),
             // Longer than an update of the agent. When a node dies, its leased devices are unavailable for this time.

@@ -23,7 +23,7 @@ pub type Labels = BTreeMap<String, String>;
 /// # Flow
 ///
 /// Labels are applied server-side when they change, when the policy changes their target, and every
-/// [`Limits::apply_again`](super::Limits). Obsolete labels are removed; other writers' labels are unchanged. If a new
+/// [`Limits::apply_interval`](super::Limits). Obsolete labels are removed; other writers' labels are unchanged. If a new
 /// policy changes the target while the agent runs, the written labels are removed from the old target. When the agent
 /// stops, the labels stay.
 ///
@@ -168,7 +168,7 @@ impl Writer {
                 Target::Annotations => tracing::info!("devices written to Node"),
             }
         }
-        let next_apply = Instant::now() + self.client.limits().apply_again;
+        let next_apply = Instant::now() + self.client.limits().apply_interval;
         self.last_write = Some(LastWrite { target, labels, contested, next_apply });
     }
 

@@ -39,7 +39,7 @@ pub enum LeaseState {
     /// Held by this node.
     Ours,
     /// Held by the node of this name.
-    Theirs(String),
+    OtherNode(String),
     /// Held by this node, but not renewed in time: another node may take it.
     Late,
 }
@@ -99,7 +99,7 @@ impl LeaseState {
         match self {
             Self::Ours => None,
             Self::Unknown => Some("lease: not held yet".to_owned()),
-            Self::Theirs(node) => Some(format!("leased by node {node}")),
+            Self::OtherNode(node) => Some(format!("leased by node {node}")),
             Self::Late => Some("lease: the API server could not renew it in time".to_owned()),
         }
     }

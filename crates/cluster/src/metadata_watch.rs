@@ -97,9 +97,9 @@ where
             while let WatchEnd::Resumable(last) = self.watch(&connection, version, sink).await? {
                 version = last;
                 // Limits the rate of watches if the server ends each watch at once.
-                sleep(self.client.limits().retry_first).await;
+                sleep(self.client.limits().retry_min).await;
             }
-            sleep(self.client.limits().retry_first).await;
+            sleep(self.client.limits().retry_min).await;
         }
     }
 

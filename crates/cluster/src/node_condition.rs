@@ -78,7 +78,7 @@ impl ConditionWriter {
     ///
     /// # Flow
     ///
-    /// The condition is applied server-side when it changes, and every [`Limits::apply_again`](super::Limits), in case
+    /// The condition is applied server-side when it changes, and every [`Limits::apply_interval`](super::Limits), in case
     /// the Node was recreated. Other conditions are unchanged. A killed agent leaves its condition as it is.
     pub async fn run(self, stop: CancellationToken) {
         let mut attempts = Attempts::new("condition of the Node", &self.client);
@@ -124,7 +124,7 @@ impl ConditionWriter {
                         "condition of the Node written"
                     );
                 }
-                let next_write = Instant::now() + self.client.limits().apply_again;
+                let next_write = Instant::now() + self.client.limits().apply_interval;
                 written = Some(LastWrite { condition: desired, at, next_write });
             }
             let next_write = written.as_ref().map(|written| written.next_write);

@@ -168,7 +168,7 @@ impl Publisher {
                     let pause = self.attempts.failed(&error);
                     self.reconciler.failed(&error);
                     let is_missing = matches!(error, ClusterError::NoSuchApi(_));
-                    let pause = if is_missing { self.client.limits().retry_most } else { pause };
+                    let pause = if is_missing { self.client.limits().retry_max } else { pause };
                     sleep(pause).await;
                 }
             }
@@ -201,7 +201,7 @@ impl Publisher {
                     CacheEvent::Changed => drop(due.get_or_insert(Instant::now() + PUBLISH_DELAY)),
                     CacheEvent::None => {}
                     CacheEvent::Expired => {
-                        return Ok(ListEnd::Stale(self.client.limits().retry_first));
+                        return Ok(ListEnd::Stale(self.client.limits().retry_min));
                     }
                 },
                 () = changed(&mut self.desired) => {

@@ -4,7 +4,7 @@ mod mounts;
 
 use std::path::Path;
 
-use windlass_host::glob::{is_pattern, path_fits};
+use windlass_host::glob::{is_pattern, path_matches};
 
 pub use self::mounts::of_mount;
 pub(crate) use self::mounts::of_writing;
@@ -162,15 +162,15 @@ pub fn of_nodes(pattern: &str) -> Option<String> {
     // A pattern that matches a folder gives a container all files below the folder.
     let fits = |path: &str| {
         let above = Path::new(path).ancestors().filter_map(Path::to_str);
-        above.into_iter().any(|path| path_fits(pattern, path))
+        above.into_iter().any(|path| path_matches(pattern, path))
     };
     let named = |(bad, example, why): &(&str, &str, &str)| {
-        let is_one = !is_pattern(pattern) && path_fits(bad, pattern);
+        let is_one = !is_pattern(pattern) && path_matches(bad, pattern);
         let node = if is_one { pattern } else { example };
         (is_one || fits(example)).then(|| refused(pattern, node, why))
     };
     let by_name =
-        || BY_NAME.iter().find(|(bad, _)| !is_pattern(pattern) && path_fits(bad, pattern));
+        || BY_NAME.iter().find(|(bad, _)| !is_pattern(pattern) && path_matches(bad, pattern));
     if let Some(why) = NODES.iter().find_map(named) {
         return Some(why);
     }

@@ -42,14 +42,14 @@ pub struct DraPolicy {
 
 /// GPUs that claims may share by amounts of memory and compute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(from = "(ShareDevices, ShareManner)")]
+#[serde(from = "(ShareDevices, ShareSettings)")]
 #[schemars(!from, deny_unknown_fields)]
 pub struct ShareRule {
     /// The GPUs.
     pub devices: Selector,
     /// Method and limits of the sharing.
     #[serde(flatten)]
-    pub manner: ShareManner,
+    pub manner: ShareSettings,
 }
 
 /// The key of a share rule that selects GPUs.
@@ -61,7 +61,7 @@ struct ShareDevices {
 /// Method and limits by which claims share a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ShareManner {
+pub struct ShareSettings {
     /// Method that separates the claims.
     pub method: ShareMethod,
     /// Treatment of amounts that the method does not enforce. Default: `enforced`, which refuses a claim that requests
@@ -173,7 +173,7 @@ impl DraPolicy {
     }
 
     /// Method and limits by which claims share a device; `None` if claims do not share it.
-    pub fn shares_of(&self, device: &Device) -> Option<ShareManner> {
+    pub fn shares_of(&self, device: &Device) -> Option<ShareSettings> {
         let matches = |rule: &&ShareRule| rule.devices.matches(device, None).unwrap_or(false);
         let manner = self.shares.iter().find(matches)?.manner;
         let suits = manner.method.mistake(device.family()).is_none();
@@ -221,8 +221,8 @@ impl ShareMethod {
 
 // === impl ShareRule ===
 
-impl From<(ShareDevices, ShareManner)> for ShareRule {
-    fn from((ShareDevices { devices }, manner): (ShareDevices, ShareManner)) -> Self {
+impl From<(ShareDevices, ShareSettings)> for ShareRule {
+    fn from((ShareDevices { devices }, manner): (ShareDevices, ShareSettings)) -> Self {
         Self { devices, manner }
     }
 }

@@ -20,7 +20,8 @@ pub struct HealthPolicy {
     /// Deadline of a driver call. A GPU that misses it is unresponsive.
     #[serde(with = "Text::<Duration>")]
     pub call_deadline: Duration,
-    /// Longest wait for the driver's events while no GPU is lost. The watcher notices a shutdown only between waits.
+    /// Length of a wait for the driver's events while no GPU is lost. The waiting thread notices a shutdown only
+    /// between waits.
     #[serde(skip)]
     pub event_wait: Duration,
     /// XIDs that never make a GPU unhealthy.
@@ -47,7 +48,7 @@ pub enum UnlistedXids {
 // === impl HealthPolicy ===
 
 impl HealthPolicy {
-    /// Mistakes that the types allow.
+    /// Mistakes that the types cannot exclude.
     pub(crate) fn mistakes(&self) -> Vec<String> {
         let both = self.ignored_xids.intersection(&self.counted_xids);
         both.map(|xid| format!("XID {xid} is in ignoredXids and in countedXids: keep one"))

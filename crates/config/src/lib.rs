@@ -46,7 +46,7 @@ pub use disclosed::Disclosed;
 pub use document::Diagnostic;
 pub use dra::{
     DraMigMode, DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, InvalidDriverName,
-    ShareLimits, ShareManner, ShareMethod, ShareRule,
+    ShareLimits, ShareMethod, ShareRule, ShareSettings,
 };
 pub use families::{AmdNaming, AmdRules, Families, FpgaMode, FpgaRules, FpgaUnit, IntelRules};
 pub use file::{schema, to_yaml};
@@ -57,7 +57,7 @@ pub use memory_limits::{MemoryLimitPolicy, RequiredLimit};
 pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
 pub use nics::{MissingNodes, NicIds, NicPolicy, RdmaNode};
-pub use node_config::{ConfigDir, LabelMemory, LabelValue};
+pub use node_config::{ConfigDir, LabelFile, LabelValue};
 pub use nv_fractions::NvFractions;
 pub use places::{ClusterAccess, DriverPlaces, Places, PodIdentity};
 pub use policy::{MigStrategy, Policy, ResourceRule, Resources, Unmatched};

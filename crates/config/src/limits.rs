@@ -10,9 +10,9 @@ pub struct SessionLimits {
     /// Time from a registration to the kubelet's request for the device list.
     pub stream_deadline: Duration,
     /// The first wait before registering again; it doubles.
-    pub retry_first: Duration,
+    pub retry_min: Duration,
     /// The longest wait before registering again.
-    pub retry_most: Duration,
+    pub retry_max: Duration,
     /// Longest time between an answer to Allocate and its entry in the kubelet's checkpoint. A device that moves to
     /// another resource is withheld for this time.
     pub checkpoint_delay: Duration,
@@ -21,7 +21,7 @@ pub struct SessionLimits {
     /// Time that a claim waits for another holder to release its device. Containers of a force-deleted pod get two
     /// seconds to end (`minimumGracePeriodInSeconds` of the kubelet's runtime manager); the remaining time is for a
     /// busy machine. Must be well below `claim_deadline`.
-    pub claim_patience: Duration,
+    pub claim_wait: Duration,
     /// Interval of checks of the sockets, in case an event of their folder was lost.
     pub check_interval: Duration,
 }
@@ -34,9 +34,9 @@ pub struct CleanupLimits {
     /// Deadline of a container's start, which waits for a cleanup that is under way and for its own steps.
     pub start_deadline: Duration,
     /// The first wait before a device whose steps failed is cleaned again; it doubles.
-    pub retry_first: Duration,
+    pub retry_min: Duration,
     /// The longest wait before such a device is cleaned again.
-    pub retry_most: Duration,
+    pub retry_max: Duration,
 }
 
 // === impl SessionLimits ===
@@ -46,14 +46,14 @@ impl Default for SessionLimits {
         Self {
             register_deadline: Duration::from_secs(15),
             stream_deadline: Duration::from_secs(5),
-            retry_first: Duration::from_millis(50),
-            retry_most: Duration::from_secs(10),
+            retry_min: Duration::from_millis(50),
+            retry_max: Duration::from_secs(10),
             // The kubelet writes its checkpoint before it starts the container, in a few milliseconds.
             checkpoint_delay: Duration::from_secs(2),
             // The kubelet waits 45 seconds for all claims of a pod. An answer that lacks one claim counts as a failure
             // of all.
             claim_deadline: Duration::from_secs(40),
-            claim_patience: Duration::from_secs(10),
+            claim_wait: Duration::from_secs(10),
             check_interval: Duration::from_secs(10),
         }
     }
@@ -68,8 +68,8 @@ impl Default for CleanupLimits {
             // reason. An earlier answer has one.
             prepare_deadline: Duration::from_secs(24),
             start_deadline: Duration::from_secs(25),
-            retry_first: Duration::from_secs(5),
-            retry_most: Duration::from_secs(5 * 60),
+            retry_min: Duration::from_secs(5),
+            retry_max: Duration::from_secs(5 * 60),
         }
     }
 }

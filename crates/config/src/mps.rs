@@ -25,10 +25,10 @@ pub struct MpsSettings {
     pub question_interval: Duration,
     /// The first wait before a daemon is started again; it doubles.
     #[serde(skip)]
-    pub retry_first: Duration,
+    pub retry_min: Duration,
     /// The longest wait before a daemon is started again.
     #[serde(skip)]
-    pub retry_most: Duration,
+    pub retry_max: Duration,
     /// Time for a daemon to end by itself before it is killed.
     #[serde(skip)]
     pub stop_grace: Duration,
@@ -55,8 +55,8 @@ impl Default for MpsSettings {
             start_deadline: Duration::from_secs(20),
             answer_deadline: Duration::from_secs(5),
             question_interval: Duration::from_secs(10),
-            retry_first: Duration::from_secs(1),
-            retry_most: Duration::from_secs(300),
+            retry_min: Duration::from_secs(1),
+            retry_max: Duration::from_secs(300),
             stop_grace: Duration::from_secs(10),
         }
     }

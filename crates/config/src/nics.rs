@@ -96,7 +96,7 @@ impl NicPolicy {
         self.quiet_period.unwrap_or_else(|| QUIET_PERIOD.min(health.quiet_period))
     }
 
-    /// Mistakes that the types allow.
+    /// Mistakes that the types cannot exclude.
     pub(crate) fn mistakes(&self) -> Vec<String> {
         let mut found = source::wrong_steps(SourceName::NICS, &self.cleanup);
         if !self.rdma_nodes.is_empty() && !self.rdma_nodes.contains(&RdmaNode::Uverbs) {

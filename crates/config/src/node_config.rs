@@ -24,7 +24,7 @@ pub enum LabelValue {
 /// File with the last known value of the label. A restarted agent continues with this value until it reaches the API
 /// server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LabelMemory(PathBuf);
+pub struct LabelFile(PathBuf);
 
 /// A folder of configurations, such as a mounted `ConfigMap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +33,9 @@ pub struct ConfigDir(pub PathBuf);
 /// Name of the file for nodes without the label.
 const DEFAULT: &str = "default";
 
-// === impl LabelMemory ===
+// === impl LabelFile ===
 
-impl LabelMemory {
+impl LabelFile {
     /// The file in this state folder.
     pub fn new(state_dir: &Path) -> Self {
         Self(state_dir.join("config-label"))
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_label_and_its_absence_are_stored() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let memory = LabelMemory::new(&dir.path().join("state"));
+        let memory = LabelFile::new(&dir.path().join("state"));
         assert_eq!(memory.recall(), LabelValue::Unknown);
         for label in [LabelValue::Value("big".into()), LabelValue::Absent] {
             memory.keep(&label).expect("written");

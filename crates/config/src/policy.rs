@@ -127,7 +127,7 @@ pub struct ResourceRule {
 impl Policy {
     /// True if containers get devices by CDI documents. Claims and shares always need them.
     pub fn needs_documents(&self) -> bool {
-        self.delivery.uses_cdi() || self.knows_amounts()
+        self.delivery.uses_cdi() || self.has_shares_or_claims()
     }
 
     /// True if containers or claims share GPUs by MPS.
@@ -140,7 +140,7 @@ impl Policy {
     }
 
     /// True if claims, or pods with shares, hold devices besides containers with resources.
-    pub fn knows_amounts(&self) -> bool {
+    pub fn has_shares_or_claims(&self) -> bool {
         self.dra.offer != DraOffer::Off || self.shares.is_on()
     }
 
@@ -178,7 +178,7 @@ impl Policy {
 
     /// True if instances on this GPU are created for claims: it is in MIG mode or may switch to it, is not excluded,
     /// and one of its partitions is offered.
-    pub fn cuts_for_claims(&self, gpu: &Device) -> bool {
+    pub fn creates_instances_for_claims(&self, gpu: &Device) -> bool {
         let is_taken = |it: &PossiblePartition| {
             self.dra.takes(&prospective(gpu, it), Some(it.partition.profile.as_str()))
         };
@@ -196,7 +196,7 @@ impl Policy {
 
     /// True if each claim may have this GPU whole or an instance of it: MIG is turned on and off for claims.
     pub fn switches_for_claims(&self, gpu: &Device) -> bool {
-        self.dra.may_switch(gpu) && self.cuts_for_claims(gpu)
+        self.dra.may_switch(gpu) && self.creates_instances_for_claims(gpu)
     }
 }
 

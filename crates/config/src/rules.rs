@@ -55,7 +55,7 @@ pub(super) fn repeated_sources(sources: &[Spanned<SourceRule>]) -> Vec<Diagnosti
 }
 
 /// Error message for a rule whose devices are all taken by earlier rules.
-pub fn taken_before(rule: &SpannedRule, earlier: &[SpannedRule]) -> Option<Diagnostic> {
+pub fn unreachable_after(rule: &SpannedRule, earlier: &[SpannedRule]) -> Option<Diagnostic> {
     unreachable(rule, earlier, &[])
 }
 

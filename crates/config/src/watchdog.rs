@@ -45,7 +45,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 // === impl WatchdogPolicy ===
 
 impl WatchdogPolicy {
-    /// Mistakes that the types allow.
+    /// Mistakes that the types cannot exclude.
     pub(crate) fn mistakes(&self) -> Vec<String> {
         let is_wrong = !(MIN_INTERVAL..=MAX_INTERVAL).contains(&self.interval);
         let text = || format!("interval: {:?}: write a time from 1s to 1h", self.interval);

@@ -16,7 +16,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use windlass_cluster_sim::{cluster::Cluster, node::follow_wipes};
+use windlass_cluster_sim::{cluster::Cluster, node::delete_slices_at_kubelet_start};
 use windlass_kubelet_sim::{
     Admission, Config, Container, Event, EventReader, Kubelet, NodeStatus, Pod,
 };
@@ -74,7 +74,7 @@ impl Testbed {
         config.numa_nodes = (0..8).collect();
         let kubelet = Kubelet::start(config).map_err(|error| broken(&error))?;
         let (calls, objects, mut wipes) = (kubelet.calls(), cluster.objects(), JoinSet::new());
-        wipes.spawn(async move { follow_wipes(NODE, &calls, &objects).await });
+        wipes.spawn(async move { delete_slices_at_kubelet_start(NODE, &calls, &objects).await });
         Ok(Self { subject, kubelet, cluster, process: None, placeholders, folder, _wipes: wipes })
     }
 

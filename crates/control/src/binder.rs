@@ -21,7 +21,7 @@ use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{
     access::ANSWER_LIMIT,
-    facts::{GpuRequest, PodFacts, SharedBy},
+    facts::{GpuRequest, PodFacts, ShareScheme},
     fence::{Fence, FenceError},
     gpushare,
     index::{Arrival, GangWait, Index, Placed, Refusal},
@@ -372,7 +372,7 @@ impl Binder {
             annotations.insert(PodPlacement::ANNOTATION.to_owned(), placement.to_annotation());
         }
         if let (
-            Ok(request @ GpuRequest::Share { by: SharedBy::Gpushare, .. }),
+            Ok(request @ GpuRequest::Share { by: ShareScheme::Gpushare, .. }),
             Some((index, gpu)),
         ) = (&pod.resources.gpus, first)
         {

@@ -17,7 +17,7 @@ pub(crate) use self::{
 pub use self::{
     claim_gpus::{DeviceName, SliceGpu},
     gang::{Gang, GangError},
-    gpu_request::{GpuRequest, GpuRequestError, SharedBy},
+    gpu_request::{GpuRequest, GpuRequestError, ShareScheme},
     node::{GpuFacts, MAX_GPUS, NodeFacts},
     pod::{PodFacts, ResourceRequest},
 };

@@ -28,7 +28,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
 };
 
-use windlass_core::annotation::{DecidedDevice, PodPlacement};
+use windlass_core::annotation::{PlacedGpu, PodPlacement};
 use windlass_sched::{
     fit::{Misfit, fit},
     node::{Node, Part},
@@ -52,7 +52,7 @@ pub use self::{
     occupancy::{ClaimPart, Conflict},
 };
 use crate::facts::{
-    GangError, GpuFacts, GpuRequest, GpuRequestError, NodeFacts, PodFacts, SharedBy,
+    GangError, GpuFacts, GpuRequest, GpuRequestError, NodeFacts, PodFacts, ShareScheme,
 };
 
 /// Facts of a cluster's objects, and the scheduler's view made from them.
@@ -564,8 +564,8 @@ impl Index {
             let GpuFacts { id, memory_mib, .. } = &gpus[position];
             let id = id.clone()?;
             Some(match request.and_then(|request| request.share_of(*memory_mib)) {
-                Some((milli, mib)) => DecidedDevice::share(id, mib, milli),
-                None => DecidedDevice::whole(id),
+                Some((milli, mib)) => PlacedGpu::share(id, mib, milli),
+                None => PlacedGpu::whole(id),
             })
         };
         let placement = PodPlacement { devices: part.gpus.iter().filter_map(device).collect() };
@@ -608,10 +608,10 @@ impl Index {
         let facts = &self.entries[node.0 as usize].facts;
         let has_ids = facts.gpus.iter().all(|gpu| gpu.id.is_some());
         match by {
-            SharedBy::Windlass | SharedBy::Hami { .. } if !has_ids => {
+            ShareScheme::Windlass | ShareScheme::Hami { .. } if !has_ids => {
                 Err(Refusal::NoAgent(facts.name.clone()))
             }
-            SharedBy::Hami { .. } if !facts.virtual_gpus => {
+            ShareScheme::Hami { .. } if !facts.virtual_gpus => {
                 Err(Refusal::NoVirtualGpus(facts.name.clone()))
             }
             _ => Ok(()),

@@ -125,7 +125,7 @@ fn free(node: &Node, pods: &[&Pod], resource: &str) -> i128 {
         .and_then(|quantity| Amount::parse(&quantity.0));
     let allocated =
         pods.iter().filter_map(|pod| pod.spec.as_ref()).map(|spec| amount_of_pod(spec, resource));
-    all.map_or(0, Amount::billionths) - allocated.sum::<i128>()
+    all.map_or(0, Amount::nano_units) - allocated.sum::<i128>()
 }
 
 fn cpus(node: &Node, pods: &[&Pod]) -> f64 {

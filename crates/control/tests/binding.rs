@@ -147,7 +147,7 @@ async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same
     let extender = rig.extender("one").await;
     let [pod, next] = ["p", "next"].map(|name| rig.add_pod(name, json!({"nvidia.com/gpu": "1"})));
     assert_eq!(extender.bind(&rig.add_pod("first", json!({})), "a").await, "", "the Lease is held");
-    rig.server.go_away().await;
+    rig.server.go_offline().await;
     let error = extender.bind(&pod, "a").await;
     assert!(error.starts_with("the API server "), "{error}");
     assert_eq!(extender.filter(&next, &["a", "b"]).await.0, ["b"]);
@@ -155,7 +155,7 @@ async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same
     assert_eq!(fit, ["a"]);
     let reason = "a bind to node a may have succeeded: the API server is asked";
     assert_eq!(reasons["b"], reason);
-    rig.server.come_back();
+    rig.server.go_online();
     assert_eq!(extender.bind(&pod, "a").await, "");
     assert_eq!(rig.placement("p").expect("bound").0, "a");
     extender.stop().await;

@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass_control::{
-    facts::{GpuRequest, NodeFacts, PodFacts, ResourceRequest, SharedBy},
+    facts::{GpuRequest, NodeFacts, PodFacts, ResourceRequest, ShareScheme},
     index::Index,
 };
 use windlass_core::annotation::AcceptedGpus;
@@ -271,7 +271,7 @@ impl Cluster {
     /// Adds pending pods, from which the index computes its forecast.
     fn add_pending(&mut self) {
         let memory = ShareMemory::Mib(20_480);
-        let share = GpuRequest::Share { count: 1, milli: 0, memory, by: SharedBy::Windlass };
+        let share = GpuRequest::Share { count: 1, milli: 0, memory, by: ShareScheme::Windlass };
         for gpus in [GpuRequest::Whole(1), share, GpuRequest::Whole(4), GpuRequest::Whole(2)] {
             let pod = self.pod(gpus, Vec::new());
             self.pods.insert(pod.uid.clone(), pod);

@@ -74,7 +74,7 @@ fn allocate(rig: &Rig, pod: &str, node: &str, result: &Value) {
 }
 
 #[tokio::test]
-async fn a_claim_prefers_the_node_that_loses_least() {
+async fn the_node_that_a_claim_fragments_least_ranks_first() {
     let rig = Rig::start();
     rig.server.objects().put::<DeviceClass>(&object(json!({
         "metadata": {"name": "windlass-gpu"}, "spec": {},
@@ -92,6 +92,7 @@ async fn a_claim_prefers_the_node_that_loses_least() {
     });
     allocate(&rig, "share", "c", &consumed);
     let extender = rig.extender("one").await;
+    // Of 12 GPUs, one is allocated, and so is a quarter of another: 20 of 80 GiB.
     extender.wait_for_gauge("idle_gpus", "10.75").await;
 
     let small = add_pod(&rig, "small", json!({}));

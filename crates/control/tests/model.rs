@@ -11,7 +11,7 @@ use std::{
 };
 
 use windlass_control::{
-    facts::{Gang, GpuFacts, GpuRequest, NodeFacts, PodFacts, ResourceRequest, SharedBy},
+    facts::{Gang, GpuFacts, GpuRequest, NodeFacts, PodFacts, ResourceRequest, ShareScheme},
     index::{Arrival, GangWait, Index, Inspected, Refusal},
 };
 use windlass_core::{
@@ -153,7 +153,7 @@ impl Model {
                 count: [1, 1, 2][self.random.below(3)],
                 milli: [0, 100, 300, 500][self.random.below(4)],
                 memory: ShareMemory::Mib([1024, 4096, 8192, 12_288][self.random.below(4)]),
-                by: SharedBy::Windlass,
+                by: ShareScheme::Windlass,
             },
         };
         self.server.created_count += 1;

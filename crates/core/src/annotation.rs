@@ -13,8 +13,8 @@ mod pod_placement;
 
 pub use self::{
     accepted_gpus::AcceptedGpus,
-    node_devices::{NodeDevice, NodeDevices, OnlyFor},
-    pod_placement::{DecidedDevice, PodPlacement},
+    node_devices::{NodeDevice, NodeDevices, PodKind},
+    pod_placement::{PlacedGpu, PodPlacement},
 };
 
 /// An annotation whose value does not parse.

@@ -77,10 +77,10 @@ pub struct Device {
     pub withheld: Option<String>,
     /// Reason against exclusive use: the host needs the device or a part of it. Sharing is possible.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_alone: Option<String>,
+    pub exclusive_use_refusal: Option<String>,
     /// Reason against sharing. Exclusive use is possible.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_shared: Option<String>,
+    pub sharing_refusal: Option<String>,
     /// The device of which this is a part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceId>,
@@ -182,8 +182,8 @@ impl Device {
             nodes: Vec::new(),
             extras: Extras::default(),
             withheld: None,
-            not_alone: None,
-            not_shared: None,
+            exclusive_use_refusal: None,
+            sharing_refusal: None,
             parent: None,
             part: None,
             partitioned: false,

@@ -52,7 +52,7 @@ impl Enforcement {
     }
 
     /// The weakest enforcement that a pod accepts, by its annotation [`ANNOTATION`]; [`Self::None`] by default.
-    pub fn asked_for(annotations: &BTreeMap<String, String>) -> Result<Self, InvalidEnforcement> {
+    pub fn required_by(annotations: &BTreeMap<String, String>) -> Result<Self, InvalidEnforcement> {
         annotations.get(ANNOTATION).map_or(Ok(Self::None), |text| text.parse())
     }
 }

@@ -50,7 +50,9 @@ use windlass_nvml::{Nvml, NvmlError};
 pub(crate) use self::names::{id_of, mig_profile_in};
 use self::worker::MigRequest;
 pub use self::{
-    nvml_release::{NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests, PAUSE, patiently, rest},
+    nvml_release::{
+        NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests, PAUSE, rest, retry_until_initialised,
+    },
     worker::MigWorker,
 };
 
@@ -248,7 +250,7 @@ impl MigHandle {
 
     /// Requests a shutdown of NVML and waits until NVML is shut down; `None` if the agent stops. NVML stays shut down
     /// until the returned value is dropped. Running tasks on other GPUs delay the shutdown.
-    pub async fn recess(&self) -> Option<NvmlRelease> {
+    pub async fn release_nvml(&self) -> Option<NvmlRelease> {
         self.releases.request().await
     }
 

@@ -1,7 +1,7 @@
 //! Consumable capacity of a GPU: total memory and compute, and the amounts that an allocation consumes.
 
 use windlass_allocations::ledger::Portion;
-use windlass_config::{DriverName, Replicas, ShareLimits, ShareManner, ShareMethod, Sharing};
+use windlass_config::{DriverName, Replicas, ShareLimits, ShareMethod, ShareSettings, Sharing};
 use windlass_core::{
     attribute::{AttributeName, Capacities, Quantity},
     device::Device,
@@ -15,7 +15,7 @@ use super::{claim::AllocatedDevice, published::published};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConsumableCapacity {
-    pub(super) manner: ShareManner,
+    pub(super) manner: ShareSettings,
     /// Capacity name of the memory.
     pub(super) memory_name: AttributeName,
     /// Memory in mebibytes.
@@ -106,12 +106,14 @@ impl ConsumableCapacity {
         portion: &Portion,
     ) -> Result<(), CapacityError> {
         let by = match self.manner {
-            ShareManner { limits: ShareLimits::Advisory, .. } => return Ok(()),
-            ShareManner { method: ShareMethod::Mps, .. } => "mps, which limits memory and compute",
-            ShareManner { .. } if self.is_memory_limited => {
+            ShareSettings { limits: ShareLimits::Advisory, .. } => return Ok(()),
+            ShareSettings { method: ShareMethod::Mps, .. } => {
+                "mps, which limits memory and compute"
+            }
+            ShareSettings { .. } if self.is_memory_limited => {
                 "time slices, with memory limited alone"
             }
-            ShareManner { .. } => {
+            ShareSettings { .. } => {
                 "time slices, without a limit by the driver or the kernel (memoryLimits.hook)"
             }
         };
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
     use crate::claim::Access;
 
-    fn portion(manner: ShareManner, consumed: &[(&str, &str)]) -> Result<Portion, String> {
+    fn portion(manner: ShareSettings, consumed: &[(&str, &str)]) -> Result<Portion, String> {
         let capacity = ConsumableCapacity {
             manner,
             memory_name: AttributeName::new("gpu.nvidia.com", "memory"),
@@ -163,11 +165,11 @@ mod tests {
         capacity.portion(&result, &DriverName::default()).map_err(|error| error.to_string())
     }
 
-    const MPS: ShareManner =
-        ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
+    const MPS: ShareSettings =
+        ShareSettings { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
 
-    const SLICES: ShareManner =
-        ShareManner { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
+    const SLICES: ShareSettings =
+        ShareSettings { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
 
     #[test]
     fn the_share_of_a_claim_is_its_consumed_capacity() {
@@ -181,7 +183,7 @@ mod tests {
         let part = [("gpu.nvidia.com/memory", "20Gi"), ("windlass.dev/compute", "0")];
         let all = [("gpu.nvidia.com/memory", "81559Mi"), ("windlass.dev/compute", "0")];
         let other = [part[0], part[1], ("gpu.nvidia.com/decoders", "2")];
-        let advisory = |manner| ShareManner { limits: ShareLimits::Advisory, ..manner };
+        let advisory = |manner| ShareSettings { limits: ShareLimits::Advisory, ..manner };
         for (manner, consumed, refused) in [
             (SLICES, &part[..], Some("20Gi of gpu.nvidia.com/memory")),
             (SLICES, &all, None),

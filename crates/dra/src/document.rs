@@ -111,7 +111,9 @@ impl ClaimDocuments {
 
     /// Removes temporary files of a killed agent. Blocks.
     pub(crate) fn remove_drafts(&self) {
-        for name in self.names().filter(|name| files::drafted(name).and_then(uid_in).is_some()) {
+        for name in
+            self.names().filter(|name| files::target_of_draft(name).and_then(uid_in).is_some())
+        {
             let path = self.dir.join(name);
             match fs::remove_file(&path) {
                 Ok(()) => tracing::info!(path = %path.display(), "draft of a CDI document removed"),

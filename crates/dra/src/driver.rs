@@ -168,13 +168,13 @@ impl Driver {
         let failures = Failures::default();
         let statuses = self.write_statuses(journal.watch(), failures.watch(), stop);
         let orphans = orphans::run(self.environment.clone(), journal.watch());
-        let SessionLimits { check_interval, claim_patience, .. } = self.limits;
+        let SessionLimits { check_interval, claim_wait, .. } = self.limits;
         let ledger = self.environment.ledger.clone();
         let preparer = Preparer::new(
             self.environment,
             requests,
             check_interval,
-            claim_patience,
+            claim_wait,
             records,
             failures,
             journal,

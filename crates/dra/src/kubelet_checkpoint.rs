@@ -19,7 +19,7 @@ use windlass_config::DriverName;
 use windlass_core::{cdi::ContainerEdits, device::DeviceId};
 use windlass_host::files::{Links, MAX_BYTES, read_regular_text};
 use windlass_kubelet_api::dra::checkpoint::{
-    Checkpoint, CheckpointError, ClaimState, Device, FILE, NEIGHBOUR,
+    CPU_MANAGER_FILE, Checkpoint, CheckpointError, ClaimState, Device, FILE,
 };
 
 use super::{
@@ -87,7 +87,7 @@ impl KubeletCheckpoint {
         let text = match read_regular_text(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            Err(_) if self.path.with_file_name(NEIGHBOUR).exists() => return Ok(Vec::new()),
+            Err(_) if self.path.with_file_name(CPU_MANAGER_FILE).exists() => return Ok(Vec::new()),
             Err(_) => return Err(KubeletCheckpointError::NotVisible(self.path.clone())),
         };
         Ok(Checkpoint::parse_unverified(&text)?.claims.unwrap_or_default())
@@ -156,7 +156,7 @@ mod tests {
         let record = KubeletCheckpoint::new(folder.path(), &DriverName::default());
         let why = record.uids().expect_err("the folder is not mounted").to_string();
         assert!(why.contains("dra_manager_state, is not visible to this agent"), "{why}");
-        fs::write(folder.path().join(NEIGHBOUR), "{}").expect("written");
+        fs::write(folder.path().join(CPU_MANAGER_FILE), "{}").expect("written");
         assert!(record.entries().expect("none").is_empty());
         fs::write(folder.path().join(FILE), "{").expect("written");
         record.uids().expect_err("unreadable");

@@ -38,7 +38,7 @@ mod traces;
 
 pub use driver::{Deps, Driver, restore};
 pub use excess::{MemoryExcess, MemoryExcesses};
-pub use opaque::{understood as parameters_understood, understood_claim};
+pub use opaque::{check_claim_parameters, understood as check_parameters};
 pub use record::{ClaimFile, FORMAT as CLAIMS, PreparedClaim, PreparedDevice, Records, Stage};
 pub use recovered::RecoveredClaims;
 pub(crate) use registrar::RegistrationState;

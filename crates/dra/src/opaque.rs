@@ -217,7 +217,7 @@ pub fn understood(parameters: Value) -> Result<(), OpaqueError> {
 }
 
 /// Fails if the driver does not accept an allocated claim, as received from an API server.
-pub fn understood_claim(object: ResourceClaim, requested: &ClaimRef) -> Result<(), String> {
+pub fn check_claim_parameters(object: ResourceClaim, requested: &ClaimRef) -> Result<(), String> {
     let claim = Claim::read(object, requested, &DriverName::default()).map_err(|it| causes(&it))?;
     Configs::read(&claim).map(drop).map_err(|it| causes(&it))
 }

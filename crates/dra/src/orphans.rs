@@ -50,7 +50,8 @@ fn orphans<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a De
         let overlap = state.overlaps.overlap(id);
         ledger.container(&overlap).is_none() && ledger.claim(&overlap).is_none()
     };
-    let gpus = state.inventory.devices.iter().filter(|gpu| state.policy.cuts_for_claims(gpu));
+    let gpus =
+        state.inventory.devices.iter().filter(|gpu| state.policy.creates_instances_for_claims(gpu));
     let of_gpu = |gpu: &'a Device| {
         let parts = present_parts(&state.inventory, &gpu.id).map(|part| &part.id);
         parts.filter(is_free).map(move |id| (gpu, id)).collect::<Vec<_>>()

@@ -231,13 +231,13 @@ mod tests {
         let text = fs::read_to_string(file.0.path()).expect("there");
         fs::write(file.0.path(), text.replace("GPU-0", "GPU-1")).expect("written");
         let error = file.read().expect_err("changed");
-        assert!(!error.is_for_later() && error.to_string().contains("checksum"), "{error}");
+        assert!(!error.is_retryable() && error.to_string().contains("checksum"), "{error}");
         file.set_aside();
         assert!(file.0.path().with_extension("json.unreadable").exists());
         assert_eq!(read(&file), Records::new());
         fs::write(file.0.path(), r#"{"version": 7, "holdings": []}"#).expect("written");
         let error = file.read().expect_err("newer");
-        assert!(error.is_for_later(), "{error}");
+        assert!(error.is_retryable(), "{error}");
         assert!(error.to_string().ends_with("has version 7, this agent knows 2"), "{error}");
     }
 
@@ -283,9 +283,9 @@ mod tests {
         let (folder, file) = file();
         fs::create_dir_all(file.0.path()).expect("a folder in place of the file");
         let error = file.read().expect_err("unreadable");
-        assert!(error.is_for_later() && error.to_string().contains("claims.json"), "{error}");
+        assert!(error.is_retryable() && error.to_string().contains("claims.json"), "{error}");
         fs::remove_dir_all(folder.path().join("state")).expect("removed");
         fs::write(folder.path().join("state"), "").expect("a file in place of the folder");
-        assert!(file.read().expect_err("unreadable").is_for_later());
+        assert!(file.read().expect_err("unreadable").is_retryable());
     }
 }

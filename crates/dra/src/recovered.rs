@@ -99,7 +99,7 @@ impl RecoveredClaims {
                 }
                 return Ok(records);
             }
-            (Err(state_file), _) if state_file.is_for_later() => {
+            (Err(state_file), _) if state_file.is_retryable() => {
                 return Err(RecoveryError::Later(state_file));
             }
             (Err(state_file), Err(checkpoint)) => {

@@ -162,7 +162,7 @@ impl StatusWriter {
             }
             StatusOutcome::Gone if claim.devices.is_empty() => drop(written.remove(&uid)),
             StatusOutcome::Gone => drop(written.insert(uid, claim)),
-            StatusOutcome::Again(pause) => sleep(pause).await,
+            StatusOutcome::Retry(pause) => sleep(pause).await,
             StatusOutcome::Refused(why) => {
                 refused.record(uid, claim, why, |times| self.statuses.pause(times));
             }
@@ -182,7 +182,7 @@ impl StatusWriter {
                 StatusOutcome::Written(claim) => document::read(&claim, &self.driver),
                 StatusOutcome::Gone => return StatusOutcome::Gone,
                 StatusOutcome::Refused(why) => return StatusOutcome::Refused(why),
-                StatusOutcome::Again(pause) => return StatusOutcome::Again(pause),
+                StatusOutcome::Retry(pause) => return StatusOutcome::Retry(pause),
             },
         };
         let report = document::with_times(devices.clone(), &found);

@@ -74,7 +74,7 @@ fn draft(path: &Path) -> Option<PathBuf> {
 
 /// Name of the file that a draft would replace; `None` if the name is not that of a draft. A killed agent may leave
 /// drafts.
-pub fn drafted(name: &str) -> Option<&str> {
+pub fn target_of_draft(name: &str) -> Option<&str> {
     name.strip_prefix('.')?.strip_suffix(DRAFT_SUFFIX)
 }
 

@@ -16,7 +16,7 @@ pub fn is_pattern(text: &str) -> bool {
 }
 
 /// True if the whole path matches, component by component.
-pub fn path_fits(pattern: &str, path: &str) -> bool {
+pub fn path_matches(pattern: &str, path: &str) -> bool {
     let (mut patterns, mut names) = (pattern.split('/'), path.split('/'));
     loop {
         match (patterns.next(), names.next()) {
@@ -163,9 +163,9 @@ mod tests {
 
     #[test]
     fn a_star_ends_at_a_slash() {
-        assert!(path_fits("/dev/*", "/dev/mem"));
-        assert!(!path_fits("/dev/*", "/dev/snd/timer"));
-        assert!(path_fits("/dev/*/timer", "/dev/snd/timer"));
+        assert!(path_matches("/dev/*", "/dev/mem"));
+        assert!(!path_matches("/dev/*", "/dev/snd/timer"));
+        assert!(path_matches("/dev/*/timer", "/dev/snd/timer"));
     }
 
     #[test]

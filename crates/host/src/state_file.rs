@@ -162,7 +162,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// instead. An unreadable copy counts as absent. Blocks.
     pub fn read(&self) -> Result<Option<Earlier<T>>, Unreadable> {
         let own = self.read_own();
-        let is_lost = own.as_ref().map_or_else(|why| !why.is_for_later(), Option::is_none);
+        let is_lost = own.as_ref().map_or_else(|why| !why.is_retryable(), Option::is_none);
         let Some(copy) = self.copy.as_ref().filter(|_| is_lost) else { return own };
         let copy = Self::new(copy.clone(), self.format, self.host.clone());
         let Some(earlier) = copy.load() else { return own };
@@ -287,7 +287,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
 impl Unreadable {
     /// True if the file may become usable later: for a newer agent, or after a disk error.
-    pub fn is_for_later(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
             Self::Read(..) => true,
             Self::Version(_, found) => *found > VERSION,

@@ -42,8 +42,8 @@ struct Acceptor {
 const ACCEPT_QUEUE: usize = 16;
 
 /// Limit of open connections. A kubelet needs only the connection of its latest registration. But a kubelet up to 1.36
-/// disconnects the newest plugin when any older stream ends (Kubernetes PR 135437). So each connection beyond the limit
-/// costs one more registration.
+/// disconnects the newest plugin when any older stream ends (Kubernetes PR 135437). So each connection that this
+/// limit closes costs one more registration.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Pause after a failed accept.

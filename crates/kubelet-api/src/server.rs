@@ -22,7 +22,7 @@ use tonic::transport::{Server, server::Connected};
 /// Limit of concurrent calls per connection; further calls wait (RFC 9113, section 5.1.2). A kubelet has one
 /// `ListAndWatch`, one `Allocate`, and one call per starting pod, of at most 110 pods by default. An open stream takes
 /// 10 KB.
-pub const OPEN_CALLS: u32 = 128;
+pub const MAX_CONCURRENT_CALLS: u32 = 128;
 
 /// Connection that reads once per poll of its task, and closes when a future completes.
 pub struct Connection<S = UnixStream> {
@@ -34,7 +34,7 @@ pub struct Connection<S = UnixStream> {
 /// gRPC server for [`Connection`]s. The caller adds the services.
 pub fn server() -> Server {
     Server::builder()
-        .max_concurrent_streams(OPEN_CALLS)
+        .max_concurrent_streams(MAX_CONCURRENT_CALLS)
         .http2_max_pending_accept_reset_streams(Some(usize::MAX))
 }
 

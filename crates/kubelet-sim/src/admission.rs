@@ -16,7 +16,7 @@ mod outcome;
 mod rejection;
 mod steps;
 
-pub use outcome::{Admission, Allotment, ContainerAdmission, Question};
+pub use outcome::{Admission, ContainerAdmission, ContainerAllocation, Question};
 pub use rejection::{Reason, Rejection};
 
 use self::{outcome::Questions, rejection::RejectionCause, steps::Step};

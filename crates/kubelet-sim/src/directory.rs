@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::fs::{FlockOperation, flock};
-use windlass_kubelet_api::{checkpoint, dra::checkpoint::NEIGHBOUR};
+use windlass_kubelet_api::{checkpoint, dra::checkpoint::CPU_MANAGER_FILE};
 
 use crate::config::{Cleanup, Config};
 
@@ -61,7 +61,7 @@ pub(crate) fn create_and_lock(config: &Config) -> Result<File, DirectoryError> {
         .map_err(|source| failed("open lock file", &path, source))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
-            let path = config.dir.join(NEIGHBOUR);
+            let path = config.dir.join(CPU_MANAGER_FILE);
             let written = fs::write(&path, CPU_MANAGER_STATE);
             written.map_err(|source| failed("write", &path, source)).map(|()| lock)
         }
@@ -77,7 +77,7 @@ pub(crate) fn is_empty(dir: &Path) -> Result<bool, DirectoryError> {
     Ok(entries.all(|entry| entry.is_ok_and(|entry| is_hidden(entry.file_name()))))
 }
 
-/// Deletes the files that a starting kubelet deletes.
+/// Deletes the files in the plugin folder that a kubelet of the configured version deletes at its start.
 pub(crate) fn clean_up(dir: &Path, cleanup: Cleanup) -> Result<(), DirectoryError> {
     match cleanup {
         Cleanup::Sockets => delete_sockets(dir),
@@ -103,11 +103,11 @@ fn delete_files(dir: &Path, is_selected: impl Fn(&Path) -> bool) -> Result<(), D
     deletions.fold(Ok(()), Result::and)
 }
 
-/// Deletes a file, usually a socket. A missing one is no failure: its plugin may have deleted it.
-fn delete(socket: &Path) -> Result<(), DirectoryError> {
-    match fs::remove_file(socket) {
+/// Deletes a file. A missing one is no failure: its plugin may have deleted it.
+fn delete(path: &Path) -> Result<(), DirectoryError> {
+    match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(failed("delete socket", socket, source))
+            Err(failed("delete", path, source))
         }
         Ok(()) | Err(_) => Ok(()),
     }
@@ -143,6 +143,6 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // A folder stands in for a socket that cannot be deleted.
         let error = delete(folder.path()).expect_err("a folder is no file");
-        assert!(error.to_string().starts_with("cannot delete socket "), "{error}");
+        assert!(error.to_string().starts_with("cannot delete "), "{error}");
     }
 }

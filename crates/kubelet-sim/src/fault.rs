@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// The injected faults. They persist over restarts, until they are replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Misbehaviour {
+pub struct Faults {
     /// Fault of device plugin registrations (`Register`).
     pub registration: RegistrationFault,
     /// Fault of `ListAndWatch` streams.
@@ -14,12 +14,12 @@ pub struct Misbehaviour {
     /// Point of a crash during the preparation or release of claims.
     pub claims: ClaimFault,
     /// Pods that the kubelet knows.
-    pub pods: PodFault,
+    pub pods: PodSourceFault,
 }
 
 /// Pods that the kubelet knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum PodFault {
+pub enum PodSourceFault {
     /// The kubelet knows all pods of the node.
     #[default]
     None,
@@ -67,9 +67,9 @@ pub enum StreamFault {
     NeverRead,
 }
 
-// === impl PodFault ===
+// === impl PodSourceFault ===
 
-impl PodFault {
+impl PodSourceFault {
     /// True if the kubelet knows the pod of the node with this UID.
     pub(crate) fn knows(&self, uid: &str) -> bool {
         match self {

@@ -36,7 +36,7 @@ use crate::{
     directory::{self, DirectoryError},
     dra::PodWorkers,
     event::{Event, EventLog, EventReader},
-    fault::{Misbehaviour, PodFault},
+    fault::{Faults, PodSourceFault},
     grant::Grant,
     manager_task::{KubeletEnded, ManagerHandle, TaskContext},
     pod::Pod,
@@ -69,7 +69,7 @@ pub use claims::SyncError;
 pub struct Kubelet {
     config: Arc<Config>,
     events: EventLog,
-    faults: watch::Sender<Misbehaviour>,
+    faults: watch::Sender<Faults>,
     status: watch::Sender<Arc<NodeStatus>>,
     state: Mutex<State>,
     /// Serialises starts and stops. Locked before `sync_loop`. No caller holds it during a call to a
@@ -116,7 +116,7 @@ pub enum KubeletError {
 /// A wait that timed out, with the status at the end.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the condition did not hold within {waited:?}: {status:#?}")]
-pub struct NotInTime {
+pub struct WaitTimeout {
     /// Duration of the wait.
     pub waited: Duration,
     /// Status at the end.
@@ -154,7 +154,7 @@ impl Kubelet {
         let kubelet = Self {
             config: Arc::new(config),
             events: EventLog::new(),
-            faults: watch::Sender::new(Misbehaviour::default()),
+            faults: watch::Sender::new(Faults::default()),
             status: watch::Sender::new(Arc::new(NodeStatus::default())),
             state: Mutex::new(State::Stopped(SurvivingState::default())),
             run_lock: tokio::sync::Mutex::new(()),
@@ -193,12 +193,12 @@ impl Kubelet {
         &self,
         mut condition: impl FnMut(&NodeStatus) -> bool,
         deadline: Duration,
-    ) -> Result<Arc<NodeStatus>, NotInTime> {
+    ) -> Result<Arc<NodeStatus>, WaitTimeout> {
         let mut status = self.status.subscribe();
         let waiting = status.wait_for(|status| condition(status));
         match tokio::time::timeout(deadline, waiting).await {
             Ok(Ok(found)) => Ok(found.clone()),
-            Ok(Err(_)) | Err(_) => Err(NotInTime { waited: deadline, status: self.node() }),
+            Ok(Err(_)) | Err(_) => Err(WaitTimeout { waited: deadline, status: self.node() }),
         }
     }
 
@@ -351,7 +351,7 @@ impl Kubelet {
         let fault = self.faults.borrow().pods.clone();
         let known = pods.into_iter().filter(|pod| fault.knows(&pod.uid));
         admit_again((&handle, &ended), known).await;
-        if fault == PodFault::None {
+        if fault == PodSourceFault::None {
             set_sources_ready(&handle).await;
         }
         Ok(())

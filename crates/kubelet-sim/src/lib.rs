@@ -73,7 +73,9 @@ mod registration;
 mod start;
 mod status;
 
-pub use admission::{Admission, Allotment, ContainerAdmission, Question, Reason, Rejection};
+pub use admission::{
+    Admission, ContainerAdmission, ContainerAllocation, Question, Reason, Rejection,
+};
 pub use checkpoint::ClaimsFileError;
 pub use config::{Cleanup, Config, Release};
 pub use device::{Device, DeviceIds};
@@ -83,9 +85,9 @@ pub use dra::{
     DriverStatus, HealthWord, PodClaim, PreparedDevice, Service,
 };
 pub use event::{Event, EventReader};
-pub use fault::{ClaimFault, Misbehaviour, PodFault, RegistrationFault, StreamFault};
+pub use fault::{ClaimFault, Faults, PodSourceFault, RegistrationFault, StreamFault};
 pub use grant::Grant;
-pub use kubelet::{Kubelet, KubeletError, NotInTime, SyncError};
+pub use kubelet::{Kubelet, KubeletError, SyncError, WaitTimeout};
 pub use pod::{Container, InitContainer, InitRole, Pod};
 pub use start::StartError;
 pub use status::{

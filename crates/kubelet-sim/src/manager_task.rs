@@ -16,7 +16,7 @@ use crate::{
     device::Device,
     dra::{ClaimError, Claims, Dra},
     event::{Event, EventLog},
-    fault::{ClaimFault, Misbehaviour},
+    fault::{ClaimFault, Faults},
     manager::{Client, Manager, ManagerError, UnlistedDevice},
     status::{Condition, NodeStatus},
 };
@@ -47,7 +47,7 @@ pub(crate) struct ManagerTask {
     pub(crate) events: EventLog,
     checkpoint: CheckpointFile,
     claims: ClaimsFile,
-    faults: watch::Receiver<Misbehaviour>,
+    faults: watch::Receiver<Faults>,
     status: watch::Sender<Arc<NodeStatus>>,
     ended: CancellationToken,
 }
@@ -65,7 +65,7 @@ struct PanicReporter {
 pub(crate) struct TaskContext {
     pub(crate) config: Arc<Config>,
     pub(crate) events: EventLog,
-    pub(crate) faults: watch::Receiver<Misbehaviour>,
+    pub(crate) faults: watch::Receiver<Faults>,
     pub(crate) status: watch::Sender<Arc<NodeStatus>>,
     pub(crate) ended: CancellationToken,
 }

@@ -69,9 +69,9 @@ pub enum BoardEvent {
     /// A read or write of neuron state, with its length in flits.
     State(usize),
     /// A protocol violation by a data client.
-    Nonsense(String),
+    ProtocolViolation(String),
     /// A data client closed without a message. The data port serves no more clients.
-    Wedged,
+    Blocked,
 }
 
 /// Injectable fault of a board.
@@ -220,7 +220,7 @@ impl Chip {
     fn wedge(&self) {
         let mut model = self.model();
         model.is_wedged = true;
-        model.events.push(BoardEvent::Wedged);
+        model.events.push(BoardEvent::Blocked);
     }
 }
 

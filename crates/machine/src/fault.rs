@@ -14,7 +14,7 @@ mod table;
 
 pub use apply::FaultError;
 pub use cuda::CudaFaultSyntaxError;
-pub use device::Happening;
+pub use device::DeviceEvent;
 pub use happen::HappeningError;
 pub use limit::LimitFaultSyntaxError;
 
@@ -156,7 +156,7 @@ pub enum Fault {
         /// Name of the device or its interface, or its PCI address.
         name: String,
         /// Change of the device.
-        what: Happening,
+        what: DeviceEvent,
     },
 }
 
@@ -250,7 +250,7 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Self, FaultSyntaxError> {
         let text = text.trim();
         let to_device = || {
-            let (name, what) = Happening::parse(text)?;
+            let (name, what) = DeviceEvent::parse(text)?;
             Some(Self::ToDevice { name, what })
         };
         parse(text).or_else(to_device).ok_or_else(|| FaultSyntaxError::of(text))

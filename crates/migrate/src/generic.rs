@@ -15,7 +15,7 @@ use windlass_config::{
     document::{Diagnostics, Node, Spanned},
 };
 use windlass_core::resource::ResourceName;
-use windlass_host::glob::path_fits;
+use windlass_host::glob::path_matches;
 
 pub(super) use arguments::has_arguments;
 
@@ -177,7 +177,7 @@ fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
 fn overlap(one: &str, other: &str) -> bool {
     let has = |pattern: &str, path: &str| {
         let mut above = Path::new(path).ancestors().filter_map(Path::to_str);
-        above.any(|path| pattern == path || path_fits(pattern, path))
+        above.any(|path| pattern == path || path_matches(pattern, path))
     };
     has(one, other) || has(other, one)
 }

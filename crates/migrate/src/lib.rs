@@ -136,7 +136,7 @@ fn without_unreachable(
 ) -> Vec<ResourceRule> {
     let mut reachable: Vec<SpannedRule> = Vec::new();
     for rule in rules {
-        match rules::taken_before(&rule, &reachable) {
+        match rules::unreachable_after(&rule, &reachable) {
             Some(Diagnostic { line, text }) => {
                 diagnostics.warn(
                     line,

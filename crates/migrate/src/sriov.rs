@@ -88,9 +88,9 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
 // === impl Entry ===
 
 impl Entry {
-    fn name(&self, above: u64, diagnostics: &mut Diagnostics) -> Option<Spanned<ResourceName>> {
+    fn name(&self, list_line: u64, diagnostics: &mut Diagnostics) -> Option<Spanned<ResourceName>> {
         let Some(given) = &self.resource_name else {
-            diagnostics.wrong(above, "an entry without resourceName");
+            diagnostics.wrong(list_line, "an entry without resourceName");
             return None;
         };
         if !names::is_made_of(&given.value, b"_-") {
@@ -136,7 +136,8 @@ impl Entry {
                 Some(Spanned { line, value: selectors })
             }
             _ => {
-                diagnostics.warn(line, "without selectors there is no resource; it is left out");
+                diagnostics
+                    .warn(line, "without selectors an entry offers no resource; it is left out");
                 None
             }
         }

@@ -27,7 +27,7 @@ use windlass_cluster::{
 };
 use windlass_config::Policy;
 use windlass_core::{
-    annotation::{DecidedDevice, PodPlacement},
+    annotation::{PlacedGpu, PodPlacement},
     device::DeviceId,
     replica::device_of,
 };
@@ -151,7 +151,7 @@ fn held(containers: &[ContainerIds], state: &NodeState) -> BTreeMap<String, BTre
 
 fn is_whole(pod: &PlacedPod) -> bool {
     let devices = &pod.placement.devices;
-    !devices.is_empty() && devices.iter().all(DecidedDevice::is_whole)
+    !devices.is_empty() && devices.iter().all(PlacedGpu::is_whole)
 }
 
 fn devices(pod: &PlacedPod) -> impl Iterator<Item = &DeviceId> {
@@ -177,7 +177,7 @@ async fn correct(
     metrics: &ShareMetrics,
 ) -> bool {
     let held = held.get(&pod.pod.uid).into_iter().flatten();
-    let placement = PodPlacement { devices: held.cloned().map(DecidedDevice::whole).collect() };
+    let placement = PodPlacement { devices: held.cloned().map(PlacedGpu::whole).collect() };
     let is_written = annotate(writer, &pod.pod, &placement).await;
     if is_written {
         metrics.bound("corrected");

@@ -50,7 +50,7 @@ impl Document {
 
 /// Checks the opaque parameters of a claim or a device class.
 pub fn check_parameters(parameters: Value) -> Result<(), String> {
-    windlass_dra::parameters_understood(parameters).map_err(|error| error.to_string())
+    windlass_dra::check_parameters(parameters).map_err(|error| error.to_string())
 }
 
 /// Checks a claim with UID `u` as received from an API server.
@@ -59,5 +59,5 @@ pub fn check_parameters(parameters: Value) -> Result<(), String> {
 pub fn check_claim(text: &[u8]) -> Result<(), String> {
     let object = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
-    windlass_dra::understood_claim(object, &ClaimRef { namespace, name, uid })
+    windlass_dra::check_claim_parameters(object, &ClaimRef { namespace, name, uid })
 }

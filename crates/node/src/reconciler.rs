@@ -439,17 +439,17 @@ impl Reconciler {
         let obstacles = checks.of_claims(round.inventory);
         let mut inventory = round.inventory.clone();
         inventory.generation = round.published.inventory.generation + 1;
-        let mut lacks = checked.lacks.clone();
-        lacks.problems.extend(round.on_disk.outdated.summary());
+        let mut missing_parts = checked.missing_parts.clone();
+        missing_parts.problems.extend(round.on_disk.outdated.summary());
         NodeState {
             topology: round.published.topology_of(&inventory),
             overlaps: round.overlaps.clone(),
-            lacks,
+            missing_parts,
             slow_since,
             obstacles,
             unready: cleanup::unready(&cleanup_states, round.cleanup_demand),
             unclean: cleanup::failed(&cleanup_states),
-            is_in_doubt: !round.ledger.knows_claims(),
+            claims_may_be_missing: !round.ledger.knows_claims(),
             replica_memory: self.replica_memory(),
             ..checked.state(inventory, policy.clone(), plan)
         }

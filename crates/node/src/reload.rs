@@ -11,7 +11,7 @@ use std::{
 use jiff::Timestamp;
 use tokio::{sync::watch, task::spawn_blocking, time::timeout};
 use tokio_util::sync::CancellationToken;
-use windlass_config::{Config, ConfigError, Diagnostic, LabelMemory, LabelValue, Policy};
+use windlass_config::{Config, ConfigError, Diagnostic, LabelFile, LabelValue, Policy};
 use windlass_host::{
     causes,
     clock::Clock,
@@ -159,7 +159,7 @@ impl Reloader {
     async fn reload(&mut self, reason: Reason) {
         let load = Arc::clone(&self.load);
         let label = self.triggers.label.borrow().clone();
-        let memory = LabelMemory::new(&self.started.places.state_dir);
+        let memory = LabelFile::new(&self.started.places.state_dir);
         let read = move || -> Result<_, ConfigError> {
             let loaded = load(&label)?;
             if let Err(error) = memory.keep(&label) {

@@ -301,7 +301,7 @@ impl Binder {
         if let Some(name) = holds.unreadable.iter().find(|name| **name != request.name) {
             return Err(BindError::Unreadable(self.documents.path(name)));
         }
-        let at_least = Enforcement::asked_for(&pod.annotations)?;
+        let at_least = Enforcement::required_by(&pod.annotations)?;
         let known = holds.pods.get(&request.uid).map(|taken| &taken.hold);
         if let Some(hold) = known.filter(|hold| request.is_served_by(hold)) {
             return Ok(hold.clone());

@@ -64,6 +64,6 @@ async fn reconnect<P: Plugin>(
             state.send_replace(lost);
         }
         failures = failures.saturating_add(1);
-        sleep(backoff(settings.retry_first, settings.retry_most, failures)).await;
+        sleep(backoff(settings.retry_min, settings.retry_max, failures)).await;
     }
 }

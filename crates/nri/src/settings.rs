@@ -14,9 +14,9 @@ pub struct NriSettings {
     /// Timeout from the connection to the end of the first synchronization. Runtimes allow five seconds by default.
     pub registration: Duration,
     /// Initial back-off after a lost connection. It doubles with each failure.
-    pub retry_first: Duration,
+    pub retry_min: Duration,
     /// Maximum back-off after a lost connection.
-    pub retry_most: Duration,
+    pub retry_max: Duration,
 }
 
 // === impl NriSettings ===
@@ -33,8 +33,8 @@ impl NriSettings {
             name: name.into(),
             index: index.into(),
             registration: Duration::from_secs(10),
-            retry_first: Duration::from_millis(250),
-            retry_most: Duration::from_secs(10),
+            retry_min: Duration::from_millis(250),
+            retry_max: Duration::from_secs(10),
         }
     }
 }

@@ -94,7 +94,7 @@ impl NvmlError {
     }
 
     /// True if the GPU has no room for a new instance.
-    pub fn is_no_room(self) -> bool {
+    pub fn is_insufficient_resources(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES
     }
 

@@ -1,8 +1,8 @@
 //! GPU instances and compute instances, which form MIG devices.
 //!
-//! Changes need root or the MIG configuration capability. The driver refuses to create an instance without room
-//! ([`NvmlError::is_no_room`](crate::NvmlError::is_no_room)), and to remove an instance in use
-//! ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)). While MIG is off, calls fail with
+//! Changes need root or the MIG configuration capability. The driver refuses to create an instance for which the GPU
+//! has no room ([`NvmlError::is_insufficient_resources`](crate::NvmlError::is_insufficient_resources)), and to remove
+//! an instance in use ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)). While MIG is off, calls fail with
 //! [`NvmlError::is_unsupported`](crate::NvmlError::is_unsupported).
 
 use std::{fmt, ptr, sync::Arc};
@@ -87,7 +87,7 @@ impl Gpu {
     }
 
     /// The parent GPU of a MIG device.
-    pub fn whole(&self) -> Result<Self> {
+    pub fn parent_gpu(&self) -> Result<Self> {
         let own = self.handle.0;
         let handle = get!(self.table, nvmlDeviceGetDeviceHandleFromMigDeviceHandle, own)?;
         Ok(Self::new(self.table.clone(), handle))
@@ -119,7 +119,7 @@ impl GpuInstance {
     /// Creates the compute instance that fills this GPU instance.
     pub fn fill(&self) -> Result<ComputeInstance> {
         let profiles = self.compute_profiles()?;
-        // Of equally large profiles, the first has no additional engines.
+        // Of equally large profiles, the first has no additional engines. `max_by_key` returns the last, hence `rev`.
         let filling = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
         let filling = filling.ok_or(NvmlError {
             call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",

@@ -464,17 +464,17 @@ fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
     let half = create_instance(&gpu, "3g.40gb", 0).expect("made");
     assert!(gpu.turn_mig_off().expect_err("instances exist").is_in_use());
     let crowded = create_instance(&gpu, "4g.40gb", 0).expect_err("the slices are occupied");
-    assert!(crowded.is_no_room(), "{crowded}");
+    assert!(crowded.is_insufficient_resources(), "{crowded}");
     assert_eq!(gpu.mig_instances().expect("listed").len(), 0, "there is no compute instance yet");
 
     let compute = half.fill().expect("filled");
     let again = half.fill().expect_err("the GPU instance is full");
-    assert!(again.is_no_room(), "{again}");
+    assert!(again.is_insufficient_resources(), "{again}");
     let devices = gpu.mig_instances().expect("listed");
     let device = &devices[0].as_ref().expect("an instance").device;
     assert_eq!(device.name().expect("a name"), "NVIDIA H100 80GB HBM3 MIG 3g.40gb");
     assert_eq!(device.gpu_instance_id(), Ok(half.info().expect("an answer").id));
-    assert!(device.whole().expect("an answer") == gpu);
+    assert!(device.parent_gpu().expect("an answer") == gpu);
     let used = half.destroy().expect_err("the GPU instance contains a compute instance");
     assert!(used.is_in_use(), "{used}");
 

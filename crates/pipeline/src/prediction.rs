@@ -105,16 +105,16 @@ struct Servers {
 /// Maximum number of unacknowledged items of one stream: the window of the stage kit.
 pub const WINDOW: f64 = 8.0;
 /// Default arrival rate for latencies, as a share of the throughput.
-pub const USUAL_LOAD: f64 = 0.7;
+pub const DEFAULT_LOAD: f64 = 0.7;
 
 // === impl Model ===
 
 impl Model<'_> {
-    /// Predicts a placement. `rate` is the arrival rate; `None` for [`USUAL_LOAD`] of the throughput.
+    /// Predicts a placement. `rate` is the arrival rate; `None` for [`DEFAULT_LOAD`] of the throughput.
     pub(crate) fn predict(&self, replicas: &[Vec<Replica>], rate: Option<f64>) -> Prediction {
         let traffic = Traffic::of(self, replicas);
         let (throughput, bottleneck) = self.throughput(replicas, &traffic);
-        let rate = rate.unwrap_or(USUAL_LOAD * throughput);
+        let rate = rate.unwrap_or(DEFAULT_LOAD * throughput);
         let latency = (rate < throughput).then(|| self.latency(replicas, rate));
         Prediction { throughput, bottleneck, rate, latency: latency.flatten() }
     }

@@ -89,7 +89,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "name: a\nstages:\n- {name: b, on: [{time: 1ms}]}\n- {name: c, on: [{time: 1ms}]}\nlinks:\n- {from: b, to: c}",
-        "p.yaml:6: stage \"b\" has an outgoing link: write output, the size of its results",
+        "p.yaml:6: stage \"b\" has an outgoing link: write `output`, the size of its results",
     ),
     (
         "name: 1a\nrate: 1e300\nstages:\n- {name: b, port: 0, output: 18446744073709551615, on: [{resource: x, time: 1ms}]}",

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 use windlass_allocations::ledger::Overlaps;
 use windlass_cdi::{
-    Documents, Lacks, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
+    Documents, MissingParts, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
 };
 use windlass_config::{Policy, Resources, Sharing, SharingMethod};
 use windlass_core::{
@@ -62,8 +62,8 @@ pub struct NodeState {
     pub node_extras: NodeExtras,
     /// CDI documents on disk.
     pub documents: Documents,
-    /// Configured files and nodes that the CDI documents lack.
-    pub lacks: Lacks,
+    /// Configured files and nodes, and parts of the driver, that the CDI documents lack.
+    pub missing_parts: MissingParts,
     /// CDI documents that are not up to date, with the reason.
     pub unwritten: Unwritten,
     /// Devices with a missing device node, with the reason.
@@ -81,7 +81,7 @@ pub struct NodeState {
     /// Devices whose cleanup failed; they may be healthy.
     pub unclean: BTreeMap<DeviceId, Failure>,
     /// True if the records of claims may be incomplete, so that any device may belong to a claim.
-    pub is_in_doubt: bool,
+    pub claims_may_be_missing: bool,
 }
 
 /// Devices that cannot be allocated because a device node is missing, with the reason.
@@ -187,7 +187,7 @@ impl NodeState {
     }
 
     /// Reason why a device that the configuration assigns to claims cannot be allocated to them.
-    pub fn not_for_claims(&self, id: &DeviceId) -> Option<&'static str> {
+    pub fn why_not_claimable(&self, id: &DeviceId) -> Option<&'static str> {
         self.unclaimable.get(id).copied()
     }
 
@@ -281,7 +281,7 @@ impl NodeState {
             && self.shareable == other.shareable
             && self.node_extras == other.node_extras
             && self.documents == other.documents
-            && self.lacks == other.lacks
+            && self.missing_parts == other.missing_parts
             && self.unwritten == other.unwritten
             && self.absent == other.absent
             && self.means == other.means
@@ -290,13 +290,13 @@ impl NodeState {
             && self.obstacles == other.obstacles
             && self.unready == other.unready
             && self.unclean == other.unclean
-            && self.is_in_doubt == other.is_in_doubt
+            && self.claims_may_be_missing == other.claims_may_be_missing
     }
 }
 
 /// Properties of a device on which the topology depends.
 fn topology_key(device: &Device) -> impl PartialEq + '_ {
-    let restrictions = (&device.withheld, &device.not_alone, &device.not_shared);
+    let restrictions = (&device.withheld, &device.exclusive_use_refusal, &device.sharing_refusal);
     (&device.id, &device.place, device.health.has_vanished(), restrictions)
 }
 

@@ -1,4 +1,4 @@
-//! Fragmentation, compared with the definition in the paper.
+//! Fragmentation, compared with its definition in "Beware of Fragmentation" (Weng et al., USENIX ATC 2023).
 
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
@@ -15,7 +15,7 @@ use crate::world::{
     catalog, forecast, gpu_serves, large_node, request, requested_gpus, requests, used_clusters,
 };
 
-/// The definition in the paper, in thousandths of a GPU. If the node cannot serve a request, all its idle capacity is
+/// The paper's definition, in thousandths of a GPU. If the node cannot serve a request, all its idle capacity is
 /// fragmented for the request, else the idle capacity of the GPUs that cannot serve it.
 fn by_definition(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> f64 {
     let of = |TypicalRequest { request, weight }: &TypicalRequest| {
@@ -23,8 +23,8 @@ fn by_definition(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> 
         let is_served = requested_gpus(request) > 0
             && node.cpu_milli.free >= request.cpu_milli
             && node.gpus.iter().filter(serves).count() >= requested_gpus(request);
-        let useless = node.gpus.iter().filter(|gpu| !is_served || !serves(gpu));
-        weight * useless.map(|gpu| f64::from(gpu.idle_milli())).sum::<f64>()
+        let fragmented = node.gpus.iter().filter(|gpu| !is_served || !serves(gpu));
+        weight * fragmented.map(|gpu| f64::from(gpu.idle_milli())).sum::<f64>()
     };
     typical.iter().map(of).sum()
 }
@@ -112,13 +112,13 @@ fn fragmentation_equals_values_computed_by_hand() {
             "{allocated_milli:?}: {found}, expected {expected}"
         );
     };
-    // All GPUs are useless only for pods without GPUs.
+    // A request without GPUs can use no GPU. Each other request can use all three.
     check(&[0, 0, 0], 8000, 0.25 * 3000.0);
     // The 400 thousandths left of the first GPU serve neither a half nor two whole GPUs.
     check(&[600, 0, 0], 8000, 0.5 * 400.0 + 0.25 * 400.0 + 0.25 * 2400.0);
     // Only one GPU is free, so all idle capacity is useless for requests of two whole GPUs.
     check(&[600, 100, 0], 8000, 0.5 * 400.0 + 0.25 * 2300.0 + 0.25 * 2300.0);
-    // CPU for one pod suffices, because each request is considered alone.
+    // Each request needs 1,000 thousandths of a CPU. They suffice, because each request is considered alone.
     check(&[600, 0, 0], 1000, 0.5 * 400.0 + 0.25 * 400.0 + 0.25 * 2400.0);
     check(&[600, 0, 0], 999, 2400.0);
     // Without free CPU no request fits.

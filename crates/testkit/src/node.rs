@@ -58,8 +58,8 @@ pub fn settings(folder: &Path, machine: &Machine, mut policy: Policy) -> Config 
         policy,
         session: short_timeouts(),
         cleanup: CleanupLimits {
-            retry_first: Duration::from_millis(20),
-            retry_most: Duration::from_millis(200),
+            retry_min: Duration::from_millis(20),
+            retry_max: Duration::from_millis(200),
             ..CleanupLimits::default()
         },
         ..Config::default()
@@ -143,11 +143,11 @@ impl Node {
 fn short_timeouts() -> SessionLimits {
     SessionLimits {
         stream_deadline: Duration::from_millis(500),
-        retry_first: Duration::from_millis(10),
-        retry_most: Duration::from_millis(100),
+        retry_min: Duration::from_millis(10),
+        retry_max: Duration::from_millis(100),
         checkpoint_delay: Duration::from_millis(50),
         check_interval: Duration::from_millis(500),
-        claim_patience: Duration::from_millis(200),
+        claim_wait: Duration::from_millis(200),
         ..SessionLimits::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 
-use crate::exit::Misuse;
+use crate::exit::UsageError;
 
 /// Error of a command that only a build with the cluster half has.
 #[cfg(not(feature = "cluster"))]
@@ -11,7 +11,7 @@ pub(crate) fn no_cluster_half() -> anyhow::Error {
         "this build for nodes lacks the cluster half: its commands need the feature `cluster`, which cargo enables by \
          default"
     );
-    Misuse(problem).into()
+    UsageError(problem).into()
 }
 
 /// Error of a command that only a build with pipelines has.
@@ -21,7 +21,7 @@ pub(crate) fn no_pipelines() -> anyhow::Error {
         "this build for nodes lacks pipelines: `pipeline` and `stage` need the feature `pipeline`, which cargo enables by \
          default"
     );
-    Misuse(problem).into()
+    UsageError(problem).into()
 }
 
 /// Error of a command that only a build with the laboratory has.
@@ -31,5 +31,5 @@ pub(crate) fn no_laboratory() -> anyhow::Error {
         "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions, man and \
          explain --machine need the feature `laboratory`, which cargo enables by default"
     );
-    Misuse(problem).into()
+    UsageError(problem).into()
 }

@@ -118,7 +118,7 @@ Examples:
   windlass node                                               as root, on a host with a kubelet
   windlass node --config windlass.yaml --listen 127.0.0.1:9400";
 
-/// Example on a simulated machine, for builds with the laboratory.
+/// Example on a simulated machine, for builds with simulated machines (feature `laboratory`).
 const SIMULATED: &str = if cfg!(feature = "laboratory") {
     "
   windlass node --host-root m/host --nvml-library m/libnvidia-ml.so.1 --host-root-on-node m/host \\

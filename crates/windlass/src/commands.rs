@@ -57,7 +57,7 @@ pub(crate) use topo::Topology;
 
 use crate::{
     cli::{HostArgs, NvidiaPluginArgs, OutputArg, RecordArgs},
-    exit::Misuse,
+    exit::UsageError,
     screen::{Paint, Tone, line},
 };
 
@@ -65,12 +65,12 @@ use crate::{
 fn host_config(args: HostArgs) -> Result<Config> {
     // Variables of NVIDIA's plugin count too: an agent in the same pod may use them.
     let nvidia_plugin =
-        NvidiaPluginArgs::from_environment().map_err(|error| Misuse(error.into()))?;
+        NvidiaPluginArgs::from_environment().map_err(|error| UsageError(error.into()))?;
     let (file, flags) =
         (args.config.clone().or_else(|| nvidia_plugin.file()), nvidia_plugin.flags());
     let mut config = match &file {
-        Some(path) => load(path, &flags).context("--config").map_err(Misuse)?.config,
-        None => without_file(&flags).map_err(|error| Misuse(error.into()))?.config,
+        Some(path) => load(path, &flags).context("--config").map_err(UsageError)?.config,
+        None => without_file(&flags).map_err(|error| UsageError(error.into()))?.config,
     };
     apply_host(args, &mut config);
     check_host_root(&config)?;
@@ -82,7 +82,7 @@ fn host_config(args: HostArgs) -> Result<Config> {
 fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
     let mut config = host_config(host)?;
     let nvidia_plugin =
-        NvidiaPluginArgs::from_environment().map_err(|error| Misuse(error.into()))?;
+        NvidiaPluginArgs::from_environment().map_err(|error| UsageError(error.into()))?;
     let kubelet_dir = record.kubelet_dir.or_else(|| nvidia_plugin.kubelet_dir());
     config.places.kubelet_dir = kubelet_dir.unwrap_or(config.places.kubelet_dir);
     config.places.state_dir = record.state_dir.unwrap_or(config.places.state_dir);
@@ -105,7 +105,7 @@ fn check_host_root(config: &Config) -> Result<()> {
     if !root.join("sys").exists() && inside.join("sys").is_dir() {
         let (root, inside) = (root.display(), inside.display());
         let problem = anyhow!("there is no /sys in the host root {root}: did you mean {inside}?");
-        return Err(Misuse(problem).into());
+        return Err(UsageError(problem).into());
     }
     Ok(())
 }
@@ -116,7 +116,7 @@ fn directory(what: &str, path: &Path, setting: &str) -> Result<()> {
         return Ok(());
     }
     let problem = anyhow!("the {what} {} is not a directory: change {setting}", path.display());
-    Err(Misuse(problem).into())
+    Err(UsageError(problem).into())
 }
 
 /// Scans this host once.

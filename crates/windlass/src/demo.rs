@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::{
     cli::{DemoArgs, DemoOutputArg},
-    exit::{Interrupted, Misuse},
+    exit::{Interrupted, UsageError},
     screen::Paint,
     stop::Stop,
 };
@@ -75,7 +75,7 @@ async fn run_scenario(args: DemoArgs, reporter: Reporter) -> Result<()> {
 
 /// Runs the demo on one machine: with the device plugin, with claims (`--dra`) or in a cluster (`--cluster`).
 async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> Result<()> {
-    let setup = Setup::of(&args).map_err(Misuse)?;
+    let setup = Setup::of(&args).map_err(UsageError)?;
     let begun = Instant::now();
     let (machine, description) = (setup.profile.name.clone(), setup.profile.description.clone());
     let driver = setup.policy.dra.driver.clone();
@@ -107,7 +107,7 @@ async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> R
     let outcome = match outcome {
         Ok(()) if args.keep => wait_for_stop(&testbed, reporter, stop).await,
         Ok(()) => Ok(()),
-        Err(error) if error.is::<Misuse>() || error.is::<Interrupted>() => Err(error),
+        Err(error) if error.is::<UsageError>() || error.is::<Interrupted>() => Err(error),
         Err(error) => Err(error).context(testbed.agent_log_end()),
     };
     testbed.shutdown().await;

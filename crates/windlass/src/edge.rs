@@ -16,7 +16,7 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context as _, Result};
 use windlass_pipeline::{Fleet, Pipeline, Plan};
 
-use crate::measurement::{Measurement, input_size, load::Entrance, measure};
+use crate::measurement::{Measurement, input_size, load::PipelineEndpoints, measure};
 pub(crate) use boards::SimulatedBoards;
 pub(crate) use calibration::overhead;
 
@@ -39,9 +39,12 @@ pub(crate) async fn measure_plan(
 }
 
 /// Addresses at which items enter and leave a pipeline on simulated boards.
-pub(crate) fn entrance(pipeline: &Pipeline, boards: &SimulatedBoards<'_>) -> Result<Entrance> {
+pub(crate) fn entrance(
+    pipeline: &Pipeline,
+    boards: &SimulatedBoards<'_>,
+) -> Result<PipelineEndpoints> {
     let addresses = |stage| boards.addresses(stage).parse().context("addresses of this machine");
-    Ok(Entrance {
+    Ok(PipelineEndpoints {
         first: pipeline.stages[0].name.clone(),
         addresses: addresses(0)?,
         ends: pipeline.ends().map(addresses).collect::<Result<_>>()?,

@@ -13,7 +13,7 @@ const USAGE: u8 = 64;
 /// Wrong command line or configuration.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(crate) struct Misuse(#[from] pub(crate) anyhow::Error);
+pub(crate) struct UsageError(#[from] pub(crate) anyhow::Error);
 
 /// Interruption by the named signal.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub(crate) fn report(outcome: anyhow::Result<()>) -> ExitCode {
     }
     match error.downcast_ref::<Interrupted>() {
         Some(interrupted) => ExitCode::from(interrupted.code()),
-        None if error.is::<Misuse>() => ExitCode::from(USAGE),
+        None if error.is::<UsageError>() => ExitCode::from(USAGE),
         None => ExitCode::FAILURE,
     }
 }

@@ -7,11 +7,11 @@ pub(crate) mod trace;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use windlass_pipeline::{Pipeline, prediction::USUAL_LOAD};
+use windlass_pipeline::{Pipeline, prediction::DEFAULT_LOAD};
 
 use crate::screen::Progress;
 use figures::{ItemAccount, MeasuredFigures};
-use load::{Entrance, Load, LoadRun};
+use load::{Load, LoadRun, PipelineEndpoints};
 
 /// Result of a measurement.
 #[derive(Debug)]
@@ -22,10 +22,10 @@ pub(crate) struct Measurement {
 }
 
 /// Measures a pipeline in two runs of this duration. The second run has the rate of the pipeline's file, if the
-/// pipeline sustains it, or else `USUAL_LOAD` times the measured throughput.
+/// pipeline sustains it, or else `DEFAULT_LOAD` times the measured throughput.
 pub(crate) async fn measure(
     pipeline: &Pipeline,
-    entrance: &Entrance,
+    entrance: &PipelineEndpoints,
     duration: Duration,
     title: &str,
 ) -> Result<Measurement> {
@@ -37,7 +37,7 @@ pub(crate) async fn measure(
     if throughput <= 0.0 {
         bail!("{}", without_rate(&full, seconds));
     }
-    let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(USUAL_LOAD * throughput);
+    let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(DEFAULT_LOAD * throughput);
     progress.show(&format!("{title}: {rate:.1} items/s, for {seconds} s"));
     let paced = entrance.load(Load { rate: Some(rate), duration }).await;
     let arrived = full.arrived.len();

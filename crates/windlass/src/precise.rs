@@ -5,7 +5,7 @@ use std::{num::NonZeroU64, thread, time::Instant};
 use rustix::thread::set_current_timer_slack;
 
 /// Minimises the timer slack of this thread. If the kernel refuses, the thread may wake 50 us late.
-pub(crate) fn be_woken_on_time() {
+pub(crate) fn minimise_timer_slack() {
     let _ = set_current_timer_slack(NonZeroU64::new(1));
 }
 

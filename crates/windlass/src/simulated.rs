@@ -13,7 +13,7 @@ use windlass_host::files::{self, Links};
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, MachineProfile, named_driver};
 
-use crate::exit::Misuse;
+use crate::exit::UsageError;
 
 /// Simulated NVML and CUDA: the library of `windlass-nvml-sim`.
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_nvml_sim.so"));
@@ -25,9 +25,9 @@ const READABLE: u32 = 0o644;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Loads a machine profile by its built-in name or by path.
-pub(crate) fn profile(name_or_path: &str) -> Result<MachineProfile, Misuse> {
+pub(crate) fn profile(name_or_path: &str) -> Result<MachineProfile, UsageError> {
     let read = |path: &Path| files::read_regular_text(path, Links::Followed, MAX_BYTES);
-    MachineProfile::load(name_or_path, read).map_err(|error| Misuse(error.into()))
+    MachineProfile::load(name_or_path, read).map_err(|error| UsageError(error.into()))
 }
 
 /// Temporary folder of a command.

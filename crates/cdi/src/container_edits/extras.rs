@@ -1,4 +1,4 @@
-//! Edits for devices outside NVIDIA's runtime.
+//! Edits for devices that NVIDIA's container toolkit does not serve.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const POSITION: &str = "{position}";
 impl AllocationRequest<'_> {
     /// Adds variables, and without CDI also nodes and mounts. Variables never come from CDI documents: of several
     /// documents only the last value would count, and here the values of several devices are joined.
-    pub(super) fn extras(&self, grant: &mut Grant) {
+    pub(super) fn add_extras(&self, grant: &mut Grant) {
         grant.envs.insert(variable(self.resource), self.ids().join(","));
         grant.envs.extend(joined(self.devices));
         let named = self.devices.iter().flat_map(|device| device.extras.cdi.iter().cloned());

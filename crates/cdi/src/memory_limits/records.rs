@@ -137,7 +137,7 @@ fn files_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 
 /// Name of the record that a file belongs to: the record itself, a note, or a draft of either. Names have no dot.
 fn record_of(file: &str) -> &str {
-    files::drafted(file).unwrap_or(file).split('.').next().unwrap_or_default()
+    files::target_of_draft(file).unwrap_or(file).split('.').next().unwrap_or_default()
 }
 
 #[cfg(test)]

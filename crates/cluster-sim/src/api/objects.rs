@@ -22,7 +22,7 @@ pub struct Objects {
 /// Timeout of a wait. The message lists all objects at that time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("not within {limit:?}: {objects}")]
-pub struct NotInTime {
+pub struct WaitTimeout {
     limit: Duration,
     objects: String,
 }
@@ -85,7 +85,7 @@ impl Objects {
     }
 
     /// Deletes a node's slices, as a kubelet does at each start. Returns their number.
-    pub fn wipe_slices(&self, node: &str) -> usize {
+    pub fn delete_all_slices(&self, node: &str) -> usize {
         self.delete_slices(|slice| slice.spec.node_name.as_deref() == Some(node))
     }
 
@@ -154,7 +154,7 @@ impl Objects {
         &self,
         limit: Duration,
         mut condition: impl FnMut(&Self) -> Option<T>,
-    ) -> Result<T, NotInTime> {
+    ) -> Result<T, WaitTimeout> {
         let mut changes = self.state.subscribe();
         let reached = timeout(limit, async {
             loop {
@@ -165,7 +165,7 @@ impl Objects {
                 changes.changed().await.expect("this handle owns a sender");
             }
         });
-        reached.await.map_err(|_| NotInTime { limit, objects: format!("{self:?}") })
+        reached.await.map_err(|_| WaitTimeout { limit, objects: format!("{self:?}") })
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut ServerState) -> T) -> T {

@@ -18,7 +18,8 @@ const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// Annotation of a claim from a template: the name of the claim within the pod.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
-/// The claims that a pod references. Missing ones are created from their templates.
+/// The claims that a pod references, and the pod with the names of generated claims in its status. Missing claims are
+/// created from their templates.
 pub(super) fn of_pod(
     objects: &Objects,
     mut pod: Pod,

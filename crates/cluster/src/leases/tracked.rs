@@ -93,7 +93,7 @@ impl TrackedLease {
     pub(super) fn state(&self, now: Instant) -> LeaseState {
         match (self.holder(), self.last_renewal) {
             (Some(holder), _) if *holder != self.node && !self.is_expired(now) => {
-                LeaseState::Theirs(holder.clone())
+                LeaseState::OtherNode(holder.clone())
             }
             (_, Some(renewed)) if now < renewed + self.duration * 2 / 3 => LeaseState::Ours,
             (_, Some(_)) => LeaseState::Late,
@@ -181,7 +181,7 @@ mod tests {
     fn another_nodes_lease_is_taken_once_unchanged_for_its_duration() {
         let (mut tracked, start) = (TrackedLease::new("n1", DURATION), Instant::now());
         tracked.record_read(Some(lease_of("n2", "1")), start);
-        assert_eq!(tracked.state(start), LeaseState::Theirs("n2".to_owned()));
+        assert_eq!(tracked.state(start), LeaseState::OtherNode("n2".to_owned()));
         assert_eq!(tracked.action("x", start + DURATION / 2, wall()), Action::Wait);
         tracked.record_read(Some(lease_of("n2", "2")), start + DURATION / 2);
         assert_eq!(tracked.action("x", start + DURATION, wall()), Action::Wait, "it was renewed");

@@ -82,7 +82,7 @@ impl<'a> SliceCache<'a> {
                 // Limits the rate of watches if the server ends each watch at once.
                 Ok(None) => {
                     self.events = None;
-                    self.next_watch = Instant::now() + self.limits.retry_first;
+                    self.next_watch = Instant::now() + self.limits.retry_min;
                     continue;
                 }
                 Err(_) => {

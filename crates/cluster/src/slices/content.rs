@@ -97,7 +97,7 @@ fn amounts(policy: &mut CapacityRequestPolicy) -> impl Iterator<Item = &mut Quan
 /// Converts a quantity to nano units. A text that is not a quantity is unchanged.
 fn normalize(Quantity(text): &mut Quantity) {
     if let Some(amount) = Amount::parse(text) {
-        *text = format!("{}n", amount.billionths());
+        *text = format!("{}n", amount.nano_units());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Back-off of repairs. A repair restores slices that another writer changed.
 //!
 //! Two writers could undo each other's changes forever. Therefore the pause grows with the number of recent repairs.
-//! This number falls by one each `Limits::retry_first` (a second), so occasional changes are repaired without a pause.
+//! This number falls by one each `Limits::retry_min` (a second), so occasional changes are repaired without a pause.
 
 use std::time::Duration;
 
@@ -45,13 +45,13 @@ impl RepairBackoff {
 
     /// Counts a repair, and returns the pause before it.
     pub(super) fn pause(&mut self) -> Duration {
-        let Limits { retry_first, retry_most, .. } = self.limits;
-        let periods = self.last.elapsed().as_millis() / retry_first.as_millis().max(1);
+        let Limits { retry_min, retry_max, .. } = self.limits;
+        let periods = self.last.elapsed().as_millis() / retry_min.as_millis().max(1);
         let expired = u32::try_from(periods).unwrap_or(u32::MAX);
         self.recent = (self.recent.saturating_sub(expired) + 1).min(MAX_RECENT);
         let pause = match self.recent.saturating_sub(IMMEDIATE_REPAIRS) {
             0 => Duration::ZERO,
-            delayed => backoff(retry_first, retry_most, delayed),
+            delayed => backoff(retry_min, retry_max, delayed),
         };
         self.last = Instant::now() + pause;
         pause
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(waits(&mut repairs, a_while, 50).await, [0; 50]);
         let contested = waits(&mut repairs, at_once, 16).await;
         assert_eq!(contested[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
-        assert_eq!(contested[15], Limits::default().retry_most.as_secs());
+        assert_eq!(contested[15], Limits::default().retry_max.as_secs());
         advance(Duration::from_secs(20)).await;
         assert_eq!(waits(&mut repairs, at_once, 5).await, [0, 0, 0, 0, 1]);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use windlass_kubelet_sim::{Allotment, Container, Event, NodeStatus, Pod, Registration};
+use windlass_kubelet_sim::{Container, ContainerAllocation, Event, NodeStatus, Pod, Registration};
 
 use super::life::SPARE_DESCRIPTORS;
 use crate::{
@@ -196,7 +196,7 @@ async fn until_dialled(
 async fn registers_after_a_cut_stream(testbed: &mut Testbed) -> CheckResult {
     let before = testbed.started().await?;
     let since = testbed.now();
-    testbed.kubelet.cancel_stream(&before[0].resource).await;
+    testbed.kubelet.close_plugin_connection(&before[0].resource).await;
     let is_again = |event: &Event| matches!(event, Event::Registered { .. });
     let took = testbed.until_event("another registration", since, is_again).await?;
     registered_again(testbed, &before).await?;
@@ -220,7 +220,7 @@ async fn keeps_the_device_of_a_container(testbed: &mut Testbed) -> CheckResult {
     let pod = Pod::new("first").container(Container::new("c").limit(&one.resource, 1));
     let uid = pod.uid.clone();
     let admission = testbed.admitted(pod).await?;
-    let first = admission.allotment("c", &one.resource).map(Allotment::ids);
+    let first = admission.allotment("c", &one.resource).map(ContainerAllocation::ids);
     if let Err(error) = testbed.kubelet.start_container(&uid, "c").await {
         return failed(format!("the container does not start: {error}"));
     }

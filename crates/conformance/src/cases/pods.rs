@@ -1,6 +1,6 @@
 //! K: pods that the kubelet admits with the plugin's devices.
 
-use windlass_kubelet_sim::{Allotment, Container, Pod};
+use windlass_kubelet_sim::{Container, ContainerAllocation, Pod};
 
 use super::again::restarted_program;
 use crate::{
@@ -84,7 +84,7 @@ async fn serves_two_containers(testbed: &mut Testbed) -> CheckResult {
     let container = |name: &str| Container::new(name).limit(&served.resource, 1);
     let pod = Pod::new("two").container(container("a")).container(container("b"));
     let admission = testbed.admitted(pod).await?;
-    let of = |name: &str| admission.allotment(name, &served.resource).map(Allotment::ids);
+    let of = |name: &str| admission.allotment(name, &served.resource).map(ContainerAllocation::ids);
     match (of("a"), of("b")) {
         (Some(a), Some(b)) if a.is_disjoint(&b) => Ok(format!("{a:?} and {b:?}")),
         other => failed(format!("the containers have {other:?}")),

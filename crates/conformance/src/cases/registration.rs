@@ -4,7 +4,7 @@ use std::{fs, os::unix::net::UnixListener, time::Duration};
 
 use tokio::time::sleep;
 use windlass_kubelet_api::deviceplugin::KUBELET_SOCKET;
-use windlass_kubelet_sim::{Event, Misbehaviour, RegistrationFault};
+use windlass_kubelet_sim::{Event, Faults, RegistrationFault};
 
 use super::again::{restarted, restarted_program};
 use crate::{
@@ -142,23 +142,23 @@ async fn waits_for_the_kubelet(testbed: &mut Testbed) -> CheckResult {
 
 async fn tries_again(testbed: &mut Testbed) -> CheckResult {
     let refusal = RegistrationFault::Refuse("not now".to_owned());
-    testbed.kubelet.misbehave(Misbehaviour { registration: refusal, ..Misbehaviour::default() });
+    testbed.kubelet.set_faults(Faults { registration: refusal, ..Faults::default() });
     testbed.start()?;
     let is_refused = |event: &Event| matches!(event, Event::RegistrationRefused { .. });
     testbed.until_event("a first registration", 0, is_refused).await?;
-    testbed.kubelet.misbehave(Misbehaviour::default());
+    testbed.kubelet.set_faults(Faults::default());
     let limit = testbed.subject.within.recover;
     let served = testbed.served(limit).await?;
     Ok(format!("{} registered after a refusal", served.len()))
 }
 
 async fn survives_an_unanswered_registration(testbed: &mut Testbed) -> CheckResult {
-    let hang = Misbehaviour { registration: RegistrationFault::Hang, ..Misbehaviour::default() };
-    testbed.kubelet.misbehave(hang);
+    let hang = Faults { registration: RegistrationFault::Hang, ..Faults::default() };
+    testbed.kubelet.set_faults(hang);
     testbed.start()?;
     sleep(DOWNTIME).await;
     testbed.alive()?;
-    testbed.kubelet.misbehave(Misbehaviour::default());
+    testbed.kubelet.set_faults(Faults::default());
     restarted(testbed).await?;
     let served = testbed.served(testbed.subject.within.recover).await?;
     Ok(format!("{} registered with the next kubelet", served.len()))

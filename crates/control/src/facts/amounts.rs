@@ -10,14 +10,14 @@ use windlass_core::selector::Amount;
 
 type Quantities = BTreeMap<String, Quantity>;
 
-/// Number of billionths in a unit.
+/// Number of nano-units in a unit.
 pub(crate) const PER_UNIT: i128 = 1_000_000_000;
-/// Number of billionths in a thousandth.
+/// Number of nano-units in a thousandth.
 pub(super) const PER_MILLI: i128 = 1_000_000;
-/// Number of billionths of a byte in a MiB.
+/// Number of nano-units of a byte in a MiB.
 pub(super) const PER_MIB: i128 = PER_UNIT * 1024 * 1024;
 
-/// Largest amount of a resource that the pod holds at any time, in billionths of a unit.
+/// Largest amount of a resource that the pod holds at any time, in nano-units of a unit.
 ///
 /// Init containers run one after another, before the other containers. A sidecar (an init container with
 /// `restartPolicy: Always`) runs until the pod ends (KEP-753). A pod-level request replaces its containers' requests
@@ -43,7 +43,7 @@ pub(crate) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
 }
 
 fn of_container(container: &Container, resource: &str) -> i128 {
-    quantity(container, resource).map_or(0, billionths)
+    quantity(container, resource).map_or(0, nano_units)
 }
 
 /// The request of a container, or else its limit: the API server's defaulting copies limits to missing requests.
@@ -52,17 +52,17 @@ pub(super) fn quantity<'a>(container: &'a Container, resource: &str) -> Option<&
     resources.requests.iter().chain(&resources.limits).find_map(|all| all.get(resource))
 }
 
-/// Converts billionths to multiples of `per`, rounded up.
-pub(super) fn rounded_up(billionths: i128, per: i128) -> i128 {
-    (billionths + per - 1) / per
+/// Converts nano-units to multiples of `per`, rounded up.
+pub(super) fn rounded_up(nano_units: i128, per: i128) -> i128 {
+    (nano_units + per - 1) / per
 }
 
 fn amount(quantities: &Quantities, resource: &str) -> i128 {
-    quantities.get(resource).map_or(0, billionths)
+    quantities.get(resource).map_or(0, nano_units)
 }
 
-fn billionths(quantity: &Quantity) -> i128 {
-    Amount::parse(&quantity.0).map_or(0, |amount| amount.billionths().max(0))
+fn nano_units(quantity: &Quantity) -> i128 {
+    Amount::parse(&quantity.0).map_or(0, |amount| amount.nano_units().max(0))
 }
 
 #[cfg(test)]

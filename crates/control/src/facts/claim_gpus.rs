@@ -112,7 +112,7 @@ fn memory_mib(device: &Device) -> u32 {
 }
 
 fn mib(amount: Amount) -> u32 {
-    u32::try_from((amount.billionths() / PER_MIB).max(0)).unwrap_or(u32::MAX)
+    u32::try_from((amount.nano_units() / PER_MIB).max(0)).unwrap_or(u32::MAX)
 }
 
 /// Value of a string attribute, in any domain.

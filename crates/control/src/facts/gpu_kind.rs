@@ -4,14 +4,14 @@
 
 use std::fmt;
 
-use windlass_core::annotation::OnlyFor;
+use windlass_core::annotation::PodKind;
 
 use super::GpuRequest;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GpuKind<'a> {
     pub(super) product: &'a str,
-    pub(super) only_for: Option<OnlyFor>,
+    pub(super) only_for: Option<PodKind>,
 }
 
 const WHOLE: &str = " (whole only)";
@@ -24,7 +24,7 @@ impl<'a> GpuKind<'a> {
     pub(super) fn named(name: &'a str) -> Self {
         let restricted = |suffix, only| Some((name.strip_suffix(suffix)?, Some(only)));
         let special =
-            restricted(WHOLE, OnlyFor::Whole).or_else(|| restricted(SHARES, OnlyFor::Shares));
+            restricted(WHOLE, PodKind::Whole).or_else(|| restricted(SHARES, PodKind::Shares));
         let (product, only_for) = special.unwrap_or((name, None));
         Self { product, only_for }
     }
@@ -33,8 +33,8 @@ impl<'a> GpuKind<'a> {
     pub(super) fn serves(self, request: &GpuRequest) -> bool {
         match self.only_for {
             None => true,
-            Some(OnlyFor::Whole) => !matches!(request, GpuRequest::Share { .. }),
-            Some(OnlyFor::Shares) => !matches!(request, GpuRequest::Whole(_)),
+            Some(PodKind::Whole) => !matches!(request, GpuRequest::Share { .. }),
+            Some(PodKind::Shares) => !matches!(request, GpuRequest::Whole(_)),
         }
     }
 }
@@ -44,8 +44,8 @@ impl fmt::Display for GpuKind<'_> {
         f.write_str(self.product)?;
         f.write_str(match self.only_for {
             None => "",
-            Some(OnlyFor::Whole) => WHOLE,
-            Some(OnlyFor::Shares) => SHARES,
+            Some(PodKind::Whole) => WHOLE,
+            Some(PodKind::Shares) => SHARES,
         })
     }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_parsed_from_its_name_in_the_catalog() {
-        for only_for in [None, Some(OnlyFor::Whole), Some(OnlyFor::Shares)] {
+        for only_for in [None, Some(PodKind::Whole), Some(PodKind::Shares)] {
             let kind = GpuKind { product: "NVIDIA A10", only_for };
             assert_eq!(GpuKind::named(&kind.to_string()), kind);
         }

@@ -39,13 +39,13 @@ pub enum GpuRequest {
         /// Memory of each.
         memory: ShareMemory,
         /// Scheme of the request's resource names.
-        by: SharedBy,
+        by: ShareScheme,
     },
 }
 
 /// Scheme of the resource names by which a pod requests a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SharedBy {
+pub enum ShareScheme {
     /// `windlass.dev/gpu-memory` and `windlass.dev/gpu-compute`.
     Windlass,
     /// `aliyun.com/gpu-mem` of gpushare, which also needs its own annotations.
@@ -109,17 +109,17 @@ impl GpuRequest {
             |milli, mib, by| Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by };
         if has_share {
             let (milli, mib) = (milli(COMPUTE, compute)?, mib(MEMORY, memory)?);
-            return Ok(of_one_gpu(milli, mib, SharedBy::Windlass));
+            return Ok(of_one_gpu(milli, mib, ShareScheme::Windlass));
         }
         if gpushare > 0 {
-            return Ok(of_one_gpu(0, mib(GPUSHARE_MEMORY, gpushare)?, SharedBy::Gpushare));
+            return Ok(of_one_gpu(0, mib(GPUSHARE_MEMORY, gpushare)?, ShareScheme::Gpushare));
         }
         match hami? {
             PodRequest::Whole if whole == 0 => Ok(Self::None),
             PodRequest::Whole => Ok(Self::Whole(count(whole)?)),
             PodRequest::Shares(GpuShares { count: of_each, memory, compute_percent }) => {
                 let (milli, by) =
-                    (u16::from(compute_percent) * 10, SharedBy::Hami { whole: count(whole)? });
+                    (u16::from(compute_percent) * 10, ShareScheme::Hami { whole: count(whole)? });
                 Ok(Self::Share { count: of_each, milli, memory, by })
             }
         }
@@ -138,7 +138,7 @@ impl GpuRequest {
     #[must_use]
     pub(crate) fn without_virtual_gpus(self) -> Self {
         match self {
-            Self::Share { by: SharedBy::Hami { whole }, .. } => Self::Whole(whole),
+            Self::Share { by: ShareScheme::Hami { whole }, .. } => Self::Whole(whole),
             other => other,
         }
     }
@@ -169,8 +169,8 @@ fn containers(spec: &PodSpec) -> Vec<ContainerRequest> {
 }
 
 fn units(spec: &PodSpec, resource: &str) -> u64 {
-    let billionths = amounts::of_pod(spec, resource);
-    u64::try_from(amounts::rounded_up(billionths, amounts::PER_UNIT)).unwrap_or(u64::MAX)
+    let nano_units = amounts::of_pod(spec, resource);
+    u64::try_from(amounts::rounded_up(nano_units, amounts::PER_UNIT)).unwrap_or(u64::MAX)
 }
 
 /// Fails if a pod uses two of these exclusive names.
@@ -227,10 +227,13 @@ mod tests {
         assert_eq!(parse(json!({"cpu": "4"})), Ok(GpuRequest::None));
         assert_eq!(parse(json!({"nvidia.com/gpu": "2"})), Ok(GpuRequest::Whole(2)));
         let limits = json!({"windlass.dev/gpu-memory": "8", "windlass.dev/gpu-compute": "30"});
-        assert_eq!(parse(limits), share(300, 8192, SharedBy::Windlass));
+        assert_eq!(parse(limits), share(300, 8192, ShareScheme::Windlass));
         let limits = json!({"windlass.dev/gpu-compute": "100"});
-        assert_eq!(parse(limits), share(1000, 0, SharedBy::Windlass));
-        assert_eq!(parse(json!({"aliyun.com/gpu-mem": "3"})), share(0, 3072, SharedBy::Gpushare));
+        assert_eq!(parse(limits), share(1000, 0, ShareScheme::Windlass));
+        assert_eq!(
+            parse(json!({"aliyun.com/gpu-mem": "3"})),
+            share(0, 3072, ShareScheme::Gpushare)
+        );
     }
 
     #[test]
@@ -238,7 +241,7 @@ mod tests {
         let check = |limits: Value, memory, milli| {
             let mut limits = limits;
             limits["nvidia.com/gpu"] = "2".into();
-            let by = SharedBy::Hami { whole: 2 };
+            let by = ShareScheme::Hami { whole: 2 };
             assert_eq!(parse(limits), Ok(GpuRequest::Share { count: 2, milli, memory, by }));
         };
         check(json!({"nvidia.com/gpumem": "3000"}), ShareMemory::Mib(3000), 0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 use windlass_core::{
-    annotation::{NodeDevice, NodeDevices, OnlyFor},
+    annotation::{NodeDevice, NodeDevices, PodKind},
     device::DeviceId,
     selector::Amount,
 };
@@ -58,7 +58,7 @@ pub struct GpuFacts {
     /// True if the obstacle is a failure.
     pub has_failed: bool,
     /// The kind of request to which the GPU is restricted; `None` if it serves all.
-    pub only_for: Option<OnlyFor>,
+    pub only_for: Option<PodKind>,
 }
 
 // === impl NodeFacts ===
@@ -72,12 +72,12 @@ impl NodeFacts {
         let metadata = &object.metadata;
         let status = object.status.as_ref();
         let allocatable = status.and_then(|it| it.allocatable.as_ref());
-        let billionths = |resource: &str| {
+        let nano_units = |resource: &str| {
             let quantity = allocatable.and_then(|all| all.get(resource));
-            quantity.and_then(|it| Amount::parse(&it.0)).map_or(0, Amount::billionths)
+            quantity.and_then(|it| Amount::parse(&it.0)).map_or(0, Amount::nano_units)
         };
         let units = |resource: &str, per: i128| {
-            u32::try_from((billionths(resource) / per).max(0)).unwrap_or(u32::MAX)
+            u32::try_from((nano_units(resource) / per).max(0)).unwrap_or(u32::MAX)
         };
         let none = BTreeMap::new();
         let annotations = metadata.annotations.as_ref().unwrap_or(&none);

@@ -182,9 +182,9 @@ impl Index {
     /// As [`place`](Self::place), or the gang no longer fits. The index is unchanged.
     pub fn arrive(&mut self, pod: &PodFacts, node: &str) -> Result<(Placed, Arrival), Refusal> {
         // A bind whose outcome is unknown has been written, so all members had arrived.
-        let is_in_doubt = self.assumed_node(&pod.uid).is_some();
+        let claims_may_be_missing = self.assumed_node(&pod.uid).is_some();
         let gang = match pod.gang.clone().transpose()? {
-            Some(gang) if !is_in_doubt => gang,
+            Some(gang) if !claims_may_be_missing => gang,
             _ => return Ok((self.place(pod, node)?, Arrival::Single)),
         };
         let key = key_of(pod, &gang);

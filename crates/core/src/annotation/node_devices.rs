@@ -41,13 +41,13 @@ pub struct NodeDevice {
     pub failed: bool,
     /// Pods to which the GPU is restricted; `None` for all pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub only_for: Option<OnlyFor>,
+    pub only_for: Option<PodKind>,
 }
 
 /// Kind of pods, by their request for GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum OnlyFor {
+pub enum PodKind {
     /// Pods that request whole GPUs, `nvidia.com/gpu`.
     Whole,
     /// Pods that request shares of GPUs.
@@ -111,7 +111,7 @@ mod tests {
         let newer = r#"{"devices":[{"id":"GPU-a","island":3,"onlyFor":"shares"}],"format":2}"#;
         let devices = NodeDevices::from_annotation(newer).expect("readable").devices;
         assert_eq!((devices[0].id.as_str(), devices[0].memory_mib), ("GPU-a", 0));
-        assert_eq!(devices[0].only_for, Some(OnlyFor::Shares));
+        assert_eq!(devices[0].only_for, Some(PodKind::Shares));
         let error = NodeDevices::from_annotation("{\"devices\":7}").expect_err("damaged");
         assert_eq!(error.to_string(), "annotation windlass.dev/devices is unreadable");
         assert!(error.source.to_string().contains("column 12"), "{}", error.source);

@@ -12,13 +12,13 @@ use crate::device::DeviceId;
 #[serde(rename_all = "camelCase")]
 pub struct PodPlacement {
     /// The GPUs, in the order of the node's list.
-    pub devices: Vec<DecidedDevice>,
+    pub devices: Vec<PlacedGpu>,
 }
 
 /// A GPU of a pod, and the amounts that the pod holds of it. Without amounts it holds the whole GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DecidedDevice {
+pub struct PlacedGpu {
     /// The GPU's id on its node.
     pub id: DeviceId,
     /// Memory in MiB; `None` if the pod requests no amount.
@@ -64,9 +64,9 @@ impl PodPlacement {
     }
 }
 
-// === impl DecidedDevice ===
+// === impl PlacedGpu ===
 
-impl DecidedDevice {
+impl PlacedGpu {
     /// A whole GPU.
     pub fn whole(id: DeviceId) -> Self {
         Self { id, memory_mib: None, compute_milli: None }
@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn whole_gpus_and_shares_are_read_as_they_were_written() {
         let id = |text: &str| text.parse::<DeviceId>().expect("an id");
-        let share = DecidedDevice { memory_mib: Some(8192), ..DecidedDevice::whole(id("GPU-a")) };
-        let placement = PodPlacement { devices: vec![share, DecidedDevice::whole(id("GPU-b"))] };
+        let share = PlacedGpu { memory_mib: Some(8192), ..PlacedGpu::whole(id("GPU-a")) };
+        let placement = PodPlacement { devices: vec![share, PlacedGpu::whole(id("GPU-b"))] };
         let text = placement.to_annotation();
         assert_eq!(text, r#"{"devices":[{"id":"GPU-a","memoryMib":8192},{"id":"GPU-b"}]}"#);
         assert_eq!(PodPlacement::from_annotation(&text).expect("readable"), placement);

@@ -131,7 +131,7 @@ impl Topology {
 
 /// True if a container may get this NIC. Nearness to NICs that the host keeps has no value.
 fn is_nic_for_containers(device: &Device) -> bool {
-    let is_allocatable = device.not_alone.is_none() || device.not_shared.is_none();
+    let is_allocatable = device.exclusive_use_refusal.is_none() || device.sharing_refusal.is_none();
     device.kind.is_network() && device.withheld.is_none() && is_allocatable
 }
 

@@ -39,7 +39,7 @@ impl Amount {
     pub const ZERO: Self = Self(0);
 
     /// The value in nano units. Different texts may have equal values.
-    pub fn billionths(self) -> i128 {
+    pub fn nano_units(self) -> i128 {
         self.0
     }
 
@@ -52,8 +52,8 @@ impl Amount {
         };
         let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.');
         let (digits, suffix) = unsigned.split_at(end.unwrap_or(unsigned.len()));
-        let billionths = scaled(digits, unit(suffix)?)?;
-        Some(Self(if negative { -billionths } else { billionths }))
+        let nano_units = scaled(digits, unit(suffix)?)?;
+        Some(Self(if negative { -nano_units } else { nano_units }))
     }
 
     /// The integer value, if it is one.
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn quantities_parse_as_in_kubernetes() {
-        for (text, billionths) in [
+        for (text, nano_units) in [
             ("0", 0),
             ("40Gi", (40 << 30) * NANOS_PER_UNIT),
             ("1.5Ki", 1_536 * NANOS_PER_UNIT),
@@ -165,7 +165,7 @@ mod tests {
             ("0.0000000001", 1),
             ("16Ei", (16 << 60) * NANOS_PER_UNIT),
         ] {
-            assert_eq!(Amount::parse(text).map(Amount::billionths), Some(billionths), "{text}");
+            assert_eq!(Amount::parse(text).map(Amount::nano_units), Some(nano_units), "{text}");
         }
         let long = "9".repeat(40);
         for bad in ["", "-", ".", "Gi", "1GB", "1 Gi", "1.2.3", "--1", "1e", "1e99", &long] {

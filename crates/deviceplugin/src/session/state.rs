@@ -140,7 +140,7 @@ impl State {
         limits: &SessionLimits,
     ) -> Self {
         let attempt = attempt.saturating_add(1);
-        let pause = backoff(limits.retry_first, limits.retry_most, attempt);
+        let pause = backoff(limits.retry_min, limits.retry_max, attempt);
         Self::Waiting { kubelet, until: now + pause, attempt }
     }
 
@@ -185,11 +185,11 @@ mod tests {
     const LIMITS: SessionLimits = SessionLimits {
         register_deadline: Duration::from_secs(15),
         stream_deadline: Duration::from_secs(5),
-        retry_first: Duration::from_millis(100),
-        retry_most: Duration::from_secs(1),
+        retry_min: Duration::from_millis(100),
+        retry_max: Duration::from_secs(1),
         checkpoint_delay: Duration::from_secs(2),
         claim_deadline: Duration::from_secs(40),
-        claim_patience: Duration::from_secs(10),
+        claim_wait: Duration::from_secs(10),
         check_interval: Duration::from_secs(10),
     };
 

@@ -66,7 +66,7 @@ impl FpgaIdentity {
     /// Returns the earlier identity, if it has the same configuration, and this one otherwise. A wrongly programmed
     /// board reports attributes of the wrong program.
     #[must_use]
-    pub fn or_settled(self, earlier: Option<&Self>) -> Self {
+    pub fn or_earlier(self, earlier: Option<&Self>) -> Self {
         earlier.filter(|earlier| earlier.rules == self.rules).cloned().unwrap_or(self)
     }
 

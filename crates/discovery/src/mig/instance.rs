@@ -36,7 +36,7 @@ pub(super) fn remove(nvml: &Nvml, at: &Partition) -> Result<Option<DeviceId>, Mi
 pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), MigFailure> {
     let instance = || -> Result<GpuInstance, NvmlError> {
         let device = nvml.gpu_with_uuid(device.as_str())?;
-        device.whole()?.gpu_instance(device.gpu_instance_id()?)
+        device.parent_gpu()?.gpu_instance(device.gpu_instance_id()?)
     };
     match instance() {
         Err(error) if error.is_absent() => Ok(()),
@@ -68,7 +68,7 @@ fn existing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError>
 
 fn make_instance(gpu: &Gpu, partition: &Partition) -> Result<GpuInstance, MigFailure> {
     gpu.make_gpu_instance(partition.profile_id, place(partition)).map_err(|error| {
-        if error.is_no_room() {
+        if error.is_insufficient_resources() {
             MigFailure::NoRoom(blocking_instances(gpu, partition))
         } else {
             error.into()

@@ -72,7 +72,7 @@ fn grant(request: oneshot::Sender<NvmlRelease>, granted: &mut JoinSet<()>) {
 
 /// Retries a call while NVML is not initialised, as during a shutdown for a reset. Once cancelled, returns the next
 /// result.
-pub async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
+pub async fn retry_until_initialised<T, F: Future<Output = Result<T, PartitionError>>>(
     cancelled: &CancellationToken,
     call: impl Fn() -> F,
 ) -> Result<T, PartitionError> {

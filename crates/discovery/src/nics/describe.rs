@@ -26,8 +26,8 @@ impl NicScan<'_> {
             attributes: self.attributes(function),
             place: function.pci.place(),
             withheld: node_set.withheld,
-            not_alone: self.not_alone(function),
-            not_shared: self.not_shared(function),
+            exclusive_use_refusal: self.exclusive_use_refusal(function),
+            sharing_refusal: self.sharing_refusal(function),
             nodes: node_set.nodes,
             ..Device::new(
                 self.id(function)?,
@@ -48,7 +48,7 @@ impl NicScan<'_> {
 
     /// Reason why a container cannot use the function exclusively: the host needs it. Sharing its RDMA device is still
     /// possible, because the host keeps the function.
-    fn not_alone(&self, function: &Function) -> Option<String> {
+    fn exclusive_use_refusal(&self, function: &Function) -> Option<String> {
         let interfaces = function.interfaces.iter();
         let mut uses = interfaces.filter_map(|it| self.uses.of(self.host, &it.name));
         let virtual_functions = function.virtual_functions.map_or(0, |(_, made)| made);
@@ -60,7 +60,7 @@ impl NicScan<'_> {
     }
 
     /// Reason why containers cannot share the function's RDMA device.
-    fn not_shared(&self, function: &Function) -> Option<String> {
+    fn sharing_refusal(&self, function: &Function) -> Option<String> {
         match self.networks {
             _ if function.rdma.is_empty() => Some(NO_RDMA.to_owned()),
             _ if self.policy.rdma_nodes.is_empty() => Some(NO_NODES.to_owned()),

@@ -27,7 +27,7 @@ const SOURCE: &str = "source";
 const ENFORCEMENT: &str = "enforcement";
 
 /// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
-pub(super) const MAX: usize = 32;
+pub(super) const MAX_PER_DEVICE: usize = 32;
 
 /// Attributes of a device. `enforcement` is that of its containers' memory limits.
 pub(super) fn of(
@@ -114,9 +114,9 @@ pub(super) fn zero_value(like: &AttributeValue) -> AttributeValue {
     }
 }
 
-/// Drops attributes above [`MAX`] from the end: the same ones for every device of a kind.
+/// Drops attributes above [`MAX_PER_DEVICE`] from the end: the same ones for every device of a kind.
 fn shorten(entry: &mut CatalogEntry) {
-    let room = MAX.saturating_sub(entry.capacity.len());
+    let room = MAX_PER_DEVICE.saturating_sub(entry.capacity.len());
     while entry.attributes.len() > room {
         let is_needed =
             |name: &AttributeName| is_placement(name) || [TYPE, SOURCE].contains(&name.name());

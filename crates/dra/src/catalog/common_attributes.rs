@@ -1,5 +1,5 @@
-//! Common attributes of configured devices of all sources. One device class selects all of them, and a CEL expression
-//! that asks for a missing attribute fails the allocation on every node.
+//! Common attributes of configured devices, which have the kind `Other`, from all sources. One device class selects all
+//! of them, and a CEL expression that asks for a missing attribute fails the allocation on every node.
 //!
 //! Attributes of a device's own source come first; those of other sources fill the remaining room. Vendors with device
 //! classes of their own are left out: an AMD GPU with NVIDIA's attributes, all zero, would look like an old NVIDIA GPU.
@@ -15,7 +15,7 @@ use windlass_core::{
 
 use super::{
     CatalogEntry, Pool,
-    attributes::{MAX, TYPE, is_placement, zero_amount, zero_value},
+    attributes::{MAX_PER_DEVICE, TYPE, is_placement, zero_amount, zero_value},
 };
 
 /// Attributes and capacities of all devices, each with an example value.
@@ -57,15 +57,15 @@ impl CommonAttributes {
     /// Adds missing attributes, as far as there is room: the same ones to all devices of a pool.
     fn fill(&self, entries: &mut [&mut CatalogEntry]) {
         let size = |entry: &CatalogEntry| entry.attributes.len() + entry.capacity.len();
-        let most = entries.iter().map(|entry| size(entry)).max().unwrap_or(MAX);
+        let most = entries.iter().map(|entry| size(entry)).max().unwrap_or(MAX_PER_DEVICE);
         let has_attribute =
             |name: &AttributeName| entries.iter().any(|it| it.attributes.contains_key(name));
         let attributes = self.attributes.iter().filter(|(name, _)| !has_attribute(name));
-        let attributes: Vec<_> = attributes.take(MAX.saturating_sub(most)).collect();
+        let attributes: Vec<_> = attributes.take(MAX_PER_DEVICE.saturating_sub(most)).collect();
         let has_amount =
             |name: &AttributeName| entries.iter().any(|it| it.capacity.contains_key(name));
         let capacity = self.capacity.iter().filter(|(name, _)| !has_amount(name));
-        let room = MAX.saturating_sub(most + attributes.len());
+        let room = MAX_PER_DEVICE.saturating_sub(most + attributes.len());
         let capacity: Vec<_> = capacity.take(room).collect();
         for entry in entries {
             for (name, value) in &attributes {

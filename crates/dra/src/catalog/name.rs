@@ -27,7 +27,7 @@ impl DeviceName {
         Self(shortened(name.trim_start_matches('-'), MAX_LABEL))
     }
 
-    /// Name of GPU, profile name, profile id and first memory slice: `gpu-…-mig-1g-10gb-me-20-0`.
+    /// Name of a partition: GPU, profile name, profile id and first memory slice, as in `gpu-…-mig-1g-10gb-me-20-0`.
     pub(crate) fn of_partition(partition: &Partition) -> Self {
         let Partition { gpu, profile, profile_id, start, .. } = partition;
         let profile = profile

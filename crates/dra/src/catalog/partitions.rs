@@ -48,7 +48,8 @@ pub(super) fn gpus<'a>(
     ledger: &'a Ledger,
     driver: &'a DriverName,
 ) -> Vec<PartitionableGpu<'a>> {
-    let gpus = state.inventory.devices.iter().filter(|gpu| state.policy.cuts_for_claims(gpu));
+    let gpus =
+        state.inventory.devices.iter().filter(|gpu| state.policy.creates_instances_for_claims(gpu));
     let mut gpus: Vec<_> = gpus.collect();
     gpus.sort_by_key(|gpu| state.policy.dra.may_switch(gpu));
     let partitionable = |gpu: &'a Device| {

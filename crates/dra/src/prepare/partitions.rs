@@ -18,7 +18,7 @@ use windlass_core::{
     device::{DeviceId, Partition},
     partition::instance_at,
 };
-use windlass_discovery::mig::{MigFailure, PartitionError, patiently};
+use windlass_discovery::mig::{MigFailure, PartitionError, retry_until_initialised};
 use windlass_host::{causes, deadline};
 use windlass_resources::NodeState;
 
@@ -91,7 +91,7 @@ impl Environment {
     async fn apply_all(&self, mig_changes: &[MigChange]) -> Result<(), String> {
         let changed = deadline::beside(INVENTORY_TIMEOUT, async |deadline_passed| {
             for change in mig_changes {
-                patiently(&deadline_passed, || self.apply(change)).await?;
+                retry_until_initialised(&deadline_passed, || self.apply(change)).await?;
             }
             Ok(())
         });
@@ -131,7 +131,9 @@ impl Environment {
     pub(super) async fn remove_instances(&self, places: &[Partition]) -> Result<(), String> {
         let removed = deadline::beside(INVENTORY_TIMEOUT, async |deadline_passed| {
             for place in places {
-                match patiently(&deadline_passed, || self.partitions.remove(place)).await {
+                match retry_until_initialised(&deadline_passed, || self.partitions.remove(place))
+                    .await
+                {
                     // The instance vanished with its GPU.
                     Err(error) if matches!(error.why, MigFailure::NoGpu) => {}
                     // A reset removes the instance of a lost GPU. The release does not wait for it.

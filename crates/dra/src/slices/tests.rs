@@ -5,7 +5,7 @@ mod partitions;
 use jiff::Timestamp;
 use windlass_allocations::ledger::Ledger;
 use windlass_config::{
-    DraPolicy, PerContainer, Policy, Selector, ShareLimits, ShareManner, ShareMethod, ShareRule,
+    DraPolicy, PerContainer, Policy, Selector, ShareLimits, ShareMethod, ShareRule, ShareSettings,
     Shared, Sharing, SharingMethod,
 };
 use windlass_core::{
@@ -100,7 +100,7 @@ fn a_shared_device_has_one_share_by_default_for_each_claim() {
 
 #[test]
 fn a_claim_without_amounts_gets_the_whole_gpu_that_is_shared_by_amounts() {
-    let manner = ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
+    let manner = ShareSettings { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
     let rule = ShareRule { devices: Selector::all(DeviceKind::Gpu), manner };
     let dra = DraPolicy { shares: vec![rule], ..DraPolicy::default() };
     let policy = Policy { dra, ..Policy::default() };

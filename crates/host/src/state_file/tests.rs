@@ -61,7 +61,7 @@ fn a_readable_or_newer_document_takes_precedence_over_its_copy() {
     fs::write(&copy, ahead).expect("written");
     assert_eq!(read(&file).as_deref(), Some("two"));
     fs::write(file.path(), r#"{"version": 9}"#).expect("written");
-    assert!(file.read().expect_err("a newer agent wrote it").is_for_later());
+    assert!(file.read().expect_err("a newer agent wrote it").is_retryable());
 }
 
 #[test]

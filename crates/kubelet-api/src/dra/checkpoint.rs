@@ -14,7 +14,7 @@ pub const FILE: &str = "dra_manager_state";
 
 /// File name of the CPU manager's checkpoint, in the same directory. Every kubelet on Linux writes it at start, with
 /// any policy (`pkg/kubelet/cm/cpumanager/cpu_manager.go`). The DRA manager's checkpoint appears with the first claim.
-pub const NEIGHBOUR: &str = "cpu_manager_state";
+pub const CPU_MANAGER_FILE: &str = "cpu_manager_state";
 
 /// Value of [`Data::kind`].
 const KIND: &str = "DRACheckpoint";

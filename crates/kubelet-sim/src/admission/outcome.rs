@@ -25,12 +25,12 @@ pub struct ContainerAdmission {
     pub name: String,
     /// Allocated devices by resource. A resource that no plugin registered is missing: the kubelet admits
     /// such a pod without devices of it.
-    pub resources: BTreeMap<String, Allotment>,
+    pub resources: BTreeMap<String, ContainerAllocation>,
 }
 
 /// Devices of one resource, allocated to one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allotment {
+pub struct ContainerAllocation {
     /// Device ids by NUMA node; -1 for devices without a node.
     pub devices: BTreeMap<i64, Vec<String>>,
     /// The plugin's answer to `Allocate`.
@@ -63,7 +63,7 @@ impl Admission {
             let holdings = manager.holdings.container(&pod.uid, &container.name);
             let resources = holdings.into_iter().flatten().map(|(resource, holding)| {
                 let key = (container.name.clone(), resource.clone());
-                let allotment = Allotment {
+                let allotment = ContainerAllocation {
                     devices: holding.by_numa.clone(),
                     grant: holding.grant.clone(),
                     preference: questions.remove(&key),
@@ -77,14 +77,14 @@ impl Admission {
     }
 
     /// Devices of a resource, allocated to a container.
-    pub fn allotment(&self, container: &str, resource: &str) -> Option<&Allotment> {
+    pub fn allotment(&self, container: &str, resource: &str) -> Option<&ContainerAllocation> {
         self.containers.iter().find(|found| found.name == container)?.resources.get(resource)
     }
 }
 
-// === impl Allotment ===
+// === impl ContainerAllocation ===
 
-impl Allotment {
+impl ContainerAllocation {
     /// Device ids, each once.
     pub fn ids(&self) -> DeviceIds {
         self.devices.values().flatten().cloned().collect()

@@ -31,7 +31,7 @@ use self::{
     attempt::{RegisteredEndpoint, RegistrationAttempt},
     folder::Folder,
 };
-use crate::{config::Config, fault::Misbehaviour, manager_task::ManagerHandle};
+use crate::{config::Config, fault::Faults, manager_task::ManagerHandle};
 
 /// Longest pause between two attempts (`maxDurationBeforeRetry`).
 const MAX_PAUSE: Duration = Duration::from_secs(122);
@@ -50,7 +50,7 @@ enum SocketState {
 struct Registry {
     handle: ManagerHandle,
     config: Arc<Config>,
-    faults: watch::Receiver<Misbehaviour>,
+    faults: watch::Receiver<Faults>,
     sockets: BTreeMap<PathBuf, SocketState>,
     attempts: JoinSet<AttemptResult>,
 }
@@ -69,7 +69,7 @@ struct AttemptResult {
 pub(crate) async fn watch(
     handle: ManagerHandle,
     config: Arc<Config>,
-    faults: watch::Receiver<Misbehaviour>,
+    faults: watch::Receiver<Faults>,
 ) {
     let mut folder = Folder::watch(config.registry_dir());
     let period = config.dra.registry_period;

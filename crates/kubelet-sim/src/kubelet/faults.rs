@@ -8,22 +8,22 @@ use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient
 use super::{Kubelet, KubeletError, State, admit_again, set_sources_ready};
 use crate::{
     directory,
-    fault::{Misbehaviour, PodFault},
+    fault::{Faults, PodSourceFault},
     manager_task::ManagerTask,
 };
 
 impl Kubelet {
     /// Replaces all faults. They persist over restarts.
-    pub fn misbehave(&self, faults: Misbehaviour) {
+    pub fn set_faults(&self, faults: Faults) {
         self.faults.send_replace(faults);
     }
 
-    /// Ends [`PodFault::Only`]: the kubelet reaches the API server, learns all pods of the node, and
+    /// Ends [`PodSourceFault::Only`]: the kubelet reaches the API server, learns all pods of the node, and
     /// admits the ones that it did not know. From now on, garbage collection frees the devices of
     /// deleted pods.
     pub async fn reach_api_server(&self) {
         let _sync_loop = self.sync_loop.lock().await;
-        let mut previous = PodFault::None;
+        let mut previous = PodSourceFault::None;
         self.faults.send_modify(|faults| previous = std::mem::take(&mut faults.pods));
         let Some((handle, ended)) = self.handle() else { return };
         let unknown = move |task: &ManagerTask| -> Vec<_> {
@@ -60,7 +60,7 @@ impl Kubelet {
     }
 
     /// Closes the kubelet's connection to the plugin of a resource.
-    pub async fn cancel_stream(&self, resource: &str) {
+    pub async fn close_plugin_connection(&self, resource: &str) {
         let resource = resource.to_owned();
         let close = move |task: &ManagerTask| {
             let endpoint = task.manager.endpoints.get(&resource);

@@ -3,10 +3,11 @@
 //! ```text
 //!  begun ─> dial ─> GetDevicePluginOptions ─> connected: Register succeeds ─> ListAndWatch ─> ended
 //!            │ deadline         │ error, or closed
-//!            └──────────────────┴─> failed: Register fails, the client leaves the table
+//!            └──────────────────┴─> failed: Register fails, the client leaves the manager's table
 //! ```
 //!
-//! After the dial, the end of another stream may close the connection.
+//! After the dial, the kubelet may close the connection at the end of another stream for the
+//! same resource.
 
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     device::Device,
     event::Event,
-    fault::{Misbehaviour, StreamFault},
+    fault::{Faults, StreamFault},
     manager::{Client, Endpoint},
     manager_task::{KubeletEnded, ManagerHandle},
     plugin::{Plugin, RpcError},
@@ -34,7 +35,7 @@ pub(super) struct Connection {
     pub(super) socket: PathBuf,
     /// Deadline of the `Register` call, if it has one.
     pub(super) deadline: Option<Instant>,
-    pub(super) faults: watch::Receiver<Misbehaviour>,
+    pub(super) faults: watch::Receiver<Faults>,
 }
 
 /// Reasons of a failed `Register`, with the kubelet's texts.
@@ -109,7 +110,7 @@ impl Connection {
         Ok(options.map(|options| (plugin, options)).map_err(ConnectError::Options))
     }
 
-    /// Removes the client from the table, and logs the failure as an event.
+    /// Removes the client from the manager's table, and logs the failure as an event.
     async fn fail(&self, client: Client, error: &ConnectError) -> Result<(), KubeletEnded> {
         let resource = self.resource.clone();
         let message = error.to_string();

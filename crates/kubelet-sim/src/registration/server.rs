@@ -25,7 +25,7 @@ use super::{
 use crate::{
     config::Config,
     event::Event,
-    fault::{Misbehaviour, RegistrationFault},
+    fault::{Faults, RegistrationFault},
     incoming,
     manager_task::ManagerHandle,
 };
@@ -38,7 +38,7 @@ const MAX_TIMEOUT_DIGITS: usize = 8;
 pub(crate) struct ServerContext {
     pub(crate) handle: ManagerHandle,
     pub(crate) config: Arc<Config>,
-    pub(crate) faults: watch::Receiver<Misbehaviour>,
+    pub(crate) faults: watch::Receiver<Faults>,
     /// Closes the listener and all connections, as the end of a process does.
     pub(crate) ended: CancellationToken,
 }

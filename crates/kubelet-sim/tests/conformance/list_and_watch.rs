@@ -2,7 +2,7 @@
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::Empty;
-use windlass_kubelet_sim::{Event, Health, Misbehaviour, StreamFault};
+use windlass_kubelet_sim::{Event, Faults, Health, StreamFault};
 
 use super::{
     plugin::{Call, Plugin},
@@ -51,7 +51,7 @@ async fn a_plugin_that_registers_within_the_grace_period_restores_its_counts() {
     let node = Node::start();
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(2)).await;
     node.wait_for_counts(GPU, 2, 2).await;
-    node.kubelet.cancel_stream(GPU).await;
+    node.kubelet.close_plugin_connection(GPU).await;
     node.wait_for_counts(GPU, 2, 0).await;
     plugin.wait_for_streams(0).await;
     plugin.register().await.expect("registered");
@@ -110,13 +110,13 @@ async fn the_status_of_a_pod_follows_its_devices_health() {
 async fn a_fault_can_leave_streams_unread() {
     let node = Node::start();
     let streams = StreamFault::NeverRead;
-    node.kubelet.misbehave(Misbehaviour { streams, ..Misbehaviour::default() });
+    node.kubelet.set_faults(Faults { streams, ..Faults::default() });
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     plugin.wait_for_streams(1).await;
     // The plugin sends the answer to this call after all its earlier messages.
     let mut client = node.kubelet.plugin(GPU).await.expect("connected");
     client.get_device_plugin_options(Empty {}).await.expect("answered");
     assert_eq!(node.kubelet.node().counts(GPU), None);
-    node.kubelet.misbehave(Misbehaviour::default());
+    node.kubelet.set_faults(Faults::default());
     node.wait_for_counts(GPU, 1, 1).await;
 }

@@ -8,7 +8,7 @@ use windlass_kubelet_api::{
     socket::SocketPath,
 };
 use windlass_kubelet_sim::{
-    Config, Event, Kubelet, KubeletError, Misbehaviour, Registration, RegistrationFault, Release,
+    Config, Event, Faults, Kubelet, KubeletError, Registration, RegistrationFault, Release,
 };
 
 use super::{
@@ -225,14 +225,14 @@ async fn a_fault_can_refuse_registrations_or_leave_them_unanswered() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     let registration = RegistrationFault::Refuse("not today".to_owned());
-    node.kubelet.misbehave(Misbehaviour { registration, ..Misbehaviour::default() });
+    node.kubelet.set_faults(Faults { registration, ..Faults::default() });
     check_refused(plugin.register().await, "not today");
 
     let hang = RegistrationFault::Hang;
-    node.kubelet.misbehave(Misbehaviour { registration: hang, ..Misbehaviour::default() });
+    node.kubelet.set_faults(Faults { registration: hang, ..Faults::default() });
     tokio::time::timeout(SHORT, plugin.register()).await.expect_err("no answer");
 
-    node.kubelet.misbehave(Misbehaviour::default());
+    node.kubelet.set_faults(Faults::default());
     plugin.register().await.expect("registered");
 }
 

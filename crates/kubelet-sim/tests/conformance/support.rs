@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use tempfile::TempDir;
 use windlass_kubelet_api::deviceplugin as wire;
 use windlass_kubelet_sim::{
-    Allotment, Config, Container, DeviceIds, Event, Kubelet, NodeStatus, Pod, Rejection,
+    Config, Container, ContainerAllocation, DeviceIds, Event, Kubelet, NodeStatus, Pod, Rejection,
 };
 
 /// Deadline of waits that normally end at once.
@@ -71,7 +71,7 @@ impl Node {
     /// Admits a pod with one container and returns its devices.
     pub(crate) async fn admit(&self, name: &str, resource: &str, size: u64) -> DeviceIds {
         let admission = self.kubelet.admit(pod(name, resource, size)).await.expect("admitted");
-        admission.allotment("c", resource).map(Allotment::ids).unwrap_or_default()
+        admission.allotment("c", resource).map(ContainerAllocation::ids).unwrap_or_default()
     }
 
     /// Expects a pod with one container to be rejected.

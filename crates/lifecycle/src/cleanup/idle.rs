@@ -1,7 +1,7 @@
 //! Wait for the end of all processes on a GPU, since a program that outlives its container still holds memory.
 
 use tokio::time::{Duration, sleep};
-use windlass_discovery::mig::{PAUSE, patiently};
+use windlass_discovery::mig::{PAUSE, retry_until_initialised};
 use windlass_host::{abbreviate::first_few, deadline};
 
 use super::steps::{StepContext, StepError};
@@ -13,8 +13,10 @@ const MAX_NAMED: usize = 4;
 pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<(), StepError> {
     let idle = deadline::beside(limit.saturating_sub(PAUSE), async |deadline_passed| {
         loop {
-            let computing =
-                patiently(&deadline_passed, || context.gpus.computing(&context.device)).await?;
+            let computing = retry_until_initialised(&deadline_passed, || {
+                context.gpus.computing(&context.device)
+            })
+            .await?;
             if computing.is_empty() {
                 return Ok(());
             }

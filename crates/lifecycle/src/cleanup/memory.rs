@@ -1,7 +1,7 @@
 //! Wait for free GPU memory. Memory that stays in use after the last program would be missing for the next one.
 
 use tokio::time::{Duration, sleep};
-use windlass_discovery::mig::{PAUSE, patiently};
+use windlass_discovery::mig::{PAUSE, retry_until_initialised};
 use windlass_host::deadline;
 
 use super::steps::{StepContext, StepError};
@@ -16,8 +16,10 @@ pub(super) async fn wait_free(
 ) -> Result<(), StepError> {
     let free = deadline::beside(limit.saturating_sub(PAUSE), async |deadline_passed| {
         loop {
-            let used =
-                patiently(&deadline_passed, || context.gpus.memory_used(&context.device)).await?;
+            let used = retry_until_initialised(&deadline_passed, || {
+                context.gpus.memory_used(&context.device)
+            })
+            .await?;
             if used <= most {
                 return Ok(());
             }

@@ -3,7 +3,7 @@
 //! `nvidia-smi` refuses to reset a GPU that a process has open, so the agent closes NVML for the reset.
 
 use tokio::time::Duration;
-use windlass_discovery::mig::{PAUSE, patiently};
+use windlass_discovery::mig::{PAUSE, retry_until_initialised};
 use windlass_host::deadline;
 
 use super::steps::{StepContext, StepError};
@@ -14,12 +14,13 @@ pub(super) async fn reset(context: &StepContext, limit: Duration) -> Result<(), 
         if let Some(why) = context.plan.reset_conflict {
             return Err(StepError::NotReset(why.to_owned()));
         }
-        let Some(release) = context.gpus.recess().await else {
+        let Some(release) = context.gpus.release_nvml().await else {
             return Err(StepError::NotReset("the agent ends".to_owned()));
         };
         context.gpus.nvidia_smi().run(&["--gpu-reset", "-i", context.device.as_str()]).await?;
         drop(release);
-        patiently(&deadline_passed, || context.gpus.computing(&context.device)).await?;
+        retry_until_initialised(&deadline_passed, || context.gpus.computing(&context.device))
+            .await?;
         tracing::info!(device = %context.device, "GPU reset");
         Ok(())
     });

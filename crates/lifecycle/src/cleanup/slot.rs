@@ -63,7 +63,7 @@ impl Slot {
         let pause = match &state {
             // Only failures without a tenant are retried with back-off. Once a tenant is gone, cleaning starts at once.
             State::Quarantined { failed, .. } if !self.state.has_tenants() => {
-                backoff(limits.retry_first, limits.retry_most, failed.attempts)
+                backoff(limits.retry_min, limits.retry_max, failed.attempts)
             }
             _ => Duration::ZERO,
         };
@@ -84,7 +84,7 @@ impl Slot {
     /// The plan, with the required identity that was read before the first step.
     pub(super) fn plan(&self) -> CleanupPlan {
         let mut plan = self.plan.clone().unwrap_or_default();
-        plan.identity = plan.identity.map(|now| now.or_settled(self.required_identity.as_ref()));
+        plan.identity = plan.identity.map(|now| now.or_earlier(self.required_identity.as_ref()));
         plan
     }
 

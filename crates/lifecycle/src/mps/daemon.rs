@@ -70,7 +70,7 @@ impl Daemon {
                 tracing::info!(device = %self.device, "MPS daemon stopped");
                 return;
             };
-            let (error, retry_in) = (causes(&error), self.env.settings.retry_most);
+            let (error, retry_in) = (causes(&error), self.env.settings.retry_max);
             tracing::warn!(device = %self.device, error, ?retry_in, "cannot stop MPS daemon");
             tokio::select! {
                 Ok(()) = self.spec.changed() => {}

@@ -149,7 +149,7 @@ impl State {
 
     fn waiting(attempt: u32, now: Instant, settings: &MpsSettings) -> Self {
         let attempt = attempt.saturating_add(1);
-        let pause = backoff(settings.retry_first, settings.retry_most, attempt);
+        let pause = backoff(settings.retry_min, settings.retry_max, attempt);
         Self::Waiting { until: now + pause, attempt }
     }
 
@@ -183,8 +183,8 @@ mod tests {
     fn settings() -> MpsSettings {
         MpsSettings {
             question_interval: Duration::from_secs(10),
-            retry_first: Duration::from_secs(1),
-            retry_most: Duration::from_secs(5),
+            retry_min: Duration::from_secs(1),
+            retry_max: Duration::from_secs(5),
             ..MpsSettings::default()
         }
     }

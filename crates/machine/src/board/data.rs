@@ -58,7 +58,7 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
         return chip.wedge();
     }
     if let Err(error) = answer(&mut stream, &header, chip) {
-        chip.record(BoardEvent::Nonsense(error.to_string()));
+        chip.record(BoardEvent::ProtocolViolation(error.to_string()));
     }
 }
 

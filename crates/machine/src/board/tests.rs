@@ -1,4 +1,4 @@
-//! Client-side tests of the simulated board.
+//! Client-side tests of the simulated Darwin3 board.
 
 use std::{
     io::{Read as _, Write as _},
@@ -28,6 +28,7 @@ fn get(board: &Board, target: &str) -> String {
     answer.lines().next().unwrap_or_default().to_owned()
 }
 
+/// Sends a message to the data port: a type (`0x7000` deploys, `0x7001` runs), four lengths in bytes, and flits.
 fn send(stream: &mut TcpStream, words: &[u32]) {
     let bytes: Vec<u8> = words.iter().copied().flat_map(u32::to_le_bytes).collect();
     stream.write_all(&bytes).expect("sent");
@@ -70,7 +71,7 @@ fn a_network_is_deployed_and_run_and_cleared_by_a_reset() {
 }
 
 #[test]
-fn unknown_requests_are_refused() {
+fn invalid_requests_are_refused() {
     let board = board();
     for (target, status) in [
         ("/last_running_time", "HTTP/1.1 200 OK"),
@@ -90,10 +91,14 @@ fn unknown_requests_are_refused() {
     assert_eq!(client.read(&mut [0; 4]).expect("closed"), 0);
     let mut client = connect(board.data());
     send(&mut client, &[0x7001, 7, 0, 0, 0, 1, 2]);
+    // The server closes with unread flits, which may reset the connection.
     assert_eq!(client.read(&mut [0; 4]).unwrap_or(0), 0);
     let events = board.take_events();
     assert_eq!(events.len(), 3, "{events:?}");
-    assert!(events.iter().all(|event| matches!(event, BoardEvent::Nonsense(_))), "{events:?}");
+    assert!(
+        events.iter().all(|event| matches!(event, BoardEvent::ProtocolViolation(_))),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -106,7 +111,7 @@ fn a_client_without_a_message_wedges_the_data_port_until_a_restart() {
         std::thread::yield_now();
     }
     assert_eq!(get(&board, "/chip_reset"), "HTTP/1.1 200 OK");
-    assert_eq!(board.take_events(), [BoardEvent::Wedged, BoardEvent::Reset]);
+    assert_eq!(board.take_events(), [BoardEvent::Blocked, BoardEvent::Reset]);
     let mut client = connect(board.data());
     send(&mut client, &[0x7001, 0, 0, 0, 0]);
     client.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf};
 
 /// Change of a device: an adapter, a virtual function, or any other device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum DeviceEvent {
     /// The device is removed with all its parts.
     Unplug,
     /// The removed device returns to its slot.
@@ -45,9 +45,9 @@ pub(super) const EXAMPLES: &[(&str, &str)] = &[
     ("link-up:eth0", "plugs in the cable of an adapter"),
 ];
 
-// === impl Happening ===
+// === impl DeviceEvent ===
 
-impl Happening {
+impl DeviceEvent {
     /// Parses `vfs:eth0=4` into a device name and a change.
     pub(super) fn parse(text: &str) -> Option<(String, Self)> {
         let (what, rest) = text.split_once(':')?;

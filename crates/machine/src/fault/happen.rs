@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::device::Happening;
+use super::device::DeviceEvent;
 use crate::{
     profile::{Device, LinkState, Nic, VirtualFunction},
     state::{Bound, Happened, Model},
@@ -48,20 +48,20 @@ pub enum HappeningError {
 // === impl Model ===
 
 impl Model {
-    pub(super) fn happen(&mut self, name: &str, what: &Happening) -> Result<(), HappeningError> {
+    pub(super) fn happen(&mut self, name: &str, what: &DeviceEvent) -> Result<(), HappeningError> {
         let target = self.target(name)?;
         match what {
-            Happening::Unplug => self.slot_state(target)?.unplugged = true,
-            Happening::Plug => self.slot_state(target)?.unplugged = false,
-            Happening::Unbind => self.happened_to(target).bound = Bound::Nothing,
-            Happening::Bind(driver) => self.bind(target, driver),
-            Happening::Functions(count) => self.set_functions(target, *count)?,
-            Happening::Group(number) => *self.group(target)? = Some(*number),
-            Happening::Set(file, text) => self.write(target, file, Some(text.clone()))?,
-            Happening::Unset(file) => self.write(target, file, None)?,
-            Happening::LinkDown => self.nic(target)?.link = LinkState::Down,
-            Happening::LinkUp => self.nic(target)?.link = LinkState::Up,
-            Happening::Replug(port) => self.replug(target, port)?,
+            DeviceEvent::Unplug => self.slot_state(target)?.unplugged = true,
+            DeviceEvent::Plug => self.slot_state(target)?.unplugged = false,
+            DeviceEvent::Unbind => self.happened_to(target).bound = Bound::Nothing,
+            DeviceEvent::Bind(driver) => self.bind(target, driver),
+            DeviceEvent::Functions(count) => self.set_functions(target, *count)?,
+            DeviceEvent::Group(number) => *self.group(target)? = Some(*number),
+            DeviceEvent::Set(file, text) => self.write(target, file, Some(text.clone()))?,
+            DeviceEvent::Unset(file) => self.write(target, file, None)?,
+            DeviceEvent::LinkDown => self.nic(target)?.link = LinkState::Down,
+            DeviceEvent::LinkUp => self.nic(target)?.link = LinkState::Up,
+            DeviceEvent::Replug(port) => self.replug(target, port)?,
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ pub(super) fn readiness(state: &NodeState, registrations: &RegistrationStates) -
         failures.push("not every source of devices has answered yet".to_owned());
     }
     failures.extend(state.unwritten.values().map(ToString::to_string));
-    if state.is_in_doubt {
+    if state.claims_may_be_missing {
         failures.push(CLAIMS_UNKNOWN.to_owned());
     }
     let slow = state.slow_since.map(|since| since.elapsed().as_secs());

@@ -29,7 +29,7 @@ impl PolicySource {
         let by_label = matches!(self, Self::Reloaded(Follow { label: Some(_), .. }));
         let labels =
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
-        let claims = config.policy.knows_amounts();
+        let claims = config.policy.has_shares_or_claims();
         let leases = config.policy.sources.iter().any(|source| source.lease);
         let devices = config.policy.labels.devices;
         let fractions = config.nv_fractions.enabled;

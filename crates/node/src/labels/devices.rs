@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    annotation::{NodeDevice, NodeDevices, OnlyFor},
+    annotation::{NodeDevice, NodeDevices, PodKind},
     device::Device,
     health::HealthState,
     labels::Labels,
@@ -60,11 +60,11 @@ fn device(state: &NodeState, gpu: &Device) -> NodeDevice {
 
 /// Restriction of a GPU on a node with several vendors: NVIDIA's resource names count whole GPUs of NVIDIA, and shares
 /// count GPUs of the configured vendor.
-fn only_for(state: &NodeState, gpu: &Device) -> Option<OnlyFor> {
+fn only_for(state: &NodeState, gpu: &Device) -> Option<PodKind> {
     if !gpu.family().is_managed {
-        return Some(OnlyFor::Shares);
+        return Some(PodKind::Shares);
     }
-    (gpu.source != state.policy.shares.source).then_some(OnlyFor::Whole)
+    (gpu.source != state.policy.shares.source).then_some(PodKind::Whole)
 }
 
 /// Reason why a GPU accepts no new pods, apart from its holders. The detail of a failure is left out, because it may

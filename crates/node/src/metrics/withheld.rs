@@ -22,7 +22,7 @@ pub(super) fn reason(
     }
     let is_for_claims = state.is_claimable(id);
     if offering.is_none() && !is_for_claims {
-        return state.not_for_claims(id).map(|_| "configuration");
+        return state.why_not_claimable(id).map(|_| "configuration");
     }
     if is_for_claims || offering.is_some_and(|it| it.obstacle.is_some()) {
         let of_pods = || offering?.obstacle.as_ref().map(|_| outside_device(state, ledger, device));

@@ -104,7 +104,7 @@ impl FractionRequest {
                 RequestedGpus::Named(named.split(',').map(|it| it.trim().to_owned()).collect())
             }
         };
-        let at_least = Enforcement::asked_for(annotations)?;
+        let at_least = Enforcement::required_by(annotations)?;
         Ok(Some(Self { request_mib, limit_mib, gpus, at_least }))
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use windlass_cdi::{
-    CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome,
+    CdiFiles, Documents, MissingParts, NVIDIA_NODES, Unwritten, WriteOutcome,
     container_edits::NodeExtras,
     imex_node,
     memory_limits::{LimitMeans, LimitRules, ReplicaDevices, ReplicaLimits, WrittenLimits},
@@ -44,7 +44,7 @@ pub(super) struct DiskCheck {
 pub(super) struct DiskCheckResult {
     pub(super) node_extras: NodeExtras,
     documents: Documents,
-    pub(super) lacks: Lacks,
+    pub(super) missing_parts: MissingParts,
     unwritten: Unwritten,
     /// Devices with an MPS daemon or the remains of one.
     leftover_daemons: BTreeSet<DeviceId>,
@@ -106,15 +106,21 @@ impl DiskCheck {
     ) -> DiskCheckResult {
         let node_extras = self.node_extras(policy);
         if !policy.needs_documents() && !self.has_written {
-            let lacks = missing_channels(policy, &node_extras);
-            return DiskCheckResult { node_extras, lacks, ..DiskCheckResult::default() };
+            let missing_parts = missing_channels(policy, &node_extras);
+            return DiskCheckResult { node_extras, missing_parts, ..DiskCheckResult::default() };
         }
         self.has_written = true;
-        self.cdi.deliver(&policy.delivery);
-        let WriteOutcome { documents, extra_names, lacks, unwritten } =
+        self.cdi.set_delivery(&policy.delivery);
+        let WriteOutcome { documents, extra_names, missing_parts, unwritten } =
             self.cdi.write(inventory, limits);
         let node_extras = NodeExtras { cdi_extras: extra_names, ..node_extras };
-        DiskCheckResult { node_extras, documents, lacks, unwritten, ..DiskCheckResult::default() }
+        DiskCheckResult {
+            node_extras,
+            documents,
+            missing_parts,
+            unwritten,
+            ..DiskCheckResult::default()
+        }
     }
 
     /// Finds the driver's files ahead of the first documents.
@@ -133,12 +139,12 @@ impl DiskCheck {
         let (node_extras, absent) = (self.node_extras(policy), self.absent(inventory));
         let known = DiskCheckResult { absent, means: self.means(), ..DiskCheckResult::default() };
         if !policy.needs_documents() {
-            let lacks = missing_channels(policy, &node_extras);
-            return DiskCheckResult { node_extras, lacks, ..known };
+            let missing_parts = missing_channels(policy, &node_extras);
+            return DiskCheckResult { node_extras, missing_parts, ..known };
         }
-        let lacks = self.cdi.generate(inventory).lacks;
+        let missing_parts = self.cdi.generate(inventory).missing_parts;
         let unwritten = self.cdi.unwritable(inventory);
-        DiskCheckResult { node_extras, lacks, unwritten, ..known }
+        DiskCheckResult { node_extras, missing_parts, unwritten, ..known }
     }
 
     fn node_extras(&self, policy: &Policy) -> NodeExtras {
@@ -202,7 +208,7 @@ impl DiskCheckResult {
             shareable: plan.shareable,
             node_extras: self.node_extras.clone(),
             documents: self.documents.clone(),
-            lacks: self.lacks.clone(),
+            missing_parts: self.missing_parts.clone(),
             unwritten: self.unwritten.clone(),
             absent: self.absent.clone(),
             means: self.means.clone(),
@@ -214,11 +220,11 @@ impl DiskCheckResult {
 const LEFTOVER_DAEMON: &str = "MPS daemon of the earlier sharing still runs";
 
 /// Missing channels, if no CDI document reports them.
-fn missing_channels(policy: &Policy, node_extras: &NodeExtras) -> Lacks {
+fn missing_channels(policy: &Policy, node_extras: &NodeExtras) -> MissingParts {
     let missing = policy.delivery.imex.channels.difference(&node_extras.imex_channels);
     let channels: Vec<_> = missing.copied().collect();
     let failure = |channel: &u32| {
         format!("IMEX channel {channel}: {} is missing", imex_node(*channel).display())
     };
-    Lacks { problems: channels.iter().map(failure).collect(), channels }
+    MissingParts { problems: channels.iter().map(failure).collect(), channels }
 }

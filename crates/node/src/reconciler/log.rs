@@ -15,8 +15,8 @@ pub(super) fn changes(before: &NodeState, state: &NodeState) {
     for (kind, error) in state.unwritten.iter().filter(is_changed) {
         tracing::error!(%kind, %error, "CDI document not written: its devices are withheld");
     }
-    let is_new = |problem: &&String| !before.lacks.problems.contains(problem);
-    for problem in state.lacks.problems.iter().filter(is_new) {
+    let is_new = |problem: &&String| !before.missing_parts.problems.contains(problem);
+    for problem in state.missing_parts.problems.iter().filter(is_new) {
         tracing::warn!(problem, "containers lack driver files or device nodes");
     }
     disk(before, state);

@@ -95,7 +95,7 @@ impl ShareDocuments {
     pub(super) fn remove_drafts(&self) {
         for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let name = file.file_name().into_string().unwrap_or_default();
-            if files::drafted(&name).and_then(name_in).is_some() {
+            if files::target_of_draft(&name).and_then(name_in).is_some() {
                 // Container runtimes ignore such a file, and the next agent tries again.
                 let _ = fs::remove_file(file.path());
             }

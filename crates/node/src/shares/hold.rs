@@ -10,7 +10,7 @@ use windlass_allocations::{
 use windlass_cdi::memory_limits::GpuMemory;
 use windlass_config::{ShareMethod, ShareResources};
 use windlass_core::{
-    annotation::{DecidedDevice, PodPlacement},
+    annotation::{PlacedGpu, PodPlacement},
     device::DeviceId,
     enforcement::Enforcement,
     pci::PciAddress,
@@ -128,15 +128,15 @@ impl HeldGpu {
         })
     }
 
-    fn placement(&self) -> DecidedDevice {
+    fn placement(&self) -> PlacedGpu {
         if self.is_whole() {
-            return DecidedDevice::whole(self.device.clone());
+            return PlacedGpu::whole(self.device.clone());
         }
         let Amounts { memory_mib, compute_percent } = self.amounts;
         let milli = compute_percent.saturating_mul(10);
         let (mib, milli) = (u32::try_from(memory_mib), u16::try_from(milli));
         let (mib, milli) = (mib.unwrap_or_default(), milli.unwrap_or_default());
-        DecidedDevice::share(self.device.clone(), mib, milli)
+        PlacedGpu::share(self.device.clone(), mib, milli)
     }
 }
 

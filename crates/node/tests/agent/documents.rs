@@ -63,7 +63,8 @@ fn golden(generated: &Generated) -> String {
         let value: Value = serde_json::from_str(&text(document)).expect("JSON");
         lines.push(format!("{name}\n{}", compact(&value, 0)));
     }
-    lines.extend(generated.lacks.problems.iter().map(|problem| format!("lacks: {problem}")));
+    lines
+        .extend(generated.missing_parts.problems.iter().map(|problem| format!("lacks: {problem}")));
     lines.join("\n")
 }
 
@@ -153,7 +154,7 @@ async fn a_driver_as_gke_installs_it_is_found_without_configuration() {
     let world = world("t4-edge");
     install_as_gke(&world);
     let generated = generate(&world).await;
-    assert_eq!(generated.lacks.problems, [] as [String; 0]);
+    assert_eq!(generated.missing_parts.problems, [] as [String; 0]);
     let mounts = &gpus(&generated).container_edits.mounts;
     for (inside, on_node) in [
         ("/usr/bin/nvidia-smi", "bin/nvidia-smi"),
@@ -186,11 +187,11 @@ async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_names_the_m
     let version = driver_version(&world);
     let expected =
         format!("no libcuda.so.{version} under /nowhere: containers get device nodes only");
-    assert_eq!(generated.lacks.problems, std::slice::from_ref(&expected));
+    assert_eq!(generated.missing_parts.problems, std::slice::from_ref(&expected));
 
     let agent = world.agent();
     let state = agent.until(|state| !state.inventory.devices.is_empty()).await;
-    assert_eq!(state.lacks.problems, [expected]);
+    assert_eq!(state.missing_parts.problems, [expected]);
     agent.stop().await;
 }
 
@@ -199,11 +200,12 @@ async fn a_driver_whose_files_have_another_version_is_recognised() {
     let world = world("t4-edge");
     let module = world.config.places.host_root.join("sys/module/nvidia/version");
     fs::remove_file(&module).expect("removed");
-    assert!(generate(&world).await.lacks.problems.is_empty(), "procfs has the version too");
+    assert!(generate(&world).await.missing_parts.problems.is_empty(), "procfs has the version too");
     fs::write(module, "999.1").expect("written");
-    let lacks = generate(&world).await.lacks;
+    let missing_parts = generate(&world).await.missing_parts;
     assert!(
-        lacks.problems[0].starts_with("the loaded driver is 999.1, and the libraries under / are")
+        missing_parts.problems[0]
+            .starts_with("the loaded driver is 999.1, and the libraries under / are")
     );
 }
 
@@ -219,7 +221,7 @@ async fn every_document_is_valid_by_the_schema_and_by_the_check() {
             }
             world.config.policy.delivery.ids = ids;
             let generated = generate(&world).await;
-            assert!(generated.lacks.problems.is_empty(), "{:?}", generated.lacks);
+            assert!(generated.missing_parts.problems.is_empty(), "{:?}", generated.missing_parts);
             for document in generated.documents.values() {
                 let value = serde_json::to_value(document).expect("JSON");
                 let errors: Vec<_> = schema.iter_errors(&value).map(|e| e.to_string()).collect();
@@ -291,7 +293,7 @@ async fn a_missing_hook_program_is_named_and_containers_start_without_it() {
     let generated = generate(&world).await;
     let expected =
         "the hook program /opt/nvidia-cdi-hook is not on the host: containers start without hooks";
-    assert_eq!(generated.lacks.problems, [expected]);
+    assert_eq!(generated.missing_parts.problems, [expected]);
     assert!(gpus(&generated).container_edits.hooks.is_empty());
 }
 
@@ -307,9 +309,9 @@ async fn existing_features_and_channels_have_separate_documents() {
     let generated = generate(&world).await;
     let names = ["windlass.dev/gds=all", "windlass.dev/mofed=all", "windlass.dev/imex-channel=0"];
     assert_eq!(generated.extra_names, names);
-    assert_eq!(generated.lacks.channels, [7]);
+    assert_eq!(generated.missing_parts.channels, [7]);
     assert_eq!(
-        generated.lacks.problems,
+        generated.missing_parts.problems,
         [
             "windlass.dev/gdrcopy: the host has no /dev/gdrdrv",
             "IMEX channel 7: no /dev/nvidia-caps-imex-channels/channel7",
@@ -325,7 +327,7 @@ async fn existing_features_and_channels_have_separate_documents() {
 }
 
 #[tokio::test]
-async fn devices_are_named_by_position_if_configured() {
+async fn devices_are_named_by_index_if_configured() {
     let mut world = world("mig-a100");
     world.config.policy.delivery.ids = DeviceIds::Index;
     let generated = generate(&world).await;

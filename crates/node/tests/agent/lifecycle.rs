@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::Request;
 use windlass_kubelet_api::deviceplugin::{Empty, UNHEALTHY};
 use windlass_kubelet_sim::{
-    Event, Kubelet, Misbehaviour, NodeStatus, PodPhase, RegistrationFault, Release, StreamFault,
+    Event, Faults, Kubelet, NodeStatus, PodPhase, RegistrationFault, Release, StreamFault,
 };
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, LIMIT, allocatable};
@@ -101,7 +101,7 @@ async fn both_kinds_of_kubelet_are_served_through_restarts_and_losses() {
         allocatable(&kubelet, GPU, 8).await;
         kubelet.admit(pod("trainer", 4)).await.expect("admitted");
         kubelet.start_container("trainer-uid", "main").await.expect("started");
-        kubelet.cancel_stream(GPU).await;
+        kubelet.close_plugin_connection(GPU).await;
         registered_again(&kubelet, 2).await;
         kubelet.restart().await.expect("restarted");
         registered_again(&kubelet, 3).await;
@@ -113,7 +113,7 @@ async fn both_kinds_of_kubelet_are_served_through_restarts_and_losses() {
 async fn a_lost_stream_leads_to_a_new_registration_though_the_socket_is_the_same() {
     let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
-    kubelet.cancel_stream(GPU).await;
+    kubelet.close_plugin_connection(GPU).await;
     registered_again(&kubelet, 2).await;
 }
 
@@ -122,12 +122,12 @@ async fn a_refused_registration_is_tried_again_until_it_succeeds() {
     let world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let refuse = RegistrationFault::Refuse("refused by the test".to_owned());
-    kubelet.misbehave(Misbehaviour { registration: refuse, ..Misbehaviour::default() });
+    kubelet.set_faults(Faults { registration: refuse, ..Faults::default() });
     let _agent = world.agent();
     let refused = |event: &Event| matches!(event, Event::RegistrationRefused { .. });
     let has_several = |events: &[Event]| events.iter().filter(|event| refused(event)).count() >= 3;
     kubelet.calls().wait_for(has_several, LIMIT).await.expect("several attempts");
-    kubelet.misbehave(Misbehaviour::default());
+    kubelet.set_faults(Faults::default());
     allocatable(&kubelet, GPU, 8).await;
 }
 
@@ -152,7 +152,7 @@ async fn a_kubelet_that_never_reads_delays_no_other() {
     let world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let streams = StreamFault::NeverRead;
-    kubelet.misbehave(Misbehaviour { streams, ..Misbehaviour::default() });
+    kubelet.set_faults(Faults { streams, ..Faults::default() });
     let agent = world.agent();
     let registered = |node: &NodeStatus| node.registrations.contains_key(GPU);
     kubelet.wait_for(registered, LIMIT).await.expect("registered");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use windlass_cluster_sim::node as bound;
 use windlass_config::{Config, DraOffer, DraPolicy};
-use windlass_kubelet_sim::{Container, Event, EventReader, Misbehaviour, Pod, PodFault};
+use windlass_kubelet_sim::{Container, Event, EventReader, Faults, Pod, PodSourceFault};
 use windlass_testkit::{GPU, in_time};
 
 use crate::claims::{
@@ -69,8 +69,8 @@ async fn holds_devices_of_unlisted_pods(mut world: World) {
     world.try_start("proxy-uid", "main").await.expect("it starts");
     world.until_free(7).await;
     // The kubelet does not reach its API server: it knows the static pod, and the pod that has to be refused.
-    let pods = PodFault::Only(["proxy-uid".to_owned(), uid(&waiting)].into());
-    world.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
+    let pods = PodSourceFault::Only(["proxy-uid".to_owned(), uid(&waiting)].into());
+    world.kubelet.set_faults(Faults { pods, ..Faults::default() });
     world.kubelet.restart().await.expect("it restarts");
     world.until_registered().await;
     world.until_plugin_has(8).await;

@@ -130,7 +130,7 @@ async fn deleted_slices_are_published_again_while_claims_are_used() {
     let before = published(&world.objects());
     let (pod, _) = world.run("p", &gpus(1)).await;
     for _ in 0..3 {
-        assert!(world.objects().wipe_slices(NODE) > 0);
+        assert!(world.objects().delete_all_slices(NODE) > 0);
         world.until_settled().await;
         assert_eq!(published(&world.objects()).len(), before.len());
     }
@@ -147,7 +147,7 @@ async fn without_the_api_server_prepared_claims_remain_and_new_claims_wait_for_i
     world.objects().put(&template(SPACE, "new", &gpus(1)));
     let pod_with_claim = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
     let new = world.cluster.schedule(&pod_with_claim).expect("a node");
-    world.cluster.server_mut().go_away().await;
+    world.cluster.server_mut().go_offline().await;
     world.admit(bound::pod(&new)).await.expect("it fits");
     let why = world.try_start(&uid(&new), "main").await.expect_err("the API server is stopped");
     assert!(why.contains("cannot read claim default/new-devices-"), "{why}");
@@ -157,7 +157,7 @@ async fn without_the_api_server_prepared_claims_remain_and_new_claims_wait_for_i
     world.kill_agent().await;
     world.start_agent();
     world.until_registered().await;
-    world.cluster.server_mut().come_back();
+    world.cluster.server_mut().go_online();
     world.started(&uid(&new), "main").await;
     world.check();
     let space = gone.pod.metadata.namespace.as_deref().unwrap_or_default();

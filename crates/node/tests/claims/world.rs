@@ -80,7 +80,9 @@ impl World {
         let Node { machine, config, .. } = node;
         let (calls, objects) = (kubelet.calls(), cluster.objects());
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move { bound::follow_wipes(NODE, &calls, &objects).await });
+        tasks.spawn(
+            async move { bound::delete_slices_at_kubelet_start(NODE, &calls, &objects).await },
+        );
         let (agent, gpus) = (None, 8);
         let mut world = Self {
             cluster,

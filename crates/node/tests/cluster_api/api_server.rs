@@ -112,8 +112,8 @@ impl ApiServer {
         };
         let limits = Limits {
             answer: Duration::from_secs(5),
-            retry_first: Duration::from_millis(5),
-            retry_most: Duration::from_millis(50),
+            retry_min: Duration::from_millis(5),
+            retry_max: Duration::from_millis(50),
             lease: Duration::from_secs(1),
             ..Limits::default()
         };

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node as NodeObject;
 use serde_json::json;
 use windlass_cluster_sim::api::ApiServer;
 use windlass_config::{LabelOutput, LabelPolicy, Policy};
-use windlass_core::annotation::{NodeDevices, OnlyFor};
+use windlass_core::annotation::{NodeDevices, PodKind};
 use windlass_machine::MachineProfile;
 use windlass_testkit::{Node, health, until};
 
@@ -80,7 +80,7 @@ async fn gpus_of_two_vendors_are_annotated_with_the_pods_that_may_use_them() {
     let text = &object.metadata.annotations.expect("annotations")[NodeDevices::ANNOTATION];
     let listed = NodeDevices::from_annotation(text).expect("readable").devices;
     let only_for: Vec<_> = listed.iter().map(|gpu| gpu.only_for.expect("some pods")).collect();
-    assert_eq!((only_for[0], listed[0].model.as_str()), (OnlyFor::Whole, "Tesla T4"));
-    assert_eq!(only_for[1..], [OnlyFor::Shares; 8]);
+    assert_eq!((only_for[0], listed[0].model.as_str()), (PodKind::Whole, "Tesla T4"));
+    assert_eq!(only_for[1..], [PodKind::Shares; 8]);
     agent.stop().await;
 }

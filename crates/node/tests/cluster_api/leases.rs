@@ -76,7 +76,7 @@ fn vanished(mut state: NodeState) -> NodeState {
 }
 
 fn theirs(node: &str) -> LeaseState {
-    LeaseState::Theirs(node.to_owned())
+    LeaseState::OtherNode(node.to_owned())
 }
 
 fn holder(cluster: &Cluster, lease: &str) -> Option<String> {

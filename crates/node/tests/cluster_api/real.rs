@@ -56,7 +56,7 @@ impl World {
             ..ClusterAccess::default()
         };
         let retry = Duration::from_millis(200);
-        let limits = Limits { retry_first: retry, apply_again: retry, ..Limits::default() };
+        let limits = Limits { retry_min: retry, apply_interval: retry, ..Limits::default() };
         let client = Client::new(&access).expect("a good name").with_limits(limits);
         let nodes = Api::all(kube.clone());
         let node_features = node_features(&kube).await;

@@ -200,7 +200,7 @@ async fn slices_that_a_starting_kubelet_deletes_are_published_again() {
 async fn changes_by_others_are_reverted_at_once_and_repeated_ones_after_a_pause() {
     let mut server = ApiServer::start();
     let pause = Duration::from_secs(1);
-    let limits = Limits { retry_first: pause, ..Limits::default() };
+    let limits = Limits { retry_min: pause, ..Limits::default() };
     let client = server.client().with_limits(limits);
     let mut publisher = Publisher::start_with(&mut server, client);
     publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);

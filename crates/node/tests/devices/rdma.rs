@@ -245,7 +245,7 @@ async fn a_file_that_cannot_be_written_withholds_only_its_own_device() {
     let state = agent.state.borrow().clone();
     let why = state.offerings()[&id].obstacle.clone().unwrap_or_default();
     assert!(why.starts_with("cannot write device information for CNI plugins to"), "{why}");
-    assert!(state.lacks.problems.contains(&why), "{:?}", state.lacks.problems);
+    assert!(state.missing_parts.problems.contains(&why), "{:?}", state.missing_parts.problems);
     world.machine.update(|model| drop(functions(model).pop())).expect("changed");
     agent.until(|_| !file("0000:17:00.4").exists()).await;
     allocatable(&kubelet, "example.com/vf", 1).await;

@@ -17,7 +17,7 @@ use crate::agent::admin::get;
 /// Quiet period of these tests.
 pub(crate) const QUIET: Duration = Duration::from_millis(100);
 
-/// A machine without devices, to which those of a test are added.
+/// Profile of a machine without devices. A test appends its own devices.
 const EMPTY: &str = r#"name: any
 description: a machine without GPUs
 product: Any
@@ -37,7 +37,7 @@ pub(crate) fn node(devices: &str, config: &str) -> Node {
     node_of(&MachineProfile::parse("test", &profile).expect("a machine"), config)
 }
 
-/// A machine after any profile.
+/// A machine with this profile, and an agent's configuration.
 pub(crate) fn node_of(profile: &MachineProfile, config: &str) -> Node {
     Node::new(profile, policy(config))
 }
@@ -48,7 +48,7 @@ pub(crate) fn policy(text: &str) -> Policy {
     let config = Config::parse(Path::new("test.yaml"), text);
     let policy = config.unwrap_or_else(|error| panic!("{error}")).policy;
     let HealthPolicy { quiet_period, probe_interval, .. } = health(QUIET);
-    // No file of these machines hangs; but a scan takes seconds while other tests need the processors.
+    // A long deadline: no file of these machines hangs, and a scan takes seconds while other tests use the processors.
     let call_deadline = Duration::from_secs(60);
     let health = HealthPolicy { quiet_period, probe_interval, call_deadline, ..policy.health };
     Policy { health, ..policy }

@@ -49,7 +49,7 @@ async fn the_same_claim_has_the_same_answer_without_the_api_server() {
         [Allocated { request: "a", gpu: 0 }, Allocated { request: "b", gpu: 5 }];
     world.claim(&agent, "c", &devices_of_requests);
     let first = kubelet.prepare("c").await.expect("prepared");
-    world.api.go_away().await;
+    world.api.go_offline().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("c").await.expect("released");
     agent.stop().await;

@@ -133,7 +133,7 @@ async fn a_change_of_mig_mode_that_a_kill_interrupted_is_continued() {
     }
     agent.stop().await;
     // The state after MIG mode was turned on for the instance, and before it was turned off for the full GPU.
-    world.mark_begun();
+    world.mark_prepare_started();
     for (gpu, name) in ["part", "whole"].into_iter().enumerate() {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
         let document = world.config.places.cdi_dir.join(format!("windlass.dev-claim-{name}.json"));

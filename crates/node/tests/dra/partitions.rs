@@ -125,7 +125,7 @@ async fn an_instance_from_before_a_kill_is_found_by_its_slices_or_removed() {
     kubelet.prepare("gone").await.expect("prepared");
     agent.stop().await;
     // The state between the creation of the instance and the record of it.
-    world.mark_begun();
+    world.mark_prepare_started();
     for name in ["kept", "gone"] {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
         fs::remove_file(

@@ -69,7 +69,7 @@ async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_de
     world.claim(&agent, "c", &[A]);
     kubelet.prepare("c").await.expect("prepared");
     agent.stop().await;
-    world.mark_begun();
+    world.mark_prepare_started();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[B]);
     let devices = kubelet.prepare("c").await.expect("prepared again");

@@ -193,10 +193,10 @@ async fn a_slow_claim_delays_no_other_and_can_be_prepared_again_after_an_outage(
     let (slow_call, quick_call) = tokio::join!(slow_call, quick_call);
     assert!(quick_call < slow_call, "the other claim was not delayed");
     kubelet.unprepare("new").await.expect("released");
-    world.api.go_away().await;
+    world.api.go_offline().await;
     let why = kubelet.prepare("new").await.expect_err("no API server");
     assert!(why.contains("cannot read claim ns/new: the API server is not reachable"), "{why}");
-    world.api.come_back();
+    world.api.go_online();
     kubelet.prepare("new").await.expect("the API server has returned");
     agent.stop().await;
 }

@@ -1,4 +1,4 @@
-//! State that an agent leaves to the next, and its loss.
+//! Claims across restarts of the agent: its record of claims is read again, also if files are lost or corrupt.
 
 use std::fs;
 
@@ -43,7 +43,7 @@ async fn a_claim_outlives_the_agent_and_keeps_its_device() {
     world.claim(&agent, "other", &[A]);
     let why = kubelet.prepare("other").await.expect_err("held");
     assert!(why.ends_with("is held by another claim"), "{why}");
-    world.api.go_away().await;
+    world.api.go_offline().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     assert_eq!(world.document("c"), document);
     kubelet.unprepare("c").await.expect("without an API server");
@@ -60,8 +60,8 @@ async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
     agent.stop().await;
-    // The state between the record and its steps, for a claim without its document.
-    world.mark_begun();
+    // The state after a kill between the record of both preparations and the document of claim c.
+    world.mark_prepare_started();
     fs::remove_file(world.config.places.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
 
     let (agent, mut kubelet) = world.serving().await;
@@ -82,7 +82,7 @@ async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not
     kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
     let [of_c, of_d] = ["c", "d"].map(|uid| world.document(uid).expect("there"));
-    // In one step, since the agent writes to the folder.
+    // One rename instead of several deletions, since the agent writes to the folder.
     let move_away = |moved: &str| {
         fs::rename(&world.config.places.cdi_dir, world.config.places.cdi_dir.with_extension(moved))
             .expect("moved");
@@ -135,7 +135,7 @@ async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() 
     let document = world.document("c").expect("there");
     let folder = world.config.places.cdi_dir.clone();
     // An agent that lost both would have to read the claim from the API server.
-    world.api.go_away().await;
+    world.api.go_offline().await;
     for damage in [None, Some("{"), None] {
         agent.stop().await;
         match damage {
@@ -146,7 +146,7 @@ async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() 
         Running::start(&world.config).expect("it starts").kill().await;
         (agent, _) = world.serving().await;
         world.until_records(&record).await;
-        // In one step, since the agent writes to the folder.
+        // One rename instead of several deletions, since the agent writes to the folder.
         let moved = tempfile::tempdir_in(&world.config.places.state_dir).expect("a folder");
         fs::rename(&folder, moved.path().join("cdi")).expect("moved");
         world.until_document("c", &document).await;
@@ -189,7 +189,7 @@ async fn no_claim_is_prepared_that_cannot_be_recorded() {
     fs::write(state, "").expect("a file in place of the folder");
     world.claim(&agent, "c", &[A]);
     world.claim(&agent, "d", &[A]);
-    let why = kubelet.prepare("c").await.expect_err("no room");
+    let why = kubelet.prepare("c").await.expect_err("not recorded");
     assert!(why.contains("cannot write") && why.contains("claims.json"), "{why}");
     assert_eq!(world.document("c"), None);
     assert_eq!(kubelet.prepare("known").await.expect("it is recorded"), known_devices);

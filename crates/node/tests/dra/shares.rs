@@ -19,7 +19,7 @@ use windlass_cluster_sim::{
 };
 use windlass_config::{
     MemoryLimitPolicy, MpsSettings, PerContainer, RequiredLimit, ResourceRule, Resources, Selector,
-    ShareLimits, ShareManner, ShareMethod, ShareRule, Shared, Sharing, SharingMethod,
+    ShareLimits, ShareMethod, ShareRule, ShareSettings, Shared, Sharing, SharingMethod,
     WatchdogAction, WatchdogPolicy,
 };
 use windlass_core::{
@@ -58,17 +58,17 @@ pub(super) struct Holder {
 // === impl Shares ===
 
 impl Shares {
-    fn new(manner: ShareManner) -> Self {
+    fn new(manner: ShareSettings) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         Self::on(&profile, manner)
     }
 
-    fn on(profile: &MachineProfile, manner: ShareManner) -> Self {
+    fn on(profile: &MachineProfile, manner: ShareSettings) -> Self {
         Self::of(profile, Selector::all(DeviceKind::Gpu), manner)
     }
 
     /// A node whose claims share the first of these GPUs.
-    pub(super) fn of(profile: &MachineProfile, gpus: Selector, manner: ShareManner) -> Self {
+    pub(super) fn of(profile: &MachineProfile, gpus: Selector, manner: ShareSettings) -> Self {
         let cluster = Cluster::start();
         cluster.add_node("n1");
         cluster.objects().put(&class("gpu", "device.driver == 'windlass.dev'"));
@@ -82,8 +82,8 @@ impl Shares {
         world.config.mps = MpsSettings {
             answer_deadline: Duration::from_secs(2),
             question_interval: Duration::from_millis(50),
-            retry_first: Duration::from_millis(10),
-            retry_most: Duration::from_millis(200),
+            retry_min: Duration::from_millis(10),
+            retry_max: Duration::from_millis(200),
             stop_grace: Duration::from_secs(1),
             ..MpsSettings::default()
         };
@@ -203,13 +203,14 @@ impl Holder {
     }
 }
 
-const MPS: ShareManner = ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
+const MPS: ShareSettings =
+    ShareSettings { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
 
-const SLICES: ShareManner =
-    ShareManner { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
+const SLICES: ShareSettings =
+    ShareSettings { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
 
 /// Time slices without a limit.
-const TRUSTED: ShareManner = ShareManner { limits: ShareLimits::Advisory, ..SLICES };
+const TRUSTED: ShareSettings = ShareSettings { limits: ShareLimits::Advisory, ..SLICES };
 
 fn memory(amount: &str) -> Value {
     json!({"gpu.nvidia.com/memory": amount})
@@ -382,7 +383,7 @@ fn limits(shares: &Shares, uid: &str) -> PathBuf {
 }
 
 /// A GPU that claims share in this manner, with a hook, under this version of the driver.
-fn with_hook(driver: &str, at_least: RequiredLimit, manner: ShareManner) -> Shares {
+fn with_hook(driver: &str, at_least: RequiredLimit, manner: ShareSettings) -> Shares {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
     let mut shares = Shares::on(&profile, manner);
@@ -431,7 +432,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
 
 #[tokio::test]
 async fn a_claim_that_the_driver_cannot_limit_starts_only_if_a_weaker_limit_is_allowed() {
-    let by_driver = ShareManner { method: ShareMethod::Driver, ..TRUSTED };
+    let by_driver = ShareSettings { method: ShareMethod::Driver, ..TRUSTED };
     for (at_least, manner, refused) in [
         (RequiredLimit::None, TRUSTED, None),
         (RequiredLimit::Driver, TRUSTED, Some("`driver` is required by memoryLimits.atLeast")),

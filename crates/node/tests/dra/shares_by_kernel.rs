@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 use serde_json::{Value, json};
 use windlass_cluster_sim::api::{Effect, Fault};
 use windlass_config::{
-    Disclosed, MemoryLimitPolicy, RequiredLimit, Selector, ShareLimits, ShareManner, ShareMethod,
+    Disclosed, MemoryLimitPolicy, RequiredLimit, Selector, ShareLimits, ShareMethod, ShareSettings,
     WatchdogAction, WatchdogPolicy,
 };
 use windlass_core::{
@@ -38,15 +38,15 @@ struct World {
     kernel: Kernel,
 }
 
-const SLICES: ShareManner =
-    ShareManner { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
-const BY_KERNEL: ShareManner = ShareManner { method: ShareMethod::Dmem, ..SLICES };
-const TRUSTED: ShareManner = ShareManner { limits: ShareLimits::Advisory, ..SLICES };
+const SLICES: ShareSettings =
+    ShareSettings { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
+const BY_KERNEL: ShareSettings = ShareSettings { method: ShareMethod::Dmem, ..SLICES };
+const TRUSTED: ShareSettings = ShareSettings { limits: ShareLimits::Advisory, ..SLICES };
 
 // === impl World ===
 
 impl World {
-    fn new(vendor: Vendor, manner: ShareManner, regions: Option<&str>) -> Self {
+    fn new(vendor: Vendor, manner: ShareSettings, regions: Option<&str>) -> Self {
         let source = Some(vendor.source.parse().expect("a source"));
         let gpus = Selector { source, ..Selector::all(DeviceKind::Gpu) };
         let mut shares = Shares::of(&vendor.machine(), gpus, manner);
@@ -254,7 +254,7 @@ async fn a_claim_that_the_kernel_cannot_limit_starts_only_if_a_weaker_limit_is_a
         (SLICES, None, &memory, Some("no method enforces 8Gi of gpu.intel.com/memory")),
         (BY_KERNEL, None, &memory, Some("no method enforces 8Gi of gpu.intel.com/memory")),
         (
-            ShareManner { limits: ShareLimits::Advisory, ..BY_KERNEL },
+            ShareSettings { limits: ShareLimits::Advisory, ..BY_KERNEL },
             None,
             &memory,
             Some("`dmem` is required by the method of `sharing` or `dra.shares`"),

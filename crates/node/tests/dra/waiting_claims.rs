@@ -23,7 +23,7 @@ impl World {
     /// A world in which claims wait for as long as a test may take.
     fn with_long_wait() -> Self {
         let mut world = Self::new();
-        world.config.session.claim_patience = LIMIT;
+        world.config.session.claim_wait = LIMIT;
         world
     }
 

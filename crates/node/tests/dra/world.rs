@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use windlass_cluster_sim::api::ApiServer;
 use windlass_config::{Config, DraOffer, DraPolicy, Places, Policy};
 use windlass_core::device::{Device, DeviceKind};
-use windlass_kubelet_api::dra::checkpoint::NEIGHBOUR;
+use windlass_kubelet_api::dra::checkpoint::CPU_MANAGER_FILE;
 use windlass_machine::{Machine, MachineProfile};
 use windlass_node::documents::Document;
 use windlass_resources::NodeState;
@@ -54,12 +54,14 @@ impl World {
     /// Creates the files of a kubelet's folder, all visible to the agent.
     fn show_kubelet_folder(&self) {
         std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
-        std::fs::write(self.config.places.kubelet_dir.join(NEIGHBOUR), "{}").expect("written");
+        std::fs::write(self.config.places.kubelet_dir.join(CPU_MANAGER_FILE), "{}")
+            .expect("written");
     }
 
     /// Hides the parts of the folder that the shipped manifest does not mount.
     pub(crate) fn hide_kubelet_folder(&self) {
-        std::fs::remove_file(self.config.places.kubelet_dir.join(NEIGHBOUR)).expect("it was there");
+        std::fs::remove_file(self.config.places.kubelet_dir.join(CPU_MANAGER_FILE))
+            .expect("it was there");
     }
 
     /// An agent, once its devices are healthy, and the kubelet that has registered it.
@@ -101,7 +103,7 @@ impl World {
     }
 
     /// Changes the claims of the record to the state before any step of a preparation.
-    pub(crate) fn mark_begun(&self) {
+    pub(crate) fn mark_prepare_started(&self) {
         self.change_record(|record| {
             let claims = record["claims"].as_object_mut().expect("a map");
             claims.values_mut().for_each(|entry| entry["state"] = json!("PrepareStarted"));

@@ -42,8 +42,8 @@ impl Rig {
             start_deadline: Duration::from_secs(20),
             answer_deadline: Duration::from_secs(1),
             question_interval: Duration::from_millis(50),
-            retry_first: Duration::from_millis(10),
-            retry_most: Duration::from_millis(200),
+            retry_min: Duration::from_millis(10),
+            retry_max: Duration::from_millis(200),
             stop_grace: Duration::from_secs(1),
             ..MpsSettings::default()
         };

@@ -58,13 +58,13 @@ fn links(stages: &[Stage], entries: &[Spanned<LinkEntry>], errors: &mut Diagnost
         };
         let (Some(from), Some(to)) = (position(&entry.from), position(&entry.to)) else { continue };
         if links.iter().any(|link| (link.from, link.to) == (from, to)) {
-            let text = format!("{} to {} is linked already", entry.from, entry.to);
+            let text = format!("there is already a link from {} to {}", entry.from, entry.to);
             errors.push(Diagnostic::new(*line, text));
         } else {
             let bytes = stages[from].output.unwrap_or_else(|| {
                 let name = &entry.from;
                 let text = format!(
-                    "stage {name:?} has an outgoing link: write output, the size of its results"
+                    "stage {name:?} has an outgoing link: write `output`, the size of its results"
                 );
                 errors.push(Diagnostic::new(*line, text));
                 Bytes::default()

@@ -3,7 +3,7 @@
 use crate::{
     pipeline::Goal,
     placement::Replica,
-    prediction::{Model, USUAL_LOAD, traffic},
+    prediction::{DEFAULT_LOAD, Model, traffic},
 };
 
 /// Worth of a placement for the pipeline's goal; more is better.
@@ -41,7 +41,7 @@ impl Score {
             let worth = Worth { meets_goal, amount };
             Self { worth, replicas: count, latency }
         };
-        let rate = model.pipeline.rate.unwrap_or(USUAL_LOAD * throughput);
+        let rate = model.pipeline.rate.unwrap_or(DEFAULT_LOAD * throughput);
         match model.pipeline.goal {
             Goal::Throughput => score(true, throughput, latency(rate)),
             Goal::Latency if throughput > rate => {

@@ -72,7 +72,8 @@ impl<'a> Assigner<'a> {
     pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
         // Instances that were created for claims are not part of the administrator's layout.
         let is_configured = |gpu: &&Device| {
-            gpu.family().partitioning == Partitioning::Mig && !policy.cuts_for_claims(gpu)
+            gpu.family().partitioning == Partitioning::Mig
+                && !policy.creates_instances_for_claims(gpu)
         };
         let gpus = || inventory.devices.iter().filter(is_configured);
         let has_instances = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
@@ -98,7 +99,7 @@ impl<'a> Assigner<'a> {
 
     /// Ability of a device to serve a container exclusively, whatever its resource.
     pub(super) fn exclusive_use(&self, device: &Device) -> ExclusiveUse {
-        let is_impossible = self.is_represented(device) || device.not_alone.is_some();
+        let is_impossible = self.is_represented(device) || device.exclusive_use_refusal.is_some();
         if is_impossible { ExclusiveUse::Impossible } else { ExclusiveUse::Possible }
     }
 
@@ -210,8 +211,8 @@ impl<'a> Assigner<'a> {
 fn usable(device: &Device, assignment: Assignment) -> Assignment {
     let Assignment::Resource(Target { name, sharing }) = assignment else { return assignment };
     let refusal = match sharing {
-        Sharing::Exclusive => &device.not_alone,
-        Sharing::Shared(_) | Sharing::Pooled(_) => &device.not_shared,
+        Sharing::Exclusive => &device.exclusive_use_refusal,
+        Sharing::Shared(_) | Sharing::Pooled(_) => &device.sharing_refusal,
     };
     if let Some(why) = refusal {
         return Assignment::Unusable(why.clone());

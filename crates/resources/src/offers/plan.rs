@@ -284,7 +284,7 @@ impl Planner<'_> {
             Assignment::Withheld(_) | Assignment::Unusable(_) => false,
         };
         let is_counted = self.inputs.policy.shares.counts(device);
-        let is_shareable = is_exclusive && is_counted && device.not_shared.is_none();
+        let is_shareable = is_exclusive && is_counted && device.sharing_refusal.is_none();
         if let Some(memory_mib) =
             device.memory_mib().filter(|_| is_shareable && !self.is_divided_for_claims(device))
         {
@@ -336,7 +336,7 @@ impl Planner<'_> {
     fn is_divided_for_claims(&self, device: &Device) -> bool {
         let Inputs { policy, inventory, .. } = self.inputs;
         let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
-        policy.cuts_for_claims(whole.unwrap_or(device))
+        policy.creates_instances_for_claims(whole.unwrap_or(device))
     }
 
     /// Offers, withholds or moves a device, by its assignment, its present resource, and the permission to move.

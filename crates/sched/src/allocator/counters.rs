@@ -105,9 +105,9 @@ impl CounterSets {
         let counters = self.starts[set]..end;
         let nonzero = counters.clone().filter(|it| self.full[*it] > Amount::ZERO).count();
         let milli =
-            |consumption: &CounterConsumption| match self.full[consumption.counter].billionths() {
+            |consumption: &CounterConsumption| match self.full[consumption.counter].nano_units() {
                 full if full > 0 && counters.contains(&consumption.counter) => {
-                    consumption.amount.billionths().saturating_mul(1000) / full
+                    consumption.amount.nano_units().saturating_mul(1000) / full
                 }
                 _ => 0,
             };

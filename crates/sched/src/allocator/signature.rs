@@ -237,7 +237,7 @@ impl Encoder {
     }
 
     fn amount(&mut self, amount: Amount) {
-        self.0.extend_from_slice(&amount.billionths().to_le_bytes());
+        self.0.extend_from_slice(&amount.nano_units().to_le_bytes());
     }
 
     fn flags(&mut self, flags: [bool; 2]) {

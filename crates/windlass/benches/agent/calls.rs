@@ -58,8 +58,8 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
 }
 
 async fn measure_here() -> Result<Vec<Row>> {
-    let small = Stage::set("dgx-h100")?.serve(&[]).await?;
-    let large = Stage::set("16-gpu")?.serve(&[]).await?;
+    let small = Stage::create("dgx-h100")?.serve(&[]).await?;
+    let large = Stage::create("16-gpu")?.serve(&[]).await?;
     let (_server, socket) = empty::start(&small.stage.path("empty")).await?;
     let (_talker, words) = empty::start(&small.stage.path("words")).await?;
     let mut rows = Vec::new();

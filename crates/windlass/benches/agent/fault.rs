@@ -23,7 +23,7 @@ const CONFIG: &str = "health: {quietPeriod: 20ms, probeInterval: 10s}\n";
 
 /// Measures from before the fault is written to after the list is taken in.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let stage = Stage::set("dgx-h100")?;
+    let stage = Stage::create("dgx-h100")?;
     let config = stage.path("config.yaml");
     std::fs::write(&config, CONFIG).context("cannot write the configuration")?;
     let served = stage.serve(&["--config".as_ref(), config.as_ref()]).await?;

@@ -24,7 +24,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 /// Watches the agent, with the product's own intervals.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let served = Stage::set("dgx-h100")?.serve(&[]).await?;
+    let served = Stage::create("dgx-h100")?.serve(&[]).await?;
     let agent = served.agent.id();
     sleep(SETTLED).await;
     let (ticks_before, mut known) = (ticks(agent)?, wakeups(agent)?);

@@ -19,7 +19,7 @@ const SETTLED: Duration = Duration::from_millis(1_500);
 
 /// Measures after the registration, and after the calls.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let served = Stage::set("dgx-h100")?.serve(&[]).await?;
+    let served = Stage::create("dgx-h100")?.serve(&[]).await?;
     tokio::time::sleep(SETTLED).await;
     let idle = Resident::of(served.agent.id())?;
     let mut client = Client::new(served.socket()?.dial().await?);

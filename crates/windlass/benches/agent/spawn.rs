@@ -34,7 +34,7 @@ struct Start {
 
 /// In turns: a process that does nothing, the agent, the other plugin.
 pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
-    let stage = Stage::set("dgx-h100")?;
+    let stage = Stage::create("dgx-h100")?;
     let occupied = Path::new(KUBELET_DIR).join(PLUGIN_DIR).join(KUBELET_SOCKET).exists();
     let measurable = peer.filter(|_| !occupied);
     let (mut nothing, mut ours, mut theirs) = Default::default();

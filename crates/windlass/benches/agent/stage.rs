@@ -48,7 +48,7 @@ pub(crate) struct Served {
 
 impl Stage {
     /// Makes a machine of a known profile.
-    pub(crate) fn set(profile: &str) -> Result<Self> {
+    pub(crate) fn create(profile: &str) -> Result<Self> {
         let memory = Path::new(IN_MEMORY);
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::Builder::new()

@@ -20,8 +20,8 @@ const MEASURED: Duration = Duration::from_secs(20);
 
 const PODS: u32 = 64;
 
-/// GiB of each: nine fit on a GPU.
-const GIB: u64 = 8;
+/// GPU memory that each container requests. Nine such requests fit on a GPU.
+const REQUEST_GIB: u64 = 8;
 
 const MEMORY: &str = "windlass.dev/gpu-memory";
 
@@ -31,11 +31,11 @@ const FIRST_PID: u32 = 5_000_000;
 /// A fifth of a percent of a core.
 const BUDGET_PERCENT: f64 = 0.2;
 
-/// Compares an agent that measures with one that does not. The simulated driver reads the machine's state in each call, so
-/// its part is more than a real driver's.
+/// Compares an agent that measures with one that does not. The simulated driver reads the machine's state in each call,
+/// which costs more than a call of a real driver.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let without = busy("off").await?;
-    let with = busy("kill").await?;
+    let without = processor_time("off").await?;
+    let with = processor_time("kill").await?;
     let percent = 100.0 * (with.as_secs_f64() - without.as_secs_f64()) / MEASURED.as_secs_f64();
     Ok(vec![
         Row::once(format!("watchdog, {PODS} containers on 8 GPUs"), format!("{percent:.2} %"))
@@ -44,10 +44,10 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
     ])
 }
 
-/// Processor time of an agent with this action.
-async fn busy(action: &str) -> Result<Duration> {
+/// Processor time of an agent whose watchdog has this action.
+async fn processor_time(action: &str) -> Result<Duration> {
     let api = ApiServer::start();
-    let stage = Stage::set("dgx-h100")?;
+    let stage = Stage::create("dgx-h100")?;
     let kubeconfig = stage.path("kubeconfig");
     fs::write(&kubeconfig, api.kubeconfig())?;
     let config = stage.path("windlass.yaml");
@@ -64,9 +64,11 @@ async fn busy(action: &str) -> Result<Duration> {
         start(&served, &api, number).await?;
     }
     let agent = served.agent.id();
-    show(&served, agent, "stat", &fs::read_to_string(format!("/proc/{agent}/stat"))?)?;
+    // The agent finds its own process in this `/proc`, as in the host's PID namespace.
+    write_proc_file(&served, agent, "stat", &fs::read_to_string(format!("/proc/{agent}/stat"))?)?;
     let before = ticks(agent)?;
     sleep(MEASURED).await;
+    // A tick is 10 ms.
     Ok(Duration::from_millis(10 * (ticks(agent)? - before)))
 }
 
@@ -76,26 +78,26 @@ async fn start(served: &Served, api: &ApiServer, number: u32) -> Result<()> {
     let machine = &served.stage.machine;
     let index = usize::try_from(number)? % 8;
     let gpu = machine.model()?.gpus[index].uuid.clone();
-    let placement = json!({"devices": [{"id": gpu, "memoryMib": GIB * 1024}]}).to_string();
+    let placement = json!({"devices": [{"id": gpu, "memoryMib": REQUEST_GIB * 1024}]}).to_string();
     let object = json!({
         "metadata": {"name": name, "namespace": "default", "uid": uid,
                      "annotations": {"windlass.dev/placement": placement}},
         "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]},
     });
     api.objects().put::<PodObject>(&serde_json::from_value(object)?);
-    let container = Container::new("main").limit(MEMORY, GIB);
+    let container = Container::new("main").limit(MEMORY, REQUEST_GIB);
     let pod = Pod { uid: uid.clone(), ..Pod::new(&name).container(container) };
     served.kubelet.admit(pod).await.context("the pod is not admitted")?;
     served.kubelet.start_container(&uid, "main").await.context("the container does not start")?;
     let pid = FIRST_PID + number;
-    show(served, pid, "cgroup", &format!("0::/kubepods/pod{uid}/{number:064x}\n"))?;
-    let process = Process { pid, memory_mib: GIB * 512, gpu_instance: None, sm_percent: 0 };
+    write_proc_file(served, pid, "cgroup", &format!("0::/kubepods/pod{uid}/{number:064x}\n"))?;
+    let process = Process { pid, memory_mib: REQUEST_GIB * 512, gpu_instance: None, sm_percent: 0 };
     machine.update(|model| model.gpus[index].live.processes.push(process))?;
     Ok(())
 }
 
-/// Shows a file of a process below the machine's root.
-fn show(served: &Served, pid: u32, file: &str, text: &str) -> Result<()> {
+/// Writes a file of a process to the simulated machine's `/proc`.
+fn write_proc_file(served: &Served, pid: u32, file: &str, text: &str) -> Result<()> {
     let folder = served.stage.machine.host_root().join(format!("proc/{pid}"));
     fs::create_dir_all(&folder)?;
     Ok(fs::write(folder.join(file), text)?)

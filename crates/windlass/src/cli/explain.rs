@@ -39,9 +39,9 @@ Examples:
   windlass explain --pod default/trainer
       reason for a running pod's devices, and the devices it would get now; its shares and memory in use
   windlass explain --config windlass.yaml --source scope
-      everything that a configured source examined: a device, or the first reason against one";
+      each candidate of a configured source: its device, or the first reason for its rejection";
 
-/// Examples on another machine, for builds with the laboratory.
+/// Examples on another machine, for builds with simulated machines (feature `laboratory`).
 const SIMULATED: &str = if cfg!(feature = "laboratory") {
     "
   windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
@@ -56,13 +56,13 @@ const SIMULATED: &str = if cfg!(feature = "laboratory") {
 const NAMES: &str = "
 
 Devices are named as in `windlass devices`, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by id; --free
-and --require also accept numbers: 0, 0-3, 0/1. 0::2 is one replica of a shared device. With --nics,
---free and --require accept NICs too, by name: 0-3,mlx5_0.
+and --require also accept numbers: 0, 0-3, 0/1 (GPU0:1). 0::2 is one replica of a shared device.
+With --nics, --free and --require accept NICs too, by name: 0-3,mlx5_0.
 
 Exit codes: 0 an answer exists, 1 no answer, 64 wrong command line or configuration.";
 
-/// Refuses flags of this host together with `--machine`, which gives them no effect. Their environment variables are
-/// allowed and ignored.
+/// Refuses flags of this host, such as `--host-root`, together with `--machine`, which would ignore them. The
+/// environment variables of these flags are allowed and ignored.
 #[derive(Debug)]
 pub(crate) struct HostFlagsCheck;
 
@@ -94,7 +94,7 @@ pub(crate) struct RequestArgs {
     pub(crate) policy: Option<Policy>,
     /// Number of NICs, chosen together with the GPUs: each GPU is paired with a near NIC
     ///
-    /// The objective is the order for GPUs and NICs in docs/placement.md, independent of the resource's policy. No
+    /// The choice follows the section "GPUs and NICs together" of docs/placement.md, and not the resource's policy. No
     /// alternative is shown.
     #[arg(long, value_name = "N", requires = "size", conflicts_with_all = ["near", "policy"],
           allow_negative_numbers = true, value_parser = size)]
@@ -105,7 +105,7 @@ pub(crate) struct RequestArgs {
     pub(crate) within: Option<PcieLevel>,
 }
 
-/// Flags for other questions, which exclude a request.
+/// Flags that explain a pod, the history or a source. They exclude a request.
 #[derive(Args, Debug)]
 #[group(multiple = false, conflicts_with = "RequestArgs")]
 pub(crate) struct LookupArgs {
@@ -115,7 +115,7 @@ pub(crate) struct LookupArgs {
     /// List the choices in the agent's allocation history, newest first
     #[arg(long)]
     pub(crate) past: bool,
-    /// Explain everything that a configured source examines: the resulting device, or the first reason against one
+    /// Explain each candidate of a configured source: its device, or the first reason for its rejection
     #[arg(long, value_name = "NAME")]
     pub(crate) source: Option<String>,
 }
@@ -140,8 +140,10 @@ fn policy() -> impl TypedValueParser<Value = Policy> {
 fn aim(policy: Policy) -> &'static str {
     match policy {
         Policy::Aligned => "The best connected set that leaves the most useful remainder",
-        Policy::Packed => "From the most used groups, so that others stay free",
-        Policy::Distributed => "From the least used groups",
+        Policy::Packed => {
+            "From the most used NUMA nodes or parent devices, so that others stay free"
+        }
+        Policy::Distributed => "From the least used NUMA nodes or parent devices",
         Policy::NumaStrict => "As aligned, within one NUMA node or not at all",
         Policy::First => "The lowest indices",
     }

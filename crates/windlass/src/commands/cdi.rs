@@ -7,7 +7,7 @@ mod list;
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use windlass_cdi::{CdiFiles, Lacks, text};
+use windlass_cdi::{CdiFiles, MissingParts, text};
 use windlass_config::Config;
 use windlass_core::inventory::Inventory;
 use windlass_node::agent;
@@ -46,7 +46,7 @@ async fn generate(args: GenerateArgs) -> Result<()> {
 fn print(config: &Config, inventory: &Inventory) -> Result<()> {
     let generated =
         CdiFiles::new(&config.places, config.policy.delivery.clone()).generate(inventory);
-    report_missing(&generated.lacks)?;
+    report_missing(&generated.missing_parts)?;
     require_documents(generated.documents.len(), inventory)?;
     for document in generated.documents.values() {
         line(text(document).trim_end())?;
@@ -59,7 +59,7 @@ fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<(
     config.places.cdi_dir = folder;
     let written = CdiFiles::new(&config.places, config.policy.delivery.clone())
         .write(inventory, BTreeMap::new());
-    report_missing(&written.lacks)?;
+    report_missing(&written.missing_parts)?;
     let paths: Vec<_> = written.paths().collect();
     for path in &paths {
         line(path.display())?;
@@ -77,8 +77,8 @@ fn require_documents(documents: usize, inventory: &Inventory) -> Result<()> {
     Ok(())
 }
 
-fn report_missing(lacks: &Lacks) -> Result<()> {
-    lacks.problems.iter().try_for_each(print_to_stderr)
+fn report_missing(missing_parts: &MissingParts) -> Result<()> {
+    missing_parts.problems.iter().try_for_each(print_to_stderr)
 }
 
 /// Formats a count: `2 mistakes`, `no mistake`.

@@ -13,7 +13,7 @@ use windlass_config::{ConfigError, Diagnostic, to_yaml};
 use windlass_host::files;
 use windlass_migrate::{Loaded, MAX_BYTES, NvidiaPluginFlags, load, parse};
 
-use crate::{cli::ConfigCommand, exit::Misuse, packed, screen::line};
+use crate::{cli::ConfigCommand, exit::UsageError, packed, screen::line};
 
 /// Output of `windlass_config::schema`, as a test verifies. The text adds 10 KB to the program; its generator would add
 /// 350 KB.
@@ -40,12 +40,12 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
                 mistakes += wrong.found.len();
                 line(wrong)?;
             }
-            Err(error) => return Err(Misuse(error.into()).into()),
+            Err(error) => return Err(UsageError(error.into()).into()),
         }
     }
     match (mistakes, warnings) {
-        (1.., _) => Err(Misuse(anyhow!("mistakes: {mistakes}, warnings: {warnings}")).into()),
-        (0, 1..) if strict => Err(Misuse(anyhow!("warnings: {warnings}")).into()),
+        (1.., _) => Err(UsageError(anyhow!("mistakes: {mistakes}, warnings: {warnings}")).into()),
+        (0, 1..) if strict => Err(UsageError(anyhow!("warnings: {warnings}")).into()),
         (0, _) => Ok(()),
     }
 }
@@ -81,7 +81,7 @@ fn report(file: &Path, loaded: &Loaded) -> Result<()> {
 }
 
 fn convert(file: &Path) -> Result<()> {
-    let loaded = read(file).map_err(|error| Misuse(error.into()))?;
+    let loaded = read(file).map_err(|error| UsageError(error.into()))?;
     line(format!("# Converted from {}, in {}.", display_path(file).display(), loaded.format))?;
     for Diagnostic { line: number, text } in &loaded.warnings {
         line(format!("# line {number}: {text}"))?;

@@ -11,7 +11,7 @@ use windlass_conformance::{Case, Hooks, Subject, catalogue, run as run_cases};
 use super::print_output;
 use crate::{
     cli::ConformanceArgs,
-    exit::{Logged, Misuse},
+    exit::{Logged, UsageError},
 };
 
 pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
@@ -21,7 +21,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
     }
     let mut subject =
         if args.itself { itself::subject(&args.machine)? } else { given_subject(&args) };
-    subject.check().map_err(|error| Misuse(error.into()))?;
+    subject.check().map_err(|error| UsageError(error.into()))?;
     subject.within.start = Duration::from_secs(args.start_within);
     let name = subject.command.join(" ");
     let mut progress = show::CaseProgress::new(cases.len());
@@ -45,7 +45,7 @@ fn select_cases(prefixes: &[String]) -> Result<Vec<Case>> {
     if let Some(text) = prefixes.iter().find(matches_none) {
         let problem =
             anyhow!("no case id begins with {text:?}: `windlass conformance --list` shows all");
-        return Err(Misuse(problem).into());
+        return Err(UsageError(problem).into());
     }
     let is_selected = |case: &Case| {
         prefixes.is_empty() || prefixes.iter().any(|text| case.id.starts_with(text.as_str()))

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     cli::{DeviceFilter, DevicesArgs, DevicesOutputArg, OutputArg},
-    exit::Misuse,
+    exit::UsageError,
     screen::{Paint, Tone, line, wrapped},
 };
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Normal),
     };
     let inventory = &node.inventory;
-    let lacks = node.lacks.problems.as_slice();
+    let lacks = node.missing_parts.problems.as_slice();
     let document = DevicesDocument {
         inventory,
         offerings: &offerings,
@@ -73,7 +73,9 @@ pub(super) fn apply_filter(inventory: &mut Inventory, filter: &DeviceFilter) -> 
     if let Some(unknown) = filter.source.iter().find(|name| !known(name)) {
         let names: Vec<_> = inventory.sources.keys().map(String::as_str).collect();
         let names = names.join(", ");
-        return Err(Misuse(anyhow!("--source: unknown source {unknown:?}; known: {names}")).into());
+        return Err(
+            UsageError(anyhow!("--source: unknown source {unknown:?}; known: {names}")).into()
+        );
     }
     inventory.devices.retain(|device| filter.includes(device));
     inventory.sources.retain(|name, _| filter.includes_source(name));
@@ -132,7 +134,7 @@ fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String])
     });
     // Missing driver files and unknown holders only matter if there are devices.
     let has_devices = !node.inventory.devices.is_empty();
-    let lacks = node.lacks.problems.iter().filter(|_| has_devices);
+    let lacks = node.missing_parts.problems.iter().filter(|_| has_devices);
     let lacks = lacks.map(|what| format!("note: {what}"));
     let unknown = holders_unknown.iter().filter(|_| has_devices);
     let unknown = unknown.map(|why| format!("note: holders unknown: {why}"));
@@ -190,7 +192,7 @@ fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
 fn withheld_from_claims(node: &NodeState) -> Vec<String> {
     let devices = node.inventory.devices.iter();
     let withheld_devices =
-        devices.filter_map(|device| Some((device, node.not_for_claims(&device.id)?)));
+        devices.filter_map(|device| Some((device, node.why_not_claimable(&device.id)?)));
     withheld("withheld from claims", withheld_devices)
 }
 

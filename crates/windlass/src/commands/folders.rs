@@ -5,7 +5,7 @@ use std::path;
 use anyhow::{Result, anyhow};
 use windlass_config::Config;
 
-use crate::exit::Misuse;
+use crate::exit::UsageError;
 
 /// Makes relative paths absolute: kubelet and container runtime use them from other working directories.
 pub(super) fn make_absolute(config: &mut Config) {
@@ -34,7 +34,7 @@ pub(super) fn require_host_paths(config: &Config) -> Result<()> {
     ] {
         if let Some(path) = path.filter(|path| !path.is_absolute()) {
             let problem = anyhow!("{key}: {} is not an absolute path of the host", path.display());
-            return Err(Misuse(problem).into());
+            return Err(UsageError(problem).into());
         }
     }
     Ok(())

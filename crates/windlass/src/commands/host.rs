@@ -20,7 +20,7 @@ use self::about::About;
 use super::{clock, host_config, require_sources, sources};
 use crate::{
     cli::{HostCommand, RecordHostArgs},
-    exit::Misuse,
+    exit::UsageError,
     screen::{Paint, line},
 };
 
@@ -53,7 +53,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
 /// Creates the folder. A folder with files is a command line mistake.
 pub(super) fn new_folder(dir: &Path) -> Result<()> {
     Snapshot::folder(dir).map_err(|error| match error {
-        SnapshotError::NotEmpty(_) => Misuse(error.into()).into(),
+        SnapshotError::NotEmpty(_) => UsageError(error.into()).into(),
         SnapshotError::Write(..) => anyhow::Error::new(error),
     })
 }

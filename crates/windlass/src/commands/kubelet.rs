@@ -15,7 +15,7 @@ use windlass_kubelet_sim::{Config, Event, Kubelet};
 
 use crate::{
     cli::KubeletArgs,
-    exit::Misuse,
+    exit::UsageError,
     screen::{count, line},
     stop::Stop,
 };
@@ -26,7 +26,7 @@ const PLUGIN_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     let pods = args.pods.iter().map(|text| pod_argument::parse(text));
-    let pods = pods.collect::<Result<Vec<_>>>().map_err(Misuse)?;
+    let pods = pods.collect::<Result<Vec<_>>>().map_err(UsageError)?;
     let config = config(&args);
     folder::claim(&config).await?;
     let mut stop = Stop::listen()?;

@@ -10,7 +10,7 @@ use windlass_machine::{Attached, Fault, Machine, MachineProfile};
 
 use crate::{
     cli::MachineCommand,
-    exit::Misuse,
+    exit::UsageError,
     screen::{Table, line, shell_word},
     simulated,
 };
@@ -64,13 +64,13 @@ fn list() -> Result<()> {
 fn require_unoccupied(dir: &Path) -> Result<()> {
     let Ok(machine) = Machine::open(dir) else { return Ok(()) };
     let dir = machine.dir().display();
-    Err(Misuse(anyhow!("{dir} has a simulated machine already: --force replaces it")).into())
+    Err(UsageError(anyhow!("{dir} has a simulated machine already: --force replaces it")).into())
 }
 
 fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     let mut profile = simulated::profile(profile)?;
     for device in devices {
-        profile.attach(device).map_err(|error| Misuse(error.into()))?;
+        profile.attach(device).map_err(|error| UsageError(error.into()))?;
     }
     let machine = simulated::machine(dir, &profile)?;
     line(format!("SIMULATED machine {} in {}", profile.name, machine.dir().display()))?;
@@ -118,7 +118,7 @@ fn agent_flags(machine: &Machine) -> String {
 fn set_mig(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()> {
     let machine = Machine::open(dir)?;
     let names = profiles.map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
-    machine.set_mig(gpu, names.as_deref()).map_err(|error| Misuse(error.into()))?;
+    machine.set_mig(gpu, names.as_deref()).map_err(|error| UsageError(error.into()))?;
     line(match names.as_deref() {
         None => format!("MIG is off on GPU {gpu} of {}", dir.display()),
         Some([]) => format!("MIG is on, without instances, on GPU {gpu} of {}", dir.display()),

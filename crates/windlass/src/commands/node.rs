@@ -23,7 +23,7 @@ use self::read::read;
 use super::{check_host_root, clock, directory, require_host_paths};
 use crate::{
     cli::NodeArgs,
-    exit::{Logged, Misuse},
+    exit::{Logged, UsageError},
     logging::{self, LogFormat},
     stop::{Stop, end_with},
 };
@@ -48,7 +48,7 @@ fn log_final_error(format: LogFormat, error: anyhow::Error) -> anyhow::Error {
 
 async fn serve(args: NodeArgs) -> Result<()> {
     let loaded =
-        read(&args, &LabelValue::Unknown).map_err(|error| Misuse(with_flag(&args, error)))?;
+        read(&args, &LabelValue::Unknown).map_err(|error| UsageError(with_flag(&args, error)))?;
     log_warnings(&loaded);
     let config = loaded.config;
     check(&config)?;
@@ -148,12 +148,12 @@ fn check(config: &Config) -> Result<()> {
     require_host_paths(config)?;
     if config.cluster.node_name.is_some() {
         // An invalid node name is a mistake even if no feature uses it.
-        Client::new(&config.cluster).map_err(|error| Misuse(error.into()))?;
+        Client::new(&config.cluster).map_err(|error| UsageError(error.into()))?;
     }
     if config.places.host().recorded().is_some() {
         let root = config.places.host_root.display();
         let problem = anyhow!("the host root {root} is a recording: pods cannot use its devices");
-        return Err(Misuse(problem).into());
+        return Err(UsageError(problem).into());
     }
     // The agent creates or awaits missing folders.
     for (what, path, setting) in [

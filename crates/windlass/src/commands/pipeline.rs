@@ -16,7 +16,7 @@ use windlass_pipeline::{Fleet, Pipeline};
 
 use crate::{
     cli::{PipelineCommand, PipelineSchemaArgs},
-    exit::Misuse,
+    exit::UsageError,
     runtime::block_on,
     screen::line,
 };
@@ -46,11 +46,11 @@ fn read<T>(path: &Path, parser: Parser<T>) -> Result<T> {
 
 fn text(path: &Path) -> Result<String> {
     let text = fs::read_to_string(path);
-    Ok(text.with_context(|| format!("cannot read {}", path.display())).map_err(Misuse)?)
+    Ok(text.with_context(|| format!("cannot read {}", path.display())).map_err(UsageError)?)
 }
 
 fn parse<T>(path: &Path, text: &str, parser: Parser<T>) -> Result<T> {
-    Ok(parser(path, text).map_err(|mistakes| Misuse(mistakes.into()))?)
+    Ok(parser(path, text).map_err(|mistakes| UsageError(mistakes.into()))?)
 }
 
 fn schema(args: &PipelineSchemaArgs) -> Result<()> {

@@ -16,18 +16,18 @@ use windlass_stage::{Bound, Builder, Stage, StageMetrics};
 
 use crate::{
     cli::{LimitArgs, StageArgs, WorkArgs},
-    exit::Misuse,
+    exit::UsageError,
     logging,
     screen::line,
     stop::{Stop, end_with},
 };
 
 pub(crate) async fn run(args: StageArgs) -> Result<()> {
-    check(&args).map_err(Misuse)?;
+    check(&args).map_err(UsageError)?;
     args.ends_with.map_or(Ok(()), end_with)?;
     let (metrics, mut registry) = (StageMetrics::new(), Registry::default());
     metrics.register(&mut registry);
-    let builder = builder(&args).map_err(Misuse)?.metrics(metrics);
+    let builder = builder(&args).map_err(UsageError)?.metrics(metrics);
     logging::to_stderr(args.log_format, args.log.clone());
     let (mut signals, shutdown) = (Stop::listen()?, CancellationToken::new());
     let bound = builder.bind().await?;

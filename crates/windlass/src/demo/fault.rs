@@ -1,7 +1,7 @@
 //! Fault of the demo for each kind of device.
 
 use windlass_core::device::Device;
-use windlass_machine::{Fault, Happening};
+use windlass_machine::{DeviceEvent, Fault};
 
 #[derive(Debug)]
 pub(super) struct DeviceFault {
@@ -45,9 +45,9 @@ impl DeviceFault {
         let happens = |what| Fault::ToDevice { name: target.clone(), what };
         Some(Self {
             what: format!("{target} is pulled out of its slot"),
-            initial: happens(Happening::Unplug),
+            initial: happens(DeviceEvent::Unplug),
             follow_up: None,
-            repair: happens(Happening::Plug),
+            repair: happens(DeviceEvent::Plug),
             repair_text: "it is back in its slot",
         })
     }

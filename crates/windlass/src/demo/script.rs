@@ -10,7 +10,7 @@ use windlass_core::{
     placement::{self, Connections, Policy, Request, Topology as Distances},
     resource::ResourceName,
 };
-use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Question};
+use windlass_kubelet_sim::{Admission, ContainerAllocation, NodeStatus, Pod, PodStatus, Question};
 use windlass_resources::NodeState;
 
 use super::{
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     commands::{Topology, ordered, short_name},
-    exit::Misuse,
+    exit::UsageError,
 };
 
 pub(super) struct Script<'a> {
@@ -64,7 +64,7 @@ impl<'a> Script<'a> {
         if resources.is_empty() {
             let problem = "the agent offers no device of this machine by default: give a configuration with \
                            --config, or add devices with --device";
-            return Err(Misuse(anyhow!(problem)).into());
+            return Err(UsageError(anyhow!(problem)).into());
         }
         let main = self.main(&resources);
         if let Some(main) = main {
@@ -219,7 +219,7 @@ impl<'a> Script<'a> {
         inventory: &Inventory,
         name: &str,
         resource: &str,
-        allotment: &Allotment,
+        allotment: &ContainerAllocation,
     ) -> Result<Container> {
         let devices = ordered(allotment.ids().iter().filter_map(|id| inventory.get(id)));
         let state = self.testbed.state.borrow().clone();

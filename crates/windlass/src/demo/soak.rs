@@ -43,7 +43,7 @@ use self::{
     run::Run,
 };
 use super::report::Reporter;
-use crate::{exit::Misuse, simulated, stop::Stop};
+use crate::{exit::UsageError, simulated, stop::Stop};
 
 pub(super) use self::schedule::AllocationApis;
 
@@ -70,7 +70,7 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
     if rig.gpus()?.is_empty() {
         rig.shut_down().await;
         let problem = anyhow!("{} has no whole NVIDIA GPUs, which a soak needs", profile.name);
-        return Err(Misuse(problem).into());
+        return Err(UsageError(problem).into());
     }
     reporter.report(&SoakEvent::SoakStarted {
         machine: profile.name,

@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 use tokio::sync::oneshot;
 
 use crate::{
-    exit::Misuse,
+    exit::UsageError,
     screen::{Paint, Tone, line, terminal_height},
 };
 
@@ -36,7 +36,7 @@ impl Steps {
     pub(super) fn start() -> Result<(Self, Screen)> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             let problem = anyhow!("--step waits for a key: run it in a terminal, or leave it out");
-            return Err(Misuse(problem).into());
+            return Err(UsageError(problem).into());
         }
         let (events, shown) = channel();
         let (end, ended) = oneshot::channel();

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::port::{Port, Transit};
-use crate::precise::{be_woken_on_time, sleep_until};
+use crate::precise::{minimise_timer_slack, sleep_until};
 
 /// Listener that forwards each connection to a stage on another board.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ fn direction(
 }
 
 fn read_chunks(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, receiver: &Port) {
-    be_woken_on_time();
+    minimise_timer_slack();
     let mut buffer = vec![0; sender.chunk_size_to(receiver)];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         let Transit { begins, arrives } = sender.send(receiver, length);
@@ -166,7 +166,7 @@ fn read_chunks(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, re
 }
 
 fn write_chunks(mut to: TcpStream, chunks: &Receiver<Chunk>) {
-    be_woken_on_time();
+    minimise_timer_slack();
     for chunk in chunks {
         sleep_until(chunk.arrives);
         if to.write_all(&chunk.bytes).is_err() {

@@ -15,11 +15,11 @@ use tokio::{
 };
 use windlass_stage::{Addresses, End, Ends, Failure, Settings, Source, StageMetrics, Told, Visit};
 
-use crate::precise::{be_woken_on_time, sleep_until};
+use crate::precise::{minimise_timer_slack, sleep_until};
 
 /// Addresses at which items enter and leave a pipeline.
 #[derive(Clone, Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct PipelineEndpoints {
     /// Name of the first stage.
     pub(crate) first: String,
     pub(crate) addresses: Addresses,
@@ -96,9 +96,9 @@ const SOURCE: &str = "source";
 /// Capacity of the channel between the tasks of a load: more than the items in a pipeline.
 const EVENTS: usize = 4096;
 
-// === impl Entrance ===
+// === impl PipelineEndpoints ===
 
-impl Entrance {
+impl PipelineEndpoints {
     /// Sends items, and listens until each has ended.
     pub(crate) async fn load(&self, load: Load) -> Result<LoadRun> {
         let (sender, mut events) = channel(EVENTS);
@@ -165,7 +165,7 @@ impl Entrance {
 fn ticks(rate: f64, duration: Duration) -> Receiver<Instant> {
     let (tick, ticks) = channel(1);
     thread::spawn(move || {
-        be_woken_on_time();
+        minimise_timer_slack();
         let begun = Instant::now();
         let pause = Duration::from_secs_f64(1.0 / rate);
         let mut next = begun;

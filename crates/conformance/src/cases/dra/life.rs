@@ -128,7 +128,7 @@ async fn tolerates_a_slow_api_server(testbed: &mut Testbed) -> CheckResult {
 
 async fn survives_an_api_server_outage(testbed: &mut Testbed) -> CheckResult {
     let (driver, claim) = claimed(testbed).await?;
-    testbed.cluster.server_mut().go_away().await;
+    testbed.cluster.server_mut().go_offline().await;
     let started_at = Instant::now();
     // A driver that has the claim in its cache may prepare it.
     let response = match driver.call_prepare(&[&claim]).await? {
@@ -137,7 +137,7 @@ async fn survives_an_api_server_outage(testbed: &mut Testbed) -> CheckResult {
     };
     let waited = started_at.elapsed();
     testbed.alive()?;
-    testbed.cluster.server_mut().come_back();
+    testbed.cluster.server_mut().go_online();
     let (started_at, limit) = (Instant::now(), testbed.subject.within.recover);
     while let Err(why) = driver.prepared(&claim).await {
         testbed.alive()?;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use windlass_kubelet_api::pluginregistration::{
     DRA_PLUGIN, InfoRequest, PluginInfo, registration_client::RegistrationClient,
 };
-use windlass_kubelet_sim::{Event, Misbehaviour, RegistrationFault};
+use windlass_kubelet_sim::{Event, Faults, RegistrationFault};
 
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
@@ -143,14 +143,14 @@ async fn call_get_info(testbed: &Testbed) -> Option<Result<PluginInfo, CheckErro
 
 async fn survives_a_refusal(testbed: &mut Testbed) -> CheckResult {
     let refusal = RegistrationFault::Refuse("not now".to_owned());
-    let refusing = Misbehaviour { driver_registration: refusal, ..Misbehaviour::default() };
-    testbed.kubelet.misbehave(refusing);
+    let refusing = Faults { driver_registration: refusal, ..Faults::default() };
+    testbed.kubelet.set_faults(refusing);
     testbed.start()?;
     let is_refused = |event: &Event| matches!(event, Event::DriverRefused { .. });
     testbed.until_event("a first registration", 0, is_refused).await?;
     sleep(EXIT_TIME).await;
     testbed.alive()?;
-    testbed.kubelet.misbehave(Misbehaviour::default());
+    testbed.kubelet.set_faults(Faults::default());
     let driver = testbed.registered(0, testbed.subject.within.recover).await?;
     Ok(format!("{} registered after a refusal", driver.name))
 }

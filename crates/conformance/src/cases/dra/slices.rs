@@ -148,11 +148,11 @@ async fn restored(testbed: &mut Testbed, driver: &Driver, before: &[ResourceSlic
 
 async fn slices_are_restored_after_an_outage(testbed: &mut Testbed) -> CheckResult {
     let (driver, before) = published(testbed).await?;
-    testbed.cluster.server_mut().go_away().await;
+    testbed.cluster.server_mut().go_offline().await;
     testbed.cluster.objects().wipe_driver_slices(NODE, &driver.name);
     sleep(DOWNTIME).await;
     testbed.alive()?;
-    testbed.cluster.server_mut().come_back();
+    testbed.cluster.server_mut().go_online();
     restored(testbed, &driver, &before).await
 }
 

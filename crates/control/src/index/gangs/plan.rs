@@ -12,10 +12,10 @@ use super::{
     super::{Assumed, Index, Placed, Refusal, current_node, node_set::NodeSet},
     Offers, Others, by_age, key_of,
 };
-use crate::facts::{Gang, GpuRequest, PodFacts, SharedBy};
+use crate::facts::{Gang, GpuRequest, PodFacts, ShareScheme};
 
 /// A request, and the scheme of its resource names for shares.
-type RequestKind = (Request, Option<SharedBy>);
+type RequestKind = (Request, Option<ShareScheme>);
 
 /// Reserved placements of other members, by UID.
 type Reservations = Vec<(String, Assumed)>;
@@ -159,7 +159,7 @@ impl Index {
 }
 
 /// The scheme of the pod's resource names for shares; `None` without a share. A node may serve only some schemes.
-fn shared_by(pod: &PodFacts) -> Option<SharedBy> {
+fn shared_by(pod: &PodFacts) -> Option<ShareScheme> {
     match pod.resources.gpus {
         Ok(GpuRequest::Share { by, .. }) => Some(by),
         _ => None,

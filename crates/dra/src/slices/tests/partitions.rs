@@ -145,7 +145,7 @@ fn full_gpus_are_allocated_from_the_last_and_partitions_from_the_first_without_o
 fn the_first_share_of_a_gpu_takes_all_of_its_partitions() {
     let rule = ShareRule {
         devices: Selector::all(DeviceKind::Gpu),
-        manner: ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced },
+        manner: ShareSettings { method: ShareMethod::Mps, limits: ShareLimits::Enforced },
     };
     let state = switching(h100(2), vec![rule]);
     let requested = ["30Gi", "30Gi", "1g.10gb", "30Gi", "20Gi", "gpu", "7g.80gb"];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_kubelet_sim::{Event, Misbehaviour, RegistrationFault, Service};
+use windlass_kubelet_sim::{Event, Faults, RegistrationFault, Service};
 
 use super::{
     super::support::Node,
@@ -159,10 +159,10 @@ async fn slices_are_wiped_at_the_start_and_after_the_wipe_delay_of_a_lost_driver
 async fn a_fault_can_refuse_drivers() {
     let node = node();
     let driver_registration = RegistrationFault::Refuse("not today".to_owned());
-    node.kubelet.misbehave(Misbehaviour { driver_registration, ..Misbehaviour::default() });
+    node.kubelet.set_faults(Faults { driver_registration, ..Faults::default() });
     let driver = Driver::serve(&node.kubelet, DRIVER);
     assert_eq!(refusal(&node, &driver).await, "not today");
     assert!(driver.calls().contains(&Call::Notified(Err("not today".to_owned()))));
-    node.kubelet.misbehave(Misbehaviour::default());
+    node.kubelet.set_faults(Faults::default());
     driver.wait_until_registered(&node).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use windlass_kubelet_api::dra::checkpoint::{Checkpoint, FILE};
 use windlass_kubelet_sim::{
-    ClaimFault, Condition, Config, Event, Kubelet, KubeletError, Misbehaviour, Service, SyncError,
+    ClaimFault, Condition, Config, Event, Faults, Kubelet, KubeletError, Service, SyncError,
 };
 
 use super::{
@@ -44,11 +44,11 @@ fn checkpoint(node: &Node) -> Checkpoint {
 
 /// Crashes the kubelet at this point of the pod's sync, then restarts it.
 async fn crash_and_restart(node: &Node, fault: ClaimFault, uid: &str) {
-    node.kubelet.misbehave(Misbehaviour { claims: fault, ..Misbehaviour::default() });
+    node.kubelet.set_faults(Faults { claims: fault, ..Faults::default() });
     let error = node.kubelet.sync_pod(uid).await.expect_err("a crash");
     assert_eq!(error, SyncError::Stopped(uid.to_owned()));
     assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
-    node.kubelet.misbehave(Misbehaviour::default());
+    node.kubelet.set_faults(Faults::default());
     restart(node).await;
 }
 

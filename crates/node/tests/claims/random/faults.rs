@@ -31,7 +31,7 @@ impl Run {
             8 => self.delete_documents(),
             9 => self.delete_slices(),
             10 => self.stop_api_server().await,
-            _ => self.world.kubelet.cancel_stream(GPU).await,
+            _ => self.world.kubelet.close_plugin_connection(GPU).await,
         }
     }
 
@@ -124,15 +124,15 @@ impl Run {
     fn delete_slices(&mut self) {
         self.log("slices are deleted".to_owned());
         self.tally.deletions += 1;
-        self.world.objects().wipe_slices(NODE);
+        self.world.objects().delete_all_slices(NODE);
     }
 
     async fn stop_api_server(&mut self) {
         self.log("API server is stopped".to_owned());
         self.tally.api_outages += 1;
-        self.world.cluster.server_mut().go_away().await;
+        self.world.cluster.server_mut().go_offline().await;
         self.begin_both().await;
         self.world.check();
-        self.world.cluster.server_mut().come_back();
+        self.world.cluster.server_mut().go_online();
     }
 }

@@ -19,7 +19,7 @@ use windlass_cluster_sim::{
 use windlass_config::{Config, Policy};
 use windlass_kubelet_api::{
     deviceplugin::PLUGIN_DIR,
-    dra::checkpoint::NEIGHBOUR,
+    dra::checkpoint::CPU_MANAGER_FILE,
     pluginregistration::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
@@ -82,7 +82,7 @@ impl Faults {
         for name in [PLUGIN_DIR, "plugins", "plugins_registry", "pod-resources"] {
             fs::create_dir_all(kubelet.join(name)).expect("made");
         }
-        fs::write(kubelet.join(NEIGHBOUR), "{}").expect("written");
+        fs::write(kubelet.join(CPU_MANAGER_FILE), "{}").expect("written");
         if mounts == Mounts::Shipped {
             use_shipped_mounts(&mut config);
         }
@@ -237,7 +237,7 @@ impl Faults {
     /// Removes the documents, unless they are the only trace of claims.
     fn delete_documents_if_safe(&mut self) {
         let facts = self.node.facts();
-        let mut prepared = facts.owners.holders();
+        let mut prepared = facts.owners.names();
         prepared.retain(|uid| facts.claims.contains_key(uid));
         drop(facts);
         let documents = self.documents();
@@ -273,7 +273,7 @@ impl Faults {
 
     fn delete_slices(&mut self) {
         self.record_event("slices deleted");
-        self.node.objects.wipe_slices(NODE);
+        self.node.objects.delete_all_slices(NODE);
     }
 
     /// Changes the answer of pod resources.
@@ -299,7 +299,7 @@ impl Faults {
         if self.rng.below(2) == 0 && !self.has_unrecorded() {
             self.node.facts().pod_resources = PodResourcesAnswer::Empty;
         }
-        self.node.objects.wipe_slices(NODE);
+        self.node.objects.delete_all_slices(NODE);
         self.sockets = Some(KubeletSockets::start(&self.node));
     }
 
@@ -316,20 +316,20 @@ impl Faults {
             self.api().inject(Fault::at("/", effect));
         } else {
             self.record_event("API server stopped");
-            self.api().go_away().await;
+            self.api().go_offline().await;
         }
         sleep(self.fault_duration()).await;
         if self.rng.below(4) == 0 {
             self.kill(|_| "agent killed without its API server").await;
         }
         self.api().heal();
-        self.api().come_back();
+        self.api().go_online();
     }
 
     /// Ends the walk, and checks that every device is free for this agent and for the next. Returns the number of each
     /// event.
     pub(super) async fn end(mut self) -> BTreeMap<String, u64> {
-        assert!(self.node.facts().owners.holders().is_empty());
+        assert!(self.node.facts().owners.names().is_empty());
         let is_long = self.node.steps() >= LONG_WALK;
         self.until_settled(if is_long { GPUS } else { 0 }).await;
         self.kill(|_| "agent killed").await;

@@ -1,13 +1,13 @@
-//! Owner of each device by the agent's answers, and the latest events.
+//! Owner of each device according to the agent's answers, and the latest events for failures.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Instant,
 };
 
-/// Owners by device. A second owner ends the walk.
+/// Owners by device. A device with a second owner fails the test.
 pub(super) struct Owners {
-    holders: BTreeMap<String, String>,
+    by_device: BTreeMap<String, String>,
     recent: VecDeque<String>,
     start: Instant,
 }
@@ -19,8 +19,8 @@ const RECENT: usize = 150;
 
 impl Owners {
     pub(super) fn new() -> Self {
-        let (holders, recent) = Default::default();
-        Self { holders, recent, start: Instant::now() }
+        let (by_device, recent) = Default::default();
+        Self { by_device, recent, start: Instant::now() }
     }
 
     pub(super) fn log(&mut self, event: &str) {
@@ -33,7 +33,7 @@ impl Owners {
     /// Records that the agent has given a device to an owner, possibly again.
     pub(super) fn add(&mut self, device: &str, owner: &str) {
         self.log(&format!("{owner} has {device}"));
-        let previous = self.holders.insert(device.to_owned(), owner.to_owned());
+        let previous = self.by_device.insert(device.to_owned(), owner.to_owned());
         if let Some(other) = previous.filter(|other| other != owner) {
             panic!("{device} has the owners {other} and {owner}: {:#?}", self.recent);
         }
@@ -42,15 +42,16 @@ impl Owners {
     /// Releases all devices of an owner that has ended.
     pub(super) fn release_all(&mut self, owner: &str) {
         self.log(&format!("{owner} ends"));
-        self.holders.retain(|_, holder| holder != owner);
+        self.by_device.retain(|_, current| current != owner);
     }
 
     pub(super) fn has(&self, owner: &str) -> bool {
-        self.holders.values().any(|holder| holder == owner)
+        self.by_device.values().any(|current| current == owner)
     }
 
-    pub(super) fn holders(&self) -> BTreeSet<String> {
-        self.holders.values().cloned().collect()
+    /// Owners that have a device.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        self.by_device.values().cloned().collect()
     }
 }
 

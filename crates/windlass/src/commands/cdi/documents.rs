@@ -10,7 +10,7 @@ use serde_json::Value;
 use windlass_core::cdi::Spec;
 use windlass_host::files::{self, Links};
 
-use crate::exit::Misuse;
+use crate::exit::UsageError;
 
 /// File with its document, or with the parse error.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) fn read(places: &[PathBuf]) -> Result<Vec<CdiDocument>> {
             paths.push(place.clone());
         } else {
             let problem = anyhow::anyhow!("{} does not exist", place.display());
-            return Err(Misuse(problem).into());
+            return Err(UsageError(problem).into());
         }
     }
     Ok(paths.into_iter().map(document).collect())

@@ -7,7 +7,7 @@ use super::view;
 use crate::{
     cli::ExplainPodArgs,
     commands::print_output,
-    exit::Misuse,
+    exit::UsageError,
     screen::{Paint, Table, Tone, count, line},
 };
 
@@ -25,12 +25,12 @@ pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
         [pod] => pod,
         [] => {
             let place = namespace.map(|it| format!(" in namespace {it}")).unwrap_or_default();
-            return Err(Misuse(anyhow!("no pod {name}{place}")).into());
+            return Err(UsageError(anyhow!("no pod {name}{place}")).into());
         }
         several => {
             let spaces: Vec<_> = several.iter().map(|pod| pod.namespace.as_str()).collect();
             let spaces = spaces.join(", ");
-            return Err(Misuse(anyhow!(
+            return Err(UsageError(anyhow!(
                 "pod {} is in {spaces}: choose a namespace with -n",
                 args.pod
             ))

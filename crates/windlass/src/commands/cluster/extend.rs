@@ -8,10 +8,10 @@ use rustix::system::uname;
 use tokio_util::sync::CancellationToken;
 use windlass_control::{Config, PageConfig, TlsFiles};
 
-use crate::{cli::ExtendArgs, exit::Misuse, logging, stop::Stop};
+use crate::{cli::ExtendArgs, exit::UsageError, logging, stop::Stop};
 
 pub(super) async fn run(args: ExtendArgs) -> Result<()> {
-    let config = config(&args).map_err(Misuse)?;
+    let config = config(&args).map_err(UsageError)?;
     logging::to_stderr(args.log_format, args.log.clone());
     let (mut signals, stop) = (Stop::listen()?, CancellationToken::new());
     let version = env!("CARGO_PKG_VERSION");

@@ -8,14 +8,14 @@ use windlass_control::{PageSource, run_page};
 use super::view;
 use crate::{
     cli::PageArgs,
-    exit::Misuse,
+    exit::UsageError,
     logging::{self, LogFormat},
     screen::line,
     stop::Stop,
 };
 
 pub(super) async fn run(args: PageArgs) -> Result<()> {
-    check(&args).map_err(Misuse)?;
+    check(&args).map_err(UsageError)?;
     let source = match args.view.from {
         None => PageSource::Cluster(args.view.kubeconfig.clone()),
         Some(_) => PageSource::Recording(Box::new(view::objects(&args.view).await?)),

@@ -21,7 +21,7 @@ use windlass_sched::{
 };
 
 use self::report::{ChurnReport, FillingReport};
-use crate::{cli::SimulateArgs, commands::print_output, exit::Misuse, screen::Progress};
+use crate::{cli::SimulateArgs, commands::print_output, exit::UsageError, screen::Progress};
 
 /// Runs of one policy, one for each seed.
 struct Runs<T> {
@@ -32,11 +32,11 @@ struct Runs<T> {
 }
 
 pub(super) fn run(args: &SimulateArgs) -> Result<()> {
-    let (simulation, pods) = trace::read(&args.trace, args.pods.as_deref()).map_err(Misuse)?;
+    let (simulation, pods) = trace::read(&args.trace, args.pods.as_deref()).map_err(UsageError)?;
     match args.departures {
         None => {
             // Create the file before the runs, so that an unwritable path fails at once.
-            let image = args.svg.as_deref().map(create).transpose().map_err(Misuse)?;
+            let image = args.svg.as_deref().map(create).transpose().map_err(UsageError)?;
             let run = |settings: &Settings| fill(&simulation, settings, args.load);
             let runs: Vec<Runs<Filling>> = run_all(args, run);
             let report = FillingReport::new(args, &simulation, &pods, &runs);

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 use windlass_control::objects::Objects;
 
-use crate::{cli::ViewArgs, exit::Misuse};
+use crate::{cli::ViewArgs, exit::UsageError};
 
 /// Reads the objects. An unreadable file is a command line mistake.
 pub(crate) async fn objects(args: &ViewArgs) -> Result<Objects> {
@@ -17,5 +17,5 @@ pub(crate) async fn objects(args: &ViewArgs) -> Result<Objects> {
             fs::read_to_string(path).with_context(|| format!("--from {}", path.display()))?;
         Ok(Objects::parse(&text, path)?)
     };
-    read().map_err(|error| Misuse(error).into())
+    read().map_err(|error| UsageError(error).into())
 }

@@ -51,7 +51,7 @@ async fn readiness(socket: &Path) -> Finding {
     }
 }
 
-/// Checks the sockets of Windlass's plugins and claim drivers. A socket that accepts no connection is a problem.
+/// Checks the sockets of Windlass's device plugins and DRA driver. A socket that accepts no connection is a problem.
 async fn sockets(kubelet_dir: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for folder in [PLUGIN_DIR, REGISTRY_DIR] {

@@ -33,8 +33,10 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
         );
     }
     findings.extend(state.offers_nothing().map(|why| Finding::problem(AREA, "configuration", why)));
-    let lacks = state.lacks.problems.iter();
-    findings.extend(lacks.map(|problem| Finding::warning(AREA, "CDI documents", problem.clone())));
+    let missing_parts = state.missing_parts.problems.iter();
+    findings.extend(
+        missing_parts.map(|problem| Finding::warning(AREA, "CDI documents", problem.clone())),
+    );
     for (resource, (listed, allocatable)) in state.resources() {
         let detail = format!("{allocatable} of {listed} allocatable");
         findings.push(if allocatable == 0 && listed > 0 {

@@ -55,7 +55,7 @@ async fn registration(socket: &Path) -> Finding {
 }
 
 fn claims(folder: &Path, is_configured: bool) -> Finding {
-    const SUBJECT: &str = "registration of claim drivers";
+    const SUBJECT: &str = "registration of DRA drivers";
     let registry = folder.join(REGISTRY_DIR);
     match (registry.is_dir(), is_configured) {
         (true, _) => Finding::ok(AREA, SUBJECT, registry.display().to_string()),

@@ -22,7 +22,7 @@ use super::{
     request::{ExplainRequest, NOT_NAMED, Unavailable, not_free_error},
     resource::Member,
 };
-use crate::{cli::RequestArgs, exit::Misuse};
+use crate::{cli::RequestArgs, exit::UsageError};
 
 /// Request for NICs in addition to the GPUs.
 pub(super) struct NicRequest {
@@ -76,7 +76,7 @@ pub(super) fn take_nic_request(
     let free = args.free.as_mut().map(|words| take_nics(devices, words));
     if args.free.as_ref().is_some_and(Vec::is_empty) {
         let problem = anyhow!("no GPU is named; name the GPUs beside the NICs, such as 0-3,mlx5_0");
-        return Err(Misuse(problem.context("--free")).into());
+        return Err(UsageError(problem.context("--free")).into());
     }
     let caveat = free.as_ref().is_some_and(Vec::is_empty).then_some(ALL_NICS);
     let free = free.unwrap_or_default();
@@ -94,7 +94,7 @@ pub(super) fn read<'a>(
     let CandidateSet::Devices { available, required, .. } = question.candidates else {
         let problem =
             anyhow!("{} is shared, and replicas cannot be paired with NICs", question.resource);
-        return Err(Misuse(problem.context("--nics")).into());
+        return Err(UsageError(problem.context("--nics")).into());
     };
     let within = nic_request.within;
     let caveat = caveat.or_else(|| nic_request.caveat.map(ToOwned::to_owned));

@@ -12,7 +12,7 @@ use super::{
     question::{CandidateSet, Question},
     resource::{Member, Resource},
 };
-use crate::{cli::RequestArgs, commands::short_name, exit::Misuse};
+use crate::{cli::RequestArgs, commands::short_name, exit::UsageError};
 
 /// Request, with the devices that are not free.
 pub(super) struct ExplainRequest {
@@ -156,8 +156,8 @@ pub(super) fn not_free_error(name: impl std::fmt::Display, why: &str) -> String 
     format!("{name} is required and not free: {why}")
 }
 
-fn wrong(flag: &'static str, error: impl Into<anyhow::Error>) -> Misuse {
-    Misuse(error.into().context(flag))
+fn wrong(flag: &'static str, error: impl Into<anyhow::Error>) -> UsageError {
+    UsageError(error.into().context(flag))
 }
 
 // === impl Resource ===

@@ -9,7 +9,7 @@ use windlass_core::{
 };
 use windlass_resources::{NodeState, Offering, SharedAs};
 
-use crate::exit::Misuse;
+use crate::exit::UsageError;
 
 /// Resource as the agent offers it.
 pub(super) struct Resource<'a> {
@@ -43,10 +43,10 @@ impl<'a> Resource<'a> {
             names.iter().find(|name| name.as_str() == DEFAULT_RESOURCE).filter(|_| names.len() > 1);
         let found = match request {
             Some(name) => names.get(name).ok_or_else(|| {
-                Misuse(anyhow!("--resource: unknown resource {name}; offered: {}", listed()))
+                UsageError(anyhow!("--resource: unknown resource {name}; offered: {}", listed()))
             })?,
             None => default.or(names.first().filter(|_| names.len() == 1)).ok_or_else(|| {
-                Misuse(anyhow!("choose a resource with --resource: {}", listed()))
+                UsageError(anyhow!("choose a resource with --resource: {}", listed()))
             })?,
         };
         let name = (*found).clone();

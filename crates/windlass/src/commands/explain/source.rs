@@ -11,7 +11,7 @@ use windlass_resources::{NodeState, Offering};
 use crate::{
     cli::OutputArg,
     commands::{Origin, clock, print_origin_notice, print_output, require_sources, sources},
-    exit::Misuse,
+    exit::UsageError,
     screen::{Paint, Table, Tone, count, line},
 };
 
@@ -87,7 +87,7 @@ fn source_rule<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
         let names = names.join(", ");
         anyhow!("--source: the configuration has no source {name:?}; known: {names}")
     };
-    Err(Misuse(problem).into())
+    Err(UsageError(problem).into())
 }
 
 fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR};
 use windlass_kubelet_sim::Config;
 
-use crate::exit::Misuse;
+use crate::exit::UsageError;
 
 /// Marks folders of embedded kubelets, because the embedded kubelet's checkpoint resembles a real one's.
 const MARKER: &str = ".windlass-embedded-kubelet";
@@ -54,8 +54,8 @@ async fn answers(socket: &Path) -> bool {
     }
 }
 
-fn refusal(dir: &Path, why: &str) -> Misuse {
-    Misuse(anyhow!(
+fn refusal(dir: &Path, why: &str) -> UsageError {
+    UsageError(anyhow!(
         "{why}, and an embedded kubelet in {} would destroy its state: name an empty folder",
         dir.display()
     ))

@@ -52,8 +52,8 @@ fn sentence(event: &BoardEvent) -> String {
         BoardEvent::Deployed(number) => format!("network deployed: {}", flits(*number)),
         BoardEvent::Ran(number) => format!("ran with {}", flits(*number)),
         BoardEvent::State(number) => format!("state: {}", flits(*number)),
-        BoardEvent::Nonsense(why) => format!("invalid message on the data port: {why}"),
-        BoardEvent::Wedged => {
+        BoardEvent::ProtocolViolation(why) => format!("invalid message on the data port: {why}"),
+        BoardEvent::Blocked => {
             "WEDGED: a client closed the data port without a message; the port is \
                                blocked until a restart"
                 .to_owned()

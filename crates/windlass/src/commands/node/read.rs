@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use windlass_config::{Config, ConfigDir, ConfigError, LabelMemory, LabelValue, PodIdentity};
+use windlass_config::{Config, ConfigDir, ConfigError, LabelFile, LabelValue, PodIdentity};
 use windlass_migrate::{Format, Loaded, load, without_file};
 
 use crate::{
@@ -45,7 +45,7 @@ fn choose(
     }
     let state_dir =
         args.places.record.state_dir.clone().unwrap_or_else(|| Config::default().places.state_dir);
-    let recalled = LabelMemory::new(&state_dir).recall();
+    let recalled = LabelFile::new(&state_dir).recall();
     dir.choose(&recalled).or_else(|_| dir.choose(label))
 }
 

@@ -11,7 +11,7 @@ use windlass_pipeline::{
     taint::Taint,
 };
 
-use crate::{cli::FleetArgs, commands::cluster, exit::Misuse};
+use crate::{cli::FleetArgs, commands::cluster, exit::UsageError};
 
 /// Reads the nodes.
 pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet> {
@@ -29,7 +29,7 @@ pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet
     if fleet.nodes.is_empty() {
         let problem =
             anyhow!("no node accepts pods: each is cordoned or not ready, or there is no node");
-        return Err(Misuse(problem).into());
+        return Err(UsageError(problem).into());
     }
     Ok(fleet)
 }

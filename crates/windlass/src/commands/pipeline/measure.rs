@@ -20,8 +20,10 @@ use super::{fleet, parse, text};
 use crate::{
     cli::MeasureArgs,
     commands::print_output,
-    exit::Misuse,
-    measurement::{figures::MeasuredFigures, input_size, load::Entrance, measure, trace::Traces},
+    exit::UsageError,
+    measurement::{
+        figures::MeasuredFigures, input_size, load::PipelineEndpoints, measure, trace::Traces,
+    },
 };
 use verdict::Verdict;
 
@@ -81,7 +83,7 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     for path in args.trace.iter().chain(&args.picture) {
         File::create(path)
             .with_context(|| format!("cannot write {}", path.display()))
-            .map_err(Misuse)?;
+            .map_err(UsageError)?;
     }
     let mut traces = Traces::default();
     let report = match args.fleet.boards {
@@ -150,7 +152,7 @@ async fn deployed(
         let given = args.end.iter().find(|(of, _)| of == name).map(|(_, addresses)| addresses);
         addresses(pipeline, stage, given)
     };
-    let entrance = Entrance {
+    let entrance = PipelineEndpoints {
         first: pipeline.stages[0].name.clone(),
         addresses: addresses(pipeline, 0, args.first.as_ref())?,
         ends: pipeline.ends().map(end).collect::<Result<_>>()?,
@@ -189,7 +191,7 @@ fn addresses(pipeline: &Pipeline, stage: usize, given: Option<&Addresses>) -> Re
     }
     let name = &pipeline.stages[stage].name;
     let service = format!("{}-{name}:{}", pipeline.name, pipeline.port(stage));
-    Ok(service.parse().map_err(|error| Misuse(anyhow::Error::from(error)))?)
+    Ok(service.parse().map_err(|error| UsageError(anyhow::Error::from(error)))?)
 }
 
 // === impl MeasuredLayout ===

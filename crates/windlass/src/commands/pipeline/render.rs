@@ -4,13 +4,13 @@ use anyhow::Result;
 use windlass_pipeline::{Plan, manifests::manifests};
 
 use super::{fleet, pipeline};
-use crate::{cli::RenderArgs, exit::Misuse, screen::line};
+use crate::{cli::RenderArgs, exit::UsageError, screen::line};
 
 pub(super) async fn run(args: RenderArgs) -> Result<()> {
     let pipeline = pipeline(&args.pipeline)?;
     let fleet = fleet::fleet(&args.fleet, &pipeline).await?;
     let plan = Plan::of(&pipeline, &fleet, args.layout)?;
-    let objects = manifests(&pipeline, &fleet, &plan).map_err(|error| Misuse(error.into()))?;
+    let objects = manifests(&pipeline, &fleet, &plan).map_err(|error| UsageError(error.into()))?;
     let name = args.layout.name();
     line(format_args!(
         "# Pipeline {}, layout {name}, by `windlass pipeline render`.",

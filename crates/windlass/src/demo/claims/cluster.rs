@@ -55,7 +55,9 @@ impl ClusterFixture {
     /// Deletes the node's ResourceSlices when the embedded kubelet starts, as a real kubelet does.
     pub(in crate::demo) fn mimic_wipes(&mut self, kubelet: &Kubelet) {
         let (calls, objects) = (kubelet.calls(), self.objects());
-        self.wipes.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
+        self.wipes.spawn(async move {
+            node::delete_slices_at_kubelet_start(NODE, &calls, &objects).await;
+        });
     }
 
     pub(in crate::demo) fn server(&self) -> &ApiServer {

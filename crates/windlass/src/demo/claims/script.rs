@@ -24,7 +24,7 @@ use crate::{
         script::{STEP_LIMIT, ms},
         testbed::{NODE, QUIET_PERIOD, Testbed},
     },
-    exit::Misuse,
+    exit::UsageError,
 };
 
 pub(super) struct ClaimScript<'a> {
@@ -72,7 +72,7 @@ impl<'a> ClaimScript<'a> {
         let Some(candidates) = Candidates::of(&published) else {
             let problem = "the demo of claims needs an exclusive device, and the agent offers none: give a \
                            configuration with --config, or add devices with --device";
-            return Err(Misuse(anyhow!(problem)).into());
+            return Err(UsageError(anyhow!(problem)).into());
         };
         self.by_attribute(&candidates).await.context("step attribute")?;
         self.share_claim(&candidates).await.context("step shared claim")?;
@@ -285,7 +285,7 @@ impl<'a> ClaimScript<'a> {
 
     async fn delete_slices(&mut self) -> Result<()> {
         let (before, begun) = (self.cluster.slices(), Instant::now());
-        let slices = self.cluster.objects().wipe_slices(NODE);
+        let slices = self.cluster.objects().delete_all_slices(NODE);
         self.wait_for_new_slices(&before).await?;
         let devices = self.cluster.published(&self.inventory).len();
         self.report(&ClaimEvent::Republished { slices, devices, took_ms: ms(begun) })

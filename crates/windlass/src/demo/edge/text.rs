@@ -15,7 +15,7 @@ impl Render for EdgeEvent {
             Self::Boards { boards, pipeline, simulated: _ } => begun(render, boards, pipeline),
             Self::Calibrated { hop_ms, step_ms } => {
                 let text = format!(
-                    "This machine's programs take {hop_ms:.2} ms for each hop, and {step_ms:.2} ms between two items."
+                    "Overhead on this machine: {hop_ms:.2} ms from stage to stage, {step_ms:.2} ms between two batches."
                 );
                 let mut lines = vec![String::new(), render.quiet(text)];
                 lines.extend(
@@ -37,7 +37,7 @@ impl Render for EdgeEvent {
             }
             Self::PlacedAnew { stages, took_ms } => {
                 let (ok, took) = (render.ok(), render.took(*took_ms));
-                vec![format!("  {ok} placed anew: {} {took}", stages.join(", "))]
+                vec![format!("  {ok} moved to other boards: {} {took}", stages.join(", "))]
             }
             Self::Account(row) => account(render, row),
             Self::Finished { took_ms } => {
@@ -55,12 +55,12 @@ fn begun(render: Renderer, boards: &[BoardRow], pipeline: &str) -> Vec<String> {
         table.row([row.name.clone(), row.board.clone(), row.link.clone(), devices]);
     }
     let title = format!(
-        "{}, SIMULATED: stages are processes that wait, links have the boards' rates",
+        "{}, SIMULATED: stages wait for their stated times, links have the boards' rates",
         count(boards.len(), "board")
     );
     let mut lines = vec![render.tone(Tone::Notable, title)];
     lines.extend(table.lines("  "));
-    lines.extend([String::new(), format!("A doorbell: {pipeline}")]);
+    lines.extend([String::new(), format!("Pipeline of a video doorbell: {pipeline}")]);
     lines
 }
 
@@ -113,13 +113,13 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
         lines.push(String::new());
         lines.push(if gain >= 0.0 {
             format!(
-                "  {} the plan passes {gain:.0} % more than the better of the others",
+                "  {} the plan has {gain:.0} % more throughput than the better of the other layouts",
                 render.ok()
             )
         } else {
             let mark = render.tone(Tone::Notable, "!!");
             let less = -gain;
-            format!("  {mark} the plan passes {less:.0} % less than the better of the others")
+            format!("  {mark} the plan has {less:.0} % less throughput than the better of the other layouts")
         });
     }
     lines
@@ -128,7 +128,7 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
 fn account(render: Renderer, row: &AccountRow) -> Vec<String> {
     let ok = if row.unheard == 0 { render.ok() } else { render.tone(Tone::Bad, "\u{2717}") };
     let mut lines = vec![format!(
-        "  {ok} {} items went in: {} arrived, {} were on the board, {} with an unknown outcome; \
+        "  {ok} {} items: {} arrived, {} failed with the board, {} have an unknown outcome; \
          {:.0} ms without a result",
         row.sent,
         row.arrived,

@@ -126,7 +126,7 @@ impl Run {
         }
         self.server()?.heal();
         match what {
-            ApiServerFault::Away => self.server()?.come_back(),
+            ApiServerFault::Away => self.server()?.go_online(),
             // A client that got 404 does not learn older objects from a watch alone.
             ApiServerFault::HidesSlices => {
                 forget_history(&self.server()?.objects());
@@ -142,7 +142,7 @@ impl Run {
         what.faults().into_iter().for_each(|fault| server.inject(fault));
         let objects = server.objects();
         match what {
-            ApiServerFault::Away => server.go_away().await,
+            ApiServerFault::Away => server.go_offline().await,
             ApiServerFault::DropsTaints => {
                 restart(server, &[&Gate::OFF_IN_1_36[..], &[Gate::DeviceTaints]].concat()).await;
                 // Existing objects keep their taints.
@@ -196,10 +196,10 @@ impl Run {
 /// Restarts the server with other feature gates. The outage is long enough to fail a connection, after which the agent
 /// learns the gates again.
 async fn restart(server: &mut ApiServer, off: &[Gate]) {
-    server.go_away().await;
+    server.go_offline().await;
     server.set_gates_off(off.iter().copied());
     sleep(OUTAGE).await;
-    server.come_back();
+    server.go_online();
 }
 
 /// Ends watches and invalidates all known resource versions.

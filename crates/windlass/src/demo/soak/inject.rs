@@ -14,8 +14,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
-use windlass_kubelet_sim::{Misbehaviour, PodFault, Registration, RegistrationFault};
-use windlass_machine::{self as machine, Happening};
+use windlass_kubelet_sim::{Faults, PodSourceFault, Registration, RegistrationFault};
+use windlass_machine::{self as machine, DeviceEvent};
 
 use super::{
     super::testbed::cdi_dir,
@@ -116,7 +116,7 @@ impl Run {
                 self.rig.kubelet.replace_registration_socket(times)?;
             }
             Fault::RegistrationFails { how } => self.fail_registrations(how).await?,
-            Fault::StreamCut => self.rig.kubelet.cancel_stream(RESOURCE).await,
+            Fault::StreamCut => self.rig.kubelet.close_plugin_connection(RESOURCE).await,
             Fault::StateFolderBlocked { gpus } => self.block_state(gpus).await?,
             Fault::DiskFull { gpus } => self.fill_disk(gpus).await?,
             Fault::CdiFolderRemoved => self.remove_documents()?,
@@ -166,8 +166,8 @@ impl Run {
     /// Restarts the kubelet without its API server. Its pod resources API then omits pods, whose devices must stay
     /// allocated.
     async fn cut_kubelet_off(&self) -> Result<()> {
-        let pods = PodFault::Only([OWN_POD.to_owned()].into());
-        self.rig.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
+        let pods = PodSourceFault::Only([OWN_POD.to_owned()].into());
+        self.rig.kubelet.set_faults(Faults { pods, ..Faults::default() });
         self.rig.kubelet.restart().await?;
         sleep(CUT_OFF).await;
         let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
@@ -203,10 +203,10 @@ impl Run {
             RegistrationFailure::Refused => RegistrationFault::Refuse("not now".to_owned()),
             RegistrationFailure::Unanswered => RegistrationFault::Hang,
         };
-        self.rig.kubelet.misbehave(Misbehaviour { registration, ..Misbehaviour::default() });
+        self.rig.kubelet.set_faults(Faults { registration, ..Faults::default() });
         self.rig.kubelet.restart().await?;
         sleep(ABSENCE).await;
-        self.rig.kubelet.misbehave(Misbehaviour::default());
+        self.rig.kubelet.set_faults(Faults::default());
         Ok(())
     }
 
@@ -250,7 +250,7 @@ impl Run {
         let Some(nic) = one_of(nics, which) else { return Ok(None) };
         let name = nic.path.address().to_string();
         for _ in 0..times {
-            for what in [Happening::Unplug, Happening::Plug] {
+            for what in [DeviceEvent::Unplug, DeviceEvent::Plug] {
                 self.rig.machine.inject(&machine::Fault::ToDevice { name: name.clone(), what })?;
                 sleep(FLAP).await;
             }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use windlass_pipeline::{Pipeline, manifests::labels, pipeline::Stage};
 
-use crate::{cli::MeasureArgs, exit::Misuse, measurement::figures::MeasuredFigures};
+use crate::{cli::MeasureArgs, exit::UsageError, measurement::figures::MeasuredFigures};
 
 /// The output of the Job.
 #[derive(Debug, Deserialize)]
@@ -34,7 +34,7 @@ pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> R
         let problem = anyhow!(
             "no stage's command is windlass, so no known image can send items: give one with windlass, --image IMAGE"
         );
-        return Err(Misuse(problem).into());
+        return Err(UsageError(problem).into());
     };
     let stage = stage.unwrap_or(&pipeline.stages[0]);
     let mut pod = json!({
