@@ -112,7 +112,7 @@ fn fragmentation_equals_values_computed_by_hand() {
             "{allocated_milli:?}: {found}, expected {expected}"
         );
     };
-    // All GPUs are useless only for pods without GPUs.
+    // On a free node, GPUs are useless only for pods without GPUs.
     check(&[0, 0, 0], 8000, 0.25 * 3000.0);
     // The 400 thousandths left of the first GPU serve neither a half nor two whole GPUs.
     check(&[600, 0, 0], 8000, 0.5 * 400.0 + 0.25 * 400.0 + 0.25 * 2400.0);
