@@ -95,8 +95,8 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const MANAGER: &str = "windlass";
 /// Label that the Job controller sets on its pods.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
-/// Number of restarts after which a waiting container counts as failed. The kubelet's back-off has then lasted for half
-/// a minute.
+/// Number of restarts after which a container that is not running counts as failed. The kubelet's back-off has then
+/// lasted for half a minute.
 const MAX_RESTARTS: i32 = 2;
 /// Lines of a container's log in the reason of its end.
 const LAST_LINES: i64 = 3;

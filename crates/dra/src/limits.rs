@@ -31,7 +31,7 @@ impl Limits {
         Self { memory, threads }
     }
 
-    /// The lower one of each limit of both.
+    /// Both limits combined: of memory and of threads, the lower one each.
     pub(super) fn stricter(self, other: Self) -> Self {
         let lower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
         Self {

@@ -45,9 +45,9 @@ pub(crate) struct Manager {
     pub(crate) healthy: BTreeMap<String, DeviceIds>,
     /// Unhealthy ids by resource.
     pub(crate) unhealthy: BTreeMap<String, DeviceIds>,
-    /// Capacity of resources without a device list, which remain in the node's status; all of it is
-    /// allocatable. It is 0 after the grace period of a lost plugin, and the former capacity after the
-    /// loss of the checkpoint.
+    /// Capacity of resources that only the node's status still has, because the device manager does not
+    /// know them; all of it is allocatable. It is 0 after the grace period of a lost plugin, and the
+    /// former capacity after the loss of the checkpoint.
     pub(crate) status_only_capacities: BTreeMap<String, usize>,
     /// The plugin to call for each resource.
     pub(crate) endpoints: BTreeMap<String, Endpoint>,

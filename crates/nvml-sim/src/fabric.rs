@@ -54,7 +54,8 @@ export! {
 // === impl Registration ===
 
 impl Registration {
-    /// Registration of a GPU, always completed and never in progress. A fabric fault completes it with an error.
+    /// Registration of a GPU. On a fabric it is completed and never in progress; a fabric fault completes it with an
+    /// error.
     fn of(gpu: &FoundGpu) -> Answer<Self> {
         if !gpu.card.architecture.has_fabric() {
             return Err(Status::NOT_SUPPORTED);

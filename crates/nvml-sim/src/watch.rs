@@ -76,7 +76,7 @@ impl Moment {
     }
 }
 
-/// Ends the watch if no thread polls, and wakes all waiting threads. The next wait starts a new watch.
+/// Ends the watch if no thread polls, and wakes the sleeping threads. The next wait then starts a new watch.
 pub(crate) fn stop() {
     let mut shared = lock();
     if !shared.polled {

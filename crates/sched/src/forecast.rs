@@ -19,7 +19,7 @@ pub struct Forecast {
 pub struct Count {
     /// The request, without main memory.
     pub request: Request,
-    /// GPUs of each pod in thousandths, averaged over the cluster's GPUs: see [`View::average_milli`].
+    /// GPUs of each pod, in thousandths of an average GPU of the cluster: see [`View::average_milli`].
     pub gpu_milli: u32,
     /// Number of pods.
     pub pods: f64,

@@ -21,7 +21,7 @@ pub struct Knowledge {
     summaries: Vec<NodeSummary>,
     /// Prices of fractions of a GPU.
     pub prices: Prices,
-    /// Mean CPU demand per GPU.
+    /// CPU that a node should keep free for its idle GPUs.
     pub stranding: Stranding,
     /// Demand for single products.
     pub scarcity: Scarcity,

@@ -22,7 +22,7 @@ pub struct Simulation {
     pods: Vec<Request>,
 }
 
-/// Maximum number of pods of a run. The public traces need ten thousand pods to fill their clusters.
+/// Maximum number of a trace's pods that may be needed to fill its cluster. The public traces need ten thousand.
 const MAX_PODS: u64 = 10_000_000;
 
 /// Reason why a trace cannot be simulated.

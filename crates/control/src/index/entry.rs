@@ -34,8 +34,8 @@ pub(super) struct Entry {
 // === impl Entry ===
 
 impl Entry {
-    /// Merges the GPUs of the object and of the slices by id. If the object only counts GPUs, or has none, the
-    /// node has the GPUs of its slices.
+    /// Finds the GPUs of the object in the slices by id, for their device names. If the object only counts GPUs, or
+    /// has none, the node has the GPUs of its slices.
     pub(super) fn set_gpus(&mut self, slices: &[SliceGpu]) {
         let slices = &slices[..slices.len().min(MAX_GPUS)];
         self.facts = self.object.clone();

@@ -275,7 +275,7 @@ impl Index {
     }
 
     /// The node, among the named ones, on which the gang's plan places the pod. `None` if no plan is needed: the pod
-    /// has no gang or is bound, or its gang has no member to wait for and no domain.
+    /// has no gang or is bound, or no other member is awaited or waits and the gang has no domain.
     pub(super) fn gang_node(
         &mut self,
         pod: &PodFacts,

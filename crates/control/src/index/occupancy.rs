@@ -43,8 +43,8 @@ pub struct Conflict {
 /// Places the claims and pods on an empty node, and returns the node's state.
 ///
 /// Claims come first: their allocations name devices. Pods with known GPUs come before pods of which only the number of
-/// GPUs is known; in each group the oldest comes first. A pod that another scheduler bound gets free GPUs, healthy ones
-/// preferred. If too few are free, it gets those that are free, and is a conflict.
+/// GPUs is known; in each group the oldest comes first. A pod that another scheduler bound gets free GPUs. If too few
+/// are free, it gets those that are free, and is a conflict.
 pub(super) fn occupy(
     catalog: &Catalog,
     facts: &NodeFacts,
@@ -114,8 +114,9 @@ fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
     Some(Part::of(gpus.fold(GpuSet::default(), GpuSet::or)))
 }
 
-/// Free GPUs for a bound pod's request; `None` if too few are free. Unhealthy GPUs come last: the pod may hold a GPU
-/// that failed after the bind.
+/// Free GPUs for a bound pod's request; `None` if too few are free. Unhealthy GPUs count too, because the pod may hold
+/// a GPU that failed after the bind. Whole GPUs are healthy ones if enough of these are free. Shares are of the GPUs
+/// with the smallest idle parts.
 fn free_part(node: &Node, request: &Request) -> Option<Part> {
     let accepted = accepted(node, request);
     let gpus = match request.gpus {

@@ -53,7 +53,8 @@ impl Daemon {
         Self { device, env: env.clone(), spec, reports, instance, why: String::new() }
     }
 
-    /// Runs until the daemon has no spec and has ended, or until the agent stops. The daemon then continues.
+    /// Runs until the daemon has no spec and has ended, or until the agent stops. An agent that stops leaves the daemon
+    /// running.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.supervise_and_stop()).await;
     }

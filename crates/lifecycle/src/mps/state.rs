@@ -15,8 +15,8 @@
 //! After one missed answer a daemon is not ended, since every program on its GPU would die with it. Its device is only
 //! withheld until it answers. Ending comes before Waiting even if no process was started, so that none remains.
 //!
-//! Not drawn: a daemon with an impossible spec goes from `SettingLimits` to `KeepingLimits` until the spec changes. Without
-//! a spec, the supervision of a daemon ends in any state.
+//! Not drawn: a daemon with an impossible spec goes from `SettingLimits` to `KeepingLimits` until the spec changes.
+//! Without a spec, the supervision of a daemon ends in any state.
 
 use std::time::Duration;
 

@@ -20,8 +20,8 @@ use super::{
     pools::Pools,
 };
 
-/// Device attributes that claims read, without those that [`NodeLosses`](super::NodeLosses) reads. `None` if the claims
-/// may read any attribute.
+/// Device attributes that claims read. Signatures also contain those that [`NodeLosses`](super::NodeLosses) reads.
+/// `None` if the claims may read any attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
 

@@ -29,8 +29,8 @@ const MEASURED: u64 = 4 * MEAN_LIFETIME;
 pub struct Load {
     /// GPUs that the running pods would hold if all were served, relative to the cluster's.
     pub offered: f64,
-    /// True if a pod that fits no node waits; waiting pods are tried in the order of arrival. False if the pod is
-    /// refused.
+    /// True if a pod that fits no node waits, while later pods that fit are placed; waiting pods are tried in the order
+    /// of arrival. False if the pod is refused.
     pub queues: bool,
 }
 
@@ -41,7 +41,8 @@ pub struct Churn {
     pub allocated: f64,
     /// Pods that arrived or were refused during the measurement.
     pub classes: Classes,
-    /// Waiting times by class, ascending, in mean lifetimes. Pods that still wait at the end are included.
+    /// Waiting times by class, ascending, in mean lifetimes. A pod that still waits at the end
+    /// counts with its wait so far.
     pub waits: [Vec<f64>; Class::ALL.len()],
     /// Number of scheduling decisions.
     pub decisions: u64,
