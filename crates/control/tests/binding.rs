@@ -1,6 +1,9 @@
 //! Bind: one write under the Lease, and each device allocated once.
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod},
+};
 use serde_json::json;
 use windlass_cluster_sim::api::{Effect, Fault};
 
@@ -164,7 +167,7 @@ async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same
 #[tokio::test]
 async fn gpushares_index_is_read_if_gpus_have_no_ids() {
     let rig = Rig::start();
-    rig.server.objects().put::<k8s_openapi::api::core::v1::Node>(
+    rig.server.objects().put::<Node>(
         &serde_json::from_value(json!({
             "metadata": {"name": "a"},
             "status": {"allocatable": {
@@ -195,6 +198,31 @@ async fn gpushares_index_is_read_if_gpus_have_no_ids() {
     assert_eq!(extender.filter(&fits, &["a"]).await.0, ["a"], "{free:?}");
     let more = rig.add_pod("more", memory(&(largest + 1).to_string()));
     assert!(extender.filter(&more, &["a"]).await.0.is_empty(), "{free:?}");
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_share_of_another_scheduler_counts_on_a_healthy_gpu() {
+    let rig = Rig::start();
+    let failed = json!({"id": "GPU-0", "model": "A10", "memoryMib": 24576, "obstacle": "XID 79"});
+    let healthy = json!({"id": "GPU-1", "model": "A10", "memoryMib": 24576});
+    let devices = json!({"devices": [failed, healthy]}).to_string();
+    let node = json!({
+        "metadata": {"name": "a", "annotations": {"windlass.dev/devices": devices}},
+        "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
+    });
+    rig.server.objects().put::<Node>(&serde_json::from_value(node).expect("a Node"));
+    let share = json!({"metadata": {"name": "share", "namespace": "default"}, "spec": {
+        "nodeName": "a",
+        "containers": [{"name": "c", "image": "i",
+                        "resources": {"limits": {"windlass.dev/gpu-memory": "12"}}}],
+    }});
+    rig.server.objects().put::<Pod>(&serde_json::from_value(share).expect("a Pod"));
+    let extender = rig.extender("one").await;
+    let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
+    assert!(extender.filter(&whole, &["a"]).await.0.is_empty(), "the share's GPU looks free");
+    let rest = rig.add_pod("rest", json!({"windlass.dev/gpu-memory": "12"}));
+    assert_eq!(extender.filter(&rest, &["a"]).await.0, ["a"]);
     extender.stop().await;
 }
 

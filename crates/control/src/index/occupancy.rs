@@ -115,8 +115,8 @@ fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
 }
 
 /// Free GPUs for a bound pod's request; `None` if too few are free. Unhealthy GPUs count too, because the pod may hold
-/// a GPU that failed after the bind. Whole GPUs are healthy ones if enough of these are free. Shares are of the GPUs
-/// with the smallest idle parts.
+/// a GPU that failed after the bind. Healthy GPUs come first, so that none looks free that the pod may hold. Shares are of
+/// the GPUs with the smallest idle parts.
 fn free_part(node: &Node, request: &Request) -> Option<Part> {
     let accepted = accepted(node, request);
     let gpus = match request.gpus {
@@ -131,7 +131,8 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
             let one = Request { gpus: request.gpus.with_count(1), ..*request };
             let fits = |at: &usize| node.clone().take(&one, Part::of(GpuSet::one(*at))).is_ok();
             let mut fitting: Vec<_> = accepted.iter().filter(fits).collect();
-            fitting.sort_by_key(|at| node.gpus[*at].idle_milli());
+            let preference = |at: &usize| (!node.gpus[*at].is_usable, node.gpus[*at].idle_milli());
+            fitting.sort_by_key(preference);
             let chosen = fitting.get(..usize::from(count))?.iter();
             chosen.map(|at| GpuSet::one(*at)).fold(GpuSet::default(), GpuSet::or)
         }

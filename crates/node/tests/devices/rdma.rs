@@ -16,7 +16,7 @@ use windlass_machine::{
     profile::{LinkState, VirtualFunction},
 };
 use windlass_resources::NodeState;
-use windlass_testkit::{Node, allocatable, pod_with as pod};
+use windlass_testkit::{Node, allocatable, pod_with as pod, vanishes};
 
 use crate::devices::world::{
     attribute, device, listening, measured_until, node_of, policy, source,
@@ -220,7 +220,7 @@ async fn each_offered_interface_has_a_file_for_cni_plugins() {
     );
     world.machine.update(|model| drop(functions(model).pop())).expect("changed");
     agent.until_health("0000:17:00.4", "Unhealthy: vanished").await;
-    agent.until(|_| !file("0000:17:00.4").exists()).await;
+    vanishes(&file("0000:17:00.4")).await;
     assert!(file("0000:17:00.2").exists());
     agent.stop().await;
     let mut without_rules = world;
@@ -247,7 +247,7 @@ async fn a_file_that_cannot_be_written_withholds_only_its_own_device() {
     assert!(why.starts_with("cannot write device information for CNI plugins to"), "{why}");
     assert!(state.missing_parts.problems.contains(&why), "{:?}", state.missing_parts.problems);
     world.machine.update(|model| drop(functions(model).pop())).expect("changed");
-    agent.until(|_| !file("0000:17:00.4").exists()).await;
+    vanishes(&file("0000:17:00.4")).await;
     allocatable(&kubelet, "example.com/vf", 1).await;
     fs::remove_dir_all(file("0000:17:00.2")).expect("removed");
     allocatable(&kubelet, "example.com/vf", 2).await;
