@@ -157,6 +157,9 @@ fn a_recording_says_so_and_is_served_to_nobody() {
         let document = json(&[command, &flags].concat());
         let is_marked = document["recorded"].is_string() || command == ["labels"];
         assert!(is_marked, "{command:?}: {document}");
+        // A kubelet of this machine knows nothing of the recorded devices.
+        let caveat = document["caveat"].as_str().unwrap_or_default();
+        assert!(command[0] != "explain" || caveat.ends_with("the host is a recording"), "{caveat}");
     }
     // The formats of these documents have no field for the mark.
     for command in [&["cdi", "generate"][..], &["labels", "-o", "json"], &["labels", "-o", "nfd"]] {
