@@ -1,4 +1,4 @@
-//! Change notifications of many directories, in one inotify instance, because the kernel limits the instances of a user.
+//! Change notifications of many directories in one inotify instance: the kernel limits the instances of a user.
 
 use std::{
     collections::BTreeMap,

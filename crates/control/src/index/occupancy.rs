@@ -115,8 +115,8 @@ fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
 }
 
 /// Free GPUs for a bound pod's request; `None` if too few are free. Unhealthy GPUs count too, because the pod may hold
-/// a GPU that failed after the bind. Healthy GPUs come first, so that none looks free that the pod may hold. Shares are of
-/// the GPUs with the smallest idle parts.
+/// a GPU that failed after the bind. Healthy GPUs come first, so that none looks free that the pod may hold. Shares are
+/// of the GPUs with the smallest idle parts.
 fn free_part(node: &Node, request: &Request) -> Option<Part> {
     let accepted = accepted(node, request);
     let gpus = match request.gpus {
