@@ -50,7 +50,7 @@ use windlass_resources::NodeState;
 #[cfg(feature = "laboratory")]
 pub(crate) use devices::{DeviceStatus, Width, device_tables};
 pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
-use folders::{make_absolute, require_host_paths};
+use folders::{make_absolute, move_into_recording, require_host_paths};
 #[cfg(feature = "laboratory")]
 pub(crate) use machine::host_flags;
 pub(crate) use topo::Topology;
@@ -74,6 +74,9 @@ fn host_config(args: HostArgs) -> Result<Config> {
     };
     apply_host(args, &mut config);
     check_host_root(&config)?;
+    if config.places.host().recorded().is_some() {
+        move_into_recording(&mut config.places);
+    }
     make_absolute(&mut config);
     Ok(config)
 }

@@ -10,6 +10,7 @@ mod runtime;
 mod socket;
 
 use anyhow::Result;
+use windlass_core::finding::Finding;
 
 pub(super) use self::report::Diagnosis;
 use super::{clock, recorded_config};
@@ -26,9 +27,15 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<()> {
     let state = windlass_node::agent::survey(&config, clock()).await;
     let mut findings = host::check(&config);
     findings.extend(devices::check(&state));
-    findings.extend(runtime::check(&config, args.runtime_socket.as_deref(), is_configured).await);
-    findings.extend(kubelet::check(&config).await);
-    findings.extend(agent::check(&config, args.probe_socket.as_deref()).await);
+    if state.inventory.recorded.is_some() {
+        let detail = "the host is a recording";
+        findings.push(Finding::skipped("node", "container runtime, kubelet and agent", detail));
+    } else {
+        let socket = args.runtime_socket.as_deref();
+        findings.extend(runtime::check(&config, socket, is_configured).await);
+        findings.extend(kubelet::check(&config).await);
+        findings.extend(agent::check(&config, args.probe_socket.as_deref()).await);
+    }
     let report = Diagnosis::new(findings).about(&state.inventory);
     if let Some(folder) = &args.bundle {
         bundle::write(folder, &config, &state.inventory, &report)?;

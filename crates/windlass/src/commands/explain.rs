@@ -52,7 +52,7 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
 }
 
 /// Scans the machine, and reads the holders of its devices. A simulated machine has no holders; with `--free`, holders
-/// are not read. The kubelet of this machine knows nothing of a recorded host, unless the command line names it.
+/// are not read.
 async fn observe(
     args: &RequestArgs,
     host: HostArgs,
@@ -66,12 +66,9 @@ async fn observe(
     if args.machine.is_some() {
         return Err(crate::absent::no_laboratory());
     }
-    let names_kubelet = record.kubelet_dir.is_some();
     let config = config(host, record)?;
-    let is_recorded = config.places.host().recorded().is_some();
     let kubelet = match args.free {
         Some(_) => Kubelet::default(),
-        None if is_recorded && !names_kubelet => Kubelet::of_recording(),
         None => Kubelet::read(&config.places.kubelet_dir).await,
     };
     Ok((survey(&config).await?, kubelet))

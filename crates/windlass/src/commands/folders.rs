@@ -3,7 +3,7 @@
 use std::path;
 
 use anyhow::{Result, anyhow};
-use windlass_config::Config;
+use windlass_config::{Config, Places};
 
 use crate::exit::UsageError;
 
@@ -20,6 +20,15 @@ pub(super) fn make_absolute(config: &mut Config) {
     for place in folders.into_iter().chain(library) {
         // Fails only if the current folder was deleted. Errors then show the given path.
         *place = path::absolute(&*place).unwrap_or_else(|_| place.clone());
+    }
+}
+
+/// Moves folders of the node below the root of its recording. Kubelet, runtime and agent of this machine know nothing of
+/// the recorded devices, unless a flag names their folders.
+pub(super) fn move_into_recording(places: &mut Places) {
+    let host = places.host();
+    for folder in [&mut places.kubelet_dir, &mut places.cdi_dir, &mut places.state_dir] {
+        *folder = host.path(&*folder);
     }
 }
 

@@ -27,20 +27,15 @@ const WITHHELD: &str = "withheld by the agent";
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// The kubelet of a recorded host, which cannot be called.
-    pub(super) fn of_recording() -> Self {
-        Self::without_holders("the host is a recording")
-    }
-
-    fn without_holders(why: &str) -> Self {
-        let caveat = format!("holders unknown, so every healthy device counts as free: {why}");
-        Self { caveat: Some(caveat), ..Self::default() }
-    }
-
     pub(super) async fn read(dir: &Path) -> Self {
         let holders = match podresources::holders(dir).await {
             Ok(holders) => holders,
-            Err(error) => return Self::without_holders(&causes(&error)),
+            Err(error) => {
+                let why = causes(&error);
+                let caveat =
+                    format!("holders unknown, so every healthy device counts as free: {why}");
+                return Self { caveat: Some(caveat), ..Self::default() };
+            }
         };
         match podresources::allocatable(dir).await {
             Ok(allocatable) => Self { holders, allocatable: Some(allocatable), caveat: None },
