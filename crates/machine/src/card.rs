@@ -166,7 +166,7 @@ impl Architecture {
 impl MigCapability {
     /// Memory slices of the whole card: eight, or the number of compute slices on a card of four.
     pub fn memory_slices(self) -> u32 {
-        if self.slices == seven() { 8 } else { self.slices }
+        if self.slices == default_slices() { 8 } else { self.slices }
     }
 }
 
@@ -207,11 +207,11 @@ impl From<ComputeCapability> for String {
 }
 
 /// Serde default of `ecc`, which nearly every card has.
-fn yes() -> bool {
+fn default_ecc() -> bool {
     true
 }
 
 /// Serde default for the number of compute slices.
-fn seven() -> u32 {
+fn default_slices() -> u32 {
     7
 }

@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{
     handle::Device,
     library,
-    status::{Answer, Code, Status, answer},
+    status::{NvmlResult, Code, Status, run_call},
 };
 
 /// Exports unsupported functions with the parameter types of the bindings. A function with a handle first reports
@@ -106,7 +106,7 @@ not_supported! {
     nvmlSystemGetConfComputeState(*mut sys::nvmlConfComputeSystemState_t)
 }
 
-fn refuse() -> Answer {
-    library::machine()?;
+fn refuse() -> NvmlResult {
+    library::current_model()?;
     Err(Status::NOT_SUPPORTED)
 }

@@ -178,7 +178,7 @@ impl Table {
     fn init(library: &Library) -> Result<()> {
         const CALL: &str = "nvmlInit_v2";
         let Some(init) = find!(library, nvmlInit_v2) else {
-            return Err(NvmlError::missing(CALL));
+            return Err(NvmlError::function_not_found(CALL));
         };
         // SAFETY: resolved in the library, which is open; it may be called at any time.
         NvmlError::check(CALL, unsafe { init() })

@@ -8,7 +8,7 @@ pub struct Asset {
     /// Name below the page's prefix.
     pub name: &'static str,
     /// Media type.
-    pub media: &'static str,
+    pub media_type: &'static str,
     /// Content.
     pub text: &'static str,
 }
@@ -80,7 +80,7 @@ impl Asset {
     }
 
     /// Value of the header `ETag`, which changes with the content.
-    pub fn tag(&self) -> String {
+    pub fn etag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         (self.name, self.text).hash(&mut hasher);
         format!("\"{:016x}\"", hasher.finish())

@@ -180,7 +180,7 @@ impl Nic {
 
 impl BondMode {
     /// Text of `bonding/mode`: name and number.
-    pub(crate) fn in_sysfs(self) -> &'static str {
+    pub(crate) fn sysfs_text(self) -> &'static str {
         match self {
             Self::ActiveBackup => "active-backup 1",
             Self::Lacp => "802.3ad 4",
@@ -188,11 +188,11 @@ impl BondMode {
     }
 }
 
-fn mlx5_core() -> String {
+fn default_driver() -> String {
     "mlx5_core".to_owned()
 }
 
-fn one() -> u16 {
+fn default_offset() -> u16 {
     1
 }
 

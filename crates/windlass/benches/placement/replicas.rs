@@ -17,7 +17,7 @@ use crate::{machines::Machine, report::Row, samples::Samples};
 const REPLICAS: u32 = 128;
 
 /// A question answered by replicas may take this long, whatever its size.
-const WITHIN: Duration = Duration::from_millis(2);
+const BUDGET: Duration = Duration::from_millis(2);
 
 /// Repetitions per request.
 const RUNS: usize = 50;
@@ -37,7 +37,7 @@ pub(crate) fn measure(machines: &[Machine]) -> Result<Row> {
     let slowest = measured.into_iter().max_by_key(|(_, taken)| taken.median());
     let (size, taken) = slowest.context("sizes were given")?;
     let row = Row::timed(format!("16-gpu: {size} of {all} replicas"), &taken);
-    Ok(row.compared("the slowest size").at_most(taken.median(), WITHIN))
+    Ok(row.compared("the slowest size").at_most(taken.median(), BUDGET))
 }
 
 fn time(machine: &Machine, devices: &[SharedDevice<'_>], size: usize) -> Result<Samples> {

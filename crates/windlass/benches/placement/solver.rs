@@ -22,8 +22,8 @@ use crate::{
 const RUNS: usize = 200;
 
 /// Number of random requests for some of the devices, and repetitions of each.
-const DRAWN: usize = 300;
-const DRAWN_RUNS: usize = 5;
+const RANDOM_REQUESTS: usize = 300;
+const RANDOM_REQUEST_RUNS: usize = 5;
 
 /// Budget of the slowest request, by number of devices.
 const BUDGETS: [(usize, Duration); 2] =
@@ -51,7 +51,7 @@ pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
     let half = machines.first().context("there are machines")?;
     let mut rows = vec![every_size(half, 4)?];
     for machine in all() {
-        rows.extend([every_size(machine, machine.pool.len())?, drawn(machine)?]);
+        rows.extend([every_size(machine, machine.pool.len())?, random_requests(machine)?]);
     }
     for (name, devices) in BY_SIZE {
         let machine = machines.iter().find(|machine| machine.name == name);
@@ -89,19 +89,19 @@ fn every_size(machine: &Machine, devices: usize) -> Result<Row> {
 }
 
 /// Some devices are free; the budget is that of the slowest questions.
-fn drawn(machine: &Machine) -> Result<Row> {
+fn random_requests(machine: &Machine) -> Result<Row> {
     let devices = machine.pool.len();
     let mut random = Random::new(1);
     let mut medians = Samples::default();
-    for _ in 0..DRAWN {
+    for _ in 0..RANDOM_REQUESTS {
         let count = 1 + random.below(devices);
         let free = random.subset(first(devices), count);
         let size = 1 + random.below(count);
         let policy = POLICIES[random.below(POLICIES.len())];
-        medians.push(Question { machine, free, size, policy }.time(DRAWN_RUNS)?.median());
+        medians.push(Question { machine, free, size, policy }.time(RANDOM_REQUEST_RUNS)?.median());
     }
     let row = Row::timed(format!("{}: some of some of {devices}", machine.name), &medians);
-    let row = row.compared(format!("{DRAWN} questions; budget for p99"));
+    let row = row.compared(format!("{RANDOM_REQUESTS} questions; budget for p99"));
     Ok(row.at_most(medians.p99(), budget(devices)))
 }
 

@@ -44,18 +44,18 @@ pub(super) fn require_host_paths(config: &Config) -> Result<()> {
 mod tests {
     use std::{env, path::Path};
 
-    use windlass_config::Places;
+    use windlass_config::HostPaths;
 
     use super::*;
 
     #[test]
     fn relative_paths_become_absolute() {
         let mut config = Config {
-            places: Places {
+            places: HostPaths {
                 kubelet_dir: "k".into(),
                 host_root_on_node: "m/host".into(),
                 cdi_dir: "/var/run/cdi".into(),
-                ..Places::default()
+                ..HostPaths::default()
             },
             ..Config::default()
         };
@@ -72,7 +72,7 @@ mod tests {
     fn paths_of_the_host_must_be_absolute() {
         require_host_paths(&Config::default()).expect("the defaults are absolute");
         let config = Config {
-            places: Places { mps_dir: "mps".into(), ..Places::default() },
+            places: HostPaths { mps_dir: "mps".into(), ..HostPaths::default() },
             ..Config::default()
         };
         let error = require_host_paths(&config).expect_err("refused").to_string();
