@@ -19,16 +19,16 @@ const DRIVER: (&str, &str) = ("windlass-nvml-sim", "libwindlass_nvml_sim.so");
 const SCHEMA: &str = "src/commands/config/schema.json";
 
 /// Higher levels of deflate save two percent, and take seconds of a build without optimisation.
-const LEVEL: u8 = 6;
+const DEFLATE_LEVEL: u8 = 6;
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
-    note_build();
+    emit_build_info();
     let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    fs::write(folder.join("pci.names"), packed(&sorted(pci())))?;
-    fs::write(folder.join("usb.names"), packed(&sorted(usb())))?;
+    fs::write(folder.join("pci.names"), compress(&sorted(pci())))?;
+    fs::write(folder.join("usb.names"), compress(&sorted(usb())))?;
     println!("cargo::rerun-if-changed={SCHEMA}");
-    fs::write(folder.join("config.schema"), packed(fs::read_to_string(SCHEMA)?.trim_end()))?;
+    fs::write(folder.join("config.schema"), compress(fs::read_to_string(SCHEMA)?.trim_end()))?;
     if env::var_os("CARGO_FEATURE_LABORATORY").is_some() {
         build_driver(&folder)?;
     }
@@ -98,13 +98,13 @@ fn sorted(mut lines: Vec<String>) -> String {
     lines.join("\n")
 }
 
-fn packed(text: &str) -> Vec<u8> {
-    compress_to_vec(text.as_bytes(), LEVEL)
+fn compress(text: &str) -> Vec<u8> {
+    compress_to_vec(text.as_bytes(), DEFLATE_LEVEL)
 }
 
 /// Sets commit, target and features for the compiler. Outside a git work tree the commit is the variable
 /// `WINDLASS_COMMIT`, or unknown.
-fn note_build() {
+fn emit_build_info() {
     println!("cargo::rerun-if-env-changed=WINDLASS_COMMIT");
     let commit = env::var("WINDLASS_COMMIT").ok().filter(|named| !named.is_empty());
     let commit = commit.or_else(|| git(&["log", "-1", "--format=%h of %cs"]));

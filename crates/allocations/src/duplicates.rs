@@ -27,7 +27,8 @@ pub enum Hardware {
     /// A PCI function.
     Function(PciAddress),
     /// Origin of a described device: a sysfs folder, a file or a network address.
-    Place(String),
+    #[serde(rename = "place")]
+    Origin(String),
 }
 
 /// Folder with the nodes of IOMMU groups. Nodes in its subfolders belong to single devices.
@@ -87,7 +88,7 @@ fn conflict(hardware: &Hardware, owner: &Device, device: &Device) -> Option<Stri
         Hardware::Node(_)
         | Hardware::IommuGroup(_)
         | Hardware::Function(_)
-        | Hardware::Place(_) => {}
+        | Hardware::Origin(_) => {}
     }
     Some(format!(
         "{} of {} is the same device, by {hardware}, and is offered: leave one of the two out",
@@ -107,7 +108,7 @@ impl fmt::Display for Hardware {
         match self {
             Self::Node(path) | Self::IommuGroup(path) => path.display().fmt(f),
             Self::Function(address) => write!(f, "PCI function {address}"),
-            Self::Place(place) => place.fmt(f),
+            Self::Origin(place) => place.fmt(f),
         }
     }
 }
@@ -123,7 +124,7 @@ pub fn own_nodes(device: &Device) -> impl Iterator<Item = Hardware> {
 /// Place of a device that has neither device nodes nor a PCI function.
 fn sole_place(device: &Device) -> Option<Hardware> {
     let nothing_else = device.nodes.is_empty() && device.place.pci.is_none();
-    device.origin.clone().filter(|_| nothing_else).map(Hardware::Place)
+    device.origin.clone().filter(|_| nothing_else).map(Hardware::Origin)
 }
 
 /// True if a device is defined by its device nodes. One PCI function may have several such devices, such as the ports
@@ -135,7 +136,7 @@ pub fn is_part(device: &Device) -> bool {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use windlass_core::device::{DeviceKind, DeviceNode, Place};
+    use windlass_core::device::{DeviceKind, DeviceNode, Location};
 
     use super::*;
 
@@ -163,7 +164,7 @@ mod tests {
     fn ports_of_one_card_differ_by_their_nodes() {
         let on_card = |device: Device| {
             let pci = Some("0000:05:00.0".parse().expect("valid"));
-            Device { place: Place { pci, ..Place::default() }, ..device }
+            Device { place: Location { pci, ..Location::default() }, ..device }
         };
         let [port, other] = ["/dev/ttyS4", "/dev/ttyS5"].map(|path| [DeviceNode::new(path)]);
         let ports = [device("a", "one", &port), device("b", "two", &other)].map(on_card);
@@ -209,7 +210,7 @@ mod tests {
         let nodes = [DeviceNode::new("/dev/vfio/62"), DeviceNode::shared("/dev/vfio/vfio")];
         let at = |id: &str, source: &str, pci: &str, nodes: &[DeviceNode]| {
             let pci = Some(pci.parse().expect("valid"));
-            Device { place: Place { pci, ..Place::default() }, ..device(id, source, nodes) }
+            Device { place: Location { pci, ..Location::default() }, ..device(id, source, nodes) }
         };
         let own = [DeviceNode::new("/dev/vfio/63"), nodes[1].clone()];
         let all = [

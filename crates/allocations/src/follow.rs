@@ -23,9 +23,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::{Places, Policy, SessionLimits};
+use windlass_config::{HostPaths, KubeletLimits, Policy};
 use windlass_core::{device::DeviceId, resource::ResourceName};
-use windlass_host::{causes, deadline::Deadline, optional, watch::changed};
+use windlass_host::{causes, deadline::Deadline, or_pending, watch::changed};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 pub use self::{
@@ -44,15 +44,15 @@ use crate::{
 
 /// Reads the kubelet's checkpoint, and publishes the containers' devices.
 #[derive(Debug)]
-pub struct Follower<S> {
+pub struct CheckpointFollower<S> {
     ledger: SharedLedger,
-    sources: Sources<S>,
+    sources: FollowerInputs<S>,
     reader: CheckpointReader,
     /// Longest time from an Allocate to its entry in the checkpoint.
     delay: Duration,
     check_interval: Duration,
     /// Deadline by which the checkpoint has the last Allocate of an earlier agent; `None` once it has passed.
-    settling: Option<Deadline>,
+    catch_up_deadline: Option<Deadline>,
     /// Start of the last reading.
     read_at: Option<Instant>,
     snapshot: Option<CheckpointSnapshot>,
@@ -67,7 +67,7 @@ pub struct Follower<S> {
 
 /// Inputs of the follower.
 #[derive(Debug)]
-pub struct Sources<S> {
+pub struct FollowerInputs<S> {
     /// Policy, which may offer devices to claims.
     pub policy: watch::Receiver<Arc<Policy>>,
     /// Snapshots of the node, for the devices of a pool.
@@ -77,20 +77,20 @@ pub struct Sources<S> {
     /// Counts the changes in the folder of the kubelet's checkpoint.
     pub kubelet_writes: watch::Receiver<u64>,
     /// Longest time until the checkpoint has the last Allocate of an earlier agent.
-    pub settling: Duration,
+    pub catch_up_delay: Duration,
     /// Holders from the pod resources API.
     pub holders: PodResourcesCache,
 }
 
 // === impl Follower ===
 
-impl<S> Follower<S> {
+impl<S> CheckpointFollower<S> {
     /// Creates a follower that feeds this ledger, and the reader of its snapshots.
     pub fn new(
-        places: &Places,
-        limits: SessionLimits,
+        places: &HostPaths,
+        limits: KubeletLimits,
         ledger: SharedLedger,
-        sources: Sources<S>,
+        sources: FollowerInputs<S>,
     ) -> (Self, AllocationsReader) {
         let plugins = places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         let (publish, newest) = watch::channel(Arc::default());
@@ -101,7 +101,8 @@ impl<S> Follower<S> {
             reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
             delay: limits.checkpoint_delay,
             check_interval: limits.check_interval,
-            settling: (!sources.settling.is_zero()).then(|| Deadline::after(sources.settling)),
+            catch_up_deadline: (!sources.catch_up_delay.is_zero())
+                .then(|| Deadline::after(sources.catch_up_delay)),
             sources,
             read_at: None,
             snapshot: None,
@@ -143,8 +144,8 @@ impl<S> Follower<S> {
                 () = changed(&mut self.sources.policy) => return,
                 () = changed(&mut self.sources.kubelet_writes) => return,
                 () = changed(&mut self.sources.state), if lacks_pools => return,
-                () = optional(self.settling.as_mut().map(Deadline::passed)) => {
-                    return self.settling = None;
+                () = or_pending(self.catch_up_deadline.as_mut().map(Deadline::passed)) => {
+                    return self.catch_up_deadline = None;
                 }
                 () = sleep(self.check_interval), if is_followed => return,
                 Some(_) = self.reviewing.join_next() => self.publish(),
@@ -157,7 +158,7 @@ impl<S> Follower<S> {
     fn feeds_ledger(&self) -> bool {
         let is_offered = self.sources.policy.borrow().has_shares_or_claims();
         let is_needed = is_offered || !self.ledger.watch().borrow().claims().is_empty();
-        is_needed && self.settling.is_none()
+        is_needed && self.catch_up_deadline.is_none()
     }
 
     async fn read(&mut self) {
@@ -166,7 +167,7 @@ impl<S> Follower<S> {
         // A running agent reads at least once per interval. A much longer gap means that its process was paused.
         let pause = (begun - before).saturating_sub(self.check_interval * 2);
         if !pause.is_zero() {
-            self.ledger.skip_pause(pause);
+            self.ledger.shift_for_pause(pause);
         }
         let (snapshot, unreadable) = match self.reader.read().await {
             Ok(checkpoint) => (Some(CheckpointSnapshot::of(checkpoint)), None),
@@ -190,13 +191,13 @@ impl<S> Follower<S> {
             still_held(snapshot, &holders, &ledger.borrow(), Instant::now(), self.check_interval)
         });
         if let Some(still_held) = snapshot.as_ref().filter(|_| self.feeds_ledger()) {
-            self.feed(&still_held.held);
+            self.update_ledger(&still_held.held);
         }
         self.publish.send_replace(Arc::new(Allocations::new(self.read_at, snapshot)));
     }
 
     /// Feeds the ledger with the held ids. Until its first feed, every id of the checkpoint counts as held.
-    fn feed(&self, still_held: &HeldIds) {
+    fn update_ledger(&self, still_held: &HeldIds) {
         let recorded = match &self.snapshot {
             Some(snapshot) if !self.ledger.watch().borrow().is_complete() => {
                 self.with_devices_of_pools(self.recorded(&snapshot.held))
@@ -204,14 +205,14 @@ impl<S> Follower<S> {
             _ => Some(self.recorded(still_held)),
         };
         if let Some((recorded, read)) = recorded.zip(self.read_at) {
-            self.ledger.recorded(&recorded, read, self.delay);
+            self.ledger.apply_checkpoint(&recorded, read, self.delay);
         }
     }
 
     /// Devices and pools of these ids. Tokens of shares by amounts stand for no device.
     fn recorded(&self, held: &HeldIds) -> RecordedDevices {
         let policy = self.sources.policy.borrow();
-        let mut recorded = RecordedDevices::of(held);
+        let mut recorded = RecordedDevices::from_held_ids(held);
         recorded.pools.retain(|name| !policy.shares.names().any(|shares| shares == name));
         recorded
     }

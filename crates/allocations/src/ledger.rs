@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::Instant};
 use windlass_core::{
     device::DeviceId,
-    replica::{device_of, token},
+    replica::{device_of, token_number},
     resource::ResourceName,
 };
 use windlass_host::shared::Shared;
@@ -100,19 +100,22 @@ pub struct ClaimRef {
 /// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Use {
+pub enum ClaimUse {
     /// Admin access, beside any holder.
     Admin,
     /// A share of unknown size.
-    Share,
+    #[serde(rename = "share")]
+    UnsizedShare,
     /// A counted share.
     Shares(Shares),
     /// A share by amounts.
     Portion(Portion),
     /// Exclusive use.
-    Alone,
+    #[serde(rename = "alone")]
+    Exclusive,
     /// Exclusive use by the claim's containers, which share it by MPS.
-    Served,
+    #[serde(rename = "served")]
+    ExclusiveMps,
 }
 
 /// Hold of a device by containers, through the device plugin.
@@ -133,7 +136,7 @@ pub const CHECKPOINT_GRACE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimHold {
     claim: ClaimRef,
-    usage: Use,
+    usage: ClaimUse,
 }
 
 /// Devices of containers in the kubelet's checkpoint.
@@ -157,7 +160,7 @@ pub enum Conflict {
     },
     /// The kubelet's checkpoint was not read yet.
     #[error("{device} cannot be taken yet: the kubelet's checkpoint was not read")]
-    Unknown {
+    UnknownContainers {
         /// The device.
         device: DeviceId,
     },
@@ -214,7 +217,7 @@ pub enum ConflictingHolder {
 
 impl SharedLedger {
     /// Ledger of a starting agent: the containers' devices are unknown.
-    pub fn unread() -> Self {
+    pub fn with_unknown_containers() -> Self {
         let ledger = Self::default();
         ledger.mark_containers_unknown();
         ledger
@@ -227,7 +230,7 @@ impl SharedLedger {
         resource: &ResourceName,
         devices: &[Overlap],
     ) -> Result<(), Conflict> {
-        self.take(|ledger| {
+        self.try_update(|ledger| {
             devices.iter().try_for_each(|it| ledger.free_for_container(it))?;
             let hold = ContainerHold::allocated(resource);
             let mut is_changed = false;
@@ -243,9 +246,9 @@ impl SharedLedger {
     pub fn take_for_claim(
         &self,
         claim: &ClaimRef,
-        devices: &[(Overlap, Use)],
+        devices: &[(Overlap, ClaimUse)],
     ) -> Result<(), Conflict> {
-        self.take(|ledger| {
+        self.try_update(|ledger| {
             devices.iter().try_for_each(|(it, usage)| ledger.free_for_claim(it, *usage, claim))?;
             let devices = devices.iter().map(|(it, usage)| (&it.device, *usage));
             Ok(ledger.add(claim, devices))
@@ -257,14 +260,14 @@ impl SharedLedger {
     pub fn restore_claim<'a>(
         &self,
         claim: &ClaimRef,
-        devices: impl IntoIterator<Item = (&'a DeviceId, Use)>,
+        devices: impl IntoIterator<Item = (&'a DeviceId, ClaimUse)>,
     ) {
-        self.step(|ledger| ledger.add(claim, devices));
+        self.update(|ledger| ledger.add(claim, devices));
     }
 
     /// Releases all devices of a claim.
     pub fn release_claim(&self, uid: &str) {
-        self.step(|ledger| {
+        self.update(|ledger| {
             let mut released = false;
             for holds in ledger.claims.values_mut() {
                 released |= holds.remove(uid).is_some();
@@ -275,8 +278,8 @@ impl SharedLedger {
     }
 
     /// Applies a checkpoint that was read at `read`. It may lack an Allocate that is younger than `delay`.
-    pub fn recorded(&self, recorded: &RecordedDevices, read: Instant, delay: Duration) {
-        self.step(|ledger| {
+    pub fn apply_checkpoint(&self, recorded: &RecordedDevices, read: Instant, delay: Duration) {
+        self.update(|ledger| {
             ledger.containers.retain(|id, hold| {
                 let is_recorded = recorded.has(id, &hold.resource);
                 // A checkpoint from before the Allocate names an earlier holder.
@@ -294,10 +297,10 @@ impl SharedLedger {
     }
 
     /// Moves the times of Allocates forward by a pause of the agent's process, because the kubelet may have paused too.
-    pub(crate) fn skip_pause(&self, time: Duration) {
+    pub(crate) fn shift_for_pause(&self, time: Duration) {
         let now = Instant::now();
         // Watchers need not wake: no holder changes.
-        self.step(|ledger| {
+        self.update(|ledger| {
             for hold in ledger.containers.values_mut() {
                 hold.allocated_at = hold.allocated_at.map(|at| (at + time).min(now));
             }
@@ -307,17 +310,17 @@ impl SharedLedger {
 
     /// Marks the claims' devices as unknown: any device may be a claim's.
     pub fn mark_claims_unknown(&self) {
-        self.step(|ledger| ledger.set_claim_knowledge(Knowledge::Unknown));
+        self.update(|ledger| ledger.set_claim_knowledge(Knowledge::Unknown));
     }
 
     /// Marks the claims' devices as known from the kubelet's checkpoint only, until the agent ends.
     pub fn mark_claims_from_kubelet(&self) {
-        self.step(|ledger| ledger.set_claim_knowledge(Knowledge::KubeletOnly));
+        self.update(|ledger| ledger.set_claim_knowledge(Knowledge::KubeletOnly));
     }
 
     /// Marks unknown claims' devices as known again.
     pub fn mark_claims_known(&self) {
-        self.step(|ledger| {
+        self.update(|ledger| {
             ledger.claim_knowledge == Knowledge::Unknown
                 && ledger.set_claim_knowledge(Knowledge::Complete)
         });
@@ -325,7 +328,7 @@ impl SharedLedger {
 
     /// Marks the containers' devices as unknown: the kubelet's checkpoint is no longer read.
     pub(crate) fn mark_containers_unknown(&self) {
-        self.step(|ledger| {
+        self.update(|ledger| {
             std::mem::replace(&mut ledger.container_knowledge, Knowledge::Unknown)
                 != Knowledge::Unknown
         });
@@ -345,11 +348,11 @@ impl SharedLedger {
     }
 
     /// Makes a change that may fail, and publishes it. The change returns true if watchers have to wake.
-    fn take(
+    fn try_update(
         &self,
         step: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
     ) -> Result<(), Conflict> {
-        self.0.ledger.step(|ledger| {
+        self.0.ledger.with_lock(|ledger| {
             let is_changed = step(ledger)?;
             self.publish(ledger, is_changed);
             Ok(())
@@ -358,8 +361,8 @@ impl SharedLedger {
 
     /// Makes a change, and publishes it. The change returns true if watchers have to wake; they read the new value
     /// either way.
-    fn step(&self, step: impl FnOnce(&mut Ledger) -> bool) {
-        self.0.ledger.step(|ledger| {
+    fn update(&self, step: impl FnOnce(&mut Ledger) -> bool) {
+        self.0.ledger.with_lock(|ledger| {
             let is_changed = step(ledger);
             self.publish(ledger, is_changed);
         });
@@ -392,24 +395,26 @@ impl Ledger {
     }
 
     /// Resource through which a container holds the device, or a device that overlaps it.
-    pub fn container(&self, of: &Overlap) -> Option<&ResourceName> {
+    pub fn container_holder(&self, of: &Overlap) -> Option<&ResourceName> {
         of.all().find_map(|id| self.containers.get(id)).map(|hold| &hold.resource)
     }
 
     /// Claim that holds the device, or a device that overlaps it. Admin access does not count.
-    pub fn claim(&self, of: &Overlap) -> Option<&ClaimRef> {
+    pub fn claim_holder(&self, of: &Overlap) -> Option<&ClaimRef> {
         let mut holds = of.all().flat_map(|id| self.holds(id));
-        holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
+        holds.find(|hold| hold.usage != ClaimUse::Admin).map(|hold| &hold.claim)
     }
 
     /// True if a claim holds this very device. Admin access does not count.
     pub fn is_claimed(&self, id: &DeviceId) -> bool {
-        self.holds(id).any(|hold| hold.usage != Use::Admin)
+        self.holds(id).any(|hold| hold.usage != ClaimUse::Admin)
     }
 
     /// UIDs of the claims that hold the device. Admin access does not count.
-    pub fn users<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a str> + use<'a> {
-        self.holds(id).filter(|hold| hold.usage != Use::Admin).map(|hold| hold.claim.uid.as_str())
+    pub fn claim_uids<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.holds(id)
+            .filter(|hold| hold.usage != ClaimUse::Admin)
+            .map(|hold| hold.claim.uid.as_str())
     }
 
     /// True if the claim holds any device, admin access included.
@@ -430,16 +435,16 @@ impl Ledger {
     /// True if a container or a claim excludes shares of the device by amounts. A holder of such a share does not.
     pub fn excludes_shares(&self, of: &Overlap) -> bool {
         let is_beside = |id: &DeviceId, hold: &ClaimHold| match hold.usage {
-            Use::Admin => true,
-            Use::Portion(portion) => !portion.method.is_mps() && *id == of.device,
+            ClaimUse::Admin => true,
+            ClaimUse::Portion(portion) => !portion.method.is_mps() && *id == of.device,
             _ => false,
         };
-        self.container(of).is_some()
+        self.container_holder(of).is_some()
             || of.all().any(|id| self.holds(id).any(|hold| !is_beside(id, hold)))
     }
 
     /// Devices that containers hold through the device plugin.
-    pub fn of_containers(&self) -> impl Iterator<Item = &DeviceId> {
+    pub fn container_devices(&self) -> impl Iterator<Item = &DeviceId> {
         self.containers.keys()
     }
 
@@ -472,7 +477,7 @@ impl Ledger {
     fn add<'a>(
         &mut self,
         claim: &ClaimRef,
-        devices: impl IntoIterator<Item = (&'a DeviceId, Use)>,
+        devices: impl IntoIterator<Item = (&'a DeviceId, ClaimUse)>,
     ) -> bool {
         let mut is_changed = false;
         for (device, usage) in devices {
@@ -487,23 +492,28 @@ impl Ledger {
     }
 
     fn free_for_container(&self, it: &Overlap) -> Result<(), Conflict> {
-        match self.claim(it) {
+        match self.claim_holder(it) {
             Some(claim) => Err(Conflict::held(it, ConflictingHolder::Claim(claim.clone()))),
             None if self.knows_claims() => Ok(()),
             None => Err(Conflict::UnknownClaims { device: it.device.clone() }),
         }
     }
 
-    fn free_for_claim(&self, it: &Overlap, usage: Use, claim: &ClaimRef) -> Result<(), Conflict> {
+    fn free_for_claim(
+        &self,
+        it: &Overlap,
+        usage: ClaimUse,
+        claim: &ClaimRef,
+    ) -> Result<(), Conflict> {
         let is_its_own = |hold: &ClaimHold| hold.claim.uid == claim.uid && hold.usage >= usage;
-        if usage == Use::Admin || self.holds(&it.device).any(is_its_own) {
+        if usage == ClaimUse::Admin || self.holds(&it.device).any(is_its_own) {
             return Ok(());
         }
-        if let Some(resource) = self.container(it) {
+        if let Some(resource) = self.container_holder(it) {
             return Err(Conflict::held(it, ConflictingHolder::Container(resource.clone())));
         }
         if !self.is_complete() {
-            return Err(Conflict::Unknown { device: it.device.clone() });
+            return Err(Conflict::UnknownContainers { device: it.device.clone() });
         }
         if !self.knows_claims() {
             return Err(Conflict::UnknownClaims { device: it.device.clone() });
@@ -511,13 +521,13 @@ impl Ledger {
         let others = it.all().flat_map(|id| self.holds(id).map(move |hold| (id, hold)));
         for (id, hold) in others {
             let is_shared = hold.usage.is_compatible_with(usage) && *id == it.device;
-            if hold.claim.uid != claim.uid && hold.usage != Use::Admin && !is_shared {
+            if hold.claim.uid != claim.uid && hold.usage != ClaimUse::Admin && !is_shared {
                 return Err(Conflict::held(it, ConflictingHolder::Claim(hold.claim.clone())));
             }
         }
         match usage {
-            Use::Portion(requested) => self.check_portion(it, requested, &claim.uid),
-            Use::Shares(requested) => self.check_shares(it, requested, &claim.uid),
+            ClaimUse::Portion(requested) => self.check_portion(it, requested, &claim.uid),
+            ClaimUse::Shares(requested) => self.check_shares(it, requested, &claim.uid),
             _ => Ok(()),
         }
     }
@@ -547,10 +557,10 @@ impl ContainerHold {
 
 impl RecordedDevices {
     /// Devices and pools of the held ids, of this and of other plugins.
-    pub(crate) fn of(held: &HeldIds) -> Self {
+    pub(crate) fn from_held_ids(held: &HeldIds) -> Self {
         let mut all = Self::default();
         for (resource, ids) in held {
-            if ids.iter().any(|id| token(id).is_some()) {
+            if ids.iter().any(|id| token_number(id).is_some()) {
                 all.pools.insert(resource.clone());
             }
             let devices = ids.iter().filter_map(|id| device_of(id));
@@ -576,7 +586,7 @@ impl Conflict {
     pub fn device(&self) -> &DeviceId {
         match self {
             Self::Held { device, .. }
-            | Self::Unknown { device }
+            | Self::UnknownContainers { device }
             | Self::UnknownClaims { device }
             | Self::Exceeded { device, .. }
             | Self::NoShareLeft { device, .. } => device,

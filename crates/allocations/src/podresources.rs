@@ -32,16 +32,16 @@ use crate::{HeldIds, ledger::SharedLedger};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     /// Result of the last call; `None` before the first.
-    pub answered: Option<Result<(), String>>,
+    pub last_result: Option<Result<(), String>>,
     /// Containers that hold each device, or a replica of it.
-    pub by_device: ByDevice,
+    pub by_device: HoldersByDevice,
     /// Ids that this kubelet once listed and now omits, with the time of the first omission. Filled only if the kubelet
     /// reads no device list of the agent, so that it cannot be made to write a new checkpoint.
     released: OmittedIds,
 }
 
 /// Containers that hold each device.
-pub type ByDevice = BTreeMap<DeviceId, BTreeSet<Holder>>;
+pub type HoldersByDevice = BTreeMap<DeviceId, BTreeSet<Holder>>;
 
 /// A container that holds a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -106,8 +106,8 @@ const REQUESTS: usize = 16;
 
 impl Holders {
     /// Holders in an answer of the kubelet.
-    pub fn answered(by_device: ByDevice) -> Self {
-        Self { answered: Some(Ok(())), by_device, released: OmittedIds::new() }
+    pub fn from_answer(by_device: HoldersByDevice) -> Self {
+        Self { last_result: Some(Ok(())), by_device, released: OmittedIds::new() }
     }
 
     /// True if pod resources have omitted a recorded id for at least `delay`. An omission before `allocated_at`, the
@@ -169,7 +169,7 @@ impl PodResourcesCache {
     }
 
     /// Counter of requests for a new checkpoint. The kubelet writes one when a plugin sends its device list.
-    pub fn rewrites(&self) -> watch::Receiver<u64> {
+    pub fn rewrite_requests(&self) -> watch::Receiver<u64> {
         self.rewrites.subscribe()
     }
 
@@ -229,8 +229,8 @@ impl PodResourcesPoller {
         let holders = match answer {
             Ok(pods) => {
                 self.answered = self.called_at;
-                let holders = Holders::answered(client::by_device(pods));
-                self.discrepancies.answered(client::identity(&self.kubelet_dir), &holders);
+                let holders = Holders::from_answer(client::holders_by_device(pods));
+                self.discrepancies.record_answer(client::identity(&self.kubelet_dir), &holders);
                 Holders { released: self.publish.borrow().released.clone(), ..holders }
             }
             Err(error) => self.keep_last_answer(causes(&error)),
@@ -241,7 +241,7 @@ impl PodResourcesPoller {
     /// Compares the checkpoint with the last answer.
     fn review(&mut self, review: &Review) {
         let mut holders = Holders::clone(&self.publish.borrow());
-        if !matches!(holders.answered, Some(Ok(()))) {
+        if !matches!(holders.last_result, Some(Ok(()))) {
             return self.discrepancies.clear();
         }
         let is_due =
@@ -265,12 +265,12 @@ impl PodResourcesPoller {
     /// Holders to publish after a failed call.
     fn keep_last_answer(&self, error: String) -> Holders {
         let known = self.publish.borrow().clone();
-        if known.answered.as_ref().is_none_or(Result::is_ok) {
+        if known.last_result.as_ref().is_none_or(Result::is_ok) {
             tracing::warn!(error, "pod resources not available: metrics lack pod labels");
         }
         let is_fresh = self.answered.is_some_and(|answered| answered.elapsed() < STALE_TTL);
-        let by_device = if is_fresh { known.by_device.clone() } else { ByDevice::new() };
-        Holders { answered: Some(Err(error)), by_device, released: OmittedIds::new() }
+        let by_device = if is_fresh { known.by_device.clone() } else { HoldersByDevice::new() };
+        Holders { last_result: Some(Err(error)), by_device, released: OmittedIds::new() }
     }
 }
 
@@ -302,12 +302,12 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut poller, cache) = PodResourcesPoller::new(folder.path(), SharedLedger::default());
         let holder = holder();
-        let known = ByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
-        poller.publish.send_replace(Arc::new(Holders::answered(known.clone())));
+        let known = HoldersByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
+        poller.publish.send_replace(Arc::new(Holders::from_answer(known.clone())));
         poller.answered = Some(Instant::now());
         poller.poll().await;
         let holders = cache.holders().borrow().clone();
-        let why = holders.answered.clone().expect("asked").expect_err("away");
+        let why = holders.last_result.clone().expect("asked").expect_err("away");
         assert!(why.contains("pod-resources/kubelet.sock"), "{why}");
         assert_eq!(holders.by_device, known);
         tokio::time::advance(STALE_TTL).await;

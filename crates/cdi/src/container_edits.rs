@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_config::{Delivery, Feature, NicPolicy, Strategy};
+use windlass_config::{Delivery, DeviceListStrategy, Feature, NicPolicy};
 use windlass_core::{
     cdi::Kind,
     device::{Device, DeviceNode},
@@ -18,7 +18,7 @@ use windlass_core::{
 
 /// Container edits of one allocation, as the kubelet takes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Grant {
+pub struct AllocationEdits {
     /// Environment variables.
     pub envs: BTreeMap<String, String>,
     /// Annotations for the runtime.
@@ -65,7 +65,7 @@ pub struct AllocationRequest<'a> {
     /// Node-wide extras.
     pub node_extras: &'a NodeExtras,
     /// Edits for a client of the device's MPS daemon.
-    pub mps: Option<&'a MpsGrant>,
+    pub mps: Option<&'a MpsClientEdits>,
     /// CDI names of the memory limits of replicas, in the same document as the devices.
     pub limits: &'a [String],
     /// Machine profile, if the host is simulated.
@@ -74,7 +74,7 @@ pub struct AllocationRequest<'a> {
 
 /// Edits that make a container a client of an MPS daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MpsGrant {
+pub struct MpsClientEdits {
     /// Environment variables.
     pub envs: BTreeMap<String, String>,
     /// Writable mounts: path in the container to path on the node.
@@ -102,8 +102,8 @@ const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 const MOUNTED_DEVICES: &str = "/var/run/nvidia-container-devices";
 
 /// Edits for an allocation. Equal requests get equal edits.
-pub fn grant(request: AllocationRequest<'_>) -> Grant {
-    let mut grant = Grant::default();
+pub fn allocation_edits(request: AllocationRequest<'_>) -> AllocationEdits {
+    let mut grant = AllocationEdits::default();
     if let Some(profile) = request.simulated {
         grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
     }
@@ -119,29 +119,29 @@ pub fn grant(request: AllocationRequest<'_>) -> Grant {
         request.add_cdi_names(&mut grant);
     }
     if request.has_toolkit() {
-        request.nvidia(&mut grant);
+        request.add_nvidia_edits(&mut grant);
     } else {
         request.add_extras(&mut grant);
-        request.nics(&mut grant);
+        request.add_nic_variables(&mut grant);
     }
     grant
 }
 
 /// Edits for a share by amounts. `name` is its CDI name, whose document is written before the container starts.
-pub fn grant_share(
+pub fn share_edits(
     name: String,
     resource: &ResourceName,
     delivery: &Delivery,
     node_extras: &NodeExtras,
     simulated: Option<&str>,
-) -> Grant {
-    let mut grant = Grant::default();
+) -> AllocationEdits {
+    let mut grant = AllocationEdits::default();
     if let Some(profile) = simulated {
         grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
     }
     let names: Vec<_> = [name].into_iter().chain(node_extras.cdi_extras.iter().cloned()).collect();
-    let by_annotation = delivery.strategies.contains(&Strategy::CdiAnnotations);
-    if by_annotation && !delivery.strategies.contains(&Strategy::CdiCri) {
+    let by_annotation = delivery.strategies.contains(&DeviceListStrategy::CdiAnnotations);
+    if by_annotation && !delivery.strategies.contains(&DeviceListStrategy::CdiCri) {
         let key = annotation::key(&delivery.annotation_prefix, resource);
         grant.annotations.insert(key, names.join(","));
     } else {
@@ -164,7 +164,7 @@ impl NodeExtras {
 // === impl AllocationRequest ===
 
 impl AllocationRequest<'_> {
-    fn uses(&self, strategy: Strategy) -> bool {
+    fn uses(&self, strategy: DeviceListStrategy) -> bool {
         self.delivery.strategies.contains(&strategy)
     }
 
@@ -181,8 +181,8 @@ impl AllocationRequest<'_> {
         self.devices.iter().map(|device| crate::device_name(device, self.delivery.ids)).collect()
     }
 
-    fn add_cdi_names(&self, grant: &mut Grant) {
-        grant.envs.insert(variable(self.resource), self.ids().join(","));
+    fn add_cdi_names(&self, grant: &mut AllocationEdits) {
+        grant.envs.insert(resource_variable(self.resource), self.ids().join(","));
         let ids = self.delivery.ids;
         let in_documents = self.devices.iter().filter(|device| crate::has_edits(device));
         let mut names: Vec<_> = in_documents
@@ -194,21 +194,21 @@ impl AllocationRequest<'_> {
         if self.has_toolkit() {
             names.extend(self.node_extras.cdi_extras.iter().cloned());
         }
-        if self.uses(Strategy::CdiAnnotations) && !names.is_empty() {
+        if self.uses(DeviceListStrategy::CdiAnnotations) && !names.is_empty() {
             let key = annotation::key(&self.delivery.annotation_prefix, self.resource);
             grant.annotations.insert(key, names.join(","));
         }
-        if self.uses(Strategy::CdiCri) {
+        if self.uses(DeviceListStrategy::CdiCri) {
             grant.cdi_devices = names;
         }
     }
 
     /// Variables, mounts and nodes for NVIDIA's runtime and the container's programs.
-    fn nvidia(&self, grant: &mut Grant) {
+    fn add_nvidia_edits(&self, grant: &mut AllocationEdits) {
         for feature in &self.delivery.features {
             grant.envs.insert(feature_variable(*feature).to_owned(), "enabled".to_owned());
         }
-        if self.uses(Strategy::Envvar) {
+        if self.uses(DeviceListStrategy::Envvar) {
             grant.envs.insert(VISIBLE_DEVICES.to_owned(), self.names().join(","));
             let channels: Vec<_> =
                 self.node_extras.imex_channels.iter().map(ToString::to_string).collect();
@@ -216,10 +216,11 @@ impl AllocationRequest<'_> {
                 grant.envs.insert("NVIDIA_IMEX_CHANNELS".to_owned(), channels.join(","));
             }
         }
-        if self.uses(Strategy::VolumeMounts) {
+        if self.uses(DeviceListStrategy::VolumeMounts) {
             self.add_name_mounts(grant);
         }
-        let is_by_runtime = self.uses(Strategy::Envvar) || self.uses(Strategy::VolumeMounts);
+        let is_by_runtime =
+            self.uses(DeviceListStrategy::Envvar) || self.uses(DeviceListStrategy::VolumeMounts);
         // With CDI the nodes are in the container's own configuration, so the kubelet need not add them.
         if is_by_runtime && self.delivery.pass_device_specs {
             let devices = self.devices.iter().flat_map(|device| device.nodes.clone());
@@ -231,7 +232,7 @@ impl AllocationRequest<'_> {
     }
 
     /// Names the devices by mounts. A pod can set the variable itself, but cannot forge these mounts.
-    fn add_name_mounts(&self, grant: &mut Grant) {
+    fn add_name_mounts(&self, grant: &mut AllocationEdits) {
         let folder = Path::new(MOUNTED_DEVICES);
         grant.envs.insert(VISIBLE_DEVICES.to_owned(), MOUNTED_DEVICES.to_owned());
         let channels = self.node_extras.imex_channels.iter();
@@ -261,17 +262,17 @@ pub fn depends_on_devices(name: &str) -> bool {
 
 /// Variable that lists the allocated ids of a resource. The kubelet merges the variables of a container's resources
 /// by name, so each resource has its own. Resources whose names differ only in punctuation share one.
-pub fn variable(resource: &ResourceName) -> String {
-    format!("WINDLASS_{}", upper(resource.as_str()))
+pub fn resource_variable(resource: &ResourceName) -> String {
+    format!("WINDLASS_{}", to_env_name(resource.as_str()))
 }
 
 /// The text in capitals, with `_` for other characters than letters and digits.
-pub fn upper(text: &str) -> String {
-    plain(text).to_ascii_uppercase()
+pub fn to_env_name(text: &str) -> String {
+    replace_punctuation(text).to_ascii_uppercase()
 }
 
 /// The text with `_` for other characters than letters and digits, for the name of a variable.
-pub fn plain(text: &str) -> String {
+pub fn replace_punctuation(text: &str) -> String {
     text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }
 

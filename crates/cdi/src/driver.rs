@@ -24,7 +24,7 @@ use windlass_host::Host;
 use super::{
     installation::Installation,
     libraries::Library,
-    toolkit::{Task, Toolkit},
+    toolkit::{HookTask, Toolkit},
 };
 
 /// Library folder of Red Hat's and SUSE's loaders.
@@ -42,7 +42,7 @@ pub(super) fn edits(
     toolkit: Option<&Toolkit>,
 ) -> ContainerEdits {
     let libraries = &installation.libraries;
-    let placing_toolkit = toolkit.filter(|toolkit| toolkit.places_libraries());
+    let placing_toolkit = toolkit.filter(|toolkit| toolkit.updates_library_paths());
     let mut mounts = match placing_toolkit {
         Some(_) => mounts_in_own_folders(driver, libraries),
         None => mounts_in_loader_folders(driver, libraries),
@@ -72,7 +72,7 @@ fn mounts_in_loader_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> 
     let mut mounts = Vec::new();
     for folder in loader_folders(libraries) {
         for library in libraries {
-            let folder = folder.join(library.below);
+            let folder = folder.join(library.subfolder);
             let names = std::iter::once(&library.name).chain(&library.links);
             let source = driver.path_on_node(&library.file);
             mounts.extend(names.map(|name| Mount::read_only(&source, folder.join(name))));
@@ -98,17 +98,17 @@ fn hooks(installation: &Installation, toolkit: &Toolkit) -> Vec<windlass_core::c
         return Vec::new();
     }
     // If the toolkit does not place libraries, mounts have all names already.
-    let placed = if toolkit.places_libraries() { libraries.as_slice() } else { &[] };
+    let placed = if toolkit.updates_library_paths() { libraries.as_slice() } else { &[] };
     let folders: BTreeSet<_> = placed.iter().map(|library| &library.folder).collect();
     let folders =
         folders.iter().flat_map(|folder| ["--folder".to_owned(), folder.display().to_string()]);
     let folders: Vec<_> = folders.collect();
     let version = version.iter().map(|version| format!("--host-driver-version={version}"));
     [
-        toolkit.links(placed.iter().flat_map(links)),
-        toolkit.hook(Task::EnableCudaCompat, version.collect()),
-        (!folders.is_empty()).then(|| toolkit.hook(Task::UpdateLdcache, folders)).flatten(),
-        toolkit.hook(Task::DisableDeviceNodeModification, Vec::new()),
+        toolkit.symlink_hook(placed.iter().flat_map(link_arguments)),
+        toolkit.hook(HookTask::EnableCudaCompat, version.collect()),
+        (!folders.is_empty()).then(|| toolkit.hook(HookTask::UpdateLdcache, folders)).flatten(),
+        toolkit.hook(HookTask::DisableDeviceNodeModification, Vec::new()),
     ]
     .into_iter()
     .flatten()
@@ -116,7 +116,7 @@ fn hooks(installation: &Installation, toolkit: &Toolkit) -> Vec<windlass_core::c
 }
 
 /// Links to a library, in the hook's form `target::link`.
-fn links(library: &Library) -> impl Iterator<Item = String> {
+fn link_arguments(library: &Library) -> impl Iterator<Item = String> {
     library.links.iter().map(|link| {
         let up = "../".repeat(link.matches('/').count());
         format!("{up}{}::{}", library.name, library.folder.join(link).display())

@@ -35,13 +35,13 @@ impl Features {
     pub(super) fn find(roots: &Roots, delivery: &Delivery) -> Self {
         let mut found = Self::default();
         for feature in &delivery.features {
-            found.feature(roots, *feature);
+            found.add_feature(roots, *feature);
         }
-        found.channels(roots, delivery.imex.channels.iter().copied());
+        found.add_channels(roots, delivery.imex.channels.iter().copied());
         found
     }
 
-    fn feature(&mut self, roots: &Roots, feature: Feature) {
+    fn add_feature(&mut self, roots: &Roots, feature: Feature) {
         let (kind, patterns) = describe(feature);
         let nodes: Vec<_> = patterns.iter().flat_map(|pattern| matching(roots, pattern)).collect();
         if nodes.is_empty() {
@@ -59,11 +59,11 @@ impl Features {
         self.documents.push((kind, document));
     }
 
-    fn channels(&mut self, roots: &Roots, configured: impl Iterator<Item = u32>) {
+    fn add_channels(&mut self, roots: &Roots, configured: impl Iterator<Item = u32>) {
         let mut devices = Vec::new();
         for channel in configured {
             let path = imex_node(channel);
-            if !roots.dev.has(&path) {
+            if !roots.dev.exists(&path) {
                 self.problems.push(format!("IMEX channel {channel}: no {}", path.display()));
                 self.missing_channels.push(channel);
                 continue;
@@ -98,10 +98,10 @@ fn describe(feature: Feature) -> (Kind, &'static [&'static str]) {
 
 fn matching(roots: &Roots, pattern: &str) -> Vec<PathBuf> {
     let Some(prefix) = pattern.strip_suffix('*') else {
-        return roots.dev.has(pattern).then(|| pattern.into()).into_iter().collect();
+        return roots.dev.exists(pattern).then(|| pattern.into()).into_iter().collect();
     };
     let (folder, prefix) = prefix.rsplit_once('/').unwrap_or(("/", prefix));
-    let names = roots.dev.names(folder).into_iter().filter(|name| name.starts_with(prefix));
+    let names = roots.dev.entry_names(folder).into_iter().filter(|name| name.starts_with(prefix));
     names.map(|name| Path::new(folder).join(name)).collect()
 }
 
@@ -109,7 +109,8 @@ fn matching(roots: &Roots, pattern: &str) -> Vec<PathBuf> {
 fn storage_files(roots: &Roots) -> Vec<Mount> {
     let file = |path: &str| {
         let trees = [&roots.driver, &roots.host].into_iter();
-        let found = trees.filter(|tree| tree.has(path)).map(|tree| tree.path_on_node(path)).next();
+        let found =
+            trees.filter(|tree| tree.exists(path)).map(|tree| tree.path_on_node(path)).next();
         Some(Mount::read_only(found?, path))
     };
     ["/run/udev", "/etc/cufile.json"].into_iter().filter_map(file).collect()

@@ -25,7 +25,7 @@ pub(super) struct Installation {
 const MODULE_VERSION: &str = "/sys/module/nvidia/version";
 
 /// The same version within a sentence, for an agent with a restricted `/sys`.
-const MODULE_SENTENCE: &str = "/proc/driver/nvidia/version";
+const MODULE_VERSION_TEXT: &str = "/proc/driver/nvidia/version";
 
 /// Programs that containers use.
 const PROGRAMS: &[&str] = &[
@@ -84,7 +84,7 @@ impl Installation {
     /// Finds the driver's files.
     pub(super) fn find(roots: &Roots, cache: &mut Libraries) -> Self {
         let driver = &roots.driver;
-        let version = loaded(&roots.host).or_else(|| version_of_files(driver));
+        let version = loaded_version(&roots.host).or_else(|| version_of_files(driver));
         let libraries = version.as_deref().map(|version| cache.of_version(driver, version));
         let libraries = libraries.unwrap_or_default();
         let firmware = version.iter().flat_map(|version| firmware(roots, version));
@@ -100,9 +100,9 @@ impl Installation {
 }
 
 /// Version of the loaded kernel module, `570.133.20`.
-fn loaded(host: &Host) -> Option<String> {
-    host.text(MODULE_VERSION).or_else(|| {
-        let sentence = host.text(MODULE_SENTENCE)?;
+fn loaded_version(host: &Host) -> Option<String> {
+    host.read_text(MODULE_VERSION).or_else(|| {
+        let sentence = host.read_text(MODULE_VERSION_TEXT)?;
         let is_version = |word: &&str| {
             word.contains('.')
                 && word.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
@@ -136,7 +136,7 @@ fn mount(driver: &Host, path: &Path, in_container: PathBuf) -> Option<Mount> {
 
 fn programs(driver: &Host) -> impl Iterator<Item = Mount> {
     let in_path = driver_folders::PROGRAMS.iter().map(|folder| (folder, *folder));
-    let own = driver_folders::OWN_PROGRAMS.iter().map(|folder| (folder, PROGRAM_FOLDER));
+    let own = driver_folders::UNUSUAL_PROGRAMS.iter().map(|folder| (folder, PROGRAM_FOLDER));
     let folders: Vec<_> = in_path.chain(own).collect();
     PROGRAMS.iter().filter_map(move |program| {
         folders.iter().find_map(|(folder, in_container)| {
@@ -149,8 +149,8 @@ fn programs(driver: &Host) -> impl Iterator<Item = Mount> {
 /// Firmware of the GPU's system processor, from the first of the kernel's folders that has any.
 fn firmware(roots: &Roots, version: &str) -> Vec<Mount> {
     let Roots { host, driver, .. } = roots;
-    let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let configured = host.text("/sys/module/firmware_class/parameters/path");
+    let release = host.read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let configured = host.read_text("/sys/module/firmware_class/parameters/path");
     let folders = [
         configured.filter(|path| !path.is_empty()),
         Some(format!("/lib/firmware/updates/{release}")),
@@ -162,7 +162,7 @@ fn firmware(roots: &Roots, version: &str) -> Vec<Mount> {
     let folders = folders.map(|folder| Path::new(&folder).join("nvidia").join(version));
     let of_gsp = |name: &String| name.starts_with("gsp") && name.strip_suffix(".bin").is_some();
     let found = folders.map(|folder| {
-        let names = driver.names(&folder).into_iter().filter(of_gsp);
+        let names = driver.entry_names(&folder).into_iter().filter(of_gsp);
         let paths = names.map(|name| folder.join(name));
         paths.filter_map(|path| mount(driver, &path, path.clone())).collect::<Vec<_>>()
     });
@@ -188,7 +188,7 @@ fn xorg(driver: &Host) -> impl Iterator<Item = Mount> {
 fn sockets(roots: &Roots) -> Vec<Mount> {
     let socket = |paths: Vec<PathBuf>| {
         [&roots.driver, &roots.host].into_iter().find_map(|tree| {
-            let found = paths.iter().find(|path| tree.has(path))?;
+            let found = paths.iter().find(|path| tree.exists(path))?;
             Some(Mount::socket(tree.path_on_node(tree.resolve_link(found)?), found))
         })
     };

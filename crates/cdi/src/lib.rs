@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windlass_config::{Delivery, DeviceIds, Places};
+use windlass_config::{Delivery, DeviceIdStrategy, HostPaths};
 use windlass_core::{
     cdi::{ContainerEdits, Kind, Spec, SpecDevice},
     device::{Device, SourceName},
@@ -49,7 +49,7 @@ pub struct CdiFiles {
 
 /// Documents for the present inventory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Generated {
+pub struct GeneratedDocuments {
     /// The documents by file name.
     pub documents: BTreeMap<String, Spec>,
     /// Configured files and nodes, and parts of the driver, that were not found.
@@ -78,22 +78,22 @@ pub struct WriteOutcome {
     /// Configured files and nodes, and parts of the driver, that were not found.
     pub missing_parts: MissingParts,
     /// Documents that could not be written, by kind.
-    pub unwritten: Unwritten,
+    pub document_errors: DocumentErrors,
 }
 
 /// A document that could not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot write CDI document {path}: {why}")]
+#[error("cannot write CDI document {path}: {reason}")]
 pub struct CdiError {
     path: PathBuf,
-    why: String,
+    reason: String,
 }
 
 /// Paths of the documents on disk, by kind.
 pub type Documents = BTreeMap<Kind, PathBuf>;
 
 /// Documents that are not up to date, by kind, each with the reason.
-pub type Unwritten = BTreeMap<Kind, CdiError>;
+pub type DocumentErrors = BTreeMap<Kind, CdiError>;
 
 /// Validity of prefetched driver files.
 const PREFETCH_TTL: Duration = Duration::from_secs(1);
@@ -114,11 +114,13 @@ fn kind_of_source(source: &SourceName) -> Kind {
 }
 
 /// Name of a device in its document. Only devices that NVIDIA's container toolkit serves can be named by index.
-pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
+pub(crate) fn device_name(device: &Device, ids: DeviceIdStrategy) -> String {
     match (ids, device.part) {
         _ if !device.family().has_toolkit => device.id.to_string(),
-        (DeviceIds::Index, Some(part)) => format!("{}:{part}", device.index),
-        (DeviceIds::Index, None) if !device.kind.is_instance() => device.index.to_string(),
+        (DeviceIdStrategy::Index, Some(part)) => format!("{}:{part}", device.index),
+        (DeviceIdStrategy::Index, None) if !device.kind.is_mig_instance() => {
+            device.index.to_string()
+        }
         _ => device.id.to_string(),
     }
 }
@@ -141,11 +143,11 @@ pub(crate) fn has_edits(device: &Device) -> bool {
 
 impl CdiFiles {
     /// Creates a writer of documents for this configuration. Reads and writes no file.
-    pub fn new(places: &Places, delivery: Delivery) -> Self {
+    pub fn new(places: &HostPaths, delivery: Delivery) -> Self {
         Self {
             dir: places.cdi_dir.clone(),
             roots: places.roots(),
-            names_by_index: delivery.ids == DeviceIds::Index,
+            names_by_index: delivery.ids == DeviceIdStrategy::Index,
             delivery,
             libraries: Libraries::default(),
             prefetched: None,
@@ -156,7 +158,7 @@ impl CdiFiles {
     /// restarting container needs the names that it was created with. `replicas` are added to the documents as further
     /// devices. Blocks.
     pub fn write(&mut self, inventory: &Inventory, replicas: ReplicaDevices) -> WriteOutcome {
-        let Generated { mut documents, missing_parts, extra_names, kinds } =
+        let GeneratedDocuments { mut documents, missing_parts, extra_names, kinds } =
             self.generate(inventory);
         for (kind, devices) in replicas {
             if let Some(document) = documents.get_mut(&kind.file_name()) {
@@ -170,7 +172,7 @@ impl CdiFiles {
                 Ok(()) => drop(outcome.documents.insert(kind, path)),
                 Err(error) => {
                     let why = error.to_string();
-                    outcome.unwritten.insert(kind, CdiError { path, why });
+                    outcome.document_errors.insert(kind, CdiError { path, reason: why });
                 }
             }
         }
@@ -181,7 +183,7 @@ impl CdiFiles {
     pub fn gpus_on_disk(&self) -> ReplicaDevices {
         let on_disk = SourceName::with_limited_memory().filter_map(|source| {
             let kind = kind_of_source(&source);
-            let document = read(&self.dir.join(kind.file_name()))?;
+            let document = read_document(&self.dir.join(kind.file_name()))?;
             Some((kind, document.devices))
         });
         on_disk.collect()
@@ -190,33 +192,33 @@ impl CdiFiles {
     /// Applies a changed delivery configuration.
     pub fn set_delivery(&mut self, delivery: &Delivery) {
         if self.delivery != *delivery {
-            self.names_by_index |= delivery.ids == DeviceIds::Index;
+            self.names_by_index |= delivery.ids == DeviceIdStrategy::Index;
             self.delivery = delivery.clone();
         }
     }
 
     /// Kinds of documents that cannot be written because their file system is read-only. Writes nothing.
-    pub fn unwritable(&self, inventory: &Inventory) -> Unwritten {
+    pub fn read_only_errors(&self, inventory: &Inventory) -> DocumentErrors {
         let present = self.dir.ancestors().find(|folder| folder.exists());
         let flags = present.and_then(|folder| rustix::fs::statvfs(folder).ok());
         let read_only = rustix::fs::StatVfsMountFlags::RDONLY;
         if !flags.is_some_and(|flags| flags.f_flag.contains(read_only)) {
-            return Unwritten::new();
+            return DocumentErrors::new();
         }
         let why = "the file system is mounted read-only".to_owned();
-        let error = CdiError { path: self.dir.clone(), why };
+        let error = CdiError { path: self.dir.clone(), reason: why };
         inventory.devices.iter().map(|device| (kind_of(device), error.clone())).collect()
     }
 
     /// Finds the driver's files ahead of the first documents, which then need no search.
-    pub fn find_files(&mut self) {
+    pub fn prefetch_driver_files(&mut self) {
         let found = Installation::find(&self.roots.for_one_scan(), &mut self.libraries);
         self.prefetched = Some((Instant::now(), found));
     }
 
     /// Builds the documents without writing them.
-    pub fn generate(&mut self, inventory: &Inventory) -> Generated {
-        let mut generated = Generated::default();
+    pub fn generate(&mut self, inventory: &Inventory) -> GeneratedDocuments {
+        let mut generated = GeneratedDocuments::default();
         let roots = self.roots.for_one_scan();
         let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks).unwrap_or_else(|problem| {
             generated.missing_parts.problems.push(problem);
@@ -224,14 +226,15 @@ impl CdiFiles {
         });
         let kinds = self.by_kind(inventory);
         for (kind, devices) in &kinds {
-            let common = self.common(&roots, kind, toolkit.as_ref(), &mut generated.missing_parts);
+            let common =
+                self.common_edits(&roots, kind, toolkit.as_ref(), &mut generated.missing_parts);
             let devices = devices.iter().map(|(name, device)| {
-                SpecDevice::new(name, nodes::of_device(&roots, device, toolkit.as_ref()))
+                SpecDevice::new(name, nodes::device_edits(&roots, device, toolkit.as_ref()))
             });
-            generated.add(kind.clone(), Spec::new(kind, devices.collect(), common));
+            generated.add_document(kind.clone(), Spec::new(kind, devices.collect(), common));
         }
         if kinds.contains_key(&GPU) {
-            generated.features(Features::find(&roots, &self.delivery));
+            generated.add_features(Features::find(&roots, &self.delivery));
         }
         generated
     }
@@ -256,15 +259,15 @@ impl CdiFiles {
     /// Names of a device: its id, and also its index once the configuration has named devices by index. Running
     /// containers may have either.
     fn names(&self, device: &Device) -> BTreeSet<String> {
-        let mut names = BTreeSet::from([device_name(device, DeviceIds::Uuid)]);
+        let mut names = BTreeSet::from([device_name(device, DeviceIdStrategy::Uuid)]);
         if self.names_by_index {
-            names.insert(device_name(device, DeviceIds::Index));
+            names.insert(device_name(device, DeviceIdStrategy::Index));
         }
         names
     }
 
     /// Edits that all devices of a kind share.
-    fn common(
+    fn common_edits(
         &mut self,
         roots: &Roots,
         kind: &Kind,
@@ -284,7 +287,7 @@ impl CdiFiles {
         missing_parts.problems.extend(installation.problem.clone());
         let driver = driver::edits(&roots.driver, &installation, toolkit);
         let env = [NO_LEGACY_INJECTION.to_owned()].into_iter().chain(driver.env).collect();
-        ContainerEdits { env, device_nodes: nodes::of_nvidia_driver(roots), ..driver }
+        ContainerEdits { env, device_nodes: nodes::nvidia_driver_nodes(roots), ..driver }
     }
 }
 
@@ -299,15 +302,15 @@ impl WriteOutcome {
 
 // === impl Generated ===
 
-impl Generated {
-    fn add(&mut self, kind: Kind, document: Spec) {
+impl GeneratedDocuments {
+    fn add_document(&mut self, kind: Kind, document: Spec) {
         self.documents.insert(kind.file_name(), document);
         self.kinds.insert(kind);
     }
 
-    fn features(&mut self, features: Features) {
+    fn add_features(&mut self, features: Features) {
         for (kind, document) in features.documents {
-            self.add(kind, document);
+            self.add_document(kind, document);
         }
         self.extra_names = features.names;
         self.missing_parts.problems.extend(features.problems);
@@ -316,19 +319,19 @@ impl Generated {
 }
 
 /// A document on disk; `None` if it cannot be read. Blocks.
-pub fn read(path: &Path) -> Option<Spec> {
-    let text = files::read_regular_text(path, files::Links::Refused, files::MAX_BYTES).ok()?;
+pub fn read_document(path: &Path) -> Option<Spec> {
+    let text = files::read_regular_text(path, files::Symlinks::Refused, files::MAX_BYTES).ok()?;
     serde_json::from_str(&text).ok()
 }
 
 /// The document as it is written to disk.
-pub fn text(document: &Spec) -> String {
+pub fn to_json(document: &Spec) -> String {
     let text = serde_json::to_string_pretty(document).expect("strings, numbers and lists");
     format!("{text}\n")
 }
 
 fn write_document(path: &Path, document: &Spec) -> io::Result<()> {
-    if files::replace(path, text(document).as_bytes(), files::Readers::Everyone)? {
+    if files::replace(path, to_json(document).as_bytes(), files::FileAccess::Everyone)? {
         tracing::info!(path = %path.display(), devices = document.devices.len(), "CDI document written");
     }
     Ok(())

@@ -14,7 +14,7 @@ pub(super) struct Library {
     /// Folder in the driver's tree.
     pub(super) folder: PathBuf,
     /// Subfolder of the loader's folder in a container, such as `vdpau`; empty for the folder itself.
-    pub(super) below: &'static str,
+    pub(super) subfolder: &'static str,
     /// File name, with the version.
     pub(super) name: String,
     /// The resolved file in the driver's tree.
@@ -36,17 +36,18 @@ struct CachedFolder {
     /// Modification time by the file system's clock.
     modified: SystemTime,
     /// Time at which the agent noticed this modification, by a monotonic clock.
-    noticed: Instant,
-    /// True if the folder was searched when [`UNSETTLED`] had passed, so that its content is final.
-    is_settled: bool,
+    first_seen: Instant,
+    /// True if the folder was searched when [`MTIME_GRANULARITY`] had passed, so that its content is final.
+    is_final: bool,
     libraries: Vec<Library>,
 }
 
 /// Subfolders of library folders, each with its subfolder in a container.
-const BELOW: [(&str, &str); 3] = [("", ""), ("vdpau", "vdpau"), ("xorg/modules/extensions", "")];
+const SUBFOLDERS: [(&str, &str); 3] =
+    [("", ""), ("vdpau", "vdpau"), ("xorg/modules/extensions", "")];
 
 /// Libraries of the driver that have another version than the driver.
-const OF_OTHER_VERSION: [&str; 4] = [
+const INDEPENDENTLY_VERSIONED: [&str; 4] = [
     "libnvidia-egl-gbm.so.",
     "libnvidia-egl-wayland.so.",
     "libnvidia-egl-wayland2.so.",
@@ -67,7 +68,7 @@ const REQUIRED_LINKS: &[(&str, &str)] = &[
 
 /// Time in which a second change of a folder may leave its modification time unchanged, because the file system's clock
 /// is coarse.
-const UNSETTLED: Duration = Duration::from_secs(2);
+const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
 // === impl Libraries ===
 
@@ -81,7 +82,7 @@ impl Libraries {
         let mut found = Vec::new();
         let mut resolved = BTreeSet::new();
         for parent in driver_folders::LIBRARIES {
-            for (subfolder, below) in BELOW {
+            for (subfolder, below) in SUBFOLDERS {
                 let folder = match subfolder {
                     "" => PathBuf::from(parent),
                     subfolder => Path::new(parent).join(subfolder),
@@ -105,11 +106,12 @@ impl Libraries {
     ) -> &[Library] {
         let modified = driver.modified(folder).unwrap_or(SystemTime::UNIX_EPOCH);
         let cached = self.folders.get(folder).filter(|cached| cached.modified == modified);
-        if !cached.is_some_and(|cached| cached.is_settled) {
-            let noticed = cached.map_or(now, |cached| cached.noticed);
-            let is_settled = now.duration_since(noticed) > UNSETTLED;
+        if !cached.is_some_and(|cached| cached.is_final) {
+            let noticed = cached.map_or(now, |cached| cached.first_seen);
+            let is_settled = now.duration_since(noticed) > MTIME_GRANULARITY;
             let libraries = search(driver, folder, below, &self.version);
-            let searched = CachedFolder { modified, noticed, is_settled, libraries };
+            let searched =
+                CachedFolder { modified, first_seen: noticed, is_final: is_settled, libraries };
             self.folders.insert(folder.to_owned(), searched);
         }
         self.folders.get(folder).map_or(&[], |cached| &cached.libraries)
@@ -118,13 +120,13 @@ impl Libraries {
 
 /// The driver's version by the name of a CUDA library, if the kernel module reports none.
 pub(super) fn version_of_files(driver: &Host) -> Option<String> {
-    let names = driver_folders::LIBRARIES.iter().flat_map(|folder| driver.names(folder));
+    let names = driver_folders::LIBRARIES.iter().flat_map(|folder| driver.entry_names(folder));
     let mut versions = names.filter_map(|name| name.strip_prefix("libcuda.so.").map(str::to_owned));
     versions.find(|version| version.contains('.'))
 }
 
 fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> Vec<Library> {
-    let Ok(entries) = driver.list(folder) else { return Vec::new() };
+    let Ok(entries) = driver.read_dir(folder) else { return Vec::new() };
     let file = |entry: &Entry| {
         let path = folder.join(&entry.name);
         if entry.is_link() { driver.resolve_link(path) } else { Some(path) }
@@ -143,7 +145,13 @@ fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> V
         let required = REQUIRED_LINKS.iter().filter(|(prefix, _)| name.starts_with(prefix));
         let required = required.map(|(_, link)| (*link).to_owned());
         let links = others.chain(required).collect();
-        Some(Library { folder: folder.to_owned(), below, name: name.clone(), file: own, links })
+        Some(Library {
+            folder: folder.to_owned(),
+            subfolder: below,
+            name: name.clone(),
+            file: own,
+            links,
+        })
     };
     let files = entries.iter().filter(|entry| is_of_driver(&entry.name, version));
     files.filter_map(library).collect()
@@ -151,7 +159,7 @@ fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> V
 
 fn is_of_driver(name: &str, version: &str) -> bool {
     let has_version = name.strip_suffix(version).is_some_and(|name| name.ends_with(".so."));
-    let has_other = OF_OTHER_VERSION.iter().any(|prefix| {
+    let has_other = INDEPENDENTLY_VERSIONED.iter().any(|prefix| {
         // A name with a single number is a link, except for NVVM.
         let number = name.strip_prefix(prefix);
         number.is_some_and(|number| number.contains('.') || prefix.contains("nvvm"))
@@ -218,12 +226,12 @@ mod tests {
             assert_eq!(tree.find(&mut cached, start), ["libcuda.so"]);
             // Within the tick of the file system's clock: the time of the change is the same.
             tree.replace_libraries(&["libcuda", "libnvcuvid"]);
-            let soon = tree.find(&mut cached, start + UNSETTLED / 2);
+            let soon = tree.find(&mut cached, start + MTIME_GRANULARITY / 2);
             assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
-            assert_eq!(tree.find(&mut cached, start + 2 * UNSETTLED).len(), 2);
+            assert_eq!(tree.find(&mut cached, start + 2 * MTIME_GRANULARITY).len(), 2);
             // A late change with the same time would be missed: this shows that the folder is not read.
             tree.replace_libraries(&[]);
-            let later = tree.find(&mut cached, start + 3 * UNSETTLED);
+            let later = tree.find(&mut cached, start + 3 * MTIME_GRANULARITY);
             assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");
         }
     }

@@ -14,10 +14,10 @@ use windlass_core::{
 };
 
 pub use self::{
-    driver_limits::{MemoryLimitPlaces, NoMemoryLimits},
-    hook_limit::{HookLimit, LimitRules, WeakLimit},
-    means::LimitMeans,
-    records::{LimitRecords, LimitedHolders, limited},
+    driver_limits::{MemoryLimitPaths, NoMemoryLimits},
+    hook_limit::{HookLimit, LimitRules, WeakLimitError},
+    means::LimitSupport,
+    records::{LimitRecords, LimitedHolders, limited_holders},
     replicas::{ReplicaDevices, ReplicaLimits, ReplicaSize, WrittenLimits, replica_name},
 };
 
@@ -35,21 +35,21 @@ pub struct GpuMemory {
     /// The weakest enforcement that the method of sharing requires.
     pub required: Enforcement,
     /// PCI address of a GPU whose memory the kernel limits (DRM); `None` for an NVIDIA GPU.
-    pub drm: Option<PciAddress>,
+    pub drm_address: Option<PciAddress>,
 }
 
 // === impl GpuMemory ===
 
 impl GpuMemory {
     /// Memory of a replica; `None` if the configuration gives replicas no memory, or the GPU's memory is unknown.
-    pub fn of_replica(gpu: &Device, shared: Shared) -> Option<Self> {
+    pub fn from_replica(gpu: &Device, shared: Shared) -> Option<Self> {
         let is_by_mps = shared.method == SharingMethod::Mps;
-        let required = shared.method.required();
-        Some(Self { is_by_mps, required, ..Self::of(gpu, shared.memory_mib?)? })
+        let required = shared.method.required_enforcement();
+        Some(Self { is_by_mps, required, ..Self::with_limit(gpu, shared.memory_mib?)? })
     }
 
     /// Limit on a GPU without an MPS daemon; `None` if the GPU's memory is unknown.
-    pub fn of(gpu: &Device, limit_mib: u64) -> Option<Self> {
+    pub fn with_limit(gpu: &Device, limit_mib: u64) -> Option<Self> {
         let (device, total_mib) = (gpu.id.clone(), gpu.memory_mib()?);
         Some(Self {
             device,
@@ -57,12 +57,12 @@ impl GpuMemory {
             total_mib,
             is_by_mps: false,
             required: Enforcement::None,
-            drm: gpu.drm_gpu(),
+            drm_address: gpu.drm_pci_address(),
         })
     }
 
     /// Memory of this many replicas.
-    fn times(&self, replicas: u32) -> Self {
+    fn multiplied_by(&self, replicas: u32) -> Self {
         let limit_mib = self.limit_mib.saturating_mul(replicas.into());
         Self { limit_mib, ..self.clone() }
     }

@@ -26,14 +26,14 @@ const KFD: &str = "/dev/kfd";
 /// Where an administrator restricts a driver's own nodes, a container that does not run as root needs their group.
 /// Groups of graphics nodes and of AMD's compute node are not added: nearly every host has them, and groups raise the
 /// document to a CDI version that containerd 1.7 may not know.
-pub(super) fn of_device(
+pub(super) fn device_edits(
     roots: &Roots,
     device: &Device,
     toolkit: Option<&Toolkit>,
 ) -> ContainerEdits {
     let (own, extras) = (&device.nodes, &device.extras);
     let links = extras.links.iter().filter_map(|(name, node)| link(own, name, node));
-    let hook = toolkit.and_then(|toolkit| toolkit.links(links));
+    let hook = toolkit.and_then(|toolkit| toolkit.symlink_hook(links));
     let grouped = own.iter().filter(|node| !is_graphics(&node.path));
     let mut groups: Vec<_> =
         grouped.filter_map(|node| roots.dev.needed_group(&node.path)).collect();
@@ -42,7 +42,7 @@ pub(super) fn of_device(
     ContainerEdits {
         device_nodes: own
             .iter()
-            .map(|own| given_node(roots, own))
+            .map(|own| container_node(roots, own))
             .chain(extras.nodes.iter().map(|path| node(roots, path)))
             .collect(),
         mounts: extras.mounts.iter().map(|it| mount(roots, it)).collect(),
@@ -53,24 +53,24 @@ pub(super) fn of_device(
 }
 
 /// Nodes of NVIDIA's driver that exist on this host.
-pub(super) fn of_nvidia_driver(roots: &Roots) -> Vec<DeviceNode> {
-    let present = NVIDIA_NODES.iter().filter(|node| roots.dev.has(node));
+pub(super) fn nvidia_driver_nodes(roots: &Roots) -> Vec<DeviceNode> {
+    let present = NVIDIA_NODES.iter().filter(|node| roots.dev.exists(node));
     present.map(|path| node(roots, Path::new(path))).collect()
 }
 
 /// A node with the path in the container and the access that its source specifies.
-fn given_node(roots: &Roots, own: &device::DeviceNode) -> DeviceNode {
+fn container_node(roots: &Roots, own: &device::DeviceNode) -> DeviceNode {
     let on_node = roots.dev.path_on_node(&own.path);
-    let inside = own.inside();
+    let inside = own.container_path();
     DeviceNode {
         host_path: (on_node != *inside).then_some(on_node),
-        permissions: Some(own.access.letters().to_owned()),
+        permissions: Some(own.access.as_str().to_owned()),
         ..DeviceNode::new(inside)
     }
 }
 
 fn mount(roots: &Roots, mount: &device::Mount) -> Mount {
-    Mount::bound(roots.host.path_on_node(&mount.host), &mount.container, mount.writable)
+    Mount::bind(roots.host.path_on_node(&mount.host), &mount.container, mount.writable)
 }
 
 /// A node at the same path in the container as on the node.
@@ -86,6 +86,6 @@ fn is_graphics(path: &Path) -> bool {
 /// A symlink to a node, in the hook's form `target::link`.
 fn link(nodes: &[device::DeviceNode], name: &Path, node: &PathBuf) -> Option<String> {
     let own = nodes.iter().find(|own| own.path == *node);
-    let inside = own.map_or(node, device::DeviceNode::inside);
+    let inside = own.map_or(node, device::DeviceNode::container_path);
     Some(format!("../{}::{}", inside.file_name()?.to_str()?, name.display()))
 }

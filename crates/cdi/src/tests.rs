@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use windlass_core::device::{DeviceKind, DeviceNode, SourceName};
-use windlass_host::{Access, AccessLog};
-use windlass_machine::{Machine, MachineProfile, simulated_driver};
+use windlass_host::{AccessKind, AccessLog};
+use windlass_machine::{Machine, MachineProfile, find_driver};
 
 use super::*;
 
-type Counts = BTreeMap<(Access, PathBuf), u32>;
+type Counts = BTreeMap<(AccessKind, PathBuf), u32>;
 
 fn take_counts(log: &AccessLog) -> Counts {
     let mut counts = Counts::new();
-    for access in log.take() {
+    for access in log.drain() {
         *counts.entry(access).or_default() += 1;
     }
     counts
@@ -30,14 +30,14 @@ fn with_a_gpu() -> Inventory {
 fn each_driver_file_is_searched_once_and_none_again_for_the_first_documents() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let profile = MachineProfile::named("dgx-h100").expect("shipped");
-    let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+    let driver = find_driver().expect("cargo builds the simulated driver with the tests");
     let machine = Machine::create(&folder.path().join("m"), &profile, &driver).expect("a machine");
-    let places = Places { host_root: machine.host_root(), ..Places::default() };
+    let places = HostPaths { host_root: machine.host_root(), ..HostPaths::default() };
     let mut files = CdiFiles::new(&places, Delivery::default());
     let (host, log) = files.roots.host.clone().with_access_log();
     files.roots = Roots { driver: host.clone(), dev: host.clone(), host };
 
-    files.find_files();
+    files.prefetch_driver_files();
     let before = take_counts(&log);
     let twice: Vec<_> = before.iter().filter(|(_, count)| **count > 1).collect();
     assert!(before.len() > 100 && twice.is_empty(), "{twice:#?}");

@@ -18,7 +18,7 @@ pub(super) struct Toolkit {
 
 /// Tasks of hooks, with the toolkit's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum HookTask {
     /// Links the names under which programs load libraries.
     CreateSymlinks,
     /// Adds libraries to the loader's cache.
@@ -50,14 +50,14 @@ impl Toolkit {
     /// would start.
     pub(super) fn find(host: &Host, hooks: &Hooks) -> Result<Option<Self>, String> {
         let found = match &hooks.program {
-            Some(named) if !host.has(named) => {
+            Some(named) if !host.exists(named) => {
                 let named = named.display();
                 return Err(format!(
                     "the hook program {named} is not on the host: containers start without hooks"
                 ));
             }
             Some(named) => Some(named.as_path()),
-            None => PROGRAMS.iter().map(Path::new).find(|path| host.has(path)),
+            None => PROGRAMS.iter().map(Path::new).find(|path| host.exists(path)),
         };
         let disabled = &hooks.disabled;
         let found = found.filter(|_| !disabled.contains(ALL));
@@ -68,12 +68,14 @@ impl Toolkit {
     }
 
     /// True if, with its hooks, programs find libraries in any folder.
-    pub(super) fn places_libraries(&self) -> bool {
-        [Task::CreateSymlinks, Task::UpdateLdcache].iter().all(|task| self.is_enabled(*task))
+    pub(super) fn updates_library_paths(&self) -> bool {
+        [HookTask::CreateSymlinks, HookTask::UpdateLdcache]
+            .iter()
+            .all(|task| self.is_enabled(*task))
     }
 
     /// A hook for the task, unless it is disabled.
-    pub(super) fn hook(&self, task: Task, arguments: Vec<String>) -> Option<cdi::Hook> {
+    pub(super) fn hook(&self, task: HookTask, arguments: Vec<String>) -> Option<cdi::Hook> {
         if !self.is_enabled(task) {
             return None;
         }
@@ -90,20 +92,23 @@ impl Toolkit {
     }
 
     /// A hook that makes links, each in the form `target::link`.
-    pub(super) fn links(&self, links: impl IntoIterator<Item = String>) -> Option<cdi::Hook> {
+    pub(super) fn symlink_hook(
+        &self,
+        links: impl IntoIterator<Item = String>,
+    ) -> Option<cdi::Hook> {
         let arguments: Vec<_> =
             links.into_iter().flat_map(|link| ["--link".to_owned(), link]).collect();
-        if arguments.is_empty() { None } else { self.hook(Task::CreateSymlinks, arguments) }
+        if arguments.is_empty() { None } else { self.hook(HookTask::CreateSymlinks, arguments) }
     }
 
-    fn is_enabled(&self, task: Task) -> bool {
+    fn is_enabled(&self, task: HookTask) -> bool {
         !self.disabled.contains(task.name())
     }
 }
 
 // === impl Task ===
 
-impl Task {
+impl HookTask {
     fn name(self) -> &'static str {
         match self {
             Self::CreateSymlinks => "create-symlinks",

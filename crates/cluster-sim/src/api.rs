@@ -67,7 +67,7 @@ pub struct Settings {
     /// Minor version: 36 for Kubernetes 1.36.
     pub minor: u32,
     /// Disabled feature gates.
-    pub off: BTreeSet<Gate>,
+    pub disabled_gates: BTreeSet<Gate>,
     /// Seed of generated names and ids.
     pub seed: u64,
 }
@@ -88,20 +88,20 @@ const BACKLOG: u32 = 64;
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { minor: 36, off: Gate::OFF_IN_1_36.into(), seed: 1 }
+        Self { minor: 36, disabled_gates: Gate::OFF_IN_1_36.into(), seed: 1 }
     }
 }
 
 impl Settings {
     /// Settings of a 1.35 server, where most DRA features beyond the core are off.
     pub fn of_1_35() -> Self {
-        Self { minor: 35, off: Gate::OFF_BEFORE_1_36.into(), ..Self::default() }
+        Self { minor: 35, disabled_gates: Gate::OFF_BEFORE_1_36.into(), ..Self::default() }
     }
 
     /// Returns the settings with one more gate disabled.
     #[must_use]
-    pub fn without(mut self, gate: Gate) -> Self {
-        self.off.insert(gate);
+    pub fn without_gate(mut self, gate: Gate) -> Self {
+        self.disabled_gates.insert(gate);
         self
     }
 }
@@ -116,17 +116,24 @@ impl ApiServer {
 
     /// Starts a server.
     pub fn start_with(settings: Settings) -> Self {
-        let mut server = Self::away(settings);
+        let mut server = Self::offline(settings);
         server.go_online();
         server
     }
 
     /// Creates a server that refuses connections until [`ApiServer::go_online`] is called.
-    pub fn away(settings: Settings) -> Self {
-        let Settings { minor, off, seed } = settings;
+    pub fn offline(settings: Settings) -> Self {
+        let Settings { minor, disabled_gates: off, seed } = settings;
         let store = Store::new(seed);
         let (log, refused, faults) = (Vec::new(), Vec::new(), Vec::new());
-        let state = ServerState { store, log, refused, faults, off, minor };
+        let state = ServerState {
+            store,
+            requests: log,
+            refused_requests: refused,
+            faults,
+            disabled_gates: off,
+            minor,
+        };
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("a bound socket has an address");
         let state = Sender::new(state);
@@ -152,13 +159,13 @@ impl ApiServer {
     }
 
     /// Removes all faults.
-    pub fn heal(&self) {
+    pub fn clear_faults(&self) {
         self.state.send_modify(|state| state.faults.clear());
     }
 
     /// Replaces the set of disabled gates, like an upgrade of the cluster.
-    pub fn set_gates_off(&self, off: impl IntoIterator<Item = Gate>) {
-        self.state.send_modify(|state| state.off = off.into_iter().collect());
+    pub fn set_disabled_gates(&self, off: impl IntoIterator<Item = Gate>) {
+        self.state.send_modify(|state| state.disabled_gates = off.into_iter().collect());
     }
 
     /// Handle to the objects.

@@ -21,7 +21,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use windlass_sched::allocator::{self, Supply, Unallocated};
+use windlass_sched::allocator::{self, AllocationError, AllocationInput};
 
 use crate::api::{ApiServer, Objects, Refusal, Settings};
 
@@ -33,7 +33,7 @@ pub struct Cluster {
 
 /// Pod that is bound to a node.
 #[derive(Clone, Debug)]
-pub struct Scheduled {
+pub struct ScheduledPod {
     /// Pod with its node, and with the names of its claims in its status.
     pub pod: Pod,
     /// Claims of the pod, with their devices. The one for extended resources is the last.
@@ -42,10 +42,10 @@ pub struct Scheduled {
 
 /// Reason why a pod was not scheduled.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Unscheduled {
+pub enum SchedulingError {
     /// An object that the pod names does not exist.
     #[error("pod {pod}: {problem}")]
-    Missing {
+    MissingObject {
         /// `namespace/name`.
         pod: String,
         /// Missing object.
@@ -53,11 +53,11 @@ pub enum Unscheduled {
     },
     /// The claims have an error that does not depend on the node.
     #[error("pod {pod}")]
-    Wrong {
+    InvalidClaims {
         /// `namespace/name`.
         pod: String,
         /// Reason.
-        source: Unallocated,
+        source: AllocationError,
     },
     /// No node satisfies the pod.
     #[error("pod {pod}: 0/{} nodes are available: {}", .nodes.len(), .nodes.join("; "))]
@@ -79,12 +79,12 @@ pub enum Unscheduled {
 
 /// Allocation of a pod on a node.
 #[derive(Debug)]
-struct Fit {
+struct NodeAllocation {
     node: String,
     /// Claims without devices, with their new allocation.
     allocated: Vec<(ResourceClaim, AllocationResult)>,
     /// Claim for extended resources, which was not created in the API yet.
-    special: Option<(ResourceClaim, AllocationResult)>,
+    extended_resource_claim: Option<(ResourceClaim, AllocationResult)>,
 }
 
 // === impl Cluster ===
@@ -127,10 +127,10 @@ impl Cluster {
     }
 
     /// Finds a node for a pod, and allocates its devices. Creates the pod if it does not exist.
-    pub fn schedule(&self, pod: &Pod) -> Result<Scheduled, Unscheduled> {
+    pub fn schedule(&self, pod: &Pod) -> Result<ScheduledPod, SchedulingError> {
         let objects = self.objects();
         let id = (namespace(&pod.metadata), pod.metadata.name.clone().unwrap_or_default());
-        let refused = |source| Unscheduled::Refused { pod: title(pod), source };
+        let refused = |source| SchedulingError::Refused { pod: namespaced_name(pod), source };
         let pod = if let Some(existing) = objects.get::<Pod>(&id.0, &id.1) {
             existing
         } else {
@@ -154,21 +154,27 @@ impl Cluster {
 }
 
 /// The first node on which all claims of the pod can be allocated.
-fn find_node(objects: &Objects, pod: &Pod, claims: &[ResourceClaim]) -> Result<Fit, Unscheduled> {
+fn find_node(
+    objects: &Objects,
+    pod: &Pod,
+    claims: &[ResourceClaim],
+) -> Result<NodeAllocation, SchedulingError> {
     let slices: Vec<ResourceSlice> = objects.list();
     let classes: Vec<DeviceClass> = objects.list();
     let all: Vec<ResourceClaim> = objects.list();
-    let supply = Supply { classes: &classes, slices: &slices, claims: &all };
+    let supply = AllocationInput { classes: &classes, slices: &slices, claims: &all };
     let mut reasons = Vec::new();
     for node in objects.list::<Node>().iter().filter(|node| matches_node_selection(pod, node)) {
         let name = node.metadata.name.clone().unwrap_or_default();
-        match fit(node, (pod, claims), supply) {
+        match allocate_on_node(node, (pod, claims), supply) {
             Ok(fit) => return Ok(fit),
-            Err(Unallocated::NoFit(reason)) => reasons.push(format!("{name}: {reason}")),
-            Err(source) => return Err(Unscheduled::Wrong { pod: title(pod), source }),
+            Err(AllocationError::NoFit(reason)) => reasons.push(format!("{name}: {reason}")),
+            Err(source) => {
+                return Err(SchedulingError::InvalidClaims { pod: namespaced_name(pod), source });
+            }
         }
     }
-    Err(Unscheduled::NoNode { pod: title(pod), nodes: reasons })
+    Err(SchedulingError::NoNode { pod: namespaced_name(pod), nodes: reasons })
 }
 
 /// True if the pod's `nodeName` and `nodeSelector` allow the node.
@@ -182,20 +188,20 @@ fn matches_node_selection(pod: &Pod, node: &Node) -> bool {
 }
 
 /// Allocates the claims of a pod on one node.
-fn fit(
+fn allocate_on_node(
     node: &Node,
     (pod, claims): (&Pod, &[ResourceClaim]),
-    supply: Supply<'_>,
-) -> Result<Fit, Unallocated> {
+    supply: AllocationInput<'_>,
+) -> Result<NodeAllocation, AllocationError> {
     let (with_devices, mut pending): (Vec<_>, Vec<_>) =
         claims.iter().cloned().partition(|claim| allocation(claim).is_some());
     let on_other_node = with_devices.iter().find(|claim| {
         let selector = allocation(claim).and_then(|allocation| allocation.node_selector.as_ref());
-        !allocator::lets_in(selector, node)
+        !allocator::allows_node(selector, node)
     });
     if let Some(claim) = on_other_node {
         let name = claim.metadata.name.as_deref().unwrap_or_default();
-        return Err(Unallocated::NoFit(format!("claim {name} has devices on another node")));
+        return Err(AllocationError::NoFit(format!("claim {name} has devices on another node")));
     }
     let special = extended::claim(pod, node, supply.classes);
     let is_special = special.is_some();
@@ -203,7 +209,11 @@ fn fit(
     let results = allocator::allocate(&pending, supply, node)?;
     let mut allocated: Vec<_> = pending.into_iter().zip(results).collect();
     let special = if is_special { allocated.pop() } else { None };
-    Ok(Fit { node: node.metadata.name.clone().unwrap_or_default(), allocated, special })
+    Ok(NodeAllocation {
+        node: node.metadata.name.clone().unwrap_or_default(),
+        allocated,
+        extended_resource_claim: special,
+    })
 }
 
 fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
@@ -216,7 +226,7 @@ fn namespace(metadata: &ObjectMeta) -> String {
 }
 
 /// `namespace/name`.
-fn title(pod: &Pod) -> String {
+fn namespaced_name(pod: &Pod) -> String {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     format!("{}/{name}", namespace(&pod.metadata))
 }

@@ -9,13 +9,14 @@ use k8s_openapi::api::{
 use windlass_core::selector::Amount;
 use windlass_kubelet_sim::{self as kubelet, ClaimId, Event, EventReader, PodClaim};
 
-use crate::{api::Objects, cluster::Scheduled};
+use crate::{api::Objects, cluster::ScheduledPod};
 
 /// Converts a bound pod with its claims to the kubelet's pod.
-pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
-    let Scheduled { pod, claims } = scheduled;
+pub fn pod(scheduled: &ScheduledPod) -> kubelet::Pod {
+    let ScheduledPod { pod, claims } = scheduled;
     let spec = pod.spec.clone().unwrap_or_default();
-    let (in_spec, special) = (claims_in_spec(pod, &spec, claims), special(pod, claims));
+    let (in_spec, special) =
+        (claims_in_spec(pod, &spec, claims), extended_resource_claim(pod, claims));
     let by_claim = resources_of_claims(pod);
     let to_kubelet = |container: &Container| kubelet::Container {
         name: container.name.clone(),
@@ -31,7 +32,7 @@ pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
     for container in spec.init_containers.iter().flatten() {
         let is_sidecar = container.restart_policy.as_deref() == Some("Always");
         let container = to_kubelet(container);
-        bound = if is_sidecar { bound.sidecar(container) } else { bound.init(container) };
+        bound = if is_sidecar { bound.sidecar(container) } else { bound.init_container(container) };
     }
     bound.containers = spec.containers.iter().map(to_kubelet).collect();
     bound
@@ -41,7 +42,7 @@ pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
 pub async fn delete_slices_at_kubelet_start(node: &str, calls: &EventReader, objects: &Objects) {
     let mut position = 0;
     loop {
-        let events = calls.news(&mut position).await;
+        let events = calls.next_events(&mut position).await;
         if events.is_empty() {
             return;
         }
@@ -69,13 +70,13 @@ fn claims_in_spec(pod: &Pod, spec: &PodSpec, claims: &[ResourceClaim]) -> Vec<Po
         let name = reference.resource_claim_name.as_deref();
         let name = name.or_else(|| generated.get(reference.name.as_str()).copied().flatten())?;
         let claim = pod_claim(&reference.name, find(claims, name)?);
-        Some(containers(spec).fold(claim, used_by))
+        Some(containers(spec).fold(claim, add_uses))
     };
     references.filter_map(claim_of).collect()
 }
 
 /// Adds the uses of the claim by one container.
-fn used_by(mut claim: PodClaim, container: &Container) -> PodClaim {
+fn add_uses(mut claim: PodClaim, container: &Container) -> PodClaim {
     let resources = container.resources.iter();
     let uses = resources.flat_map(|resources| resources.claims.iter().flatten());
     for usage in uses.filter(|usage| usage.name == claim.name).cloned().collect::<Vec<_>>() {
@@ -88,7 +89,7 @@ fn used_by(mut claim: PodClaim, container: &Container) -> PodClaim {
 }
 
 /// The claim that the scheduler generated for extended resources.
-fn special(pod: &Pod, claims: &[ResourceClaim]) -> Option<PodClaim> {
+fn extended_resource_claim(pod: &Pod, claims: &[ResourceClaim]) -> Option<PodClaim> {
     let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     let claim = find(claims, &status.resource_claim_name)?;
     let claim = pod_claim(&status.resource_claim_name, claim).for_extended_resources();

@@ -30,7 +30,7 @@ pub struct Scheduler {
 
 /// Outcome of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cycle {
+pub enum CycleOutcome {
     /// The extender has bound the pod.
     Bound {
         /// Name of its node.
@@ -48,7 +48,7 @@ pub enum Cycle {
 pub enum CycleError {
     /// The extender cannot be reached, or closed the connection.
     #[error("the extender at {address} does not answer")]
-    Away {
+    Unreachable {
         /// Its address.
         address: SocketAddr,
         /// Reason.
@@ -67,7 +67,7 @@ pub enum CycleError {
 /// Response of filter. An extender in Go omits empty lists or writes them as null.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Filtered {
+struct FilterResponse {
     node_names: Option<Vec<String>>,
     failed_nodes: Option<BTreeMap<String, String>>,
     failed_and_unresolvable_nodes: Option<BTreeMap<String, String>>,
@@ -77,14 +77,14 @@ struct Filtered {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Scored {
+struct HostPriority {
     host: String,
     score: i64,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct BoundResult {
+struct BindResult {
     #[serde(default)]
     error: String,
 }
@@ -108,9 +108,9 @@ impl Scheduler {
     /// # Errors
     ///
     /// The extender is unreachable, or answers with an error.
-    pub async fn schedule(&mut self, pod: &Pod) -> Result<Cycle, CycleError> {
+    pub async fn schedule(&mut self, pod: &Pod) -> Result<CycleOutcome, CycleError> {
         let args = json!({"Pod": pod, "Nodes": null, "NodeNames": self.nodes});
-        let filtered: Filtered = self.call("filter", &args).await?;
+        let filtered: FilterResponse = self.call("filter", &args).await?;
         check_error("filter", &filtered.error)?;
         let candidates = filtered.node_names.unwrap_or_default();
         // kube-scheduler does not prioritize a single candidate.
@@ -118,12 +118,14 @@ impl Scheduler {
             [] => {
                 let reasons = [filtered.failed_nodes, filtered.failed_and_unresolvable_nodes];
                 let reasons = reasons.into_iter().flatten().flatten().map(|(_, reason)| reason);
-                return Ok(Cycle::Unschedulable { message: message(self.nodes.len(), reasons) });
+                return Ok(CycleOutcome::Unschedulable {
+                    message: message(self.nodes.len(), reasons),
+                });
             }
             [only] => only.clone(),
             _ => {
                 let args = json!({"Pod": pod, "Nodes": null, "NodeNames": candidates});
-                let scores: Vec<Scored> = self.call("prioritize", &args).await?;
+                let scores: Vec<HostPriority> = self.call("prioritize", &args).await?;
                 let best = scores.into_iter().max_by_key(|score| score.score);
                 best.map_or_else(|| candidates[0].clone(), |best| best.host)
             }
@@ -132,9 +134,9 @@ impl Scheduler {
         let args = json!({
             "PodName": metadata.name, "PodNamespace": metadata.namespace, "PodUID": metadata.uid, "Node": node,
         });
-        let bound: BoundResult = self.call("bind", &args).await?;
+        let bound: BindResult = self.call("bind", &args).await?;
         check_error("bind", &bound.error)?;
-        Ok(Cycle::Bound { node })
+        Ok(CycleOutcome::Bound { node })
     }
 
     async fn call<T: DeserializeOwned>(
@@ -145,7 +147,7 @@ impl Scheduler {
         let response = self.post(verb, args).await;
         let (status, body) = response.map_err(|source| {
             self.disconnect();
-            CycleError::Away { address: self.extender, source }
+            CycleError::Unreachable { address: self.extender, source }
         })?;
         let refused = |problem| CycleError::Refused { verb, problem };
         if status != StatusCode::OK {

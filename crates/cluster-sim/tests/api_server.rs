@@ -158,7 +158,7 @@ async fn a_watch_reports_changes_of_selected_objects() {
         WatchEvent::Error(status) => assert_eq!((status.code, &*status.reason), (410, "Expired")),
         other => panic!("{other:?}"),
     }
-    objects.cut_watches();
+    objects.end_watches();
     assert!(timeout(TIMEOUT, watch.next()).await.expect("in time").is_none());
 }
 
@@ -214,8 +214,8 @@ async fn faults_apply_until_their_number_of_requests_or_until_they_are_removed()
     // The client retries after 429 and 503, so the test uses 500.
     let broken = Refusal::new(500, "InternalError", "etcd is unavailable");
     server.inject(Fault::at("resourceslices", Effect::Refuse(broken)).times(1));
-    server.inject(Fault::at("resourceslices", Effect::Forbid).only("POST").times(1));
-    server.inject(Fault::at("resourceslices", Effect::LoseAnswer).only("POST").times(1));
+    server.inject(Fault::at("resourceslices", Effect::Forbid).for_method("POST").times(1));
+    server.inject(Fault::at("resourceslices", Effect::DropResponse).for_method("POST").times(1));
     assert_eq!(refused(slices.list(&ListParams::default()).await).0, 500);
     let new = slice("s", "n1", &[]);
     let (code, _, message) = refused(slices.create(&PostParams::default(), &new).await);
@@ -225,20 +225,23 @@ async fn faults_apply_until_their_number_of_requests_or_until_they_are_removed()
     assert!(!matches!(lost, Ok(_) | Err(kube::Error::Api(_))), "{lost:?}");
     assert!(slices.get("s").await.is_ok(), "the object was created");
 
-    server.inject(Fault::at("resourceslices", Effect::Hide));
+    server.inject(Fault::at("resourceslices", Effect::ReturnEmpty));
     assert_eq!(slices.list(&ListParams::default()).await.expect("a list").items.len(), 0);
     assert_eq!(refused(slices.get("s").await).0, 404);
     let again = slices.create(&PostParams::default(), &new).await;
     assert_eq!(refused(again).0, 409, "the object exists");
-    server.heal();
+    server.clear_faults();
 
     server.go_offline().await;
     assert!(slices.get("s").await.is_err());
     server.go_online();
     assert!(slices.get("s").await.is_ok());
-    assert_eq!(server.objects().log().iter().filter(|request| request.method == "POST").count(), 3);
+    assert_eq!(
+        server.objects().requests().iter().filter(|request| request.method == "POST").count(),
+        3
+    );
     server.objects().clear_log();
-    assert!(server.objects().log().is_empty());
+    assert!(server.objects().requests().is_empty());
 }
 
 #[tokio::test]
@@ -259,7 +262,7 @@ async fn a_server_of_1_35_drops_unknown_fields() {
     let slices: Api<ResourceSlice> = Api::all(client(&server));
     let created = slices.create(&PostParams::default(), &tainted).await.expect("created");
     assert!(taints(&created).is_empty());
-    server.set_gates_off([Gate::ListTypeAttributes]);
+    server.set_disabled_gates([Gate::ListTypeAttributes]);
     let created = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
     let first = taints(&created)[0].time_added.clone().expect("the time of the taint");
     let created = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
@@ -268,7 +271,7 @@ async fn a_server_of_1_35_drops_unknown_fields() {
 
 #[test]
 fn objects_of_a_node_are_deleted_with_it() {
-    let objects = ApiServer::away(Settings::default()).objects();
+    let objects = ApiServer::offline(Settings::default()).objects();
     let mut node = Node::default();
     node.metadata.name = Some("n1".into());
     let node = objects.put(&node);

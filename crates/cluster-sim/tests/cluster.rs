@@ -7,7 +7,7 @@ use k8s_openapi::api::{
 use serde_json::{Value, json};
 use windlass_cluster_sim::{
     api::Object,
-    cluster::{Cluster, Unscheduled},
+    cluster::{Cluster, SchedulingError},
 };
 
 fn typed<T: Object>(document: Value) -> T {
@@ -82,7 +82,7 @@ async fn pods_with_templates_get_devices_until_none_is_free() {
     let second = cluster.schedule(&from_template("p2")).expect("a node");
     assert_eq!(node(&second.pod), Some("n2"));
     match cluster.schedule(&from_template("p3")) {
-        Err(Unscheduled::NoNode { nodes, .. }) => {
+        Err(SchedulingError::NoNode { nodes, .. }) => {
             let line =
                 |node| format!("{node}: request gpu found 0 of 1 among 1 devices (1 in use)");
             assert_eq!(nodes, ["n1", "n2"].map(line));

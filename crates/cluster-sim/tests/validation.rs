@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use windlass_cluster_sim::api::{ApiServer, Objects, Refusal, Settings};
 
 fn objects() -> Objects {
-    ApiServer::away(Settings::default()).objects()
+    ApiServer::offline(Settings::default()).objects()
 }
 
 fn create(spec: &Value) -> Result<ResourceSlice, Refusal> {
@@ -35,7 +35,7 @@ fn devices(count: usize, more: &Value) -> Value {
 }
 
 /// Specification of a valid slice with one field changed.
-fn with(pointer: &str, value: Value) -> Value {
+fn spec_with(pointer: &str, value: Value) -> Value {
     let mut spec = spec(&devices(1, &json!({"attributes": {"a": {"int": 1}}})));
     let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
     spec.pointer_mut(parent).expect("a parent")[key] = value;
@@ -58,7 +58,7 @@ fn a_valid_slice_is_accepted() {
         spec(&devices(128, &json!({}))),
         spec(&devices(64, &taint)),
         spec(&json!([])),
-        with("/devices/0/attributes", json!({"x.com/y": {"version": "1.2.3-rc.1+b"}})),
+        spec_with("/devices/0/attributes", json!({"x.com/y": {"version": "1.2.3-rc.1+b"}})),
     ] {
         assert!(create(&spec).is_ok(), "{spec}");
     }
@@ -79,27 +79,30 @@ fn a_slice_is_refused_with_the_field_and_the_reason() {
             "spec.devices: Too many: 129: must have at most 128 items",
         ),
         (spec(&devices(65, &taint)), "spec.devices: Too many: 65: must have at most 64 items"),
-        (with("/devices/0/name", "GPU".into()), "spec.devices[0].name: Invalid value: \"GPU\""),
-        (with("/devices/0/attributes", attributes(33)), "and capacities must not exceed 32"),
         (
-            with("/devices/0/attributes/a", json!({"string": "x".repeat(65)})),
+            spec_with("/devices/0/name", "GPU".into()),
+            "spec.devices[0].name: Invalid value: \"GPU\"",
+        ),
+        (spec_with("/devices/0/attributes", attributes(33)), "and capacities must not exceed 32"),
+        (
+            spec_with("/devices/0/attributes/a", json!({"string": "x".repeat(65)})),
             "spec.devices[0].attributes[a].string: Too long: may not be more than 64 bytes",
         ),
         (
-            with("/devices/0/attributes/a", json!({"version": "1.02.3"})),
+            spec_with("/devices/0/attributes/a", json!({"version": "1.02.3"})),
             "must be a string compatible with semver.org spec 2.0.0",
         ),
-        (with("/devices/0/attributes/a", json!({})), "exactly one value must be specified"),
+        (spec_with("/devices/0/attributes/a", json!({})), "exactly one value must be specified"),
         (
-            with("/devices/0/attributes", json!({"a-b": {"int": 1}})),
+            spec_with("/devices/0/attributes", json!({"a-b": {"int": 1}})),
             "a valid C identifier must start with alphabetic character",
         ),
         (
-            with("/devices/0/taints", json!([{"key": "k", "effect": "Never"}])),
+            spec_with("/devices/0/taints", json!([{"key": "k", "effect": "Never"}])),
             "Unsupported value: \"Never\": supported values: \"NoExecute\", \"NoSchedule\", \"None\"",
         ),
         (
-            with(
+            spec_with(
                 "/devices/0/capacity",
                 json!({"m": {"value": "1", "requestPolicy": {"default": "1"}}}),
             ),
@@ -113,12 +116,12 @@ fn a_slice_is_refused_with_the_field_and_the_reason() {
 #[test]
 fn a_slice_needs_a_valid_node_selection_and_pool() {
     for (spec, expected) in [
-        (with("/allNodes", true.into()), "{`nodeName`, `allNodes`}"),
-        (with("/nodeName", Value::Null), "spec: Required value: exactly one of `nodeName`"),
-        (with("/pool/name", "n1//x".into()), "spec.pool.name: Invalid value: \"\""),
-        (with("/pool/resourceSliceCount", 0.into()), "must be greater than zero"),
+        (spec_with("/allNodes", true.into()), "{`nodeName`, `allNodes`}"),
+        (spec_with("/nodeName", Value::Null), "spec: Required value: exactly one of `nodeName`"),
+        (spec_with("/pool/name", "n1//x".into()), "spec.pool.name: Invalid value: \"\""),
+        (spec_with("/pool/resourceSliceCount", 0.into()), "must be greater than zero"),
         (
-            with("/sharedCounters", json!([])),
+            spec_with("/sharedCounters", json!([])),
             "only one of `sharedCounters` or `devices` is allowed",
         ),
         (spec(&json!([{"name": "a"}, {"name": "a"}])), "spec.devices[1]: Duplicate value: \"a\""),

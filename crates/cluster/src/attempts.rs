@@ -7,12 +7,12 @@ use std::{
 
 use windlass_host::{backoff::backoff, causes};
 
-use super::{Client, ClusterError, Limits};
+use super::{Client, ClientTimeouts, ClusterError};
 
 /// Retries of one task of the client.
-pub(super) struct Attempts {
-    part: &'static str,
-    limits: Limits,
+pub(super) struct RequestBackoff {
+    task: &'static str,
+    timeouts: ClientTimeouts,
     /// Seed of the jitter, which differs between nodes.
     seed: u64,
     /// Number of consecutive failures.
@@ -23,40 +23,40 @@ pub(super) struct Attempts {
 
 // === impl Attempts ===
 
-impl Attempts {
-    pub(super) fn new(part: &'static str, client: &Client) -> Self {
-        let seed = hash(&(client.node(), part));
-        Self { part, limits: client.limits(), seed, failures: 0, logged: None }
+impl RequestBackoff {
+    pub(super) fn new(task: &'static str, client: &Client) -> Self {
+        let seed = hash(&(client.node(), task));
+        Self { task, timeouts: client.timeouts(), seed, failures: 0, logged: None }
     }
 
     /// Records a success.
-    pub(super) fn succeeded(&mut self) {
+    pub(super) fn record_success(&mut self) {
         self.failures = 0;
         if self.logged.take().is_some() {
-            tracing::info!(part = self.part, "API server reachable again");
+            tracing::info!(part = self.task, "API server reachable again");
         }
     }
 
     /// Records a failure, and returns the pause before the next attempt.
-    pub(super) fn failed(&mut self, error: &ClusterError) -> Duration {
+    pub(super) fn record_failure(&mut self, error: &ClusterError) -> Duration {
         let error = causes(error);
         if self.logged.as_ref() != Some(&error) {
-            tracing::warn!(part = self.part, error, "API request failed, retrying with back-off");
+            tracing::warn!(part = self.task, error, "API request failed, retrying with back-off");
             self.logged = Some(error);
         }
         self.failures = self.failures.saturating_add(1);
-        self.pause(self.failures)
+        self.retry_delay(self.failures)
     }
 
     /// Pause after this number of consecutive failures, for callers that count failures themselves.
-    pub(super) fn pause(&self, failures: u32) -> Duration {
-        pause(failures, self.seed, &self.limits)
+    pub(super) fn retry_delay(&self, failures: u32) -> Duration {
+        pause(failures, self.seed, &self.timeouts)
     }
 }
 
 /// Back-off with a jitter of plus or minus 25 percent: all nodes of a cluster lose their API server at once, and must
 /// not retry at once.
-fn pause(failures: u32, seed: u64, limits: &Limits) -> Duration {
+fn pause(failures: u32, seed: u64, limits: &ClientTimeouts) -> Duration {
     let pause = backoff(limits.retry_min, limits.retry_max, failures);
     let permille = u32::try_from(hash(&(seed, failures)) % 500).expect("below 500");
     pause / 1000 * (750 + permille)
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_limit_and_differ_between_nodes() {
-        let limits = Limits::default();
+        let limits = ClientTimeouts::default();
         for (failures, seconds) in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (u32::MAX, 300)] {
             let mean = Duration::from_secs(seconds);
             for seed in 0..100 {

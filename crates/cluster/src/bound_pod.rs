@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectM
 use windlass_core::{annotation::PodPlacement, virtual_gpus::ContainerRequest};
 
 use super::{
-    MANAGER,
+    FIELD_MANAGER,
     pod_fields::{ContainerFields, PodFields},
 };
 
@@ -23,7 +23,7 @@ pub struct BoundPod {
     pub annotations: BTreeMap<String, String>,
     /// Field manager that forged an annotation: it wrote a placement without a Binding, or a correction instead of the
     /// agent.
-    pub forger: Option<String>,
+    pub forging_manager: Option<String>,
 }
 
 /// Annotation of a mirror pod: the UID of its static pod at the kubelet.
@@ -33,7 +33,7 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 impl BoundPod {
     /// `namespace/name`.
-    pub fn title(&self) -> String {
+    pub fn namespaced_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 
@@ -45,14 +45,15 @@ impl BoundPod {
     pub(crate) fn of(metadata: ObjectMeta) -> Self {
         let mut annotations = metadata.annotations.unwrap_or_default();
         let entries = metadata.managed_fields.unwrap_or_default();
-        let mut forger = None;
-        for (annotation, owner) in
-            [(PodPlacement::ANNOTATION, None), (PodPlacement::CORRECTION, Some(MANAGER))]
-        {
+        let mut forging_manager = None;
+        for (annotation, owner) in [
+            (PodPlacement::ANNOTATION, None),
+            (PodPlacement::PLACED_ANNOTATION, Some(FIELD_MANAGER)),
+        ] {
             let mut writers = entries.iter().filter(|it| has_annotation(it, annotation));
             let other = writers.find(|it| it.manager.as_deref() != owner);
             if let Some(entry) = other.filter(|_| annotations.remove(annotation).is_some()) {
-                forger = Some(entry.manager.clone().unwrap_or_default());
+                forging_manager = Some(entry.manager.clone().unwrap_or_default());
             }
         }
         Self {
@@ -60,7 +61,7 @@ impl BoundPod {
             name: metadata.name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default(),
             annotations,
-            forger,
+            forging_manager,
         }
     }
 }
@@ -116,8 +117,8 @@ mod tests {
     fn a_placement_with_a_manager_was_not_written_by_a_binding() {
         let check = |entries: &[(&str, &str)], placements: &[&str], forger: Option<&str>| {
             let pod = pod(entries);
-            let texts: Vec<_> = PodPlacement::texts(&pod.annotations).collect();
-            assert_eq!((texts.as_slice(), pod.forger.as_deref()), (placements, forger));
+            let texts: Vec<_> = PodPlacement::annotation_values(&pod.annotations).collect();
+            assert_eq!((texts.as_slice(), pod.forging_manager.as_deref()), (placements, forger));
             assert_eq!(pod.annotations["other"], "c");
         };
         check(&[], &["b", "a"], None);

@@ -11,12 +11,12 @@ use tokio::time::Duration;
 use windlass_allocations::ledger::ClaimRef;
 use windlass_host::causes;
 
-use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection};
+use super::{Client, ClusterError, FIELD_MANAGER, attempts::RequestBackoff, client::Connection};
 
 /// Reader and writer of claim status.
 pub struct ClaimStatuses {
     client: Client,
-    attempts: Attempts,
+    backoff: RequestBackoff,
     connection: Option<Connection>,
 }
 
@@ -26,7 +26,7 @@ pub enum StatusOutcome<T> {
     /// Success.
     Written(T),
     /// The claim does not exist any more.
-    Gone,
+    NotFound,
     /// The API server refused the content or the account, for this reason. A retry may succeed later. The caller must
     /// not delay other claims for it.
     Refused(String),
@@ -39,8 +39,8 @@ pub enum StatusOutcome<T> {
 impl ClaimStatuses {
     /// A writer for this client's cluster.
     pub fn new(client: Client) -> Self {
-        let attempts = Attempts::new("status of claims", &client);
-        Self { client, attempts, connection: None }
+        let backoff = RequestBackoff::new("status of claims", &client);
+        Self { client, backoff, connection: None }
     }
 
     /// The claim, if the object of this name still has its UID.
@@ -52,7 +52,7 @@ impl ClaimStatuses {
         };
         match self.call(read).await {
             StatusOutcome::Written(it) if it.metadata.uid.as_deref() != Some(&*claim.uid) => {
-                StatusOutcome::Gone
+                StatusOutcome::NotFound
             }
             outcome => outcome,
         }
@@ -62,7 +62,7 @@ impl ClaimStatuses {
     pub async fn apply(&mut self, claim: &ClaimRef, document: &Value) -> StatusOutcome<()> {
         let context = || format!("cannot write the status of claim {claim}");
         // This driver owns its entries: it overwrites changes by others.
-        let params = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(FIELD_MANAGER).force();
         let write = async |connection: &Connection| {
             let claims = claims(connection, claim);
             let patch = Patch::Apply(document);
@@ -73,8 +73,8 @@ impl ClaimStatuses {
     }
 
     /// Pause before a retry after this number of refusals.
-    pub fn pause(&self, times: u32) -> Duration {
-        self.attempts.pause(times)
+    pub fn retry_delay(&self, times: u32) -> Duration {
+        self.backoff.retry_delay(times)
     }
 
     async fn call<T>(
@@ -87,14 +87,14 @@ impl ClaimStatuses {
         };
         match answer {
             Ok(answer) => {
-                self.attempts.succeeded();
+                self.backoff.record_success();
                 StatusOutcome::Written(answer)
             }
             // A conflict means a different UID: a new claim has the name.
             Err(error)
                 if error.is_not_found() || error.status().is_some_and(Status::is_conflict) =>
             {
-                StatusOutcome::Gone
+                StatusOutcome::NotFound
             }
             Err(error) if error.status().is_some_and(is_refused) => {
                 self.connection = None;
@@ -103,7 +103,7 @@ impl ClaimStatuses {
             Err(error) => {
                 // A new connection reads new credentials.
                 self.connection = None;
-                StatusOutcome::Retry(self.attempts.failed(&error))
+                StatusOutcome::Retry(self.backoff.record_failure(&error))
             }
         }
     }
@@ -131,7 +131,7 @@ impl<T> StatusOutcome<T> {
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> StatusOutcome<U> {
         match self {
             Self::Written(it) => StatusOutcome::Written(change(it)),
-            Self::Gone => StatusOutcome::Gone,
+            Self::NotFound => StatusOutcome::NotFound,
             Self::Refused(reason) => StatusOutcome::Refused(reason),
             Self::Retry(pause) => StatusOutcome::Retry(pause),
         }

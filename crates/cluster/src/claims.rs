@@ -31,7 +31,7 @@ impl Claims {
             Err(error) if is_missing_claim(&error) => Ok(None),
             Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi(context())),
             // A field of the claim is unreadable. The connection works.
-            Err(error @ ClusterError::Unreadable(..)) => Err(error),
+            Err(error @ ClusterError::InvalidResponse(..)) => Err(error),
             Err(error) => {
                 self.0.reset();
                 Err(error)

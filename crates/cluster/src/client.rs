@@ -11,7 +11,7 @@ use windlass_config::{ClusterAccess, PodIdentity};
 use windlass_core::name::is_subdomain;
 use windlass_host::{
     blocking, deadline,
-    files::{self, Links},
+    files::{self, Symlinks},
 };
 
 use super::ClusterError;
@@ -23,14 +23,14 @@ pub struct Client {
     namespace: Option<String>,
     node: String,
     pod: Option<PodIdentity>,
-    limits: Limits,
+    timeouts: ClientTimeouts,
 }
 
 /// Time limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClientTimeouts {
     /// Deadline of an answer.
-    pub answer: Duration,
+    pub response_timeout: Duration,
     /// First pause after a failure; it doubles with each further failure. Also the shortest time between two watches.
     pub retry_min: Duration,
     /// Longest pause after a failure.
@@ -38,9 +38,9 @@ pub struct Limits {
     /// Interval in which labels are applied again, in case another writer changed them.
     pub apply_interval: Duration,
     /// Longest duration of a watch.
-    pub watch: Duration,
+    pub watch_timeout: Duration,
     /// Duration of a lease without renewal.
-    pub lease: Duration,
+    pub lease_duration: Duration,
 }
 
 /// Text that is not a valid node name.
@@ -66,7 +66,7 @@ enum InvalidKubeconfig {
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) kube: kube::Client,
-    answer: Duration,
+    response_timeout: Duration,
 }
 
 /// Size limit of a kubeconfig, enough for hundreds of clusters.
@@ -84,13 +84,13 @@ impl Client {
         }
         let (kubeconfig, namespace) = (access.kubeconfig.clone(), access.namespace.clone());
         let pod = access.pod.clone();
-        Ok(Self { kubeconfig, namespace, node, pod, limits: Limits::default() })
+        Ok(Self { kubeconfig, namespace, node, pod, timeouts: ClientTimeouts::default() })
     }
 
     /// Replaces the limits.
     #[must_use]
-    pub fn with_limits(self, limits: Limits) -> Self {
-        Self { limits, ..self }
+    pub fn with_timeouts(self, limits: ClientTimeouts) -> Self {
+        Self { timeouts: limits, ..self }
     }
 
     /// Name of this node's Node object.
@@ -98,8 +98,8 @@ impl Client {
         &self.node
     }
 
-    pub(super) fn limits(&self) -> Limits {
-        self.limits
+    pub(super) fn timeouts(&self) -> ClientTimeouts {
+        self.timeouts
     }
 
     /// Namespace for namespaced objects: the configured one, else the one of the credentials.
@@ -118,14 +118,14 @@ impl Client {
         let mut config = self.config().await?;
         // This crate's own back-off retries, and logs failures.
         config.default_retry = false;
-        config.connect_timeout = Some(self.limits.answer);
+        config.connect_timeout = Some(self.timeouts.response_timeout);
         // Without TLS, as behind `kubectl proxy`, the certificates that this machine trusts need not be parsed: some
         // 140, at each connection.
         if config.cluster_url.scheme_str() == Some("http") {
             config.root_cert.get_or_insert_default();
         }
         let kube = kube::Client::try_from(config).map_err(no_access)?;
-        Ok(Connection { kube, answer: self.limits.answer })
+        Ok(Connection { kube, response_timeout: self.timeouts.response_timeout })
     }
 
     async fn config(&self) -> Result<kube::Config, ClusterError> {
@@ -134,7 +134,7 @@ impl Client {
         };
         let read = move || {
             // kube's own reader would block on a pipe without a writer.
-            let read = files::read_regular_text(&path, Links::Followed, MAX_BYTES);
+            let read = files::read_regular_text(&path, Symlinks::Followed, MAX_BYTES);
             let text = read.map_err(|source| unreadable(&path, &source))?;
             parse(&text, path.parent().unwrap_or(&path)).map_err(no_access)
         };
@@ -191,18 +191,18 @@ pub fn node_name(configured: Option<&str>) -> String {
 
 // === impl Limits ===
 
-impl Default for Limits {
+impl Default for ClientTimeouts {
     fn default() -> Self {
         Self {
-            answer: Duration::from_secs(15),
+            response_timeout: Duration::from_secs(15),
             retry_min: Duration::from_secs(1),
             retry_max: Duration::from_secs(5 * 60),
             // An apply without changes is cheap: the API server does not store it.
             apply_interval: Duration::from_secs(10 * 60),
             // As in client-go: a dead connection is noticed within this time.
-            watch: Duration::from_secs(5 * 60),
+            watch_timeout: Duration::from_secs(5 * 60),
             // Longer than an update of the agent. When a node dies, its leased devices are unavailable for this time.
-            lease: Duration::from_secs(2 * 60),
+            lease_duration: Duration::from_secs(2 * 60),
         }
     }
 }
@@ -216,9 +216,9 @@ impl Connection {
         context: impl Fn() -> String,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ClusterError> {
-        match deadline::timeout(self.answer, request).await {
+        match deadline::timeout(self.response_timeout, request).await {
             Ok(answer) => answer.map_err(|error| ClusterError::of(context(), error)),
-            Err(_) => Err(ClusterError::Late(context(), self.answer)),
+            Err(_) => Err(ClusterError::DeadlineExceeded(context(), self.response_timeout)),
         }
     }
 }

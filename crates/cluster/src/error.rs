@@ -3,7 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use kube::core::Status;
-use windlass_host::abbreviate::beginning;
+use windlass_host::abbreviate::prefix;
 
 /// Error of a request to the API server.
 #[derive(Debug, thiserror::Error)]
@@ -18,10 +18,10 @@ pub enum ClusterError {
     Unreachable(String, #[source] kube::Error),
     /// The answer has an unexpected form.
     #[error("{0}: the API server's answer cannot be read")]
-    Unreadable(String, #[source] kube::Error),
+    InvalidResponse(String, #[source] kube::Error),
     /// The answer took too long.
     #[error("{0}: the API server did not answer within {1:?}")]
-    Late(String, Duration),
+    DeadlineExceeded(String, Duration),
     /// The API server is too old.
     #[error("{0}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
     NoSuchApi(String),
@@ -39,7 +39,7 @@ impl ClusterError {
     pub(super) fn of(context: String, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Refused(context, status),
-            source @ kube::Error::SerdeError(_) => Self::Unreadable(context, source),
+            source @ kube::Error::SerdeError(_) => Self::InvalidResponse(context, source),
             source => Self::Unreachable(context, source),
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn is_write_conflict(status: &Status) -> bool {
 fn message(status: &Status) -> String {
     match status.message.trim() {
         "" => format!("the API server answered {}", status.code),
-        message => beginning(message, MAX_MESSAGE_BYTES).to_owned(),
+        message => prefix(message, MAX_MESSAGE_BYTES).to_owned(),
     }
 }
 

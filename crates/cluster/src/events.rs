@@ -25,7 +25,10 @@ use self::{
     report::{Report, ReportedDevices},
     series::{Series, Write},
 };
-use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection, create_params};
+use super::{
+    Client, ClusterError, FIELD_MANAGER, attempts::RequestBackoff, client::Connection,
+    create_params,
+};
 
 /// Namespace of events about cluster-scoped objects; the API server accepts no other.
 const NAMESPACE: &str = "default";
@@ -34,7 +37,7 @@ const NAMESPACE: &str = "default";
 pub(crate) const MAX_NOTE_BYTES: usize = 1024;
 
 /// Controller that reports the agent's events.
-pub(crate) const REPORTER: &str = "windlass.dev/node";
+pub(crate) const REPORTING_CONTROLLER: &str = "windlass.dev/node";
 
 /// The API server's limit for the name of an instance.
 const MAX_INSTANCE_CHARS: usize = 128;
@@ -53,18 +56,25 @@ const MAX_INSTANCE_CHARS: usize = 128;
 /// At most 32 events are written in a burst, then one in ten seconds. Events are not queued: a delayed event describes
 /// the state at the time of its write. A change that was undone before its write has no event.
 pub async fn run(state: watch::Receiver<Arc<NodeState>>, client: Client, stop: CancellationToken) {
-    let attempts = Attempts::new("events", &client);
+    let attempts = RequestBackoff::new("events", &client);
     let reported = ReportedDevices::default();
     let (series, bucket) = (Series::new(client.node()), TokenBucket::full(Instant::now()));
-    let writer =
-        EventWriter { state, client, attempts, reported, series, bucket, connection: None };
+    let writer = EventWriter {
+        state,
+        client,
+        backoff: attempts,
+        reported,
+        series,
+        bucket,
+        connection: None,
+    };
     stop.run_until_cancelled(writer.run()).await;
 }
 
 struct EventWriter {
     state: watch::Receiver<Arc<NodeState>>,
     client: Client,
-    attempts: Attempts,
+    backoff: RequestBackoff,
     reported: ReportedDevices,
     series: Series,
     bucket: TokenBucket,
@@ -87,10 +97,10 @@ impl EventWriter {
                 continue;
             }
             match self.write(&report).await {
-                Ok(()) => self.attempts.succeeded(),
+                Ok(()) => self.backoff.record_success(),
                 Err(error) => {
                     self.connection = None;
-                    sleep(self.attempts.failed(&error)).await;
+                    sleep(self.backoff.record_failure(&error)).await;
                 }
             }
         }
@@ -135,8 +145,10 @@ async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterE
             connection.call(context, events.create(&create_params(), event)).await.map(drop)
         }
         Write::Repeat { name, series } => {
-            let params =
-                PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            let params = PatchParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PatchParams::default()
+            };
             let patch = Patch::Merge(serde_json::json!({"series": series}));
             connection.call(context, events.patch_metadata(name, &params, &patch)).await.map(drop)
         }

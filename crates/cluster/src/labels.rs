@@ -10,10 +10,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::{LabelOutput, Policy};
-use windlass_host::{optional, watch::changed};
+use windlass_host::{or_pending, watch::changed};
 
 use self::apply::Target;
-use super::{Client, ClusterError, attempts::Attempts};
+use super::{Client, ClusterError, attempts::RequestBackoff};
 
 /// Labels or annotations by key.
 pub type Labels = BTreeMap<String, String>;
@@ -36,24 +36,25 @@ pub async fn run(
     client: Client,
     stop: CancellationToken,
 ) {
-    let attempts = Attempts::new("labels", &client);
+    let attempts = RequestBackoff::new("labels", &client);
     let target = |policy: &Policy| label_target(&policy.labels.output);
-    let writer = Writer { labels, policy, target, client, attempts, last_write: None };
+    let writer = Writer { labels, policy, target, client, backoff: attempts, last_write: None };
     writer.run_until(stop).await;
 }
 
 /// Writes the annotation with the node's devices and keeps it up to date, until `stop`.
 ///
 /// Flow and assumptions are those of [`run`]. The agent owns the annotation: it replaces another writer's value.
-pub async fn run_devices(
+pub async fn run_annotations(
     annotations: watch::Receiver<Arc<Labels>>,
     policy: watch::Receiver<Arc<Policy>>,
     client: Client,
     stop: CancellationToken,
 ) {
-    let attempts = Attempts::new("devices of the Node", &client);
+    let attempts = RequestBackoff::new("devices of the Node", &client);
     let target = |policy: &Policy| policy.labels.devices.then_some(Target::Annotations);
-    let writer = Writer { labels: annotations, policy, target, client, attempts, last_write: None };
+    let writer =
+        Writer { labels: annotations, policy, target, client, backoff: attempts, last_write: None };
     writer.run_until(stop).await;
 }
 
@@ -63,7 +64,7 @@ struct Writer {
     /// Target of the writes according to the policy, if any.
     target: fn(&Policy) -> Option<Target>,
     client: Client,
-    attempts: Attempts,
+    backoff: RequestBackoff,
     last_write: Option<LastWrite>,
 }
 
@@ -72,7 +73,7 @@ struct LastWrite {
     target: Target,
     labels: Arc<Labels>,
     /// Keys that other writers set to other values.
-    contested: Vec<String>,
+    conflicting_keys: Vec<String>,
     /// Time of the next apply of unchanged labels.
     next_apply: Instant,
 }
@@ -97,7 +98,7 @@ impl Writer {
             match self.write_changes().await {
                 Ok(()) => self.wait().await,
                 Err(error) => {
-                    let pause = self.attempts.failed(&error);
+                    let pause = self.backoff.record_failure(&error);
                     // A new policy may be the remedy, so it ends the pause; new labels do not.
                     tokio::select! {
                         () = sleep(pause) => {}
@@ -130,7 +131,7 @@ impl Writer {
                 }
                 Request::None => {}
             }
-            self.attempts.succeeded();
+            self.backoff.record_success();
         }
     }
 
@@ -152,7 +153,7 @@ impl Writer {
 
     fn record_apply(&mut self, target: Target, labels: Arc<Labels>, contested: Vec<String>) {
         let before = self.last_write.take();
-        let logged = before.as_ref().map(|written| &*written.contested).unwrap_or_default();
+        let logged = before.as_ref().map(|written| &*written.conflicting_keys).unwrap_or_default();
         if !contested.is_empty() && logged != contested {
             tracing::warn!(
                 labels = contested.join(","),
@@ -168,8 +169,9 @@ impl Writer {
                 Target::Annotations => tracing::info!("devices written to Node"),
             }
         }
-        let next_apply = Instant::now() + self.client.limits().apply_interval;
-        self.last_write = Some(LastWrite { target, labels, contested, next_apply });
+        let next_apply = Instant::now() + self.client.timeouts().apply_interval;
+        self.last_write =
+            Some(LastWrite { target, labels, conflicting_keys: contested, next_apply });
     }
 
     async fn wait(&mut self) {
@@ -177,7 +179,7 @@ impl Writer {
         tokio::select! {
             () = changed(&mut self.labels) => {}
             () = changed(&mut self.policy) => {}
-            () = optional(next_apply.map(sleep_until)) => {}
+            () = or_pending(next_apply.map(sleep_until)) => {}
         }
     }
 }

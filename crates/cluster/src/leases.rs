@@ -24,7 +24,7 @@ use windlass_resources::NodeState;
 
 use self::tracked::{Action, TrackedLease};
 use super::{
-    Client, ClusterError, attempts::Attempts, client::Connection, create_params,
+    Client, ClusterError, attempts::RequestBackoff, client::Connection, create_params,
     error::is_write_conflict,
 };
 
@@ -37,11 +37,11 @@ pub enum LeaseState {
     /// Not known yet.
     Unknown,
     /// Held by this node.
-    Ours,
+    Held,
     /// Held by the node of this name.
-    OtherNode(String),
+    HeldBy(String),
     /// Held by this node, but not renewed in time: another node may take it.
-    Late,
+    Overdue,
 }
 
 /// Acquires and renews the leases of devices whose source is configured for leases. Returns the states of the leases,
@@ -52,7 +52,7 @@ pub enum LeaseState {
 /// A lease is replaced only at the version that was read, so only one of two competing nodes gets it. Without devices
 /// that need a lease, no connection is opened. Leases are not released when the agent stops: the agent may be restarted
 /// while containers run.
-pub fn keep(
+pub fn maintain(
     client: Client,
     state: watch::Receiver<Arc<NodeState>>,
     clock: Clock,
@@ -60,16 +60,16 @@ pub fn keep(
     stop: CancellationToken,
 ) -> (watch::Receiver<Arc<LeaseStates>>, impl Future<Output = ()> + Send) {
     let (states, receiver) = watch::channel(Arc::default());
-    let attempts = Attempts::new("leases", &client);
-    let leases = Leases {
+    let attempts = RequestBackoff::new("leases", &client);
+    let leases = LeaseRenewer {
         state,
         client,
         clock,
-        attempts,
+        backoff: attempts,
         tracked: BTreeMap::new(),
         connection: None,
         states,
-        changes,
+        wake: changes,
     };
     let run = async move {
         stop.run_until_cancelled(Box::pin(leases.run())).await;
@@ -77,19 +77,19 @@ pub fn keep(
     (receiver, run)
 }
 
-struct Leases {
+struct LeaseRenewer {
     state: watch::Receiver<Arc<NodeState>>,
     client: Client,
     clock: Clock,
-    attempts: Attempts,
+    backoff: RequestBackoff,
     tracked: BTreeMap<DeviceId, TrackedLease>,
     connection: Option<Connection>,
     states: watch::Sender<Arc<LeaseStates>>,
-    changes: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
 /// Renewals per duration of a lease: a few renewals may fail without losing the lease.
-const RENEWALS: u32 = 6;
+const RENEWALS_PER_DURATION: u32 = 6;
 
 // === impl LeaseState ===
 
@@ -97,17 +97,17 @@ impl LeaseState {
     /// Reason why the device cannot be allocated; `None` if this node holds the lease.
     pub fn obstacle(&self) -> Option<String> {
         match self {
-            Self::Ours => None,
+            Self::Held => None,
             Self::Unknown => Some("lease: not held yet".to_owned()),
-            Self::OtherNode(node) => Some(format!("leased by node {node}")),
-            Self::Late => Some("lease: the API server could not renew it in time".to_owned()),
+            Self::HeldBy(node) => Some(format!("leased by node {node}")),
+            Self::Overdue => Some("lease: the API server could not renew it in time".to_owned()),
         }
     }
 }
 
 // === impl Leases ===
 
-impl Leases {
+impl LeaseRenewer {
     async fn run(mut self) {
         loop {
             self.track_devices();
@@ -118,12 +118,12 @@ impl Leases {
                 changed(&mut self.state).await;
                 continue;
             }
-            let interval = self.client.limits().lease / RENEWALS;
+            let interval = self.client.timeouts().lease_duration / RENEWALS_PER_DURATION;
             let pause = match self.renew_all().await {
                 Ok(()) => interval,
                 Err(error) => {
                     self.connection = None;
-                    self.attempts.failed(&error).min(interval)
+                    self.backoff.record_failure(&error).min(interval)
                 }
             };
             self.publish();
@@ -141,7 +141,7 @@ impl Leases {
         let state = self.state.borrow_and_update().clone();
         let leased_devices: Vec<_> = leased_devices(&state).cloned().collect();
         self.tracked.retain(|device, _| leased_devices.contains(device));
-        let (node, duration) = (self.client.node(), self.client.limits().lease);
+        let (node, duration) = (self.client.node(), self.client.timeouts().lease_duration);
         for device in leased_devices {
             self.tracked.entry(device).or_insert_with(|| TrackedLease::new(node, duration));
         }
@@ -165,7 +165,7 @@ impl Leases {
             }
         }
         if outcome.is_ok() {
-            self.attempts.succeeded();
+            self.backoff.record_success();
         }
         outcome
     }
@@ -184,7 +184,7 @@ impl Leases {
             is_changed
         });
         if is_changed {
-            self.changes.notify_one();
+            self.wake.notify_one();
         }
     }
 }

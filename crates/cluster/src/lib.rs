@@ -29,15 +29,15 @@ mod shared_connection;
 pub use bound_pod::BoundPod;
 pub use claim_status::{ClaimStatuses, StatusOutcome};
 pub use claims::Claims;
-pub use client::{Client, InvalidNodeName, Limits, node_name};
+pub use client::{Client, ClientTimeouts, InvalidNodeName, node_name};
 pub use error::ClusterError;
 pub use pod_warning::PodWarning;
-pub use pods::{PodParts, Pods};
+pub use pods::{PodDetails, Pods};
 
 /// Field manager of all writes.
-const MANAGER: &str = "windlass";
+const FIELD_MANAGER: &str = "windlass";
 
 /// Parameters for creating an object, with this agent's field manager.
 fn create_params() -> kube::api::PostParams {
-    kube::api::PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() }
+    kube::api::PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() }
 }

@@ -23,12 +23,12 @@ use tokio::time::sleep;
 use tokio_stream::{Stream, StreamExt as _};
 use windlass_host::deadline;
 
-use super::{Client, ClusterError, attempts::Attempts, client::Connection, error::is_gone};
+use super::{Client, ClusterError, attempts::RequestBackoff, client::Connection, error::is_gone};
 
 /// Watch of the metadata of objects that a field selector matches.
 pub(super) struct MetadataWatch<K> {
     client: Client,
-    attempts: Attempts,
+    backoff: RequestBackoff,
     /// Description of the objects in errors.
     objects: String,
     selector: String,
@@ -36,13 +36,13 @@ pub(super) struct MetadataWatch<K> {
 }
 
 /// Receiver of the watched objects.
-pub(super) trait Sink: Send {
+pub(super) trait EventHandler: Send {
     /// All existing objects. Objects of an earlier list that are missing here are deleted.
-    fn listed(&mut self, objects: Vec<ObjectMeta>);
+    fn on_list(&mut self, objects: Vec<ObjectMeta>);
     /// A new or changed object.
-    fn changed(&mut self, object: ObjectMeta);
+    fn on_change(&mut self, object: ObjectMeta);
     /// A deleted object.
-    fn deleted(&mut self, object: &ObjectMeta);
+    fn on_delete(&mut self, object: &ObjectMeta);
 }
 
 /// Reasons for the end of a watch, other than failures.
@@ -76,30 +76,33 @@ where
         objects: String,
         selector: String,
     ) -> Self {
-        let attempts = Attempts::new(part, &client);
-        Self { client, attempts, objects, selector, kind: PhantomData }
+        let backoff = RequestBackoff::new(part, &client);
+        Self { client, backoff, objects, selector, kind: PhantomData }
     }
 
     /// Follows the objects, until dropped.
-    pub(super) async fn run(mut self, mut sink: impl Sink) {
+    pub(super) async fn run(mut self, mut sink: impl EventHandler) {
         loop {
-            if let Err(error) = self.follow(&mut sink).await {
-                sleep(self.attempts.failed(&error)).await;
+            if let Err(error) = self.watch_over_connection(&mut sink).await {
+                sleep(self.backoff.record_failure(&error)).await;
             }
         }
     }
 
     /// Follows the objects over one connection, until it fails.
-    async fn follow(&mut self, sink: &mut impl Sink) -> Result<(), ClusterError> {
+    async fn watch_over_connection(
+        &mut self,
+        sink: &mut impl EventHandler,
+    ) -> Result<(), ClusterError> {
         let connection = self.client.connect().await?;
         loop {
             let mut version = self.list(&connection, sink).await?;
             while let WatchEnd::Resumable(last) = self.watch(&connection, version, sink).await? {
                 version = last;
                 // Limits the rate of watches if the server ends each watch at once.
-                sleep(self.client.limits().retry_min).await;
+                sleep(self.client.timeouts().retry_min).await;
             }
-            sleep(self.client.limits().retry_min).await;
+            sleep(self.client.timeouts().retry_min).await;
         }
     }
 
@@ -107,27 +110,27 @@ where
     async fn list(
         &mut self,
         connection: &Connection,
-        sink: &mut impl Sink,
+        sink: &mut impl EventHandler,
     ) -> Result<String, ClusterError> {
         let objects: Api<K> = Api::all(connection.kube.clone());
         // Any version suffices, because the watch continues from it. This allows an answer from the API server's cache.
         let params = ListParams::default().fields(&self.selector).match_any();
         let context = || format!("cannot list {}", self.objects);
         let list = connection.call(context, objects.list_metadata(&params)).await?;
-        sink.listed(list.items.into_iter().map(|object| object.metadata).collect());
+        sink.on_list(list.items.into_iter().map(|object| object.metadata).collect());
         Ok(list.metadata.resource_version.unwrap_or_default())
     }
 
-    /// Watches once, up to `Limits::watch`.
+    /// Watches once, up to `Limits::watch_timeout`.
     async fn watch(
         &mut self,
         connection: &Connection,
         version: String,
-        sink: &mut impl Sink,
+        sink: &mut impl EventHandler,
     ) -> Result<WatchEnd, ClusterError> {
-        let limits = self.client.limits();
+        let limits = self.client.timeouts();
         let objects: Api<K> = Api::all(connection.kube.clone());
-        let seconds = u32::try_from(limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
+        let seconds = u32::try_from(limits.watch_timeout.as_secs()).unwrap_or(u32::MAX).max(1);
         let params = WatchParams::default().fields(&self.selector).timeout(seconds);
         let opened =
             connection.call(|| self.context(), objects.watch_metadata(&params, &version)).await;
@@ -137,18 +140,18 @@ where
         };
         // Success is recorded here and not after the list: with a role that allows `list` and not `watch`, the pause
         // between the lists must grow.
-        self.attempts.succeeded();
+        self.backoff.record_success();
         // The server ends the watch in time, unless the connection is dead.
-        let limit = limits.watch + limits.answer;
+        let limit = limits.watch_timeout + limits.response_timeout;
         let read = deadline::timeout(limit, self.read(events, version, sink)).await;
-        read.unwrap_or_else(|_| Err(ClusterError::Late(self.context(), limit)))
+        read.unwrap_or_else(|_| Err(ClusterError::DeadlineExceeded(self.context(), limit)))
     }
 
     async fn read(
         &self,
         events: impl Stream<Item = kube::Result<WatchEvent<PartialObjectMeta<K>>>>,
         mut version: String,
-        sink: &mut impl Sink,
+        sink: &mut impl EventHandler,
     ) -> Result<WatchEnd, ClusterError> {
         tokio::pin!(events);
         while let Some(event) = events.next().await {
@@ -156,11 +159,11 @@ where
             let newer = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let version = object.metadata.resource_version.clone();
-                    sink.changed(object.metadata);
+                    sink.on_change(object.metadata);
                     version
                 }
                 WatchEvent::Deleted(object) => {
-                    sink.deleted(&object.metadata);
+                    sink.on_delete(&object.metadata);
                     object.metadata.resource_version
                 }
                 WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),

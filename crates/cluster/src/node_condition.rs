@@ -15,9 +15,9 @@ use tokio::{
     time::{Duration, Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_host::{causes, clock::Clock, deadline, optional, watch::changed};
+use windlass_host::{causes, clock::Clock, deadline, or_pending, watch::changed};
 
-use super::{Client, ClusterError, attempts::Attempts};
+use super::{Client, ClusterError, attempts::RequestBackoff};
 
 /// Content of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct ConditionWriter {
     /// Content of the condition; `None` until it is known.
     pub condition: watch::Receiver<Option<Arc<NodeCondition>>>,
     /// Content that the agent writes when it stops.
-    pub at_end: NodeCondition,
+    pub final_condition: NodeCondition,
     /// Access to the API server.
     pub client: Client,
     /// Time of changes.
@@ -57,16 +57,16 @@ pub struct ConditionWriter {
 
 /// Field manager of conditions. It differs from the manager of labels, because an apply removes the manager's fields
 /// that it does not contain.
-const FIELD_MANAGER: &str = "windlass-conditions";
+const CONDITION_MANAGER: &str = "windlass-conditions";
 
 /// Deadline of the last write, shorter than the agent's deadline for the end of its tasks.
-const LAST_WRITE: Duration = Duration::from_secs(3);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The condition of the last write.
 struct LastWrite {
     condition: Arc<NodeCondition>,
     /// Time of the change. Later writes of the same condition repeat this time, so they change nothing.
-    at: Timestamp,
+    last_transition: Timestamp,
     /// Time of the next write of an unchanged condition.
     next_write: Instant,
 }
@@ -74,25 +74,25 @@ struct LastWrite {
 // === impl ConditionWriter ===
 
 impl ConditionWriter {
-    /// Writes the condition and keeps it up to date until `stop`. Then writes `at_end`, unless there was no condition.
+    /// Writes the condition and keeps it up to date until `stop`. Then writes `final_condition`, unless there was no condition.
     ///
     /// # Flow
     ///
     /// The condition is applied server-side when it changes, and every [`Limits::apply_interval`](super::Limits), in case
     /// the Node was recreated. Other conditions are unchanged. A killed agent leaves its condition as it is.
     pub async fn run(self, stop: CancellationToken) {
-        let mut attempts = Attempts::new("condition of the Node", &self.client);
+        let mut attempts = RequestBackoff::new("condition of the Node", &self.client);
         let mut condition = self.condition.clone();
         let writes = Box::pin(self.write_changes(&mut condition, &mut attempts));
         stop.run_until_cancelled(writes).await;
         if self.condition.borrow().is_none() {
             return;
         }
-        let last = Box::pin(self.write(&self.at_end, self.clock.now()));
-        let error = match deadline::timeout(LAST_WRITE, last).await {
+        let last = Box::pin(self.write(&self.final_condition, self.clock.now()));
+        let error = match deadline::timeout(FINAL_WRITE_TIMEOUT, last).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => causes(&error),
-            Err(_) => format!("no answer within {LAST_WRITE:?}"),
+            Err(_) => format!("no answer within {FINAL_WRITE_TIMEOUT:?}"),
         };
         tracing::warn!(condition = self.kind, error, "condition of the Node stays as it was");
     }
@@ -100,7 +100,7 @@ impl ConditionWriter {
     async fn write_changes(
         &self,
         condition: &mut watch::Receiver<Option<Arc<NodeCondition>>>,
-        attempts: &mut Attempts,
+        attempts: &mut RequestBackoff,
     ) {
         let mut written: Option<LastWrite> = None;
         loop {
@@ -108,12 +108,12 @@ impl ConditionWriter {
             let unchanged = written.as_ref().filter(|it| Some(&it.condition) == desired.as_ref());
             let is_due = unchanged.is_none_or(|it| it.next_write <= Instant::now());
             if let Some(desired) = desired.filter(|_| is_due) {
-                let at = unchanged.map_or_else(|| self.clock.now(), |it| it.at);
+                let at = unchanged.map_or_else(|| self.clock.now(), |it| it.last_transition);
                 if let Err(error) = self.write(&desired, at).await {
-                    sleep(attempts.failed(&error)).await;
+                    sleep(attempts.record_failure(&error)).await;
                     continue;
                 }
-                attempts.succeeded();
+                attempts.record_success();
                 if unchanged.is_none() {
                     let NodeCondition { status, reason, message } = &*desired;
                     tracing::info!(
@@ -124,13 +124,13 @@ impl ConditionWriter {
                         "condition of the Node written"
                     );
                 }
-                let next_write = Instant::now() + self.client.limits().apply_interval;
-                written = Some(LastWrite { condition: desired, at, next_write });
+                let next_write = Instant::now() + self.client.timeouts().apply_interval;
+                written = Some(LastWrite { condition: desired, last_transition: at, next_write });
             }
             let next_write = written.as_ref().map(|written| written.next_write);
             tokio::select! {
                 () = changed(condition) => {}
-                () = optional(next_write.map(sleep_until)) => {}
+                () = or_pending(next_write.map(sleep_until)) => {}
             }
         }
     }
@@ -145,7 +145,7 @@ impl ConditionWriter {
         let node = connection.call(context, nodes.get(name)).await?;
         let document = self.document(&node, condition, at);
         // The agent owns the condition: it overwrites changes by others.
-        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let params = PatchParams::apply(CONDITION_MANAGER).force();
         let patch = Patch::Apply(&document);
         let context = || format!("cannot write the status of Node {name}");
         connection.call(context, nodes.patch_status(name, &params, &patch)).await.map(drop)

@@ -8,7 +8,7 @@ use windlass_config::LabelValue;
 
 use super::{
     Client,
-    metadata_watch::{MetadataWatch, Sink},
+    metadata_watch::{EventHandler, MetadataWatch},
 };
 
 /// Watches a label of this node's Node object. Returns its value, and the task, which ends at `stop`.
@@ -28,7 +28,7 @@ pub fn watch(
     let selector = format!("metadata.name={node}");
     // Only metadata is requested: the Node's status is large and changes often.
     let watcher = MetadataWatch::<Node>::new("node label", client, objects, selector);
-    let sink = Publisher { node, label, publish, is_missing: false };
+    let sink = Publisher { node, label, value: publish, is_missing: false };
     let run = async move {
         stop.run_until_cancelled(watcher.run(sink)).await;
     };
@@ -38,15 +38,15 @@ pub fn watch(
 struct Publisher {
     node: String,
     label: String,
-    publish: watch::Sender<LabelValue>,
+    value: watch::Sender<LabelValue>,
     /// True if the last list had no such Node.
     is_missing: bool,
 }
 
 // === impl Publisher ===
 
-impl Sink for Publisher {
-    fn listed(&mut self, objects: Vec<ObjectMeta>) {
+impl EventHandler for Publisher {
+    fn on_list(&mut self, objects: Vec<ObjectMeta>) {
         let node = objects.into_iter().next();
         if node.is_none() && !self.is_missing {
             tracing::warn!(
@@ -56,18 +56,18 @@ impl Sink for Publisher {
         }
         self.is_missing = node.is_none();
         if let Some(node) = node {
-            self.changed(node);
+            self.on_change(node);
         }
     }
 
-    fn changed(&mut self, object: ObjectMeta) {
+    fn on_change(&mut self, object: ObjectMeta) {
         let labels = object.labels.unwrap_or_default();
         let value = match labels.get(&self.label) {
             Some(value) if !value.is_empty() => LabelValue::Value(value.clone()),
             Some(_) | None => LabelValue::Absent,
         };
-        windlass_host::watch::publish(&self.publish, value);
+        windlass_host::watch::publish_if_changed(&self.value, value);
     }
 
-    fn deleted(&mut self, _: &ObjectMeta) {}
+    fn on_delete(&mut self, _: &ObjectMeta) {}
 }

@@ -8,7 +8,7 @@ use windlass_core::annotation::PodPlacement;
 
 use super::{
     BoundPod, Client,
-    metadata_watch::{MetadataWatch, Sink},
+    metadata_watch::{EventHandler, MetadataWatch},
 };
 
 /// A pod with a placement.
@@ -20,7 +20,7 @@ pub struct PlacedPod {
     pub placement: PodPlacement,
     /// Time at which the agent first saw the pod with a readable placement: soon after the pod was bound, if the watch
     /// was running.
-    pub seen: Instant,
+    pub first_seen: Instant,
 }
 
 /// Watches the pods of this node. Returns those with a readable placement, and the task of the watch. Pods of the first
@@ -30,25 +30,25 @@ pub fn watch(
 ) -> (watch::Receiver<Arc<Vec<PlacedPod>>>, impl Future<Output = ()> + Send) {
     let (publish, pods) = watch::channel(Arc::default());
     let watcher = MetadataWatch::of_node("placed pods", client);
-    (pods, watcher.run(Publisher { publish }))
+    (pods, watcher.run(Publisher { pods: publish }))
 }
 
 struct Publisher {
-    publish: watch::Sender<Arc<Vec<PlacedPod>>>,
+    pods: watch::Sender<Arc<Vec<PlacedPod>>>,
 }
 
 // === impl Publisher ===
 
 impl Publisher {
     fn update(&self, change: impl FnOnce(&mut Vec<PlacedPod>)) {
-        let mut pods = self.publish.borrow().to_vec();
+        let mut pods = self.pods.borrow().to_vec();
         change(&mut pods);
-        windlass_host::watch::publish(&self.publish, Arc::new(pods));
+        windlass_host::watch::publish_if_changed(&self.pods, Arc::new(pods));
     }
 }
 
-impl Sink for Publisher {
-    fn listed(&mut self, mut objects: Vec<ObjectMeta>) {
+impl EventHandler for Publisher {
+    fn on_list(&mut self, mut objects: Vec<ObjectMeta>) {
         objects.sort_by_cached_key(|object| {
             (object.creation_timestamp.as_ref().map(|time| time.0), object.uid.clone())
         });
@@ -62,11 +62,11 @@ impl Sink for Publisher {
         });
     }
 
-    fn changed(&mut self, object: ObjectMeta) {
+    fn on_change(&mut self, object: ObjectMeta) {
         self.update(|pods| insert_or_replace(pods, object));
     }
 
-    fn deleted(&mut self, object: &ObjectMeta) {
+    fn on_delete(&mut self, object: &ObjectMeta) {
         self.update(|pods| pods.retain(|pod| object.uid.as_ref() != Some(&pod.pod.uid)));
     }
 }
@@ -77,13 +77,15 @@ fn insert_or_replace(pods: &mut Vec<PlacedPod>, object: ObjectMeta) {
     let existing = pods.iter().position(|it| it.pod.uid == pod.uid);
     // The annotations are dropped, because they may be large.
     let annotations = std::mem::take(&mut pod.annotations);
-    let placement = PodPlacement::readable(&annotations);
+    let placement = PodPlacement::from_annotations(&annotations);
     match (existing, placement) {
         (Some(at), Some(placement)) => {
-            let seen = pods[at].seen;
-            pods[at] = PlacedPod { pod, placement, seen };
+            let seen = pods[at].first_seen;
+            pods[at] = PlacedPod { pod, placement, first_seen: seen };
         }
-        (None, Some(placement)) => pods.push(PlacedPod { pod, placement, seen: Instant::now() }),
+        (None, Some(placement)) => {
+            pods.push(PlacedPod { pod, placement, first_seen: Instant::now() });
+        }
         (Some(at), None) => drop(pods.remove(at)),
         (None, None) => {}
     }

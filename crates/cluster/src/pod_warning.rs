@@ -5,12 +5,12 @@ use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
-use windlass_host::abbreviate::beginning;
+use windlass_host::abbreviate::prefix;
 
 use super::{
     BoundPod,
     attempts::hash,
-    events::{MAX_NOTE_BYTES, REPORTER, reporting_instance},
+    events::{MAX_NOTE_BYTES, REPORTING_CONTROLLER, reporting_instance},
 };
 
 /// A warning about a pod, for its event.
@@ -42,7 +42,7 @@ impl PodWarning<'_> {
             type_: Some("Warning".to_owned()),
             reason: Some(self.reason.to_owned()),
             action: Some(self.action.to_owned()),
-            note: Some(beginning(self.note, MAX_NOTE_BYTES).to_owned()),
+            note: Some(prefix(self.note, MAX_NOTE_BYTES).to_owned()),
             regarding: Some(ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Pod".to_owned()),
@@ -51,7 +51,7 @@ impl PodWarning<'_> {
                 uid: Some(pod.uid.clone()),
                 ..ObjectReference::default()
             }),
-            reporting_controller: Some(REPORTER.to_owned()),
+            reporting_controller: Some(REPORTING_CONTROLLER.to_owned()),
             reporting_instance: Some(reporting_instance(node)),
             ..Event::default()
         }

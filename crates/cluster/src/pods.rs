@@ -11,7 +11,7 @@ use serde_json::json;
 use windlass_core::virtual_gpus::ContainerRequest;
 
 use super::{
-    BoundPod, Client, ClusterError, MANAGER, PodWarning,
+    BoundPod, Client, ClusterError, FIELD_MANAGER, PodWarning,
     bound_pod::{is_mirror_of, requests},
     create_params,
     error::is_write_conflict,
@@ -25,7 +25,7 @@ pub struct Pods(SharedConnection);
 
 /// Claims and containers of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodParts {
+pub struct PodDetails {
     /// Names of the claims that the pod uses, including claims created from its templates.
     pub claims: Vec<String>,
     /// Names of the pod's started containers, by container id at the runtime.
@@ -61,7 +61,7 @@ impl Pods {
     }
 
     /// Requests of the pod's containers for virtual GPUs; `None` if no pod has this UID any more.
-    pub async fn virtual_gpus(
+    pub async fn virtual_gpu_requests(
         &self,
         pod: &BoundPod,
     ) -> Result<Option<Vec<ContainerRequest>>, ClusterError> {
@@ -69,14 +69,14 @@ impl Pods {
     }
 
     /// Claims and containers of the pod; `None` if no pod has this UID any more.
-    pub async fn parts(&self, pod: &BoundPod) -> Result<Option<PodParts>, ClusterError> {
-        Ok(self.read(pod).await?.map(PodParts::of))
+    pub async fn details(&self, pod: &BoundPod) -> Result<Option<PodDetails>, ClusterError> {
+        Ok(self.read(pod).await?.map(PodDetails::of))
     }
 
     async fn read(&self, pod: &BoundPod) -> Result<Option<PodFields>, ClusterError> {
         let connection = self.0.connect().await?;
         let pods = pod_fields::pods(connection.kube.clone(), &pod.namespace);
-        let context = || format!("cannot read pod {}", pod.title());
+        let context = || format!("cannot read pod {}", pod.namespaced_name());
         let found = connection.call(context, pods.get_opt(&pod.name)).await;
         let found = found.inspect_err(|_| self.0.reset())?;
         let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
@@ -91,7 +91,7 @@ impl Pods {
         let uid = Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() };
         let delete = DeleteParams { preconditions: Some(uid), ..DeleteParams::default() };
         let params = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
-        let context = || format!("cannot evict pod {}", pod.title());
+        let context = || format!("cannot evict pod {}", pod.namespaced_name());
         let evicted = connection.call(context, pods.evict(&pod.name, &params)).await;
         evicted.inspect_err(|_| self.0.reset()).map(drop)
     }
@@ -101,7 +101,7 @@ impl Pods {
         let connection = self.0.connect().await?;
         let events: Api<Event> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         let event = warning.event(pod, self.0.client().node());
-        let context = || format!("cannot write an event of pod {}", pod.title());
+        let context = || format!("cannot write an event of pod {}", pod.namespaced_name());
         let written = connection.call(context, events.create(&create_params(), &event)).await;
         match written {
             // An earlier attempt wrote the event, and its answer was lost.
@@ -122,8 +122,8 @@ impl Pods {
         // A pod of the same name with another UID is refused.
         let change = json!({"metadata": {"uid": pod.uid, "annotations": {key: value}}});
         let params =
-            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        let context = || format!("cannot annotate pod {}", pod.title());
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let context = || format!("cannot annotate pod {}", pod.namespaced_name());
         let change = Patch::Merge(&change);
         let request = pods.patch_metadata(&pod.name, &params, &change);
         let written = connection.call(context, request).await;
@@ -133,7 +133,7 @@ impl Pods {
 
 // === impl PodParts ===
 
-impl PodParts {
+impl PodDetails {
     fn of(pod: PodFields) -> Self {
         let PodFields { spec, status } = pod;
         // Claims of a template have their names in the status.
@@ -169,7 +169,7 @@ mod tests {
                     {"name": "main", "containerID": "containerd://1f", "image": "", "imageID": "", "ready": true, "restartCount": 0},
                     {"name": "waits", "image": "", "imageID": "", "ready": false, "restartCount": 0}]},
         });
-        let parts = PodParts::of(serde_json::from_value(pod).expect("a pod"));
+        let parts = PodDetails::of(serde_json::from_value(pod).expect("a pod"));
         assert_eq!(parts.claims, ["shared", "p-b-x"]);
         assert_eq!(parts.containers, [("1f".to_owned(), "main".to_owned())].into());
     }

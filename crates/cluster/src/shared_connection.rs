@@ -26,17 +26,17 @@ impl SharedConnection {
 
     /// The last connection, or a new one.
     pub(super) async fn connect(&self) -> Result<Connection, ClusterError> {
-        if let Some(connection) = self.connection.step(|cached| cached.clone()) {
+        if let Some(connection) = self.connection.with_lock(|cached| cached.clone()) {
             return Ok(connection);
         }
         let connection = self.client.connect().await?;
-        self.connection.step(|cached| *cached = Some(connection.clone()));
+        self.connection.with_lock(|cached| *cached = Some(connection.clone()));
         Ok(connection)
     }
 
     /// Drops a failed connection: a new one reads new credentials.
     pub(super) fn reset(&self) {
-        self.connection.step(|cached| *cached = None);
+        self.connection.with_lock(|cached| *cached = None);
     }
 }
 

@@ -35,7 +35,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::DriverName;
-use windlass_host::{optional, watch::changed};
+use windlass_host::{or_pending, watch::changed};
 
 use self::{
     cache::{CacheEvent, SliceCache},
@@ -46,7 +46,7 @@ pub use self::{
     dropped_fields::DroppedFields,
     limits::{InvalidField, check_device, check_pool, is_qualified_name},
 };
-use super::{Client, ClusterError, attempts::Attempts};
+use super::{Client, ClusterError, attempts::RequestBackoff};
 
 /// Desired slices.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,14 +54,14 @@ pub struct DesiredSlices {
     /// Slices of each pool, in order.
     pub pools: BTreeMap<String, Vec<SliceContent>>,
     /// Pools whose devices are not known yet: their published slices are unchanged.
-    pub undecided: BTreeSet<String>,
+    pub unknown_pools: BTreeSet<String>,
     /// Devices that the driver does not publish.
-    pub left_out: Vec<LeftOut>,
+    pub omitted: Vec<OmittedDevice>,
 }
 
 /// A device that is not published.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LeftOut {
+pub struct OmittedDevice {
     /// Pool name.
     pub pool: String,
     /// Device name.
@@ -80,7 +80,7 @@ pub struct PublishState {
     /// Number of failures and refusals.
     pub errors: u64,
     /// Devices that are not published although their pool is.
-    pub left_out: Vec<LeftOut>,
+    pub omitted: Vec<OmittedDevice>,
     /// Fields that the API server drops.
     pub dropped_fields: BTreeSet<DroppedFields>,
 }
@@ -121,10 +121,16 @@ pub fn publish(
     stop: CancellationToken,
 ) -> (watch::Receiver<Arc<PublishState>>, impl Future<Output = ()> + Send) {
     let (outcome, receiver) = watch::channel(Arc::default());
-    let attempts = Attempts::new("resource slices", &client);
+    let attempts = RequestBackoff::new("resource slices", &client);
     let reconciler = SliceReconciler::new(&client, &driver, outcome);
-    let publisher =
-        Publisher { client, driver, desired, attempts, reconciler, may_be_published: false };
+    let publisher = Publisher {
+        client,
+        driver,
+        desired,
+        backoff: attempts,
+        reconciler,
+        may_be_published: false,
+    };
     let run = async move {
         stop.run_until_cancelled(Box::pin(publisher.run())).await;
     };
@@ -135,7 +141,7 @@ struct Publisher {
     client: Client,
     driver: DriverName,
     desired: watch::Receiver<Option<Arc<DesiredSlices>>>,
-    attempts: Attempts,
+    backoff: RequestBackoff,
     reconciler: SliceReconciler,
     /// True if published slices may exist, which must be removed once nothing is desired.
     may_be_published: bool,
@@ -162,13 +168,13 @@ impl Publisher {
                 continue;
             }
             self.may_be_published = true;
-            match self.follow().await {
+            match self.publish_over_connection().await {
                 Ok(()) => self.may_be_published = false,
                 Err(error) => {
-                    let pause = self.attempts.failed(&error);
-                    self.reconciler.failed(&error);
+                    let pause = self.backoff.record_failure(&error);
+                    self.reconciler.report_failure(&error);
                     let is_missing = matches!(error, ClusterError::NoSuchApi(_));
-                    let pause = if is_missing { self.client.limits().retry_max } else { pause };
+                    let pause = if is_missing { self.client.timeouts().retry_max } else { pause };
                     sleep(pause).await;
                 }
             }
@@ -176,7 +182,7 @@ impl Publisher {
     }
 
     /// Publishes the desired slices over one connection, until it fails or nothing is desired.
-    async fn follow(&mut self) -> Result<(), ClusterError> {
+    async fn publish_over_connection(&mut self) -> Result<(), ClusterError> {
         let connection = self.client.connect().await?;
         self.reconciler.reset_observations();
         loop {
@@ -201,14 +207,14 @@ impl Publisher {
                     CacheEvent::Changed => drop(due.get_or_insert(Instant::now() + PUBLISH_DELAY)),
                     CacheEvent::None => {}
                     CacheEvent::Expired => {
-                        return Ok(ListEnd::Stale(self.client.limits().retry_min));
+                        return Ok(ListEnd::Stale(self.client.timeouts().retry_min));
                     }
                 },
                 () = changed(&mut self.desired) => {
                     let next_publish = Instant::now() + PUBLISH_DELAY;
                     due = Some(due.map_or(next_publish, |due| due.min(next_publish)));
                 }
-                () = optional(due.map(sleep_until)) => {
+                () = or_pending(due.map(sleep_until)) => {
                     let desired = self.desired.borrow_and_update().clone();
                     self.reconciler.find_layout(desired.as_deref(), cache.connection).await?;
                     due = match self.reconciler.reconcile(desired.as_deref(), cache).await? {
@@ -217,7 +223,7 @@ impl Publisher {
                         Next::ListAgain(pause) => return Ok(ListEnd::Stale(pause)),
                     };
                     if due.is_none() {
-                        self.attempts.succeeded();
+                        self.backoff.record_success();
                     }
                     if due.is_none() && desired.is_none() {
                         return Ok(ListEnd::Off);

@@ -16,11 +16,11 @@ use crate::{
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Delivery {
     /// Strategies that name a container's devices to the container runtime. Several may be combined.
-    #[serde(rename = "deviceList", with = "OneOrMany::<Strategy>")]
-    pub strategies: BTreeSet<Strategy>,
+    #[serde(rename = "deviceList", with = "OneOrMany::<DeviceListStrategy>")]
+    pub strategies: BTreeSet<DeviceListStrategy>,
     /// Form of device names for the container runtime.
     #[serde(rename = "deviceIds")]
-    pub ids: DeviceIds,
+    pub ids: DeviceIdStrategy,
     /// Passes device nodes through the kubelet as well, for its static CPU manager.
     pub pass_device_specs: bool,
     /// Prefix of the keys of CDI annotations.
@@ -39,7 +39,7 @@ pub struct Delivery {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Strategy {
+pub enum DeviceListStrategy {
     /// `cdi-cri`: CDI names in the kubelet's message to the runtime.
     #[serde(alias = "cdi")]
     CdiCri,
@@ -55,7 +55,7 @@ pub enum Strategy {
 /// Form of device names for the container runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum DeviceIds {
+pub enum DeviceIdStrategy {
     /// By UUID.
     #[default]
     Uuid,
@@ -123,8 +123,8 @@ impl Feature {
 impl Default for Delivery {
     fn default() -> Self {
         Self {
-            strategies: BTreeSet::from([Strategy::CdiCri]),
-            ids: DeviceIds::default(),
+            strategies: BTreeSet::from([DeviceListStrategy::CdiCri]),
+            ids: DeviceIdStrategy::default(),
             pass_device_specs: false,
             annotation_prefix: AnnotationPrefix::default(),
             hooks: Hooks::default(),
@@ -137,8 +137,8 @@ impl Default for Delivery {
 impl Delivery {
     /// True if any strategy needs CDI documents.
     pub fn uses_cdi(&self) -> bool {
-        self.strategies.contains(&Strategy::CdiCri)
-            || self.strategies.contains(&Strategy::CdiAnnotations)
+        self.strategies.contains(&DeviceListStrategy::CdiCri)
+            || self.strategies.contains(&DeviceListStrategy::CdiAnnotations)
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use windlass_host::glob::{is_pattern, path_matches};
 
-pub use self::mounts::of_mount;
-pub(crate) use self::mounts::of_writing;
+pub use self::mounts::mount_danger;
+pub(crate) use self::mounts::write_danger;
 
 /// Device nodes that control the whole machine, each with an example and the danger.
 ///
@@ -136,7 +136,7 @@ const LETTERED: [&str; 5] = ["sd", "hd", "vd", "xvd", "dasd"];
 const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
 
 /// Error message for a pattern that is not a path below `/dev`.
-pub fn not_a_node(pattern: &str) -> Option<String> {
+pub fn node_path_error(pattern: &str) -> Option<String> {
     let path = Path::new(pattern);
     if !path.starts_with("/dev") || path == Path::new("/dev") {
         return Some(format!("{pattern} is not a device node: write a path below /dev"));
@@ -144,11 +144,11 @@ pub fn not_a_node(pattern: &str) -> Option<String> {
     if pattern.ends_with('/') {
         return Some(format!("{pattern} is not a device node: write it without / at its end"));
     }
-    not_a_plain_path(pattern)
+    plain_path_error(pattern)
 }
 
 /// Error message for a path with `.`, `..` or `//`: the denylist compares text. A `/` at the end is allowed.
-pub fn not_a_plain_path(text: &str) -> Option<String> {
+pub fn plain_path_error(text: &str) -> Option<String> {
     let below = text.strip_prefix('/').map(|below| below.strip_suffix('/').unwrap_or(below));
     let mut parts = below.into_iter().flat_map(|below| below.split('/'));
     let is_plain = below.is_some() && parts.all(|part| !["", ".", ".."].contains(&part));
@@ -158,7 +158,7 @@ pub fn not_a_plain_path(text: &str) -> Option<String> {
 }
 
 /// Danger of a device node, or of a node that a pattern may match.
-pub fn of_nodes(pattern: &str) -> Option<String> {
+pub fn node_danger(pattern: &str) -> Option<String> {
     // A pattern that matches a folder gives a container all files below the folder.
     let fits = |path: &str| {
         let above = Path::new(path).ancestors().filter_map(Path::to_str);
@@ -283,7 +283,7 @@ mod tests {
             "/dev/vfio/noiommu-0",
             "/dev/mmcblk0rpmb",
         ] {
-            assert!(of_nodes(bad).is_some(), "{bad}");
+            assert!(node_danger(bad).is_some(), "{bad}");
         }
         for good in [
             "/dev/kvm",
@@ -312,10 +312,10 @@ mod tests {
             "/dev/davinci0",
             "/dev/vfio/vfio",
         ] {
-            assert_eq!(of_nodes(good), None, "{good}");
+            assert_eq!(node_danger(good), None, "{good}");
         }
         assert_eq!(
-            of_nodes("/dev/*").as_deref(),
+            node_danger("/dev/*").as_deref(),
             Some("/dev/* fits /dev/mem: it exposes the memory of the whole machine")
         );
     }
@@ -335,19 +335,19 @@ mod tests {
             "//dev/mem",
             "/dev/mem/",
         ] {
-            assert!(not_a_node(bad).is_some(), "{bad}");
+            assert!(node_path_error(bad).is_some(), "{bad}");
         }
-        assert_eq!(not_a_node("/dev/a/b*"), None);
-        assert_eq!(not_a_node("/dev/.a/..b"), None);
+        assert_eq!(node_path_error("/dev/a/b*"), None);
+        assert_eq!(node_path_error("/dev/.a/..b"), None);
     }
 
     #[test]
     fn a_path_with_dots_or_double_slashes_is_refused() {
         for bad in ["", "x", "//", "/x//", "/x//y", "/./x", "/x/.", "/x/..", "/x/../y"] {
-            assert!(not_a_plain_path(bad).is_some(), "{bad}");
+            assert!(plain_path_error(bad).is_some(), "{bad}");
         }
         for good in ["/", "/x", "/x/", "/x/y"] {
-            assert_eq!(not_a_plain_path(good), None, "{good}");
+            assert_eq!(plain_path_error(good), None, "{good}");
         }
     }
 }

@@ -10,8 +10,8 @@ mod tree;
 pub(crate) use messages::unknown_word;
 pub use reader::{Reading, UnknownKeys, read};
 pub use spanned::{OneOrMany, Spanned};
-pub(crate) use tree::of;
-pub use tree::{Node, is_empty_document, nothing, parse};
+pub(crate) use tree::to_tree;
+pub use tree::{YamlNode, empty_document_error, is_empty_document, parse};
 
 /// A message about a line of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ pub struct Diagnostic {
 #[derive(Debug, Default)]
 pub struct Diagnostics {
     /// Mistakes: the file is refused.
-    pub wrong: Vec<Diagnostic>,
+    pub errors: Vec<Diagnostic>,
     /// Lines without effect, or with an effect that their writer may not expect.
     pub warnings: Vec<Diagnostic>,
 }
@@ -49,13 +49,13 @@ impl Diagnostics {
     }
 
     /// Adds a mistake.
-    pub fn wrong(&mut self, line: u64, text: impl Into<String>) {
-        self.wrong.push(Diagnostic::new(line, text));
+    pub fn error(&mut self, line: u64, text: impl Into<String>) {
+        self.errors.push(Diagnostic::new(line, text));
     }
 
     /// The value with its warnings if there are no mistakes, else the mistakes.
-    pub fn judge<T>(mut self, read: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
+    pub fn into_result<T>(mut self, read: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
         self.warnings.sort();
-        if self.wrong.is_empty() { Ok((read, self.warnings)) } else { Err(self.wrong) }
+        if self.errors.is_empty() { Ok((read, self.warnings)) } else { Err(self.errors) }
     }
 }

@@ -160,27 +160,27 @@ pub struct InvalidDriverName(String);
 
 impl DraPolicy {
     /// True for an offered device. A selector that cannot be evaluated for the device does not match it.
-    pub fn takes(&self, device: &Device, profile: Option<&str>) -> bool {
+    pub fn offers(&self, device: &Device, profile: Option<&str>) -> bool {
         let is_offered = |rule: &Selector| rule.matches(device, profile).unwrap_or(false);
         self.offer != DraOffer::Off
             && (self.devices.is_empty() || self.devices.iter().any(is_offered))
     }
 
     /// True if MIG may be turned on and off on this GPU, provided that instances are created for claims.
-    pub fn may_switch(&self, gpu: &Device) -> bool {
+    pub fn may_switch_mig(&self, gpu: &Device) -> bool {
         self.mig_mode == DraMigMode::OnDemand
             && switches_mig_without_reset(gpu.compute_capability())
     }
 
     /// Method and limits by which claims share a device; `None` if claims do not share it.
-    pub fn shares_of(&self, device: &Device) -> Option<ShareSettings> {
+    pub fn share_settings(&self, device: &Device) -> Option<ShareSettings> {
         let matches = |rule: &&ShareRule| rule.devices.matches(device, None).unwrap_or(false);
         let manner = self.shares.iter().find(matches)?.manner;
-        let suits = manner.method.mistake(device.family()).is_none();
+        let suits = manner.method.unsupported_reason(device.family()).is_none();
         (device.is_divisible() && suits).then_some(manner)
     }
 
-    pub(crate) fn mig_mode_mistake(&self) -> Option<&'static str> {
+    pub(crate) fn validate_mig_mode(&self) -> Option<&'static str> {
         let alone =
             self.mig_mode == DraMigMode::OnDemand && self.partitions == DraPartitions::AsCut;
         alone.then_some(MODE_ALONE)
@@ -199,7 +199,7 @@ impl ShareMethod {
     }
 
     /// The weakest enforcement of memory with which a container may start.
-    pub fn required(self) -> Enforcement {
+    pub fn required_enforcement(self) -> Enforcement {
         match self {
             Self::Mps | Self::TimeSlicing => Enforcement::None,
             Self::Driver => Enforcement::Driver,
@@ -208,10 +208,10 @@ impl ShareMethod {
     }
 
     /// Error message if this method cannot share GPUs of the family.
-    pub(crate) fn mistake(self, family: &Family) -> Option<&'static str> {
+    pub(crate) fn unsupported_reason(self, family: &Family) -> Option<&'static str> {
         match (self, family.memory_limiter) {
             (_, None) => Some("claims share GPUs by amounts only, those of NVIDIA, AMD and Intel"),
-            (Self::Mps, _) if !family.is_managed => Some(MPS_OF_OTHERS),
+            (Self::Mps, _) if !family.has_nvml => Some(MPS_OF_OTHERS),
             (Self::Driver, Some(MemoryLimiter::Kernel)) => Some(DRIVER_OF_OTHERS),
             (Self::Dmem, Some(MemoryLimiter::Driver)) => Some(DMEM_OF_OTHERS),
             (Self::Mps | Self::TimeSlicing | Self::Driver | Self::Dmem, Some(_)) => None,

@@ -114,8 +114,8 @@ const CELSIUS: std::ops::RangeInclusive<u32> = 30..=150;
 
 impl Families {
     /// Mistakes of the section `gpu`.
-    pub(crate) fn gpu_mistakes(&self) -> Vec<String> {
-        source::wrong_steps(SourceName::NVIDIA, &self.gpu)
+    pub(crate) fn validate_gpu(&self) -> Vec<String> {
+        source::step_errors(SourceName::NVIDIA, &self.gpu)
     }
 }
 
@@ -123,14 +123,14 @@ impl Families {
 
 impl FpgaRules {
     /// Mistakes that the types allow.
-    pub(crate) fn mistakes(&self) -> Vec<String> {
+    pub(crate) fn validate(&self) -> Vec<String> {
         let refused =
-            |node: &String| denylist::not_a_node(node).or_else(|| denylist::of_nodes(node));
+            |node: &String| denylist::node_path_error(node).or_else(|| denylist::node_danger(node));
         let mut found: Vec<_> = self.nodes.iter().filter_map(refused).collect();
         if let Some(hottest) = self.hottest_celsius.filter(|it| !CELSIUS.contains(it)) {
             found.push(format!("hottest: {hottest} °C is not between 30 and 150 °C"));
         }
-        let wrong = source::wrong_programming(&self.cleanup, &self.expect);
+        let wrong = source::programming_errors(&self.cleanup, &self.expect);
         found.extend(wrong.into_iter().map(|text| format!("fpga: {text}")));
         if self.unit == FpgaUnit::Card && !self.cleanup.prepare.is_empty() {
             found.push(CARD.to_owned());

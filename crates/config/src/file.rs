@@ -8,9 +8,9 @@ use schemars::{Schema, transform::transform_subschemas};
 use serde_json::{Value, json};
 
 use crate::{
-    Config, Places, Policy,
+    Config, HostPaths, Policy,
     delivery::Delivery,
-    document::{self, Diagnostic, Node, UnknownKeys},
+    document::{self, Diagnostic, UnknownKeys, YamlNode},
     families::Families,
     mistake::{ConfigError, Mistakes},
     shipped::{self, DeviceProfile},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The structs that share the top level of the file.
-type Parts = (Config, Places, Policy, Delivery, Families);
+type Parts = (Config, HostPaths, Policy, Delivery, Families);
 
 /// The JSON schema of the file.
 pub fn schema() -> Value {
@@ -68,8 +68,8 @@ fn allow_null(property: &mut serde_json::Map<String, Value>) {
 
 /// A configuration as a file: all keys that differ from their defaults.
 pub fn to_yaml(config: &Config) -> String {
-    let mut root = document::of(config);
-    root.remove_equal(&document::of(&Config::default()));
+    let mut root = document::to_tree(config);
+    root.remove_equal(&document::to_tree(&Config::default()));
     serde_saphyr::to_string(&root).expect("every tree has a form in YAML")
 }
 
@@ -84,22 +84,22 @@ impl Config {
     }
 
     /// Applies a parsed document to the defaults.
-    pub fn read(root: &Node) -> Result<Self, Vec<Diagnostic>> {
-        let mut root = shipped::completed(root.clone());
-        let reading = document::read::<Parts>(&root, UnknownKeys::Wrong);
-        let mut wrong = reading.mistakes;
+    pub fn read(root: &YamlNode) -> Result<Self, Vec<Diagnostic>> {
+        let mut root = shipped::with_profiles(root.clone());
+        let reading = document::read::<Parts>(&root, UnknownKeys::Denied);
+        let mut wrong = reading.errors;
         let (config, places, policy, delivery, families) = reading.value.unwrap_or_default();
         let policy = Policy { delivery, families, ..policy };
         let config = Self { places, policy, ..config };
         root.remove_items(&reading.omitted);
-        wrong.extend(check::mistakes(&config, &root, &wrong));
+        wrong.extend(check::validate(&config, &root, &wrong));
         if wrong.is_empty() { Ok(config) } else { Err(wrong) }
     }
 
     /// Top-level keys of the file whose values differ, in the order of the file.
     pub fn changed_keys(&self, other: &Self) -> Vec<String> {
-        let mut changed = document::of(self);
-        changed.remove_equal(&document::of(other));
+        let mut changed = document::to_tree(self);
+        changed.remove_equal(&document::to_tree(other));
         changed.keys().map(str::to_owned).collect()
     }
 }

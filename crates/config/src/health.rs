@@ -49,7 +49,7 @@ pub enum UnlistedXids {
 
 impl HealthPolicy {
     /// Mistakes that the types cannot exclude.
-    pub(crate) fn mistakes(&self) -> Vec<String> {
+    pub(crate) fn validate(&self) -> Vec<String> {
         let both = self.ignored_xids.intersection(&self.counted_xids);
         both.map(|xid| format!("XID {xid} is in ignoredXids and in countedXids: keep one"))
             .collect()

@@ -40,7 +40,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use delivery::{
-    AnnotationPrefix, Delivery, DeviceIds, Feature, Hooks, Imex, InvalidPrefix, Strategy,
+    AnnotationPrefix, Delivery, DeviceIdStrategy, DeviceListStrategy, Feature, Hooks, Imex,
+    InvalidPrefix,
 };
 pub use disclosed::Disclosed;
 pub use document::Diagnostic;
@@ -52,25 +53,30 @@ pub use families::{AmdNaming, AmdRules, Families, FpgaMode, FpgaRules, FpgaUnit,
 pub use file::{schema, to_yaml};
 pub use health::{HealthPolicy, UnlistedXids};
 pub use labels::{LabelOutput, LabelPolicy};
-pub use limits::{CleanupLimits, SessionLimits};
+pub use limits::{CleanupLimits, KubeletLimits};
 pub use memory_limits::{MemoryLimitPolicy, RequiredLimit};
 pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
 pub use nics::{MissingNodes, NicIds, NicPolicy, RdmaNode};
 pub use node_config::{ConfigDir, LabelFile, LabelValue};
 pub use nv_fractions::NvFractions;
-pub use places::{ClusterAccess, DriverPlaces, Places, PodIdentity};
+pub use places::{ClusterAccess, DriverRoots, HostPaths, PodIdentity};
 pub use policy::{MigStrategy, Policy, ResourceRule, Resources, Unmatched};
 pub use scalar::address;
 pub use selector::Selector;
 pub use shares::ShareResources;
 pub use sharing::{
     InvalidReplicas, PerContainer, Pooled, Replicas, Shared, Sharing, SharingMethod,
-    too_many_clients,
+    mps_clients_error,
 };
 pub use shipped::{DeviceProfile, UnknownDeviceProfile};
-pub use source::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
-pub use steps::{CleanupSteps, IDLE_MEMORY, Link, Memory, Processes, Reset, Step, StepAction};
+pub use source::{
+    DiscoveryRule, EditTemplates, Grouping, MountTemplate, NodeTemplate, Probe, ProbeTest,
+    SourceRule,
+};
+pub use steps::{
+    CleanupSteps, IDLE_MEMORY_BYTES, Link, Memory, Processes, Reset, Step, StepAction,
+};
 pub use watchdog::{WatchdogAction, WatchdogPolicy};
 
 use scalar::Text;
@@ -85,7 +91,7 @@ pub struct Config {
     /// Paths on the machine.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
-    pub places: Places,
+    pub places: HostPaths,
     /// Settings of MPS daemons.
     pub mps: MpsSettings,
     /// Address of health and metrics over HTTP. Default: neither is served.
@@ -101,10 +107,10 @@ pub struct Config {
     pub nv_fractions: NvFractions,
     /// Time limits of calls to and from the kubelet.
     #[serde(skip)]
-    pub session: SessionLimits,
+    pub kubelet_limits: KubeletLimits,
     /// Time limits of cleanup between containers.
     #[serde(skip)]
-    pub cleanup: CleanupLimits,
+    pub cleanup_limits: CleanupLimits,
     /// The part that may change while the agent runs.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Time limits of calls to and from the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionLimits {
+pub struct KubeletLimits {
     /// Deadline of Register: within it the kubelet dials back for up to ten seconds.
     pub register_deadline: Duration,
     /// Time from a registration to the kubelet's request for the device list.
@@ -41,7 +41,7 @@ pub struct CleanupLimits {
 
 // === impl SessionLimits ===
 
-impl Default for SessionLimits {
+impl Default for KubeletLimits {
     fn default() -> Self {
         Self {
             register_deadline: Duration::from_secs(15),

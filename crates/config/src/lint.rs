@@ -11,9 +11,9 @@ use windlass_core::selector::{
 use crate::sample_device::{OtherAttributes, SampleDevice};
 
 /// The mistakes in an expression about devices like the sample, each with its place.
-pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
+pub(super) fn check(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
     let located = |reference: &Reference, problem: String| {
-        format!("match: {}", expression.located(reference.name(), &problem))
+        format!("match: {}", expression.with_position(reference.name(), &problem))
     };
     let mut all = Vec::new();
     for comparison in expression.comparisons() {

@@ -41,7 +41,7 @@ pub enum RequiredLimit {
 
 impl MemoryLimitPolicy {
     /// Mistakes that the types allow.
-    pub(crate) fn mistakes(&self, watchdog: WatchdogAction) -> Vec<String> {
+    pub(crate) fn validate(&self, watchdog: WatchdogAction) -> Vec<String> {
         let mut found = Vec::new();
         if self.hook.as_ref().is_some_and(|path| !path.is_absolute()) {
             found.push("hook: write the whole path of windlass-hook on the host".to_owned());
@@ -51,7 +51,7 @@ impl MemoryLimitPolicy {
                 let word = self.at_least.enforcement();
                 found.push(format!("atLeast: {word} needs the hook: name its path"));
             }
-            RequiredLimit::Watched if self.hook.is_none() && !watchdog.acts() => {
+            RequiredLimit::Watched if self.hook.is_none() && !watchdog.is_enforcing() => {
                 found.push(
                     "atLeast: watched needs a watchdog that acts: write action: kill or evict"
                         .to_owned(),

@@ -19,7 +19,7 @@ pub fn is_possible(profile: &str) -> bool {
 }
 
 /// The profile of a resource, from the part of the resource's name after `mig-`.
-pub fn named(name: &str) -> String {
+pub fn from_resource_suffix(name: &str) -> String {
     match name.split_once("gb.") {
         Some((shape, attributes)) => format!("{shape}gb+{attributes}"),
         None => name.to_owned(),
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_resources_name_leads_back_to_its_profile() {
         for profile in ["1g.10gb", "1g.10gb+me", "1g.10gb-me", "1g.10gb+me.all"] {
-            assert_eq!(named(&profile.replace('+', ".")), profile);
+            assert_eq!(from_resource_suffix(&profile.replace('+', ".")), profile);
         }
     }
 }

@@ -32,23 +32,23 @@ pub struct Mistakes {
     /// The file.
     pub path: PathBuf,
     /// Mistakes in the order of the lines.
-    pub found: Vec<Diagnostic>,
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 // === impl Mistakes ===
 
 impl Mistakes {
     /// The mistakes of a file, in the order of its lines.
-    pub fn new(path: &Path, mut found: Vec<Diagnostic>) -> Self {
-        found.sort();
-        found.dedup();
-        Self { path: path.to_owned(), found }
+    pub fn new(path: &Path, mut diagnostics: Vec<Diagnostic>) -> Self {
+        diagnostics.sort();
+        diagnostics.dedup();
+        Self { path: path.to_owned(), diagnostics }
     }
 }
 
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Diagnostic { line, text }) in self.found.iter().enumerate() {
+        for (index, Diagnostic { line, text }) in self.diagnostics.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
             write!(f, "{separator}{}:{line}: {text}", self.path.display())?;
         }

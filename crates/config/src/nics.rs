@@ -97,8 +97,8 @@ impl NicPolicy {
     }
 
     /// Mistakes that the types cannot exclude.
-    pub(crate) fn mistakes(&self) -> Vec<String> {
-        let mut found = source::wrong_steps(SourceName::NICS, &self.cleanup);
+    pub(crate) fn validate(&self) -> Vec<String> {
+        let mut found = source::step_errors(SourceName::NICS, &self.cleanup);
         if !self.rdma_nodes.is_empty() && !self.rdma_nodes.contains(&RdmaNode::Uverbs) {
             found.push(NO_VERBS.to_owned());
         }

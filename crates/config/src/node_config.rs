@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_host::files::{self, Links, MAX_BYTES};
+use windlass_host::files::{self, MAX_BYTES, Symlinks};
 
 use crate::mistake::ConfigError;
 
@@ -42,8 +42,8 @@ impl LabelFile {
     }
 
     /// The last known value. An empty file stands for a node without the label.
-    pub fn recall(&self) -> LabelValue {
-        match files::read_regular_text(&self.0, Links::Refused, MAX_BYTES) {
+    pub fn load(&self) -> LabelValue {
+        match files::read_regular_text(&self.0, Symlinks::Refused, MAX_BYTES) {
             Ok(text) if text.is_empty() => LabelValue::Absent,
             Ok(text) => LabelValue::Value(text),
             Err(_) => LabelValue::Unknown,
@@ -51,13 +51,13 @@ impl LabelFile {
     }
 
     /// Stores the value.
-    pub fn keep(&self, label: &LabelValue) -> io::Result<()> {
+    pub fn store(&self, label: &LabelValue) -> io::Result<()> {
         let text = match label {
             LabelValue::Unknown => return Ok(()),
             LabelValue::Absent => "",
             LabelValue::Value(value) => value,
         };
-        files::replace(&self.0, text.as_bytes(), files::Readers::Owner).map(drop)
+        files::replace(&self.0, text.as_bytes(), files::FileAccess::Owner).map(drop)
     }
 }
 
@@ -107,11 +107,11 @@ mod tests {
     fn a_label_and_its_absence_are_stored() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let memory = LabelFile::new(&dir.path().join("state"));
-        assert_eq!(memory.recall(), LabelValue::Unknown);
+        assert_eq!(memory.load(), LabelValue::Unknown);
         for label in [LabelValue::Value("big".into()), LabelValue::Absent] {
-            memory.keep(&label).expect("written");
-            memory.keep(&LabelValue::Unknown).expect("nothing to write");
-            assert_eq!(memory.recall(), label);
+            memory.store(&label).expect("written");
+            memory.store(&LabelValue::Unknown).expect("nothing to write");
+            assert_eq!(memory.load(), label);
             let found = fs::metadata(dir.path().join("state/config-label")).expect("there");
             assert_eq!(found.permissions().mode() & 0o777, 0o600, "only the agent can read it");
         }

@@ -22,7 +22,7 @@ pub struct NvFractions {
 
 impl NvFractions {
     /// Mistakes that the types allow.
-    pub(crate) fn mistakes(&self) -> Vec<String> {
+    pub(crate) fn validate(&self) -> Vec<String> {
         let mut found = Vec::new();
         if !self.socket.is_absolute() {
             found.push("socket: write the whole path of the NRI socket".to_owned());

@@ -9,7 +9,7 @@ use windlass_host::{Host, Roots};
 /// Paths on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Places {
+pub struct HostPaths {
     /// The kubelet's folder; its sockets are in the folder `device-plugins` below it.
     pub kubelet_dir: PathBuf,
     /// Root of the host's `/sys`, `/proc`, `/dev` and driver.
@@ -19,7 +19,7 @@ pub struct Places {
     /// Path of the NVML library. Default: searched in the folders that drivers use.
     pub nvml_library: Option<PathBuf>,
     /// Roots of the driver's installation.
-    pub driver: DriverPlaces,
+    pub driver: DriverRoots,
     /// Folder of CDI documents.
     pub cdi_dir: PathBuf,
     /// Folder of the state that must outlive the agent.
@@ -34,7 +34,7 @@ pub struct Places {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[schemars(rename = "DriverRoots")]
-pub struct DriverPlaces {
+pub struct DriverRoots {
     /// Root of libraries, binaries and firmware on the host: `/`, or `/run/nvidia/driver` with a driver
     /// container.
     pub root: PathBuf,
@@ -74,7 +74,7 @@ pub struct PodIdentity {
 
 // === impl Places ===
 
-impl Places {
+impl HostPaths {
     /// The host's files.
     pub fn host(&self) -> Host {
         Host::new(&self.host_root, &self.host_root_on_node)
@@ -86,14 +86,14 @@ impl Places {
     }
 }
 
-impl Default for Places {
+impl Default for HostPaths {
     fn default() -> Self {
         Self {
             kubelet_dir: "/var/lib/kubelet".into(),
             host_root: "/".into(),
             host_root_on_node: "/".into(),
             nvml_library: None,
-            driver: DriverPlaces::default(),
+            driver: DriverRoots::default(),
             cdi_dir: "/var/run/cdi".into(),
             state_dir: "/var/lib/windlass".into(),
             mps_dir: "/run/windlass/mps".into(),
@@ -104,14 +104,14 @@ impl Default for Places {
 
 // === impl DriverPlaces ===
 
-impl DriverPlaces {
+impl DriverRoots {
     /// Roots of the files of devices on a host.
     pub fn roots(&self, host: Host) -> Roots {
         Roots::new(host, &self.root, self.mounted_at.as_deref(), self.dev_root.as_deref())
     }
 }
 
-impl Default for DriverPlaces {
+impl Default for DriverRoots {
     fn default() -> Self {
         Self { root: "/".into(), mounted_at: None, dev_root: None }
     }

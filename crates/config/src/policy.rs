@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
     device::{Device, Partitioning, PossiblePartition},
-    partition::{full_gpu, prospective},
+    partition::{prospective_device, with_mig_off},
     placement,
     resource::ResourceName,
 };
@@ -134,14 +134,14 @@ impl Policy {
     pub fn shares_by_mps(&self) -> bool {
         let by_containers = match &self.resources {
             Resources::Default => false,
-            Resources::Rules(rules) => rules.iter().any(|rule| rule.sharing.is_by_mps()),
+            Resources::Rules(rules) => rules.iter().any(|rule| rule.sharing.is_mps()),
         };
         by_containers || self.dra.shares.iter().any(|rule| rule.manner.method.is_mps())
     }
 
     /// True if claims, or pods with shares, hold devices besides containers with resources.
     pub fn has_shares_or_claims(&self) -> bool {
-        self.dra.offer != DraOffer::Off || self.shares.is_on()
+        self.dra.offer != DraOffer::Off || self.shares.is_enabled()
     }
 
     /// The names of resources that do not depend on what is discovered.
@@ -180,23 +180,23 @@ impl Policy {
     /// and one of its partitions is offered.
     pub fn creates_instances_for_claims(&self, gpu: &Device) -> bool {
         let is_taken = |it: &PossiblePartition| {
-            self.dra.takes(&prospective(gpu, it), Some(it.partition.profile.as_str()))
+            self.dra.offers(&prospective_device(gpu, it), Some(it.partition.profile.as_str()))
         };
         // A selector may test the MIG mode. If the mode can change, the selector sees the GPU with MIG off.
-        let visible = if self.dra.may_switch(gpu) { &full_gpu(gpu) } else { gpu };
+        let visible = if self.dra.may_switch_mig(gpu) { &with_mig_off(gpu) } else { gpu };
         let is_included =
             |rule: &Selector| rule.matches(visible, None).is_ok_and(|matches| !matches);
         self.dra.partitions == DraPartitions::OnDemand
             && gpu.family().partitioning == Partitioning::Mig
-            && (gpu.partitioned || self.dra.may_switch(gpu))
+            && (gpu.partitioned || self.dra.may_switch_mig(gpu))
             && !gpu.health.has_vanished()
             && self.exclude.iter().all(is_included)
             && gpu.partitions.iter().any(is_taken)
     }
 
     /// True if each claim may have this GPU whole or an instance of it: MIG is turned on and off for claims.
-    pub fn switches_for_claims(&self, gpu: &Device) -> bool {
-        self.dra.may_switch(gpu) && self.creates_instances_for_claims(gpu)
+    pub fn switches_mig_for_claims(&self, gpu: &Device) -> bool {
+        self.dra.may_switch_mig(gpu) && self.creates_instances_for_claims(gpu)
     }
 }
 

@@ -32,7 +32,7 @@ pub fn contradictions(
         found.extend(unreachable(rule, earlier, exclude));
     }
     if unmatched == Unmatched::Default {
-        found.extend(rules.iter().filter_map(|rule| also_by_default(rule, rules)));
+        found.extend(rules.iter().filter_map(|rule| default_name_conflict(rule, rules)));
     }
     found
 }
@@ -60,12 +60,12 @@ pub fn unreachable_after(rule: &SpannedRule, earlier: &[SpannedRule]) -> Option<
 }
 
 /// Mistakes within each source, and conflicts among sources.
-pub(super) fn wrong_sources(
+pub(super) fn source_errors(
     sources: &[Spanned<SourceRule>],
     kubelet_dir: &Path,
 ) -> Vec<Diagnostic> {
     let per_source = sources.iter().flat_map(|Spanned { line, value }| {
-        let SourceFindings { wrong, dangerous } = source::check_source(value, kubelet_dir);
+        let SourceFindings { errors: wrong, dangerous } = source::check_source(value, kubelet_dir);
         let dangerous = dangerous.into_iter().map(|text| format!("{text}; {DANGER_ADVICE}"));
         wrong.into_iter().chain(dangerous).map(|text| Diagnostic::new(*line, text))
     });
@@ -81,7 +81,7 @@ pub(super) fn wrong_sources(
 }
 
 /// Error message for a step that needs a GPU without programs, if GPUs are shared by MPS: the MPS server is a program.
-pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Diagnostic> {
+pub(super) fn overwrite_under_mps_error(line: u64, policy: &Policy) -> Option<Diagnostic> {
     let wrong = policy.families.gpu.overwrites() && policy.shares_by_mps();
     wrong.then(|| Diagnostic::new(line, OVERWRITTEN_UNDER_MPS))
 }
@@ -143,10 +143,10 @@ fn unreachable(
 }
 
 /// Error message for a shared resource whose name is also the default name of unmatched devices, which are not shared.
-fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnostic> {
+fn default_name_conflict(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnostic> {
     let name = &rule.value.name;
     let shared = rule.value.sharing != Sharing::Exclusive;
-    let left = named_by_default(name.as_str()).filter(|_| shared)?;
+    let left = default_devices(name.as_str()).filter(|_| shared)?;
     let all_taken = rules.iter().any(|rule| rule.value.devices.covers(&left));
     let text = format!(
         "resource {name} is shared here, but devices that no rule takes are offered under the same \
@@ -157,12 +157,12 @@ fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnost
 }
 
 /// Devices that have a resource name by default.
-fn named_by_default(name: &str) -> Option<Selector> {
+fn default_devices(name: &str) -> Option<Selector> {
     let name = name.strip_prefix("nvidia.com/")?;
     if name == "gpu" {
         return Some(Selector::all(DeviceKind::Gpu));
     }
-    let profile = mig_profile::named(name.strip_prefix("mig-")?);
+    let profile = mig_profile::from_resource_suffix(name.strip_prefix("mig-")?);
     // A name without a possible profile is not a default name.
     let possible = mig_profile::is_possible(&profile).then_some(profile)?;
     Some(Selector { mig_profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })

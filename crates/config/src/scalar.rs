@@ -204,16 +204,16 @@ impl Scalar for DeviceKind {
     fn schema() -> Schema {
         let one = |kind: Self| {
             let facts = kind.facts();
-            serde_json::json!({ "const": facts.word, "description": facts.plural })
+            serde_json::json!({ "const": facts.name, "description": facts.plural })
         };
         let kinds: Vec<_> = Self::ALL.iter().copied().map(one).collect();
         json_schema!({ "oneOf": kinds })
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().copied().find(|kind| kind.facts().word == text);
+        let found = Self::ALL.iter().copied().find(|kind| kind.facts().name == text);
         found.ok_or_else(|| {
-            let words: Vec<_> = Self::ALL.iter().map(|kind| kind.facts().word).collect();
+            let words: Vec<_> = Self::ALL.iter().map(|kind| kind.facts().name).collect();
             unknown_word(text, &words)
         })
     }

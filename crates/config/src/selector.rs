@@ -71,7 +71,7 @@ impl Selector {
     }
 
     /// True for a device of the selector's kind and source.
-    pub fn applies_to(&self, device: &Device) -> bool {
+    pub fn matches_kind(&self, device: &Device) -> bool {
         self.kind.is_none_or(|kind| kind == device.kind)
             && self.source().is_none_or(|source| *source == device.source)
     }
@@ -95,7 +95,7 @@ impl Selector {
         device: &Device,
         mig_profile: Option<&str>,
     ) -> Result<bool, EvaluationError> {
-        let fits = self.applies_to(device)
+        let fits = self.matches_kind(device)
             && (self.index.is_empty() || self.index.contains(&device.index))
             && (self.ids.is_empty() || self.ids.contains(device.id.as_str()))
             && (self.mig_profiles.is_empty()

@@ -57,8 +57,8 @@ impl ShareResources {
     }
 
     /// True for a GPU whose amounts are counted.
-    pub fn counts(&self, device: &Device) -> bool {
-        self.is_on() && device.source == self.source && device.is_divisible()
+    pub fn counts_amounts_of(&self, device: &Device) -> bool {
+        self.is_enabled() && device.source == self.source && device.is_divisible()
     }
 
     /// Names of resources that count an amount of one GPU.
@@ -67,13 +67,13 @@ impl ShareResources {
     }
 
     /// True if any resource counts shares.
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.names().next().is_some()
     }
 
     /// Names with two meanings, and too many virtual GPUs. `others` are the names of all other resources, of which the
     /// virtual GPUs may replace one.
-    pub(crate) fn mistakes(&self, others: &[ResourceName]) -> Vec<String> {
+    pub(crate) fn validate(&self, others: &[ResourceName]) -> Vec<String> {
         let is_taken =
             |name: &&ResourceName| others.contains(name) || self.gpus.as_ref() == Some(*name);
         let text = |name| {
@@ -90,13 +90,13 @@ impl ShareResources {
         if self.source.family().memory_limiter.is_none() {
             let source = &self.source;
             found.push(format!("source: {source}: write nvidia, amd or intel"));
-        } else if self.gpus.is_some() && !self.source.family().is_managed {
+        } else if self.gpus.is_some() && !self.source.family().has_nvml {
             found.push(
                 "gpus: virtual GPUs are for NVIDIA's GPUs only: remove source or gpus".to_owned(),
             );
         }
-        if self.gpus.as_ref().is_some_and(|name| name.as_str() != virtual_gpus::COUNT) {
-            let name = virtual_gpus::COUNT;
+        if self.gpus.as_ref().is_some_and(|name| name.as_str() != virtual_gpus::COUNT_RESOURCE) {
+            let name = virtual_gpus::COUNT_RESOURCE;
             found.push(format!("gpus: write {name}, the name that HAMi's pods use"));
         }
         found

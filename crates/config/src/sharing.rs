@@ -139,7 +139,7 @@ impl TryFrom<SharingKeys> for Sharing {
         if memory_mib.is_some() && method == SharingMethod::Shared {
             return Err("method: shared gives no memory; leave memory out");
         }
-        if memory_mib.is_none() && method.required() > Enforcement::None {
+        if memory_mib.is_none() && method.required_enforcement() > Enforcement::None {
             return Err("driver and dmem limit memory: write memory: 10Gi, for example");
         }
         let most = memory_mib.and(Some(method.most_replicas()));
@@ -180,14 +180,14 @@ impl From<Sharing> for Option<SharingKeys> {
 
 impl Sharing {
     /// True if an MPS daemon serves the containers on a device.
-    pub fn is_by_mps(self) -> bool {
+    pub fn is_mps(self) -> bool {
         matches!(self, Self::Shared(shared) if shared.method == SharingMethod::Mps)
     }
 
     /// The weakest enforcement of memory with which a container may start.
-    pub fn required(self) -> Enforcement {
+    pub fn required_enforcement(self) -> Enforcement {
         match self {
-            Self::Shared(shared) => shared.method.required(),
+            Self::Shared(shared) => shared.method.required_enforcement(),
             Self::Exclusive | Self::Pooled(_) => Enforcement::None,
         }
     }
@@ -206,7 +206,7 @@ impl Sharing {
     /// # Errors
     ///
     /// Fails if a replica would have more memory than the device.
-    pub fn on(self, device_mib: Option<u64>) -> Result<Self, String> {
+    pub fn for_memory(self, device_mib: Option<u64>) -> Result<Self, String> {
         match self {
             Self::Shared(shared) => shared.on(device_mib).map(Self::Shared),
             Self::Exclusive | Self::Pooled(_) => Ok(self),
@@ -228,7 +228,7 @@ impl Sharing {
 
 impl Shared {
     /// Maximum number of replicas of a device that a container may have.
-    pub fn most_per_container(self) -> u32 {
+    pub fn max_per_container(self) -> u32 {
         match self.per_container {
             PerContainer::One => 1,
             PerContainer::Any => self.replicas.get(),
@@ -258,7 +258,7 @@ impl SharingMethod {
     }
 
     /// The weakest enforcement of memory with which a container may start.
-    pub fn required(self) -> Enforcement {
+    pub fn required_enforcement(self) -> Enforcement {
         match self {
             Self::TimeSlicing | Self::Shared | Self::Mps => Enforcement::None,
             Self::Driver => Enforcement::Driver,
@@ -286,7 +286,7 @@ impl SharingMethod {
 }
 
 /// Error message for more replicas than an MPS server has clients.
-pub fn too_many_clients(replicas: Replicas) -> Option<String> {
+pub fn mps_clients_error(replicas: Replicas) -> Option<String> {
     let count = replicas.get();
     (count > MAX_MPS_CLIENTS)
         .then(|| format!("{count} replicas: an MPS server has at most {MAX_MPS_CLIENTS} clients"))

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::{
-    document::{self, Node},
+    document::{self, YamlNode},
     scalar::Scalar,
 };
 
@@ -70,11 +70,11 @@ impl DeviceProfile {
 
     /// Description in one sentence.
     pub fn description(&self) -> String {
-        let description = self.document().child("description").and_then(Node::text);
+        let description = self.document().child("description").and_then(YamlNode::text);
         description.expect("every profile has one, see the tests")
     }
 
-    pub(crate) fn document(&self) -> Node {
+    pub(crate) fn document(&self) -> YamlNode {
         document::parse(self.text).expect("every profile is YAML, see the tests")
     }
 }
@@ -108,9 +108,9 @@ impl Scalar for DeviceProfile {
 
 /// Completes the sources of a configuration from their device profiles. An entry with an unknown profile stays as it
 /// is: the reader reports its line.
-pub(super) fn completed(mut config: Node) -> Node {
+pub(super) fn with_profiles(mut config: YamlNode) -> YamlNode {
     for entry in config.items_mut("sources") {
-        let name = entry.child("profile").and_then(Node::text);
+        let name = entry.child("profile").and_then(YamlNode::text);
         let Some(Ok(profile)) = name.map(|name| name.parse::<DeviceProfile>()) else { continue };
         let document = profile.document();
         entry.complete(document.child("source").unwrap_or(&document), MERGED_KEYS);

@@ -20,8 +20,8 @@ use windlass_core::{
 };
 
 pub use check::{
-    SourceFindings, check_source, sharing_conflict, sharing_conflicts, wrong_programming,
-    wrong_steps,
+    SourceFindings, check_source, programming_errors, sharing_conflict, sharing_conflicts,
+    step_errors,
 };
 
 use crate::{
@@ -58,7 +58,7 @@ pub struct SourceRule {
     #[serde(default, skip_serializing_if = "is_default")]
     pub sharing: Sharing,
     /// Places that are searched for devices.
-    pub find: Find,
+    pub find: DiscoveryRule,
     /// Selects devices among those found: a CEL expression over the device's attributes.
     #[serde(
         default,
@@ -77,10 +77,10 @@ pub struct SourceRule {
     pub facts: Attributes,
     /// Grouping of matches into devices.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub unit: Unit,
+    pub unit: Grouping,
     /// Nodes, variables and mounts for a container that gets the device.
-    #[serde(default = "Give::found", skip_serializing_if = "Give::is_found")]
-    pub give: Give,
+    #[serde(default = "EditTemplates::found", skip_serializing_if = "EditTemplates::is_found")]
+    pub give: EditTemplates,
     /// Probe of a device, besides the presence of its nodes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub probe: Option<Probe>,
@@ -103,7 +103,7 @@ pub struct ProfileKey;
 /// Places that are searched for devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum Find {
+pub enum DiscoveryRule {
     /// The devices of a bus, `/sys/bus/<name>/devices`: `pci`, `usb`, `platform`, `auxiliary`.
     Bus(String),
     /// The devices of a class, `/sys/class/<name>`.
@@ -119,7 +119,7 @@ pub enum Find {
 /// Grouping of matches into devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Unit {
+pub enum Grouping {
     /// Each match is a device.
     #[default]
     Each,
@@ -133,20 +133,20 @@ pub enum Unit {
 /// Nodes, variables and mounts for a container that gets the device. Texts may have placeholders, such as `{id}`;
 /// the user's guide, `docs/devices/any-device.md`, lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default = "Give::found")]
-pub struct Give {
+#[serde(rename_all = "camelCase", deny_unknown_fields, default = "EditTemplates::found")]
+pub struct EditTemplates {
     /// Access to the nodes that were found; `none` omits the nodes. Default: `rw`.
     #[serde(with = "Text::<Option<Access>>", skip_serializing_if = "is_default_access")]
     pub found: Option<Access>,
     /// Further nodes.
     #[serde(skip_serializing_if = "is_default")]
-    pub nodes: Vec<GivenNode>,
+    pub nodes: Vec<NodeTemplate>,
     /// Environment variables.
     #[serde(skip_serializing_if = "is_default")]
     pub env: BTreeMap<String, String>,
     /// Files and folders.
     #[serde(skip_serializing_if = "is_default")]
-    pub mounts: Vec<GivenMount>,
+    pub mounts: Vec<MountTemplate>,
     /// Qualified names in other vendors' CDI documents.
     #[serde(skip_serializing_if = "is_default")]
     pub cdi: Vec<String>,
@@ -155,7 +155,7 @@ pub struct Give {
 /// A node of a container besides those that were found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GivenNode {
+pub struct NodeTemplate {
     /// Path of the node, or a pattern of paths.
     pub path: String,
     /// Path of the node in the container. A path that ends with `/` is a folder, in which the node keeps its name.
@@ -175,7 +175,7 @@ pub struct GivenNode {
 /// A file or folder of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GivenMount {
+pub struct MountTemplate {
     /// Path on the host.
     pub host: String,
     /// Path in the container. Default: the path on the host.
@@ -191,7 +191,7 @@ pub struct GivenMount {
 #[serde(try_from = "ProbeKeys", into = "ProbeKeys")]
 pub struct Probe {
     /// The test.
-    pub test: Test,
+    pub test: ProbeTest,
     /// Interval of the probe; `None` is the interval of all probes.
     pub every: Option<Duration>,
     /// Time limit.
@@ -204,7 +204,7 @@ pub struct Probe {
 
 /// A test of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Test {
+pub enum ProbeTest {
     /// The presence of the nodes alone.
     Nodes,
     /// A file in the device's folder of sysfs has one of these texts.
@@ -269,7 +269,7 @@ const PATH: AttributeName = AttributeName::new(DOMAIN, "path");
 
 impl SourceRule {
     /// A source that offers all devices that it finds, each to one container.
-    pub fn new(name: SourceName, find: Find) -> Self {
+    pub fn new(name: SourceName, find: DiscoveryRule) -> Self {
         Self {
             profile: ProfileKey,
             name,
@@ -280,8 +280,8 @@ impl SourceRule {
             expression: None,
             attributes: BTreeMap::new(),
             facts: Attributes::new(),
-            unit: Unit::Each,
-            give: Give::found(),
+            unit: Grouping::Each,
+            give: EditTemplates::found(),
             probe: None,
             cleanup: CleanupSteps::default(),
             lease: false,
@@ -290,14 +290,15 @@ impl SourceRule {
     }
 
     /// Reason to refuse a mount of this source; `path` is its path on the host without placeholders.
-    pub fn refused_mount(
+    pub fn mount_refusal(
         &self,
-        mount: &GivenMount,
+        mount: &MountTemplate,
         path: &Path,
         kubelet_dir: &Path,
     ) -> Option<String> {
-        let for_writing = || denylist::of_writing(path, &self.owners());
-        denylist::of_mount(path, kubelet_dir).or_else(|| mount.writable.then(for_writing).flatten())
+        let for_writing = || denylist::write_danger(path, &self.owners());
+        denylist::mount_danger(path, kubelet_dir)
+            .or_else(|| mount.writable.then(for_writing).flatten())
     }
 
     /// Names of host folders that belong to the source: the source's name, the parts of its resource's name, the
@@ -330,14 +331,14 @@ impl SourceRule {
                 }
                 _ => node.to_str()?,
             };
-            own_resource(self.resource_domain.as_deref()?, found.strip_prefix("/dev/")?)
+            resource_of_node(self.resource_domain.as_deref()?, found.strip_prefix("/dev/")?)
         };
         self.resource.clone().or_else(own)
     }
 }
 
 /// Resource name for a single node; characters that a name cannot have become `_`.
-pub fn own_resource(domain: &str, node: &str) -> Option<ResourceName> {
+pub fn resource_of_node(domain: &str, node: &str) -> Option<ResourceName> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let name: String = node.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
     format!("{domain}/{name}").parse().ok()
@@ -395,7 +396,7 @@ fn resource_domain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 
 // === impl Give ===
 
-impl Give {
+impl EditTemplates {
     /// The nodes that were found, and no additions.
     fn found() -> Self {
         Self { found: DEFAULT_ACCESS, ..Self::default() }
@@ -438,13 +439,13 @@ impl TryFrom<ProbeKeys> for Probe {
         }
         let equals = keys.equals;
         let all = [
-            keys.attribute.map(|file| Test::Attribute { file, equals }),
-            keys.http.map(Test::Http),
-            keys.tcp.map(Test::Tcp),
-            keys.command.map(Test::Command),
+            keys.attribute.map(|file| ProbeTest::Attribute { file, equals }),
+            keys.http.map(ProbeTest::Http),
+            keys.tcp.map(ProbeTest::Tcp),
+            keys.command.map(ProbeTest::Command),
         ];
         let has_none = all.iter().all(Option::is_none);
-        let test = if has_none { Some(Test::Nodes) } else { only_one(all) };
+        let test = if has_none { Some(ProbeTest::Nodes) } else { only_one(all) };
         Ok(Self {
             test: test.ok_or("write one of attribute, http, tcp, command")?,
             every: keys.every,
@@ -465,14 +466,14 @@ impl From<Probe> for ProbeKeys {
             ..Self::default()
         };
         match test {
-            Test::Nodes => {}
-            Test::Attribute { file, equals } => {
+            ProbeTest::Nodes => {}
+            ProbeTest::Attribute { file, equals } => {
                 keys.attribute = Some(file);
                 keys.equals = equals;
             }
-            Test::Http(url) => keys.http = Some(url),
-            Test::Tcp(address) => keys.tcp = Some(address),
-            Test::Command(command) => keys.command = Some(command),
+            ProbeTest::Http(url) => keys.http = Some(url),
+            ProbeTest::Tcp(address) => keys.tcp = Some(address),
+            ProbeTest::Command(command) => keys.command = Some(command),
         }
         keys
     }

@@ -36,7 +36,7 @@ pub struct Step {
 
 /// Maximum memory in use on an idle GPU, in bytes. The driver counts its own memory separately. `nvidia-smi` shows 0 to
 /// about 100 MiB for idle GPUs and MIG instances; a CUDA context alone takes more than 200.
-pub const IDLE_MEMORY: u64 = 128 << 20;
+pub const IDLE_MEMORY_BYTES: u64 = 128 << 20;
 
 /// Time limit of a probe or a step by default.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ pub enum StepAction {
     /// Waiting until a GPU uses at most this much memory, in bytes.
     Memory {
         /// Maximum memory in use, in bytes.
-        most: u64,
+        max_bytes: u64,
     },
     /// Overwriting of a GPU's memory, once no program uses any.
     Overwrite,
@@ -189,14 +189,14 @@ impl TryFrom<StepKeys> for Step {
             return Err("atMost belongs to memory: free");
         }
         let text = keys.text.unwrap_or_default();
-        let most = keys.at_most.map_or(IDLE_MEMORY, |Text(Mebibytes(bytes))| bytes);
+        let most = keys.at_most.map_or(IDLE_MEMORY_BYTES, |Text(Mebibytes(bytes))| bytes);
         let action = only_one([
             keys.http.map(StepAction::Http),
             keys.command.map(StepAction::Command),
             keys.write.map(|file| StepAction::Write { file, text }),
             keys.processes.map(StepAction::Processes),
             keys.memory.map(|memory| match memory {
-                Memory::Free => StepAction::Memory { most },
+                Memory::Free => StepAction::Memory { max_bytes: most },
                 Memory::Overwrite => StepAction::Overwrite,
             }),
             keys.reset.map(StepAction::Reset),
@@ -222,9 +222,10 @@ impl From<Step> for StepKeys {
                 keys.text = Some(text);
             }
             StepAction::Processes(processes) => keys.processes = Some(processes),
-            StepAction::Memory { most } => {
+            StepAction::Memory { max_bytes: most } => {
                 keys.memory = Some(Memory::Free);
-                keys.at_most = Some(most).filter(|it| *it != IDLE_MEMORY).map(Mebibytes).map(Text);
+                keys.at_most =
+                    Some(most).filter(|it| *it != IDLE_MEMORY_BYTES).map(Mebibytes).map(Text);
             }
             StepAction::Overwrite => keys.memory = Some(Memory::Overwrite),
             StepAction::Reset(scope) => keys.reset = Some(scope),

@@ -46,7 +46,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
 impl WatchdogPolicy {
     /// Mistakes that the types cannot exclude.
-    pub(crate) fn mistakes(&self) -> Vec<String> {
+    pub(crate) fn validate(&self) -> Vec<String> {
         let is_wrong = !(MIN_INTERVAL..=MAX_INTERVAL).contains(&self.interval);
         let text = || format!("interval: {:?}: write a time from 1s to 1h", self.interval);
         is_wrong.then(text).into_iter().collect()
@@ -63,12 +63,12 @@ impl Default for WatchdogPolicy {
 
 impl WatchdogAction {
     /// True for an action that ends the excess: eviction or kill.
-    pub fn acts(self) -> bool {
+    pub fn is_enforcing(self) -> bool {
         matches!(self, Self::Evict | Self::Kill)
     }
 
     /// The word of the configuration, for labels of metrics.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::Observe => "observe",

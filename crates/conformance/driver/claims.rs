@@ -21,15 +21,15 @@ pub(crate) struct Claims {
     folder: PathBuf,
     defect: Defect,
     /// UIDs of claims that an earlier process prepared.
-    old: BTreeSet<String>,
-    prepared: Mutex<Claimed>,
+    from_earlier_process: BTreeSet<String>,
+    prepared: Mutex<PreparedClaims>,
 }
 
-type Claimed = BTreeMap<String, Vec<Entry>>;
+type PreparedClaims = BTreeMap<String, Vec<PreparedDevice>>;
 
 /// Device of a claim.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-struct Entry {
+struct PreparedDevice {
     request: String,
     pool: String,
     device: String,
@@ -45,11 +45,17 @@ impl Claims {
     pub(crate) fn open(client: Client, folder: PathBuf, defect: Defect) -> io::Result<Self> {
         fs::create_dir_all(folder.join("cdi"))?;
         let prepared = match fs::read(folder.join("claims.json")) {
-            Ok(text) if defect != Defect::ForgetsAtTheEnd => serde_json::from_slice(&text)?,
-            _ => Claimed::new(),
+            Ok(text) if defect != Defect::LosesClaimsOnExit => serde_json::from_slice(&text)?,
+            _ => PreparedClaims::new(),
         };
         let old = prepared.keys().cloned().collect();
-        Ok(Self { client, folder, defect, old, prepared: Mutex::new(prepared) })
+        Ok(Self {
+            client,
+            folder,
+            defect,
+            from_earlier_process: old,
+            prepared: Mutex::new(prepared),
+        })
     }
 
     /// Prepares a claim, and returns its devices or the reason of its refusal.
@@ -58,8 +64,8 @@ impl Claims {
             let _ = fs::File::open("/dev/null").map(std::mem::forget);
         }
         let object = match self.object(claim).await {
-            Err(_) if self.defect == Defect::PreparesTheUnknown => return Ok(Vec::new()),
-            Err(_) if self.defect == Defect::DiesOfTheUnknown => std::process::exit(1),
+            Err(_) if self.defect == Defect::PreparesMissingClaims => return Ok(Vec::new()),
+            Err(_) if self.defect == Defect::ExitsOnMissingClaims => std::process::exit(1),
             found => found?,
         };
         if object.uid().as_ref() != Some(&claim.uid) && self.defect != Defect::IgnoresUids {
@@ -67,12 +73,12 @@ impl Claims {
         }
         let Some(results) = results(object) else {
             return match self.defect {
-                Defect::PreparesTheUnallocated => Ok(Vec::new()),
+                Defect::PreparesUnallocatedClaims => Ok(Vec::new()),
                 _ => Err("the claim is not allocated".to_owned()),
             };
         };
         let is_own = |it: &DeviceRequestAllocationResult| {
-            it.driver == DRIVER || self.defect == Defect::TakesOthersResults
+            it.driver == DRIVER || self.defect == Defect::PreparesOtherDriversResults
         };
         let own = results.into_iter().filter(is_own);
         self.record(&claim.uid, own.map(|it| self.entry(&claim.uid, it)).collect())
@@ -81,14 +87,15 @@ impl Claims {
     async fn object(&self, claim: &Claim) -> Result<ResourceClaim, String> {
         let claims = Api::<ResourceClaim>::namespaced(self.client.clone(), &claim.namespace);
         claims.get(&claim.name).await.map_err(|error| {
-            if self.defect == Defect::DiesWithoutServer && !matches!(error, kube::Error::Api(_)) {
+            if self.defect == Defect::ExitsWithoutApiServer && !matches!(error, kube::Error::Api(_))
+            {
                 std::process::exit(1);
             }
             error.to_string()
         })
     }
 
-    fn entry(&self, uid: &str, result: DeviceRequestAllocationResult) -> Entry {
+    fn entry(&self, uid: &str, result: DeviceRequestAllocationResult) -> PreparedDevice {
         let DeviceRequestAllocationResult { request, pool, device, share_id, admin_access, .. } =
             result;
         let base = request.split('/').next().unwrap_or_default().to_owned();
@@ -96,28 +103,28 @@ impl Claims {
             Defect::NewNamesEachStart => format!("-{}", std::process::id()),
             _ => String::new(),
         };
-        Entry {
+        PreparedDevice {
             cdi: format!("{uid}-{device}{suffix}"),
-            request: if self.defect == Defect::NamesChoices { request } else { base },
+            request: if self.defect == Defect::NamesSubrequests { request } else { base },
             pool: if self.defect == Defect::NamesAnotherPool { "pool".to_owned() } else { pool },
             device,
             share: share_id.filter(|_| self.defect != Defect::ForgetsShares),
-            is_admin: admin_access == Some(true) && self.defect != Defect::RefusesAdmins,
+            is_admin: admin_access == Some(true) && self.defect != Defect::RefusesAdminAccess,
         }
     }
 
     /// Records the devices of a claim, unless another claim has one of them.
-    fn record(&self, uid: &str, entries: Vec<Entry>) -> Result<Vec<Device>, String> {
+    fn record(&self, uid: &str, entries: Vec<PreparedDevice>) -> Result<Vec<Device>, String> {
         let mut prepared = self.prepared();
         if prepared.contains_key(uid) && self.defect == Defect::PreparesOnce {
             return Err("the claim is prepared".to_owned());
         }
-        let is_exclusive = |entry: &Entry| !entry.is_admin && entry.device != "shared";
+        let is_exclusive = |entry: &PreparedDevice| !entry.is_admin && entry.device != "shared";
         let others = || prepared.iter().filter(|(it, _)| *it != uid).flat_map(|(_, all)| all);
         let taken = entries.iter().filter(|entry| is_exclusive(entry)).find(|entry| {
             others().any(|other| is_exclusive(other) && other.device == entry.device)
         });
-        if let Some(entry) = taken.filter(|_| self.defect != Defect::GivesTwice) {
+        if let Some(entry) = taken.filter(|_| self.defect != Defect::PreparesDevicesTwice) {
             return Err(format!("another claim has {}", entry.device));
         }
         prepared.insert(uid.to_owned(), entries.clone());
@@ -128,7 +135,7 @@ impl Claims {
         Ok(entries.into_iter().map(Device::from).collect())
     }
 
-    fn write(&self, prepared: &Claimed) {
+    fn write(&self, prepared: &PreparedClaims) {
         let text = serde_json::to_vec(prepared).expect("a map with string keys");
         fs::write(self.folder.join("claims.json"), text).expect("the case's folder is writable");
     }
@@ -137,7 +144,7 @@ impl Claims {
         self.folder.join("cdi").join(format!("{DRIVER}-{uid}.json"))
     }
 
-    fn write_document(&self, uid: &str, entries: &[Entry]) {
+    fn write_document(&self, uid: &str, entries: &[PreparedDevice]) {
         let devices: Vec<_> = entries.iter().map(|it| json!({"name": it.cdi})).collect();
         let kind = format!("{DRIVER}/claim");
         let document = json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices});
@@ -146,7 +153,7 @@ impl Claims {
 
     /// Releases a claim.
     pub(crate) async fn release(&self, claim: &Claim) -> Result<(), String> {
-        if self.defect == Defect::AsksForTheObject {
+        if self.defect == Defect::NeedsTheObjectToUnprepare {
             self.object(claim).await?;
         }
         let mut prepared = self.prepared();
@@ -155,7 +162,9 @@ impl Claims {
             return Err("the claim is not prepared".to_owned());
         }
         self.write(&prepared);
-        if self.defect != Defect::LeavesOldDocuments || !self.old.contains(&claim.uid) {
+        if self.defect != Defect::LeavesOldDocuments
+            || !self.from_earlier_process.contains(&claim.uid)
+        {
             let _ = fs::remove_file(self.document(&claim.uid));
         }
         Ok(())
@@ -167,10 +176,10 @@ impl Claims {
         for uid in prepared.keys() {
             let _ = fs::remove_file(self.document(uid));
         }
-        self.write(&Claimed::new());
+        self.write(&PreparedClaims::new());
     }
 
-    fn prepared(&self) -> MutexGuard<'_, Claimed> {
+    fn prepared(&self) -> MutexGuard<'_, PreparedClaims> {
         self.prepared.lock().expect("no holder of the lock panics")
     }
 }
@@ -181,8 +190,8 @@ fn results(claim: ResourceClaim) -> Option<Vec<DeviceRequestAllocationResult>> {
 
 // === impl Device ===
 
-impl From<Entry> for Device {
-    fn from(entry: Entry) -> Self {
+impl From<PreparedDevice> for Device {
+    fn from(entry: PreparedDevice) -> Self {
         Self {
             request_names: vec![entry.request],
             pool_name: entry.pool,

@@ -56,7 +56,7 @@ async fn client(kubeconfig: &str, defect: Defect) -> Result<Client, BoxError> {
     let read = Kubeconfig::read_from(kubeconfig)?;
     let options = KubeConfigOptions::default();
     let mut config = kube::Config::from_custom_kubeconfig(read, &options).await?;
-    if defect == Defect::Impatient {
+    if defect == Defect::ExitsOnSlowApiServer {
         config.read_timeout = Some(Duration::from_secs(1));
     }
     Ok(Client::try_from(config)?)

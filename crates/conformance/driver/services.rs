@@ -71,7 +71,7 @@ impl Services {
             message: String::new(),
         };
         let mut devices: Vec<_> = slices::devices().into_iter().map(each).collect();
-        if self.defect == Defect::TellsHealthInParts {
+        if self.defect == Defect::ReportsPartialHealth {
             devices = vec![devices.swap_remove(time % devices.len())];
         }
         NodeWatchResourcesResponse { devices }
@@ -131,7 +131,7 @@ impl DraPlugin for Services {
             };
             answer.claims.insert(claim.uid, one);
         }
-        if self.defect == Defect::AnswersForStrangers {
+        if self.defect == Defect::AnswersForOtherClaims {
             answer.claims.insert("stranger".to_owned(), NodePrepareResourceResponse::default());
         }
         Ok(Response::new(answer))
@@ -167,7 +167,7 @@ impl DraResourceHealth for Services {
                 }
                 match services.defect {
                     Defect::EndsHealthStreams => return,
-                    Defect::TellsHealthOnce => send.closed().await,
+                    Defect::ReportsHealthOnce => send.closed().await,
                     _ => sleep(HEALTH_INTERVAL).await,
                 }
             }

@@ -20,12 +20,12 @@ const SLICES: usize = 2;
 const DEVICES_PER_SLICE: usize = 3;
 
 /// Name of the device that claims may share.
-const SHARED: &str = "shared";
+const SHARED_DEVICE: &str = "shared";
 
 /// Names of all devices.
 pub(crate) fn devices() -> Vec<String> {
     let own = (0..SLICES * DEVICES_PER_SLICE).map(|number| format!("device-{number}"));
-    own.chain([SHARED.to_owned()]).collect()
+    own.chain([SHARED_DEVICE.to_owned()]).collect()
 }
 
 /// Publishes the slices until it is dropped.
@@ -79,7 +79,7 @@ fn slice(index: usize, (name, node): (&str, &Node), defect: Defect) -> ResourceS
         .map(|name| json!({"name": name}))
         .collect();
     if index == 0 {
-        devices.push(json!({"name": SHARED, "allowMultipleAllocations": true}));
+        devices.push(json!({"name": SHARED_DEVICE, "allowMultipleAllocations": true}));
     }
     let count = if defect == Defect::WrongSliceCount { SLICES + 1 } else { SLICES };
     let generation = if defect == Defect::MixedGenerations { 1 + index } else { 1 };

@@ -36,8 +36,9 @@ pub(crate) async fn accept(
         if defect == Defect::FewConnections && accepted > MAX_CONNECTIONS {
             std::future::pending::<()>().await;
         }
-        let is_inspected = [Defect::DiesOfGarbage, Defect::DiesOfCutCalls].contains(&defect);
-        let stream = if is_inspected { inspected(stream, defect) } else { Ok(stream) };
+        let is_inspected =
+            [Defect::ExitsOnInvalidMessages, Defect::ExitsOnCutCalls].contains(&defect);
+        let stream = if is_inspected { inspect(stream, defect) } else { Ok(stream) };
         let connection = stream.map(|stream| Connection::new(stream, std::future::pending()));
         if to.send(connection).await.is_err() {
             return;
@@ -46,7 +47,7 @@ pub(crate) async fn accept(
 }
 
 /// Forwards a connection through a socket pair, and inspects the received bytes.
-fn inspected(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Error> {
+fn inspect(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Error> {
     let (inner, outer) = UnixStream::pair()?;
     tokio::spawn(async move {
         let ((mut from, mut back), (mut answers, mut onward)) =
@@ -61,14 +62,14 @@ fn inspected(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::
                     || bytes.windows(GARBAGE.len()).any(|window| window == GARBAGE);
                 is_first = false;
                 received.extend_from_slice(bytes);
-                if is_garbage && defect == Defect::DiesOfGarbage {
+                if is_garbage && defect == Defect::ExitsOnInvalidMessages {
                     std::process::exit(1);
                 }
                 if onward.write_all(bytes).await.is_err() {
                     return;
                 }
             }
-            if defect == Defect::DiesOfCutCalls && is_unfinished(&received) {
+            if defect == Defect::ExitsOnCutCalls && is_unfinished(&received) {
                 std::process::exit(1);
             }
         };

@@ -16,7 +16,7 @@ pub(crate) struct Devices {
 }
 
 /// Number of devices whose list exceeds 4 MiB: each takes 26 bytes.
-const MANY: usize = 200_000;
+const HUGE_LIST_DEVICES: usize = 200_000;
 
 // === impl Devices ===
 
@@ -42,7 +42,7 @@ impl Devices {
     }
 
     pub(crate) fn list(&self, registration: usize, is_broken: bool) -> Vec<wire::Device> {
-        let count = if self.defect == Defect::HugeList { MANY } else { self.count };
+        let count = if self.defect == Defect::HugeList { HUGE_LIST_DEVICES } else { self.count };
         let is_broken = is_broken && self.defect != Defect::HidesFaults;
         let device = |number: usize| {
             let is_failed = is_broken && number == 0 && self.resource == "one";

@@ -82,10 +82,10 @@ impl Plugin {
                 continue;
             };
             serving.spawn(serve(listener, self.service.clone()));
-            if !self.registered().await {
+            if !self.register_until_accepted().await {
                 return;
             }
-            self.until_lost().await;
+            self.wait_until_lost().await;
         }
     }
 
@@ -97,7 +97,7 @@ impl Plugin {
     }
 
     /// Registers until the kubelet accepts. Returns `false` if a defect gives up.
-    async fn registered(&self) -> bool {
+    async fn register_until_accepted(&self) -> bool {
         if self.defect == Defect::RegistersWithAWrongVersion {
             let _ = self.register("v1alpha").await;
         }
@@ -111,7 +111,7 @@ impl Plugin {
                 tokio::select! {
                     registered = self.register(VERSION) => Some(registered.is_ok()),
                     // The kubelet would dial a deleted socket for 10 s.
-                    () = self.until_deleted(), if self.defect != Defect::GivesUpWhenRefused => None,
+                    () = self.wait_until_deleted(), if self.defect != Defect::GivesUpWhenRefused => None,
                 }
             };
             match timeout(Duration::from_secs(30), attempt).await {
@@ -125,7 +125,7 @@ impl Plugin {
         }
     }
 
-    async fn until_deleted(&self) {
+    async fn wait_until_deleted(&self) {
         while self.socket.exists() {
             sleep(POLL_INTERVAL).await;
         }
@@ -149,7 +149,7 @@ impl Plugin {
     }
 
     /// Polls until there is a reason to register again.
-    async fn until_lost(&self) {
+    async fn wait_until_lost(&self) {
         let (registered, socket) = (self.kubelet_identity(), self.socket.clone());
         let (mut has_streamed, mut polls) = (false, 0_u32);
         loop {
@@ -189,7 +189,7 @@ async fn serve(listener: UnixListener, service: Service) {
     let defect = service.shared.defect;
     let trace = move |request: &tonic::codegen::http::Request<()>| {
         let is_unknown = request.uri().path().ends_with("NoSuchCall");
-        if is_unknown && defect == Defect::DiesOfUnknownCalls {
+        if is_unknown && defect == Defect::ExitsOnUnknownCalls {
             std::process::exit(1);
         }
         tracing::Span::none()
@@ -204,7 +204,7 @@ async fn serve(listener: UnixListener, service: Service) {
 }
 
 /// Removes all files of the folder except the kubelet's socket.
-pub(crate) fn clean(folder: &Path) {
+pub(crate) fn delete_other_files(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name() != "kubelet.sock" {
             let _ = fs::remove_file(entry.path());
@@ -214,20 +214,20 @@ pub(crate) fn clean(folder: &Path) {
 
 /// Waits for SIGTERM. Two defects never return.
 pub(crate) async fn wait_for_sigterm(defect: Defect) {
-    if defect != Defect::HasNoHandler {
+    if defect != Defect::HasNoSigtermHandler {
         let mut sigterm = signal(SignalKind::terminate()).expect("a handler");
         sigterm.recv().await;
     }
     if defect == Defect::LingersWithOpenStreams {
         sleep(EXIT_DELAY).await;
     }
-    if [Defect::IgnoresTheSignal, Defect::HasNoHandler].contains(&defect) {
+    if [Defect::IgnoresTheSignal, Defect::HasNoSigtermHandler].contains(&defect) {
         std::future::pending::<()>().await;
     }
 }
 
 /// Busy loop.
-pub(crate) async fn spin() {
+pub(crate) async fn busy_loop() {
     loop {
         tokio::task::yield_now().await;
     }

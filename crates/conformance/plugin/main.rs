@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (folder, scratch) = (PathBuf::from(kubelet).join("device-plugins"), PathBuf::from(scratch));
     devices::write_documents(&scratch, defect);
     if defect == Defect::CleansTheFolder {
-        life::clean(&folder);
+        life::delete_other_files(&folder);
     }
     let one = Plugin::new(("one", 4), &folder, &scratch, defect);
     let two = Plugin::new(("two", 2), &folder, &scratch, defect);
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             one.remove_socket();
             two.remove_socket();
         }
-        () = life::spin(), if defect == Defect::Spins => {}
+        () = life::busy_loop(), if defect == Defect::BusyLoops => {}
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     newest: watch::Sender<usize>,
     granted: Mutex<BTreeSet<String>>,
     leaked_memory: Mutex<Vec<Vec<u8>>>,
-    calling: Arc<tokio::sync::Mutex<()>>,
+    call_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Guard that exits the process if it is dropped while its field is true: when a call is cancelled.
@@ -47,7 +47,7 @@ struct ExitGuard(bool);
 type Lists = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
 
 /// Delay that exceeds the time limit of each call.
-const SLOW: Duration = Duration::from_secs(30);
+const OVERLONG_DELAY: Duration = Duration::from_secs(30);
 
 // === impl ExitGuard ===
 
@@ -73,7 +73,7 @@ impl Service {
             newest: watch::Sender::new(0),
             granted: Mutex::default(),
             leaked_memory: Mutex::default(),
-            calling: Arc::default(),
+            call_lock: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -91,9 +91,12 @@ impl Service {
         self.shared.devices.ids(self.shared.state.borrow().1)
     }
 
-    fn granted(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
+    fn allocate_container(
+        &self,
+        ids: &[String],
+    ) -> Result<wire::ContainerAllocateResponse, Status> {
         let (defect, listed) = (self.shared.defect, self.listed_ids());
-        if ids.is_empty() && defect == Defect::DiesOfEmptyRequests {
+        if ids.is_empty() && defect == Defect::ExitsOnEmptyRequests {
             std::process::exit(1);
         }
         let mut allocated = Vec::new();
@@ -119,7 +122,7 @@ impl Service {
         Ok(self.shared.devices.grant(&allocated))
     }
 
-    fn preference(&self, request: &wire::ContainerPreferredAllocationRequest) -> Vec<String> {
+    fn preferred_ids(&self, request: &wire::ContainerPreferredAllocationRequest) -> Vec<String> {
         let defect = self.shared.defect;
         let wire::ContainerPreferredAllocationRequest {
             available_device_i_ds: available,
@@ -130,7 +133,7 @@ impl Service {
         let is_odd = size == 0 || size > available.len() || must.len() > size;
         let is_known = available.iter().chain(must).all(|id| self.listed_ids().contains(id));
         let is_odd = is_odd || !is_known || must.iter().any(|id| !available.contains(id));
-        if is_odd && defect == Defect::DiesOfOddQuestions {
+        if is_odd && defect == Defect::ExitsOnInvalidPreferenceRequests {
             std::process::exit(1);
         }
         if defect == Defect::PrefersTheUnavailable {
@@ -146,9 +149,11 @@ impl Service {
         must.iter().cloned().chain(rest).take(size).collect()
     }
 
-    async fn lock_turn(&self) -> Option<OwnedMutexGuard<()>> {
+    async fn lock_calls(&self) -> Option<OwnedMutexGuard<()>> {
         match self.shared.defect {
-            Defect::UnreadStreamBlocks => Some(Arc::clone(&self.shared.calling).lock_owned().await),
+            Defect::UnreadStreamBlocks => {
+                Some(Arc::clone(&self.shared.call_lock).lock_owned().await)
+            }
             _ => None,
         }
     }
@@ -174,7 +179,7 @@ impl DevicePlugin for Service {
         &self,
         _request: Request<wire::Empty>,
     ) -> Result<Response<Lists>, Status> {
-        let lock_turn = self.lock_turn().await;
+        let lock_turn = self.lock_calls().await;
         let (shared, number) =
             (Arc::clone(&self.shared), self.shared.opened.fetch_add(1, Ordering::Relaxed));
         if shared.defect == Defect::LeaksStreams {
@@ -196,14 +201,14 @@ impl DevicePlugin for Service {
         request: Request<wire::PreferredAllocationRequest>,
     ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
         if self.shared.defect == Defect::SlowPreference {
-            sleep(SLOW).await;
+            sleep(OVERLONG_DELAY).await;
         }
         let mut container_requests = request.into_inner().container_requests;
         if self.shared.defect == Defect::AnswersTheFirstContainerOnly {
             container_requests.truncate(1);
         }
         let answer = |it: &wire::ContainerPreferredAllocationRequest| {
-            wire::ContainerPreferredAllocationResponse { device_i_ds: self.preference(it) }
+            wire::ContainerPreferredAllocationResponse { device_i_ds: self.preferred_ids(it) }
         };
         let container_responses = container_requests.iter().map(answer).collect();
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses }))
@@ -214,14 +219,14 @@ impl DevicePlugin for Service {
         request: Request<wire::AllocateRequest>,
     ) -> Result<Response<wire::AllocateResponse>, Status> {
         let defect = self.shared.defect;
-        let mut guard = ExitGuard(defect == Defect::DiesOfCancelledCalls);
+        let mut guard = ExitGuard(defect == Defect::ExitsOnCancelledCalls);
         tokio::task::yield_now().await;
-        let _turn = self.lock_turn().await;
+        let _turn = self.lock_calls().await;
         let _only = match defect {
             Defect::OneCallAtATime => {
                 let only = self
                     .shared
-                    .calling
+                    .call_lock
                     .try_lock()
                     .map_err(|_| Status::resource_exhausted("busy"))?;
                 sleep(Duration::from_millis(5)).await;
@@ -230,13 +235,13 @@ impl DevicePlugin for Service {
             _ => None,
         };
         if defect == Defect::HangsInAllocate {
-            sleep(SLOW).await;
+            sleep(OVERLONG_DELAY).await;
         }
         if defect == Defect::LeaksMemory {
             self.leak(16 * 1024);
         }
         let mut container_requests = request.into_inner().container_requests;
-        if container_requests.is_empty() && defect == Defect::DiesOfEmptyRequests {
+        if container_requests.is_empty() && defect == Defect::ExitsOnEmptyRequests {
             std::process::exit(1);
         }
         if defect == Defect::AnswersTheFirstContainerOnly {
@@ -248,7 +253,8 @@ impl DevicePlugin for Service {
         };
         let containers: Vec<_> =
             container_requests.into_iter().flat_map(|it| each(it.devices_ids)).collect();
-        let responses = containers.iter().map(|ids| self.granted(ids)).collect::<Result<_, _>>()?;
+        let responses =
+            containers.iter().map(|ids| self.allocate_container(ids)).collect::<Result<_, _>>()?;
         guard.0 = false;
         Ok(Response::new(wire::AllocateResponse { container_responses: responses }))
     }
@@ -278,12 +284,12 @@ async fn send_lists(
             return;
         }
         tokio::select! {
-            changed = state.changed(), if shared.defect != Defect::TellsTheFirstStreamOnly || number == 0 => {
+            changed = state.changed(), if shared.defect != Defect::ReportsHealthOnFirstStreamOnly || number == 0 => {
                 if changed.is_err() {
                     return;
                 }
             }
-            () = sleep(Duration::from_millis(50)), if shared.defect == Defect::Chatters => {}
+            () = sleep(Duration::from_millis(50)), if shared.defect == Defect::SendsListsWhenIdle => {}
             () = send.closed() => return,
             _ = newest.wait_for(|newest| *newest > number), if shared.defect == Defect::OneStreamAtATime => return,
         }

@@ -91,7 +91,7 @@ pub enum Verdict {
 impl Finding {
     /// Only finding of a run whose program never serves anything.
     pub(crate) fn start_failure(start_failure: StartFailure, took: Duration) -> Self {
-        let StartFailure { why: evidence, last_words } = start_failure;
+        let StartFailure { reason: evidence, last_output: last_words } = start_failure;
         let (id, sentence) = ("START", "starts, and serves until SIGTERM");
         let source = "docs/conformance.md: each case starts the program";
         Self { id, sentence, source, verdict: Verdict::Fail, evidence, last_words, took }

@@ -19,16 +19,16 @@ pub(crate) const GRPC_MESSAGE_LIMIT: usize = 4 * 1024 * 1024;
 
 /// Open `ListAndWatch` stream.
 #[derive(Debug)]
-pub(crate) struct Listing(pub(crate) Streaming<wire::ListAndWatchResponse>);
+pub(crate) struct ListStream(pub(crate) Streaming<wire::ListAndWatchResponse>);
 
 /// `Allocate` request. Each element holds the device ids of a container.
-pub(crate) fn allocation(containers: &[Vec<String>]) -> wire::AllocateRequest {
+pub(crate) fn allocate_request(containers: &[Vec<String>]) -> wire::AllocateRequest {
     let request = |ids: &Vec<String>| wire::ContainerAllocateRequest { devices_ids: ids.clone() };
     wire::AllocateRequest { container_requests: containers.iter().map(request).collect() }
 }
 
 /// Waits for the plugin's response, success or error. A timeout fails the case.
-pub(crate) async fn answered<T>(
+pub(crate) async fn call_within<T>(
     what: &str,
     limit: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
@@ -40,27 +40,27 @@ pub(crate) async fn answered<T>(
 }
 
 /// Waits for the plugin's successful response. An error or a timeout fails the case.
-pub(crate) async fn granted<T>(
+pub(crate) async fn call_ok_within<T>(
     what: &str,
     limit: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, CheckError> {
-    match answered(what, limit, call).await? {
+    match call_within(what, limit, call).await? {
         Ok(answer) => Ok(answer),
         Err(status) => failed(format!("{what}: {:?}: {}", status.code(), status.message())),
     }
 }
 
 /// Opens a stream and reads the first list.
-pub(crate) async fn listed(
+pub(crate) async fn open_list_stream(
     resource: &str,
     limit: Duration,
     client: &mut Client,
-) -> Result<(Listing, Vec<wire::Device>), CheckError> {
+) -> Result<(ListStream, Vec<wire::Device>), CheckError> {
     let what = format!("ListAndWatch of {resource}");
-    let mut stream = granted(&what, limit, client.list_and_watch(wire::Empty {})).await?;
+    let mut stream = call_ok_within(&what, limit, client.list_and_watch(wire::Empty {})).await?;
     match timeout(limit, stream.next()).await {
-        Ok(Some(Ok(list))) => Ok((Listing(stream), list.devices)),
+        Ok(Some(Ok(list))) => Ok((ListStream(stream), list.devices)),
         Ok(Some(Err(status))) => failed(format!("{what}: {}", status.message())),
         Ok(None) => failed(format!("{what} ended without a list")),
         Err(_) => failed(format!("{what}: no list within {limit:?}")),
@@ -69,7 +69,7 @@ pub(crate) async fn listed(
 
 /// Durations of calls that block the kubelet, for a check of their median.
 #[derive(Debug)]
-pub(crate) struct Delays {
+pub(crate) struct CallDurations {
     calls: Vec<Duration>,
     /// Load before the first call: of the program, and of this process, its client.
     before: [Load; 2],
@@ -80,8 +80,8 @@ const MEDIAN_LIMIT: Duration = Duration::from_millis(100);
 
 // === impl Delays ===
 
-impl Delays {
-    /// Starts a measurement of the program's load. Durations follow by [`Delays::push`].
+impl CallDurations {
+    /// Starts a measurement of the program's load. Durations follow by [`CallDurations::push`].
     pub(crate) fn of(program: &Process) -> Self {
         Self { calls: Vec::new(), before: [program.load(), Process::own_load()] }
     }
@@ -92,10 +92,11 @@ impl Delays {
 
     /// Checks that the median is at most 100 ms, without the mean time that a call waited for a processor. That time
     /// is the longest run-queue wait of a thread in the program plus that of a thread in this process.
-    pub(crate) fn checked(mut self, program: &Process) -> Result<String, CheckError> {
+    pub(crate) fn check_median(mut self, program: &Process) -> Result<String, CheckError> {
         self.calls.sort_unstable();
         let now = [program.load(), Process::own_load()];
-        let queued = self.before.iter().zip(&now).map(|(before, now)| before.wait_until(now));
+        let queued =
+            self.before.iter().zip(&now).map(|(before, now)| before.max_queue_time_until(now));
         let calls = u32::try_from(self.calls.len()).unwrap_or(u32::MAX).max(1);
         let queued = queued.sum::<Duration>() / calls;
         let median = self.calls.get(self.calls.len() / 2).copied().unwrap_or_default();
@@ -109,9 +110,9 @@ impl Delays {
 
 // === impl Listing ===
 
-impl Listing {
+impl ListStream {
     /// Reads lists until one has an unhealthy device.
-    pub(crate) async fn until_unhealthy(&mut self, limit: Duration) -> bool {
+    pub(crate) async fn wait_for_unhealthy(&mut self, limit: Duration) -> bool {
         let reading = async {
             while let Some(Ok(list)) = self.0.next().await {
                 if list.devices.iter().any(|device| device.health == UNHEALTHY) {

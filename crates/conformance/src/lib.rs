@@ -38,4 +38,4 @@ pub use case::{Case, Finding, Verdict};
 pub use cases::catalogue;
 pub use report::{Report, Totals};
 pub use run::run;
-pub use subject::{Hooks, KubeletPath, Subject, TimeLimits, Unstartable};
+pub use subject::{CommandError, Hooks, KubeletPath, Subject, TimeLimits};

@@ -18,20 +18,20 @@ use crate::{
 
 /// APIs of a program. Each API in the map is missing, for the reason given.
 #[derive(Debug, Default)]
-pub(crate) struct Offers {
+pub(crate) struct OfferedApis {
     missing_reasons: BTreeMap<Api, String>,
 }
 
 /// Failure of a program that never serves anything. No case runs.
 #[derive(Debug)]
 pub(crate) struct StartFailure {
-    pub(crate) why: String,
-    pub(crate) last_words: Vec<String>,
+    pub(crate) reason: String,
+    pub(crate) last_output: Vec<String>,
 }
 
 // === impl Offers ===
 
-impl Offers {
+impl OfferedApis {
     /// Starts the program and waits until each API that the cases cover has appeared, or the start limit has passed. A
     /// running program without an API counts as a device plugin, so its cases report the fault. A program that exits
     /// before an API appears is an error.
@@ -50,12 +50,12 @@ impl Offers {
         if covered == 0 {
             return Ok(Self { missing_reasons });
         }
-        let start_failure = |why, last_words| StartFailure { why, last_words };
+        let start_failure = |why, last_words| StartFailure { reason: why, last_output: last_words };
         let mut testbed = match Testbed::open(Arc::clone(subject)) {
             Ok(testbed) => testbed,
             Err(error) => return Err(start_failure(error.to_string(), Vec::new())),
         };
-        let started = testbed.set_up().await.and_then(|()| testbed.start());
+        let started = testbed.run_setup_hook().await.and_then(|()| testbed.start());
         started.map_err(|error| start_failure(error.to_string(), Vec::new()))?;
         let started_at = Instant::now();
         let ended = watch_apis(&mut testbed, &mut missing).await;
@@ -66,14 +66,14 @@ impl Offers {
             let why = format!(
                 "the program ended {after:.1?} after its start, before it served anything: {status}"
             );
-            return Err(start_failure(why, testbed.all_last_words().await));
+            return Err(start_failure(why, testbed.last_output_after_exit().await));
         }
         if missing.len() == covered {
             missing.remove(&Api::DevicePlugin);
         }
         let until = match ended {
             Some(status) => format!("before it ended after {after:.1?}: {status}"),
-            None => format!("within {:?}", subject.within.start),
+            None => format!("within {:?}", subject.limits.start),
         };
         missing_reasons.extend(missing.into_iter().map(|api| match api {
             Api::DevicePlugin => (api, format!("it registers no resource {until}")),
@@ -92,16 +92,16 @@ impl Offers {
 /// status), or at the start limit.
 async fn watch_apis(testbed: &mut Testbed, missing: &mut BTreeSet<Api>) -> Option<ExitStatus> {
     let started_at = Instant::now();
-    while !missing.is_empty() && started_at.elapsed() < testbed.subject.within.start {
+    while !missing.is_empty() && started_at.elapsed() < testbed.subject.limits.start {
         // Read first: an API that appeared before the exit counts.
-        let ended = testbed.process().ended();
+        let ended = testbed.process().try_wait();
         let is_registration = |event: &Event| {
             matches!(event, Event::Registered { .. } | Event::RegistrationRefused { .. })
         };
-        if testbed.calls().count(is_registration) > 0 {
+        if testbed.events().count(is_registration) > 0 {
             missing.remove(&Api::DevicePlugin);
         }
-        if !testbed.registry().is_empty() {
+        if !testbed.registration_sockets().is_empty() {
             missing.remove(&Api::Dra);
         }
         if ended.is_some() {

@@ -79,20 +79,20 @@ impl Process {
     }
 
     /// Last lines of its standard output and error.
-    pub fn last_words(&self) -> Vec<String> {
+    pub fn last_output(&self) -> Vec<String> {
         self.lines_kept.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// Last lines of its output after its exit. Waits at most a second for the remaining output, because a surviving
     /// child may hold it open.
-    pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
+    pub(crate) async fn last_output_after_exit(&mut self) -> Vec<String> {
         let all_is_read = async { while self.readers.join_next().await.is_some() {} };
         let _ = timeout(DRAIN_LIMIT, all_is_read).await;
-        self.last_words()
+        self.last_output()
     }
 
     /// Exit status, if it has exited.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn try_wait(&mut self) -> Option<ExitStatus> {
         // The call fails only if another caller has reaped the child, and there is no other caller.
         self.child.try_wait().ok().flatten()
     }
@@ -109,7 +109,7 @@ impl Process {
     }
 
     /// Waits for its exit, up to the limit.
-    pub async fn end_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+    pub async fn wait_for_exit(&mut self, limit: Duration) -> Option<ExitStatus> {
         timeout(limit, self.child.wait()).await.ok()?.ok()
     }
 
@@ -216,10 +216,10 @@ mod tests {
     async fn a_killed_program_loses_its_children_and_its_last_lines_are_kept() {
         let mut process = sh("echo said; sleep 60 & wait");
         let has_child = |process: &Process| process.usage().threads == 2;
-        while !has_child(&process) || process.last_words().is_empty() {
+        while !has_child(&process) || process.last_output().is_empty() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(process.last_words(), ["said"]);
+        assert_eq!(process.last_output(), ["said"]);
         process.kill().await;
         while process.usage() != Usage::default() {
             tokio::task::yield_now().await;

@@ -9,7 +9,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
     case::{Case, CheckError, CheckResult, Finding, Verdict},
-    offers::Offers,
+    offers::OfferedApis,
     report::Report,
     subject::Subject,
     testbed::Testbed,
@@ -32,7 +32,7 @@ pub async fn run(
 ) -> Report {
     let subject = Arc::new(subject);
     let started_at = Instant::now();
-    let offers = match Offers::detect(&subject, cases).await {
+    let offers = match OfferedApis::detect(&subject, cases).await {
         Ok(offers) => Arc::new(offers),
         Err(start_failure) => {
             let finding = Finding::start_failure(start_failure, started_at.elapsed());
@@ -61,11 +61,11 @@ fn propagate_panic(error: tokio::task::JoinError) -> ! {
     std::panic::resume_unwind(error.into_panic())
 }
 
-async fn run_case(case: Case, subject: Arc<Subject>, offers: &Offers) -> Finding {
+async fn run_case(case: Case, subject: Arc<Subject>, offers: &OfferedApis) -> Finding {
     let started_at = Instant::now();
     let testbed = offers.require(case.api()).and_then(|()| Testbed::open(subject));
     let (checked, last_words) = match testbed {
-        Ok(mut testbed) => (check(case, &mut testbed).await, testbed.last_words()),
+        Ok(mut testbed) => (check(case, &mut testbed).await, testbed.last_output()),
         Err(error) => (Err(error), Vec::new()),
     };
     let (verdict, evidence) = match checked {
@@ -79,7 +79,7 @@ async fn run_case(case: Case, subject: Arc<Subject>, offers: &Offers) -> Finding
 }
 
 async fn check(case: Case, testbed: &mut Testbed) -> CheckResult {
-    testbed.set_up().await?;
+    testbed.run_setup_hook().await?;
     let checked = timeout(CASE_LIMIT, (case.check)(testbed)).await;
     checked.unwrap_or_else(|_| {
         Err(CheckError::Failed(format!("the case did not end within {CASE_LIMIT:?}")))

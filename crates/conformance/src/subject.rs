@@ -21,7 +21,7 @@ pub struct Subject {
     /// Path at which the program finds the kubelet.
     pub kubelet_path: KubeletPath,
     /// Time limits.
-    pub within: TimeLimits,
+    pub limits: TimeLimits,
     /// Folders of CDI specs, with placeholders as in the command.
     pub cdi_dirs: Vec<String>,
     /// Hooks around the program.
@@ -73,7 +73,7 @@ pub struct Hooks {
 
 /// Reason why a command cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unstartable {
+pub enum CommandError {
     /// The file does not exist.
     #[error("there is no program {0}")]
     Missing(String),
@@ -94,7 +94,7 @@ pub(crate) struct Placeholders {
 }
 
 /// Name of the node.
-pub(crate) const NODE: &str = "node";
+pub(crate) const NODE_NAME: &str = "node";
 
 /// Script that mounts the folder `$1` at the kubelet's path, and executes the other arguments. If the host lacks that
 /// path, the script mounts an empty tmpfs at `/var/lib` for it.
@@ -124,8 +124,8 @@ impl Subject {
         let kubelet_path = if has_kubelet { KubeletPath::FromCommand } else { KubeletPath::Fixed };
         // Default folders of container runtimes (Container Device Interface 1.0).
         let cdi_dirs = ["/etc/cdi", "/var/run/cdi"].map(str::to_owned).into();
-        let (within, hooks) = (TimeLimits::default(), Hooks::default());
-        Self { command, kubelet_path, within, cdi_dirs, hooks, devices: None }
+        let (limits, hooks) = (TimeLimits::default(), Hooks::default());
+        Self { command, kubelet_path, limits, cdi_dirs, hooks, devices: None }
     }
 
     /// True if its command has the placeholder of a kubeconfig.
@@ -134,7 +134,7 @@ impl Subject {
     }
 
     /// Checks that the program exists and is executable, unless its path has a placeholder.
-    pub fn check(&self) -> Result<(), Unstartable> {
+    pub fn check(&self) -> Result<(), CommandError> {
         let Some(program) = self.command.first().filter(|it| !it.contains('{')) else {
             return Ok(());
         };
@@ -148,14 +148,14 @@ impl Subject {
             return Ok(());
         }
         Err(match candidates.iter().any(|it| it.exists()) {
-            true => Unstartable::NotExecutable(program.clone()),
-            false if program.contains('/') => Unstartable::Missing(program.clone()),
-            false => Unstartable::NotInPath(program.clone()),
+            true => CommandError::NotExecutable(program.clone()),
+            false if program.contains('/') => CommandError::Missing(program.clone()),
+            false => CommandError::NotInPath(program.clone()),
         })
     }
 
     /// Program and arguments with filled placeholders, preceded by the mount command if the path is fixed.
-    pub(crate) fn words(&self, placeholders: &Placeholders) -> Vec<OsString> {
+    pub(crate) fn argv(&self, placeholders: &Placeholders) -> Vec<OsString> {
         let own = self.command.iter().map(|word| placeholders.fill(word).into());
         match self.kubelet_path {
             KubeletPath::FromCommand => own.collect(),
@@ -180,7 +180,7 @@ fn is_program(path: &Path) -> bool {
 
 /// Prefixes of environment variables that could point a program to another cluster or node, or change its role. The
 /// list covers client-go, pods, Kubernetes' commands, and Windlass itself.
-const FOREIGN: [&str; 3] = ["KUBE", "NODE_NAME", "WINDLASS_"];
+const FOREIGN_PREFIXES: [&str; 3] = ["KUBE", "NODE_NAME", "WINDLASS_"];
 
 // === impl Placeholders ===
 
@@ -190,11 +190,11 @@ impl Placeholders {
     pub(crate) fn set_environment(&self, command: &mut Command) {
         for (name, _) in env::vars_os() {
             let text = name.to_string_lossy();
-            if FOREIGN.iter().any(|beginning| text.starts_with(beginning)) {
+            if FOREIGN_PREFIXES.iter().any(|beginning| text.starts_with(beginning)) {
                 command.env_remove(&name);
             }
         }
-        command.env("KUBECONFIG", &self.kubeconfig).env("NODE_NAME", NODE);
+        command.env("KUBECONFIG", &self.kubeconfig).env("NODE_NAME", NODE_NAME);
     }
 
     /// Fills the placeholders of a text.
@@ -204,7 +204,7 @@ impl Placeholders {
         let text = paths.iter().fold(text.to_owned(), |text, (name, path)| {
             text.replace(name, &path.display().to_string())
         });
-        text.replace("{node}", NODE)
+        text.replace("{node}", NODE_NAME)
     }
 }
 
@@ -235,17 +235,17 @@ mod tests {
     #[test]
     fn a_command_with_the_folder_starts_unchanged() {
         let words = ["driver", "--dir={kubelet}", "--at={kubeconfig},{node}"].map(str::to_owned);
-        let words = Subject::new(words.into()).words(&placeholders());
+        let words = Subject::new(words.into()).argv(&placeholders());
         assert_eq!(words, ["driver", "--dir=/k", "--at=/c,node"]);
     }
 
     #[test]
     fn a_missing_program_is_found_before_the_start() {
         let check = |program: &str| Subject::new(vec![program.to_owned()]).check();
-        assert_eq!(check("/nope"), Err(Unstartable::Missing("/nope".to_owned())));
-        assert_eq!(check("no-such-word"), Err(Unstartable::NotInPath("no-such-word".to_owned())));
-        assert_eq!(check("/etc"), Err(Unstartable::NotExecutable("/etc".to_owned())));
-        assert_eq!(check("/etc/passwd"), Err(Unstartable::NotExecutable("/etc/passwd".into())));
+        assert_eq!(check("/nope"), Err(CommandError::Missing("/nope".to_owned())));
+        assert_eq!(check("no-such-word"), Err(CommandError::NotInPath("no-such-word".to_owned())));
+        assert_eq!(check("/etc"), Err(CommandError::NotExecutable("/etc".to_owned())));
+        assert_eq!(check("/etc/passwd"), Err(CommandError::NotExecutable("/etc/passwd".into())));
         assert_eq!(check("sh"), Ok(()));
         assert_eq!(check("{scratch}/made-by-setup"), Ok(()));
     }
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_command_without_the_folder_gets_it_mounted_at_the_fixed_path() {
         let subject = Subject::new(vec!["plugin".into(), "{scratch}/x".into()]);
-        let words = subject.words(&placeholders());
+        let words = subject.argv(&placeholders());
         assert_eq!(words[0], "unshare");
         assert_eq!(words[words.len() - 3..], ["/k", "plugin", "/s/x"]);
     }

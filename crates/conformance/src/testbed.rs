@@ -22,14 +22,14 @@ use windlass_kubelet_sim::{
 };
 
 pub(crate) use self::{
-    claims::{Request, copy_of, pod},
-    driver::{CALL_LIMIT, Driver, Prepared, devices, devices_in, dialled},
-    served::{Client, Served},
+    claims::{ClaimRequest, copy_of, pod},
+    driver::{CALL_LIMIT, Driver, PrepareResults, devices, devices_in, dial},
+    served::{Client, ServedResource},
 };
 use crate::{
     case::{CheckError, failed, not_applicable},
     process::Process,
-    subject::{NODE, Placeholders, Subject},
+    subject::{NODE_NAME, Placeholders, Subject},
 };
 
 /// Time without a change after which lists and slices count as complete.
@@ -67,20 +67,22 @@ impl Testbed {
         };
         std::fs::create_dir(&placeholders.scratch).map_err(|error| broken(&error))?;
         let cluster = Cluster::start();
-        cluster.add_node(NODE);
+        cluster.add_node(NODE_NAME);
         let kubeconfig = cluster.server().kubeconfig();
         std::fs::write(&placeholders.kubeconfig, kubeconfig).map_err(|error| broken(&error))?;
         let mut config = Config::new(&placeholders.kubelet);
         config.numa_nodes = (0..8).collect();
         let kubelet = Kubelet::start(config).map_err(|error| broken(&error))?;
-        let (calls, objects, mut wipes) = (kubelet.calls(), cluster.objects(), JoinSet::new());
-        wipes.spawn(async move { delete_slices_at_kubelet_start(NODE, &calls, &objects).await });
+        let (calls, objects, mut wipes) = (kubelet.events(), cluster.objects(), JoinSet::new());
+        wipes.spawn(
+            async move { delete_slices_at_kubelet_start(NODE_NAME, &calls, &objects).await },
+        );
         Ok(Self { subject, kubelet, cluster, process: None, placeholders, folder, _wipes: wipes })
     }
 
     /// Starts the program, with the placeholders of its command filled.
     pub(crate) fn start(&mut self) -> Result<(), CheckError> {
-        let words = self.subject.words(&self.placeholders);
+        let words = self.subject.argv(&self.placeholders);
         let [program, arguments @ ..] = words.as_slice() else {
             return failed("cannot set up the test: the command is empty");
         };
@@ -94,18 +96,18 @@ impl Testbed {
         Ok(())
     }
 
-    /// Starts the program, unless the case has started it, and waits for its resources as [`Testbed::served`] does.
-    pub(crate) async fn started(&mut self) -> Result<Vec<Served>, CheckError> {
+    /// Starts the program, unless the case has started it, and waits for its resources as [`Testbed::wait_for_resources`] does.
+    pub(crate) async fn start_and_wait(&mut self) -> Result<Vec<ServedResource>, CheckError> {
         if self.process.is_none() {
             self.start()?;
         }
-        self.served(self.subject.within.start).await
+        self.wait_for_resources(self.subject.limits.start).await
     }
 
-    /// Resources of [`Testbed::started`] that have a healthy device. Without one the case is not applicable.
-    pub(crate) async fn started_with_devices(&mut self) -> Result<Vec<Served>, CheckError> {
-        let mut all = self.started().await?;
-        all.retain(|served| !served.healthy().is_empty());
+    /// Resources of [`Testbed::start_and_wait`] that have a healthy device. Without one the case is not applicable.
+    pub(crate) async fn start_with_devices(&mut self) -> Result<Vec<ServedResource>, CheckError> {
+        let mut all = self.start_and_wait().await?;
+        all.retain(|served| !served.healthy_ids().is_empty());
         if all.is_empty() { not_applicable("it lists no healthy device") } else { Ok(all) }
     }
 
@@ -115,39 +117,42 @@ impl Testbed {
     }
 
     /// Fails if the program has exited.
-    pub(crate) fn alive(&mut self) -> Result<(), CheckError> {
-        match self.process().ended() {
+    pub(crate) fn check_alive(&mut self) -> Result<(), CheckError> {
+        match self.process().try_wait() {
             Some(status) => failed(format!("the program exited: {status}")),
             None => Ok(()),
         }
     }
 
     /// Last lines of the program's output.
-    pub(crate) fn last_words(&self) -> Vec<String> {
-        self.process.as_ref().map(Process::last_words).unwrap_or_default()
+    pub(crate) fn last_output(&self) -> Vec<String> {
+        self.process.as_ref().map(Process::last_output).unwrap_or_default()
     }
 
     /// Last lines of a program that has exited.
-    pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
+    pub(crate) async fn last_output_after_exit(&mut self) -> Vec<String> {
         match &mut self.process {
-            Some(process) => process.all_last_words().await,
+            Some(process) => process.last_output_after_exit().await,
             None => Vec::new(),
         }
     }
 
     /// Waits until a registered resource has sent a list and no resource has changed for the settle time. Returns all
     /// resources with a list.
-    pub(crate) async fn served(&mut self, limit: Duration) -> Result<Vec<Served>, CheckError> {
+    pub(crate) async fn wait_for_resources(
+        &mut self,
+        limit: Duration,
+    ) -> Result<Vec<ServedResource>, CheckError> {
         let (started_at, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
-            let now = Served::all(&self.kubelet.node());
+            let now = ServedResource::all(&self.kubelet.status());
             if now != seen {
                 (seen, quiet_since) = (now, Instant::now());
             }
             if !seen.is_empty() && quiet_since.elapsed() >= SETTLE_TIME {
                 return Ok(seen);
             }
-            self.alive()?;
+            self.check_alive()?;
             if started_at.elapsed() >= limit {
                 return failed(format!("no resource with a list of devices after {limit:?}"));
             }
@@ -157,54 +162,54 @@ impl Testbed {
 
     /// Waits until the kubelet's status fulfils a condition, and returns the duration of the wait. Fails if the program
     /// has exited, or after the react limit. `what` describes the condition.
-    pub(crate) async fn until(
+    pub(crate) async fn wait_until(
         &mut self,
         what: &str,
         condition: impl Fn(&NodeStatus) -> bool,
     ) -> Result<Duration, CheckError> {
         let started_at = Instant::now();
-        let seen = self.until_seen(what, condition).await;
+        let seen = self.wait_for_status(what, condition).await;
         if seen.is_err() {
-            self.alive()?;
+            self.check_alive()?;
         }
         seen.map(|()| started_at.elapsed())
     }
 
-    /// Same as [`Testbed::until`], for a program that may have exited.
-    pub(crate) async fn until_seen(
+    /// Same as [`Testbed::wait_until`], for a program that may have exited.
+    pub(crate) async fn wait_for_status(
         &self,
         what: &str,
         condition: impl Fn(&NodeStatus) -> bool,
     ) -> Result<(), CheckError> {
-        match self.kubelet.wait_for(condition, self.subject.within.react).await {
+        match self.kubelet.wait_for(condition, self.subject.limits.react).await {
             Ok(_) => Ok(()),
             Err(late) => failed(format!("not within {:?}: {what}", late.waited)),
         }
     }
 
     /// Waits for a matching event with the number `since` or a higher one, and returns the duration of the wait.
-    pub(crate) async fn until_event(
+    pub(crate) async fn wait_for_event(
         &mut self,
         what: &str,
         since: u64,
         matches: impl Fn(&Event) -> bool,
     ) -> Result<Duration, CheckError> {
-        let (started_at, limit) = (Instant::now(), self.subject.within.react);
-        if self.calls().wait_for_one(since, matches, limit).await.is_none() {
-            self.alive()?;
+        let (started_at, limit) = (Instant::now(), self.subject.limits.react);
+        if self.events().wait_for_event(since, matches, limit).await.is_none() {
+            self.check_alive()?;
             return failed(format!("not within {limit:?}: {what}"));
         }
         Ok(started_at.elapsed())
     }
 
     /// Number of the next event.
-    pub(crate) fn now(&self) -> u64 {
-        self.calls().now()
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.events().next_sequence()
     }
 
     /// Calls between kubelet and program.
-    pub(crate) fn calls(&self) -> EventReader {
-        self.kubelet.calls()
+    pub(crate) fn events(&self) -> EventReader {
+        self.kubelet.events()
     }
 
     /// Admits a pod with one container `c` that requests `count` devices, and returns their ids.
@@ -215,14 +220,14 @@ impl Testbed {
         count: u64,
     ) -> Result<Vec<String>, CheckError> {
         let pod = Pod::new(name).container(Container::new("c").limit(resource, count));
-        let admission = self.admitted(pod).await?;
-        let allotment = admission.allotment("c", resource);
+        let admission = self.admit_pod(pod).await?;
+        let allotment = admission.allocation("c", resource);
         Ok(allotment.map(|it| it.ids().into_iter().collect()).unwrap_or_default())
     }
 
     /// Admits a pod, within the react limit. The kubelet itself waits for the plugin without a limit.
-    pub(crate) async fn admitted(&self, pod: Pod) -> Result<Admission, CheckError> {
-        let (name, limit) = (pod.name.clone(), self.subject.within.react);
+    pub(crate) async fn admit_pod(&self, pod: Pod) -> Result<Admission, CheckError> {
+        let (name, limit) = (pod.name.clone(), self.subject.limits.react);
         match timeout(limit, self.kubelet.admit(pod)).await {
             Ok(Ok(admission)) => Ok(admission),
             Ok(Err(rejection)) => failed(format!("pod {name}: {}", rejection.message)),
@@ -236,15 +241,15 @@ impl Testbed {
     }
 
     /// Runs the setup hook.
-    pub(crate) async fn set_up(&self) -> Result<(), CheckError> {
+    pub(crate) async fn run_setup_hook(&self) -> Result<(), CheckError> {
         match &self.subject.hooks.setup {
-            Some(setup) => self.hook(setup).await,
+            Some(setup) => self.run_hook(setup).await,
             None => Ok(()),
         }
     }
 
     /// Runs a hook of the command line, and waits for its exit.
-    pub(crate) async fn hook(&self, text: &str) -> Result<(), CheckError> {
+    pub(crate) async fn run_hook(&self, text: &str) -> Result<(), CheckError> {
         let text = self.placeholders.fill(text);
         let mut command = Command::new("sh");
         self.placeholders.set_environment(&mut command);

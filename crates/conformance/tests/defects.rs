@@ -154,11 +154,11 @@ fn is_driver_case(id: &str) -> bool {
 
 /// Shortens the limits, for a program that responds at once or never.
 fn with_short_limits(mut subject: Subject) -> Subject {
-    subject.within.start = Duration::from_secs(4);
-    subject.within.react = Duration::from_secs(3);
-    subject.within.recover = Duration::from_secs(4);
-    subject.within.republish = Duration::from_secs(4);
-    subject.within.stop = Duration::from_secs(2);
+    subject.limits.start = Duration::from_secs(4);
+    subject.limits.react = Duration::from_secs(3);
+    subject.limits.recover = Duration::from_secs(4);
+    subject.limits.republish = Duration::from_secs(4);
+    subject.limits.stop = Duration::from_secs(2);
     subject
 }
 

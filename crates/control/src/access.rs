@@ -10,9 +10,9 @@ use kube::{
 use serde::de::DeserializeOwned;
 
 /// Number of objects per page of a list.
-pub(crate) const PAGE: u32 = 500;
+pub(crate) const PAGE_SIZE: u32 = 500;
 /// Deadline of a request for one object.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(4);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// No usable credentials.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,9 @@ impl From<kube::Error> for RequestError {
 
 /// Reads the credentials. Without a path, `KUBECONFIG` and `~/.kube/config` take precedence over the pod's service
 /// account.
-pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, NoAccess> {
+pub(crate) async fn load_kube_config(
+    kubeconfig: Option<PathBuf>,
+) -> Result<kube::Config, NoAccess> {
     let Some(path) = kubeconfig else {
         return kube::Config::infer().await.map_err(no_access);
     };
@@ -68,7 +70,7 @@ pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, 
 
 /// A client with these credentials.
 pub(crate) async fn client(kubeconfig: Option<PathBuf>) -> Result<kube::Client, NoAccess> {
-    kube::Client::try_from(access(kubeconfig).await?).map_err(no_access)
+    kube::Client::try_from(load_kube_config(kubeconfig).await?).map_err(no_access)
 }
 
 pub(crate) fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> NoAccess {
@@ -80,7 +82,7 @@ pub(crate) async fn list<K, T>(api: &Api<K>, convert: impl Fn(K) -> T) -> kube::
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+    let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE_SIZE));
     loop {
         let listed = api.list(&page).await?;
         all.extend(listed.items.into_iter().map(&convert));

@@ -12,12 +12,12 @@ use crate::{
 };
 
 /// Deadline of each request.
-const LIMIT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Access to the agents of a cluster.
 #[expect(missing_debug_implementations, reason = "a client of kube has none")]
 #[derive(Clone)]
-pub struct Agents {
+pub struct AgentClient {
     client: Client,
     namespace: String,
 }
@@ -46,13 +46,13 @@ pub enum AgentError {
         "the API server could not ask the agent {0}: is it ready, and does a network policy admit the API server to its \
          port?"
     )]
-    Unreached(String, #[source] Box<kube::Error>),
+    Unreachable(String, #[source] Box<kube::Error>),
     /// The agent did not answer in time.
-    #[error("the agent {0} did not answer within {LIMIT:?}")]
-    Late(String),
+    #[error("the agent {0} did not answer within {REQUEST_TIMEOUT:?}")]
+    RequestTimedOut(String),
     /// The API server did not list pods in time.
-    #[error("the API server did not list the agents within {LIMIT:?}")]
-    LateList,
+    #[error("the API server did not list the agents within {REQUEST_TIMEOUT:?}")]
+    ListTimedOut,
     /// Pods cannot be listed.
     #[error("cannot list the agents")]
     List(#[source] Box<kube::Error>),
@@ -63,14 +63,14 @@ pub enum AgentError {
 
 // === impl Agents ===
 
-impl Agents {
+impl AgentClient {
     /// Connects with this kubeconfig; `None` searches for credentials as kubectl does.
     ///
     /// # Errors
     ///
     /// No credentials.
     pub async fn connect(kubeconfig: Option<PathBuf>, namespace: &str) -> Result<Self, NoAccess> {
-        let mut access = access::access(kubeconfig).await?;
+        let mut access = access::load_kube_config(kubeconfig).await?;
         // The user must see that an agent is not ready. With kube's retries the request would end at the deadline.
         access.default_retry = false;
         let client = Client::try_from(access).map_err(access::no_access)?;
@@ -94,9 +94,11 @@ impl Agents {
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let of_node = ListParams::default()
-            .labels(&labels::agents())
+            .labels(&labels::agent_selector())
             .fields(&format!("spec.nodeName={node}"));
-        let listed = timeout(LIMIT, pods.list(&of_node)).await.map_err(|_| AgentError::LateList)?;
+        let listed = timeout(REQUEST_TIMEOUT, pods.list(&of_node))
+            .await
+            .map_err(|_| AgentError::ListTimedOut)?;
         let listed = listed.map_err(|error| AgentError::List(Box::new(error)))?;
         let is_running = |pod: &Pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -112,13 +114,13 @@ impl Agents {
         let namespace = &self.namespace;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/page/state");
         let request = http::Request::get(path).body(Vec::new()).expect("names of Kubernetes");
-        match timeout(LIMIT, self.client.request_text(request)).await {
+        match timeout(REQUEST_TIMEOUT, self.client.request_text(request)).await {
             Ok(Ok(text)) => Ok(text),
             Ok(Err(error)) if is_forbidden(&error) => {
                 Err(AgentError::Forbidden(name, Box::new(error)))
             }
-            Ok(Err(error)) => Err(AgentError::Unreached(name, Box::new(error))),
-            Err(_) => Err(AgentError::Late(name)),
+            Ok(Err(error)) => Err(AgentError::Unreachable(name, Box::new(error))),
+            Err(_) => Err(AgentError::RequestTimedOut(name)),
         }
     }
 }

@@ -61,7 +61,7 @@ pub enum JobState {
 pub enum ApplicationError {
     /// The API server refused, or did not answer.
     #[error("cannot {verb} {object} in namespace {namespace}")]
-    Refused {
+    RequestFailed {
         /// The request.
         verb: &'static str,
         /// Kind and name.
@@ -76,7 +76,7 @@ pub enum ApplicationError {
         "{object} is in namespace {namespace} already, and does not belong to {application}: delete or rename it, or \
          take another namespace"
     )]
-    Foreign {
+    OwnedByOther {
         /// Kind and name.
         object: String,
         /// Namespace of the object.
@@ -101,7 +101,7 @@ const MAX_RESTARTS: i32 = 2;
 /// Lines of a container's log in the reason of its end.
 const LAST_LINES: i64 = 3;
 /// Rights that a dry run does not check.
-const READ_LATER: [Right; 2] = [
+const UNCHECKED_BY_DRY_RUN: [Right; 2] = [
     Right::in_namespace("get", "batch", "jobs", ""),
     Right::in_namespace("get", "", "pods", "log"),
 ];
@@ -154,7 +154,7 @@ impl Application {
                 Some(existing) if self.owns(&existing) => {}
                 Some(_) => {
                     let (namespace, application) = (self.namespace.clone(), self.name.clone());
-                    return Err(ApplicationError::Foreign {
+                    return Err(ApplicationError::OwnedByOther {
                         object: title,
                         namespace,
                         application,
@@ -169,7 +169,8 @@ impl Application {
         }
         self.create_job(job, true).await?;
         let reviews = Api::all(self.client.clone());
-        let missing = rights::missing(&reviews, &self.namespace, &READ_LATER).await;
+        let missing =
+            rights::missing_rights(&reviews, &self.namespace, &UNCHECKED_BY_DRY_RUN).await;
         let missing =
             missing.map_err(|error| self.refused("review", "rights".to_owned(), error))?;
         if missing.is_empty() { Ok(()) } else { Err(ApplicationError::NoRight(missing.join(", "))) }
@@ -239,13 +240,13 @@ impl Application {
         };
         let pods: Vec<Pod> = self.list(&self.of_kind(), "pods").await?;
         for pod in &pods {
-            if let Some((container, end)) = containers(pod).iter().find_map(repeated_end) {
+            if let Some((container, end)) = containers(pod).iter().find_map(crash_loop) {
                 let last_log_lines = self.last_log_lines(&pod.name_any(), container).await;
                 let reason = format!("pod {}, container {container}: {end}", pod.name_any());
                 return Ok(Readiness::Failed(format!("{reason}{last_log_lines}")));
             }
         }
-        let reason = pods.iter().find_map(reason);
+        let reason = pods.iter().find_map(pending_reason);
         Ok(Readiness::Waiting(
             reason.unwrap_or_else(|| format!("Deployment {}", incomplete.name_any())),
         ))
@@ -294,10 +295,10 @@ impl Application {
         let selected = ListParams::default().labels(&format!("{JOB_NAME}={name}"));
         let pod = pods.list(&selected).await.map_err(refused)?.items.into_iter().next();
         let conditions = job.status.and_then(|status| status.conditions).unwrap_or_default();
-        let Some(end) = conditions.iter().find(|one| is_end(one)) else {
+        let Some(end) = conditions.iter().find(|one| is_finished(one)) else {
             let no_pod = || format!("Job {name} has no pod: see `kubectl describe job {name}`");
             let Some(pod) = pod else { return Ok(JobState::Pending(no_pod())) };
-            return Ok(reason(&pod).map_or(JobState::Running, JobState::Pending));
+            return Ok(pending_reason(&pod).map_or(JobState::Running, JobState::Pending));
         };
         let ended = end.message.clone().unwrap_or_default();
         // The Job controller deletes the pod of a Job that exceeds its deadline.
@@ -305,7 +306,7 @@ impl Application {
         let log = pods.logs(&pod.name_any(), &LogParams::default()).await;
         let log = log.map_err(|error| self.refused("read the log of", title(), error))?;
         if log.trim().is_empty() {
-            let reason = containers(&pod).iter().find_map(end_of).unwrap_or(ended);
+            let reason = containers(&pod).iter().find_map(exit_reason).unwrap_or(ended);
             return Ok(JobState::Ended(reason));
         }
         Ok(JobState::Ended(log))
@@ -366,7 +367,7 @@ impl Application {
 
     fn refused(&self, verb: &'static str, object: String, error: kube::Error) -> ApplicationError {
         let (namespace, source) = (self.namespace.clone(), error.into());
-        ApplicationError::Refused { verb, object, namespace, source }
+        ApplicationError::RequestFailed { verb, object, namespace, source }
     }
 }
 
@@ -381,7 +382,7 @@ impl fmt::Debug for Application {
 impl ApplicationError {
     /// True if the same request may succeed later.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Refused { source, .. } if source.is_transient())
+        matches!(self, Self::RequestFailed { source, .. } if source.is_transient())
     }
 }
 
@@ -402,7 +403,7 @@ fn kind_and_name(object: &Value) -> (ApiResource, &str) {
     resource.zip(name).expect("objects of a pipeline have known kinds, and names")
 }
 
-fn is_end(condition: &JobCondition) -> bool {
+fn is_finished(condition: &JobCondition) -> bool {
     ["Complete", "Failed"].contains(&&*condition.type_) && condition.status == "True"
 }
 
@@ -424,7 +425,7 @@ fn is_complete(deployment: &Deployment) -> bool {
 }
 
 /// The reason why a pod does not run; `None` if no container waits.
-fn reason(pod: &Pod) -> Option<String> {
+fn pending_reason(pod: &Pod) -> Option<String> {
     let name = pod.name_any();
     let status = pod.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -453,7 +454,7 @@ fn containers(pod: &Pod) -> &[ContainerStatus] {
 }
 
 /// Name and last exit of a container that is not running and has reached `MAX_RESTARTS`.
-fn repeated_end(container: &ContainerStatus) -> Option<(&str, String)> {
+fn crash_loop(container: &ContainerStatus) -> Option<(&str, String)> {
     let end = container.last_state.as_ref()?.terminated.as_ref()?;
     let is_running = container.state.as_ref().is_some_and(|state| state.running.is_some());
     (!is_running && container.restart_count >= MAX_RESTARTS).then(|| {
@@ -463,7 +464,7 @@ fn repeated_end(container: &ContainerStatus) -> Option<(&str, String)> {
 }
 
 /// Reason of the end of a container.
-fn end_of(container: &ContainerStatus) -> Option<String> {
+fn exit_reason(container: &ContainerStatus) -> Option<String> {
     let end = container.state.as_ref()?.terminated.as_ref()?;
     let texts = [end.reason.as_deref(), end.message.as_deref()].into_iter().flatten();
     let texts: Vec<_> = texts.collect();
@@ -503,8 +504,9 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_pending_pod_is_copied_from_its_status() {
-        let reason_of =
-            |status: Value| reason(&read(json!({"metadata": {"name": "p"}, "status": status})));
+        let reason_of = |status: Value| {
+            pending_reason(&read(json!({"metadata": {"name": "p"}, "status": status})))
+        };
         let waits = |status: Value| reason_of(status).expect("a reason");
         assert_eq!(waits(json!({"phase": "Pending"})), "pod p has no node yet");
         let refusal = json!({"conditions": [
@@ -525,7 +527,7 @@ mod tests {
             let container: ContainerStatus = read(json!({"name": "c", "image": "i", "imageID": "",
                 "ready": false, "restartCount": restarts, "state": state,
                 "lastState": {"terminated": {"exitCode": 64}}}));
-            repeated_end(&container).map(|(_, end)| end)
+            crash_loop(&container).map(|(_, end)| end)
         };
         let waits = json!({"waiting": {"reason": "CrashLoopBackOff"}});
         let ended = Some("it ended 2 times, with exit code 64".to_owned());

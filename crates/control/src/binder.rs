@@ -20,11 +20,11 @@ use windlass_core::annotation::PodPlacement;
 use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{
-    access::ANSWER_LIMIT,
+    access::REQUEST_TIMEOUT,
     facts::{GpuRequest, PodFacts, ShareScheme},
     fence::{Fence, FenceError},
     gpushare,
-    index::{Arrival, GangWait, Index, Placed, Refusal},
+    index::{Arrival, GangWait, Index, PlacementDecision, Refusal},
     metrics::Metrics,
     wire::BindArgs,
 };
@@ -49,9 +49,9 @@ pub(crate) struct WaitLimits {
 }
 
 /// A bind that failed before or during the write of its Binding.
-enum Failed {
+enum BindFailure {
     BeforeWrite(BindError),
-    Writing(BindError),
+    DuringWrite(BindError),
 }
 
 /// Outcome of a write without an answer, or with an error as the answer.
@@ -65,14 +65,14 @@ enum WriteOutcome {
 }
 
 /// Time after which a lost write can no longer take effect: the API server's `--request-timeout` (60 s) has ended it.
-const WRITE_LIMIT: Duration = Duration::from_secs(65);
+const LOST_WRITE_TIMEOUT: Duration = Duration::from_secs(65);
 /// Maximum number of concurrent Binding writes for gang members.
 const MAX_WRITES: usize = 32;
 /// Interval of Lease checks while a gang waits. Each check renews the Lease if needed. The interval is shorter than the
 /// validity that a check leaves, so the Lease does not expire between two checks.
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(4);
 /// Pause between reads of a pod whose write has an unknown outcome.
-const REREAD_PAUSE: Duration = Duration::from_secs(2);
+const REREAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Reason why a pod is not bound. kube-scheduler retries.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +95,7 @@ pub(crate) enum BindError {
     #[error(
         "gang {gang} was not complete within {limit:?}: a pod is missing, or fits no node that kube-scheduler offers"
     )]
-    TimedOut {
+    GangTimedOut {
         /// Name of the gang.
         gang: String,
         /// Time within which all members had to arrive.
@@ -105,7 +105,7 @@ pub(crate) enum BindError {
     #[error(
         "gang {0} was given up: not all of its pods arrived, or this replica no longer binds. All are retried"
     )]
-    GivenUp(String),
+    GangGivenUp(String),
     /// This replica may not bind.
     #[error(transparent)]
     Fenced(#[from] FenceError),
@@ -116,8 +116,8 @@ pub(crate) enum BindError {
     #[error("the extender is shutting down: try again")]
     ShuttingDown,
     /// The API server did not answer.
-    #[error("the API server did not answer within {ANSWER_LIMIT:?}")]
-    Late,
+    #[error("the API server did not answer within {REQUEST_TIMEOUT:?}")]
+    RequestTimedOut,
 }
 
 // === impl BindError ===
@@ -149,7 +149,7 @@ impl Binder {
     pub(crate) async fn bind(self: &Arc<Self>, args: BindArgs) -> Result<(), BindError> {
         let (reply, answer) = oneshot::channel();
         let binder = self.clone();
-        self.tasks.step(|tasks| {
+        self.tasks.with_lock(|tasks| {
             while tasks.try_join_next().is_some() {}
             tasks.spawn(async move { binder.bind_and_confirm(&args, reply).await });
         });
@@ -158,7 +158,7 @@ impl Binder {
 
     /// Waits up to `limit` for running binds, then aborts the others. Returns true if none was aborted.
     pub(crate) async fn drain(&self, limit: Duration) -> bool {
-        let mut tasks = self.tasks.step(std::mem::take);
+        let mut tasks = self.tasks.with_lock(std::mem::take);
         timeout(limit, async { while tasks.join_next().await.is_some() {} }).await.is_ok()
     }
 
@@ -175,11 +175,11 @@ impl Binder {
                 let _ = reply.send(Ok(()));
                 return;
             }
-            Err(Failed::BeforeWrite(error)) => {
+            Err(BindFailure::BeforeWrite(error)) => {
                 let _ = reply.send(Err(error));
                 return;
             }
-            Err(Failed::Writing(error)) => error,
+            Err(BindFailure::DuringWrite(error)) => error,
         };
         let failed = Instant::now();
         let is_refused = failure.is_refusal();
@@ -189,8 +189,8 @@ impl Binder {
             WriteOutcome::Unbound | WriteOutcome::Unknown => Err(failure),
         });
         while matches!(end, WriteOutcome::Unknown) {
-            sleep(REREAD_PAUSE).await;
-            let is_over = failed.elapsed() > WRITE_LIMIT;
+            sleep(REREAD_INTERVAL).await;
+            let is_over = failed.elapsed() > LOST_WRITE_TIMEOUT;
             end = self.reread(args, number, is_over).await;
         }
     }
@@ -200,24 +200,26 @@ impl Binder {
         args: &BindArgs,
         reply: &mut oneshot::Sender<Result<(), BindError>>,
         decided: &mut u64,
-    ) -> Result<(), Failed> {
-        if !self.index.step(|index| index.is_synced()) {
-            return Err(Failed::BeforeWrite(BindError::NotReady));
+    ) -> Result<(), BindFailure> {
+        if !self.index.with_lock(|index| index.is_synced()) {
+            return Err(BindFailure::BeforeWrite(BindError::NotReady));
         }
-        let term = self.fence.acquire().await.map_err(|error| Failed::BeforeWrite(error.into()))?;
-        let indexed = self.index.step(|index| index.pod(&args.pod_uid).cloned());
+        let term =
+            self.fence.acquire().await.map_err(|error| BindFailure::BeforeWrite(error.into()))?;
+        let indexed = self.index.with_lock(|index| index.pod(&args.pod_uid).cloned());
         let pod = match indexed {
             Some(pod) => pod,
             // kube-scheduler's watch may be ahead of this one.
-            None => self.read(args).await.map_err(Failed::BeforeWrite)?,
+            None => self.read(args).await.map_err(BindFailure::BeforeWrite)?,
         };
-        let arrived = self.index.step(|index| index.arrive(&pod, &args.node));
+        let arrived = self.index.with_lock(|index| index.arrive(&pod, &args.node));
         if matches!(arrived, Err(Refusal::GangLostNode(_))) {
             self.metrics.count_gang(false);
         }
         let refused = |source| BindError::Refused { node: args.node.clone(), source };
-        let (placed, arrival) = arrived.map_err(|refusal| Failed::BeforeWrite(refused(refusal)))?;
-        let number = placed.number;
+        let (placed, arrival) =
+            arrived.map_err(|refusal| BindFailure::BeforeWrite(refused(refusal)))?;
+        let number = placed.id;
         *decided = number;
         let is_gang_member = !matches!(arrival, Arrival::Single);
         match arrival {
@@ -225,20 +227,22 @@ impl Binder {
             Arrival::Last => self.metrics.count_gang(true),
             Arrival::Waiting(wait) => {
                 let waited = self.wait_for_gang((&args.pod_uid, number), term, wait, reply).await;
-                waited.map_err(Failed::BeforeWrite)?;
+                waited.map_err(BindFailure::BeforeWrite)?;
             }
         }
         // Only gang members need a permit, so a large gang does not delay the binds of single pods.
         let _permit = if is_gang_member { self.writes.acquire().await.ok() } else { None };
         if let Err(error) = self.fence.renew_in_term(term).await {
-            self.index.step(|index| index.forget(&args.pod_uid, number));
-            return Err(Failed::BeforeWrite(error.into()));
+            self.index.with_lock(|index| index.forget(&args.pod_uid, number));
+            return Err(BindFailure::BeforeWrite(error.into()));
         }
-        self.index.step(|index| index.begin_write(&args.pod_uid, number));
-        self.write(args, self.annotations(&pod, &placed)).await.map_err(Failed::Writing)?;
+        self.index.with_lock(|index| index.begin_write(&args.pod_uid, number));
+        self.write(args, self.annotations(&pod, &placed))
+            .await
+            .map_err(BindFailure::DuringWrite)?;
         let devices: Vec<_> = placed.placement.devices.iter().map(|it| it.id.as_str()).collect();
         let devices = devices.join(",");
-        tracing::info!(pod = pod.title(), node = args.node, devices, "pod bound");
+        tracing::info!(pod = pod.namespaced_name(), node = args.node, devices, "pod bound");
         Ok(())
     }
 
@@ -266,10 +270,10 @@ impl Binder {
             () = stop.cancelled() => {}
         }
         let (gang, now) = (wait.gang().to_owned(), Instant::now());
-        let (is_complete, is_given_up) = self.index.step(|index| {
+        let (is_complete, is_given_up) = self.index.with_lock(|index| {
             // A later bind of this pod may have replaced this one.
             if wait.is_complete() {
-                return (index.is_current(uid, number), false);
+                return (index.is_current_decision(uid, number), false);
             }
             if reply.is_closed() {
                 index.withdraw(uid, number, &wait);
@@ -293,16 +297,16 @@ impl Binder {
             );
         }
         Err(if is_late {
-            BindError::TimedOut { gang, limit: *gang_wait }
+            BindError::GangTimedOut { gang, limit: *gang_wait }
         } else {
-            BindError::GivenUp(gang)
+            BindError::GangGivenUp(gang)
         })
     }
 
     /// Message for a pod whose gang was given up and is in back-off; `None` for other pods.
-    pub(crate) fn backoff_of(&self, pod: &PodFacts) -> Option<String> {
+    pub(crate) fn backoff_message(&self, pod: &PodFacts) -> Option<String> {
         let now = Instant::now();
-        let left = self.index.step(|index| index.backoff_of(pod, now))?.as_secs() + 1;
+        let left = self.index.with_lock(|index| index.remaining_backoff(pod, now))?.as_secs() + 1;
         let gang = pod.gang.as_ref()?.as_ref().ok()?;
         Some(format!(
             "gang {} was not complete in time, and is tried again in {left} s: look at the events of all its pods",
@@ -316,15 +320,15 @@ impl Binder {
         match self.read(args).await {
             Ok(pod) if pod.node.is_some() => {
                 let is_ours = pod.node.as_ref() == Some(&args.node);
-                self.index.step(|index| index.set_pod(pod));
+                self.index.with_lock(|index| index.set_pod(pod));
                 if is_ours { WriteOutcome::Bound } else { WriteOutcome::Unbound }
             }
             Ok(_) if is_over => {
-                self.index.step(|index| index.end_write(&args.pod_uid, number));
+                self.index.with_lock(|index| index.end_write(&args.pod_uid, number));
                 WriteOutcome::Unbound
             }
             Err(BindError::Gone(_)) => {
-                self.index.step(|index| index.remove_pod(&args.pod_uid));
+                self.index.with_lock(|index| index.remove_pod(&args.pod_uid));
                 WriteOutcome::Unbound
             }
             Ok(_) | Err(_) => WriteOutcome::Unknown,
@@ -333,7 +337,7 @@ impl Binder {
 
     async fn read(&self, args: &BindArgs) -> Result<PodFacts, BindError> {
         let deleted = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
-        let found = call(self.pods(args).get_opt(&args.pod_name)).await?;
+        let found = with_timeout(self.pods(args).get_opt(&args.pod_name)).await?;
         let pod = PodFacts::of(&found.ok_or_else(deleted)?);
         let is_same = pod.uid == args.pod_uid && !pod.is_ended;
         if is_same { Ok(pod) } else { Err(deleted()) }
@@ -362,17 +366,17 @@ impl Binder {
         // The client itself retries after 429 (too many requests).
         let posted =
             pods.create_subresource::<_, Status>("binding", &args.pod_name, &parameters, &binding);
-        call(posted).await.map(drop)
+        with_timeout(posted).await.map(drop)
     }
 
-    fn annotations(&self, pod: &PodFacts, placed: &Placed) -> BTreeMap<String, String> {
+    fn annotations(&self, pod: &PodFacts, placed: &PlacementDecision) -> BTreeMap<String, String> {
         let mut annotations = BTreeMap::new();
-        let Placed { placement, first, .. } = placed;
+        let PlacementDecision { placement, first, .. } = placed;
         if !placement.devices.is_empty() {
             annotations.insert(PodPlacement::ANNOTATION.to_owned(), placement.to_annotation());
         }
         if let (
-            Ok(request @ GpuRequest::Share { by: ShareScheme::Gpushare, .. }),
+            Ok(request @ GpuRequest::Share { scheme: ShareScheme::Gpushare, .. }),
             Some((index, gpu)),
         ) = (&pod.resources.gpus, first)
         {
@@ -386,9 +390,9 @@ impl Binder {
     }
 }
 
-async fn call<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, BindError> {
-    match timeout(ANSWER_LIMIT, request).await {
+async fn with_timeout<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, BindError> {
+    match timeout(REQUEST_TIMEOUT, request).await {
         Ok(answer) => answer.map_err(|error| BindError::Kube(Box::new(error))),
-        Err(_) => Err(BindError::Late),
+        Err(_) => Err(BindError::RequestTimedOut),
     }
 }

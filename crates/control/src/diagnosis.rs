@@ -59,34 +59,33 @@ impl Evidence {
             Ok(version) => findings.push(Finding::ok(AREA, "version", version.git_version)),
             Err(error) => {
                 let reason = windlass_host::causes(&error);
-                findings.push(Finding::problem(AREA, "version", reason).remedy(
+                findings.push(Finding::problem(AREA, "version", reason).with_remedy(
                     "`kubectl version` should answer: check the kubeconfig and the network",
                 ));
                 return Ok(Self { findings, ..Self::default() });
             }
         }
-        let objects =
-            match Objects::of(client.clone()).await {
-                Ok(objects) => objects,
-                Err(error) => {
-                    let reason = windlass_host::causes(&error);
-                    findings.push(Finding::problem(AREA, "objects", reason).remedy(
-                        "an account that may list nodes, pods and resource.k8s.io is needed",
-                    ));
-                    Objects::default()
-                }
-            };
-        let workloads = match workloads(client).await {
-            Ok(workloads) => Some(workloads),
+        let objects = match Objects::of(client.clone()).await {
+            Ok(objects) => objects,
             Err(error) => {
                 let reason = windlass_host::causes(&error);
-                findings.push(
-                    Finding::warning(AREA, "workloads", reason)
-                        .remedy("an account that may list daemonsets and deployments is needed"),
-                );
-                None
+                findings.push(Finding::problem(AREA, "objects", reason).with_remedy(
+                    "an account that may list nodes, pods and resource.k8s.io is needed",
+                ));
+                Objects::default()
             }
         };
+        let workloads =
+            match workloads(client).await {
+                Ok(workloads) => Some(workloads),
+                Err(error) => {
+                    let reason = windlass_host::causes(&error);
+                    findings.push(Finding::warning(AREA, "workloads", reason).with_remedy(
+                        "an account that may list daemonsets and deployments is needed",
+                    ));
+                    None
+                }
+            };
         Ok(Self { objects, workloads, findings })
     }
 
@@ -106,7 +105,7 @@ impl Evidence {
 }
 
 async fn workloads(client: kube::Client) -> kube::Result<Workloads> {
-    let selector = kube::api::ListParams::default().labels(&labels::all());
+    let selector = kube::api::ListParams::default().labels(&labels::windlass_selector());
     let daemon_sets: Api<DaemonSet> = Api::all(client.clone());
     let deployments: Api<Deployment> = Api::all(client);
     Ok(Workloads {

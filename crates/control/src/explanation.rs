@@ -103,7 +103,7 @@ impl Explanation {
         let needs_remedies = fitting.is_empty() && pod.gang.is_none();
         let remedies = if needs_remedies { remedies(index, pod, &names) } else { Vec::new() };
         Self {
-            pod: pod.title(),
+            pod: pod.namespaced_name(),
             wants: request_text(pod),
             node: pod.node.clone(),
             fitting,
@@ -142,7 +142,7 @@ pub(crate) fn request_text(pod: &PodFacts) -> String {
         Ok(GpuRequest::None) => "no GPU".to_owned(),
         Ok(GpuRequest::Whole(1)) => "1 GPU".to_owned(),
         Ok(GpuRequest::Whole(count)) => format!("{count} GPUs of one node"),
-        Ok(GpuRequest::Share { count, milli, memory, .. }) => {
+        Ok(GpuRequest::Share { count, compute_milli: milli, memory, .. }) => {
             let memory = (*memory != ShareMemory::Mib(0)).then(|| memory.to_string());
             let compute = (*milli > 0).then(|| format!("{} % of the compute", milli / 10));
             let parts: Vec<_> = memory.into_iter().chain(compute).collect();

@@ -59,14 +59,14 @@ impl Extender {
         let Some(names) = &args.node_names else {
             return FilterResult::error("nodeCacheCapable has to be true for this extender");
         };
-        if !self.index.step(|index| index.is_synced()) {
+        if !self.index.with_lock(|index| index.is_synced()) {
             return FilterResult::error("not ready: the cluster's objects have not been read yet");
         }
         let pod = PodFacts::of(&args.pod);
-        if let Some(reason) = self.binder.backoff_of(&pod) {
+        if let Some(reason) = self.binder.backoff_message(&pod) {
             return FilterResult::error(&reason);
         }
-        let outcomes = self.index.step(|index| {
+        let outcomes = self.index.with_lock(|index| {
             index.add_offer(&pod, names);
             index.filter(&pod, names)
         });
@@ -77,7 +77,7 @@ impl Extender {
                 refusal,
                 Refusal::Gang(GangError::Differs { .. })
                     | Refusal::GangIncomplete { .. }
-                    | Refusal::GangsWait(_)
+                    | Refusal::TooManyWaiting(_)
             )
         {
             self.metrics.count_refusal(refusal);
@@ -108,7 +108,7 @@ impl Extender {
         let pod = PodFacts::of(&args.pod);
         // Ranking for claims of a new shape takes several steps; other requests are served between them.
         let ranked = loop {
-            let step = self.index.step(|index| {
+            let step = self.index.with_lock(|index| {
                 if !index.is_synced() {
                     return Some(Vec::new());
                 }
@@ -124,7 +124,7 @@ impl Extender {
         let scores: Vec<_> = scores.collect();
         self.metrics.count_call(Verb::Prioritize, start.elapsed(), true);
         if let Some(HostPriority { host, .. }) = scores.last() {
-            self.best_nodes.step(|best| {
+            self.best_nodes.with_lock(|best| {
                 if best.len() >= MAX_BEST_NODES {
                     best.clear();
                 }
@@ -142,7 +142,8 @@ impl Extender {
         let all = args.node_name_to_meta_victims.iter().filter_map(|(name, victims)| {
             let mut victims = victims.clone();
             let victim_uids: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
-            let more = self.index.step(|index| index.more_victims(&pod, name, &victim_uids))?;
+            let more =
+                self.index.with_lock(|index| index.additional_victims(&pod, name, &victim_uids))?;
             victims.pods.extend(more.into_iter().map(|uid| MetaPod { uid }));
             Some((name.clone(), victims))
         });
@@ -159,7 +160,7 @@ impl Extender {
         match bound {
             Ok(()) => {
                 // kube-scheduler does not prioritize a single candidate.
-                if let Some(best) = self.best_nodes.step(|best| best.remove(&args.pod_uid)) {
+                if let Some(best) = self.best_nodes.with_lock(|best| best.remove(&args.pod_uid)) {
                     self.metrics.count_bound_pod(best == args.node);
                 }
                 BindResult::default()
@@ -184,12 +185,12 @@ fn is_unresolvable(refusal: &Refusal) -> bool {
         | Refusal::Gang(_)
         | Refusal::GangIncomplete { .. }
         | Refusal::GangDoesNotFit { .. }
-        | Refusal::GangElsewhere(_)
+        | Refusal::GangPlannedElsewhere(_)
         | Refusal::GangLostNode(_)
-        | Refusal::GangsWait(_)
-        | Refusal::Bound { .. } => true,
+        | Refusal::TooManyWaiting(_)
+        | Refusal::AlreadyBound { .. } => true,
         Refusal::NotAccepted { accepted, .. } => *accepted == 0,
         Refusal::Misfit(misfit) => matches!(misfit, Misfit::Model),
-        Refusal::UnknownNode(_) | Refusal::InDoubt(_) => false,
+        Refusal::UnknownNode(_) | Refusal::OutcomeUnknown(_) => false,
     }
 }

@@ -11,7 +11,7 @@ mod node;
 mod pod;
 
 pub(crate) use self::{
-    amounts::{PER_UNIT, of_pod as amount_of_pod},
+    amounts::{NANOS_PER_UNIT, of_pod as amount_of_pod},
     gang::{GANG, MAX_WAITING},
 };
 pub use self::{

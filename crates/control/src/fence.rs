@@ -23,7 +23,7 @@ use tokio::{
 };
 use windlass_host::{clock::Clock, shared::Shared};
 
-use crate::{access::ANSWER_LIMIT, watches::Refresh};
+use crate::{access::REQUEST_TIMEOUT, watches::Relister};
 
 /// `leaseDurationSeconds`: time after the last renewal at which another replica may take the Lease over.
 const DURATION: Duration = Duration::from_secs(15);
@@ -39,7 +39,7 @@ pub(crate) struct Fence {
     name: String,
     identity: String,
     clock: Clock,
-    refresh: Arc<Refresh>,
+    relister: Arc<Relister>,
     /// Serializes renewals: one bind at a time reads or renews the Lease.
     renewal: Semaphore,
     state: Shared<State>,
@@ -60,7 +60,7 @@ struct State {
 pub(crate) enum FenceError {
     /// Another replica holds the Lease.
     #[error("replica {0} binds at present: try again")]
-    Held(String),
+    HeldByOther(String),
     /// The Lease cannot be read or written.
     #[error("cannot read or write the Lease {lease}")]
     Unavailable {
@@ -70,14 +70,14 @@ pub(crate) enum FenceError {
         source: Box<kube::Error>,
     },
     /// The API server did not answer.
-    #[error("the API server did not answer for the Lease {0} within {ANSWER_LIMIT:?}")]
-    Late(String),
+    #[error("the API server did not answer for the Lease {0} within {REQUEST_TIMEOUT:?}")]
+    RequestTimedOut(String),
     /// The Lease is lost, or expires before a write would end.
     #[error("the Lease {0} is lost, or expires too soon for a write: try again")]
     Lost(String),
     /// The pods could not be listed after this replica took over the Lease.
     #[error("cannot list the pods after taking over the Lease")]
-    Stale(#[source] Box<kube::Error>),
+    RelistFailed(#[source] Box<kube::Error>),
 }
 
 // === impl State ===
@@ -104,63 +104,63 @@ impl Fence {
         name: &str,
         identity: &str,
         clock: Clock,
-        refresh: Arc<Refresh>,
+        relister: Arc<Relister>,
     ) -> Self {
         let (name, identity) = (name.to_owned(), identity.to_owned());
         let (renewal, state) = (Semaphore::new(1), Shared::default());
-        Self { leases, name, identity, clock, refresh, renewal, state }
+        Self { leases, name, identity, clock, relister, renewal, state }
     }
 
     /// Acquires or renews the Lease if needed, so that it is valid for a bind. Returns the current term.
     pub(crate) async fn acquire(&self) -> Result<u64, FenceError> {
         let _permit = self.renewal.acquire().await.expect("never closed");
-        if self.check().is_ok() {
+        if self.check_validity().is_ok() {
             return Ok(self.term());
         }
-        let was_ours = self.is_ours();
+        let was_ours = self.is_held();
         self.renew().await?;
         if !was_ours {
-            let refreshed = timeout(REFRESH_LIMIT, self.refresh.pods()).await;
+            let refreshed = timeout(REFRESH_LIMIT, self.relister.relist_pods()).await;
             let refreshed = refreshed.map_err(|_| self.lost()).and_then(|refreshed| {
-                refreshed.map_err(|error| FenceError::Stale(Box::new(error)))
+                refreshed.map_err(|error| FenceError::RelistFailed(Box::new(error)))
             });
             if let Err(error) = refreshed {
-                self.state.step(|state| state.held_until = None);
+                self.state.with_lock(|state| state.held_until = None);
                 return Err(error);
             }
             // The Lease may have expired during the list.
             self.renew().await?;
-            self.state.step(|state| state.term += 1);
+            self.state.with_lock(|state| state.term += 1);
             let (lease, identity) = (&self.name, &self.identity);
             tracing::info!(lease, identity, "this replica binds from now on");
         }
-        self.check().map(|()| self.term())
+        self.check_validity().map(|()| self.term())
     }
 
     fn term(&self) -> u64 {
-        self.state.step(|state| state.term)
+        self.state.with_lock(|state| state.term)
     }
 
     /// Renews the Lease if needed. Fails if the term has ended: between two terms another replica may have bound pods.
     pub(crate) async fn renew_in_term(&self, term: u64) -> Result<(), FenceError> {
         let _permit = self.renewal.acquire().await.expect("never closed");
-        if self.term() != term || !self.is_ours() {
+        if self.term() != term || !self.is_held() {
             return Err(self.lost());
         }
-        if self.check().is_err() {
+        if self.check_validity().is_err() {
             self.renew().await?;
         }
-        self.check()
+        self.check_validity()
     }
 
-    fn is_ours(&self) -> bool {
-        let held_until = self.state.step(|state| state.held_until);
+    fn is_held(&self) -> bool {
+        let held_until = self.state.with_lock(|state| state.held_until);
         held_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Fails unless the Lease is valid for at least `MIN_VALIDITY`.
-    pub(crate) fn check(&self) -> Result<(), FenceError> {
-        let held_until = self.state.step(|state| state.held_until);
+    pub(crate) fn check_validity(&self) -> Result<(), FenceError> {
+        let held_until = self.state.with_lock(|state| state.held_until);
         match held_until {
             Some(until) if Instant::now() + MIN_VALIDITY < until => Ok(()),
             _ => Err(self.lost()),
@@ -169,23 +169,23 @@ impl Fence {
 
     /// Acquires or renews the Lease.
     async fn renew(&self) -> Result<(), FenceError> {
-        let found = self.call(self.leases.get_opt(&self.name)).await?;
+        let found = self.with_timeout(self.leases.get_opt(&self.name)).await?;
         let now = Instant::now();
         let written = match found {
             None => self.create().await?,
             Some(lease) => {
-                let since = self.state.step(|state| state.record(&lease, now));
+                let since = self.state.with_lock(|state| state.record(&lease, now));
                 let holder = holder(&lease).to_owned();
                 let is_free = holder.is_empty() || now >= since + duration(&lease);
                 if holder != self.identity && !is_free {
-                    return Err(FenceError::Held(holder));
+                    return Err(FenceError::HeldByOther(holder));
                 }
                 self.replace(lease).await?
             }
         };
         // Counted from before the write: the API server may have stored the Lease right after that.
         let held_until = Some(now + DURATION);
-        self.state.step(|state| {
+        self.state.with_lock(|state| {
             (state.held_until, state.last_read) = (held_until, Some((written, now)));
         });
         Ok(())
@@ -197,14 +197,14 @@ impl Fence {
 
     /// Releases the Lease, so that another replica can take it over before it expires.
     pub(crate) async fn release(&self) {
-        let State { held_until, last_read, .. } = self.state.step(std::mem::take);
+        let State { held_until, last_read, .. } = self.state.with_lock(std::mem::take);
         let (Some(_), Some((mut lease, _))) = (held_until, last_read) else { return };
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = None;
         }
         let parameters = PostParams::default();
         let replaced = self.leases.replace(&self.name, &parameters, &lease);
-        if let Err(error) = self.call(replaced).await {
+        if let Err(error) = self.with_timeout(replaced).await {
             tracing::debug!(error = windlass_host::causes(&error), "Lease not released");
         }
     }
@@ -212,14 +212,14 @@ impl Fence {
     async fn create(&self) -> Result<Lease, FenceError> {
         let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
         let lease = Lease { metadata, spec: Some(self.spec(LeaseSpec::default())) };
-        self.call(self.leases.create(&PostParams::default(), &lease)).await
+        self.with_timeout(self.leases.create(&PostParams::default(), &lease)).await
     }
 
     /// Replaces the Lease at the version that was read: of two concurrent replicas one succeeds.
     async fn replace(&self, lease: Lease) -> Result<Lease, FenceError> {
         let spec = self.spec(lease.spec.unwrap_or_default());
         let lease = Lease { metadata: lease.metadata, spec: Some(spec) };
-        self.call(self.leases.replace(&self.name, &PostParams::default(), &lease)).await
+        self.with_timeout(self.leases.replace(&self.name, &PostParams::default(), &lease)).await
     }
 
     fn spec(&self, previous: LeaseSpec) -> LeaseSpec {
@@ -240,16 +240,16 @@ impl Fence {
         self.clock.now()
     }
 
-    async fn call<T>(
+    async fn with_timeout<T>(
         &self,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, FenceError> {
-        match timeout(ANSWER_LIMIT, request).await {
+        match timeout(REQUEST_TIMEOUT, request).await {
             Ok(answer) => answer.map_err(|source| FenceError::Unavailable {
                 lease: self.name.clone(),
                 source: Box::new(source),
             }),
-            Err(_) => Err(FenceError::Late(self.name.clone())),
+            Err(_) => Err(FenceError::RequestTimedOut(self.name.clone())),
         }
     }
 }

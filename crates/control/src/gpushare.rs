@@ -1,4 +1,4 @@
-//! Protocol of gpushare: the annotations that its device plugin waits for, and its `inspect` document.
+//! Protocol of gpushare: the annotations that its device plugin waits for, and its `node_snapshots` document.
 //!
 //! Names and meaning are those of Aliyun's gpushare-scheduler-extender (c0b6141).
 
@@ -10,7 +10,7 @@ use windlass_sched::gpu::GpuState;
 
 use crate::{
     facts::{GpuFacts, GpuRequest},
-    index::{Index, Inspected},
+    index::{Index, NodeSnapshot},
 };
 
 /// Prefix of gpushare's annotation keys.
@@ -38,7 +38,7 @@ pub(crate) fn annotations(
     .into()
 }
 
-/// The document of `inspect`, which `kubectl-inspect-gpushare` reads.
+/// The document of `node_snapshots`, which `kubectl-node_snapshots-gpushare` reads.
 #[derive(Debug, Serialize)]
 pub(crate) struct Inspection {
     nodes: Vec<InspectedNode>,
@@ -78,7 +78,7 @@ struct InspectedPod {
 impl Inspection {
     /// All nodes with GPUs, or only the named one.
     pub(crate) fn of(index: &mut Index, name: Option<&str>) -> Self {
-        let nodes = index.inspect();
+        let nodes = index.node_snapshots();
         let nodes = nodes.iter().filter(|node| !node.facts.gpus.is_empty());
         let nodes = nodes.filter(|node| name.is_none_or(|name| node.facts.name == name));
         Self { nodes: nodes.map(InspectedNode::of).collect() }
@@ -88,7 +88,7 @@ impl Inspection {
 // === impl InspectedNode ===
 
 impl InspectedNode {
-    fn of(node: &Inspected<'_>) -> Self {
+    fn of(node: &NodeSnapshot<'_>) -> Self {
         let devs: Vec<_> =
             (0..node.facts.gpus.len()).map(|id| InspectedGpu::of(node, id)).collect();
         Self {
@@ -103,13 +103,13 @@ impl InspectedNode {
 // === impl InspectedGpu ===
 
 impl InspectedGpu {
-    fn of(node: &Inspected<'_>, id: usize) -> Self {
+    fn of(node: &NodeSnapshot<'_>, id: usize) -> Self {
         let gpu = &node.state.gpus[id];
         let free_mib = match gpu.state {
             GpuState::Shared { free_mib, .. } => free_mib,
             GpuState::Whole | GpuState::Partitioned { .. } => 0,
         };
-        let holders = node.holders.iter().filter(|holder| holder.part.gpus.has(id));
+        let holders = node.holders.iter().filter(|holder| holder.part.gpus.contains(id));
         let pod = |holder: &crate::index::Holder<'_>| InspectedPod {
             name: holder.pod.name.clone(),
             namespace: holder.pod.namespace.clone(),

@@ -36,19 +36,19 @@ use windlass_sched::{
     request::{Gpus, Request},
     scheduler::Scheduler,
     victims,
-    view::{NodeIx, Placement, View},
+    view::{ClusterView, NodeIndex, Placement},
 };
 
 use self::{
     claim_ranks::{ClaimRanks, Cluster, ShapeKey},
     claims::ClaimIndex,
     deleted_nodes::DeletedNodes,
-    entry::Entry,
+    entry::NodeEntry,
     gangs::Gangs,
 };
 pub use self::{
     gangs::{Arrival, GangWait},
-    inspection::{Changes, GpuHolder, Holder, Inspected},
+    inspection::{Changes, GpuHolder, Holder, NodeSnapshot},
     occupancy::{ClaimPart, Conflict},
 };
 use crate::facts::{
@@ -58,17 +58,17 @@ use crate::facts::{
 /// Facts of a cluster's objects, and the scheduler's view made from them.
 #[derive(Debug)]
 pub struct Index {
-    view: View,
+    view: ClusterView,
     scheduler: Scheduler,
-    nodes: HashMap<String, NodeIx>,
-    entries: Vec<Entry>,
+    nodes: HashMap<String, NodeIndex>,
+    entries: Vec<NodeEntry>,
     pods: HashMap<String, PodEntry>,
     claims: ClaimIndex,
     claim_ranks: ClaimRanks,
     gangs: Gangs,
     deleted_nodes: DeletedNodes,
     /// Nodes to rebuild.
-    changed: BTreeSet<NodeIx>,
+    changed: BTreeSet<NodeIndex>,
     /// By node: value of `builds` at the node's last rebuild. A change of the node's object, pods, slices or claims
     /// rebuilds the node.
     versions: Vec<u64>,
@@ -77,7 +77,7 @@ pub struct Index {
     /// Number of placement decisions so far.
     decisions: u64,
     /// By number of a running list call: UIDs of the pods that changed since the call began.
-    touched: BTreeMap<u64, HashSet<String>>,
+    changed_during_list: BTreeMap<u64, HashSet<String>>,
     /// Number of list calls so far.
     lists: u64,
     is_synced: bool,
@@ -87,11 +87,11 @@ pub struct Index {
 struct PodEntry {
     facts: PodFacts,
     /// The decided placement, until the API server confirms it.
-    assumed: Option<Assumed>,
+    assumed: Option<AssumedPlacement>,
 }
 
 #[derive(Debug)]
-struct Assumed {
+struct AssumedPlacement {
     node: String,
     part: Part,
     /// True for a reservation: the pod's gang still waits for members, and nothing has been written.
@@ -99,16 +99,16 @@ struct Assumed {
     /// Number of the decision by the last bind; zero before the first bind. A later bind has another number.
     number: u64,
     /// Number of writes that may still take effect. The pod keeps its devices until this number is zero.
-    writes: u32,
+    pending_writes: u32,
 }
 
 /// The devices that were chosen for a pod.
 #[derive(Clone, Debug)]
-pub struct Placed {
+pub struct PlacementDecision {
     /// The devices by their ids; none if no agent published ids.
     pub placement: PodPlacement,
     /// Number of this decision, unique in the index.
-    pub number: u64,
+    pub id: u64,
     /// The first GPU: its index on the node, and its facts.
     pub first: Option<(usize, GpuFacts)>,
 }
@@ -145,7 +145,7 @@ pub enum Refusal {
     NoAgent(String),
     /// A bind is in flight, or its outcome is unknown.
     #[error("a bind to node {0} may have succeeded: the API server is asked")]
-    InDoubt(String),
+    OutcomeUnknown(String),
     /// The pod's gang labels or annotations are invalid.
     #[error(transparent)]
     Gang(#[from] GangError),
@@ -160,27 +160,27 @@ pub enum Refusal {
         size: usize,
     },
     /// The members of the pod's gang do not fit at the same time.
-    #[error("gang {gang}: its {pods} pods without a place do not fit side by side{}", on_domain(.within.as_ref()))]
+    #[error("gang {gang}: its {pods} pods without a place do not fit side by side{}", topology_suffix(.topology_key.as_ref()))]
     GangDoesNotFit {
         /// Name of the gang.
         gang: String,
         /// Number of members without a placement.
         pods: usize,
         /// Key of the node label whose value all nodes of the gang must share.
-        within: Option<String>,
+        topology_key: Option<String>,
     },
     /// The limit of waiting gang members is reached.
     #[error("limit reached: {0} pods wait for the other members of their gangs: try again")]
-    GangsWait(usize),
+    TooManyWaiting(usize),
     /// A node of the pod's gang can no longer serve it.
     #[error("node {0} can no longer serve its part of the pod's gang")]
     GangLostNode(String),
     /// The gang's plan places the pod on another node.
     #[error("the plan of the pod's gang places this pod on node {0}")]
-    GangElsewhere(String),
+    GangPlannedElsewhere(String),
     /// The pod has been bound to another node.
     #[error("pod {pod} is on node {node} already")]
-    Bound {
+    AlreadyBound {
         /// `namespace/name`.
         pod: String,
         /// The pod's node.
@@ -193,7 +193,7 @@ pub enum Refusal {
 impl Default for Index {
     fn default() -> Self {
         Self {
-            view: View::default(),
+            view: ClusterView::default(),
             scheduler: Scheduler::learning(Policy::Windlass, 0),
             nodes: HashMap::new(),
             entries: Vec::new(),
@@ -206,7 +206,7 @@ impl Default for Index {
             builds: 0,
             decisions: 0,
             changed: BTreeSet::new(),
-            touched: BTreeMap::new(),
+            changed_during_list: BTreeMap::new(),
             lists: 0,
             is_synced: false,
         }
@@ -243,7 +243,7 @@ impl Index {
         self.rebuild_changed();
         if let Some(node) = self.assumed_node(&pod.uid).map(str::to_owned) {
             let check = |name: &String| {
-                if *name == node { Ok(()) } else { Err(Refusal::InDoubt(node.clone())) }
+                if *name == node { Ok(()) } else { Err(Refusal::OutcomeUnknown(node.clone())) }
             };
             return names.iter().map(|name| (name.as_str(), check(name))).collect();
         }
@@ -254,7 +254,7 @@ impl Index {
             Ok(Some(node)) if node == name => Ok(()),
             Ok(Some(node)) => {
                 self.check(pod, &request, name)?;
-                Err(Refusal::GangElsewhere(node.clone()))
+                Err(Refusal::GangPlannedElsewhere(node.clone()))
             }
             Err(refusal @ Refusal::GangDoesNotFit { .. }) => {
                 self.check(pod, &request, name)?;
@@ -319,7 +319,7 @@ impl Index {
     /// # Errors
     ///
     /// The node can no longer serve the pod, or the pod is bound. The index is unchanged.
-    pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<Placed, Refusal> {
+    pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<PlacementDecision, Refusal> {
         self.rebuild_changed();
         if let Some(placed) = self.assumed_placement(pod, name)? {
             return Ok(placed);
@@ -327,7 +327,7 @@ impl Index {
         let request = pod.resources.request(self.view.catalog());
         self.check(pod, &request, name)?;
         let (request, node) = (request?, self.nodes[name]);
-        let accepted = self.accepted(pod, node);
+        let accepted = self.with_accepted_gpus(pod, node);
         let state = accepted.as_ref().unwrap_or(self.view.node(node));
         let fit = fit(self.view.catalog(), state, &request)?;
         let (_, part) = self.scheduler.choose(&self.view, node, &request, &fit);
@@ -335,19 +335,23 @@ impl Index {
     }
 
     /// The pod's assumed placement on this node, if any. Fails if the pod is bound, or assumed on another node.
-    fn assumed_placement(&self, pod: &PodFacts, name: &str) -> Result<Option<Placed>, Refusal> {
+    fn assumed_placement(
+        &self,
+        pod: &PodFacts,
+        name: &str,
+    ) -> Result<Option<PlacementDecision>, Refusal> {
         let entry = self.pods.get(&pod.uid);
         let bound = pod.node.clone().or_else(|| entry.and_then(|entry| entry.facts.node.clone()));
         if let Some(node) = bound {
-            return Err(Refusal::Bound { pod: pod.title(), node });
+            return Err(Refusal::AlreadyBound { pod: pod.namespaced_name(), node });
         }
-        let Some(Assumed { node, part, number, .. }) =
+        let Some(AssumedPlacement { node, part, number, .. }) =
             entry.and_then(|entry| entry.assumed.as_ref())
         else {
             return Ok(None);
         };
         if node != name {
-            return Err(Refusal::InDoubt(node.clone()));
+            return Err(Refusal::OutcomeUnknown(node.clone()));
         }
         let node = self.nodes.get(name).copied().filter(|node| {
             // A node that was deleted and created again may have other GPUs.
@@ -355,17 +359,23 @@ impl Index {
             part.gpus.iter().all(|position| position < gpus.len())
         });
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
-        Ok(Some(self.placed(node, pod, *part, *number)))
+        Ok(Some(self.decision(node, pod, *part, *number)))
     }
 
     /// Assumes the placement: from now on its devices count as taken.
-    fn assume(&mut self, pod: &PodFacts, Placement { node, part }: Placement) -> Placed {
-        let number = self.next_number();
-        let placed = self.placed(node, pod, part, number);
+    fn assume(&mut self, pod: &PodFacts, Placement { node, part }: Placement) -> PlacementDecision {
+        let number = self.next_decision_id();
+        let placed = self.decision(node, pod, part, number);
         let name = self.name_of(node).to_owned();
-        self.touch_pod(&pod.uid);
+        self.record_pod_change(&pod.uid);
         self.move_pod(&pod.uid, None, Some(&name));
-        let assumed = Some(Assumed { node: name, part, is_reserved: false, number, writes: 0 });
+        let assumed = Some(AssumedPlacement {
+            node: name,
+            part,
+            is_reserved: false,
+            number,
+            pending_writes: 0,
+        });
         self.gangs.set(self.pods.get(&pod.uid).map(|known| &known.facts), pod);
         self.pods.insert(pod.uid.clone(), PodEntry { facts: pod.clone(), assumed });
         placed
@@ -376,7 +386,7 @@ impl Index {
         self.rebuild_changed();
         let Ok(request) = pod.resources.request(self.view.catalog()) else { return false };
         let Some(node) = self.nodes.get(name) else { return false };
-        if self.serves(pod, *node).is_err() {
+        if self.check_share_scheme(pod, *node).is_err() {
             return false;
         }
         let others = |uid: &&String| !victims.contains(uid);
@@ -386,7 +396,7 @@ impl Index {
         let Ok(empty) = entry.facts.empty_node(self.view.catalog_mut()) else { return false };
         let claims = entry.claim_parts(&self.claims);
         let (state, _) = occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
-        let state = accepted(pod, &entry.facts, &state).unwrap_or(state);
+        let state = with_accepted_gpus(pod, &entry.facts, &state).unwrap_or(state);
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
@@ -426,7 +436,7 @@ impl Index {
     /// UIDs of lower-priority pods to evict in addition to the given victims so that the pod fits the node. They have
     /// the least [`Cost`](victims::Cost), which compares priorities first. `None` if the pod does not fit even without
     /// all lower-priority pods.
-    pub fn more_victims(
+    pub fn additional_victims(
         &mut self,
         pod: &PodFacts,
         name: &str,
@@ -439,7 +449,7 @@ impl Index {
         }
         let request = pod.resources.request(self.view.catalog()).ok()?;
         let node = *self.nodes.get(name)?;
-        self.serves(pod, node).ok()?;
+        self.check_share_scheme(pod, node).ok()?;
         let entry = &self.entries[node.0 as usize];
         let mut state = self.view.node(node).clone();
         let (mut others, mut uids) = (Vec::new(), Vec::new());
@@ -463,14 +473,14 @@ impl Index {
                 uids.push(uid.clone());
             }
         }
-        let state = accepted(pod, &entry.facts, &state).unwrap_or(state);
+        let state = with_accepted_gpus(pod, &entry.facts, &state).unwrap_or(state);
         let found = victims::victims(self.view.catalog(), &state, &others, &request, pod.priority)?;
         Some(found.pods.into_iter().map(|position| uids[position].clone()).collect())
     }
 
     /// Sorted names of the nodes whose object exists.
     pub fn node_names(&self) -> Vec<String> {
-        self.present().into_iter().map(|(name, _)| name.clone()).collect()
+        self.existing_nodes().into_iter().map(|(name, _)| name.clone()).collect()
     }
 
     /// Pods that hold GPUs of a node: UID, `namespace/name`, and the number of GPUs, shared ones included.
@@ -480,13 +490,13 @@ impl Index {
         let parts = self.entries[node.0 as usize].occupancy.parts();
         let with_gpus = parts.filter(|(_, part)| !part.gpus.is_empty());
         let holder = |(uid, part): (&String, Part)| {
-            Some((uid.clone(), self.pods.get(uid)?.facts.title(), part.gpus.len()))
+            Some((uid.clone(), self.pods.get(uid)?.facts.namespaced_name(), part.gpus.len()))
         };
         with_gpus.filter_map(holder).collect()
     }
 
     /// True if the pod's assumed placement still has this number, so that it may be written.
-    pub fn is_current(&self, uid: &str, number: u64) -> bool {
+    pub fn is_current_decision(&self, uid: &str, number: u64) -> bool {
         let assumed = self.pods.get(uid).and_then(|entry| entry.assumed.as_ref());
         assumed.is_some_and(|assumed| assumed.number == number)
     }
@@ -494,32 +504,32 @@ impl Index {
     /// Records that a write of the placement has begun.
     pub fn begin_write(&mut self, uid: &str, number: u64) {
         if let Some(assumed) = self.assumed_mut(uid, number) {
-            assumed.writes += 1;
+            assumed.pending_writes += 1;
         }
     }
 
     /// Records that a write of the placement ended without effect. After the last such write the placement is removed.
     pub fn end_write(&mut self, uid: &str, number: u64) {
         if let Some(assumed) = self.assumed_mut(uid, number) {
-            assumed.writes = assumed.writes.saturating_sub(1);
+            assumed.pending_writes = assumed.pending_writes.saturating_sub(1);
         }
         self.forget(uid, number);
     }
 
     /// Removes the assumed placement of this number, unless a write of it may still take effect.
     pub fn forget(&mut self, uid: &str, number: u64) {
-        if self.assumed_mut(uid, number).is_some_and(|assumed| assumed.writes == 0) {
-            self.forget_any(uid);
+        if self.assumed_mut(uid, number).is_some_and(|assumed| assumed.pending_writes == 0) {
+            self.forget_pod(uid);
         }
     }
 
-    fn assumed_mut(&mut self, uid: &str, number: u64) -> Option<&mut Assumed> {
+    fn assumed_mut(&mut self, uid: &str, number: u64) -> Option<&mut AssumedPlacement> {
         let assumed = self.pods.get_mut(uid)?.assumed.as_mut()?;
         (assumed.number == number).then_some(assumed)
     }
 
     /// Removes the pod's assumed placement, if any.
-    fn forget_any(&mut self, uid: &str) {
+    fn forget_pod(&mut self, uid: &str) {
         let Some(entry) = self.pods.get_mut(uid) else { return };
         if let Some(assumed) = entry.assumed.take() {
             let node = entry.facts.node.clone();
@@ -540,7 +550,7 @@ impl Index {
     }
 
     /// Nodes whose object exists, sorted by name.
-    fn present(&self) -> Vec<(&String, NodeIx)> {
+    fn existing_nodes(&self) -> Vec<(&String, NodeIndex)> {
         let nodes = self.nodes.iter().map(|(name, node)| (name, *node));
         let mut nodes: Vec<_> =
             nodes.filter(|(_, node)| self.entries[node.0 as usize].has_object).collect();
@@ -548,16 +558,22 @@ impl Index {
         nodes
     }
 
-    fn name_of(&self, node: NodeIx) -> &str {
+    fn name_of(&self, node: NodeIndex) -> &str {
         &self.entries[node.0 as usize].object.name
     }
 
-    fn next_number(&mut self) -> u64 {
+    fn next_decision_id(&mut self) -> u64 {
         self.decisions += 1;
         self.decisions
     }
 
-    fn placed(&self, node: NodeIx, pod: &PodFacts, part: Part, number: u64) -> Placed {
+    fn decision(
+        &self,
+        node: NodeIndex,
+        pod: &PodFacts,
+        part: Part,
+        number: u64,
+    ) -> PlacementDecision {
         let gpus = &self.entries[node.0 as usize].facts.gpus;
         let request = pod.resources.gpus.as_ref().ok();
         let device = |position: usize| {
@@ -570,7 +586,7 @@ impl Index {
         };
         let placement = PodPlacement { devices: part.gpus.iter().filter_map(device).collect() };
         let first = part.gpus.iter().next().map(|position| (position, gpus[position].clone()));
-        Placed { placement, number, first }
+        PlacementDecision { placement, id: number, first }
     }
 
     /// The node of the pod's bind, if that bind is in flight or its outcome is unknown.
@@ -589,9 +605,9 @@ impl Index {
         let node = self.nodes.get(name).filter(|node| self.entries[node.0 as usize].has_object);
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
         // Checked first: preemption cannot make a node serve these resource names.
-        self.serves(pod, *node)?;
+        self.check_share_scheme(pod, *node)?;
         fit(self.view.catalog(), self.view.node(*node), request)?;
-        if let Some(state) = self.accepted(pod, *node) {
+        if let Some(state) = self.with_accepted_gpus(pod, *node) {
             fit(self.view.catalog(), &state, request).map_err(|misfit| {
                 let gpus = self.entries[node.0 as usize].facts.gpus.iter();
                 let is_accepted =
@@ -603,8 +619,8 @@ impl Index {
     }
 
     /// Fails if the pod requests shares and the node's agent does not serve the pod's resource names.
-    fn serves(&self, pod: &PodFacts, node: NodeIx) -> Result<(), Refusal> {
-        let Ok(GpuRequest::Share { by, .. }) = &pod.resources.gpus else { return Ok(()) };
+    fn check_share_scheme(&self, pod: &PodFacts, node: NodeIndex) -> Result<(), Refusal> {
+        let Ok(GpuRequest::Share { scheme: by, .. }) = &pod.resources.gpus else { return Ok(()) };
         let facts = &self.entries[node.0 as usize].facts;
         let has_ids = facts.gpus.iter().all(|gpu| gpu.id.is_some());
         match by {
@@ -619,8 +635,8 @@ impl Index {
     }
 
     /// The node's state with only the GPUs whose ids the pod accepts usable; `None` if it accepts all ids.
-    fn accepted(&self, pod: &PodFacts, node: NodeIx) -> Option<Node> {
-        accepted(pod, &self.entries[node.0 as usize].facts, self.view.node(node))
+    fn with_accepted_gpus(&self, pod: &PodFacts, node: NodeIndex) -> Option<Node> {
+        with_accepted_gpus(pod, &self.entries[node.0 as usize].facts, self.view.node(node))
     }
 
     /// Writes the ranks of the nodes that can serve the pod with the GPUs whose ids it accepts.
@@ -628,11 +644,11 @@ impl Index {
         &mut self,
         pod: &PodFacts,
         request: &Request,
-        nodes: impl Iterator<Item = NodeIx>,
+        nodes: impl Iterator<Item = NodeIndex>,
         ranks: &mut [Option<Rank>],
     ) {
         for node in nodes {
-            let Some(state) = self.accepted(pod, node) else { continue };
+            let Some(state) = self.with_accepted_gpus(pod, node) else { continue };
             let fit = fit(self.view.catalog(), &state, request).ok();
             ranks[node.0 as usize] =
                 fit.map(|fit| self.scheduler.choose(&self.view, node, request, &fit).0);
@@ -644,7 +660,7 @@ impl Index {
         &mut self,
         pod: &PodFacts,
         request: Request,
-        nodes: impl Iterator<Item = NodeIx>,
+        nodes: impl Iterator<Item = NodeIndex>,
         ranks: &mut [Option<Rank>],
     ) -> bool {
         let Some(specs) = self.claims.specs(&pod.namespace, &pod.claims) else { return true };
@@ -706,14 +722,14 @@ impl Index {
     }
 
     /// The node's position. A new name gets a free position, or a new one if none is free.
-    fn node_of(&mut self, name: &str) -> NodeIx {
+    fn node_of(&mut self, name: &str) -> NodeIndex {
         if let Some(node) = self.nodes.get(name) {
             return *node;
         }
         let object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
-        let entry = Entry { facts: object.clone(), object, ..Entry::default() };
+        let entry = NodeEntry { facts: object.clone(), object, ..NodeEntry::default() };
         let node = self.deleted_nodes.take_position().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
+            self.entries.push(NodeEntry::default());
             self.versions.push(0);
             self.view.add(Node::default())
         });
@@ -722,7 +738,7 @@ impl Index {
         node
     }
 
-    fn entry(&mut self, node: NodeIx) -> &mut Entry {
+    fn entry(&mut self, node: NodeIndex) -> &mut NodeEntry {
         &mut self.entries[node.0 as usize]
     }
 }
@@ -737,12 +753,12 @@ impl PodEntry {
 }
 
 /// Suffix of the message: the label whose value all nodes of the gang must share.
-fn on_domain(label: Option<&String>) -> String {
+fn topology_suffix(label: Option<&String>) -> String {
     label.map(|label| format!(" on nodes with one {label}")).unwrap_or_default()
 }
 
 /// A node's state with only the GPUs whose ids the pod accepts usable; `None` if it accepts all ids.
-fn accepted(pod: &PodFacts, facts: &NodeFacts, state: &Node) -> Option<Node> {
+fn with_accepted_gpus(pod: &PodFacts, facts: &NodeFacts, state: &Node) -> Option<Node> {
     let accepted = &pod.resources.accepted;
     if accepted.accepts_all_ids() {
         return None;

@@ -6,23 +6,23 @@ const NAME: (&str, &str) = ("app.kubernetes.io/name", "windlass");
 const AGENT: (&str, &str) = ("app.kubernetes.io/component", "node");
 
 /// Label selector of all Windlass objects.
-pub(crate) fn all() -> String {
+pub(crate) fn windlass_selector() -> String {
     format!("{}={}", NAME.0, NAME.1)
 }
 
 /// Label selector of the agents.
-pub(crate) fn agents() -> String {
-    format!("{},{}={}", all(), AGENT.0, AGENT.1)
+pub(crate) fn agent_selector() -> String {
+    format!("{},{}={}", windlass_selector(), AGENT.0, AGENT.1)
 }
 
 /// True for a pod of an agent or of the cluster half.
-pub(crate) fn is_ours(pod: &Pod) -> bool {
+pub(crate) fn is_windlass_pod(pod: &Pod) -> bool {
     has(pod, NAME)
 }
 
 /// True for a pod of an agent.
 pub(crate) fn is_agent(pod: &Pod) -> bool {
-    is_ours(pod) && has(pod, AGENT)
+    is_windlass_pod(pod) && has(pod, AGENT)
 }
 
 fn has(pod: &Pod, (key, value): (&str, &str)) -> bool {

@@ -34,6 +34,6 @@ mod watches;
 mod wire;
 
 pub use access::{NoAccess, RequestError};
-pub use live::Live;
+pub use live::LiveIndex;
 pub use run::{Config, PageConfig, PageSource, RunError, run, run_page};
 pub use server::{TlsError, TlsFiles};

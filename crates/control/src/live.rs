@@ -12,14 +12,14 @@ use crate::{
 
 /// A cluster's index, kept up to date by watches.
 #[expect(missing_debug_implementations, reason = "a client of kube has none")]
-pub struct Live {
+pub struct LiveIndex {
     pub(crate) index: Arc<Shared<Index>>,
     pub(crate) client: kube::Client,
 }
 
 // === impl Live ===
 
-impl Live {
+impl LiveIndex {
     /// Connects with this kubeconfig; `None` searches for credentials as kubectl does.
     ///
     /// # Errors
@@ -30,12 +30,12 @@ impl Live {
     }
 
     /// Runs the watches. Never returns: drop the future to stop.
-    pub async fn follow(&self) {
-        watches::follow(self.client.clone(), self.index.clone()).await;
+    pub async fn run(&self) {
+        watches::watch_all(self.client.clone(), self.index.clone()).await;
     }
 
     /// Returns `read(index)`; `None` until all objects have been read.
-    pub fn look<T>(&self, read: impl FnOnce(&mut Index) -> T) -> Option<T> {
-        self.index.step(|index| index.is_synced().then(|| read(index)))
+    pub fn with_index<T>(&self, read: impl FnOnce(&mut Index) -> T) -> Option<T> {
+        self.index.with_lock(|index| index.is_synced().then(|| read(index)))
     }
 }

@@ -208,16 +208,16 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::NotAccepted { .. } => "not_accepted",
         Refusal::Gang(_) => "gang",
         Refusal::GangDoesNotFit { .. } => "gang_does_not_fit",
-        Refusal::GangElsewhere(_) => "gang_elsewhere",
+        Refusal::GangPlannedElsewhere(_) => "gang_elsewhere",
         Refusal::GangIncomplete { .. } => "gang_incomplete",
         Refusal::GangLostNode(_) => "gang_lost_node",
-        Refusal::GangsWait(_) => "gangs_wait",
-        Refusal::Bound { .. } => "bound",
-        Refusal::InDoubt(_) => "in_doubt",
+        Refusal::TooManyWaiting(_) => "gangs_wait",
+        Refusal::AlreadyBound { .. } => "bound",
+        Refusal::OutcomeUnknown(_) => "in_doubt",
         Refusal::Misfit(misfit) => match misfit {
             Misfit::Cpu { .. } => "cpu",
             Misfit::Memory { .. } => "memory",
-            Misfit::Pods => "pods",
+            Misfit::PodLimit => "pods",
             Misfit::Model => "product",
             Misfit::Whole { .. } => "whole_gpus",
             Misfit::Share { .. } | Misfit::Shares { .. } => "share",
@@ -231,7 +231,7 @@ fn reason(refusal: &Refusal) -> &'static str {
 impl GaugeValues {
     fn of(index: &mut Index) -> Self {
         let (mut gpus, mut idle) = (0, 0.0);
-        for node in index.inspect() {
+        for node in index.node_snapshots() {
             gpus += node.state.gpus.len();
             idle += f64::from(node.state.idle_milli()) / 1000.0;
         }
@@ -253,7 +253,7 @@ impl GaugeValues {
 
 impl Collector for ViewGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let values = self.0.step(GaugeValues::of);
+        let values = self.0.with_lock(GaugeValues::of);
         let mut gauge = |name: &str, help: &str, value: f64| {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)

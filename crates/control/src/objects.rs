@@ -82,9 +82,9 @@ impl Objects {
         let nodes = list(Api::all(client.clone()), "nodes").await?;
         let pods = list(Api::all(client.clone()), "pods").await?;
         // Clusters before 1.34 do not serve these kinds.
-        let slices = list_where_served(Api::all(client.clone()), "resourceslices").await?;
-        let claims = list_where_served(Api::all(client.clone()), "resourceclaims").await?;
-        let classes = list_where_served(Api::all(client), "deviceclasses").await?;
+        let slices = list_if_served(Api::all(client.clone()), "resourceslices").await?;
+        let claims = list_if_served(Api::all(client.clone()), "resourceclaims").await?;
+        let classes = list_if_served(Api::all(client), "deviceclasses").await?;
         Ok(Self { nodes, pods, slices, claims, classes })
     }
 
@@ -198,7 +198,7 @@ where
 }
 
 /// Like [`list`], but empty if the API server does not serve the kind.
-async fn list_where_served<K>(api: Api<K>, kind: &'static str) -> Result<Vec<K>, ObjectsError>
+async fn list_if_served<K>(api: Api<K>, kind: &'static str) -> Result<Vec<K>, ObjectsError>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
@@ -334,7 +334,7 @@ mod tests {
         let parsed = Objects::parse(&recording, Path::new("f")).expect("a list");
         let view = |objects: &Objects| {
             let mut index = objects.to_index();
-            let nodes = index.inspect();
+            let nodes = index.node_snapshots();
             nodes.iter().map(|node| node.state.clone()).collect::<Vec<_>>()
         };
         assert_eq!(view(&parsed), view(&objects));
@@ -342,7 +342,11 @@ mod tests {
         assert!(gang(&parsed).is_some_and(|gang| gang.is_ok_and(|gang| gang.size == 2)));
         assert_eq!(view(&parsed)[0].gpus[0].idle_milli(), 666);
         let free = |objects: &Objects, without| {
-            objects.spare(without).iter().map(|node| node.resources.clone()).collect::<Vec<_>>()
+            objects
+                .free_nodes(without)
+                .iter()
+                .map(|node| node.resources.clone())
+                .collect::<Vec<_>>()
         };
         for without in [None, Some("door")] {
             assert_eq!(free(&parsed, without), free(&objects, without));

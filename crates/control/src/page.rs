@@ -19,6 +19,6 @@ mod view;
 
 pub(crate) use self::{
     feed::Feed,
-    gate::Gate,
-    site::{Guard, PageSite},
+    gate::Authorizer,
+    site::{AccessPolicy, PageHandler},
 };

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use windlass_host::shared::Shared;
 
 /// Pause between two checks, while rights are missing or the API server does not answer.
-const PAUSE: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A right, in all namespaces or in one.
 pub(crate) struct Right {
@@ -99,13 +99,13 @@ impl Right {
 
 impl Rights {
     /// Repeats the check until all rights are granted.
-    pub(crate) async fn follow(&self, client: kube::Client, namespace: &str) {
+    pub(crate) async fn check_until_granted(&self, client: kube::Client, namespace: &str) {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(client);
         loop {
-            match missing(&reviews, namespace, &REQUIRED).await {
+            match missing_rights(&reviews, namespace, &REQUIRED).await {
                 Ok(missing) if missing.is_empty() => break,
                 Ok(missing) => {
-                    let is_changed = self.0.step(|result| {
+                    let is_changed = self.0.with_lock(|result| {
                         let is_changed =
                             !matches!(result, CheckResult::Missing(last) if *last == missing);
                         *result = CheckResult::Missing(missing.clone());
@@ -120,14 +120,14 @@ impl Rights {
                 Err(kube::Error::Api(status)) if [403, 404, 405].contains(&status.code) => break,
                 Err(error) => tracing::debug!(%error, "rights not checked yet"),
             }
-            sleep(PAUSE).await;
+            sleep(CHECK_INTERVAL).await;
         }
-        self.0.step(|result| *result = CheckResult::Granted);
+        self.0.with_lock(|result| *result = CheckResult::Granted);
     }
 
     /// Reason why the extender is not ready; `None` once it has all rights.
-    pub(crate) fn obstacle(&self) -> Option<String> {
-        match self.0.step(|result| result.clone()) {
+    pub(crate) fn unready_reason(&self) -> Option<String> {
+        match self.0.with_lock(|result| result.clone()) {
             CheckResult::Granted => None,
             CheckResult::Unchecked => Some("the account's rights are being checked".to_owned()),
             CheckResult::Missing(missing) => {
@@ -139,7 +139,7 @@ impl Rights {
 }
 
 /// Rights that the account lacks, as text.
-pub(crate) async fn missing(
+pub(crate) async fn missing_rights(
     reviews: &Api<SelfSubjectAccessReview>,
     namespace: &str,
     required: &[Right],

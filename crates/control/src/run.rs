@@ -10,19 +10,21 @@ use tokio_util::sync::CancellationToken;
 use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{
-    access::{NoAccess, access, no_access},
-    agents::Agents,
+    access::{NoAccess, load_kube_config, no_access},
+    agents::AgentClient,
     binder::{Binder, WaitLimits},
     extender::Extender,
     fence::Fence,
     index::Index,
-    live::Live,
+    live::LiveIndex,
     metrics::Metrics,
     objects::Objects,
-    page::{Feed, Gate, Guard, PageSite},
+    page::{AccessPolicy, Authorizer, Feed, PageHandler},
     rights::Rights,
-    server::{self, ExtenderSite, HandlerState, ServedPaths, TlsAcceptors, TlsError, TlsFiles},
-    watches::{self, Refresh},
+    server::{
+        self, ExtenderHandler, HandlerState, ReloadingAcceptor, ServedPaths, TlsError, TlsFiles,
+    },
+    watches::{self, Relister},
 };
 
 /// Time limit for running binds at shutdown.
@@ -56,7 +58,7 @@ pub struct Config {
 
 impl Config {
     /// Default of `gang_wait` in seconds: twice kube-scheduler's longest back-off.
-    pub const GANG_WAIT: u64 = 20;
+    pub const DEFAULT_GANG_WAIT_SECONDS: u64 = 20;
 }
 
 /// Configuration of the page that the extender serves.
@@ -65,7 +67,7 @@ pub struct PageConfig {
     /// Address to listen on.
     pub listen: SocketAddr,
     /// True if readers need no token.
-    pub is_open: bool,
+    pub allows_anonymous: bool,
 }
 
 /// Reason why the extender cannot run.
@@ -84,7 +86,7 @@ pub enum RunError {
 
 /// Bound listeners.
 struct Listeners {
-    verbs: TcpListener,
+    extender: TcpListener,
     metrics: Option<TcpListener>,
     page: Option<TcpListener>,
 }
@@ -95,7 +97,7 @@ impl Listeners {
     /// Binds all addresses, so that an unusable address fails before anything starts.
     async fn bind(config: &Config) -> Result<Self, RunError> {
         Ok(Self {
-            verbs: listen(config.listen).await?,
+            extender: listen(config.listen).await?,
             metrics: listen_if_set(config.metrics).await?,
             page: listen_if_set(config.page.map(|page| page.listen)).await?,
         })
@@ -118,16 +120,16 @@ pub async fn run(
     stop: CancellationToken,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), RunError> {
-    let tls = config.tls.clone().map(TlsAcceptors::new).transpose()?;
-    let access = access(config.kubeconfig.clone()).await?;
+    let tls = config.tls.clone().map(ReloadingAcceptor::new).transpose()?;
+    let access = load_kube_config(config.kubeconfig.clone()).await?;
     let namespace = config.namespace.clone().unwrap_or_else(|| access.default_namespace.clone());
     let client = kube::Client::try_from(access).map_err(no_access)?;
     let page_tls = page_tls(config.tls.clone())?;
     let listeners = Listeners::bind(&config).await?;
-    ready(listeners.verbs.local_addr().unwrap_or(config.listen));
+    ready(listeners.extender.local_addr().unwrap_or(config.listen));
 
     let index = Arc::new(Shared::new(Index::default()));
-    let refresh = Arc::new(Refresh::new(client.clone(), index.clone()));
+    let refresh = Arc::new(Relister::new(client.clone(), index.clone()));
     let clock = Clock::starting_at(Timestamp::now());
     let leases = Api::namespaced(client.clone(), &namespace);
     let fence = Arc::new(Fence::new(leases, &config.lease, &config.identity, clock, refresh));
@@ -142,18 +144,18 @@ pub async fn run(
         metrics.clone(),
         limits,
     ));
-    let guard = guard(config.page, &client);
+    let guard = access_policy(config.page, &client);
     let feed = Arc::new(Feed::new(index.clone(), clock));
     let extender = Extender::new(index.clone(), binder.clone(), metrics);
     let rights = Arc::new(Rights::default());
     let state =
         Arc::new(HandlerState { extender, index: index.clone(), registry, rights: rights.clone() });
-    let rights = stop.run_until_cancelled(rights.follow(client.clone(), &namespace));
-    let watches = stop.run_until_cancelled(watches::follow(client, index));
-    let verbs = ExtenderSite { state: state.clone(), served: ServedPaths::All };
-    let verbs = server::serve(listeners.verbs, tls, verbs, stop.clone());
+    let rights = stop.run_until_cancelled(rights.check_until_granted(client.clone(), &namespace));
+    let watches = stop.run_until_cancelled(watches::watch_all(client, index));
+    let verbs = ExtenderHandler { state: state.clone(), served: ServedPaths::All };
+    let verbs = server::serve(listeners.extender, tls, verbs, stop.clone());
     let metrics = serve_metrics(listeners.metrics, state, stop.clone());
-    let site = PageSite { feed, guard, agents: None, stop: stop.clone() };
+    let site = PageHandler { feed, access_policy: guard, agents: None, stop: stop.clone() };
     let page = serve_page(listeners.page, page_tls, site);
     tokio::join!(watches, rights, verbs, metrics, page);
     // An unfinished bind may still take effect, so the Lease is not released before it: no replica takes over early.
@@ -186,8 +188,8 @@ pub async fn run_page(
 ) -> Result<(), RunError> {
     let (index, live, agents) = match source {
         PageSource::Cluster(kubeconfig) => {
-            let agents = Agents::connect(kubeconfig.clone(), agents).await?;
-            let live = Live::connect(kubeconfig).await?;
+            let agents = AgentClient::connect(kubeconfig.clone(), agents).await?;
+            let live = LiveIndex::connect(kubeconfig).await?;
             (live.index.clone(), Some(live), Some(agents))
         }
         PageSource::Recording(objects) => (Arc::new(Shared::new(objects.to_index())), None, None),
@@ -195,15 +197,15 @@ pub async fn run_page(
     let listener = listen(address).await?;
     ready(listener.local_addr().unwrap_or(address));
     let clock = Clock::starting_at(Timestamp::now());
-    let site = PageSite {
+    let site = PageHandler {
         feed: Arc::new(Feed::new(index, clock)),
-        guard: Guard::ThisMachine,
+        access_policy: AccessPolicy::Loopback,
         agents,
         stop: stop.clone(),
     };
     let watches = async {
         if let Some(live) = &live {
-            Box::pin(stop.run_until_cancelled(live.follow())).await;
+            Box::pin(stop.run_until_cancelled(live.run())).await;
         }
     };
     tokio::join!(watches, serve_page(Some(listener), None, site));
@@ -211,15 +213,15 @@ pub async fn run_page(
 }
 
 /// TLS for the page: browsers present no client certificate, so none is required.
-fn page_tls(files: Option<TlsFiles>) -> Result<Option<TlsAcceptors>, TlsError> {
+fn page_tls(files: Option<TlsFiles>) -> Result<Option<ReloadingAcceptor>, TlsError> {
     let files = files.map(|files| TlsFiles { client_ca: None, ..files });
-    files.map(TlsAcceptors::new).transpose()
+    files.map(ReloadingAcceptor::new).transpose()
 }
 
-fn guard(page: Option<PageConfig>, client: &kube::Client) -> Guard {
+fn access_policy(page: Option<PageConfig>, client: &kube::Client) -> AccessPolicy {
     match page {
-        Some(PageConfig { is_open: true, .. }) => Guard::None,
-        _ => Guard::Tokens(Box::new(Gate::new(client.clone()))),
+        Some(PageConfig { allows_anonymous: true, .. }) => AccessPolicy::None,
+        _ => AccessPolicy::BearerToken(Box::new(Authorizer::new(client.clone()))),
     }
 }
 
@@ -229,15 +231,19 @@ async fn serve_metrics(
     stop: CancellationToken,
 ) {
     if let Some(listener) = listener {
-        let site = ExtenderSite { state, served: ServedPaths::Metrics };
+        let site = ExtenderHandler { state, served: ServedPaths::Metrics };
         server::serve(listener, None, site, stop).await;
     }
 }
 
-async fn serve_page(listener: Option<TcpListener>, tls: Option<TlsAcceptors>, site: PageSite) {
+async fn serve_page(
+    listener: Option<TcpListener>,
+    tls: Option<ReloadingAcceptor>,
+    site: PageHandler,
+) {
     let Some(listener) = listener else { return };
     let (feed, stop) = (site.feed.clone(), site.stop.clone());
-    let history = stop.run_until_cancelled(feed.follow());
+    let history = stop.run_until_cancelled(feed.run());
     tokio::join!(history, server::serve(listener, tls, site, stop.clone()));
 }
 

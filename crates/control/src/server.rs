@@ -25,8 +25,8 @@ use windlass_host::shared::Shared;
 
 pub use self::tls::{TlsError, TlsFiles};
 pub(crate) use self::{
-    connections::{Site, serve},
-    tls::TlsAcceptors,
+    connections::{Handler, serve},
+    tls::ReloadingAcceptor,
 };
 use crate::{extender::Extender, gpushare::Inspection, index::Index, metrics, rights::Rights};
 
@@ -53,22 +53,26 @@ pub(crate) enum ServedPaths {
 }
 
 /// The extender's handler of one listener.
-pub(crate) struct ExtenderSite {
+pub(crate) struct ExtenderHandler {
     pub(crate) state: Arc<HandlerState>,
     pub(crate) served: ServedPaths,
 }
 
-pub(crate) type Answer = Response<Full<Bytes>>;
+pub(crate) type HttpResponse = Response<Full<Bytes>>;
 
 // === impl ExtenderSite ===
 
-impl Site for ExtenderSite {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        answer(&self.state, self.served, request).await
+impl Handler for ExtenderHandler {
+    async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
+        respond(&self.state, self.served, request).await
     }
 }
 
-async fn answer(state: &HandlerState, served: ServedPaths, request: Request<Incoming>) -> Answer {
+async fn respond(
+    state: &HandlerState,
+    served: ServedPaths,
+    request: Request<Incoming>,
+) -> HttpResponse {
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let (parent, last) = path.rsplit_once('/').unwrap_or(("", &path));
     let extender = &state.extender;
@@ -94,7 +98,7 @@ async fn answer(state: &HandlerState, served: ServedPaths, request: Request<Inco
             Err(answer) => answer,
         },
         (&Method::GET, "healthz") => plain(StatusCode::OK, "ok\n"),
-        (&Method::GET, "readyz") => match obstacle(state) {
+        (&Method::GET, "readyz") => match unready_reason(state) {
             None => plain(StatusCode::OK, "ok\n"),
             Some(obstacle) => plain(StatusCode::SERVICE_UNAVAILABLE, obstacle + "\n"),
         },
@@ -102,25 +106,25 @@ async fn answer(state: &HandlerState, served: ServedPaths, request: Request<Inco
             let page = metrics::encode(&state.registry);
             typed("application/openmetrics-text; version=1.0.0; charset=utf-8", page)
         }
-        (&Method::GET, "inspect") => json(&state.index.step(|it| Inspection::of(it, None))),
+        (&Method::GET, "inspect") => json(&state.index.with_lock(|it| Inspection::of(it, None))),
         (&Method::GET, node) if parent.ends_with("/inspect") => {
-            json(&state.index.step(|it| Inspection::of(it, Some(node))))
+            json(&state.index.with_lock(|it| Inspection::of(it, Some(node))))
         }
         _ => plain(StatusCode::NOT_FOUND, "no such page: see `windlass cluster extend --help`\n"),
     }
 }
 
 /// Reason why the extender is not ready.
-fn obstacle(state: &HandlerState) -> Option<String> {
-    state.rights.obstacle().or_else(|| {
-        let is_synced = state.index.step(|index| index.is_synced());
+fn unready_reason(state: &HandlerState) -> Option<String> {
+    state.rights.unready_reason().or_else(|| {
+        let is_synced = state.index.with_lock(|index| index.is_synced());
         (!is_synced).then(|| "the cluster's objects are being read".to_owned())
     })
 }
 
 /// Reads the body of a verb. A body above `MAX_BODY` is refused, but read up to `MAX_DISCARDED`: a client that is still
 /// sending would miss an early answer.
-async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Answer> {
+async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, HttpResponse> {
     let (mut body, mut bytes, mut length) = (request.into_body(), Vec::new(), 0);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
@@ -144,17 +148,17 @@ async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Answ
     })
 }
 
-fn json(document: &impl Serialize) -> Answer {
+fn json(document: &impl Serialize) -> HttpResponse {
     typed("application/json", serde_json::to_vec(document).expect("plain data is JSON"))
 }
 
-pub(crate) fn plain(status: StatusCode, text: impl Into<String>) -> Answer {
+pub(crate) fn plain(status: StatusCode, text: impl Into<String>) -> HttpResponse {
     let mut answer = typed("text/plain; charset=utf-8", text.into().into_bytes());
     *answer.status_mut() = status;
     answer
 }
 
-pub(crate) fn typed(media: &'static str, body: impl Into<Bytes>) -> Answer {
+pub(crate) fn typed(media: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let answer = Response::builder().header(CONTENT_TYPE, media);
     answer.body(Full::new(body.into())).expect("a constant header")
 }

@@ -10,13 +10,13 @@ use windlass_core::selector::{Amount, PreparedDevice, PublishedExpression};
 use windlass_sched::allocator::{AllocatedDevices, Pools};
 
 use crate::{
-    facts::{PART_OF, PER_UNIT, amount_of_pod},
+    facts::{NANOS_PER_UNIT, PART_OF, amount_of_pod},
     objects::Objects,
 };
 
 /// A schedulable node and its free capacity.
 #[derive(Clone, Debug)]
-pub struct SpareNode {
+pub struct FreeNode {
     /// Name of the node.
     pub name: String,
     /// CPUs that no pod requests.
@@ -30,12 +30,12 @@ pub struct SpareNode {
     /// Free extended resources by name. Resources with nothing free are left out.
     pub resources: BTreeMap<String, u32>,
     /// Published devices that no claim holds.
-    pub devices: Vec<SpareDevice>,
+    pub devices: Vec<FreeDevice>,
 }
 
 /// A published device that no claim holds.
 #[derive(Clone, Debug)]
-pub struct SpareDevice {
+pub struct FreeDevice {
     /// The device, prepared for CEL expressions.
     pub device: PreparedDevice,
     /// Names of the `DeviceClasses` that select the device.
@@ -43,14 +43,14 @@ pub struct SpareDevice {
 }
 
 /// A class's name with its CEL expressions. `None` if an expression does not parse; such a class selects no device.
-type Class = (String, Option<Vec<PublishedExpression>>);
+type ClassSelectors = (String, Option<Vec<PublishedExpression>>);
 
 // === impl Objects ===
 
 impl Objects {
     /// Free capacity of each schedulable node. Nodes that are cordoned or not ready are left out. The capacity of the
     /// application `without`'s pods and claims counts as free: these pods are about to be replaced.
-    pub fn spare(&self, without: Option<&str>) -> Vec<SpareNode> {
+    pub fn free_nodes(&self, without: Option<&str>) -> Vec<FreeNode> {
         let is_other = |pod: &&Pod| {
             let labels = pod.metadata.labels.as_ref();
             without.is_none()
@@ -73,7 +73,7 @@ impl Objects {
                 let name = node.metadata.name.clone().unwrap_or_default();
                 let pods: Vec<_> = pods.iter().copied().filter(|pod| runs_on(pod, &name)).collect();
                 let pools = Pools::new(&slices, node);
-                let devices = pools.free_devices(&allocated).map(|device| SpareDevice {
+                let devices = pools.free_devices(&allocated).map(|device| FreeDevice {
                     device: device.clone(),
                     classes: classes
                         .iter()
@@ -81,7 +81,7 @@ impl Objects {
                         .map(|(name, _)| name.clone())
                         .collect(),
                 });
-                SpareNode {
+                FreeNode {
                     cpus: cpus(node, &pods),
                     memory: memory(node, &pods),
                     labels: node.metadata.labels.clone().unwrap_or_default(),
@@ -135,7 +135,7 @@ fn cpus(node: &Node, pods: &[&Pod]) -> f64 {
 }
 
 fn memory(node: &Node, pods: &[&Pod]) -> u64 {
-    u64::try_from(free(node, pods, "memory") / PER_UNIT).unwrap_or(0)
+    u64::try_from(free(node, pods, "memory") / NANOS_PER_UNIT).unwrap_or(0)
 }
 
 /// Free extended resources: those whose names have a domain other than Kubernetes' own.
@@ -146,13 +146,13 @@ fn resources(node: &Node, pods: &[&Pod]) -> BTreeMap<String, u32> {
         name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io"))
     });
     let free = extended.map(|name| {
-        let number = free(node, pods, name) / PER_UNIT;
+        let number = free(node, pods, name) / NANOS_PER_UNIT;
         (name.clone(), u32::try_from(number.max(0)).unwrap_or(u32::MAX))
     });
     free.filter(|(_, number)| *number > 0).collect()
 }
 
-fn class(class: &DeviceClass) -> Class {
+fn class(class: &DeviceClass) -> ClassSelectors {
     let selectors = class.spec.selectors.as_deref().unwrap_or_default().iter();
     let expressions = selectors
         .filter_map(|selector| selector.cel.as_ref())
@@ -160,7 +160,7 @@ fn class(class: &DeviceClass) -> Class {
     (class.metadata.name.clone().unwrap_or_default(), expressions.collect())
 }
 
-fn selects((_, expressions): &Class, device: &PreparedDevice) -> bool {
+fn selects((_, expressions): &ClassSelectors, device: &PreparedDevice) -> bool {
     expressions
         .as_ref()
         .is_some_and(|all| all.iter().all(|one| one.selects(device).unwrap_or(false)))
@@ -201,11 +201,11 @@ mod tests {
                 {"request": "r", "driver": "npu.example.com", "pool": "a", "device": "npu-0"}]}}}},
         ]});
         let objects = Objects::parse(&list.to_string(), Path::new("list.json")).expect("objects");
-        let spare = objects.spare(None);
+        let spare = objects.free_nodes(None);
         let [node] = &*spare else { panic!("one node is schedulable: {spare:?}") };
         assert!((node.cpus - 3.5).abs() < 1e-9, "{node:?}");
         assert_eq!(node.resources, [("coral.ai/tpu".to_owned(), 2)].into());
-        let without = objects.spare(Some("door"));
+        let without = objects.free_nodes(Some("door"));
         assert_eq!(without[0].resources, [("coral.ai/tpu".to_owned(), 3)].into());
         let devices: Vec<_> =
             node.devices.iter().map(|one| (one.device.id(), one.classes.clone())).collect();

@@ -28,7 +28,9 @@ use crate::{
 };
 
 /// A kind of object that the index watches.
-trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
+trait WatchedKind:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static
+{
     /// Plural resource name, for logs.
     const KIND: &'static str;
     /// The part of an object that the index keeps.
@@ -59,43 +61,43 @@ trait Watched: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + S
 }
 
 /// Lists pods on demand, independently of the watches.
-pub(crate) struct Refresh {
+pub(crate) struct Relister {
     client: kube::Client,
     index: Arc<Shared<Index>>,
 }
 
 /// Pause before the discovery request is repeated.
-const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
+const DISCOVERY_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Kinds whose first list is not complete.
 type PendingLists = Shared<HashSet<&'static str>>;
 
 /// Watches nodes and pods, and the objects of Dynamic Resource Allocation if the API server serves them. Never returns:
 /// drop the future to stop.
-pub(crate) async fn follow(client: kube::Client, index: Arc<Shared<Index>>) {
+pub(crate) async fn watch_all(client: kube::Client, index: Arc<Shared<Index>>) {
     let core_kinds = [Node::KIND, Pod::KIND];
-    if has_claims(&client).await {
+    if serves_resource_api(&client).await {
         let claim_kinds = [ResourceSlice::KIND, ResourceClaim::KIND, DeviceClass::KIND];
         let lists = Shared::new(core_kinds.into_iter().chain(claim_kinds).collect());
         tokio::join!(
-            follow_kind::<Node>(client.clone(), &index, &lists),
-            follow_kind::<Pod>(client.clone(), &index, &lists),
-            follow_kind::<ResourceSlice>(client.clone(), &index, &lists),
-            follow_kind::<ResourceClaim>(client.clone(), &index, &lists),
-            follow_kind::<DeviceClass>(client, &index, &lists)
+            watch_kind::<Node>(client.clone(), &index, &lists),
+            watch_kind::<Pod>(client.clone(), &index, &lists),
+            watch_kind::<ResourceSlice>(client.clone(), &index, &lists),
+            watch_kind::<ResourceClaim>(client.clone(), &index, &lists),
+            watch_kind::<DeviceClass>(client, &index, &lists)
         );
     } else {
         tracing::info!("this cluster has no resource.k8s.io/v1: pods with claims are not ranked");
         let lists = Shared::new(core_kinds.into());
         tokio::join!(
-            follow_kind::<Node>(client.clone(), &index, &lists),
-            follow_kind::<Pod>(client, &index, &lists)
+            watch_kind::<Node>(client.clone(), &index, &lists),
+            watch_kind::<Pod>(client, &index, &lists)
         );
     }
 }
 
 /// True if the cluster serves `resource.k8s.io/v1`. Waits while the API server is unreachable.
-async fn has_claims(client: &kube::Client) -> bool {
+async fn serves_resource_api(client: &kube::Client) -> bool {
     let mut is_reported = false;
     loop {
         match client.list_api_groups().await {
@@ -109,16 +111,16 @@ async fn has_claims(client: &kube::Client) -> bool {
             }
             Err(_) => {}
         }
-        sleep(DISCOVERY_RETRY).await;
+        sleep(DISCOVERY_RETRY_INTERVAL).await;
     }
 }
 
-async fn follow_kind<K: Watched>(
+async fn watch_kind<K: WatchedKind>(
     client: kube::Client,
     index: &Arc<Shared<Index>>,
     lists: &PendingLists,
 ) {
-    let config = watcher::Config::default().page_size(access::PAGE);
+    let config = watcher::Config::default().page_size(access::PAGE_SIZE);
     let mut events = pin!(watcher::watcher(Api::<K>::all(client), config).default_backoff());
     let (mut listed, mut list, mut is_failing) = (Vec::new(), None, false);
     while let Some(event) = events.next().await {
@@ -144,28 +146,28 @@ async fn follow_kind<K: Watched>(
         match event {
             Event::Init => {
                 listed.clear();
-                list = index.step(|index| K::begin_list(list, index));
+                list = index.with_lock(|index| K::begin_list(list, index));
             }
             Event::InitApply(object) => listed.push(object.facts()),
             Event::InitDone => {
                 let objects = std::mem::take(&mut listed);
-                index.step(|index| K::set_all(objects, list, index));
+                index.with_lock(|index| K::set_all(objects, list, index));
                 complete_list::<K>(index, lists);
             }
-            Event::Apply(object) => index.step(|index| K::set(object.facts(), index)),
-            Event::Delete(object) => index.step(|index| object.remove(index)),
+            Event::Apply(object) => index.with_lock(|index| K::set(object.facts(), index)),
+            Event::Delete(object) => index.with_lock(|index| object.remove(index)),
         }
     }
 }
 
 /// Marks the first list of a kind as complete. The view is complete after the first lists of all kinds.
-fn complete_list<K: Watched>(index: &Arc<Shared<Index>>, lists: &PendingLists) {
-    let is_complete = lists.step(|lists| {
+fn complete_list<K: WatchedKind>(index: &Arc<Shared<Index>>, lists: &PendingLists) {
+    let is_complete = lists.with_lock(|lists| {
         lists.remove(K::KIND);
         lists.is_empty()
     });
-    if is_complete && !index.step(|index| index.is_synced()) {
-        let (nodes, pods) = index.step(|index| {
+    if is_complete && !index.with_lock(|index| index.is_synced()) {
+        let (nodes, pods) = index.with_lock(|index| {
             index.set_synced();
             index.counts()
         });
@@ -175,18 +177,18 @@ fn complete_list<K: Watched>(index: &Arc<Shared<Index>>, lists: &PendingLists) {
 
 // === impl Refresh ===
 
-impl Refresh {
+impl Relister {
     pub(crate) fn new(client: kube::Client, index: Arc<Shared<Index>>) -> Self {
         Self { client, index }
     }
 
     /// Lists all pods now, and gives up all waiting gangs: another replica may have bound pods to their reserved
     /// devices.
-    pub(crate) async fn pods(&self) -> kube::Result<()> {
-        let list = self.index.step(Index::begin_list);
+    pub(crate) async fn relist_pods(&self) -> kube::Result<()> {
+        let list = self.index.with_lock(Index::begin_list);
         let pods = Api::<Pod>::all(self.client.clone());
         match access::list(&pods, Pod::facts).await {
-            Ok(pods) => self.index.step(|index| {
+            Ok(pods) => self.index.with_lock(|index| {
                 let given_up = index.give_up_all();
                 if given_up > 0 {
                     tracing::warn!(given_up, "gangs given up: another replica may have bound pods");
@@ -194,7 +196,7 @@ impl Refresh {
                 index.end_list(list, pods);
             }),
             Err(error) => {
-                self.index.step(|index| index.abandon_list(list));
+                self.index.with_lock(|index| index.abandon_list(list));
                 return Err(error);
             }
         }
@@ -204,7 +206,7 @@ impl Refresh {
 
 // === impl Watched ===
 
-impl Watched for Node {
+impl WatchedKind for Node {
     const KIND: &'static str = "nodes";
     type Facts = NodeFacts;
 
@@ -229,7 +231,7 @@ impl Watched for Node {
     }
 }
 
-impl Watched for Pod {
+impl WatchedKind for Pod {
     const KIND: &'static str = "pods";
     type Facts = PodFacts;
 
@@ -264,7 +266,7 @@ impl Watched for Pod {
     fn retain(_: &HashSet<String>, _: &mut Index) {}
 }
 
-impl Watched for ResourceSlice {
+impl WatchedKind for ResourceSlice {
     const KIND: &'static str = "resourceslices";
     type Facts = Self;
 
@@ -289,7 +291,7 @@ impl Watched for ResourceSlice {
     }
 }
 
-impl Watched for ResourceClaim {
+impl WatchedKind for ResourceClaim {
     const KIND: &'static str = "resourceclaims";
     type Facts = Self;
 
@@ -314,7 +316,7 @@ impl Watched for ResourceClaim {
     }
 }
 
-impl Watched for DeviceClass {
+impl WatchedKind for DeviceClass {
     const KIND: &'static str = "deviceclasses";
     type Facts = Self;
 

@@ -16,11 +16,11 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinSet};
-use windlass_control::agents::{AgentError, Agents};
+use windlass_control::agents::{AgentClient, AgentError};
 
 /// An API server with the pods of some agents.
 struct Server {
-    agents: Agents,
+    agents: AgentClient,
     requests: Arc<Mutex<Vec<String>>>,
     _folder: TempDir,
     _serving: JoinSet<()>,
@@ -120,7 +120,7 @@ impl Server {
         });
         let path = folder.path().join("kubeconfig");
         std::fs::write(&path, kubeconfig.to_string()).expect("written");
-        let agents = Agents::connect(Some(path), "windlass-system").await.expect("a client");
+        let agents = AgentClient::connect(Some(path), "windlass-system").await.expect("a client");
         Self { agents, requests, _folder: folder, _serving: serving }
     }
 
@@ -157,8 +157,8 @@ async fn an_unreachable_agent_is_reported_with_its_reason() {
     let (
         AgentError::NoPort(one),
         AgentError::Forbidden(two, _),
-        AgentError::Unreached(three, _),
-        AgentError::Late(four),
+        AgentError::Unreachable(three, _),
+        AgentError::RequestTimedOut(four),
     ) = &reasons
     else {
         panic!("{reasons:?}");

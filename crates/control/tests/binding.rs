@@ -7,11 +7,11 @@ use k8s_openapi::api::{
 use serde_json::json;
 use windlass_cluster_sim::api::{Effect, Fault};
 
-use crate::rig::Rig;
+use crate::rig::TestCluster;
 
 #[tokio::test]
 async fn a_pod_is_bound_with_its_devices_in_one_write() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 2);
     let extender = rig.extender("one").await;
     let memory = |gib: &str| json!({"windlass.dev/gpu-memory": gib});
@@ -26,7 +26,7 @@ async fn a_pod_is_bound_with_its_devices_in_one_write() {
     assert_eq!(rig.placement("second"), Some(("a".into(), share.into())));
     let other = r#"{"devices":[{"id":"GPU-a-1"}]}"#;
     assert_eq!(rig.placement("whole"), Some(("a".into(), other.into())));
-    let log = rig.server.objects().log();
+    let log = rig.server.objects().requests();
     let writes =
         log.iter().filter(|request| request.method != "GET" && !request.path.contains("lease"));
     assert_eq!(writes.count(), 3, "one write per pod");
@@ -38,7 +38,7 @@ async fn a_pod_is_bound_with_its_devices_in_one_write() {
 
 #[tokio::test]
 async fn a_restarted_extender_reads_placements_and_frees_those_of_ended_pods() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
     let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
@@ -59,12 +59,12 @@ async fn a_restarted_extender_reads_placements_and_frees_those_of_ended_pods() {
 
 #[tokio::test]
 async fn after_a_lost_answer_the_pod_is_read_again_and_keeps_its_gpu() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
     let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
     let path = "/api/v1/namespaces/default/pods/p/binding";
-    rig.server.inject(Fault::at(path, Effect::LoseAnswer).times(1));
+    rig.server.inject(Fault::at(path, Effect::DropResponse).times(1));
     assert_eq!(extender.bind(&pod, "a").await, "", "the pod object is bound");
     let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert!(extender.filter(&next, &["a"]).await.0.is_empty());
@@ -73,7 +73,7 @@ async fn after_a_lost_answer_the_pod_is_read_again_and_keeps_its_gpu() {
 
 #[tokio::test]
 async fn a_refused_bind_frees_its_gpu() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
     let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
@@ -89,7 +89,7 @@ async fn a_refused_bind_frees_its_gpu() {
 
 #[tokio::test]
 async fn a_pod_with_another_uid_is_not_bound() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
     let mut pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
@@ -101,7 +101,7 @@ async fn a_pod_with_another_uid_is_not_bound() {
 
 #[tokio::test]
 async fn one_replica_binds_and_the_next_takes_over_with_its_placements() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 2);
     let (one, two) = (rig.extender("one").await, rig.extender("two").await);
     let [first, second] =
@@ -120,7 +120,7 @@ async fn one_replica_binds_and_the_next_takes_over_with_its_placements() {
 
 #[tokio::test]
 async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 2);
     let extender = rig.extender("one").await;
     let forged = json!({"windlass.dev/placement":
@@ -144,7 +144,7 @@ async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
 
 #[tokio::test]
 async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same_node() {
-    let mut rig = Rig::start();
+    let mut rig = TestCluster::start();
     rig.add_node("a", 1);
     rig.add_node("b", 1);
     let extender = rig.extender("one").await;
@@ -166,7 +166,7 @@ async fn a_bind_with_an_unknown_outcome_keeps_its_gpu_and_is_retried_on_the_same
 
 #[tokio::test]
 async fn gpushares_index_is_read_if_gpus_have_no_ids() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.server.objects().put::<Node>(
         &serde_json::from_value(json!({
             "metadata": {"name": "a"},
@@ -203,7 +203,7 @@ async fn gpushares_index_is_read_if_gpus_have_no_ids() {
 
 #[tokio::test]
 async fn a_share_of_another_scheduler_counts_on_a_healthy_gpu() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     let failed = json!({"id": "GPU-0", "model": "A10", "memoryMib": 24576, "obstacle": "XID 79"});
     let healthy = json!({"id": "GPU-1", "model": "A10", "memoryMib": 24576});
     let devices = json!({"devices": [failed, healthy]}).to_string();
@@ -228,12 +228,12 @@ async fn a_share_of_another_scheduler_counts_on_a_healthy_gpu() {
 
 #[tokio::test]
 async fn an_extender_without_a_right_is_not_ready_and_says_which() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.server.inject(Fault::at("/binding", Effect::Forbid));
     let extender = rig.start_extender("one").await;
     let message = "the account may not create pods/binding: apply deploy/scheduler/extender.yaml\n";
     extender.wait_until("/readyz", |answer| *answer == (503, message.to_owned())).await;
-    rig.server.heal();
+    rig.server.clear_faults();
     extender.wait_until("/readyz", |(code, _)| *code == 200).await;
     extender.stop().await;
 }

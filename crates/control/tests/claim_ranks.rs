@@ -17,7 +17,7 @@ use windlass_control::{
 };
 use windlass_core::annotation::AcceptedGpus;
 use windlass_sched::{
-    allocator::{Supply, allocate},
+    allocator::{AllocationInput, allocate},
     random::Random,
     request::ShareMemory,
 };
@@ -248,7 +248,7 @@ impl Cluster {
         let name = format!("pod-{:04}", self.created_count);
         PodFacts {
             uid: name.clone(),
-            version: self.created_count as u64,
+            resource_version: self.created_count as u64,
             namespace: "ns".to_owned(),
             name,
             node: None,
@@ -271,7 +271,8 @@ impl Cluster {
     /// Adds pending pods, from which the index computes its forecast.
     fn add_pending(&mut self) {
         let memory = ShareMemory::Mib(20_480);
-        let share = GpuRequest::Share { count: 1, milli: 0, memory, by: ShareScheme::Windlass };
+        let share =
+            GpuRequest::Share { count: 1, compute_milli: 0, memory, scheme: ShareScheme::Windlass };
         for gpus in [GpuRequest::Whole(1), share, GpuRequest::Whole(4), GpuRequest::Whole(2)] {
             let pod = self.pod(gpus, Vec::new());
             self.pods.insert(pod.uid.clone(), pod);
@@ -358,7 +359,8 @@ impl Cluster {
             .collect();
         let slices: Vec<ResourceSlice> = self.slices[n].iter().cloned().map(object).collect();
         let allocated: Vec<_> = self.allocated.values().cloned().collect();
-        let supply = Supply { classes: &self.classes, slices: &slices, claims: &allocated };
+        let supply =
+            AllocationInput { classes: &self.classes, slices: &slices, claims: &allocated };
         let node: Node = object(self.nodes[n].clone());
         let Ok(results) = allocate(&claims, supply, &node) else { return };
         for (claim, result) in claims.iter_mut().zip(results) {

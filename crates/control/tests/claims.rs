@@ -7,14 +7,14 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::rig::Rig;
+use crate::rig::TestCluster;
 
 fn object<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object of the kind")
 }
 
 /// Adds a node whose slice has GPUs of 80 GiB, which may be shared by memory.
-fn add_node(rig: &Rig, name: &str, gpus: usize) {
+fn add_node(rig: &TestCluster, name: &str, gpus: usize) {
     let gpu = |n: usize| {
         json!({
             "name": format!("gpu-{n}"), "allowMultipleAllocations": true,
@@ -43,7 +43,7 @@ fn add_node(rig: &Rig, name: &str, gpus: usize) {
 }
 
 /// Adds a pod with a claim, and returns it as kube-scheduler sends it.
-fn add_pod(rig: &Rig, name: &str, exactly: Value) -> Value {
+fn add_pod(rig: &TestCluster, name: &str, exactly: Value) -> Value {
     let objects = rig.server.objects();
     let mut exactly = exactly;
     exactly["deviceClassName"] = "windlass-gpu".into();
@@ -62,7 +62,7 @@ fn add_pod(rig: &Rig, name: &str, exactly: Value) -> Value {
 }
 
 /// Allocates a device to the claim of a pod, as kube-scheduler would.
-fn allocate(rig: &Rig, pod: &str, node: &str, result: &Value) {
+fn allocate(rig: &TestCluster, pod: &str, node: &str, result: &Value) {
     let objects = rig.server.objects();
     let mut claim: ResourceClaim =
         objects.get("default", &format!("{pod}-claim")).expect("the claim exists");
@@ -75,7 +75,7 @@ fn allocate(rig: &Rig, pod: &str, node: &str, result: &Value) {
 
 #[tokio::test]
 async fn the_node_that_a_claim_fragments_least_ranks_first() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.server.objects().put::<DeviceClass>(&object(json!({
         "metadata": {"name": "windlass-gpu"}, "spec": {},
     })));

@@ -20,7 +20,7 @@ const MAX_STEPS: usize = 2000;
 
 /// A scheduler with some gangs to start. Its bind calls follow some time after its filter calls. It does not offer a
 /// node that is full of pods with a bind in flight.
-struct Contest {
+struct GangSimulation {
     random: Random,
     index: Index,
     /// GPUs of each node.
@@ -55,7 +55,7 @@ fn node(n: usize, gpus: usize) -> NodeFacts {
 fn pod(gang: &Gang, n: usize, gpus: u8) -> PodFacts {
     PodFacts {
         uid: format!("{}-{n}", gang.name),
-        version: 1,
+        resource_version: 1,
         namespace: "ns".to_owned(),
         name: format!("{}-{n}", gang.name),
         node: None,
@@ -84,7 +84,7 @@ fn gpus(pod: &PodFacts) -> usize {
 
 // === impl Contest ===
 
-impl Contest {
+impl GangSimulation {
     /// Four nodes of 2 to 4 GPUs, and three gangs of 2 to 4 pods: each fits alone.
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -100,7 +100,7 @@ impl Contest {
             let gang = Gang {
                 name: name.to_owned(),
                 size: 2 + random.below(3),
-                within: None,
+                topology_key: None,
                 scheduler: "windlass".to_owned(),
             };
             let gpus = 1 + u8::from(random.below(3) > 0);
@@ -170,7 +170,7 @@ impl Contest {
         let mut all: Vec<_> = arrived.chain([(last, name)]).collect();
         self.version += 1;
         for (pod, name) in &mut all {
-            (pod.version, pod.node) = (self.version, Some(name.clone()));
+            (pod.resource_version, pod.node) = (self.version, Some(name.clone()));
             self.index.set_pod(pod.clone());
         }
         assert_eq!(self.index.conflicts(), 0, "no GPU is allocated twice");
@@ -198,8 +198,8 @@ impl Contest {
 fn competing_gangs_start_one_after_the_other() {
     let runs = env::var("WINDLASS_MODEL_RUNS").ok();
     for seed in 0..runs.map_or(RUNS, |text| text.parse().expect("a number of contests")) {
-        let mut contest = Contest::new(seed);
-        let is_over = |contest: &Contest| {
+        let mut contest = GangSimulation::new(seed);
+        let is_over = |contest: &GangSimulation| {
             contest.pending.is_empty() && contest.binds.is_empty() && contest.waiting.is_empty()
         };
         let mut steps = 0;

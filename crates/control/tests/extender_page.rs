@@ -20,7 +20,7 @@ use tokio_rustls::{
 use tokio_util::sync::CancellationToken;
 use windlass_control::{Config, PageConfig, RunError, TlsFiles, run};
 
-use crate::rig::{GANG_WAIT, LIMIT, Rig};
+use crate::rig::{GANG_WAIT, TIMEOUT, TestCluster};
 
 /// An extender with a page.
 struct ExtenderWithPage {
@@ -48,13 +48,13 @@ fn free_address() -> SocketAddr {
 // === impl ExtenderWithPage ===
 
 impl ExtenderWithPage {
-    async fn start(rig: &Rig, is_open: bool) -> Self {
+    async fn start(rig: &TestCluster, is_open: bool) -> Self {
         let (stop, (bound, verbs)) = (CancellationToken::new(), oneshot::channel());
         let page = free_address();
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
             metrics: None,
-            page: Some(PageConfig { listen: page, is_open }),
+            page: Some(PageConfig { listen: page, allows_anonymous: is_open }),
             tls: Some(files()),
             kubeconfig: Some(rig.kubeconfig()),
             namespace: Some("default".to_owned()),
@@ -71,7 +71,7 @@ impl ExtenderWithPage {
     /// Status, head and body of the page's answer over TLS.
     async fn get(&self, path: &str) -> (u16, String, String) {
         let mut stream = over_tls(self.page).await.expect("no client certificate is required");
-        let answer = timeout(LIMIT, get(&mut stream, path)).await.expect("in time");
+        let answer = timeout(TIMEOUT, get(&mut stream, path)).await.expect("in time");
         let answer = answer.expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
@@ -80,7 +80,7 @@ impl ExtenderWithPage {
 
     async fn stop(mut self) {
         self.stop.cancel();
-        let ended = timeout(LIMIT, self.running.join_next()).await.expect("it ends in time");
+        let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
         ended.expect("started").expect("no panic").expect("a clean end");
     }
 }
@@ -106,7 +106,7 @@ async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> 
 
 #[tokio::test]
 async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     let extender = ExtenderWithPage::start(&rig, true).await;
     let wait = async {
@@ -118,7 +118,7 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
             assert!(code == 503 && head.contains("retry-after: 2"), "{code} {head}");
         }
     };
-    let state = timeout(LIMIT, wait).await.expect("all objects are seen in time");
+    let state = timeout(TIMEOUT, wait).await.expect("all objects are seen in time");
     assert_eq!(state["nodes"][0]["name"], json!("a"));
     assert_eq!(extender.get("/").await.0, 200);
     // The extender does not forward requests to agents: they would have the extender's rights.
@@ -127,17 +127,17 @@ async fn an_open_page_is_served_over_tls_to_browsers_without_a_certificate() {
     assert_eq!((code, body.as_str()), (404, expected));
     // Without TLS there is no answer.
     let mut plain = TcpStream::connect(extender.page).await.expect("connected");
-    let answer = timeout(LIMIT, get(&mut plain, "/")).await.expect("in time");
+    let answer = timeout(TIMEOUT, get(&mut plain, "/")).await.expect("in time");
     assert!(answer.is_err() || answer.is_ok_and(|text| !text.starts_with("HTTP")));
     // kube-scheduler's listener requires a client certificate, which this client lacks.
     let request = async { get(&mut over_tls(extender.verbs).await?, "/healthz").await };
-    timeout(LIMIT, request).await.expect("in time").expect_err("no certificate");
+    timeout(TIMEOUT, request).await.expect("in time").expect_err("no certificate");
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_protected_page_serves_its_files_to_all_and_its_state_only_with_a_token() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     let extender = ExtenderWithPage::start(&rig, false).await;
     assert_eq!(extender.get("/").await.0, 200);
     let (code, head, body) = extender.get("/state").await;

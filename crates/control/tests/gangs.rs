@@ -6,10 +6,10 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::rig::{Extender, GANG_WAIT, LIMIT, Rig};
+use crate::rig::{Extender, GANG_WAIT, TIMEOUT, TestCluster};
 
 /// Adds a pod of a gang that requests whole GPUs.
-fn member(rig: &Rig, name: &str, gpus: usize, size: usize) -> Value {
+fn member(rig: &TestCluster, name: &str, gpus: usize, size: usize) -> Value {
     let annotations = json!({"windlass.dev/gang-size": size.to_string()});
     rig.add_member(name, "train", gpus, &annotations)
 }
@@ -39,8 +39,8 @@ async fn schedule_both(extender: &Extender, pods: [&Value; 2], nodes: &[&str]) -
 }
 
 /// Nodes with `gpus` GPUs each, and an extender that sees them.
-async fn cluster<const N: usize>(nodes: [&str; N], gpus: usize) -> (Rig, Extender) {
-    let rig = Rig::start();
+async fn cluster<const N: usize>(nodes: [&str; N], gpus: usize) -> (TestCluster, Extender) {
+    let rig = TestCluster::start();
     for name in nodes {
         rig.add_node(name, gpus);
     }
@@ -122,7 +122,7 @@ async fn an_incomplete_gang_is_given_up_and_its_gpus_are_free() {
     );
     let args = json!({"Pod": one, "NodeNames": nodes});
     let is_over = async { while extender.call("filter", &args).await["Error"] != "" {} };
-    timeout(LIMIT, is_over).await.expect("the back-off ends");
+    timeout(TIMEOUT, is_over).await.expect("the back-off ends");
     schedule_both(&extender, [&one, &two], &nodes).await;
     extender.stop().await;
 }
@@ -164,7 +164,7 @@ async fn members_with_different_annotations_are_refused() {
 
 #[tokio::test]
 async fn a_gang_is_placed_in_the_smallest_rack_that_fits_it() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     let racks = [("a1", "a", 8), ("b1", "b", 2), ("b2", "b", 2), ("c1", "c", 2)];
     for (name, rack, gpus) in racks {
         rig.add_labelled_node(name, gpus, &json!({"example.com/rack": rack}));

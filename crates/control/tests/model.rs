@@ -12,7 +12,7 @@ use std::{
 
 use windlass_control::{
     facts::{Gang, GpuFacts, GpuRequest, NodeFacts, PodFacts, ResourceRequest, ShareScheme},
-    index::{Arrival, GangWait, Index, Inspected, Refusal},
+    index::{Arrival, GangWait, Index, NodeSnapshot, Refusal},
 };
 use windlass_core::{
     annotation::{AcceptedGpus, PodPlacement},
@@ -137,7 +137,7 @@ impl Model {
         let gang = Gang {
             name: format!("gang-{}", self.server.created_count),
             size,
-            within: None,
+            topology_key: None,
             scheduler: "windlass".to_owned(),
         };
         for _ in 0..size - usize::from(self.random.below(8) == 0) {
@@ -151,16 +151,16 @@ impl Model {
             4 if gang.is_none() => GpuRequest::None,
             _ => GpuRequest::Share {
                 count: [1, 1, 2][self.random.below(3)],
-                milli: [0, 100, 300, 500][self.random.below(4)],
+                compute_milli: [0, 100, 300, 500][self.random.below(4)],
                 memory: ShareMemory::Mib([1024, 4096, 8192, 12_288][self.random.below(4)]),
-                by: ShareScheme::Windlass,
+                scheme: ShareScheme::Windlass,
             },
         };
         self.server.created_count += 1;
         let uid = format!("uid-{:06}", self.server.created_count);
         let pod = PodFacts {
             uid: uid.clone(),
-            version: self.server.next(),
+            resource_version: self.server.next(),
             namespace: "ns".to_owned(),
             name: uid.clone(),
             node: None,
@@ -207,7 +207,7 @@ impl Model {
             }
             Err(refusal) => panic!("a node that fits can serve it: {refusal}"),
         };
-        let (pod, placement, number) = (pod.clone(), placed.placement, placed.number);
+        let (pod, placement, number) = (pod.clone(), placed.placement, placed.id);
         match arrival {
             Arrival::Single => self.write(&pod.uid, &name, placement, number),
             Arrival::Waiting(wait) => {
@@ -222,7 +222,7 @@ impl Model {
                 self.waiting = waiting;
                 for Waiting { pod, node, placement, number, .. } in members {
                     // A pod with two bind calls is written once.
-                    let is_current = self.index.is_current(&pod.uid, number);
+                    let is_current = self.index.is_current_decision(&pod.uid, number);
                     if is_current && self.server.pods.contains_key(&pod.uid) {
                         self.write(&pod.uid, &node, placement, number);
                     }
@@ -262,7 +262,7 @@ impl Model {
         let version = self.server.next();
         let uid = &members[self.random.below(members.len())];
         let (pod, _) = self.server.pods.get_mut(uid).expect("listed above");
-        (pod.gang, pod.version) = (None, version);
+        (pod.gang, pod.resource_version) = (None, version);
         self.undelivered.push_back(Event::Pod(Box::new(pod.clone())));
     }
 
@@ -304,7 +304,7 @@ impl Model {
         }
         let uid = uids[self.random.below(uids.len())].clone();
         let (mut pod, _) = self.server.pods.remove(&uid).expect("listed above");
-        pod.version = self.server.next();
+        pod.resource_version = self.server.next();
         pod.is_ended = true;
         if self.random.below(2) == 0 {
             self.undelivered.push_back(Event::Pod(Box::new(pod)));
@@ -391,9 +391,9 @@ impl Model {
         self.index.give_up_all();
         self.waiting.clear();
         let states = |index: &mut Index| -> Vec<_> {
-            let nodes = index.inspect();
+            let nodes = index.node_snapshots();
             // Numbers of products may differ: they follow the order in which products appear.
-            let free = |node: &Inspected<'_>| {
+            let free = |node: &NodeSnapshot<'_>| {
                 let gpus = node.state.gpus.iter().map(|gpu| (gpu.state, gpu.is_usable));
                 let (cpu, pods) = (node.state.cpu_milli, node.state.pods);
                 (node.facts.name.clone(), cpu, pods, gpus.collect::<Vec<_>>())
@@ -416,7 +416,7 @@ impl ServerState {
         let version = self.next();
         let (pod, placed) = self.pods.get_mut(uid).expect("pending");
         pod.node = Some(node.to_owned());
-        pod.version = version;
+        pod.resource_version = version;
         pod.gpus = placement.devices.iter().map(|device| device.id.clone()).collect();
         *placed = Some(placement);
         Event::Pod(Box::new(pod.clone()))
@@ -424,7 +424,7 @@ impl ServerState {
 }
 
 #[test]
-fn no_gpu_is_given_twice_and_none_is_lost() {
+fn no_gpu_is_allocated_twice_or_leaked() {
     let steps = env::var("WINDLASS_MODEL_STEPS").ok();
     let steps = steps.map_or(STEPS, |text| text.parse().expect("a number of steps"));
     let mut model = Model::new(5);

@@ -13,7 +13,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_control::{PageSource, RunError, objects::Objects, run_page};
 
-use crate::rig::{Answer, LIMIT, Rig, exchange};
+use crate::rig::{Answer, TIMEOUT, TestCluster, exchange};
 
 struct Page {
     address: SocketAddr,
@@ -62,7 +62,7 @@ impl Page {
                 self.state(Some(revision(&state))).await;
             }
         };
-        timeout(LIMIT, wait).await.expect("the state satisfies the condition in time")
+        timeout(TIMEOUT, wait).await.expect("the state satisfies the condition in time")
     }
 
     /// The state after a revision.
@@ -78,12 +78,12 @@ impl Page {
                 }
             }
         };
-        timeout(LIMIT, read).await.expect("all objects are seen in time")
+        timeout(TIMEOUT, read).await.expect("all objects are seen in time")
     }
 
     async fn stop(mut self) {
         self.stop.cancel();
-        let ended = timeout(LIMIT, self.running.join_next()).await.expect("it ends in time");
+        let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
         ended.expect("started").expect("no panic").expect("a clean end");
     }
 }
@@ -94,7 +94,7 @@ fn revision(state: &Value) -> &str {
 
 #[tokio::test]
 async fn the_page_shows_nodes_holders_and_pending_pods_and_then_what_changes() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     rig.add_node("b", 2);
     let extender = rig.extender("r").await;
@@ -200,14 +200,14 @@ async fn readers_beyond_the_limit_are_answered_at_once_and_a_stop_ends_held_ones
         });
     }
     for _ in 0..200 {
-        timeout(LIMIT, waiting.recv()).await.expect("in time").expect("sent");
+        timeout(TIMEOUT, waiting.recv()).await.expect("in time").expect("sent");
     }
     // A request beyond the limit is answered at once. A long poll would take 20 s.
     let answer = timeout(Duration::from_secs(15), page.get(&path)).await.expect("at once");
     assert_eq!(answer.code, 200);
     assert!(polls.try_join_next().is_none(), "the long polls still wait");
     page.stop().await;
-    while let Some(ended) = timeout(LIMIT, polls.join_next()).await.expect("in time") {
+    while let Some(ended) = timeout(TIMEOUT, polls.join_next()).await.expect("in time") {
         ended.expect("no panic").expect("answered before the end");
     }
 }

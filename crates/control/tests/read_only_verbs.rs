@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::rig::Rig;
+use crate::rig::TestCluster;
 
 #[tokio::test]
 async fn a_refused_node_has_the_first_reason() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     rig.add_node("b", 2);
     let extender = rig.extender("one").await;
@@ -35,7 +35,7 @@ async fn a_refused_node_has_the_first_reason() {
 
 #[tokio::test]
 async fn scores_differ_and_a_share_prefers_a_shared_gpu() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     for node in ["a", "b", "c"] {
         rig.add_node(node, 2);
     }
@@ -52,7 +52,7 @@ async fn scores_differ_and_a_share_prefers_a_shared_gpu() {
 
 #[tokio::test]
 async fn a_node_is_offered_for_preemption_if_the_pod_fits_without_pods_of_lower_priority() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     rig.add_node("b", 2);
     let extender = rig.extender("one").await;
@@ -87,7 +87,7 @@ async fn a_node_is_offered_for_preemption_if_the_pod_fits_without_pods_of_lower_
 
 #[tokio::test]
 async fn bad_requests_are_refused_with_their_reason() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 1);
     let extender = rig.extender("one").await;
     let (code, text) = extender.post("filter", "{").await;
@@ -108,7 +108,7 @@ async fn bad_requests_are_refused_with_their_reason() {
 
 #[tokio::test]
 async fn gpushares_inspect_shows_the_holders_of_each_gpu() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     rig.add_node("a", 2);
     let extender = rig.extender("one").await;
     let pod = rig.add_pod("p", json!({"aliyun.com/gpu-mem": "8"}));

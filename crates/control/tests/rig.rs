@@ -17,12 +17,12 @@ use windlass_cluster_sim::api::ApiServer;
 use windlass_control::{Config, RunError, run};
 
 /// Time limit of every wait.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time within which all pods of a gang must arrive: long enough for a busy machine, and short enough for a test.
 pub(crate) const GANG_WAIT: Duration = Duration::from_secs(5);
 
-pub(crate) struct Rig {
+pub(crate) struct TestCluster {
     pub(crate) server: ApiServer,
     folder: TempDir,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Extender {
     running: JoinSet<Result<(), RunError>>,
 }
 
-impl Rig {
+impl TestCluster {
     pub(crate) fn start() -> Self {
         let (server, folder) = (ApiServer::start(), tempfile::tempdir().expect("a folder"));
         std::fs::write(folder.path().join("kubeconfig"), server.kubeconfig()).expect("written");
@@ -202,7 +202,7 @@ impl Extender {
     /// Waits until the answer for a path satisfies a condition.
     pub(crate) async fn wait_until(&self, path: &str, condition: impl Fn(&(u16, String)) -> bool) {
         let wait = async { while !condition(&self.get(path).await) {} };
-        timeout(LIMIT, wait)
+        timeout(TIMEOUT, wait)
             .await
             .unwrap_or_else(|_| panic!("{path} does not satisfy the condition in time"));
     }
@@ -219,7 +219,7 @@ impl Extender {
 
     pub(crate) async fn stop(mut self) {
         self.request_stop();
-        let ended = timeout(LIMIT, self.running.join_next()).await.expect("it ends in time");
+        let ended = timeout(TIMEOUT, self.running.join_next()).await.expect("it ends in time");
         ended.expect("started").expect("no panic").expect("a clean end");
     }
 
@@ -245,7 +245,7 @@ pub(crate) async fn exchange(address: SocketAddr, request: &str) -> Answer {
         stream.read_to_string(&mut answer).await.expect("read");
         answer
     };
-    let answer = timeout(LIMIT, exchange).await.expect("an answer in time");
+    let answer = timeout(TIMEOUT, exchange).await.expect("an answer in time");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
     Answer { code, head: head.to_lowercase(), body: body.to_owned() }

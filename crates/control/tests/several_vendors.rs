@@ -3,9 +3,9 @@
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-use crate::rig::{Extender, Rig};
+use crate::rig::{Extender, TestCluster};
 
-fn add_node(rig: &Rig) {
+fn add_node(rig: &TestCluster) {
     let gpu = |id: &str, model, only_for| json!({"id": id, "model": model, "memoryMib": 24576, "onlyFor": only_for});
     let devices = json!({"devices": [
         gpu("GPU-0", "A10", "whole"), gpu("GPU-1", "A10", "whole"),
@@ -19,7 +19,12 @@ fn add_node(rig: &Rig) {
 }
 
 /// Binds a pod, and returns the ids of its GPUs.
-async fn bound(rig: &Rig, extender: &Extender, name: &str, limits: Value) -> Vec<String> {
+async fn bind_pod(
+    rig: &TestCluster,
+    extender: &Extender,
+    name: &str,
+    limits: Value,
+) -> Vec<String> {
     let pod = rig.add_pod(name, limits);
     assert_eq!(extender.bind(&pod, "a").await, "", "{name}");
     let placement: Value =
@@ -30,28 +35,28 @@ async fn bound(rig: &Rig, extender: &Extender, name: &str, limits: Value) -> Vec
 
 #[tokio::test]
 async fn whole_gpus_are_nvidias_and_shares_are_of_the_other_vendors() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     add_node(&rig);
     let extender = rig.extender("one").await;
     let whole = |count: &str| json!({"nvidia.com/gpu": count});
     let share = |gib: &str| json!({"windlass.dev/gpu-memory": gib});
     let three = rig.add_pod("three", whole("3"));
     assert!(extender.filter(&three, &["a"]).await.0.is_empty(), "AMD's GPUs are not counted");
-    assert_eq!(bound(&rig, &extender, "first", share("8")).await, ["amd-0"]);
-    assert_eq!(bound(&rig, &extender, "both", whole("2")).await, ["GPU-0", "GPU-1"]);
-    assert_eq!(bound(&rig, &extender, "second", share("24")).await, ["amd-1"]);
+    assert_eq!(bind_pod(&rig, &extender, "first", share("8")).await, ["amd-0"]);
+    assert_eq!(bind_pod(&rig, &extender, "both", whole("2")).await, ["GPU-0", "GPU-1"]);
+    assert_eq!(bind_pod(&rig, &extender, "second", share("24")).await, ["amd-1"]);
     let third = rig.add_pod("third", share("17"));
     assert!(extender.filter(&third, &["a"]).await.0.is_empty(), "NVIDIA's GPUs are not shared");
     extender.stop().await;
     // Another replica reads the placements from the annotations.
     let extender = rig.extender("two").await;
-    assert_eq!(bound(&rig, &extender, "last", share("16")).await, ["amd-0"]);
+    assert_eq!(bind_pod(&rig, &extender, "last", share("16")).await, ["amd-0"]);
     extender.stop().await;
 }
 
 #[tokio::test]
 async fn a_product_restriction_applies_to_restricted_gpus_too() {
-    let rig = Rig::start();
+    let rig = TestCluster::start();
     add_node(&rig);
     let extender = rig.extender("one").await;
     let accepts = |product: &str| json!({"nvidia.com/use-gputype": product});

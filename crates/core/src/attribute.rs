@@ -72,7 +72,7 @@ impl AttributeName {
     }
 
     /// An attribute whose identifier comes from a configuration or a device; `None` if DRA would refuse it.
-    pub fn given(domain: &'static str, name: &str) -> Option<Self> {
+    pub fn try_new(domain: &'static str, name: &str) -> Option<Self> {
         let is_first = |first: char| first.is_ascii_alphabetic() || first == '_';
         let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         let valid = (1..=MAX_NAME_CHARS).contains(&name.len())
@@ -83,7 +83,7 @@ impl AttributeName {
     }
 
     /// An attribute name from a ResourceSlice. A name without a domain has the driver's.
-    pub fn published(driver: &str, name: &str) -> Self {
+    pub fn from_slice_name(driver: &str, name: &str) -> Self {
         let (domain, name) = name.split_once('/').unwrap_or((driver, name));
         Self { domain: Cow::Owned(domain.to_owned()), name: Cow::Owned(name.to_owned()) }
     }

@@ -101,7 +101,7 @@ impl Spec {
             devices,
             container_edits,
         };
-        version::required(&spec).0.clone_into(&mut spec.cdi_version);
+        version::min_version(&spec).0.clone_into(&mut spec.cdi_version);
         spec
     }
 }

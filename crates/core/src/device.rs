@@ -66,12 +66,12 @@ pub struct Device {
     /// Capacities, published as DRA capacities.
     pub capacity: Capacities,
     /// Location in the machine.
-    pub place: Place,
+    pub place: Location,
     /// Device nodes that a container needs.
     pub nodes: Vec<DeviceNode>,
     /// Further container edits.
-    #[serde(skip_serializing_if = "Extras::is_empty")]
-    pub extras: Extras,
+    #[serde(skip_serializing_if = "ExtraEdits::is_empty")]
+    pub extras: ExtraEdits,
     /// Reason to withhold the device although it is present and possibly healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
@@ -104,7 +104,7 @@ pub struct Device {
 /// Container edits of a device besides its device nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Extras {
+pub struct ExtraEdits {
     /// Environment variables. Values of several devices are joined with commas.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -137,7 +137,7 @@ pub struct Mount {
 /// Location of a device in the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
+pub struct Location {
     /// PCI address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<PciAddress>,
@@ -178,9 +178,9 @@ impl Device {
             health: Health::unknown(since),
             attributes: Attributes::new(),
             capacity: Capacities::new(),
-            place: Place::default(),
+            place: Location::default(),
             nodes: Vec::new(),
-            extras: Extras::default(),
+            extras: ExtraEdits::default(),
             withheld: None,
             exclusive_use_refusal: None,
             sharing_refusal: None,
@@ -211,13 +211,13 @@ impl Device {
 
     /// CUDA compute capability as (major, minor), if NVIDIA's driver reports one.
     pub fn compute_capability(&self) -> Option<(u32, u32)> {
-        self.text(&COMPUTE_CAPABILITY).and_then(major_and_minor)
+        self.text_attribute(&COMPUTE_CAPABILITY).and_then(major_and_minor)
     }
 
     /// True for a whole GPU that is not divided into parts.
     pub fn is_whole_gpu(&self) -> bool {
         let is_whole = self.parent.is_none() && !self.partitioned;
-        self.kind.is_gpu() && !self.kind.is_instance() && is_whole
+        self.kind.is_gpu() && !self.kind.is_mig_instance() && is_whole
     }
 
     /// True for a whole GPU whose memory can be divided among containers by amount: its driver or the kernel limits and
@@ -227,7 +227,7 @@ impl Device {
     }
 
     /// PCI address of a whole GPU that a DRM driver of the kernel manages.
-    pub fn drm_gpu(&self) -> Option<PciAddress> {
+    pub fn drm_pci_address(&self) -> Option<PciAddress> {
         let is_drm = self.family().memory_limiter == Some(MemoryLimiter::Kernel);
         self.place.pci.filter(|_| is_drm && self.is_whole_gpu())
     }
@@ -248,7 +248,7 @@ impl Device {
     }
 
     /// Value of a string or version attribute.
-    pub fn text(&self, name: &AttributeName) -> Option<&str> {
+    pub fn text_attribute(&self, name: &AttributeName) -> Option<&str> {
         match self.attributes.get(name)? {
             AttributeValue::String(text) | AttributeValue::Version(text) => Some(text),
             AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
@@ -256,7 +256,7 @@ impl Device {
     }
 
     /// Sort key of lists and placement: kind, source, index, part, PCI address, id.
-    pub fn order(&self) -> impl Ord + '_ {
+    pub fn sort_key(&self) -> impl Ord + '_ {
         (self.kind, &self.source, self.index, self.part, self.place.pci, &self.id)
     }
 }
@@ -268,7 +268,7 @@ fn major_and_minor(version: &str) -> Option<(u32, u32)> {
 
 // === impl Place ===
 
-impl Place {
+impl Location {
     /// Bandwidth of the xGMI link to another GPU, in MB/s per direction.
     pub(crate) fn xgmi_to(&self, peer: PciAddress) -> Option<u32> {
         self.xgmi.get(&peer).copied()
@@ -300,7 +300,7 @@ impl std::borrow::Borrow<str> for DeviceId {
 
 // === impl Extras ===
 
-impl Extras {
+impl ExtraEdits {
     /// True if the device needs no further edit.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -40,7 +40,7 @@ impl Enforcement {
         &[Self::None, Self::Watched, Self::Dmem, Self::Mps, Self::Driver, Self::Mig];
 
     /// The word in metrics, attributes, labels and annotations.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Watched => "watched",
@@ -61,13 +61,13 @@ impl FromStr for Enforcement {
     type Err = InvalidEnforcement;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.iter().copied().find(|it| it.word() == text);
+        let found = Self::ALL.iter().copied().find(|it| it.as_str() == text);
         found.ok_or_else(|| InvalidEnforcement(text.to_owned()))
     }
 }
 
 impl fmt::Display for Enforcement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(self.as_str())
     }
 }

@@ -28,7 +28,7 @@ pub use action::Action;
 use quiet::QuietPeriod;
 pub use reason::{Reason, UnknownReason};
 pub use record::HealthRecord;
-pub use xid::{Verdict, XidRule, judge as judge_xid, rules as xid_rules};
+pub use xid::{Verdict, XidRule, classify as judge_xid, rules as xid_rules};
 
 /// Maximum number of distinct failures per device; the oldest failure is dropped.
 const MAX_FAILURES: usize = 8;
@@ -86,7 +86,7 @@ pub enum Observation {
     /// The driver reported a fault.
     Fault(Reason, String),
     /// The device is present and its probe is pending; nothing new is known.
-    Awaited,
+    Pending,
 }
 
 /// Fold of observations: health of a device, and the state of its quiet period.
@@ -227,7 +227,7 @@ impl HealthTracker {
                 }
                 self.enter(HealthState::Healthy, now)
             }
-            Observation::Awaited => None,
+            Observation::Pending => None,
             Observation::Failed(reason, detail) => self.fail(*reason, detail, now),
             Observation::Overdue(detail) if self.health.state == HealthState::Unknown => {
                 self.add_failure_once(Reason::Unresponsive, detail, now);

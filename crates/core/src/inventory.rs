@@ -43,7 +43,7 @@ pub enum SourceState {
 impl Inventory {
     /// Sorts devices into listing order.
     pub fn sort(&mut self) {
-        self.devices.sort_by(|a, b| a.order().cmp(&b.order()));
+        self.devices.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
     }
 
     /// True on a running machine: neither simulated nor recorded.

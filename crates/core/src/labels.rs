@@ -109,14 +109,14 @@ type Label = (String, String);
 /// All labels of a node. Deterministic.
 pub fn labels(input: &LabelInput<'_>) -> Labels {
     let gpus = device::gpus(input);
-    let mut labels: Labels = node::always(input).collect();
-    labels.extend(amd::gpus(input));
+    let mut labels: Labels = node::host_labels(input).collect();
+    labels.extend(amd::gpu_labels(input));
     if !gpus.is_empty() {
         let instances = device::instances(input);
-        labels.extend(node::with_gpus(input, &gpus));
-        labels.extend(resource::gpus(&gpus));
-        labels.extend(resource::instances(input.instances, &gpus, &instances));
-        labels.extend(model::each(&gpus, &instances));
+        labels.extend(node::gpu_labels(input, &gpus));
+        labels.extend(resource::gpu_labels(&gpus));
+        labels.extend(resource::instance_labels(input.instances, &gpus, &instances));
+        labels.extend(model::model_labels(&gpus, &instances));
     }
     labels
 }

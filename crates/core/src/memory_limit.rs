@@ -75,16 +75,16 @@ pub enum MemoryLimitError {
     NoGpu,
     /// The id is not that of a whole GPU. MIG devices have no limits.
     #[error("`{0}` is not the UUID of a whole GPU")]
-    NotWhole(String),
+    NotWholeGpu(String),
     /// A GPU has no region, and the document names no library.
     #[error("the document limits {0} by NVIDIA's driver, and names no library")]
     NoLibrary(String),
     /// The GPU occurs twice.
     #[error("{0} occurs twice")]
-    Repeated(String),
+    DuplicateGpu(String),
     /// The limit is 0 or larger than any GPU.
     #[error("the limit of {} is {} MiB, it must be 1 to {}", .0.uuid, .0.hard_mib, GpuMemoryLimit::MAX_MIB)]
-    Amount(GpuMemoryLimit),
+    InvalidLimit(GpuMemoryLimit),
 }
 
 /// Version of both documents.
@@ -154,7 +154,7 @@ impl MemoryLimitRecord {
         let gpus = self.gpus.iter().map(|gpu| (gpu.uuid.as_str(), gpu.region.as_ref()));
         check_gpus(self.library.as_deref(), gpus)?;
         match self.gpus.iter().find(|gpu| !(1..=GpuMemoryLimit::MAX_MIB).contains(&gpu.hard_mib)) {
-            Some(wrong) => Err(MemoryLimitError::Amount(wrong.clone())),
+            Some(wrong) => Err(MemoryLimitError::InvalidLimit(wrong.clone())),
             None => Ok(self),
         }
     }
@@ -204,13 +204,13 @@ fn check_gpus<'a>(
     for (uuid, region) in gpus {
         let is_id = if region.is_some() { uuid.parse::<DeviceId>().is_ok() } else { is_uuid(uuid) };
         if !is_id {
-            return Err(MemoryLimitError::NotWhole(uuid.to_owned()));
+            return Err(MemoryLimitError::NotWholeGpu(uuid.to_owned()));
         }
         if region.is_none() && library.is_none() {
             return Err(MemoryLimitError::NoLibrary(uuid.to_owned()));
         }
         if seen.contains(&uuid) {
-            return Err(MemoryLimitError::Repeated(uuid.to_owned()));
+            return Err(MemoryLimitError::DuplicateGpu(uuid.to_owned()));
         }
         seen.push(uuid);
     }

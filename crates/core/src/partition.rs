@@ -27,7 +27,7 @@ const HOPPER: (u32, u32) = (9, 0);
 const MIG_ENABLED: AttributeName = AttributeName::new("nvidia.com", "migEnabled");
 
 /// Device for a partition that does not exist yet. Its id is that of the placement; its health is the GPU's.
-pub fn prospective(gpu: &Device, possible: &PossiblePartition) -> Device {
+pub fn prospective_device(gpu: &Device, possible: &PossiblePartition) -> Device {
     let partition = &possible.partition;
     let source = gpu.source.clone();
     Device {
@@ -69,7 +69,7 @@ pub fn switches_mig_without_reset(compute_capability: Option<(u32, u32)>) -> boo
 }
 
 /// The whole GPU with MIG off, independent of its present MIG mode.
-pub fn full_gpu(gpu: &Device) -> Device {
+pub fn with_mig_off(gpu: &Device) -> Device {
     let mut whole = Device { partitioned: false, ..gpu.clone() };
     if let Some(enabled) = whole.attributes.get_mut(&MIG_ENABLED) {
         *enabled = AttributeValue::Bool(false);

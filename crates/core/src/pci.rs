@@ -39,19 +39,19 @@ impl PciAddress {
     const MAX_FUNCTION: u8 = 0x7;
 
     /// The function of a PCI requester id: bus, then device and function in one byte.
-    pub fn at(domain: u32, [bus, device_function]: [u8; 2]) -> Self {
+    pub fn from_requester_id(domain: u32, [bus, device_function]: [u8; 2]) -> Self {
         let (device, function) = (device_function >> 3, device_function & Self::MAX_FUNCTION);
         Self { domain, bus, device, function }
     }
 
     /// Domain in the upper 16 bits and requester id in the lower, as in AMD's driver.
-    pub fn number(self) -> u32 {
+    pub fn to_requester_id(self) -> u32 {
         let low = [self.bus, (self.device << 3) | self.function];
         (self.domain << 16) | u32::from(u16::from_be_bytes(low))
     }
 
     /// The address in device ids, `0000-1b-00-0`.
-    pub fn dashed(self) -> String {
+    pub fn to_dashed(self) -> String {
         self.to_string().replace([':', '.'], "-")
     }
 
@@ -169,9 +169,9 @@ mod tests {
 
     #[test]
     fn an_address_is_a_number_to_drivers() {
-        let address = PciAddress::at(1, [0x65, 0x09]);
+        let address = PciAddress::from_requester_id(1, [0x65, 0x09]);
         assert_eq!(address.to_string(), "0001:65:01.1");
-        assert_eq!(address.number(), 0x1_6509);
+        assert_eq!(address.to_requester_id(), 0x1_6509);
         assert_eq!(address.first_function().to_string(), "0001:65:01.0");
     }
 

@@ -65,7 +65,7 @@ pub struct Choice {
 pub enum PlacementError {
     /// The request is for no device.
     #[error("0 devices requested")]
-    Nothing,
+    EmptyRequest,
     /// The request exceeds the available devices.
     #[error("{size} devices requested, {available} available")]
     TooFew {
@@ -90,10 +90,10 @@ pub enum PlacementError {
     NearUnknown(String),
     /// The required devices are on several NUMA nodes.
     #[error("devices of one NUMA node requested, and the required ones are on several")]
-    RequiredOnNodes,
+    RequiredOnSeveralNumaNodes,
     /// No NUMA node has enough devices.
     #[error(
-        "{size} devices of one NUMA node requested, and no node has more than {most} \
+        "{size} devices of one NUMA node requested, and no node has more than {available} \
          available{}",
         if *required == 0 { "" } else { ", the required ones included" }
     )]
@@ -101,7 +101,7 @@ pub enum PlacementError {
         /// Requested number.
         size: usize,
         /// The most that one node has, the required ones included.
-        most: usize,
+        available: usize,
         /// Required number.
         required: usize,
     },
@@ -118,7 +118,7 @@ struct ResolvedRequest {
 
 /// Chooses the best set.
 pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, PlacementError> {
-    let resolved = ResolvedRequest::read(topology, request)?;
+    let resolved = ResolvedRequest::resolve(topology, request)?;
     let found = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
     Ok(Choice::of(topology, &found))
 }
@@ -126,7 +126,7 @@ pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, Place
 // === impl ResolvedRequest ===
 
 impl ResolvedRequest {
-    fn read(topology: &Topology, request: Request<'_>) -> Result<Self, PlacementError> {
+    fn resolve(topology: &Topology, request: Request<'_>) -> Result<Self, PlacementError> {
         let Request { size, policy, .. } = request;
         let found = request.available.iter().filter_map(|id| topology.position(id));
         let available = ascending(found.collect());
@@ -140,7 +140,7 @@ impl ResolvedRequest {
         });
         let near = ascending(near.collect::<Result<_, _>>()?);
         if size == 0 {
-            return Err(PlacementError::Nothing);
+            return Err(PlacementError::EmptyRequest);
         }
         if size > available.len() {
             return Err(PlacementError::TooFew { size, available: available.len() });
@@ -154,7 +154,7 @@ impl ResolvedRequest {
     /// The best set whose optional devices are eligible.
     fn best(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<SearchResult> {
         match self.policy {
-            Policy::First => self.first(eligible),
+            Policy::First => self.lowest_positions(eligible),
             Policy::NumaStrict if self.size > 1 => self.on_one_node(topology, eligible),
             Policy::Aligned | Policy::Packed | Policy::Distributed | Policy::NumaStrict => {
                 self.search(topology, eligible)
@@ -177,7 +177,7 @@ impl ResolvedRequest {
             let fits = self.required.iter().all(|&at| is_on(at));
             if fits { self.search(topology, |at| eligible(at) && is_on(at)) } else { None }
         };
-        nodes.into_iter().flatten().filter_map(on_node).reduce(SearchResult::or)
+        nodes.into_iter().flatten().filter_map(on_node).reduce(SearchResult::better)
     }
 
     fn search(
@@ -197,7 +197,7 @@ impl ResolvedRequest {
         (problem.eligible() >= problem.missing).then(|| search::best_set(&problem))
     }
 
-    fn first(&self, eligible: impl Fn(usize) -> bool) -> Option<SearchResult> {
+    fn lowest_positions(&self, eligible: impl Fn(usize) -> bool) -> Option<SearchResult> {
         let is_required = |at: &usize| self.required.binary_search(at).is_ok();
         let free = self.available.iter().filter(|at| !is_required(at) && eligible(**at));
         let positions: Vec<_> = self.required.iter().chain(free).copied().take(self.size).collect();
@@ -214,7 +214,7 @@ impl ResolvedRequest {
         let nodes: BTreeSet<_> =
             self.required.iter().map(|&at| topology.device(at).numa_node).collect();
         if nodes.len() > 1 {
-            return PlacementError::RequiredOnNodes;
+            return PlacementError::RequiredOnSeveralNumaNodes;
         }
         let on_node = |node: Option<u32>| {
             let is_on = |at: &&usize| topology.device(**at).numa_node == node;
@@ -223,7 +223,11 @@ impl ResolvedRequest {
         };
         let nodes = self.numa_nodes(topology).into_iter().flatten();
         let most = nodes.map(|node| on_node(Some(node))).max().unwrap_or_default();
-        PlacementError::NoNumaNode { size: self.size, most, required: self.required.len() }
+        PlacementError::NoNumaNode {
+            size: self.size,
+            available: most,
+            required: self.required.len(),
+        }
     }
 }
 

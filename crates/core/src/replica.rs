@@ -29,7 +29,7 @@ pub fn device_of(id: &str) -> Option<DeviceId> {
 }
 
 /// Number of a token id, which the kubelet counts in place of any device of a pool; `None` for other ids.
-pub fn token(id: &str) -> Option<u32> {
+pub fn token_number(id: &str) -> Option<u32> {
     let number: u32 = id.parse().ok()?;
     (number.to_string() == id).then_some(number)
 }

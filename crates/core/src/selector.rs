@@ -183,7 +183,8 @@ impl DeviceExpression {
         };
         check_length(text).map_err(invalid)?;
         let parsed = parse(text).map_err(invalid)?;
-        check::check(&parsed, fields).map_err(|check_error| invalid(check_error.located(text)))?;
+        check::check(&parsed, fields)
+            .map_err(|check_error| invalid(check_error.with_position(text)))?;
         Ok(Self { text: text.into(), parsed: Arc::new(parsed) })
     }
 }
@@ -264,14 +265,14 @@ fn parse(text: &str) -> Result<IdedExpr, String> {
         Some(error) if error.pos.0 > 0 => {
             let (line, column) = error.pos;
             let problem = error.msg.trim_start_matches("Syntax error: ");
-            located(line.unsigned_abs(), column.unsigned_abs(), problem)
+            with_position(line.unsigned_abs(), column.unsigned_abs(), problem)
         }
         Some(error) => error.msg.clone(),
         None => "it cannot be read".to_owned(),
     })
 }
 
-fn located(line: usize, column: usize, problem: &str) -> String {
+fn with_position(line: usize, column: usize, problem: &str) -> String {
     match line {
         1 => format!("column {column}: {problem}"),
         _ => format!("line {line}, column {column}: {problem}"),

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Time of the read.
-    pub at: Timestamp,
+    pub read_at: Timestamp,
     /// Time after which the sample is stale.
-    pub until: Timestamp,
+    pub stale_at: Timestamp,
     /// Used memory.
     pub memory_used_bytes: Option<u64>,
     /// Total memory.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    device::{Device, Place},
+    device::{Device, Location},
     nvlink::{NvLinkPair, NvLinks},
     pci::PciePath,
 };
@@ -54,7 +54,7 @@ serialize_as_text!(PcieLevel, Connection);
 
 impl PcieLevel {
     /// PCIe level between two devices.
-    pub fn between(a: &Place, b: &Place) -> Self {
+    pub fn between(a: &Location, b: &Location) -> Self {
         let shared = match (&a.path, &b.path) {
             (Some(a), Some(b)) => Self::on_paths(a, b),
             _ => None,
@@ -165,8 +165,8 @@ impl ConnectionMatrix {
 mod tests {
     use super::*;
 
-    fn place(path: &str, numa_node: Option<u32>) -> Place {
-        Place { path: PciePath::from_sysfs(path), numa_node, ..Place::default() }
+    fn place(path: &str, numa_node: Option<u32>) -> Location {
+        Location { path: PciePath::from_sysfs(path), numa_node, ..Location::default() }
     }
 
     /// The level between two paths on NUMA nodes 0 and `numa`.

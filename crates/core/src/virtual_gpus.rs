@@ -17,13 +17,13 @@ use std::fmt;
 use crate::selector::Amount;
 
 /// Resource that counts virtual GPUs, or whole ones.
-pub const COUNT: &str = "nvidia.com/gpu";
+pub const COUNT_RESOURCE: &str = "nvidia.com/gpu";
 /// Resource of memory in MiB.
-pub const MEMORY: &str = "nvidia.com/gpumem";
+pub const MEMORY_RESOURCE: &str = "nvidia.com/gpumem";
 /// Resource of memory in percent.
-pub const MEMORY_PERCENTAGE: &str = "nvidia.com/gpumem-percentage";
+pub const MEMORY_PERCENTAGE_RESOURCE: &str = "nvidia.com/gpumem-percentage";
 /// Resource of compute in percent.
-pub const CORES: &str = "nvidia.com/gpucores";
+pub const CORES_RESOURCE: &str = "nvidia.com/gpucores";
 
 /// A container's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodRequest {
     /// Whole GPUs, or none.
-    Whole,
+    WholeGpus,
     /// A share of each of some GPUs.
     Shares(GpuShares),
 }
@@ -84,16 +84,18 @@ pub enum ShareMemory {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// An amount without a number of virtual GPUs.
-    #[error("{0} needs {COUNT} in the same container: the kubelet gives no GPU without it")]
-    NoCount(&'static str),
+    #[error(
+        "{0} needs {COUNT_RESOURCE} in the same container: the kubelet gives no GPU without it"
+    )]
+    AmountWithoutCount(&'static str),
     /// Two units of memory.
     #[error(
-        "{MEMORY} and {MEMORY_PERCENTAGE} exclude each other in one pod, and a container with neither has 100 percent"
+        "{MEMORY_RESOURCE} and {MEMORY_PERCENTAGE_RESOURCE} exclude each other in one pod, and a container with neither has 100 percent"
     )]
-    TwoUnits,
+    TwoMemoryUnits,
     /// More than 100 percent of a GPU.
     #[error("{resource}: {percent} is more than the 100 percent of a GPU, all containers together")]
-    Percent {
+    PercentTooLarge {
         /// The resource.
         resource: &'static str,
         /// The sum.
@@ -101,7 +103,7 @@ pub enum RequestError {
     },
     /// More than any node has.
     #[error("{resource}: {amount} is more than any node has")]
-    TooMuch {
+    AmountTooLarge {
         /// The resource.
         resource: &'static str,
         /// The amount.
@@ -142,17 +144,17 @@ impl fmt::Display for ShareMemory {
 
 impl ContainerRequest {
     /// Reads the quantities of a container.
-    pub fn of<'a>(stage: Stage, quantity: impl Fn(&str) -> Option<&'a str>) -> Self {
+    pub fn from_quantities<'a>(stage: Stage, quantity: impl Fn(&str) -> Option<&'a str>) -> Self {
         let amount = |resource| {
             let amount = quantity(resource).and_then(Amount::parse);
             amount.map_or(0, |amount| u64::try_from(amount.rounded_up()).unwrap_or(0))
         };
         Self {
             stage,
-            count: amount(COUNT),
-            memory_mib: amount(MEMORY),
-            memory_percent: amount(MEMORY_PERCENTAGE),
-            cores: amount(CORES),
+            count: amount(COUNT_RESOURCE),
+            memory_mib: amount(MEMORY_RESOURCE),
+            memory_percent: amount(MEMORY_PERCENTAGE_RESOURCE),
+            cores: amount(CORES_RESOURCE),
         }
     }
 
@@ -170,17 +172,18 @@ impl ContainerRequest {
         };
         let init = init.into_iter().map(|container| (stage(container), container));
         let main = main.into_iter().map(|container| (Stage::Main, container));
-        let request =
-            |(stage, container)| Self::of(stage, |resource| quantity(container, resource));
+        let request = |(stage, container)| {
+            Self::from_quantities(stage, |resource| quantity(container, resource))
+        };
         init.chain(main).map(request).collect()
     }
 
     /// The first resource with a requested amount.
     fn amount(&self) -> Option<&'static str> {
         let amounts = [
-            (MEMORY, self.memory_mib),
-            (MEMORY_PERCENTAGE, self.memory_percent),
-            (CORES, self.cores),
+            (MEMORY_RESOURCE, self.memory_mib),
+            (MEMORY_PERCENTAGE_RESOURCE, self.memory_percent),
+            (CORES_RESOURCE, self.cores),
         ];
         amounts.into_iter().find(|(_, amount)| *amount > 0).map(|(resource, _)| resource)
     }
@@ -200,28 +203,30 @@ impl PodRequest {
     /// # Errors
     ///
     /// The request contradicts itself, or no GPU could serve it.
-    pub fn of(containers: &[ContainerRequest]) -> Result<Self, RequestError> {
+    pub fn from_containers(containers: &[ContainerRequest]) -> Result<Self, RequestError> {
         if containers.iter().all(|it| it.amount().is_none()) {
-            return Ok(Self::Whole);
+            return Ok(Self::WholeGpus);
         }
         let mut counted = containers.iter().filter(|it| it.count == 0);
         if let Some(resource) = counted.find_map(ContainerRequest::amount) {
-            return Err(RequestError::NoCount(resource));
+            return Err(RequestError::AmountWithoutCount(resource));
         }
         let count = containers.iter().map(|it| it.count).max().unwrap_or(0);
         let percent = largest_concurrent_sum(containers, ContainerRequest::percent);
         let mib = largest_concurrent_sum(containers, |it| it.memory_mib);
         let memory = match (mib, percent) {
-            (0, percent) => ShareMemory::Percent(within(MEMORY_PERCENTAGE, percent)?),
+            (0, percent) => ShareMemory::Percent(within(MEMORY_PERCENTAGE_RESOURCE, percent)?),
             (mib, 0) => {
-                let too_much = |_| RequestError::TooMuch { resource: MEMORY, amount: mib };
+                let too_much =
+                    |_| RequestError::AmountTooLarge { resource: MEMORY_RESOURCE, amount: mib };
                 ShareMemory::Mib(u32::try_from(mib).map_err(too_much)?)
             }
-            _ => return Err(RequestError::TwoUnits),
+            _ => return Err(RequestError::TwoMemoryUnits),
         };
-        let too_many = RequestError::TooMuch { resource: COUNT, amount: count };
+        let too_many = RequestError::AmountTooLarge { resource: COUNT_RESOURCE, amount: count };
         let fits = u8::try_from(count).ok().filter(|count| *count <= MAX_GPUS);
-        let compute_percent = within(CORES, largest_concurrent_sum(containers, |it| it.cores))?;
+        let compute_percent =
+            within(CORES_RESOURCE, largest_concurrent_sum(containers, |it| it.cores))?;
         Ok(Self::Shares(GpuShares { count: fits.ok_or(too_many)?, memory, compute_percent }))
     }
 }
@@ -244,7 +249,7 @@ fn largest_concurrent_sum(
 
 fn within(resource: &'static str, percent: u64) -> Result<u8, RequestError> {
     let fits = u8::try_from(percent).ok().filter(|_| percent <= WHOLE);
-    fits.ok_or(RequestError::Percent { resource, percent })
+    fits.ok_or(RequestError::PercentTooLarge { resource, percent })
 }
 
 #[cfg(test)]
@@ -253,8 +258,8 @@ mod tests {
 
     /// A container with a number, MiB, percent of memory and percent of compute.
     fn container(stage: Stage, amounts: [&'static str; 4]) -> ContainerRequest {
-        let names = [COUNT, MEMORY, MEMORY_PERCENTAGE, CORES];
-        ContainerRequest::of(stage, |resource| {
+        let names = [COUNT_RESOURCE, MEMORY_RESOURCE, MEMORY_PERCENTAGE_RESOURCE, CORES_RESOURCE];
+        ContainerRequest::from_quantities(stage, |resource| {
             let nth = names.iter().position(|name| *name == resource)?;
             Some(amounts[nth]).filter(|amount| !amount.is_empty())
         })
@@ -266,7 +271,7 @@ mod tests {
 
     #[track_caller]
     fn check(containers: &[ContainerRequest], expected: Result<(u8, ShareMemory, u8), &str>) {
-        let request = PodRequest::of(containers).map_err(|error| error.to_string());
+        let request = PodRequest::from_containers(containers).map_err(|error| error.to_string());
         let expected = expected.map_err(str::to_owned);
         let shares = expected.map(|(count, memory, compute_percent)| {
             PodRequest::Shares(GpuShares { count, memory, compute_percent })
@@ -281,8 +286,8 @@ mod tests {
         check(&[main(["1", "", "50", ""])], Ok((1, Percent(50), 0)));
         check(&[main(["4", "", "", "25"])], Ok((4, Percent(100), 25)));
         let whole = [main(["2", "", "", ""]), main(["1", "", "", ""])];
-        assert_eq!(PodRequest::of(&whole), Ok(PodRequest::Whole));
-        assert_eq!(PodRequest::of(&[]), Ok(PodRequest::Whole));
+        assert_eq!(PodRequest::from_containers(&whole), Ok(PodRequest::WholeGpus));
+        assert_eq!(PodRequest::from_containers(&[]), Ok(PodRequest::WholeGpus));
     }
 
     #[test]

@@ -31,7 +31,7 @@ const SCHED_AUTO: c_uint = 0;
 // === impl Device ===
 
 impl<'a> Device<'a> {
-    pub(crate) fn first(table: &'a Table) -> Result<Self> {
+    pub(crate) fn first_visible(table: &'a Table) -> Result<Self> {
         let mut ordinal = 0;
         call!(table, cuDeviceGet, &raw mut ordinal, 0)?;
         Ok(Self { table, ordinal })

@@ -19,7 +19,7 @@ impl Cuda {
 
     /// First visible device.
     pub fn first_device(&self) -> Result<Device<'_>> {
-        Device::first(&self.table)
+        Device::first_visible(&self.table)
     }
 }
 

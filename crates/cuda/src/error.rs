@@ -6,7 +6,7 @@ use crate::Result;
 
 /// Failed CUDA call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{call}: {}", Meaning(*.code))]
+#[error("{call}: {}", CodeDescription(*.code))]
 pub struct CudaError {
     /// The C function.
     pub call: &'static str,
@@ -25,14 +25,14 @@ pub enum LoadError {
     Init(PathBuf, #[source] CudaError),
 }
 
-struct Meaning(u32);
+struct CodeDescription(u32);
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 
 /// Code, name and cause of errors that the machine can cause. Names are those of `CUresult` in `cuda.h`. Causes come
 /// from its comments, and from NVIDIA's manuals of fabric manager, MPS and CUDA forward compatibility.
-const KNOWN: [(u32, &str, &str); 15] = [
+const KNOWN_CODES: [(u32, &str, &str); 15] = [
     (1, "CUDA_ERROR_INVALID_VALUE", ""),
     (
         OUT_OF_MEMORY,
@@ -88,9 +88,9 @@ impl CudaError {
     }
 }
 
-impl fmt::Display for Meaning {
+impl fmt::Display for CodeDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match KNOWN.iter().find(|(code, ..)| *code == self.0) {
+        match KNOWN_CODES.iter().find(|(code, ..)| *code == self.0) {
             Some((code, name, "")) => write!(f, "{name} ({code})"),
             Some((code, name, cause)) => write!(f, "{name} ({code}): {cause}"),
             None => write!(f, "CUresult {}", self.0),

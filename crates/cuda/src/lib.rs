@@ -20,7 +20,7 @@ mod table;
 pub use device::{Device, DeviceUuid};
 pub use driver::Cuda;
 pub use error::{CudaError, LoadError};
-pub use overwrite::{OverwriteError, Overwritten, overwrite};
+pub use overwrite::{OverwriteError, OverwriteReport, overwrite};
 
 /// Environment variable that limits CUDA to devices by UUID.
 pub const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";

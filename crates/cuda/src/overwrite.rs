@@ -14,7 +14,7 @@ use crate::{
 
 /// Amounts of memory after a successful overwrite, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overwritten {
+pub struct OverwriteReport {
     /// Overwritten memory.
     pub overwritten: u64,
     /// Free memory before the overwrite, with the context created.
@@ -34,21 +34,23 @@ pub enum OverwriteError {
     Cuda(#[from] CudaError),
     /// The first visible device is not the requested one.
     #[error("CUDA shows another device: {0}")]
-    OtherDevice(DeviceUuid),
+    WrongDevice(DeviceUuid),
     /// The device uses the host's memory.
     #[error("the device has no dedicated memory: it uses the host's")]
     Integrated,
     /// Free memory could not be allocated.
-    #[error("{left} of {free} MiB of free memory could not be allocated and are not overwritten")]
-    Left {
+    #[error(
+        "{remaining_mib} of {free_mib} MiB of free memory could not be allocated and are not overwritten"
+    )]
+    RemainingMemory {
         /// Remaining memory, in MiB.
-        left: u64,
+        remaining_mib: u64,
         /// Free memory before, in MiB.
-        free: u64,
+        free_mib: u64,
     },
     /// Written values do not read back.
     #[error("memory reads back {read:#04x} after {written:#04x} was written")]
-    Differs {
+    ReadBackMismatch {
         /// Last written value.
         written: u8,
         /// Value read back.
@@ -63,21 +65,21 @@ const PAGE: usize = 2 << 20;
 
 /// Permitted remaining free memory: fragments below a page, and memory that the driver uses for mapping. NVIDIA
 /// documents no number. This bound is far above that use, and far below the size of a tenant's data.
-const MAX_LEFT: u64 = 64 * MIB;
+const MAX_REMAINING_BYTES: u64 = 64 * MIB;
 
 /// Fill values, in order. The last value stays in memory.
-const VALUES: [u8; 2] = [0xa5, 0];
+const FILL_VALUES: [u8; 2] = [0xa5, 0];
 
 /// Size in bytes of the samples at the start, middle and end of each piece.
-const SAMPLE: usize = 4096;
+const SAMPLE_BYTES: usize = 4096;
 
 /// Overwrites the free memory of the process's only device, which must have this UUID.
-pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteError> {
+pub fn overwrite(library: &Path, uuid: &str) -> Result<OverwriteReport, OverwriteError> {
     let cuda = Cuda::load(library)?;
     let device = cuda.first_device()?;
     let found = device.uuid()?;
     if !found.matches(uuid) {
-        return Err(OverwriteError::OtherDevice(found));
+        return Err(OverwriteError::WrongDevice(found));
     }
     if device.is_integrated()? {
         return Err(OverwriteError::Integrated);
@@ -86,31 +88,31 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteErr
     warm_up(&context)?;
     let before = context.memory_info()?;
     let pieces = allocate_all(&context, before)?;
-    for value in VALUES {
+    for value in FILL_VALUES {
         pieces.iter().try_for_each(|piece| piece.fill(value))?;
         context.finish()?;
         pieces.iter().try_for_each(|piece| check_samples(piece, value))?;
     }
     check_remaining(before, context.memory_info()?)?;
     let overwritten = pieces.iter().map(|piece| piece.bytes() as u64).sum();
-    Ok(Overwritten { overwritten, free: before.free, total: before.total })
+    Ok(OverwriteReport { overwritten, free: before.free, total: before.total })
 }
 
 /// Makes the driver load its code for fill and copy before all memory is allocated.
 fn warm_up(context: &Context<'_>) -> Result<(), OverwriteError> {
     let Some(piece) = context.allocate(PAGE)? else { return Ok(()) };
-    piece.fill(VALUES[0])?;
+    piece.fill(FILL_VALUES[0])?;
     context.finish()?;
-    check_samples(&piece, VALUES[0])
+    check_samples(&piece, FILL_VALUES[0])
 }
 
 /// Allocates all free memory. Starts with a piece of all free memory, and halves the size after each failure.
 fn allocate_all<'a>(
     context: &'a Context<'_>,
-    room: MemoryInfo,
+    memory: MemoryInfo,
 ) -> Result<Vec<Allocation<'a>>, CudaError> {
     let mut pieces = Vec::new();
-    let free = usize::try_from(room.free).expect("CUDA reports a size_t");
+    let free = usize::try_from(memory.free).expect("CUDA reports a size_t");
     let mut size = free - free % PAGE;
     while size >= PAGE {
         match context.allocate(size)? {
@@ -124,23 +126,26 @@ fn allocate_all<'a>(
 
 /// Checks that samples of a piece have the written value.
 fn check_samples(piece: &Allocation<'_>, written: u8) -> Result<(), OverwriteError> {
-    let mut sample = [!written; SAMPLE];
-    let last = piece.bytes() - SAMPLE;
+    let mut sample = [!written; SAMPLE_BYTES];
+    let last = piece.bytes() - SAMPLE_BYTES;
     for offset in [0, last / 2, last] {
         piece.read(offset, &mut sample)?;
         if let Some(read) = sample.into_iter().find(|byte| *byte != written) {
-            return Err(OverwriteError::Differs { written, read });
+            return Err(OverwriteError::ReadBackMismatch { written, read });
         }
     }
     Ok(())
 }
 
-/// Checks that at most [`MAX_LEFT`] is still free.
+/// Checks that at most [`MAX_REMAINING_BYTES`] is still free.
 fn check_remaining(before: MemoryInfo, after: MemoryInfo) -> Result<(), OverwriteError> {
-    if after.free <= MAX_LEFT {
+    if after.free <= MAX_REMAINING_BYTES {
         return Ok(());
     }
-    Err(OverwriteError::Left { left: after.free / MIB, free: before.free / MIB })
+    Err(OverwriteError::RemainingMemory {
+        remaining_mib: after.free / MIB,
+        free_mib: before.free / MIB,
+    })
 }
 
 #[cfg(test)]

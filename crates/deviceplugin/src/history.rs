@@ -17,9 +17,9 @@ use windlass_core::{
 };
 
 pub use file::HistoryError;
-pub use file::reread;
+pub use file::reserialize;
 pub use numbers::{InvalidReplicaNumbers, ReplicaNumbers};
-pub use writer::{HistorySender, history};
+pub use writer::{HistorySender, history_channel};
 
 /// One `GetPreferredAllocation` request of the kubelet with its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

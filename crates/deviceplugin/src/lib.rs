@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use windlass_allocations::{ledger::SharedLedger, podresources::PodResourcesCache};
 use windlass_cdi::memory_limits::ReplicaLimits;
-use windlass_config::SessionLimits;
+use windlass_config::KubeletLimits;
 use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_host::{Roots, abbreviate::shortened, causes, shared::Shared};
 use windlass_kubelet_api::{
@@ -33,34 +33,34 @@ use windlass_kubelet_api::{
     endpoint::Endpoint,
     socket::{MAX_PATH_BYTES, SocketError, SocketPath},
 };
-use windlass_lifecycle::{cleanup::CleanupHandle, mps::MpsPlaces};
+use windlass_lifecycle::{cleanup::CleanupHandle, mps::MpsFolders};
 use windlass_resources::NodeState;
 
 use self::{
     history::HistorySender,
     metrics::PluginMetrics,
-    service::{SameContainer, Service},
+    service::{AllocationGroup, Service},
     session::Session,
     shares::ShareHandle,
 };
 
 /// Whole GPUs that the cluster half decided: one set for each bound pod that the kubelet has not admitted yet, in the
 /// order of binding.
-pub type DecidedSets = Vec<Vec<DeviceId>>;
+pub type ClusterDecisions = Vec<Vec<DeviceId>>;
 
 /// Supervisor of the servers: starts one for each offered resource.
 #[derive(Debug)]
-pub struct Plugins {
+pub struct PluginSupervisor {
     /// Device plugin folder of the kubelet.
     pub dir: PathBuf,
     /// Roots of the host's file systems, for device nodes.
     pub roots: Roots,
     /// Socket folders of the MPS daemons.
-    pub mps: MpsPlaces,
+    pub mps: MpsFolders,
     /// Memory limits of replicas.
     pub replica_limits: ReplicaLimits,
     /// Timeouts of the kubelet session.
-    pub limits: SessionLimits,
+    pub limits: KubeletLimits,
     /// Snapshots of the node.
     pub state: watch::Receiver<Arc<NodeState>>,
     /// Counters of all servers.
@@ -80,12 +80,12 @@ pub struct Plugins {
     /// Requests to bind shares, before a container starts.
     pub shares: ShareHandle,
     /// Decisions of the cluster half.
-    pub decided: watch::Receiver<Arc<DecidedSets>>,
+    pub decisions: watch::Receiver<Arc<ClusterDecisions>>,
 }
 
 /// Latest allocations, shared by the servers of all resources.
 #[derive(Clone, Debug, Default)]
-pub struct RecentAllocations(Arc<Shared<SameContainer>>);
+pub struct RecentAllocations(Arc<Shared<AllocationGroup>>);
 
 /// Socket path of a resource's server. The prefix avoids collisions with other plugins. Names that exceed
 /// the kernel's limit, such as those of FPGA functions, are shortened.
@@ -105,19 +105,19 @@ pub fn kubelet_path(dir: &Path) -> Result<SocketPath, SocketError> {
 type Servers = JoinSet<ResourceName>;
 
 /// Resources that wait for another attempt: time and reason.
-type Delayed = BTreeMap<ResourceName, (Instant, String)>;
+type PendingRetries = BTreeMap<ResourceName, (Instant, String)>;
 
 // === impl Plugins ===
 
-impl Plugins {
+impl PluginSupervisor {
     /// Serves every offered resource until stopped or until the reconciler ends. A failed server is started
     /// again after `check_interval`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut served = BTreeSet::new();
-        let mut delayed = Delayed::new();
+        let mut delayed = PendingRetries::new();
         let mut servers = Servers::new();
         loop {
-            for resource in self.missing(&served, &delayed) {
+            for resource in self.unserved_resources(&served, &delayed) {
                 match self.start(&resource, &mut servers, &stop) {
                     Ok(()) => {
                         delayed.remove(&resource);
@@ -145,7 +145,11 @@ impl Plugins {
     }
 
     /// Offered resources that have no server and no pending retry.
-    fn missing(&mut self, served: &BTreeSet<ResourceName>, delayed: &Delayed) -> Vec<ResourceName> {
+    fn unserved_resources(
+        &mut self,
+        served: &BTreeSet<ResourceName>,
+        delayed: &PendingRetries,
+    ) -> Vec<ResourceName> {
         let (state, now) = (self.state.borrow_and_update().clone(), Instant::now());
         let is_delayed =
             |name: &ResourceName| delayed.get(name).is_some_and(|(until, _)| now < *until);
@@ -155,7 +159,7 @@ impl Plugins {
     }
 
     /// Schedules another attempt; logs the reason if it is new.
-    fn retry_later(&self, resource: ResourceName, why: String, delayed: &mut Delayed) {
+    fn retry_later(&self, resource: ResourceName, why: String, delayed: &mut PendingRetries) {
         if delayed.get(&resource).is_none_or(|(_, known)| *known != why) {
             tracing::error!(%resource, why, "resource not served, trying again");
         }
@@ -202,13 +206,13 @@ impl Plugins {
             ledger: self.ledger.clone(),
             holders: self.holders.clone(),
             shares: self.shares.clone(),
-            decided: self.decided.clone(),
+            decisions: self.decisions.clone(),
             streams,
-            newest: watch::Sender::default(),
+            newest_list: watch::Sender::default(),
         };
         let session = Session {
             resource: resource.clone(),
-            socket: endpoint.path().file_name().to_owned(),
+            socket_name: endpoint.path().file_name().to_owned(),
             kubelet,
             limits: self.limits,
             state: self.state.clone(),

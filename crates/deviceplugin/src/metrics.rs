@@ -35,11 +35,11 @@ impl PluginMetrics {
     }
 
     pub(crate) fn rpc(&self, resource: &ResourceName) -> RpcMetrics {
-        self.rpc.of(resource)
+        self.rpc.for_resource(resource)
     }
 
     pub(crate) fn placements(&self, resource: &ResourceName) -> PlacementMetrics {
-        self.placements.of(resource)
+        self.placements.for_resource(resource)
     }
 
     pub(crate) fn registration(&self, resource: &ResourceName) -> RegistrationMetrics {

@@ -73,12 +73,12 @@ impl RegistrationMetrics {
         self.states.send_if_modified(|all| all.insert(self.resource.clone(), state) != Some(state));
     }
 
-    pub(crate) fn accepted(&self) {
+    pub(crate) fn count_accepted(&self) {
         self.accepted.inc();
     }
 
     /// Counts a refused or unanswered registration.
-    pub(crate) fn failed(&self) {
+    pub(crate) fn count_failed(&self) {
         self.failed.inc();
     }
 }

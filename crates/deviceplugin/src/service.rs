@@ -25,16 +25,16 @@ use windlass_kubelet_api::deviceplugin::{
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
 use windlass_lifecycle::{
-    cleanup::{CleanupHandle, NotReady},
-    mps::MpsPlaces,
+    cleanup::{CleanupHandle, NotReadyError},
+    mps::MpsFolders,
 };
 use windlass_resources::{NodeState, offers::Offer};
 
-pub(super) use same_container::SameContainer;
+pub(super) use same_container::AllocationGroup;
 
 use super::wire::{self, Refusal};
 use crate::{
-    DecidedSets,
+    ClusterDecisions,
     history::HistorySender,
     metrics::{Method, PlacementMetrics, RpcMetrics},
     shares::ShareHandle,
@@ -45,7 +45,7 @@ pub(super) struct Service {
     pub(super) resource: ResourceName,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) roots: Roots,
-    pub(super) mps: MpsPlaces,
+    pub(super) mps: MpsFolders,
     pub(super) limits: ReplicaLimits,
     pub(super) metrics: RpcMetrics,
     pub(super) placements: PlacementMetrics,
@@ -55,12 +55,12 @@ pub(super) struct Service {
     /// Source of requests for a new checkpoint: the kubelet writes one for each device list.
     pub(super) holders: PodResourcesCache,
     pub(super) shares: ShareHandle,
-    pub(super) decided: watch::Receiver<Arc<DecidedSets>>,
+    pub(super) decisions: watch::Receiver<Arc<ClusterDecisions>>,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
     /// Newest list on any stream.
-    pub(super) newest: watch::Sender<ListAndWatchResponse>,
+    pub(super) newest_list: watch::Sender<ListAndWatchResponse>,
     /// Latest allocations of all resources.
-    pub(super) recent: Arc<Shared<SameContainer>>,
+    pub(super) recent: Arc<Shared<AllocationGroup>>,
 }
 
 /// Limit of containers per call. A kubelet sends one (`cm/devicemanager/endpoint.go`, allocate);
@@ -106,8 +106,8 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        let call = self.metrics.begin(Method::Options);
-        call.end(Ok(Response::new(DevicePluginOptions {
+        let call = self.metrics.start_timer(Method::Options);
+        call.observe(Ok(Response::new(DevicePluginOptions {
             pre_start_required: self.state.borrow().needs_pre_start(&self.resource),
             get_preferred_allocation_available: true,
         })))
@@ -122,20 +122,21 @@ impl DevicePlugin for Service {
         let guard = StreamGuard::open(&self.streams);
         let resource = self.resource.clone();
         let state = self.state.clone();
-        let newest = self.newest.clone();
+        let newest = self.newest_list.clone();
         let mut sent = None;
-        let lists = send_reasons(&self.state, self.holders.rewrites()).filter_map(move |cause| {
-            let _open = &guard;
-            let state = state.borrow();
-            let offer = state.offers.get(&resource)?;
-            let list = wire::device_list(offer);
-            let is_changed = sent.as_ref() != Some(&list);
-            if is_changed {
-                log_list(&resource, offer, is_first(&newest, &list));
-                sent = Some(list.clone());
-            }
-            (is_changed || cause == SendReason::CheckpointRequest).then_some(Ok(list))
-        });
+        let lists =
+            send_reasons(&self.state, self.holders.rewrite_requests()).filter_map(move |cause| {
+                let _open = &guard;
+                let state = state.borrow();
+                let offer = state.offers.get(&resource)?;
+                let list = wire::device_list(offer);
+                let is_changed = sent.as_ref() != Some(&list);
+                if is_changed {
+                    log_list(&resource, offer, is_first(&newest, &list));
+                    sent = Some(list.clone());
+                }
+                (is_changed || cause == SendReason::CheckpointRequest).then_some(Ok(list))
+            });
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -143,14 +144,16 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        let call = self.metrics.begin(Method::Prefer);
+        let call = self.metrics.start_timer(Method::Prefer);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
         let answers = self
             .check_container_count(requests.len())
             .and_then(|()| requests.iter().map(|request| self.prefer(&state, request)).collect());
-        let answers: Vec<_> = call.end(answers).inspect_err(|_| self.placements.refused())?;
-        let container_responses = answers.into_iter().map(|answer| self.answer(answer)).collect();
+        let answers: Vec<_> =
+            call.observe(answers).inspect_err(|_| self.placements.count_refusal())?;
+        let container_responses =
+            answers.into_iter().map(|answer| self.record_response(answer)).collect();
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
     }
 
@@ -158,10 +161,10 @@ impl DevicePlugin for Service {
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
-        let call = self.metrics.begin(Method::Allocate);
+        let call = self.metrics.start_timer(Method::Allocate);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
-        let container_responses = call.end(self.allocate_all(&state, &requests))?;
+        let container_responses = call.observe(self.allocate_all(&state, &requests))?;
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 
@@ -169,8 +172,8 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
-        let call = self.metrics.begin(Method::PreStart);
-        call.end(self.prepare(&request.into_inner().devices_ids).await)?;
+        let call = self.metrics.start_timer(Method::PreStart);
+        call.observe(self.prepare(&request.into_inner().devices_ids).await)?;
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }
@@ -186,29 +189,34 @@ impl Service {
         let state = self.state.borrow().clone();
         let offer = self.offer(&state);
         self.check_known(&offer, ids)?;
-        if offer.are_shares(ids) {
+        if offer.are_share_tokens(ids) {
             let bound = self.shares.bind(&self.resource, ids).await;
-            return bound.map_err(|why| Refusal::Unbound { resource: self.name(), why });
+            return bound.map_err(|why| Refusal::Unbound { resource: self.name(), reason: why });
         }
         let devices: BTreeSet<_> = ids.iter().filter_map(|id| offer.device_of(id)).collect();
         let prepared = self.cleanup.prepare(devices.into_iter().cloned()).await;
-        prepared.map_err(|NotReady { device, why }| Refusal::NotReady {
+        prepared.map_err(|NotReadyError { device, reason: why }| Refusal::NotReady {
             resource: self.name(),
             id: device.to_string(),
-            why,
+            reason: why,
         })
     }
 
     fn check_container_count(&self, count: usize) -> Result<(), Refusal> {
         let (resource, limit) = (self.name(), MAX_CONTAINERS);
-        if count > limit { Err(Refusal::TooMany { resource, count, limit }) } else { Ok(()) }
+        if count > limit {
+            Err(Refusal::TooManyContainers { resource, count, limit })
+        } else {
+            Ok(())
+        }
     }
 
     fn check_known(&self, offer: &Offer, ids: &[String]) -> Result<(), Refusal> {
-        let unknown: Vec<_> = ids.iter().filter(|id| offer.find(id).is_none()).cloned().collect();
+        let unknown: Vec<_> =
+            ids.iter().filter(|id| offer.resolve(id).is_none()).cloned().collect();
         match unknown.as_slice() {
             [] => Ok(()),
-            _ => Err(Refusal::Unknown { resource: self.name(), ids: unknown }),
+            _ => Err(Refusal::UnknownIds { resource: self.name(), ids: unknown }),
         }
     }
 
@@ -241,7 +249,8 @@ fn is_first(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchRes
 
 /// Logs a list: at info for the first stream that sends it, at debug for the others.
 fn log_list(resource: &ResourceName, offer: &Offer, is_first: bool) {
-    let (resource, devices, allocatable) = (resource.as_str(), offer.listed(), offer.allocatable());
+    let (resource, devices, allocatable) =
+        (resource.as_str(), offer.listed_count(), offer.allocatable_count());
     if is_first {
         tracing::info!(resource, devices, allocatable, "device list sent");
     } else {

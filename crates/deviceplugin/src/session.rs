@@ -9,9 +9,9 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::SessionLimits;
+use windlass_config::KubeletLimits;
 use windlass_core::resource::ResourceName;
-use windlass_host::{causes, clock::until, deadline, finished, optional};
+use windlass_host::{causes, clock::wait_until, deadline, or_pending, take_finished};
 use windlass_kubelet_api::{
     deviceplugin::{RegisterRequest, VERSION, registration_client::RegistrationClient},
     endpoint::Endpoint,
@@ -19,7 +19,7 @@ use windlass_kubelet_api::{
 };
 use windlass_resources::NodeState;
 
-use self::state::{Input, Outcome, OwnSocket, State};
+use self::state::{Input, OwnSocket, RegistrationOutcome, State};
 use super::service::StreamEvent;
 use crate::registration::{RegistrationMetrics, RegistrationState};
 
@@ -27,9 +27,9 @@ use crate::registration::{RegistrationMetrics, RegistrationState};
 pub(super) struct Session {
     pub(super) resource: ResourceName,
     /// File name of the resource's socket.
-    pub(super) socket: String,
+    pub(super) socket_name: String,
     pub(super) kubelet: SocketPath,
-    pub(super) limits: SessionLimits,
+    pub(super) limits: KubeletLimits,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) directory: watch::Receiver<u64>,
     pub(super) streams: mpsc::UnboundedReceiver<StreamEvent>,
@@ -37,21 +37,21 @@ pub(super) struct Session {
 }
 
 /// Registration in progress; dropping it cancels the call.
-type Call = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Call = Pin<Box<dyn Future<Output = RegistrationOutcome> + Send>>;
 
 /// Failed registration.
 #[derive(Debug, thiserror::Error)]
 enum RegisterError {
     #[error(transparent)]
-    Dial(#[from] windlass_kubelet_api::socket::SocketError),
+    Connect(#[from] windlass_kubelet_api::socket::SocketError),
     #[error("the kubelet refused: {}", .0.message())]
     Refused(#[from] tonic::Status),
     #[error("the kubelet did not answer within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
 }
 
 /// Log interval of repeated failures: with ten seconds between attempts, one entry every ten minutes.
-const LOG_EVERY: u32 = 60;
+const ATTEMPTS_PER_LOG: u32 = 60;
 
 // === impl Session ===
 
@@ -60,7 +60,7 @@ impl Session {
     pub(super) async fn run(mut self, endpoint: &mut Endpoint, stop: &CancellationToken) {
         let mut state = State::Starting;
         let mut call = None;
-        let mut options = self.options();
+        let mut options = self.pre_start_required();
         let mut input = self.check(endpoint);
         loop {
             let next = state.next(input, Instant::now(), &self.limits);
@@ -68,15 +68,15 @@ impl Session {
             state = next;
             input = tokio::select! {
                 () = stop.cancelled() => return,
-                outcome = finished(&mut call) => {
-                    self.count(outcome);
+                outcome = take_finished(&mut call) => {
+                    self.count_outcome(outcome);
                     Input::Answered(outcome)
                 }
                 Some(event) = self.streams.recv() => Input::Stream(event),
                 Ok(()) = self.directory.changed() => self.check(endpoint),
-                () = optional(state.due().map(until)) => Input::Due,
+                () = or_pending(state.due().map(wait_until)) => Input::TimerElapsed,
                 () = options_changed(&mut self.state, &self.resource, options) => {
-                    options = self.options();
+                    options = self.pre_start_required();
                     Input::OptionsChanged
                 }
             };
@@ -86,10 +86,10 @@ impl Session {
     /// Checks both sockets. The resource's own is bound first: the kubelet waits ten seconds for a registered socket
     /// that is missing.
     fn check(&self, endpoint: &mut Endpoint) -> Input {
-        let mut own = OwnSocket::InPlace;
+        let mut own = OwnSocket::Bound;
         if !endpoint.is_in_place() {
             own = OwnSocket::Replaced;
-            if let Err(error) = endpoint.bind_again() {
+            if let Err(error) = endpoint.rebind() {
                 tracing::error!(error = causes(&error), "socket not bound, trying again");
                 own = OwnSocket::Missing;
             } else {
@@ -100,14 +100,14 @@ impl Session {
     }
 
     /// The registration option that can change: `pre_start_required`.
-    fn options(&self) -> bool {
+    fn pre_start_required(&self) -> bool {
         self.state.borrow().needs_pre_start(&self.resource)
     }
 
-    fn count(&self, outcome: Outcome) {
+    fn count_outcome(&self, outcome: RegistrationOutcome) {
         match outcome {
-            Outcome::Accepted => self.metrics.accepted(),
-            Outcome::Failed => self.metrics.failed(),
+            RegistrationOutcome::Accepted => self.metrics.count_accepted(),
+            RegistrationOutcome::Failed => self.metrics.count_failed(),
         }
     }
 
@@ -156,7 +156,7 @@ impl Session {
     fn request(&self) -> RegisterRequest {
         RegisterRequest {
             version: VERSION.to_owned(),
-            endpoint: self.socket.clone(),
+            endpoint: self.socket_name.clone(),
             resource_name: self.resource.to_string(),
             options: None,
         }
@@ -171,7 +171,8 @@ async fn options_changed(
 ) {
     let options_changed = |state: &Arc<NodeState>| {
         // Without an allocatable device there is nothing to prepare.
-        let is_offered = state.offers.get(resource).is_some_and(|offer| offer.allocatable() > 0);
+        let is_offered =
+            state.offers.get(resource).is_some_and(|offer| offer.allocatable_count() > 0);
         is_offered && state.needs_pre_start(resource) != registered
     };
     if state.wait_for(options_changed).await.is_err() {
@@ -183,9 +184,9 @@ async fn options_changed(
 async fn register(
     kubelet: SocketPath,
     request: RegisterRequest,
-    limits: SessionLimits,
+    limits: KubeletLimits,
     attempt: u32,
-) -> Outcome {
+) -> RegistrationOutcome {
     let deadline = limits.register_deadline;
     let call = async {
         let channel = kubelet.dial().await?;
@@ -193,12 +194,12 @@ async fn register(
         Ok(())
     };
     let outcome =
-        deadline::timeout(deadline, call).await.unwrap_or(Err(RegisterError::Late(deadline)));
-    let Err(error) = outcome else { return Outcome::Accepted };
+        deadline::timeout(deadline, call).await.unwrap_or(Err(RegisterError::Timeout(deadline)));
+    let Err(error) = outcome else { return RegistrationOutcome::Accepted };
     let error = causes(&error);
-    // Logs the first failures, then every `LOG_EVERY`th: a long absence must not fill the disk.
-    if attempt < 2 || attempt.is_multiple_of(LOG_EVERY) {
+    // Logs the first failures, then every `ATTEMPTS_PER_LOG`th: a long absence must not fill the disk.
+    if attempt < 2 || attempt.is_multiple_of(ATTEMPTS_PER_LOG) {
         tracing::warn!(error, attempt, "registration failed, trying again");
     }
-    Outcome::Failed
+    RegistrationOutcome::Failed
 }

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use windlass_core::{cdi::Kind, name::digest, resource::ResourceName};
 
 /// CDI kind of shares.
-pub const SHARE: Kind = Kind::new("share");
+pub const SHARE_KIND: Kind = Kind::new("share");
 
 /// Sender of requests to bind a share to a GPU.
 #[derive(Clone, Debug)]
@@ -24,9 +24,9 @@ pub struct BindRequest {
 }
 
 /// Capacity of the request channel: one start per container.
-const REQUESTS: usize = 64;
+const MAX_REQUESTS: usize = 64;
 
-const ENDS: &str = "the agent ends";
+const AGENT_STOPPING: &str = "the agent ends";
 
 /// Name of a share's CDI device. The order of the ids does not matter.
 pub fn share_name<'a>(resource: &str, ids: impl IntoIterator<Item = &'a String>) -> String {
@@ -40,7 +40,7 @@ pub fn share_name<'a>(resource: &str, ids: impl IntoIterator<Item = &'a String>)
 impl ShareHandle {
     /// Creates a handle and the receiver of its requests.
     pub fn new() -> (Self, mpsc::Receiver<BindRequest>) {
-        let (sender, requests) = mpsc::channel(REQUESTS);
+        let (sender, requests) = mpsc::channel(MAX_REQUESTS);
         (Self(sender), requests)
     }
 
@@ -50,7 +50,7 @@ impl ShareHandle {
         let ids = ids.iter().cloned().collect();
         // A task that has ended drops the reply.
         let _ = self.0.send(BindRequest { resource: resource.clone(), ids, reply }).await;
-        answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()))
+        answer.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tonic::Status;
 use windlass_allocations::ledger::Conflict;
-use windlass_cdi::container_edits::{self, Access, Grant};
+use windlass_cdi::container_edits::{self, Access, AllocationEdits};
 use windlass_core::{
     device::{DeviceId, DeviceNode},
     placement::{PlacementError, shares::ShareError},
@@ -14,21 +14,21 @@ use windlass_kubelet_api::deviceplugin::{
     CdiDevice, ContainerAllocateResponse, Device, DeviceSpec, HEALTHY, ListAndWatchResponse, Mount,
     NumaNode, TopologyInfo, UNHEALTHY,
 };
-use windlass_resources::offers::{Allocatable, Offer};
+use windlass_resources::offers::{Allocatability, Offer};
 
 /// Reason to refuse a request. The kubelet shows the text in the pod's events.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("{resource}: the call has {count} containers; at most {limit} are allowed")]
-    TooMany { resource: String, count: usize, limit: usize },
+    TooManyContainers { resource: String, count: usize, limit: usize },
     #[error("the request names no devices of {resource}")]
-    Empty { resource: String },
+    NoIds { resource: String },
     #[error("{resource} has no device {}", list(ids))]
-    Unknown { resource: String, ids: Vec<String> },
+    UnknownIds { resource: String, ids: Vec<String> },
     #[error("the request names {} of {resource} more than once", list(ids))]
-    Duplicate { resource: String, ids: Vec<String> },
-    #[error("{resource}: {id} cannot be allocated: {why}")]
-    NotAllocatable { resource: String, id: String, why: String },
+    DuplicateIds { resource: String, ids: Vec<String> },
+    #[error("{resource}: {id} cannot be allocated: {reason}")]
+    NotAllocatable { resource: String, id: String, reason: String },
     #[error(
         "{resource}: {count} replicas requested, and a container may have one: a second one \
          gives it neither more memory nor more time"
@@ -51,11 +51,11 @@ pub(super) enum Refusal {
     )]
     SharedPath { resource: String, ids: Vec<String>, path: String },
     #[error("{resource}: {} cannot be allocated: {conflict}", list(ids))]
-    Taken { resource: String, ids: Vec<String>, conflict: Box<Conflict> },
-    #[error("{resource}: {id} is not ready for its container: {why}")]
-    NotReady { resource: String, id: String, why: String },
-    #[error("{resource}: the share has no GPU yet: {why}")]
-    Unbound { resource: String, why: String },
+    Conflict { resource: String, ids: Vec<String>, conflict: Box<Conflict> },
+    #[error("{resource}: {id} is not ready for its container: {reason}")]
+    NotReady { resource: String, id: String, reason: String },
+    #[error("{resource}: the share has no GPU yet: {reason}")]
+    Unbound { resource: String, reason: String },
     #[error("{0}")]
     Cdi(String),
     #[error("{resource}: {source}{excluded}")]
@@ -76,8 +76,8 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
     let devices = offer.list().map(|listed| Device {
         id: listed.id.into_owned(),
         health: match listed.state {
-            Allocatable::Yes => HEALTHY.to_owned(),
-            Allocatable::NotYet(_) | Allocatable::No(_) => UNHEALTHY.to_owned(),
+            Allocatability::Ready => HEALTHY.to_owned(),
+            Allocatability::AfterCleanup(_) | Allocatability::Blocked(_) => UNHEALTHY.to_owned(),
         },
         // Without a NUMA node the whole message is absent: an empty one hides the device from the pod resources
         // API (`apis/podresources/server_v1.go`, GetAllocatableResources).
@@ -88,11 +88,11 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
     ListAndWatchResponse { devices: devices.collect() }
 }
 
-pub(super) fn container_response(grant: Grant, dev: &Host) -> ContainerAllocateResponse {
+pub(super) fn container_response(grant: AllocationEdits, dev: &Host) -> ContainerAllocateResponse {
     let node = |node: &DeviceNode| DeviceSpec {
-        container_path: node.inside().display().to_string(),
+        container_path: node.container_path().display().to_string(),
         host_path: dev.path_on_node(&node.path).display().to_string(),
-        permissions: node.access.letters().to_owned(),
+        permissions: node.access.as_str().to_owned(),
     };
     ContainerAllocateResponse {
         devices: grant.nodes.iter().map(node).collect(),
@@ -115,10 +115,10 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let text = refusal.to_string();
         match refusal {
-            Refusal::TooMany { .. }
-            | Refusal::Empty { .. }
-            | Refusal::Unknown { .. }
-            | Refusal::Duplicate { .. }
+            Refusal::TooManyContainers { .. }
+            | Refusal::NoIds { .. }
+            | Refusal::UnknownIds { .. }
+            | Refusal::DuplicateIds { .. }
             | Refusal::OneReplicaOnly { .. }
             | Refusal::SeveralDaemons { .. }
             | Refusal::SeveralGpus { .. }
@@ -127,7 +127,7 @@ impl From<Refusal> for Status {
             | Refusal::Shares { .. } => Self::invalid_argument(text),
             Refusal::NotAllocatable { .. }
             | Refusal::NotReady { .. }
-            | Refusal::Taken { .. }
+            | Refusal::Conflict { .. }
             | Refusal::Cdi(_) => Self::failed_precondition(text),
             Refusal::Unbound { .. } => Self::unavailable(text),
         }
@@ -169,7 +169,7 @@ mod tests {
         let conflict = Conflict::Held { device: "GPU-a".parse().expect("an id"), holder };
         let conflict = Box::new(conflict);
         let (resource, ids) = ("nvidia.com/gpu.shared".to_owned(), vec!["GPU-a::1".to_owned()]);
-        let refusal = Status::from(Refusal::Taken { resource, ids, conflict });
+        let refusal = Status::from(Refusal::Conflict { resource, ids, conflict });
         let expected =
             "nvidia.com/gpu.shared: GPU-a::1 cannot be allocated: GPU-a is held by another claim";
         assert_eq!(refusal.message(), expected);

@@ -26,7 +26,7 @@ use windlass_host::{
 pub(super) use describe::resource;
 
 use super::{
-    facts::counted,
+    facts::count_text,
     failure::{self, ConditionReader, Failure},
     scanner::{PCI, Scan, Scanner},
 };
@@ -35,7 +35,7 @@ use super::{
 pub(super) struct Amd {
     topology: kfd::Topology,
     /// Last reported unique id of each GPU, because a GPU without a driver reports none.
-    unique: BTreeMap<PciAddress, String>,
+    unique_ids: BTreeMap<PciAddress, String>,
     conditions: ConditionReader,
 }
 
@@ -61,7 +61,7 @@ struct AmdGpu<'a> {
 enum UnreadableNodes {
     None,
     /// As many unreadable nodes as GPUs without a readable node, none of them partitioned: KFD lists each GPU.
-    OneEach,
+    OnePerGpu,
     /// Any other case: the agent cannot tell which GPUs KFD lists, nor their partitions.
     Ambiguous,
 }
@@ -86,7 +86,7 @@ pub(super) fn sample(host: &Host, device: &Device) -> Sample {
     }
     let number = |file: &str| number(host, &folder.join(file));
     let percent = |file: &str| percent(host, &folder.join(file));
-    let monitor = Monitor::of(host, &folder, &[DRIVER]);
+    let monitor = Monitor::find(host, &folder, &[DRIVER]);
     let clock = |file: &str| monitor.as_ref()?.clock(file);
     Sample {
         memory_used_bytes: number("mem_info_vram_used"),
@@ -117,11 +117,11 @@ impl Scanner for Amd {
         self.topology.refresh(host);
         let addresses = functions.iter().map(|function| function.address).collect();
         let nodes = self.topology.by_function(&addresses);
-        update_unique_ids(&mut self.unique, host, &functions, &nodes);
+        update_unique_ids(&mut self.unique_ids, host, &functions, &nodes);
         let unlisted = functions.iter().filter(|function| !nodes.contains_key(&function.address));
         let unlisted = unlisted.collect::<Vec<_>>();
         let unreadable = unreadable_nodes(host, &unlisted, self.topology.unreadable);
-        let mut conditions = self.conditions.of(host, &functions, condition);
+        let mut conditions = self.conditions.read_failures(host, &functions, condition);
         let scanned = |(index, function): (u32, &PciFunction)| {
             let own = nodes.get(&function.address).map_or(&[][..], Vec::as_slice);
             let others = nodes.iter().filter(|(address, _)| **address != function.address);
@@ -144,7 +144,7 @@ impl Scanner for Amd {
         let found: Vec<_> = (0..).zip(&functions).flat_map(scanned).collect();
         Scan {
             states: [(SourceName::AMD, state(host, functions.len()))].into(),
-            found,
+            devices: found,
             ..Scan::default()
         }
     }
@@ -153,8 +153,9 @@ impl Scanner for Amd {
 impl Amd {
     /// Device id from the unique id, or from the PCI address if there is no unique id or two GPUs report the same.
     fn id(&self, function: &PciFunction) -> String {
-        let unique = self.unique.get(&function.address);
-        let is_own = |unique: &&String| self.unique.values().filter(|it| it == unique).count() == 1;
+        let unique = self.unique_ids.get(&function.address);
+        let is_own =
+            |unique: &&String| self.unique_ids.values().filter(|it| it == unique).count() == 1;
         let address = || function.id();
         format!("{}-{}", SourceName::AMD, unique.filter(is_own).cloned().unwrap_or_else(address))
     }
@@ -170,7 +171,7 @@ fn update_unique_ids(
     // A moved GPU keeps its unique id, so entries of absent addresses are dropped.
     unique.retain(|address, _| functions.iter().any(|function| function.address == *address));
     for function in functions {
-        let by_driver = host.text(function.folder().join("unique_id"));
+        let by_driver = host.read_text(function.folder().join("unique_id"));
         let by_driver = by_driver.and_then(|number| u64::from_str_radix(&number, 16).ok());
         // For partitioned GPUs, newer drivers report the id of one die here.
         let by_topology = || Some(nodes.get(&function.address)?.first()?.unique_id);
@@ -191,18 +192,18 @@ fn unreadable_nodes(host: &Host, unlisted: &[&PciFunction], nodes: usize) -> Unr
     match nodes {
         0 => UnreadableNodes::None,
         _ if nodes == unlisted.len() && !unlisted.iter().any(|it| is_partitioned(it)) => {
-            UnreadableNodes::OneEach
+            UnreadableNodes::OnePerGpu
         }
         _ => UnreadableNodes::Ambiguous,
     }
 }
 
 fn state(host: &Host, gpus: usize) -> SourceState {
-    let version = host.text("/sys/module/amdgpu/version");
+    let version = host.read_text("/sys/module/amdgpu/version");
     let version = version.map(|version| format!("{DRIVER} {version}, ")).unwrap_or_default();
     match gpus {
         0 => SourceState::Absent("no PCI function is a GPU of AMD's".to_owned()),
-        count => SourceState::Ready(format!("{version}{}", counted(count, "GPU"))),
+        count => SourceState::Ready(format!("{version}{}", count_text(count, "GPU"))),
     }
 }
 
@@ -212,7 +213,7 @@ impl AmdGpu<'_> {
     fn devices(self) -> Vec<(Device, Observation)> {
         let failure = self.failure();
         match self.nodes {
-            [] if self.unreadable != UnreadableNodes::OneEach => {
+            [] if self.unreadable != UnreadableNodes::OnePerGpu => {
                 vec![(self.gpu(), failure::observation(failure))]
             }
             [] | [_] => {
@@ -222,8 +223,9 @@ impl AmdGpu<'_> {
             }
             several => {
                 let whole = Device { partitioned: true, ..self.gpu() };
-                let parts = kfd::numbered(several, self.function.address);
-                let parts = parts.filter_map(|(part, node)| self.part(&whole, part, node));
+                let parts = kfd::with_partition_numbers(several, self.function.address);
+                let parts =
+                    parts.filter_map(|(part, node)| self.partition_device(&whole, part, node));
                 let parts: Vec<_> =
                     parts.map(|device| self.with_health(device, failure.clone())).collect();
                 let whole = (whole, failure::observation(failure));
@@ -234,20 +236,20 @@ impl AmdGpu<'_> {
 
     fn gpu(&self) -> Device {
         let id = self.id.parse().expect("made of letters, digits and '-'");
-        let mut place = self.function.place();
+        let mut place = self.function.location();
         place.xgmi.clone_from(&self.xgmi);
         Device {
             index: self.index,
-            attributes: describe::of_gpu(self.host, self.function, self.mode.as_ref()),
+            attributes: describe::gpu_attributes(self.host, self.function, self.mode.as_ref()),
             place,
-            withheld: failure::of_driver(self.function, &[DRIVER]).map(|(_, why)| why),
+            withheld: failure::driver_failure(self.function, &[DRIVER]).map(|(_, why)| why),
             ..Device::new(id, DeviceKind::Gpu, SourceName::AMD, Timestamp::UNIX_EPOCH)
         }
     }
 
     /// Device of a partition, with the topology of its GPU. The id contains the partition mode, because partition 2
     /// of four is a different device from partition 2 of eight.
-    fn part(&self, whole: &Device, part: u32, node: &kfd::Node) -> Option<Device> {
+    fn partition_device(&self, whole: &Device, part: u32, node: &kfd::Node) -> Option<Device> {
         let mode = self.mode.as_ref().map(|mode| format!("{}-{}-", mode.compute, mode.memory));
         let id = format!("{}-{}{part}", self.id, mode.unwrap_or_default()).parse().ok()?;
         let device = Device {
@@ -269,7 +271,7 @@ impl AmdGpu<'_> {
         let folder = self.host.canonicalize(folder);
         let own = folder.iter().flat_map(|folder| drm_nodes::nodes(self.host, folder));
         let nodes = [DeviceNode::shared(KFD)].into_iter().chain(own).collect();
-        let described = node.map(describe::of_node).unwrap_or_default();
+        let described = node.map(describe::node_attributes).unwrap_or_default();
         let attributes = device.attributes.into_iter().chain(described).collect();
         let without = || describe::memory(self.host, self.function);
         let capacity = node.map_or_else(without, describe::capacities);
@@ -277,23 +279,23 @@ impl AmdGpu<'_> {
     }
 
     fn with_health(&self, device: Device, failure: Option<Failure>) -> (Device, Observation) {
-        let failure = failure.or_else(|| failure::of_nodes(self.host, &device.nodes));
+        let failure = failure.or_else(|| failure::node_failure(self.host, &device.nodes));
         (device, failure::observation(failure))
     }
 
     /// Failure of the GPU and all its partitions.
     fn failure(&self) -> Option<Failure> {
-        failure::of_driver(self.function, &[DRIVER])
-            .or_else(|| self.unlisted())
+        failure::driver_failure(self.function, &[DRIVER])
+            .or_else(|| self.listing_failure())
             .or_else(|| self.condition.clone())
     }
 
     /// Failure of a GPU that KFD does not list, or of which KFD lists only some partitions.
-    fn unlisted(&self) -> Option<Failure> {
+    fn listing_failure(&self) -> Option<Failure> {
         let is_partitioned =
             self.mode.as_ref().is_some_and(describe::PartitionMode::is_partitioned);
         let detail = match self.nodes {
-            [] if self.unreadable == UnreadableNodes::OneEach => return None,
+            [] if self.unreadable == UnreadableNodes::OnePerGpu => return None,
             [] if self.unreadable == UnreadableNodes::Ambiguous => {
                 "the compute driver hides it from this process: run the agent privileged, see \
                  deploy/daemonset.yaml"
@@ -311,16 +313,16 @@ impl AmdGpu<'_> {
 
 /// Failure of a GPU by its uncorrected errors or its temperature.
 fn condition(host: &Host, folder: &Path) -> Option<Failure> {
-    uncorrected(host, folder).or_else(|| failure::of_heat(host, folder))
+    uncorrected_error_failure(host, folder).or_else(|| failure::overheating_failure(host, folder))
 }
 
 /// Uncorrected errors since the driver was loaded. Each block has a file with lines such as `ue: 0`,
 /// <https://docs.kernel.org/gpu/amdgpu/ras.html>.
-fn uncorrected(host: &Host, folder: &Path) -> Option<Failure> {
+fn uncorrected_error_failure(host: &Host, folder: &Path) -> Option<Failure> {
     let folder = folder.join("ras");
-    let names = host.names(&folder).into_iter().filter(|name| name.ends_with("_err_count"));
+    let names = host.entry_names(&folder).into_iter().filter(|name| name.ends_with("_err_count"));
     let counted = names.filter_map(|name| {
-        let text = host.text(folder.join(&name))?;
+        let text = host.read_text(folder.join(&name))?;
         let count = text.lines().find_map(|line| line.strip_prefix("ue:"))?.trim().parse().ok()?;
         Some((name.trim_end_matches("_err_count").to_owned(), count))
     });
@@ -349,7 +351,12 @@ mod tests {
         }
         let mut amd = Amd::default();
         for at in [&before, &after] {
-            update_unique_ids(&mut amd.unique, &host, std::slice::from_ref(at), &BTreeMap::new());
+            update_unique_ids(
+                &mut amd.unique_ids,
+                &host,
+                std::slice::from_ref(at),
+                &BTreeMap::new(),
+            );
             assert_eq!(amd.id(at), "amd-20381e03f416f184");
         }
     }

@@ -27,7 +27,7 @@ use std::{
 };
 
 use tokio::sync::Notify;
-use windlass_config::{Places, Policy, SourceRule};
+use windlass_config::{HostPaths, Policy, SourceRule};
 use windlass_core::{
     device::{Device, DeviceId, SourceName},
     health::{Observation, Reason},
@@ -47,13 +47,13 @@ use self::{
     usb::Serials,
 };
 use super::{
-    facts::counted,
+    facts::count_text,
     scanner::{Scan, Scanner},
 };
 
 /// Scanner of all configured sources.
 #[derive(Debug)]
-pub(super) struct Described {
+pub(super) struct ConfiguredSources {
     rules: Vec<SourceRule>,
     /// The kubelet's folder, which is never mounted into containers.
     kubelet_dir: PathBuf,
@@ -79,17 +79,17 @@ struct ScanEnv<'a> {
 /// Result of a source's scan: its devices, and notes on skipped entries.
 #[derive(Default)]
 struct SourceScan {
-    built: Vec<BuiltDevice>,
+    devices: Vec<BuiltDevice>,
     notes: Vec<String>,
     /// Error of the selector, other than a missing attribute.
-    failing: Option<String>,
+    selector_error: Option<String>,
 }
 
 // === impl Described ===
 
-impl Described {
+impl ConfiguredSources {
     /// Creates the scanner, and the task that probes its devices.
-    pub(super) fn new(places: &Places, policy: &Policy, host: &Host) -> (Self, Prober) {
+    pub(super) fn new(places: &HostPaths, policy: &Policy, host: &Host) -> (Self, Prober) {
         let (handle, prober) = probe::channel(host.clone());
         let described = Self {
             rules: policy.sources.clone(),
@@ -119,7 +119,7 @@ impl Described {
             return Observation::Failed(reason, detail);
         }
         let Some(probe) = &rule.probe else { return Observation::Passed };
-        match ProbeSpec::of(probe, device, self.probe_interval) {
+        match ProbeSpec::resolve(probe, device, self.probe_interval) {
             Ok(None) => Observation::Passed,
             Ok(Some(spec)) => {
                 specs.insert(device.id.clone(), spec);
@@ -132,7 +132,7 @@ impl Described {
     }
 }
 
-impl Scanner for Described {
+impl Scanner for ConfiguredSources {
     fn names(&self) -> Vec<SourceName> {
         self.rules.iter().map(|rule| rule.name.clone()).collect()
     }
@@ -156,9 +156,9 @@ impl Scanner for Described {
                 }
             };
             scan.states.insert(rule.name.clone(), state);
-            for built in source_scan.unwrap_or_default().built {
+            for built in source_scan.unwrap_or_default().devices {
                 let observation = self.observe(rule, &built, &mut specs);
-                scan.found.push((built.device, observation));
+                scan.devices.push((built.device, observation));
             }
         }
         self.file_attributes.end_scan();
@@ -166,7 +166,7 @@ impl Scanner for Described {
         scan
     }
 
-    fn adopt(&mut self, policy: &Policy) {
+    fn apply_policy(&mut self, policy: &Policy) {
         if self.rules != policy.sources {
             self.rules.clone_from(&policy.sources);
             self.drivers.clear();
@@ -202,8 +202,8 @@ fn scan_source(
     for (index, group) in (0..).zip(&groups) {
         let Some(mut built) = builder.build(index, group) else { continue };
         if ids.insert(built.device.id.clone()) {
-            claim_nodes(&mut owners, &mut built.device);
-            source_scan.built.push(built);
+            reserve_nodes(&mut owners, &mut built.device);
+            source_scan.devices.push(built);
         } else {
             source_scan.notes.push(format!("two devices have the name {}", built.device.id));
         }
@@ -215,7 +215,7 @@ fn scan_source(
 type Owners = BTreeMap<PathBuf, DeviceId>;
 
 /// Withholds a device whose unshared node belongs to another device, so that no node has two owners.
-fn claim_nodes(owners: &mut Owners, device: &mut Device) {
+fn reserve_nodes(owners: &mut Owners, device: &mut Device) {
     if device.withheld.is_some() {
         return;
     }
@@ -254,7 +254,7 @@ impl SourceScan {
                 }
                 Ok(false) => {}
                 Err(error) if error.is_missing_attribute() => drop(missing.get_or_insert(error)),
-                Err(error) => drop(self.failing.get_or_insert_with(|| error.to_string())),
+                Err(error) => drop(self.selector_error.get_or_insert_with(|| error.to_string())),
             }
             if let Some(known) = drivers.get(&candidate.identity).filter(|_| driver.is_none()) {
                 let text = format!("its driver {known} is no longer bound");
@@ -274,12 +274,12 @@ impl SourceScan {
         if self.notes.len() > MAX_NOTES {
             notes.push(format!("and {} more", self.notes.len() - MAX_NOTES));
         }
-        match (&self.failing, self.built.len()) {
+        match (&self.selector_error, self.devices.len()) {
             (Some(why), _) => SourceState::Failing(why.clone()),
             (None, 0) if notes.is_empty() => SourceState::Absent("nothing matches".to_owned()),
             (None, 0) => SourceState::Absent(notes.join("; ")),
             (None, count) => {
-                notes.insert(0, counted(count, "device"));
+                notes.insert(0, count_text(count, "device"));
                 SourceState::Ready(notes.join("; "))
             }
         }

@@ -12,24 +12,24 @@ pub(super) fn attributes<const N: usize>(
 }
 
 /// Attributes of a PCI function: Kubernetes' standard ones, ids and driver.
-pub(super) fn of_function(host: &Host, function: &PciFunction) -> Attributes {
+pub(super) fn function_attributes(host: &Host, function: &PciFunction) -> Attributes {
     let identifiers = attributes(
         "windlass.dev",
         [
-            ("pciVendor", function.vendor.as_ref().and_then(text)),
-            ("pciDevice", function.device.as_ref().and_then(text)),
-            ("driver", function.driver.as_ref().and_then(text)),
+            ("pciVendor", function.vendor.as_ref().and_then(text_value)),
+            ("pciDevice", function.device.as_ref().and_then(text_value)),
+            ("driver", function.driver.as_ref().and_then(text_value)),
         ],
     );
     let all = function.attributes().into_iter().chain(identifiers);
-    all.chain(of_virtualization(host, function)).collect()
+    all.chain(virtualization_attributes(host, function)).collect()
 }
 
 /// SR-IOV and IOMMU attributes. Every function has `isSriovVf`, so that selectors can test it on any.
-pub(super) fn of_virtualization(host: &Host, function: &PciFunction) -> Attributes {
+pub(super) fn virtualization_attributes(host: &Host, function: &PciFunction) -> Attributes {
     let folder = function.folder();
     let physical = host.link_name(folder.join("physfn"));
-    let number = |file: &str| host.text(folder.join(file))?.parse::<u32>().ok();
+    let number = |file: &str| host.read_text(folder.join(file))?.parse::<u32>().ok();
     let has_sriov = number("sriov_totalvfs").is_some_and(|total| total > 0);
     let vfs = has_sriov.then(|| number("sriov_numvfs").unwrap_or(0).into());
     let is_virtual = AttributeValue::Bool(physical.is_some());
@@ -37,20 +37,20 @@ pub(super) fn of_virtualization(host: &Host, function: &PciFunction) -> Attribut
         "windlass.dev",
         [
             ("isSriovVf", Some(is_virtual)),
-            ("pfPciAddress", physical.and_then(text)),
+            ("pfPciAddress", physical.and_then(text_value)),
             ("sriovVfs", vfs.map(AttributeValue::Int)),
-            ("iommuGroup", host.link_name(folder.join("iommu_group")).and_then(text)),
+            ("iommuGroup", host.link_name(folder.join("iommu_group")).and_then(text_value)),
         ],
     )
 }
 
 /// Count with its noun: `1 GPU`, `8 GPUs`.
-pub(super) fn counted(count: usize, noun: &str) -> String {
+pub(super) fn count_text(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// A string value, unless empty.
-pub(super) fn text(text: impl AsRef<str>) -> Option<AttributeValue> {
+pub(super) fn text_value(text: impl AsRef<str>) -> Option<AttributeValue> {
     let text = text.as_ref().trim();
     (!text.is_empty()).then(|| AttributeValue::string(text))
 }

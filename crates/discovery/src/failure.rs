@@ -9,7 +9,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host, PciFunction, drm_nodes,
-    external::{Late, ScanPool},
+    external::{DeadlineExceeded, ScanPool},
     hwmon,
 };
 
@@ -23,7 +23,7 @@ pub(super) struct ConditionReader {
 }
 
 /// Failure of a device that missed its deadline.
-pub(super) fn no_answer() -> Failure {
+pub(super) fn unresponsive() -> Failure {
     (Reason::NotReady, "it does not answer".to_owned())
 }
 
@@ -32,7 +32,7 @@ pub(super) fn observation(failure: Option<Failure>) -> Observation {
 }
 
 /// Failure of a function to which none of these drivers is bound.
-pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Failure> {
+pub(super) fn driver_failure(function: &PciFunction, drivers: &[&str]) -> Option<Failure> {
     let expected = drivers.join(" or ");
     let detail = match function.driver.as_deref() {
         Some(driver) if drivers.contains(&driver) => return None,
@@ -43,16 +43,16 @@ pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Fail
 }
 
 /// Failure of a GPU without a render node, or with a missing node.
-pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Failure> {
+pub(super) fn node_failure(host: &Host, nodes: &[DeviceNode]) -> Option<Failure> {
     if !nodes.iter().any(drm_nodes::is_render) {
         return Some((Reason::NodeMissing, "its driver made no render node".to_owned()));
     }
-    let missing = nodes.iter().find(|node| !host.has(&node.path))?;
+    let missing = nodes.iter().find(|node| !host.exists(&node.path))?;
     Some((Reason::NodeMissing, format!("{} is not there", missing.path.display())))
 }
 
 /// Failure of a device with a temperature beyond its limit.
-pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Failure> {
+pub(super) fn overheating_failure(host: &Host, folder: &Path) -> Option<Failure> {
     Some((Reason::OutOfBounds, hwmon::overheated(host, folder)?))
 }
 
@@ -60,7 +60,7 @@ pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Failure> {
 
 impl ConditionReader {
     /// Failures of the functions that have a driver, each read with a deadline. Late functions fail too.
-    pub(super) fn of(
+    pub(super) fn read_failures(
         &mut self,
         host: &Host,
         functions: &[PciFunction],
@@ -70,7 +70,10 @@ impl ConditionReader {
         let failures = bound.filter_map(|function| {
             let (host, folder) = (host.clone(), function.folder());
             let answer = self.pool.call(function.address, move || read(&host, &folder));
-            Some((function.address, answer.unwrap_or_else(|Late| Some(no_answer()))?))
+            Some((
+                function.address,
+                answer.unwrap_or_else(|DeadlineExceeded| Some(unresponsive()))?,
+            ))
         });
         let failures = failures.collect();
         self.pool.end_scan(|address| functions.iter().any(|it| it.address == *address));

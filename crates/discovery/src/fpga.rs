@@ -23,7 +23,7 @@ use windlass_core::{
 use windlass_host::{
     Host,
     entry_limits::EntryLimits,
-    external::{Late, ScanPool},
+    external::{DeadlineExceeded, ScanPool},
 };
 
 pub use identity::{FpgaIdentity, IdentityMismatch};
@@ -31,7 +31,7 @@ pub(super) use names::resource;
 
 use self::{manager::Managers, regions::Regions};
 use super::{
-    facts::counted,
+    facts::count_text,
     failure,
     scanner::{PCI, Scan, Scanner},
 };
@@ -58,7 +58,7 @@ const SERIAL: AttributeName = AttributeName::new("amd.com", "serialNumber");
 /// Number of FPGAs of a card.
 const FPGAS: AttributeName = AttributeName::new("amd.com", "fpgas");
 
-const UNKNOWN: &str = "its programmed function is unknown, and so is its resource";
+const UNKNOWN_FUNCTION: &str = "its programmed function is unknown, and so is its resource";
 
 // === impl Fpga ===
 
@@ -76,8 +76,8 @@ impl Scanner for Fpga {
         self.restore_attributes(&mut found);
         match self.rules.unit {
             FpgaUnit::Card => {
-                self.check_complete(&mut found);
-                found = cards(self.with_absent(found));
+                self.mark_incomplete_cards(&mut found);
+                found = merge_cards(self.with_missing_boards(found));
             }
             FpgaUnit::Board => self.boards = by_id(&found),
         }
@@ -90,10 +90,10 @@ impl Scanner for Fpga {
             device.index = index;
         }
         let state = state(found.len(), &limits);
-        Scan { states: [(SourceName::FPGA, state)].into(), found, ..Scan::default() }
+        Scan { states: [(SourceName::FPGA, state)].into(), devices: found, ..Scan::default() }
     }
 
-    fn adopt(&mut self, policy: &Policy) {
+    fn apply_policy(&mut self, policy: &Policy) {
         self.rules.clone_from(&policy.families.fpga);
     }
 }
@@ -107,9 +107,9 @@ impl Fpga {
             let Some(bare) = board.device() else { continue };
             let (host, rules) = (host.clone(), self.rules.clone());
             let observed = self.pool.call(address, move || board.observe(&host, &rules));
-            found.extend(observed.unwrap_or_else(|Late| {
+            found.extend(observed.unwrap_or_else(|DeadlineExceeded| {
                 let last = self.boards.get(&bare.id).cloned();
-                Some((last.unwrap_or(bare), no_answer()))
+                Some((last.unwrap_or(bare), unresponsive()))
             }));
         }
         self.pool.end_scan(|address| present.contains(address));
@@ -118,9 +118,9 @@ impl Fpga {
 
     /// Marks possibly incomplete cards as not ready: an unresponsive board without a serial number may belong to any
     /// card outside `complete_cards`.
-    fn check_complete(&mut self, found: &mut [ObservedDevice]) {
+    fn mark_incomplete_cards(&mut self, found: &mut [ObservedDevice]) {
         let has_unknown_card = |(board, observation): &ObservedDevice| {
-            serial(board).is_none() && *observation == no_answer()
+            serial(board).is_none() && *observation == unresponsive()
         };
         if !found.iter().any(has_unknown_card) {
             let serials = found.iter().filter_map(|(board, _)| serial(board));
@@ -137,7 +137,7 @@ impl Fpga {
 
     /// Adds the missing boards of present cards as not ready, since a card is allocated as a whole. Removes a card
     /// once all its boards are missing.
-    fn with_absent(&mut self, found: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
+    fn with_missing_boards(&mut self, found: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
         let present: BTreeSet<_> = found.iter().filter_map(|(board, _)| serial(board)).collect();
         self.boards.retain(|_, board| serial(board).is_some_and(|of| present.contains(of)));
         let mut boards: BTreeMap<_, _> = std::mem::take(&mut self.boards)
@@ -170,7 +170,7 @@ impl Fpga {
             let current = std::mem::take(&mut device.attributes);
             device.attributes = last.clone().into_iter().chain(current).collect();
         } else {
-            device.withheld = Some(UNKNOWN.to_owned());
+            device.withheld = Some(UNKNOWN_FUNCTION.to_owned());
         }
     }
 }
@@ -180,7 +180,7 @@ fn state(fpgas: usize, limits: &EntryLimits) -> SourceState {
     let limit_note = if limit_note.is_empty() { limit_note } else { format!("; {limit_note}") };
     match fpgas {
         0 => SourceState::Absent(format!("no driver shows an FPGA{limit_note}")),
-        count => SourceState::Ready(counted(count, "FPGA") + &limit_note),
+        count => SourceState::Ready(count_text(count, "FPGA") + &limit_note),
     }
 }
 
@@ -190,7 +190,7 @@ fn by_id(boards: &[ObservedDevice]) -> BTreeMap<DeviceId, Device> {
 
 /// Serial number of a board. A board without one is a card of its own.
 fn serial(board: &Device) -> Option<&str> {
-    board.text(&SERIAL)
+    board.text_attribute(&SERIAL)
 }
 
 /// Device id of a card, from its serial number: the id does not depend on the order in which boards answer.
@@ -201,7 +201,7 @@ fn card_id(serial: &str) -> Option<DeviceId> {
 }
 
 /// Boards of one serial number as one device, with the worst observation.
-fn cards(boards: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
+fn merge_cards(boards: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
     let mut cards: Vec<ObservedDevice> = Vec::new();
     for (mut board, observation) in boards {
         if let Some(id) = serial(&board).and_then(card_id) {
@@ -236,8 +236,8 @@ fn is_identifier(text: &str) -> bool {
 }
 
 /// Observation of a device that missed its deadline.
-fn no_answer() -> Observation {
-    failure::observation(Some(failure::no_answer()))
+fn unresponsive() -> Observation {
+    failure::observation(Some(failure::unresponsive()))
 }
 
 fn not_ready(detail: impl Into<String>) -> Observation {

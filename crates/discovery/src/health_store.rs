@@ -18,13 +18,13 @@ use windlass_host::{
 };
 
 /// Health record of each device that had failures.
-pub type Records = BTreeMap<DeviceId, HealthRecord>;
+pub type HealthRecords = BTreeMap<DeviceId, HealthRecord>;
 
 #[derive(Clone, Debug)]
-pub(crate) struct HealthFile(StateFile<Records>);
+pub(crate) struct HealthFile(StateFile<HealthRecords>);
 
 /// Format of `health-*.json`.
-pub const FORMAT: Format = Format { what: "health history", about: "devices" };
+pub const FORMAT: Format = Format { name: "health history", content_key: "devices" };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteCause {
@@ -49,13 +49,13 @@ impl HealthFile {
     }
 
     /// Records of an earlier agent process; empty without a readable file. Drops old records. Blocks.
-    pub(crate) fn load(&self, now: Timestamp) -> Records {
-        let Some(earlier) = self.0.load() else { return Records::new() };
+    pub(crate) fn load(&self, now: Timestamp) -> HealthRecords {
+        let Some(earlier) = self.0.load() else { return HealthRecords::new() };
         // An unknown boot counts as the same boot: an unnecessary quiet period is safer than a missing one.
-        let rebooted = earlier.boot == Boot::Another;
+        let rebooted = earlier.boot == Boot::Earlier;
         let recent = earlier.content.into_iter().filter(|(_, record)| is_recent(record, now));
         recent
-            .map(|(id, record)| (id, if rebooted { record.as_history() } else { record }))
+            .map(|(id, record)| (id, if rebooted { record.into_history() } else { record }))
             .collect()
     }
 
@@ -63,7 +63,7 @@ impl HealthFile {
     /// during a write are combined into the next one.
     pub(crate) async fn persist(
         self,
-        mut records: watch::Receiver<Records>,
+        mut records: watch::Receiver<HealthRecords>,
         stop: CancellationToken,
     ) {
         let file = self.0.clone();
@@ -96,7 +96,7 @@ impl HealthFile {
     /// retry. An error equal to `last_error` is not logged again, unless the reserve was used.
     async fn write(
         &self,
-        newest: Records,
+        newest: HealthRecords,
         cause: WriteCause,
         last_error: Option<String>,
     ) -> Option<String> {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// A file below its own host, and records of a GPU that failed at second 10.
-    fn failed() -> (TempDir, HealthFile, Records) {
+    fn failed() -> (TempDir, HealthFile, HealthRecords) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(folder.path(), folder.path());
         let file = HealthFile::new(&folder.path().join("state"), "nvidia", host);
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn records_read_back_as_they_were_and_old_ones_are_dropped() {
         let (_folder, file, records) = failed();
-        assert_eq!(file.load(at(11)), Records::new(), "no file, no failures");
+        assert_eq!(file.load(at(11)), HealthRecords::new(), "no file, no failures");
         file.0.write(&records).expect("written");
         assert_eq!(file.load(at(11)), records);
-        assert_eq!(file.load(at(31 * 24 * 3600)), Records::new());
+        assert_eq!(file.load(at(31 * 24 * 3600)), HealthRecords::new());
     }
 
     #[test]
@@ -191,12 +191,12 @@ mod tests {
         let (folder, file, records) = failed();
         let state = folder.path().join("state");
         fs::write(&state, "a file where the folder should be").expect("written");
-        let (sender, receiver) = watch::channel(Records::new());
+        let (sender, receiver) = watch::channel(HealthRecords::new());
         let mut tasks = JoinSet::new();
         tasks.spawn(file.clone().persist(receiver, CancellationToken::new()));
         sender.send_replace(records.clone());
         sleep(RETRY_DELAY / 2).await;
-        assert_eq!(file.load(at(11)), Records::new());
+        assert_eq!(file.load(at(11)), HealthRecords::new());
         fs::remove_file(&state).expect("there");
         sleep(RETRY_DELAY).await;
         assert_eq!(file.load(at(11)), records);
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test]
     async fn records_are_written_into_reserved_space_on_a_full_disk() {
         let (_folder, file, records) = failed();
-        let (sender, receiver) = watch::channel(Records::new());
+        let (sender, receiver) = watch::channel(HealthRecords::new());
         let stop = CancellationToken::new();
         stop.cancel();
         file.clone().persist(receiver.clone(), stop.clone()).await;
@@ -216,7 +216,7 @@ mod tests {
             fs::create_dir(file.0.path().with_file_name(draft)).expect("made");
         }
         // One change per device, each with a new writer, as after a restart of the agent.
-        let mut all = Records::new();
+        let mut all = HealthRecords::new();
         for id in [ID, "GPU-2", "GPU-3"] {
             all.insert(id.parse().expect("an id"), records[ID].clone());
             sender.send_replace(all.clone());
@@ -228,10 +228,10 @@ mod tests {
     #[tokio::test]
     async fn an_unreadable_file_is_set_aside_and_a_change_is_written() {
         let (_folder, file, records) = failed();
-        file.0.write(&Records::new()).expect("written");
+        file.0.write(&HealthRecords::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
-        assert_eq!(file.load(at(11)), Records::new());
-        let (sender, receiver) = watch::channel(Records::new());
+        assert_eq!(file.load(at(11)), HealthRecords::new());
+        let (sender, receiver) = watch::channel(HealthRecords::new());
         let stop = CancellationToken::new();
         sender.send_replace(records.clone());
         stop.cancel();

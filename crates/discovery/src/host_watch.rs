@@ -10,9 +10,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_config::Policy;
-use windlass_host::{Host, directories::DirectoryWatches, optional, uevents::Uevents};
+use windlass_host::{Host, directories::DirectoryWatches, or_pending, uevents::Uevents};
 
-use self::folders::watched;
+use self::folders::watched_folders;
 
 /// Task that counts host events for the sources.
 #[derive(Debug)]
@@ -35,11 +35,14 @@ impl HostWatch {
     pub fn new(host: &Host, policy: watch::Receiver<Arc<Policy>>) -> (Self, watch::Receiver<u64>) {
         let (changes, receiver) = watch::channel(0);
         // Simulated machines have no kernel events.
-        let uevents =
-            if host.simulated().is_some() { None } else { subscribed(Uevents::new(), "uevents") };
-        let folders = subscribed(DirectoryWatches::new(), "folders").map(Box::new);
+        let uevents = if host.simulated().is_some() {
+            None
+        } else {
+            log_failed_subscription(Uevents::new(), "uevents")
+        };
+        let folders = log_failed_subscription(DirectoryWatches::new(), "folders").map(Box::new);
         let mut watch = Self { host: host.clone(), policy, folders, uevents, changes };
-        watch.follow();
+        watch.update_watches();
         (watch, receiver)
     }
 
@@ -48,10 +51,10 @@ impl HostWatch {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = optional(self.uevents.as_mut().map(Uevents::next)) => {}
-                () = optional(self.folders.as_mut().map(|folders| folders.changed())) => self.follow(),
-                Ok(()) = self.policy.changed() => self.follow(),
-                () = sleep(FALLBACK_INTERVAL) => self.follow(),
+                () = or_pending(self.uevents.as_mut().map(Uevents::next)) => {}
+                () = or_pending(self.folders.as_mut().map(|folders| folders.changed())) => self.update_watches(),
+                Ok(()) = self.policy.changed() => self.update_watches(),
+                () = sleep(FALLBACK_INTERVAL) => self.update_watches(),
             }
             // The count increases after the subscription to new folders, so that no later event is lost.
             self.changes.send_modify(|count| *count += 1);
@@ -59,15 +62,15 @@ impl HostWatch {
     }
 
     /// Updates the subscription to the folders that the sources need now.
-    fn follow(&mut self) {
+    fn update_watches(&mut self) {
         let policy = self.policy.borrow_and_update().clone();
         if let Some(folders) = &mut self.folders {
-            folders.follow(&watched(&self.host, &policy));
+            folders.watch_exactly(&watched_folders(&self.host, &policy));
         }
     }
 }
 
 /// Result of a subscription. A failure is logged once at debug level, as an explanation of late scans.
-fn subscribed<T>(attempt: std::io::Result<T>, what: &str) -> Option<T> {
+fn log_failed_subscription<T>(attempt: std::io::Result<T>, what: &str) -> Option<T> {
     attempt.map_err(|error| tracing::debug!(%error, what, "host events unavailable")).ok()
 }

@@ -19,7 +19,7 @@ use windlass_host::{
 };
 
 use super::{
-    facts::{attributes, counted, of_function, text},
+    facts::{attributes, count_text, function_attributes, text_value},
     failure::{self, ConditionReader, Failure},
     scanner::{PCI, Scan, Scanner},
 };
@@ -43,7 +43,7 @@ const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
 const MEMORY: AttributeName = AttributeName::new(DOMAIN, "memory");
 
 /// PCI address of the integrated GPU in every Intel processor, 00:02.0.
-const INTEGRATED: [u8; 2] = [0, 2 << 3];
+const INTEGRATED_ADDRESS: [u8; 2] = [0, 2 << 3];
 
 /// Render node of the first GPU, which many programs hard-code.
 const FIRST_RENDER_NODE: &str = "/dev/dri/renderD128";
@@ -75,7 +75,7 @@ pub(super) fn sample(host: &Host, device: &Device) -> Sample {
     if is_suspended(host, &folder) {
         return Sample::default();
     }
-    let Some(monitor) = Monitor::of(host, &folder, &DRIVERS) else { return Sample::default() };
+    let Some(monitor) = Monitor::find(host, &folder, &DRIVERS) else { return Sample::default() };
     Sample {
         memory_bytes: device.memory().map(|(_, bytes)| bytes),
         compute_clock_hertz: clock_hertz(host, &folder),
@@ -86,7 +86,7 @@ pub(super) fn sample(host: &Host, device: &Device) -> Sample {
 /// Clock of the first graphics engine: of the tile under xe, of the card under i915. 0 while the engine sleeps.
 fn clock_hertz(host: &Host, folder: &Path) -> Option<u64> {
     let cards = folder.join("drm");
-    let cards = host.names(&cards).into_iter().map(|name| cards.join(name));
+    let cards = host.entry_names(&cards).into_iter().map(|name| cards.join(name));
     let by_card = cards.map(|card| card.join("gt/gt0/rps_act_freq_mhz"));
     let files = [folder.join("tile0/gt0/freq0/act_freq")].into_iter().chain(by_card);
     let megahertz = files.into_iter().find_map(|file| number(host, &file))?;
@@ -103,7 +103,8 @@ impl Scanner for Intel {
     fn scan(&mut self, host: &Host) -> Scan {
         let is_intel_gpu = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
         let functions = host.pci_functions(is_intel_gpu);
-        let mut conditions = self.conditions.of(host, &functions, failure::of_heat);
+        let mut conditions =
+            self.conditions.read_failures(host, &functions, failure::overheating_failure);
         let scanned = |(index, function): (u32, &PciFunction)| {
             let condition = conditions.remove(&function.address);
             IntelGpu { host, rules: &self.rules, function, condition }.gpu(index)
@@ -111,12 +112,12 @@ impl Scanner for Intel {
         let found: Vec<_> = (0..).zip(&functions).map(scanned).collect();
         let state = match found.len() {
             0 => SourceState::Absent("no PCI function is a GPU of Intel's".to_owned()),
-            count => SourceState::Ready(counted(count, "GPU")),
+            count => SourceState::Ready(count_text(count, "GPU")),
         };
-        Scan { states: [(SourceName::INTEL, state)].into(), found, ..Scan::default() }
+        Scan { states: [(SourceName::INTEL, state)].into(), devices: found, ..Scan::default() }
     }
 
-    fn adopt(&mut self, policy: &Policy) {
+    fn apply_policy(&mut self, policy: &Policy) {
         self.rules.clone_from(&policy.families.intel);
     }
 }
@@ -145,9 +146,9 @@ impl IntelGpu<'_> {
             index,
             attributes: self.attributes(),
             capacity: memory.map(|bytes| (MEMORY, bytes)).into_iter().collect(),
-            place: self.function.place(),
-            nodes: nodes.into_iter().map(|node| self.renamed(node)).collect(),
-            withheld: self.withheld(),
+            place: self.function.location(),
+            nodes: nodes.into_iter().map(|node| self.with_container_path(node)).collect(),
+            withheld: self.withhold_reason(),
             ..Device::new(id, DeviceKind::Gpu, SourceName::INTEL, Timestamp::UNIX_EPOCH)
         };
         (device, failure::observation(failure))
@@ -161,65 +162,67 @@ impl IntelGpu<'_> {
         let own = attributes(
             DOMAIN,
             [
-                ("driver", driver.and_then(text)),
-                ("family", line.and_then(|(_, name)| text(name))),
-                ("pciId", text(id)),
+                ("driver", driver.and_then(text_value)),
+                ("family", line.and_then(|(_, name)| text_value(name))),
+                ("pciId", text_value(id)),
                 ("integrated", self.is_integrated().map(AttributeValue::Bool)),
                 ("virtualFunction", Some(AttributeValue::Bool(self.is_virtual()))),
             ],
         );
-        own.into_iter().chain(of_function(self.host, function)).collect()
+        own.into_iter().chain(function_attributes(self.host, function)).collect()
     }
 
     /// True for the integrated GPU's fixed function on the root bus. Cards are below a port, or elsewhere on
     /// that bus in a virtual machine.
     fn is_integrated(&self) -> Option<bool> {
         let path = self.function.path.as_ref()?;
-        let is_at_fixed_address = self.function.address == PciAddress::at(0, INTEGRATED);
+        let is_at_fixed_address =
+            self.function.address == PciAddress::from_requester_id(0, INTEGRATED_ADDRESS);
         Some(is_at_fixed_address && path.bridges().is_empty())
     }
 
     fn is_virtual(&self) -> bool {
-        self.host.has(self.function.folder().join("physfn"))
+        self.host.exists(self.function.folder().join("physfn"))
     }
 
     /// Local memory: reported by the card under i915, by its tiles under xe.
     fn memory(&self, folder: &Path) -> Option<u64> {
-        let number = |path: &Path| self.host.text(path)?.parse::<u64>().ok();
-        let of_cards = self.host.names(folder.join("drm")).into_iter();
+        let number = |path: &Path| self.host.read_text(path)?.parse::<u64>().ok();
+        let of_cards = self.host.entry_names(folder.join("drm")).into_iter();
         let by_card = of_cards.map(|card| folder.join("drm").join(card).join("lmem_total_bytes"));
-        let tiles = self.host.names(folder).into_iter().filter(|name| name.starts_with("tile"));
+        let tiles =
+            self.host.entry_names(folder).into_iter().filter(|name| name.starts_with("tile"));
         let by_tile = tiles.map(|tile| folder.join(tile).join("physical_vram_size_bytes"));
         let sizes: Vec<_> = by_card.chain(by_tile).filter_map(|path| number(&path)).collect();
         (!sizes.is_empty()).then(|| sizes.iter().sum())
     }
 
     /// Reason to withhold the GPU.
-    fn withheld(&self) -> Option<String> {
-        let functions = self.host.text(self.function.folder().join("sriov_numvfs"));
+    fn withhold_reason(&self) -> Option<String> {
+        let functions = self.host.read_text(self.function.folder().join("sriov_numvfs"));
         let functions =
             functions.and_then(|count| count.parse().ok()).filter(|count: &u32| *count > 0);
         let replaced = |count| format!("its {count} virtual functions are offered in its place");
-        let unbound = || failure::of_driver(self.function, &DRIVERS).map(|(_, why)| why);
+        let unbound = || failure::driver_failure(self.function, &DRIVERS).map(|(_, why)| why);
         unbound().or_else(|| functions.map(replaced))
     }
 
     fn failure(&self, nodes: &[DeviceNode]) -> Option<Failure> {
-        failure::of_driver(self.function, &DRIVERS)
+        failure::driver_failure(self.function, &DRIVERS)
             .or_else(|| self.power_state_failure())
-            .or_else(|| failure::of_nodes(self.host, nodes))
+            .or_else(|| failure::node_failure(self.host, nodes))
             .or_else(|| self.condition.clone())
     }
 
     /// The kernel reports the power state `error` for a function that does not respond.
     fn power_state_failure(&self) -> Option<Failure> {
-        let state = self.host.text(self.function.folder().join("power_state"))?;
+        let state = self.host.read_text(self.function.folder().join("power_state"))?;
         let detail = format!("its power state is {state}");
         (state == "error").then_some((Reason::Lost, detail))
     }
 
     /// Sets the path of a render node inside the container to `renderD128`, if the configuration asks for it.
-    fn renamed(&self, node: DeviceNode) -> DeviceNode {
+    fn with_container_path(&self, node: DeviceNode) -> DeviceNode {
         let inside = Path::new(FIRST_RENDER_NODE);
         if !self.rules.render_as_128 || !drm_nodes::is_render(&node) || node.path == inside {
             return node;

@@ -24,7 +24,7 @@ use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use windlass_config::{CleanupSteps, Places, Policy};
+use windlass_config::{CleanupSteps, HostPaths, Policy};
 use windlass_core::{
     device::{Device, SourceName},
     inventory::SourceState,
@@ -41,9 +41,9 @@ pub use nics::{
 pub use nvidia::MIG_PROFILE;
 
 use self::{
-    policy::PolicyWatch,
-    scanner::{ScanTriggers, Scanner, Watcher},
-    sensors::{ReadSensors, Sensors},
+    policy::HealthPolicyWatch,
+    scanner::{ScanTriggers, Scanner, ScannerTask},
+    sensors::{ReadSensors, SensorReader},
 };
 use crate::{live_driver::LiveDriver, mig::MigHandle, telemetry::TelemetryReceiver};
 
@@ -67,14 +67,14 @@ pub struct Source {
     /// Measurements, for sources that have any.
     pub telemetry: Option<TelemetryReceiver>,
     /// MIG worker handle, for sources whose devices can be partitioned.
-    pub partitions: Option<MigHandle>,
+    pub mig: Option<MigHandle>,
     /// Access to the driver library while it is initialised, for sources that use one.
     pub driver: Option<LiveDriver>,
     /// Task of the source; ends when the cancellation token passed to [`sources`] is cancelled.
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Task that writes the source's state to disk for the next agent process; ends like `run`. A dry run does
     /// not start it.
-    pub keep: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    pub persist: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 /// Sender of a source's snapshots; each change also wakes the reconciler.
@@ -85,9 +85,9 @@ pub(crate) struct Publisher {
 }
 
 /// A built-in source: its method of discovery and its part of the configuration.
-struct BuiltIn {
+struct BuiltInSource {
     name: SourceName,
-    search: Search,
+    method: DiscoveryMethod,
     /// Default resource name of a device, if the source has one.
     resource: fn(&Policy, &Device) -> Option<ResourceName>,
     /// Configured cleanup steps of the source's devices; `None` if the source has no cleanup keys.
@@ -95,21 +95,21 @@ struct BuiltIn {
 }
 
 /// Method by which a source discovers devices.
-enum Search {
+enum DiscoveryMethod {
     /// Calls to NVIDIA's driver, which also reports events and creates MIG instances.
     Driver,
     /// Scans of the host's files: name of the source, constructor of its scanner, reader of the devices' sensors.
-    Scans(&'static str, fn(&Policy) -> Box<dyn Scanner>, Option<ReadSensors>),
+    HostScan(&'static str, fn(&Policy) -> Box<dyn Scanner>, Option<ReadSensors>),
 }
 
 #[rustfmt::skip]
-static BUILT_IN: &[BuiltIn] = &[
-    BuiltIn { name: SourceName::NVIDIA, search: Search::Driver, resource: nvidia::resource, cleanup: |it| Some(&it.families.gpu) },
-    BuiltIn { name: SourceName::NICS, search: Search::Scans("nics", |it| Box::new(nics::Nics::new(it)), Some(nics::sample)), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
-    BuiltIn { name: SourceName::AMD, search: Search::Scans("amd GPUs", |_| Box::new(amd::Amd::default()), Some(amd::sample)), resource: amd::resource, cleanup: |_| None },
-    BuiltIn { name: SourceName::INTEL, search: Search::Scans("intel GPUs", |_| Box::new(intel::Intel::default()), Some(intel::sample)), resource: intel::resource, cleanup: |_| None },
-    BuiltIn { name: SourceName::FPGA, search: Search::Scans("FPGAs", |_| Box::new(fpga::Fpga::default()), None), resource: |_, it| fpga::resource(it), cleanup: |it| Some(&it.families.fpga.cleanup) },
-    BuiltIn { name: SourceName::NVME, search: Search::Scans("NVMe drives", |_| Box::new(nvme::Nvme), None), resource: |_, _| None, cleanup: |_| None },
+static BUILT_IN: &[BuiltInSource] = &[
+    BuiltInSource { name: SourceName::NVIDIA, method: DiscoveryMethod::Driver, resource: nvidia::resource, cleanup: |it| Some(&it.families.gpu) },
+    BuiltInSource { name: SourceName::NICS, method: DiscoveryMethod::HostScan("nics", |it| Box::new(nics::Nics::new(it)), Some(nics::sample)), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
+    BuiltInSource { name: SourceName::AMD, method: DiscoveryMethod::HostScan("amd GPUs", |_| Box::new(amd::Amd::default()), Some(amd::sample)), resource: amd::resource, cleanup: |_| None },
+    BuiltInSource { name: SourceName::INTEL, method: DiscoveryMethod::HostScan("intel GPUs", |_| Box::new(intel::Intel::default()), Some(intel::sample)), resource: intel::resource, cleanup: |_| None },
+    BuiltInSource { name: SourceName::FPGA, method: DiscoveryMethod::HostScan("FPGAs", |_| Box::new(fpga::Fpga::default()), None), resource: |_, it| fpga::resource(it), cleanup: |it| Some(&it.families.fpga.cleanup) },
+    BuiltInSource { name: SourceName::NVME, method: DiscoveryMethod::HostScan("NVMe drives", |_| Box::new(nvme::Nvme), None), resource: |_, _| None, cleanup: |_| None },
 ];
 
 /// Default resource of a device.
@@ -129,7 +129,7 @@ pub fn cleanup_steps<'a>(policy: &'a Policy, source: &SourceName) -> Option<&'a 
 /// Builds every source without reading the host. All sources share the host's caches and apply policy changes.
 /// `changes` counts host events. Each published snapshot notifies `reconciler`. `stop` ends the tasks.
 pub fn sources(
-    places: &Places,
+    places: &HostPaths,
     host: &Host,
     policy: &watch::Receiver<Arc<Policy>>,
     changes: &watch::Receiver<u64>,
@@ -138,17 +138,17 @@ pub fn sources(
     stop: &CancellationToken,
 ) -> Vec<Source> {
     let initial = policy.borrow().clone();
-    let (described, prober) = described::Described::new(places, &initial, host);
-    let triggers = ScanTriggers { policies: policy.clone(), host: changes.clone() };
+    let (described, prober) = described::ConfiguredSources::new(places, &initial, host);
+    let triggers = ScanTriggers { policies: policy.clone(), host_events: changes.clone() };
     let builder = SourceBuilder { places, host, clock, triggers, reconciler, stop };
     let described = builder.scanning_source("described devices", Box::new(described));
     let described = described.with_task(prober.run(stop.clone()));
-    let built_in = BUILT_IN.iter().map(|built_in| builder.built_in(&built_in.search, &initial));
+    let built_in = BUILT_IN.iter().map(|built_in| builder.built_in(&built_in.method, &initial));
     built_in.chain([described]).collect()
 }
 
 struct SourceBuilder<'a> {
-    places: &'a Places,
+    places: &'a HostPaths,
     host: &'a Host,
     clock: Clock,
     triggers: ScanTriggers,
@@ -157,11 +157,13 @@ struct SourceBuilder<'a> {
 }
 
 impl SourceBuilder<'_> {
-    fn built_in(&self, search: &Search, policy: &Policy) -> Source {
+    fn built_in(&self, search: &DiscoveryMethod, policy: &Policy) -> Source {
         match *search {
-            Search::Driver => self.nvidia(),
-            Search::Scans(name, scanner, None) => self.scanning_source(name, scanner(policy)),
-            Search::Scans(name, scanner, Some(read)) => {
+            DiscoveryMethod::Driver => self.nvidia(),
+            DiscoveryMethod::HostScan(name, scanner, None) => {
+                self.scanning_source(name, scanner(policy))
+            }
+            DiscoveryMethod::HostScan(name, scanner, Some(read)) => {
                 self.with_sensors(self.scanning_source(name, scanner(policy)), read)
             }
         }
@@ -169,16 +171,16 @@ impl SourceBuilder<'_> {
 
     /// NVIDIA's source, which also calls the driver, receives its events and creates MIG instances.
     fn nvidia(&self) -> Source {
-        let (stop, policy) = (self.stop, PolicyWatch::new(self.triggers.policies.clone()));
+        let (stop, policy) = (self.stop, HealthPolicyWatch::new(self.triggers.policies.clone()));
         let nvidia = nvidia::Nvidia::new(self.places, policy, self.host.clone(), self.clock);
-        let (handle, worker) = nvidia.partitions();
+        let (handle, worker) = nvidia.mig_channel();
         let (publisher, snapshots) = Publisher::new([SourceName::NVIDIA], self.reconciler);
         let source = Source {
             name: "nvidia",
             snapshots,
-            keep: Some(Box::pin(nvidia.persist_records(stop.clone()))),
+            persist: Some(Box::pin(nvidia.persist_records(stop.clone()))),
             telemetry: Some(nvidia.telemetry()),
-            partitions: Some(handle),
+            mig: Some(handle),
             driver: Some(nvidia.live_driver()),
             run: Box::pin(nvidia.run(publisher, stop.clone())),
         };
@@ -188,21 +190,21 @@ impl SourceBuilder<'_> {
     /// Adds the task that reads the devices' sensors.
     fn with_sensors(&self, source: Source, read: ReadSensors) -> Source {
         let (host, policies) = (self.host.clone(), self.triggers.policies.clone());
-        let sensors = Sensors::new(read, host, self.clock, source.snapshots.clone(), policies);
+        let sensors = SensorReader::new(read, host, self.clock, source.snapshots.clone(), policies);
         let telemetry = Some(sensors.telemetry());
         Source { telemetry, ..source.with_task(sensors.run(self.stop.clone())) }
     }
 
     fn scanning_source(&self, name: &'static str, scanner: Box<dyn Scanner>) -> Source {
         let (publisher, snapshots) = Publisher::new(scanner.names(), self.reconciler);
-        let watcher = Watcher::new(scanner, self.host.clone(), self.clock);
+        let watcher = ScannerTask::new(scanner, self.host.clone(), self.clock);
         let run = watcher.run(self.triggers.clone(), publisher, self.stop.clone());
         Source {
             name,
             snapshots,
-            keep: None,
+            persist: None,
             telemetry: None,
-            partitions: None,
+            mig: None,
             driver: None,
             run: Box::pin(run),
         }
@@ -249,7 +251,7 @@ impl Publisher {
 
     /// Reports a scan that missed its deadline: publishes the last devices, sets all sources to `Failing`, and logs a
     /// warning.
-    fn publish_late(&self, why: &str) {
+    fn publish_timeout(&self, why: &str) {
         let mut snapshot = self.snapshots.borrow().clone();
         let sources: Vec<_> = snapshot.states.keys().map(SourceName::as_str).collect();
         tracing::warn!(sources = sources.join(" "), why, "scan is late: devices stay as last seen");
@@ -262,7 +264,7 @@ impl Publisher {
 
     /// Publishes a snapshot and wakes the reconciler, unless the snapshot equals the last one.
     fn publish(&self, snapshot: SourceSnapshot) {
-        if windlass_host::watch::publish(&self.snapshots, snapshot) {
+        if windlass_host::watch::publish_if_changed(&self.snapshots, snapshot) {
             self.reconciler.notify_one();
         }
     }

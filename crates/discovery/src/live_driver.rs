@@ -11,7 +11,7 @@ use windlass_nvml::Nvml;
 pub struct LiveDriver {
     roots: Roots,
     /// Configured path of NVML; `None` to search for it below the roots.
-    configured: Option<PathBuf>,
+    configured_path: Option<PathBuf>,
     library: watch::Receiver<Option<Nvml>>,
 }
 
@@ -20,10 +20,10 @@ pub struct LiveDriver {
 impl LiveDriver {
     pub(crate) fn new(
         roots: Roots,
-        configured: Option<PathBuf>,
+        configured_path: Option<PathBuf>,
         library: watch::Receiver<Option<Nvml>>,
     ) -> Self {
-        Self { roots, configured, library }
+        Self { roots, configured_path, library }
     }
 
     /// The host, whose `/proc` lists the processes that use the driver.
@@ -38,7 +38,7 @@ impl LiveDriver {
 
     /// Absolute path of NVML for programs that run on the host. `None` if the host cannot reach the library.
     pub fn library_on_node(&self) -> Option<PathBuf> {
-        let path = self.roots.nvml_library(self.configured.clone())?;
+        let path = self.roots.nvml_library(self.configured_path.clone())?;
         let host = &self.roots.host;
         let at_runtime = [&self.roots.driver, host]
             .into_iter()

@@ -8,13 +8,13 @@
 //!
 //! # Flow
 //!
-//! [`MigHandle::make`] takes a [`Partition`] of `Device::partitions` and returns the UUID of a MIG
+//! [`MigHandle::create`] takes a [`Partition`] of `Device::partitions` and returns the UUID of a MIG
 //! device: a GPU instance at that placement, filled by one compute instance. The GPU's source scans at once,
 //! so the inventory soon has the device with its nodes, capacities and `Device::partition`.
 //!
 //! [`MigHandle::remove`] deletes the instance; the device then leaves the inventory.
 //!
-//! [`MigHandle::turn_mig_off`] disables MIG mode on a GPU; [`MigHandle::turn_mig_on`] enables it again.
+//! [`MigHandle::disable_mig`] disables MIG mode on a GPU; [`MigHandle::enable_mig`] enables it again.
 //!
 //! # Guarantees
 //!
@@ -30,9 +30,9 @@
 //!
 //! # Errors
 //!
-//! [`PartitionError`] names the failed task; its source has the reason. [`MigFailure::NoRoom`] and
+//! [`PartitionError`] names the failed task; its source has the reason. [`MigFailure::PlacementOccupied`] and
 //! [`MigFailure::InUse`] clear when a holder releases its instance. [`MigFailure::NoDriver`] and
-//! [`MigFailure::Overdue`] may clear without action.
+//! [`MigFailure::Timeout`] may clear without action.
 
 mod instance;
 mod mode;
@@ -51,7 +51,8 @@ pub(crate) use self::names::{id_of, mig_profile_in};
 use self::worker::MigRequest;
 pub use self::{
     nvml_release::{
-        NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests, PAUSE, rest, retry_until_initialised,
+        NvmlShutdownGuard, NvmlShutdownHandle, NvmlShutdownRequests, RETRY_DELAY,
+        grant_until_dropped, retry_until_initialised,
     },
     worker::MigWorker,
 };
@@ -61,16 +62,16 @@ pub use self::{
 pub struct MigHandle {
     requests: mpsc::Sender<MigRequest>,
     notices: mpsc::Sender<MigNotice>,
-    releases: NvmlReleaseHandle,
+    releases: NvmlShutdownHandle,
     nvidia_smi: NvidiaSmi,
-    limit: Duration,
+    timeout: Duration,
 }
 
 /// Notice to the source of the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MigNotice {
     /// A task on this GPU is done; scan it again.
-    Done(DeviceId),
+    TaskDone(DeviceId),
     /// This MIG device was removed on request.
     Removed(DeviceId),
 }
@@ -83,14 +84,14 @@ pub struct PartitionError {
     pub task: MigTask,
     /// Reason of the failure.
     #[source]
-    pub why: MigFailure,
+    pub failure: MigFailure,
 }
 
 /// Task on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MigTask {
     /// Make this partition.
-    Make(Partition),
+    Create(Partition),
     /// Remove the instance at this placement.
     Remove(Partition),
     /// Remove this MIG device, but no other device that has its placement now.
@@ -101,9 +102,9 @@ pub enum MigTask {
         device: DeviceId,
     },
     /// Turn MIG on.
-    TurnOn(DeviceId),
+    EnableMig(DeviceId),
     /// Turn MIG off.
-    TurnOff(DeviceId),
+    DisableMig(DeviceId),
     /// List the compute processes of a device.
     ListProcesses(DeviceId),
     /// Measure the used memory of a device.
@@ -121,19 +122,19 @@ pub enum MigFailure {
     NoGpu,
     /// MIG is off.
     #[error("MIG is off: an administrator turns it on")]
-    Off,
+    MigDisabled,
     /// Instances exist, so MIG stays on.
     #[error("it has MIG instances: {0}")]
     HasInstances(String),
     /// Other instances occupy the placement.
     #[error("no room: {0}")]
-    NoRoom(String),
+    PlacementOccupied(String),
     /// A process uses the instance.
     #[error("it is in use by a process")]
     InUse,
     /// An administrator divided the GPU instance into several compute instances.
     #[error("it has further compute instances: remove them with nvidia-smi")]
-    Divided,
+    SeveralComputeInstances,
     /// The driver does not list the new device.
     #[error("the driver lists no MIG device for it")]
     NoDevice,
@@ -141,17 +142,17 @@ pub enum MigFailure {
     #[error(transparent)]
     Driver(#[from] NvmlError),
     /// The task failed midway, and so did its reversal.
-    #[error("it is half-made and cannot be removed ({undo}): try again")]
-    HalfMade {
+    #[error("it is half-made and cannot be removed ({rollback}): try again")]
+    RollbackFailed {
         /// Reason why the instance was not finished.
         #[source]
-        refused: Box<Self>,
+        cause: Box<Self>,
         /// Reason why the instance was not removed.
-        undo: Box<Self>,
+        rollback: Box<Self>,
     },
     /// The driver did not answer in time.
     #[error("the driver did not answer within {0:?}: try again for the result")]
-    Overdue(Duration),
+    Timeout(Duration),
     /// The agent is stopping.
     #[error("the agent is stopping")]
     Stopped,
@@ -162,15 +163,20 @@ const MAX_REQUESTS: usize = 64;
 
 /// Creates handle and worker. `library` has NVML while it is initialised. `notices` receives finished tasks;
 /// `releases` passes on requests to shut NVML down. A caller waits for a task no longer than `limit`.
-pub fn open(
+pub fn channel(
     limit: Duration,
     library: watch::Receiver<Option<Nvml>>,
     nvidia_smi: NvidiaSmi,
-    (notices, releases): (mpsc::Sender<MigNotice>, NvmlReleaseHandle),
+    (notices, releases): (mpsc::Sender<MigNotice>, NvmlShutdownHandle),
 ) -> (MigHandle, MigWorker) {
     let (send, requests) = mpsc::channel(MAX_REQUESTS);
-    let handle =
-        MigHandle { requests: send, notices: notices.clone(), releases, nvidia_smi, limit };
+    let handle = MigHandle {
+        requests: send,
+        notices: notices.clone(),
+        releases,
+        nvidia_smi,
+        timeout: limit,
+    };
     (handle, MigWorker::new(requests, library, notices))
 }
 
@@ -183,10 +189,10 @@ impl MigHandle {
     }
 
     /// Makes the partition unless it exists. Returns the UUID of its MIG device.
-    pub async fn make(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
+    pub async fn create(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
         let requested = partition.clone();
-        let job = move |nvml: &Nvml| instance::make(nvml, &requested);
-        self.request(MigTask::Make(partition.clone()), job).await
+        let job = move |nvml: &Nvml| instance::create(nvml, &requested);
+        self.request(MigTask::Create(partition.clone()), job).await
     }
 
     /// Removes the instance at that placement, if it exists.
@@ -194,7 +200,7 @@ impl MigHandle {
         let (existing, notices) = (partition.clone(), self.notices.clone());
         let job = move |nvml: &Nvml| {
             if let Some(device) = instance::remove(nvml, &existing)? {
-                removed(&notices, device);
+                notify_removed(&notices, device);
             }
             Ok(())
         };
@@ -212,30 +218,31 @@ impl MigHandle {
         let (device, notices) = (device.clone(), self.notices.clone());
         let job = move |nvml: &Nvml| {
             instance::remove_device(nvml, &device)?;
-            removed(&notices, device);
+            notify_removed(&notices, device);
             Ok(())
         };
         self.request(task, job).await
     }
 
     /// Turns MIG on. The caller ensures that no container holds the GPU.
-    pub async fn turn_mig_on(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
+    pub async fn enable_mig(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
-        self.request(MigTask::TurnOn(id.clone()), move |nvml: &Nvml| mode::turn_on(nvml, &id)).await
+        self.request(MigTask::EnableMig(id.clone()), move |nvml: &Nvml| mode::enable(nvml, &id))
+            .await
     }
 
     /// Turns MIG off. The caller ensures that no container holds an instance of the GPU.
-    pub async fn turn_mig_off(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
+    pub async fn disable_mig(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
-        self.request(MigTask::TurnOff(id.clone()), move |nvml: &Nvml| mode::turn_off(nvml, &id))
+        self.request(MigTask::DisableMig(id.clone()), move |nvml: &Nvml| mode::disable(nvml, &id))
             .await
     }
 
     /// Compute processes on a GPU or MIG device, by their process ids on the host.
-    pub async fn computing(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
+    pub async fn compute_pids(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
         let task = MigTask::ListProcesses(device.clone());
         let device = device.clone();
-        let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.computing()?);
+        let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.compute_pids()?);
         self.request(task, job).await
     }
 
@@ -250,7 +257,7 @@ impl MigHandle {
 
     /// Requests a shutdown of NVML and waits until NVML is shut down; `None` if the agent stops. NVML stays shut down
     /// until the returned value is dropped. Running tasks on other GPUs delay the shutdown.
-    pub async fn release_nvml(&self) -> Option<NvmlRelease> {
+    pub async fn shut_down_nvml(&self) -> Option<NvmlShutdownGuard> {
         self.releases.request().await
     }
 
@@ -265,14 +272,14 @@ impl MigHandle {
             self.requests.send(request).await.map_err(|_| MigFailure::Stopped)?;
             wait.await.map_err(|_| MigFailure::Stopped)?
         };
-        let outcome = deadline::timeout(self.limit, answered).await;
-        let outcome = outcome.unwrap_or(Err(MigFailure::Overdue(self.limit)));
-        outcome.map_err(|why| PartitionError { task, why })
+        let outcome = deadline::timeout(self.timeout, answered).await;
+        let outcome = outcome.unwrap_or(Err(MigFailure::Timeout(self.timeout)));
+        outcome.map_err(|why| PartitionError { task, failure: why })
     }
 }
 
 /// Notifies the source from the worker thread, because the caller may have timed out.
-fn removed(notices: &mpsc::Sender<MigNotice>, device: DeviceId) {
+fn notify_removed(notices: &mpsc::Sender<MigNotice>, device: DeviceId) {
     // Without the notice, the source keeps the device as vanished. The number of vanished devices is bounded.
     let _ = notices.try_send(MigNotice::Removed(device));
 }
@@ -283,10 +290,10 @@ impl MigTask {
     /// The GPU of the task.
     pub fn gpu(&self) -> &DeviceId {
         match self {
-            Self::Make(partition) | Self::Remove(partition) => &partition.gpu,
+            Self::Create(partition) | Self::Remove(partition) => &partition.gpu,
             Self::RemoveDevice { gpu, .. }
-            | Self::TurnOn(gpu)
-            | Self::TurnOff(gpu)
+            | Self::EnableMig(gpu)
+            | Self::DisableMig(gpu)
             | Self::ListProcesses(gpu)
             | Self::ReadMemory(gpu) => gpu,
         }
@@ -296,10 +303,10 @@ impl MigTask {
 impl fmt::Display for MigTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Make(partition) => write!(f, "make MIG partition {partition}"),
+            Self::Create(partition) => write!(f, "make MIG partition {partition}"),
             Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
-            Self::TurnOn(gpu) => write!(f, "turn MIG on for {gpu}"),
-            Self::TurnOff(gpu) => write!(f, "turn MIG off for {gpu}"),
+            Self::EnableMig(gpu) => write!(f, "turn MIG on for {gpu}"),
+            Self::DisableMig(gpu) => write!(f, "turn MIG off for {gpu}"),
             Self::ListProcesses(device) => write!(f, "list the processes on {device}"),
             Self::ReadMemory(device) => write!(f, "read the memory use of {device}"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),

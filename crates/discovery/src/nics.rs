@@ -49,7 +49,7 @@ use self::{
     uses::HostUse,
 };
 use super::{
-    facts::counted,
+    facts::count_text,
     scanner::{PCI, Scan, Scanner},
 };
 
@@ -59,7 +59,7 @@ pub(super) struct Nics {
     ports: PortReader,
     policy: NicPolicy,
     health: HealthPolicy,
-    had_rdma: RdmaHistory,
+    rdma_history: RdmaHistory,
 }
 
 /// Driver of each function when it last had an RDMA device.
@@ -70,11 +70,11 @@ struct RdmaHistory(BTreeMap<DeviceId, String>);
 struct NicScan<'a> {
     host: &'a Host,
     policy: &'a NicPolicy,
-    uses: HostUse,
-    networks: RdmaNetns,
+    host_use: HostUse,
+    rdma_netns: RdmaNetns,
     functions: &'a [Function],
     /// Functions with virtual functions.
-    physical: BTreeMap<PciAddress, &'a Function>,
+    physical_functions: BTreeMap<PciAddress, &'a Function>,
     /// Number of subfunctions per function.
     subfunctions: BTreeMap<PciAddress, u32>,
 }
@@ -84,7 +84,7 @@ struct NicScan<'a> {
 impl Nics {
     pub(super) fn new(policy: &Policy) -> Self {
         let mut nics = Self::default();
-        nics.adopt(policy);
+        nics.apply_policy(policy);
         nics
     }
 }
@@ -99,21 +99,22 @@ impl Scanner for Nics {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let FunctionList { mut functions, skipped, limits } = function::find(host, &mut self.ports);
-        functions.sort_by_cached_key(Function::order);
+        let FunctionList { mut functions, skipped, limits } =
+            function::find_functions(host, &mut self.ports);
+        functions.sort_by_cached_key(Function::sort_key);
         let view = NicScan::new(host, &self.policy, &functions);
-        let had_rdma = &mut self.had_rdma;
+        let had_rdma = &mut self.rdma_history;
         let seen = (0..).zip(&functions).filter_map(|(index, function)| {
             let (device, observed) = view.device(index, function)?;
-            let lost = had_rdma.update(&device.id, function) && view.lost_rdma(function);
-            Some((device, if lost { rdma_is_gone(function) } else { observed }))
+            let lost = had_rdma.update(&device.id, function) && view.has_lost_rdma(function);
+            Some((device, if lost { lost_rdma_observation(function) } else { observed }))
         });
         let found = seen.collect();
         let state = view.state(&skipped, &limits);
-        Scan { states: [(SourceName::NICS, state)].into(), found, ..Scan::default() }
+        Scan { states: [(SourceName::NICS, state)].into(), devices: found, ..Scan::default() }
     }
 
-    fn adopt(&mut self, policy: &Policy) {
+    fn apply_policy(&mut self, policy: &Policy) {
         (self.policy, self.health) = (policy.nics.clone(), policy.health.clone());
     }
 
@@ -134,10 +135,10 @@ impl<'a> NicScan<'a> {
         Self {
             host,
             policy,
-            uses: HostUse::read(host),
-            networks: RdmaNetns::read(host),
+            host_use: HostUse::read(host),
+            rdma_netns: RdmaNetns::read(host),
             functions,
-            physical: with_virtual.map(|function| (function.address, function)).collect(),
+            physical_functions: with_virtual.map(|function| (function.address, function)).collect(),
             subfunctions,
         }
     }
@@ -149,10 +150,10 @@ impl<'a> NicScan<'a> {
         let mut parts = match functions.len() {
             0 => vec!["no network interfaces".to_owned()],
             count => {
-                vec![format!("{}, {with_rdma} with RDMA", counted(count, "network interface"))]
+                vec![format!("{}, {with_rdma} with RDMA", count_text(count, "network interface"))]
             }
         };
-        if let Some(networks) = self.networks.name().filter(|_| with_rdma > 0) {
+        if let Some(networks) = self.rdma_netns.name().filter(|_| with_rdma > 0) {
             parts.push(format!("RDMA network namespaces: {networks}"));
         }
         if !skipped.is_empty() {
@@ -160,7 +161,7 @@ impl<'a> NicScan<'a> {
             parts.push(format!("software RDMA devices skipped: {names}"));
         }
         parts.extend(Some(limits.to_string()).filter(|text| !text.is_empty()));
-        if self.uses.unknown.is_some() && !functions.is_empty() {
+        if self.host_use.unknown.is_some() && !functions.is_empty() {
             parts.push("the host's routes cannot be read".to_owned());
         }
         let text = parts.join("; ");
@@ -171,7 +172,7 @@ impl<'a> NicScan<'a> {
     /// reloading. With the module loaded, an administrator removed the device on purpose: by devlink, or by a bond,
     /// which has one RDMA device for all members. With exclusive network namespaces the device may have moved into
     /// a container.
-    fn lost_rdma(&self, function: &Function) -> bool {
+    fn has_lost_rdma(&self, function: &Function) -> bool {
         let has_rdma = |other: &&Function| !other.rdma.is_empty();
         let mut others = self.functions.iter().filter(has_rdma);
         let has_module = others.any(|other| other.driver == function.driver)
@@ -179,11 +180,11 @@ impl<'a> NicScan<'a> {
         let mut interfaces = function.interfaces.iter();
         let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
         let is_allocatable = !self.policy.rdma_nodes.is_empty();
-        is_allocatable && !has_module && !is_in_bond && self.networks != RdmaNetns::Exclusive
+        is_allocatable && !has_module && !is_in_bond && self.rdma_netns != RdmaNetns::Exclusive
     }
 }
 
-fn rdma_is_gone(function: &Function) -> Observation {
+fn lost_rdma_observation(function: &Function) -> Observation {
     let driver = function.driver.as_deref().unwrap_or_default();
     let why = format!("its RDMA device is gone, while its driver is still {driver}");
     Observation::Failed(Reason::NotReady, why)

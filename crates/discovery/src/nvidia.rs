@@ -33,7 +33,7 @@ use tokio::{
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::Places;
+use windlass_config::HostPaths;
 use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
 use windlass_host::{
     Host, NVML, Roots, blocking, causes, clock::Clock, deadline, nvidia_smi::NvidiaSmi,
@@ -45,19 +45,19 @@ pub(super) use describe::resource;
 
 use self::{
     baseline::Baselines,
-    connection::{Connection, Driver, Listening},
+    connection::{Connection, Driver, EventListener},
     events::EventWatch,
     facts::DriverFacts,
-    samples::Samples,
+    samples::TelemetryReader,
     tracked::TrackedDevices,
 };
-use super::{PolicyWatch, Publisher, SourceSnapshot};
+use super::{HealthPolicyWatch, Publisher, SourceSnapshot};
 use crate::{
-    health_store::{HealthFile, Records},
+    health_store::{HealthFile, HealthRecords},
     live_driver::LiveDriver,
     mig::{
-        self, MigHandle, MigNotice, MigWorker, NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests,
-        rest,
+        self, MigHandle, MigNotice, MigWorker, NvmlShutdownGuard, NvmlShutdownHandle,
+        NvmlShutdownRequests, grant_until_dropped,
     },
     telemetry::{Telemetry, TelemetryReceiver},
 };
@@ -66,7 +66,7 @@ use crate::{
 pub(super) struct Nvidia {
     /// Configured path of NVML.
     library: Option<PathBuf>,
-    policy: PolicyWatch,
+    policy: HealthPolicyWatch,
     roots: Roots,
     tracked: TrackedDevices,
     /// Baselines for the next initialisation.
@@ -77,18 +77,18 @@ pub(super) struct Nvidia {
     attempt: JoinSet<Result<Driver, ConnectError>>,
     health_file: HealthFile,
     /// Health records to write.
-    records: watch::Sender<Records>,
+    records: watch::Sender<HealthRecords>,
     /// Time after which NVML is initialised again for a lost GPU.
     lost_gpu_delay: Duration,
     telemetry: watch::Sender<Arc<Telemetry>>,
     /// NVML while it is initialised, for the MIG worker and [`LiveDriver`].
-    library_in_use: watch::Sender<Option<Nvml>>,
+    initialised_nvml: watch::Sender<Option<Nvml>>,
     /// Notices of finished MIG tasks.
     mig_notices: mpsc::Receiver<MigNotice>,
-    to_mig_notices: mpsc::Sender<MigNotice>,
+    mig_notice_sender: mpsc::Sender<MigNotice>,
     /// Requests to shut NVML down.
-    release_requests: NvmlReleaseRequests,
-    releases: NvmlReleaseHandle,
+    shutdown_requests: NvmlShutdownRequests,
+    shutdown_handle: NvmlShutdownHandle,
 }
 
 /// Reason for no connection to the driver.
@@ -97,7 +97,7 @@ enum ConnectError {
     #[error("no libnvidia-ml.so.1 in {searched}: install the driver or set --nvml-library")]
     NoLibrary { searched: String },
     #[error("no NVIDIA GPU on the PCI bus and no {NVML}")]
-    NoFunction,
+    NoGpu,
     #[error("no {NVML}, and the PCI bus is unreadable: {0}")]
     UnreadableBus(String),
     #[error(transparent)]
@@ -107,18 +107,18 @@ enum ConnectError {
     #[error("cannot start a thread for the driver's events")]
     Thread(#[from] std::io::Error),
     #[error("the driver did not answer within {0:?}")]
-    Overdue(Duration),
+    Timeout(Duration),
 }
 
 /// Reason for the end of a connection.
 enum ConnectionEnd {
     Stopped,
     /// The driver or its set of GPUs changed.
-    Changed,
+    DriverChanged,
     /// A GPU stays lost. NVML finds the GPU again only after a reset of the GPU and a new initialisation of NVML.
-    Lost,
+    GpuLost,
     /// A GPU is to be reset, which needs all handles closed.
-    NvmlRelease(oneshot::Sender<NvmlRelease>),
+    ShutdownRequested(oneshot::Sender<NvmlShutdownGuard>),
 }
 
 /// PCI vendor id of NVIDIA.
@@ -137,10 +137,15 @@ const CALLS_PER_MIG_TASK: u32 = 4;
 // === impl Nvidia ===
 
 impl Nvidia {
-    pub(super) fn new(places: &Places, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
+    pub(super) fn new(
+        places: &HostPaths,
+        policy: HealthPolicyWatch,
+        host: Host,
+        clock: Clock,
+    ) -> Self {
         let quiet_period = policy.current().quiet_period;
-        let (to_mig_notices, mig_notices) = mpsc::channel(MAX_NOTICES);
-        let (releases, release_requests) = NvmlReleaseHandle::new();
+        let (mig_notice_sender, mig_notices) = mpsc::channel(MAX_NOTICES);
+        let (shutdown_handle, shutdown_requests) = NvmlShutdownHandle::new();
         Self {
             library: places.nvml_library.clone(),
             roots: places.driver.roots(host.clone()),
@@ -151,27 +156,27 @@ impl Nvidia {
             simulated: None,
             attempt: JoinSet::new(),
             health_file: HealthFile::new(&places.state_dir, "nvidia", host),
-            records: watch::Sender::new(Records::new()),
+            records: watch::Sender::new(HealthRecords::new()),
             lost_gpu_delay: quiet_period,
             telemetry: watch::Sender::default(),
-            library_in_use: watch::Sender::default(),
+            initialised_nvml: watch::Sender::default(),
             mig_notices,
-            to_mig_notices,
-            release_requests,
-            releases,
+            mig_notice_sender,
+            shutdown_requests,
+            shutdown_handle,
         }
     }
 
-    pub(super) fn partitions(&self) -> (MigHandle, MigWorker) {
+    pub(super) fn mig_channel(&self) -> (MigHandle, MigWorker) {
         let limit = self.policy.current().call_deadline * CALLS_PER_MIG_TASK;
-        let to_source = (self.to_mig_notices.clone(), self.releases.clone());
-        let (library, smi) = (self.library_in_use.subscribe(), NvidiaSmi::new(&self.roots));
-        mig::open(limit, library, smi, to_source)
+        let to_source = (self.mig_notice_sender.clone(), self.shutdown_handle.clone());
+        let (library, smi) = (self.initialised_nvml.subscribe(), NvidiaSmi::new(&self.roots));
+        mig::channel(limit, library, smi, to_source)
     }
 
     /// The driver library while it is initialised.
     pub(super) fn live_driver(&self) -> LiveDriver {
-        let library = self.library_in_use.subscribe();
+        let library = self.initialised_nvml.subscribe();
         LiveDriver::new(self.roots.clone(), self.library.clone(), library)
     }
 
@@ -197,7 +202,7 @@ impl Nvidia {
 
     fn publish_records(&self) {
         let records = self.tracked.records();
-        windlass_host::watch::publish(&self.records, records);
+        windlass_host::watch::publish_if_changed(&self.records, records);
     }
 
     /// Connects to the driver, publishes its GPUs while connected, and reconnects, until stopped.
@@ -211,9 +216,9 @@ impl Nvidia {
             match attempt {
                 Ok(connection) => match self.serve(connection, &publisher, &stop).await {
                     ConnectionEnd::Stopped => return,
-                    ConnectionEnd::Changed | ConnectionEnd::Lost => continue,
-                    ConnectionEnd::NvmlRelease(request) => {
-                        self.release(request, &stop).await;
+                    ConnectionEnd::DriverChanged | ConnectionEnd::GpuLost => continue,
+                    ConnectionEnd::ShutdownRequested(request) => {
+                        self.hold_nvml_shutdown(request, &stop).await;
                         continue;
                     }
                 },
@@ -222,17 +227,21 @@ impl Nvidia {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(self.policy.current().probe_interval) => {}
-                Some(request) = self.release_requests.recv() => self.release(request, &stop).await,
+                Some(request) = self.shutdown_requests.recv() => self.hold_nvml_shutdown(request, &stop).await,
                 () = self.policy.changed() => self.tracked.set_quiet_period(self.quiet_period()),
             }
         }
     }
 
     /// Keeps NVML shut down until all releases are dropped, or the agent stops.
-    async fn release(&mut self, first: oneshot::Sender<NvmlRelease>, stop: &CancellationToken) {
+    async fn hold_nvml_shutdown(
+        &mut self,
+        first: oneshot::Sender<NvmlShutdownGuard>,
+        stop: &CancellationToken,
+    ) {
         tokio::select! {
             () = stop.cancelled() => {}
-            () = rest(first, &mut self.release_requests) => {}
+            () = grant_until_dropped(first, &mut self.shutdown_requests) => {}
         }
     }
 
@@ -248,7 +257,7 @@ impl Nvidia {
         match deadline::timeout(deadline, self.attempt.join_next()).await {
             Ok(Some(Ok(driver))) => {
                 let policy = self.policy.current();
-                let samples = Samples::new(self.telemetry.clone());
+                let samples = TelemetryReader::new(self.telemetry.clone());
                 let baselines = self.baselines.clone();
                 Ok(Connection::new(
                     driver?,
@@ -259,7 +268,7 @@ impl Nvidia {
                     samples,
                 ))
             }
-            Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
+            Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Timeout(deadline)),
         }
     }
 
@@ -274,23 +283,23 @@ impl Nvidia {
         tracing::info!(version, cuda, simulated, "NVIDIA driver found");
         let ready = SourceState::Ready(describe_driver(driver));
         self.simulated = simulated.clone().or_else(|| self.roots.host.simulated());
-        self.library_in_use.send_replace(Some(connection.nvml()));
-        let ended = self.follow(&mut connection, &ready, publisher, stop).await;
-        self.library_in_use.send_replace(None);
+        self.initialised_nvml.send_replace(Some(connection.nvml()));
+        let ended = self.process_events(&mut connection, &ready, publisher, stop).await;
+        self.initialised_nvml.send_replace(None);
         self.baselines = connection.baselines();
         match ended {
             ConnectionEnd::Stopped => {
                 connection.abandon();
                 return ConnectionEnd::Stopped;
             }
-            ConnectionEnd::Changed => {
+            ConnectionEnd::DriverChanged => {
                 tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
                 self.lost_gpu_delay = self.quiet_period();
             }
-            ConnectionEnd::NvmlRelease(_) => {
+            ConnectionEnd::ShutdownRequested(_) => {
                 tracing::info!("NVML is shut down while a GPU is reset");
             }
-            ConnectionEnd::Lost => {
+            ConnectionEnd::GpuLost => {
                 let after = self.lost_gpu_delay;
                 tracing::info!(?after, "a GPU stays lost; initialising NVML again");
                 self.lost_gpu_delay = (self.lost_gpu_delay * 2).min(MAX_LOST_GPU_DELAY);
@@ -300,7 +309,7 @@ impl Nvidia {
     }
 
     /// Handles events and publishes snapshots until the connection ends.
-    async fn follow(
+    async fn process_events(
         &mut self,
         connection: &mut Connection,
         ready: &SourceState,
@@ -312,18 +321,18 @@ impl Nvidia {
                 () = stop.cancelled() => Some(ConnectionEnd::Stopped),
                 () = self.policy.changed() => {
                     self.tracked.set_quiet_period(self.quiet_period());
-                    connection.adopt(self.policy.current());
+                    connection.apply_policy(self.policy.current());
                     None
                 }
                 Some(notice) = self.mig_notices.recv() => {
                     match notice {
-                        MigNotice::Done(gpu) => connection.probe_again(&gpu, &self.tracked),
+                        MigNotice::TaskDone(gpu) => connection.probe_again(&gpu, &self.tracked),
                         MigNotice::Removed(device) => self.tracked.mark_removed(&device),
                     }
                     None
                 }
-                Some(request) = self.release_requests.recv() =>
-                    Some(ConnectionEnd::NvmlRelease(request)),
+                Some(request) = self.shutdown_requests.recv() =>
+                    Some(ConnectionEnd::ShutdownRequested(request)),
                 ended = connection.step(&mut self.tracked) => ended,
             };
             if let Some(ended) = ended {
@@ -386,25 +395,25 @@ impl ConnectError {
     /// True if there is no driver, as opposed to a failing one.
     fn is_absence(&self) -> bool {
         match self {
-            Self::NoLibrary { .. } | Self::NoFunction => true,
+            Self::NoLibrary { .. } | Self::NoGpu => true,
             Self::Load(LoadError::Open(path, _)) => {
                 path.is_absolute() && matches!(path.try_exists(), Ok(false))
             }
             Self::Load(LoadError::Init(_, source)) => source.is_driver_absent(),
-            Self::Load(LoadError::CutOff { .. })
+            Self::Load(LoadError::Truncated { .. })
             | Self::UnreadableBus(_)
             | Self::Call(_)
             | Self::Thread(_)
-            | Self::Overdue(_) => false,
+            | Self::Timeout(_) => false,
         }
     }
 
     /// Error of a library that does not load. A missing library is no failure on a machine without NVIDIA GPUs.
-    fn unloaded(error: LoadError, host: &Host) -> Self {
+    fn from_load_error(error: LoadError, host: &Host) -> Self {
         match &error {
             LoadError::Open(path, _) if path.is_relative() => match host.has_pci_vendor(VENDOR) {
                 Ok(true) => Self::Load(error),
-                Ok(false) => Self::NoFunction,
+                Ok(false) => Self::NoGpu,
                 Err(why) => Self::UnreadableBus(why),
             },
             _ => Self::Load(error),
@@ -424,11 +433,11 @@ fn load(
         found.ok_or_else(|| ConnectError::NoLibrary { searched: searched_folders(roots) })?;
     // Read before NVML is loaded, so that a driver change during loading is noticed.
     let fingerprint = procfs::fingerprint(host);
-    let nvml = Nvml::load(&library).map_err(|error| ConnectError::unloaded(error, host))?;
+    let nvml = Nvml::load(&library).map_err(|error| ConnectError::from_load_error(error, host))?;
     let facts = DriverFacts::read(&nvml)?;
-    let listening = listen(&nvml, event_wait)?;
+    let listening = start_listener(&nvml, event_wait)?;
     tracing::debug!(library = %library.display(), "NVML loaded");
-    Ok(Driver { nvml, facts, listening, fingerprint })
+    Ok(Driver { nvml, facts, listener: listening, fingerprint })
 }
 
 /// Searched folders: the driver root's, then the host's.
@@ -438,9 +447,9 @@ fn searched_folders(roots: &Roots) -> String {
 }
 
 /// Creates an event set and its waiting thread. Blocks.
-fn listen(nvml: &Nvml, event_wait: Duration) -> Result<Listening, ConnectError> {
+fn start_listener(nvml: &Nvml, event_wait: Duration) -> Result<EventListener, ConnectError> {
     let set = Arc::new(nvml.event_set()?);
-    Ok(Listening { watch: EventWatch::start(set.clone(), event_wait)?, set })
+    Ok(EventListener { watch: EventWatch::start(set.clone(), event_wait)?, set })
 }
 
 fn describe_driver(driver: &DriverFacts) -> String {
@@ -463,7 +472,7 @@ mod tests {
         let absence = || {
             // A library under the driver's real name may already be loaded in this process.
             let error = Nvml::load("libnvidia-nowhere.so.1".as_ref()).expect_err("no such library");
-            let error = ConnectError::unloaded(error, &host);
+            let error = ConnectError::from_load_error(error, &host);
             (error.is_absence(), causes(&error))
         };
         let (is_absent, why) = absence();

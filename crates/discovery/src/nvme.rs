@@ -10,7 +10,7 @@ use windlass_core::{
 use windlass_host::{Host, PciFunction};
 
 use super::{
-    facts::{attributes, counted, of_function, text},
+    facts::{attributes, count_text, function_attributes, text_value},
     failure::{self, Failure},
     scanner::{Scan, Scanner},
 };
@@ -27,7 +27,7 @@ const DRIVERS: [&str; 1] = ["nvme"];
 /// State of a working controller (`drivers/nvme/host/sysfs.c`).
 const LIVE: &str = "live";
 
-const WITHHELD: &str = "listed for topology only: CSI drivers provide storage";
+const WITHHOLD_REASON: &str = "listed for topology only: CSI drivers provide storage";
 
 // === impl Nvme ===
 
@@ -42,9 +42,9 @@ impl Scanner for Nvme {
             (0..).zip(&functions).map(|(index, function)| drive(host, index, function)).collect();
         let state = match found.len() {
             0 => SourceState::Absent("no PCI function is an NVMe drive".to_owned()),
-            count => SourceState::Ready(counted(count, "drive")),
+            count => SourceState::Ready(count_text(count, "drive")),
         };
-        Scan { states: [(SourceName::NVME, state)].into(), found, ..Scan::default() }
+        Scan { states: [(SourceName::NVME, state)].into(), devices: found, ..Scan::default() }
     }
 }
 
@@ -53,17 +53,17 @@ fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observatio
     let id = id.parse().expect("made of letters, digits and '-'");
     let device = Device {
         index,
-        attributes: facts(host, function),
-        place: function.place(),
-        withheld: Some(WITHHELD.to_owned()),
+        attributes: drive_attributes(host, function),
+        place: function.location(),
+        withheld: Some(WITHHOLD_REASON.to_owned()),
         ..Device::new(id, DeviceKind::Nvme, SourceName::NVME, Timestamp::UNIX_EPOCH)
     };
     (device, failure::observation(failure_of(host, function)))
 }
 
 /// Attributes of a drive. The serial number is omitted, because no selector needs it.
-fn facts(host: &Host, function: &PciFunction) -> Attributes {
-    let attribute = |file: &str| controller_attribute(host, function, file).and_then(text);
+fn drive_attributes(host: &Host, function: &PciFunction) -> Attributes {
+    let attribute = |file: &str| controller_attribute(host, function, file).and_then(text_value);
     let own = attributes(
         "windlass.dev",
         [
@@ -72,17 +72,17 @@ fn facts(host: &Host, function: &PciFunction) -> Attributes {
             ("transport", attribute("transport")),
         ],
     );
-    own.into_iter().chain(of_function(host, function)).collect()
+    own.into_iter().chain(function_attributes(host, function)).collect()
 }
 
 fn failure_of(host: &Host, function: &PciFunction) -> Option<Failure> {
     let state = || controller_attribute(host, function, "state").filter(|state| state != LIVE);
     let not_live = || state().map(|state| (Reason::NotReady, format!("its controller is {state}")));
-    failure::of_driver(function, &DRIVERS).or_else(not_live)
+    failure::driver_failure(function, &DRIVERS).or_else(not_live)
 }
 
 fn controller_attribute(host: &Host, function: &PciFunction, file: &str) -> Option<String> {
     let folder = function.folder().join("nvme");
-    let controller = host.names(&folder).into_iter().next()?;
-    host.text(folder.join(controller).join(file))
+    let controller = host.entry_names(&folder).into_iter().next()?;
+    host.read_text(folder.join(controller).join(file))
 }

@@ -6,14 +6,14 @@ use tokio::sync::watch;
 use windlass_config::{HealthPolicy, Policy};
 
 /// Health policy of a source. Changes to other parts of the policy do not wake the source.
-pub(super) struct PolicyWatch {
+pub(super) struct HealthPolicyWatch {
     policies: watch::Receiver<Arc<Policy>>,
     current: HealthPolicy,
 }
 
 // === impl PolicyWatch ===
 
-impl PolicyWatch {
+impl HealthPolicyWatch {
     pub(super) fn new(mut policies: watch::Receiver<Arc<Policy>>) -> Self {
         let current = policies.borrow_and_update().health.clone();
         Self { policies, current }
@@ -45,7 +45,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_a_changed_health_policy_ends_the_wait() {
         let (send, policies) = watch::channel(Arc::new(Policy::default()));
-        let mut watch = PolicyWatch::new(policies);
+        let mut watch = HealthPolicyWatch::new(policies);
         send.send_modify(|policy| Arc::make_mut(policy).mig = MigStrategy::Single);
         let minute = Duration::from_secs(60);
         timeout(minute, watch.changed()).await.expect_err("other parts do not wake the source");

@@ -34,7 +34,7 @@ use windlass_core::{
     health::{Health, HealthTracker, Observation, Reason},
     inventory::SourceState,
 };
-use windlass_host::{Host, clock::Clock, deadline, drm_nodes, optional};
+use windlass_host::{Host, clock::Clock, deadline, drm_nodes, or_pending};
 
 use super::{Publisher, SourceSnapshot, log};
 
@@ -52,7 +52,7 @@ pub(super) trait Scanner: Send + 'static {
     fn scan(&mut self, host: &Host) -> Scan;
 
     /// Applies a policy to later scans.
-    fn adopt(&mut self, _: &Policy) {}
+    fn apply_policy(&mut self, _: &Policy) {}
 
     /// Notifier of changes that neither host events nor the policy report.
     fn change_notifier(&self) -> Option<Arc<Notify>> {
@@ -69,13 +69,13 @@ pub(super) trait Scanner: Send + 'static {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) states: BTreeMap<SourceName, SourceState>,
-    pub(super) found: Vec<(Device, Observation)>,
+    pub(super) devices: Vec<(Device, Observation)>,
     /// Sources whose scan failed: their devices are unknown rather than gone.
     pub(super) failed_sources: BTreeSet<SourceName>,
 }
 
 /// A scanner with its tracked devices.
-pub(super) struct Watcher {
+pub(super) struct ScannerTask {
     scanner: Box<dyn Scanner>,
     host: Host,
     clock: Clock,
@@ -95,7 +95,7 @@ struct TrackedDevice {
     device: Device,
     tracker: HealthTracker,
     /// Consecutive scans that missed the device.
-    missed: u32,
+    missed_scans: u32,
 }
 
 /// Events that trigger a scan.
@@ -103,7 +103,7 @@ struct TrackedDevice {
 pub(super) struct ScanTriggers {
     pub(super) policies: watch::Receiver<Arc<Policy>>,
     /// Count of host events.
-    pub(super) host: watch::Receiver<u64>,
+    pub(super) host_events: watch::Receiver<u64>,
 }
 
 /// Folder of PCI functions.
@@ -113,13 +113,13 @@ pub(super) const PCI: &str = "/sys/bus/pci/devices";
 const MAX_MISSES: u32 = 2;
 
 /// Delay of the second scan after a scan that missed a device or found a new one.
-const EARLY_SCAN: Duration = Duration::from_millis(100);
+const EARLY_SCAN_DELAY: Duration = Duration::from_millis(100);
 
 /// Time during which events are collected before a scan: binding a driver causes dozens.
-const BURST: Duration = Duration::from_millis(20);
+const EVENT_DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Shortest interval of scans that events trigger: a host with constant events is scanned twice a second.
-const MIN_INTERVAL: Duration = Duration::from_millis(500);
+const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
 // === impl Scan ===
 
@@ -128,13 +128,13 @@ impl Scan {
         let failed_sources = names.iter().cloned().collect();
         let failing = |name| (name, SourceState::Failing(why.to_owned()));
         let states = names.into_iter().map(failing).collect();
-        Self { states, failed_sources, found: Vec::new() }
+        Self { states, failed_sources, devices: Vec::new() }
     }
 }
 
 // === impl Watcher ===
 
-impl Watcher {
+impl ScannerTask {
     pub(super) fn new(scanner: Box<dyn Scanner>, host: Host, clock: Clock) -> Self {
         Self {
             scanner,
@@ -159,8 +159,8 @@ impl Watcher {
     ) {
         let notifier = self.scanner.change_notifier();
         loop {
-            self.adopt(&triggers);
-            triggers.host.mark_unchanged();
+            self.apply_policy(&triggers);
+            triggers.host_events.mark_unchanged();
             let deadline = self.health.call_deadline;
             let scanning = spawn_blocking(move || self.scan_and_apply());
             self = tokio::select! {
@@ -173,21 +173,21 @@ impl Watcher {
                 () = stop.cancelled() => return,
                 () = sleep(delay.unwrap_or_default()), if delay.is_some() => {}
                 () = triggers.next_scan(self.health.probe_interval), if delay.is_none() => {}
-                () = optional(notifier.as_deref().map(Notify::notified)), if delay.is_none() => {}
+                () = or_pending(notifier.as_deref().map(Notify::notified)), if delay.is_none() => {}
             }
         }
     }
 
-    fn adopt(&mut self, triggers: &ScanTriggers) {
+    fn apply_policy(&mut self, triggers: &ScanTriggers) {
         let policy = triggers.policies.borrow().clone();
         self.health.clone_from(&policy.health);
-        self.scanner.adopt(&policy);
+        self.scanner.apply_policy(&policy);
     }
 
     /// Delay of an early scan, if the last scan was uncertain. If scans stay uncertain, the delay grows to the
     /// shortest interval of scans.
     fn early_scan_delay(&mut self) -> Option<Duration> {
-        let pause = if self.was_early { MIN_INTERVAL } else { EARLY_SCAN };
+        let pause = if self.was_early { MIN_SCAN_INTERVAL } else { EARLY_SCAN_DELAY };
         self.was_early = self.is_uncertain;
         self.was_early.then_some(pause)
     }
@@ -196,22 +196,22 @@ impl Watcher {
     fn scan(&mut self) -> Scan {
         let host = self.host.for_one_scan();
         let mut folders = self.scanner.folders().iter();
-        if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
+        if let Some(why) = folders.find_map(|folder| host.folder_error(folder)) {
             return Scan::failed(self.scanner.names(), &why);
         }
         let mut scan = self.scanner.scan(&host);
         // An unreadable function hides no other device. But if the scan found none, the function may be a device of
         // this source.
-        if let Some(why) = host.unread_function().filter(|_| scan.found.is_empty()) {
+        if let Some(why) = host.pci_function_error().filter(|_| scan.devices.is_empty()) {
             return Scan::failed(self.scanner.names(), &why);
         }
-        scan.found.iter_mut().for_each(|(device, _)| drm_nodes::add_links(&host, device));
+        scan.devices.iter_mut().for_each(|(device, _)| drm_nodes::add_links(&host, device));
         scan
     }
 
     /// Scans once and applies the result to the tracked devices.
     fn scan_and_apply(mut self) -> Self {
-        let Scan { states, found, failed_sources } = self.scan();
+        let Scan { states, devices: found, failed_sources } = self.scan();
         let seen_once = std::mem::take(&mut self.new_devices);
         let mut seen = self.apply_found(found, &seen_once);
         for (source, state) in states.iter().filter(|(name, it)| self.states.get(*name) != Some(it))
@@ -224,10 +224,10 @@ impl Watcher {
         seen.extend(
             devices.filter(|device| has_failed_source(device)).map(|device| device.id.clone()),
         );
-        let replaced = self.replaced(&seen);
+        let replaced = self.replaced_devices(&seen);
         self.apply_missed(&seen, &replaced);
         let is_missed = |tracked: &TrackedDevice| {
-            (1..MAX_MISSES).contains(&tracked.missed) && !has_failed_source(&tracked.device)
+            (1..MAX_MISSES).contains(&tracked.missed_scans) && !has_failed_source(&tracked.device)
         };
         self.is_uncertain = !self.new_devices.is_empty() || self.tracked.values().any(is_missed);
         self.new_devices
@@ -267,17 +267,17 @@ impl Watcher {
         let new_entry = || TrackedDevice {
             device: device.clone(),
             tracker: HealthTracker::new(quiet, now),
-            missed: 0,
+            missed_scans: 0,
         };
         let tracked = self.tracked.entry(device.id.clone()).or_insert_with(new_entry);
         tracked.tracker.set_quiet_period(quiet);
         tracked.observe(observation, now);
-        (tracked.missed, tracked.device) = (0, device);
+        (tracked.missed_scans, tracked.device) = (0, device);
     }
 
     /// Missing devices that are certainly gone: a present device has one of their nodes, or their parent is present
     /// without them.
-    fn replaced(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
+    fn replaced_devices(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
         let present = self.tracked.values().map(|tracked| &tracked.device);
         let present =
             present.filter(|device| seen.contains(&device.id)).chain(self.new_devices.values());
@@ -298,8 +298,8 @@ impl Watcher {
         let now = self.clock.now();
         for (id, tracked) in self.tracked.iter_mut().filter(|(id, _)| !seen.contains(*id)) {
             let step = if replaced.contains(id) { MAX_MISSES } else { 1 };
-            tracked.missed = tracked.missed.saturating_add(step);
-            if tracked.missed >= MAX_MISSES {
+            tracked.missed_scans = tracked.missed_scans.saturating_add(step);
+            if tracked.missed_scans >= MAX_MISSES {
                 let gone = Observation::Failed(Reason::Vanished, "no longer there".to_owned());
                 tracked.observe(&gone, now);
             }
@@ -322,8 +322,8 @@ impl Watcher {
 // === impl ScanTriggers ===
 
 impl ScanTriggers {
-    /// Waits for a policy change, a host event or the end of the pause. After an event, waits for [`BURST`] and until
-    /// [`MIN_INTERVAL`] has passed since the last scan.
+    /// Waits for a policy change, a host event or the end of the pause. After an event, waits for [`EVENT_DEBOUNCE`] and until
+    /// [`MIN_SCAN_INTERVAL`] has passed since the last scan.
     async fn next_scan(&mut self, pause: Duration) {
         let scanned = Instant::now();
         let regular = scanned + pause;
@@ -332,8 +332,8 @@ impl ScanTriggers {
             tokio::select! {
                 () = sleep_until(next) => return,
                 Ok(()) = self.policies.changed() => return,
-                Ok(()) = self.host.changed(), if !has_event => {
-                    let after_burst = (Instant::now() + BURST).max(scanned + MIN_INTERVAL);
+                Ok(()) = self.host_events.changed(), if !has_event => {
+                    let after_burst = (Instant::now() + EVENT_DEBOUNCE).max(scanned + MIN_SCAN_INTERVAL);
                     (next, has_event) = (regular.min(after_burst), true);
                 }
             }
@@ -358,15 +358,15 @@ impl TrackedDevice {
 
 /// Waits for a scan without a limit. Publishes a failing source once the deadline has passed.
 async fn await_scan(
-    mut scanning: JoinHandle<Watcher>,
+    mut scanning: JoinHandle<ScannerTask>,
     deadline: Duration,
     publisher: &Publisher,
-) -> Watcher {
+) -> ScannerTask {
     let in_time = deadline::timeout(deadline, &mut scanning).await;
     let scanned = if let Ok(scanned) = in_time {
         scanned
     } else {
-        publisher.publish_late(&format!("the host did not answer within {deadline:?}"));
+        publisher.publish_timeout(&format!("the host did not answer within {deadline:?}"));
         scanning.await
     };
     scanned.expect("scanning neither panics nor is cancelled")

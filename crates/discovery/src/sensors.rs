@@ -24,7 +24,7 @@ use crate::{
 pub(crate) type ReadSensors = fn(&Host, &Device) -> Sample;
 
 /// Telemetry reader of one source's devices.
-pub(crate) struct Sensors {
+pub(crate) struct SensorReader {
     read: ReadSensors,
     host: Host,
     clock: Clock,
@@ -36,7 +36,7 @@ pub(crate) struct Sensors {
 
 // === impl Sensors ===
 
-impl Sensors {
+impl SensorReader {
     pub(crate) fn new(
         read: ReadSensors,
         host: Host,
@@ -91,14 +91,15 @@ impl Sensors {
             let at = self.clock.now();
             let sample = self.pool.call(id.clone(), move || read(&host, &device)).ok()?;
             let is_empty = sample == Sample::default();
-            (!is_empty).then_some((id, Sample { at, ..sample }))
+            (!is_empty).then_some((id, Sample { read_at: at, ..sample }))
         });
         let samples: Vec<_> = samples.collect();
         self.pool.end_scan(|id| ids.contains(id));
         // Hanging devices delay a round; the samples of the others are valid from its end.
         let now = self.clock.now();
-        let until = telemetry::end_of_validity(now, interval);
-        let samples = samples.into_iter().map(|(id, sample)| (id, Sample { until, ..sample }));
+        let until = telemetry::expires_at(now, interval);
+        let samples =
+            samples.into_iter().map(|(id, sample)| (id, Sample { stale_at: until, ..sample }));
         telemetry::publish(&self.sender, samples.collect(), now);
         self
     }

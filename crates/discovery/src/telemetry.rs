@@ -14,10 +14,10 @@ pub type TelemetryReceiver = watch::Receiver<Arc<Telemetry>>;
 
 /// Number of probe intervals for which a sample stays valid. A probe may miss one interval by chance; a
 /// driver that misses three hangs.
-const VALID_PROBES: u32 = 3;
+const VALIDITY_INTERVALS: u32 = 3;
 
-pub(crate) fn end_of_validity(now: Timestamp, probe_interval: Duration) -> Timestamp {
-    now.saturating_add(probe_interval * VALID_PROBES).unwrap_or(Timestamp::MAX)
+pub(crate) fn expires_at(now: Timestamp, probe_interval: Duration) -> Timestamp {
+    now.saturating_add(probe_interval * VALIDITY_INTERVALS).unwrap_or(Timestamp::MAX)
 }
 
 /// Publishes new samples and drops expired ones, such as those of removed partitions.
@@ -28,7 +28,7 @@ pub(crate) fn publish(
 ) {
     sender.send_modify(|telemetry| {
         let telemetry = Arc::make_mut(telemetry);
-        telemetry.retain(|_, sample| sample.until >= now);
+        telemetry.retain(|_, sample| sample.stale_at >= now);
         telemetry.extend(samples);
     });
 }

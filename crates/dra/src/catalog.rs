@@ -19,7 +19,7 @@ use windlass_core::{
 };
 use windlass_resources::NodeState;
 
-pub(super) use self::attributes::shares_of;
+pub(super) use self::attributes::shares_capacity_name;
 pub(crate) use self::name::DeviceName;
 use super::consumable_capacity::ConsumableCapacity;
 
@@ -109,7 +109,7 @@ impl Catalog {
             pool.entries.extend(gpu.entries());
         }
         for gpu in gpus.iter().rev() {
-            catalog.pool(node, gpu.gpu).entries.extend(gpu.full());
+            catalog.pool(node, gpu.gpu).entries.extend(gpu.full_gpu_entry());
         }
         catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
         common_attributes::unify(&mut catalog.pools, driver);
@@ -160,7 +160,7 @@ impl CatalogEntry {
 /// True if the vendor's driver reports the GPU's attributes. A CEL expression that asks for a missing attribute fails
 /// the allocation on every node.
 fn is_described(device: &Device) -> bool {
-    device.family().described_by.is_none_or(|name| device.attributes.contains_key(name))
+    device.family().driver_attribute.is_none_or(|name| device.attributes.contains_key(name))
 }
 
 fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {
@@ -193,7 +193,7 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
 /// while claims are unknown.
 fn claimed_under_other_name(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let is_claimed = !ledger.is_claimed(&device.id)
-        && ledger.claim(&state.overlaps.overlap(&device.id)).is_some();
+        && ledger.claim_holder(&state.overlaps.overlap(&device.id)).is_some();
     let claimed = || Taint { key: CLAIMED, value: "other-name".to_owned() };
     is_claimed.then(claimed).or_else(|| unknown_claims(ledger))
 }
@@ -207,12 +207,12 @@ fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
 fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
     // Kubernetes 1.34 accepts four taints of a device, and an unhealthy device has one already.
     let found = state.obstacle(device).filter(|_| device.health.is_healthy())?;
-    Some(Taint { key: OBSTACLE, value: found.kind.word().to_owned() })
+    Some(Taint { key: OBSTACLE, value: found.kind.as_str().to_owned() })
 }
 
 /// Taint of a device that waits for cleanup, or whose cleanup failed.
 fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
-    let value = (*state.unready.get(&device.id)?).to_owned();
+    let value = (*state.pending_cleanups.get(&device.id)?).to_owned();
     Some(Taint { key: UNCLEAN, value })
 }
 
@@ -229,7 +229,7 @@ fn failure(device: &Device) -> Option<Taint> {
 
 /// Taint of a device that a container holds, or may hold, through the device plugin. The release removes it.
 fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
-    let value = match ledger.container(&state.overlaps.overlap(&device.id)) {
+    let value = match ledger.container_holder(&state.overlaps.overlap(&device.id)) {
         Some(resource) => label_value(resource.as_str().rsplit('/').next().unwrap_or_default()),
         None if ledger.is_shared_by_pods(&device.id) => "shares".to_owned(),
         None if ledger.is_complete() => return None,

@@ -16,7 +16,7 @@ use windlass_core::name;
 pub(crate) struct Claim {
     pub(crate) reference: ClaimRef,
     /// The pod's name for the claim, if it was made for one pod; else its own name.
-    pub(crate) name_in_pod: String,
+    pub(crate) pod_claim_name: String,
     pub(crate) results: Vec<AllocatedDevice>,
     /// Parameters for the devices; later ones override earlier ones.
     pub(crate) configs: Vec<OpaqueConfig>,
@@ -103,7 +103,7 @@ impl Claim {
         });
         let results = results.collect::<Result<_, _>>()?;
         let configs = configs(devices.config.unwrap_or_default(), driver);
-        Ok(Self { reference: reference.clone(), name_in_pod, results, configs })
+        Ok(Self { reference: reference.clone(), pod_claim_name: name_in_pod, results, configs })
     }
 }
 
@@ -131,9 +131,9 @@ impl AllocatedDevice {
     fn read(result: DeviceRequestAllocationResult) -> Result<Self, &'static str> {
         let consumed = result.consumed_capacity.unwrap_or_default().into_iter();
         Ok(Self {
-            request: present(result.request).ok_or("request")?,
-            pool: present(result.pool).ok_or("pool")?,
-            device: present(result.device).ok_or("device")?,
+            request: non_empty(result.request).ok_or("request")?,
+            pool: non_empty(result.pool).ok_or("pool")?,
+            device: non_empty(result.device).ok_or("device")?,
             access: if result.admin_access == Some(true) { Access::Admin } else { Access::Regular },
             share: result.share_id,
             consumed: consumed.map(|(name, amount)| (name, amount.0)).collect(),
@@ -146,7 +146,7 @@ impl AllocatedDevice {
     }
 }
 
-fn present(text: String) -> Option<String> {
+fn non_empty(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
@@ -209,7 +209,7 @@ mod tests {
             });
             let object = serde_json::from_value(object).expect("a claim");
             let claim = Claim::read(object, &reference(), &DriverName::default()).expect("read");
-            assert_eq!(claim.name_in_pod, name_in_pod);
+            assert_eq!(claim.pod_claim_name, name_in_pod);
         }
     }
 

@@ -2,16 +2,16 @@
 //!
 //! A program is a client of one MPS daemon, so it has one device under MPS, and CUDA numbers that device 0.
 
-use windlass_allocations::ledger::{Shares, Use};
+use windlass_allocations::ledger::{ClaimUse, Shares};
 use windlass_config::DriverName;
 use windlass_core::device::Device;
 use windlass_lifecycle::mps::is_older_than_volta;
 
 use super::{
-    catalog::{CatalogEntry, shares_of},
+    catalog::{CatalogEntry, shares_capacity_name},
     claim::{Access, AllocatedDevice},
     consumable_capacity::{CapacityError, rounded_up},
-    limits::Limits,
+    limits::MpsLimits,
     opaque::{OpaqueError, Sharing, SharingRequest},
     time_slice::Interval,
 };
@@ -19,9 +19,9 @@ use super::{
 /// Constraints on a claim's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Constraints {
-    pub(super) usage: Use,
+    pub(super) usage: ClaimUse,
     /// Limits of its containers, if they are clients of an MPS daemon.
-    pub(super) client: Option<Limits>,
+    pub(super) mps_limits: Option<MpsLimits>,
     /// Time slice of its programs.
     pub(super) interval: Interval,
 }
@@ -29,7 +29,7 @@ pub(super) struct Constraints {
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     pub(super) result: &'a AllocatedDevice,
-    pub(super) offered: &'a CatalogEntry,
+    pub(super) entry: &'a CatalogEntry,
     pub(super) device: &'a Device,
     pub(super) driver: &'a DriverName,
 }
@@ -53,62 +53,68 @@ impl Constraints {
     ) -> Result<Self, ConstraintError> {
         let constraints = inputs.constraints()?;
         let Some(requested) = requested else { return Ok(constraints) };
-        Ok(constraints.with(requested, inputs)?)
+        Ok(constraints.with_sharing(requested, inputs)?)
     }
 
-    fn with(self, requested: SharingRequest<'_>, inputs: Inputs<'_>) -> Result<Self, OpaqueError> {
+    fn with_sharing(
+        self,
+        requested: SharingRequest<'_>,
+        inputs: Inputs<'_>,
+    ) -> Result<Self, OpaqueError> {
         let impossible = |why| Err(requested.impossible(&inputs.result.device, why));
-        match (requested.sharing, self.usage, self.client) {
+        match (requested.sharing, self.usage, self.mps_limits) {
             (Sharing::TimeSlicing(_), _, Some(_)) => impossible("claims share it by MPS"),
             (Sharing::TimeSlicing(interval), usage, None) => {
-                match no_interval(usage, inputs.device).filter(|_| !interval.is_default()) {
+                match time_slice_obstacle(usage, inputs.device).filter(|_| !interval.is_default()) {
                     Some(why) => impossible(why),
                     None => Ok(Self { interval, ..self }),
                 }
             }
             (Sharing::Mps(limits), _, Some(own)) => {
-                Ok(Self { client: Some(own.stricter(limits)), ..self })
+                Ok(Self { mps_limits: Some(own.stricter(limits)), ..self })
             }
-            (Sharing::Mps(_), Use::Admin, _) => impossible("the claim has admin access only"),
-            (Sharing::Mps(_), Use::Share | Use::Shares(_), _) => {
+            (Sharing::Mps(_), ClaimUse::Admin, _) => impossible("the claim has admin access only"),
+            (Sharing::Mps(_), ClaimUse::UnsizedShare | ClaimUse::Shares(_), _) => {
                 impossible("claims share it by another method")
             }
-            (Sharing::Mps(_), Use::Portion(portion), _) if !portion.is_whole() => {
+            (Sharing::Mps(_), ClaimUse::Portion(portion), _) if !portion.is_whole() => {
                 impossible("claims share it by time slices")
             }
-            (Sharing::Mps(limits), ..) => match no_mps(inputs.device) {
+            (Sharing::Mps(limits), ..) => match mps_obstacle(inputs.device) {
                 Some(why) => impossible(why),
-                None => Ok(Self { usage: Use::Served, client: Some(limits), ..self }),
+                None => {
+                    Ok(Self { usage: ClaimUse::ExclusiveMps, mps_limits: Some(limits), ..self })
+                }
             },
         }
     }
 }
 
 /// Reason not to set a time slice, which applies to the whole GPU.
-fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
+fn time_slice_obstacle(usage: ClaimUse, device: &Device) -> Option<&'static str> {
     match usage {
-        Use::Admin => Some("the claim has admin access only"),
-        Use::Share | Use::Shares(_) => Some("other claims share it"),
-        Use::Portion(portion) if !portion.is_whole() => Some("other claims share it"),
+        ClaimUse::Admin => Some("the claim has admin access only"),
+        ClaimUse::UnsizedShare | ClaimUse::Shares(_) => Some("other claims share it"),
+        ClaimUse::Portion(portion) if !portion.is_whole() => Some("other claims share it"),
         _ => {
             let old = "no interval can be set on a GPU before Volta";
             let is_old = || is_older_than_volta(device).then_some(old);
-            not_whole(device, "it is a MIG instance, and an interval is a whole GPU's")
+            partial_gpu_reason(device, "it is a MIG instance, and an interval is a whole GPU's")
                 .or_else(is_old)
         }
     }
 }
 
 /// Reason not to run an MPS daemon.
-fn no_mps(device: &Device) -> Option<&'static str> {
-    not_whole(device, "a MIG instance is not shared by MPS")
+fn mps_obstacle(device: &Device) -> Option<&'static str> {
+    partial_gpu_reason(device, "a MIG instance is not shared by MPS")
 }
 
 /// Reason why a device is not a full GPU under NVIDIA's driver; `part` is the reason for a MIG instance.
-fn not_whole(device: &Device, part: &'static str) -> Option<&'static str> {
-    if !device.family().is_managed {
+fn partial_gpu_reason(device: &Device, part: &'static str) -> Option<&'static str> {
+    if !device.family().has_nvml {
         Some("it is not an NVIDIA GPU")
-    } else if device.kind.is_instance() {
+    } else if device.kind.is_mig_instance() {
         Some(part)
     } else {
         device.partitioned.then_some("it is in MIG mode")
@@ -119,26 +125,28 @@ fn not_whole(device: &Device, part: &'static str) -> Option<&'static str> {
 
 impl Inputs<'_> {
     fn constraints(self) -> Result<Constraints, ConstraintError> {
-        let usage = match (self.result.access, &self.result.share, &self.offered.consumable) {
-            (Access::Admin, ..) => Use::Admin,
-            (Access::Regular, None, _) => Use::Alone,
-            (Access::Regular, Some(_), None) => self.shares()?.map_or(Use::Share, Use::Shares),
+        let usage = match (self.result.access, &self.result.share, &self.entry.consumable) {
+            (Access::Admin, ..) => ClaimUse::Admin,
+            (Access::Regular, None, _) => ClaimUse::Exclusive,
+            (Access::Regular, Some(_), None) => {
+                self.shares()?.map_or(ClaimUse::UnsizedShare, ClaimUse::Shares)
+            }
             (Access::Regular, Some(_), Some(consumable)) => {
                 let portion = consumable.portion(self.result, self.driver);
-                Use::Portion(portion.map_err(|source| self.refused(source))?)
+                ClaimUse::Portion(portion.map_err(|source| self.refused(source))?)
             }
         };
         let client = match usage {
-            Use::Portion(portion) if usage.needs_daemon() => Some(Limits::of(portion)),
+            ClaimUse::Portion(portion) if usage.needs_daemon() => Some(MpsLimits::of(portion)),
             _ => None,
         };
-        Ok(Constraints { usage, client, interval: Interval::Default })
+        Ok(Constraints { usage, mps_limits: client, interval: Interval::Default })
     }
 
     /// Number of shares; `None` if the device is no longer shared by count.
     fn shares(self) -> Result<Option<Shares>, ConstraintError> {
-        let Some(of) = self.offered.sharing.replicas() else { return Ok(None) };
-        let name = shares_of(self.driver);
+        let Some(of) = self.entry.sharing.replicas() else { return Ok(None) };
+        let name = shares_capacity_name(self.driver);
         let count = match self.result.consumed.get(&name.to_string()) {
             None => Some(1),
             Some(text) => rounded_up(text).and_then(|count| u32::try_from(count).ok()),
@@ -176,14 +184,14 @@ mod tests {
         let cut = Device { partitioned: true, ..gpu("9.0.0") };
         let part = Device { kind: DeviceKind::Mig, ..gpu("9.0.0") };
         for (usage, device, refused) in [
-            (Use::Alone, gpu("7.0.0"), None),
-            (Use::Alone, gpu("6.1.0"), Some("before Volta")),
-            (Use::Alone, cut, Some("in MIG mode")),
-            (Use::Alone, part, Some("a MIG instance")),
-            (Use::Share, gpu("9.0.0"), Some("other claims share it")),
-            (Use::Admin, gpu("9.0.0"), Some("has admin access only")),
+            (ClaimUse::Exclusive, gpu("7.0.0"), None),
+            (ClaimUse::Exclusive, gpu("6.1.0"), Some("before Volta")),
+            (ClaimUse::Exclusive, cut, Some("in MIG mode")),
+            (ClaimUse::Exclusive, part, Some("a MIG instance")),
+            (ClaimUse::UnsizedShare, gpu("9.0.0"), Some("other claims share it")),
+            (ClaimUse::Admin, gpu("9.0.0"), Some("has admin access only")),
         ] {
-            let why = no_interval(usage, &device);
+            let why = time_slice_obstacle(usage, &device);
             let is_expected = match (why, refused) {
                 (None, None) => true,
                 (Some(why), Some(refused)) => why.contains(refused),

@@ -11,17 +11,17 @@ use windlass_core::{
 use windlass_lifecycle::mps::MpsSpec;
 use windlass_resources::NodeState;
 
-use super::{claim::AllocatedDevice, published::published};
+use super::{claim::AllocatedDevice, published::published_name};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConsumableCapacity {
-    pub(super) manner: ShareSettings,
+    pub(super) settings: ShareSettings,
     /// Capacity name of the memory.
     pub(super) memory_name: AttributeName,
     /// Memory in mebibytes.
-    pub(super) memory: u64,
+    pub(super) memory_mib: u64,
     /// Smallest share of memory in mebibytes. With it, one MPS daemon can serve all claims that fit.
-    pub(super) min_memory: u64,
+    pub(super) min_memory_mib: u64,
     /// True if the driver or the kernel limits the memory of containers.
     pub(super) is_memory_limited: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) enum CapacityError {
 }
 
 /// Compute of a whole GPU, in percent.
-pub(super) const WHOLE: u64 = 100;
+pub(super) const FULL_COMPUTE_PERCENT: u64 = 100;
 
 const MIB: u64 = 1 << 20;
 
@@ -47,8 +47,8 @@ const MIB: u64 = 1 << 20;
 const MIN_MEMORY_MIB: u64 = 256;
 
 /// Capacity name of the compute, in percent of a GPU's multiprocessors.
-pub(super) fn compute_of(driver: &DriverName) -> AttributeName {
-    AttributeName::published(driver.as_str(), "compute")
+pub(super) fn compute_capacity_name(driver: &DriverName) -> AttributeName {
+    AttributeName::from_slice_name(driver.as_str(), "compute")
 }
 
 // === impl ConsumableCapacity ===
@@ -58,20 +58,29 @@ impl ConsumableCapacity {
     pub(super) fn of(device: &Device, sharing: Sharing, state: &NodeState) -> Option<Self> {
         let is_memory_limited = state.limit_rules().strongest_for(device) >= Enforcement::Dmem;
         let manner =
-            state.policy.dra.shares_of(device).filter(|_| sharing == Sharing::Exclusive)?;
+            state.policy.dra.share_settings(device).filter(|_| sharing == Sharing::Exclusive)?;
         let (name, bytes) = device.memory()?;
-        let (memory_name, memory) = (published(name), bytes / MIB);
+        let (memory_name, memory) = (published_name(name), bytes / MIB);
         let clients = MpsSpec::new(device, Replicas::ONE).max_clients().0;
-        let by_clients =
-            if device.family().is_managed { memory.div_ceil(clients.into()) } else { 0 };
+        let by_clients = if device.family().has_nvml { memory.div_ceil(clients.into()) } else { 0 };
         let min_memory = by_clients.max(MIN_MEMORY_MIB).min(memory);
-        (memory > 0).then_some(Self { manner, memory_name, memory, min_memory, is_memory_limited })
+        (memory > 0).then_some(Self {
+            settings: manner,
+            memory_name,
+            memory_mib: memory,
+            min_memory_mib: min_memory,
+            is_memory_limited,
+        })
     }
 
     /// Capacities that replace the device's own.
     pub(super) fn capacity(&self, driver: &DriverName) -> Capacities {
-        let memory = Quantity::Bytes(self.memory * MIB);
-        [(self.memory_name.clone(), memory), (compute_of(driver), Quantity::Count(WHOLE))].into()
+        let memory = Quantity::Bytes(self.memory_mib * MIB);
+        [
+            (self.memory_name.clone(), memory),
+            (compute_capacity_name(driver), Quantity::Count(FULL_COMPUTE_PERCENT)),
+        ]
+        .into()
     }
 
     /// Share of the GPU that an allocation consumes.
@@ -80,17 +89,17 @@ impl ConsumableCapacity {
         result: &AllocatedDevice,
         driver: &DriverName,
     ) -> Result<Portion, CapacityError> {
-        let compute = compute_of(driver);
+        let compute = compute_capacity_name(driver);
         let amount = |name: &AttributeName| {
             let text = result.consumed.get(&name.to_string());
             let amount = text.and_then(|text| rounded_up(text));
             amount.ok_or_else(|| CapacityError::Unreadable(name.clone()))
         };
         let portion = Portion {
-            method: self.manner.method,
+            method: self.settings.method,
             shares: 1,
             memory: amount(&self.memory_name)?.div_ceil(MIB),
-            of: self.memory,
+            of: self.memory_mib,
             compute: amount(&compute)?,
         };
         self.check_enforced(result, &compute, &portion)?;
@@ -105,7 +114,7 @@ impl ConsumableCapacity {
         compute: &AttributeName,
         portion: &Portion,
     ) -> Result<(), CapacityError> {
-        let by = match self.manner {
+        let by = match self.settings {
             ShareSettings { limits: ShareLimits::Advisory, .. } => return Ok(()),
             ShareSettings { method: ShareMethod::Mps, .. } => {
                 "mps, which limits memory and compute"
@@ -120,7 +129,7 @@ impl ConsumableCapacity {
         let is_enforced = |name: &str| {
             let is_memory = name == self.memory_name.to_string();
             let is_compute = name == compute.to_string();
-            let enforces_all = self.manner.method.is_mps() || portion.is_whole();
+            let enforces_all = self.settings.method.is_mps() || portion.is_whole();
             is_memory && (enforces_all || self.is_memory_limited) || is_compute && enforces_all
         };
         let is_requested = |amount: &str| rounded_up(amount).is_some_and(|amount| amount > 0);
@@ -149,10 +158,10 @@ mod tests {
 
     fn portion(manner: ShareSettings, consumed: &[(&str, &str)]) -> Result<Portion, String> {
         let capacity = ConsumableCapacity {
-            manner,
+            settings: manner,
             memory_name: AttributeName::new("gpu.nvidia.com", "memory"),
-            memory: 81_559,
-            min_memory: 1_700,
+            memory_mib: 81_559,
+            min_memory_mib: 1_700,
             is_memory_limited: false,
         };
         let [request, pool, device] = ["a", "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);

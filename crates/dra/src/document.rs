@@ -10,7 +10,7 @@ use std::{
 };
 
 use windlass_cdi::memory_limits::LimitRecords;
-use windlass_config::Places;
+use windlass_config::HostPaths;
 use windlass_core::cdi::{ContainerEdits, Kind, Spec, SpecDevice, VENDOR};
 use windlass_host::files;
 
@@ -26,7 +26,7 @@ pub(crate) struct ClaimDocuments {
 }
 
 /// Qualified name of the edits for the claim's n-th device.
-pub(crate) fn name(uid: &str, position: usize) -> String {
+pub(crate) fn qualified_cdi_name(uid: &str, position: usize) -> String {
     CLAIM.qualify(device(uid, position))
 }
 
@@ -37,7 +37,7 @@ fn device(uid: &str, position: usize) -> String {
 // === impl ClaimDocuments ===
 
 impl ClaimDocuments {
-    pub(crate) fn new(places: &Places) -> Self {
+    pub(crate) fn new(places: &HostPaths) -> Self {
         let limits = LimitRecords::of_claims(&places.state_dir);
         Self { dir: places.cdi_dir.clone(), limits }
     }
@@ -68,8 +68,8 @@ impl ClaimDocuments {
         let path = self.path(uid);
         let written = files::replace(
             &path,
-            windlass_cdi::text(&document).as_bytes(),
-            files::Readers::Everyone,
+            windlass_cdi::to_json(&document).as_bytes(),
+            files::FileAccess::Everyone,
         );
         written.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
     }
@@ -110,7 +110,7 @@ impl ClaimDocuments {
     }
 
     /// Removes temporary files of a killed agent. Blocks.
-    pub(crate) fn remove_drafts(&self) {
+    pub(crate) fn remove_temporary_files(&self) {
         for name in
             self.names().filter(|name| files::target_of_draft(name).and_then(uid_in).is_some())
         {
@@ -146,7 +146,7 @@ mod tests {
 
     fn documents(folder: &TempDir) -> ClaimDocuments {
         let (cdi_dir, state_dir) = (folder.path().to_owned(), folder.path().join("state"));
-        ClaimDocuments::new(&Places { cdi_dir, state_dir, ..Places::default() })
+        ClaimDocuments::new(&HostPaths { cdi_dir, state_dir, ..HostPaths::default() })
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
             fs::write(folder.path().join(name), "{").expect("written");
         }
         let documents = documents(&folder);
-        documents.remove_drafts();
+        documents.remove_temporary_files();
         let there = names.map(|name| folder.path().join(name).exists());
         assert_eq!(there, [false, true, true, true]);
         assert_eq!(documents.claims(), BTreeSet::from(["a".to_owned()]));

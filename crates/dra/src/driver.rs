@@ -7,19 +7,19 @@ use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::{ClaimStatuses, Claims, Client};
-use windlass_config::{DriverName, Places, Policy, SessionLimits};
+use windlass_config::{DriverName, HostPaths, KubeletLimits, Policy};
 use windlass_discovery::mig::MigHandle;
 use windlass_host::{blocking, causes, clock::Clock, state_file::Versioned};
 use windlass_lifecycle::{
     cleanup::CleanupHandle,
-    mps::{MpsPlaces, MpsStates},
+    mps::{MpsFolders, MpsStates},
 };
 use windlass_resources::NodeState;
 
 use super::{
     document::ClaimDocuments,
     excess::MemoryExcesses,
-    health::HealthList,
+    health::HealthPublisher,
     kubelet_checkpoint::KubeletCheckpoint,
     orphans,
     prepare::{Environment, Preparer},
@@ -30,7 +30,7 @@ use super::{
     serve::{Server, Sockets},
     service::Service,
     status::{Failures, FailuresByUid, StatusWriter},
-    traces::Traces,
+    traces::UnrecordedClaimSearch,
 };
 use crate::metrics::ClaimMetrics;
 
@@ -40,14 +40,14 @@ pub struct Driver {
     environment: Environment,
     file: ClaimFile,
     recovered: Option<RecoveredClaims>,
-    traces: Traces,
+    unrecorded_claims: UnrecordedClaimSearch,
     sockets: Sockets,
     clock: Clock,
     policy: watch::Receiver<Arc<Policy>>,
     registration: watch::Sender<RegistrationState>,
     statuses: Option<ClaimStatuses>,
     excesses: watch::Receiver<Arc<MemoryExcesses>>,
-    limits: SessionLimits,
+    limits: KubeletLimits,
 }
 
 /// Inputs of the driver.
@@ -74,7 +74,7 @@ pub struct Deps {
     /// Snapshots of the node.
     pub state: watch::Receiver<Arc<NodeState>>,
     /// Folders of the MPS daemons.
-    pub mps: MpsPlaces,
+    pub mps: MpsFolders,
     /// Claims that use more memory of a GPU than their share.
     pub excesses: watch::Receiver<Arc<MemoryExcesses>>,
 }
@@ -82,15 +82,19 @@ pub struct Deps {
 /// Restores the claims of an earlier agent in the ledger: the kubelet may call the device plugin before the driver
 /// runs. An unreadable state file is reported later by the driver; claims in the kubelet's checkpoint are held in any
 /// case. Blocks on the read of a small file.
-pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> RecoveredClaims {
+pub fn restore_claims(
+    places: &HostPaths,
+    driver: &DriverName,
+    ledger: &SharedLedger,
+) -> RecoveredClaims {
     let file = ClaimFile::new(places);
     let recovered =
         RecoveredClaims::read(&file, &KubeletCheckpoint::new(&places.kubelet_dir, driver));
-    ClaimDocuments::new(places).remove_drafts();
+    ClaimDocuments::new(places).remove_temporary_files();
     for entry in recovered.claims().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
-    if recovered.is_absent() && traces(places, driver, ledger).are_impossible() {
+    if recovered.is_absent() && unrecorded_claim_search(places, driver, ledger).is_ruled_out() {
         return recovered;
     }
     if recovered.is_unreadable() {
@@ -101,8 +105,12 @@ pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> R
     recovered
 }
 
-fn traces(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Traces {
-    Traces {
+fn unrecorded_claim_search(
+    places: &HostPaths,
+    driver: &DriverName,
+    ledger: &SharedLedger,
+) -> UnrecordedClaimSearch {
+    UnrecordedClaimSearch {
         documents: ClaimDocuments::new(places),
         kubelet_dir: places.kubelet_dir.clone(),
         driver: driver.clone(),
@@ -114,7 +122,7 @@ fn traces(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Traces
 
 impl Driver {
     /// Builds the driver. Reads nothing yet.
-    pub fn new(places: &Places, driver: &DriverName, limits: SessionLimits, deps: Deps) -> Self {
+    pub fn new(places: &HostPaths, driver: &DriverName, limits: KubeletLimits, deps: Deps) -> Self {
         let environment = Environment {
             node: deps.cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(places),
@@ -134,7 +142,7 @@ impl Driver {
             environment,
             file: ClaimFile::new(places),
             recovered: Some(deps.recovered),
-            traces: traces(places, driver, &deps.ledger),
+            unrecorded_claims: unrecorded_claim_search(places, driver, &deps.ledger),
             sockets: Sockets::new(&places.kubelet_dir, driver),
             clock: deps.clock,
             policy: deps.policy,
@@ -168,7 +176,7 @@ impl Driver {
         let failures = Failures::default();
         let statuses = self.write_statuses(journal.watch(), failures.watch(), stop);
         let orphans = orphans::run(self.environment.clone(), journal.watch());
-        let SessionLimits { check_interval, claim_wait, .. } = self.limits;
+        let KubeletLimits { check_interval, claim_wait, .. } = self.limits;
         let ledger = self.environment.ledger.clone();
         let preparer = Preparer::new(
             self.environment,
@@ -179,7 +187,7 @@ impl Driver {
             failures,
             journal,
         );
-        let (traces, interval) = (self.traces, self.limits.check_interval);
+        let (traces, interval) = (self.unrecorded_claims, self.limits.check_interval);
         let recall = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
                 traces.wait_until_gone(interval).await;
@@ -251,7 +259,7 @@ impl Driver {
 
     fn server(&self, queue: ClaimQueue, records: watch::Receiver<Versioned<Records>>) -> Server {
         let driver = self.environment.driver.clone();
-        let health = HealthList {
+        let health = HealthPublisher {
             node: self.environment.node.clone(),
             driver: driver.clone(),
             clock: self.clock,

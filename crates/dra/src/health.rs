@@ -32,7 +32,7 @@ pub(super) struct HealthService(pub(super) watch::Receiver<NodeWatchResourcesRes
 
 /// Builds and publishes the list.
 #[derive(Clone, Debug)]
-pub(super) struct HealthList {
+pub(super) struct HealthPublisher {
     pub(super) node: String,
     pub(super) driver: DriverName,
     pub(super) clock: Clock,
@@ -50,11 +50,11 @@ const RESEND_INTERVAL: Duration = Duration::from_secs(10);
 const STALE_AFTER: Duration = Duration::from_secs(30);
 
 /// The kubelet's limit for a message, in characters.
-const LONGEST_MESSAGE: usize = 1024;
+const MAX_MESSAGE_CHARS: usize = 1024;
 
 // === impl HealthList ===
 
-impl HealthList {
+impl HealthPublisher {
     pub(super) fn list(&mut self) -> NodeWatchResourcesResponse {
         let statuses = self.statuses();
         self.message(&statuses)
@@ -91,7 +91,7 @@ impl HealthList {
         let records = self.records.borrow_and_update();
         let held = records.1.values().flat_map(|entry| &entry.devices);
         let held = held.map(|it| {
-            let found = it.found(&state.inventory).map(|device| status(&device.health));
+            let found = it.find_in(&state.inventory).map(|device| status(&device.health));
             ((it.pool.clone(), it.name.clone()), found.unwrap_or_else(|| vanished.clone()))
         });
         let entries = catalog
@@ -131,7 +131,7 @@ fn status(health: &Health) -> (HealthStatus, String) {
         HealthState::Unhealthy => HealthStatus::Unhealthy,
     };
     let failure = health.failure().map(ToString::to_string).unwrap_or_default();
-    (status, failure.chars().take(LONGEST_MESSAGE).collect())
+    (status, failure.chars().take(MAX_MESSAGE_CHARS).collect())
 }
 
 // === impl HealthService ===

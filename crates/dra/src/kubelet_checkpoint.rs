@@ -14,10 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_allocations::ledger::{ClaimRef, Use};
+use windlass_allocations::ledger::{ClaimRef, ClaimUse};
 use windlass_config::DriverName;
 use windlass_core::{cdi::ContainerEdits, device::DeviceId};
-use windlass_host::files::{Links, MAX_BYTES, read_regular_text};
+use windlass_host::files::{MAX_BYTES, Symlinks, read_regular_text};
 use windlass_kubelet_api::dra::checkpoint::{
     CPU_MANAGER_FILE, Checkpoint, CheckpointError, ClaimState, Device, FILE,
 };
@@ -43,7 +43,7 @@ pub(crate) enum KubeletCheckpointError {
     #[error("cannot parse the kubelet's checkpoint of claims")]
     Parse(#[from] CheckpointError),
     #[error("the kubelet's checkpoint of claims, {}, is not visible to this agent", .0.display())]
-    NotVisible(PathBuf),
+    NotMounted(PathBuf),
 }
 
 // === impl KubeletCheckpoint ===
@@ -54,7 +54,7 @@ impl KubeletCheckpoint {
     }
 
     /// Claims with devices of this driver, as entries of the agent's state file. Blocks.
-    pub(crate) fn entries(&self) -> Result<Records, KubeletCheckpointError> {
+    pub(crate) fn records(&self) -> Result<Records, KubeletCheckpointError> {
         let ours = |mut state: ClaimState| {
             let devices = state.drivers.remove(self.driver.as_str())?.devices?;
             let ClaimState { claim_uid: uid, claim_name: name, namespace, .. } = state;
@@ -64,7 +64,8 @@ impl KubeletCheckpoint {
             let is_new = |it: &Device| {
                 seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
             };
-            let devices: Vec<_> = devices.into_iter().filter(is_new).map(prepared).collect();
+            let devices: Vec<_> =
+                devices.into_iter().filter(is_new).map(to_prepared_device).collect();
             let entry =
                 PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None };
             (!entry.devices.is_empty()).then(|| (entry.claim.uid.clone(), entry))
@@ -84,18 +85,18 @@ impl KubeletCheckpoint {
     }
 
     fn claims(&self) -> Result<Vec<ClaimState>, KubeletCheckpointError> {
-        let text = match read_regular_text(&self.path, Links::Refused, MAX_BYTES) {
+        let text = match read_regular_text(&self.path, Symlinks::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             Err(_) if self.path.with_file_name(CPU_MANAGER_FILE).exists() => return Ok(Vec::new()),
-            Err(_) => return Err(KubeletCheckpointError::NotVisible(self.path.clone())),
+            Err(_) => return Err(KubeletCheckpointError::NotMounted(self.path.clone())),
         };
         Ok(Checkpoint::parse_unverified(&text)?.claims.unwrap_or_default())
     }
 }
 
 /// Converts a device to an entry of the agent's state file.
-fn prepared(recorded: Device) -> PreparedDevice {
+fn to_prepared_device(recorded: Device) -> PreparedDevice {
     let cdi = recorded.cdi_device_ids.unwrap_or_default();
     let mut ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
     let device = ids.find(|id: &DeviceId| DeviceName::of(id).as_str() == recorded.device_name);
@@ -104,7 +105,11 @@ fn prepared(recorded: Device) -> PreparedDevice {
         name: recorded.device_name,
         device,
         partition: None,
-        usage: if recorded.share_id.is_some() { Use::Share } else { Use::Alone },
+        usage: if recorded.share_id.is_some() {
+            ClaimUse::UnsizedShare
+        } else {
+            ClaimUse::Exclusive
+        },
         interval: Interval::Default,
         requests: recorded.request_names.unwrap_or_default(),
         cdi,
@@ -142,11 +147,11 @@ mod tests {
         fs::write(folder.path().join(FILE), document).expect("written");
 
         let record = KubeletCheckpoint::new(folder.path(), &DriverName::default());
-        let entries = record.entries().expect("read");
+        let entries = record.records().expect("read");
         assert_eq!(entries.keys().collect::<Vec<_>>(), ["u1"]);
         let held = &entries["u1"].devices[0];
         assert_eq!(held.device.as_ref().map(DeviceId::as_str), Some("GPU-0a"));
-        assert_eq!(held.usage, Use::Alone);
+        assert_eq!(held.usage, ClaimUse::Exclusive);
         assert_eq!(record.uids().expect("read").len(), 2);
     }
 
@@ -157,7 +162,7 @@ mod tests {
         let why = record.uids().expect_err("the folder is not mounted").to_string();
         assert!(why.contains("dra_manager_state, is not visible to this agent"), "{why}");
         fs::write(folder.path().join(CPU_MANAGER_FILE), "{}").expect("written");
-        assert!(record.entries().expect("none").is_empty());
+        assert!(record.records().expect("none").is_empty());
         fs::write(folder.path().join(FILE), "{").expect("written");
         record.uids().expect_err("unreadable");
     }

@@ -36,9 +36,9 @@ mod status;
 mod time_slice;
 mod traces;
 
-pub use driver::{Deps, Driver, restore};
+pub use driver::{Deps, Driver, restore_claims};
 pub use excess::{MemoryExcess, MemoryExcesses};
-pub use opaque::{check_claim_parameters, understood as check_parameters};
+pub use opaque::{check_claim_parameters, check_parameters};
 pub use record::{ClaimFile, FORMAT as CLAIMS, PreparedClaim, PreparedDevice, Records, Stage};
 pub use recovered::RecoveredClaims;
 pub(crate) use registrar::RegistrationState;

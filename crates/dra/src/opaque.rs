@@ -17,7 +17,7 @@ use windlass_host::causes;
 
 use super::{
     claim::{AllocatedDevice, Claim, OpaqueConfig},
-    limits::Limits,
+    limits::MpsLimits,
     time_slice::Interval,
 };
 
@@ -31,10 +31,10 @@ pub enum OpaqueError {
     #[error("{origin}: {why}")]
     Unreadable { origin: String, why: String },
     #[error(
-        "{origin}: no kind {kind:?} in {version:?} is known: write DeviceConfig of {OURS}, or GpuConfig \
-         or MigDeviceConfig of {NVIDIAS}"
+        "{origin}: no kind {kind:?} in {version:?} is known: write DeviceConfig of {WINDLASS_API_VERSION}, or GpuConfig \
+         or MigDeviceConfig of {NVIDIA_API_VERSION}"
     )]
-    Unknown { origin: String, kind: String, version: String },
+    UnknownKind { origin: String, kind: String, version: String },
     #[error("{origin}: it applies to a {expected}, and request {request} got {device}, a {found}")]
     WrongKind {
         origin: String,
@@ -66,16 +66,16 @@ pub(super) struct SharingRequest<'a> {
 pub(super) enum Sharing {
     /// Time slices of this length.
     TimeSlicing(Interval),
-    Mps(Limits),
+    Mps(MpsLimits),
 }
 
-const OURS: &str = "windlass.dev/v1alpha1";
+const WINDLASS_API_VERSION: &str = "windlass.dev/v1alpha1";
 
-const NVIDIAS: &str = "resource.nvidia.com/v1beta1";
+const NVIDIA_API_VERSION: &str = "resource.nvidia.com/v1beta1";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Head {
+struct TypeMeta {
     api_version: String,
     kind: String,
 }
@@ -92,7 +92,7 @@ struct Document<S> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct OurSharing {
+struct WindlassSharing {
     strategy: Strategy,
     time_slicing: Option<TimeSlicing>,
     mps: Option<Mps>,
@@ -100,10 +100,10 @@ struct OurSharing {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct NvidiasSharing {
+struct NvidiaSharing {
     strategy: Strategy,
     time_slicing_config: Option<TimeSlicing>,
-    mps_config: Option<NvidiasMps>,
+    mps_config: Option<NvidiaMps>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -128,7 +128,7 @@ struct Mps {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct NvidiasMps {
+struct NvidiaMps {
     #[serde(rename = "defaultActiveThreadPercentage")]
     active_thread_percentage: Option<u64>,
     #[serde(rename = "defaultPinnedDeviceMemoryLimit")]
@@ -148,7 +148,7 @@ impl<'a> Configs<'a> {
 
     /// Sharing requested for a device. A configuration without request names skips devices of another kind; one that
     /// names the device's request is an error then.
-    pub(super) fn requested(
+    pub(super) fn requested_sharing(
         &self,
         result: &AllocatedDevice,
         device: &Device,
@@ -181,14 +181,18 @@ impl<'a> Configs<'a> {
 impl Parameters {
     fn read(config: &OpaqueConfig) -> Result<Self, OpaqueError> {
         let (origin, parameters) = (&config.origin, &config.parameters);
-        let head: Head = parse(origin, parameters)?;
+        let head: TypeMeta = parse(origin, parameters)?;
         let (kind, sharing) = match (head.api_version.as_str(), head.kind.as_str()) {
-            (OURS, "DeviceConfig") => (None, ours(origin, parameters)?),
-            (NVIDIAS, "GpuConfig") => (Some(DeviceKind::Gpu), nvidias(origin, parameters)?),
-            (NVIDIAS, "MigDeviceConfig") => (Some(DeviceKind::Mig), nvidias(origin, parameters)?),
+            (WINDLASS_API_VERSION, "DeviceConfig") => (None, parse_windlass(origin, parameters)?),
+            (NVIDIA_API_VERSION, "GpuConfig") => {
+                (Some(DeviceKind::Gpu), parse_nvidia(origin, parameters)?)
+            }
+            (NVIDIA_API_VERSION, "MigDeviceConfig") => {
+                (Some(DeviceKind::Mig), parse_nvidia(origin, parameters)?)
+            }
             _ => {
                 let (kind, version) = (head.kind, head.api_version);
-                return Err(OpaqueError::Unknown { origin: origin.clone(), kind, version });
+                return Err(OpaqueError::UnknownKind { origin: origin.clone(), kind, version });
             }
         };
         Ok(Self { kind, sharing })
@@ -211,7 +215,7 @@ impl SharingRequest<'_> {
 }
 
 /// Fails if the driver does not accept these parameters.
-pub fn understood(parameters: Value) -> Result<(), OpaqueError> {
+pub fn check_parameters(parameters: Value) -> Result<(), OpaqueError> {
     let origin = "the parameters".to_owned();
     Parameters::read(&OpaqueConfig { origin, requests: Vec::new(), parameters }).map(drop)
 }
@@ -222,8 +226,8 @@ pub fn check_claim_parameters(object: ResourceClaim, requested: &ClaimRef) -> Re
     Configs::read(&claim).map(drop).map_err(|it| causes(&it))
 }
 
-fn ours(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
-    let document: Document<OurSharing> = parse(origin, parameters)?;
+fn parse_windlass(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
+    let document: Document<WindlassSharing> = parse(origin, parameters)?;
     let sharing = document.sharing.map(|it| {
         let mps = it.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
         sharing(it.strategy, it.time_slicing, mps)
@@ -231,10 +235,10 @@ fn ours(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError
     sharing.transpose().map_err(|why| unreadable(origin, why))
 }
 
-fn nvidias(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
-    let document: Document<NvidiasSharing> = parse(origin, parameters)?;
+fn parse_nvidia(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
+    let document: Document<NvidiaSharing> = parse(origin, parameters)?;
     let sharing = document.sharing.map(|it| {
-        let mps = it.mps_config.map(NvidiasMps::limits);
+        let mps = it.mps_config.map(NvidiaMps::limits);
         sharing(it.strategy, it.time_slicing_config, mps)
     });
     sharing.transpose().map_err(|why| unreadable(origin, why))
@@ -243,7 +247,7 @@ fn nvidias(origin: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueEr
 fn sharing(
     strategy: Strategy,
     slices: Option<TimeSlicing>,
-    mps: Option<Result<Limits, String>>,
+    mps: Option<Result<MpsLimits, String>>,
 ) -> Result<Sharing, String> {
     let interval = slices.as_ref().and_then(|it| it.interval).unwrap_or_default();
     match (strategy, slices, mps) {
@@ -256,8 +260,8 @@ fn sharing(
     }
 }
 
-impl NvidiasMps {
-    fn limits(self) -> Result<Limits, String> {
+impl NvidiaMps {
+    fn limits(self) -> Result<MpsLimits, String> {
         if self.per_device_limits.is_some() {
             return Err(
                 "defaultPerDevicePinnedMemoryLimit is not known: a program under MPS has one \
@@ -270,7 +274,7 @@ impl NvidiasMps {
 }
 
 /// Limits of an MPS client, checked.
-fn limits(threads: Option<u64>, memory: Option<String>) -> Result<Limits, String> {
+fn limits(threads: Option<u64>, memory: Option<String>) -> Result<MpsLimits, String> {
     const MIB: i64 = 1 << 20;
     let mebibytes = |text: String| {
         let bytes = Amount::parse(&text).map(Amount::rounded_up);
@@ -281,7 +285,10 @@ fn limits(threads: Option<u64>, memory: Option<String>) -> Result<Limits, String
     };
     match threads.filter(|it| !(1..=100).contains(it)) {
         Some(percent) => Err(format!("active threads {percent}: write 1 to 100 percent")),
-        None => Ok(Limits { threads, memory: memory.map(mebibytes).transpose()? }),
+        None => Ok(MpsLimits {
+            thread_percent: threads,
+            memory_mib: memory.map(mebibytes).transpose()?,
+        }),
     }
 }
 
@@ -323,19 +330,19 @@ mod tests {
                 parameters: parameters.clone(),
             };
         let claim = Claim {
-            name_in_pod: name.clone(),
+            pod_claim_name: name.clone(),
             reference: ClaimRef { namespace, name, uid },
             results: Vec::new(),
             configs: configs.iter().enumerate().map(config).collect(),
         };
         let (result, device) = (result(request), device(DeviceKind::Gpu));
         let configs = Configs::read(&claim)?;
-        let requested = configs.requested(&result, &device)?;
+        let requested = configs.requested_sharing(&result, &device)?;
         Ok(requested.map(|requested| requested.sharing))
     }
 
     fn shared(strategy: &str) -> Value {
-        json!({"apiVersion": OURS, "kind": "DeviceConfig", "sharing": {"strategy": strategy}})
+        json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig", "sharing": {"strategy": strategy}})
     }
 
     #[test]
@@ -365,11 +372,11 @@ mod tests {
             ("Long", Interval::Long),
         ] {
             let ours = json!({
-                "apiVersion": OURS, "kind": "DeviceConfig",
+                "apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig",
                 "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": name}},
             });
             let nvidias = json!({
-                "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                "apiVersion": NVIDIA_API_VERSION, "kind": "GpuConfig",
                 "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": name}},
             });
             for parameters in [ours, nvidias] {
@@ -384,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_configuration_for_another_kind_is_skipped_unless_it_names_the_request() {
-        let of_mig = json!({"apiVersion": NVIDIAS, "kind": "MigDeviceConfig"});
+        let of_mig = json!({"apiVersion": NVIDIA_API_VERSION, "kind": "MigDeviceConfig"});
         assert_eq!(check("a", &[(&[], of_mig.clone())]), Ok(None));
         let why = check("a", &[(&["a"], of_mig)]).expect_err("named").to_string();
         assert_eq!(why, "0: it applies to a mig, and request a got gpu-0, a gpu");
@@ -394,18 +401,21 @@ mod tests {
     fn an_invalid_configuration_is_refused_even_if_a_later_one_overrides_it() {
         for (parameters, expected) in [
             (json!({"kind": "DeviceConfig"}), "missing field `apiVersion`"),
-            (json!({"apiVersion": OURS, "kind": "DeviceConfig", "x": 1}), "unknown field `x`"),
+            (
+                json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig", "x": 1}),
+                "unknown field `x`",
+            ),
             (shared("Turns"), "unknown variant `Turns`"),
             (
                 json!({
-                    "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                    "apiVersion": NVIDIA_API_VERSION, "kind": "GpuConfig",
                     "sharing": {"strategy": "MPS", "timeSlicingConfig": {}},
                 }),
                 "settings of time slices with strategy MPS",
             ),
             (
                 json!({
-                    "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                    "apiVersion": NVIDIA_API_VERSION, "kind": "GpuConfig",
                     "sharing": {
                         "strategy": "TimeSlicing",
                         "mpsConfig": {"defaultActiveThreadPercentage": 50},

@@ -5,7 +5,7 @@
 //! refuses to remove them.
 
 use tokio::{sync::watch, time::Duration};
-use windlass_allocations::ledger::{ClaimRef, Ledger, Use};
+use windlass_allocations::ledger::{ClaimRef, ClaimUse, Ledger};
 use windlass_config::DraPartitions;
 use windlass_core::device::{Device, DeviceId};
 use windlass_host::{causes, deadline, state_file::Versioned};
@@ -48,7 +48,7 @@ async fn remove_all(environment: &Environment, records: &Records) {
 fn orphans<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a DeviceId)> {
     let is_free = |id: &&DeviceId| {
         let overlap = state.overlaps.overlap(id);
-        ledger.container(&overlap).is_none() && ledger.claim(&overlap).is_none()
+        ledger.container_holder(&overlap).is_none() && ledger.claim_holder(&overlap).is_none()
     };
     let gpus =
         state.inventory.devices.iter().filter(|gpu| state.policy.creates_instances_for_claims(gpu));
@@ -70,7 +70,7 @@ async fn remove_one(
     let placeholder = ClaimRef { namespace, name, uid };
     if environment
         .ledger
-        .take_for_claim(&placeholder, &[(state.overlaps.overlap(device), Use::Alone)])
+        .take_for_claim(&placeholder, &[(state.overlaps.overlap(device), ClaimUse::Exclusive)])
         .is_err()
     {
         return;

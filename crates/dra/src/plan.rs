@@ -5,12 +5,12 @@ pub(super) mod variables;
 
 use std::borrow::Cow;
 
-use windlass_allocations::ledger::{ClaimRef, Overlap, Portion, Use, combined};
+use windlass_allocations::ledger::{ClaimRef, ClaimUse, Overlap, Portion, combined};
 use windlass_cdi::{
-    container_edits::{self, Grant, grant},
-    memory_limits::{GpuMemory, HookLimit, WeakLimit},
+    container_edits::{self, AllocationEdits, allocation_edits},
+    memory_limits::{GpuMemory, HookLimit, WeakLimitError},
 };
-use windlass_config::{Delivery, DeviceIds, DriverName, Strategy};
+use windlass_config::{Delivery, DeviceIdStrategy, DeviceListStrategy, DriverName};
 use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
@@ -18,7 +18,7 @@ use windlass_core::{
     memory_limit::MemoryLimitRecord,
     resource::{InvalidResourceName, ResourceName},
 };
-use windlass_lifecycle::{cleanup::CleanupStates, mps::MpsPlaces};
+use windlass_lifecycle::{cleanup::CleanupStates, mps::MpsFolders};
 use windlass_resources::NodeState;
 
 use super::{
@@ -39,7 +39,7 @@ pub(crate) struct PlanInputs<'a> {
     pub(crate) cleanup_states: &'a CleanupStates,
     pub(crate) records: &'a Records,
     /// Folders of the MPS daemons.
-    pub(crate) mps: &'a MpsPlaces,
+    pub(crate) mps: &'a MpsFolders,
     pub(crate) documents: &'a ClaimDocuments,
 }
 
@@ -53,25 +53,25 @@ pub(crate) struct Plan {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("request {request}: pool {pool} has no device {device}{why}")]
-    Unknown { request: String, pool: String, device: String, why: &'static str },
+    UnknownDevice { request: String, pool: String, device: String, why: &'static str },
     #[error("request {request}: {device} cannot be used: {why}")]
-    Unusable { request: String, device: DeviceId, why: String },
+    UnusableDevice { request: String, device: DeviceId, why: String },
     #[error("request {request}: {device} is held by another claim")]
-    Taken { request: String, device: String, by: ClaimRef },
+    HeldByClaim { request: String, device: String, by: ClaimRef },
     #[error(
         "request {request}: {device} exists at {place} already, and was not made for this claim: the agent \
          removes it at its next start, if it has no holder"
     )]
     ForeignInstance { request: String, place: Partition, device: DeviceId },
     #[error("request {request}: no MIG instance exists at {place}, and admin access makes none")]
-    NoInstance { request: String, place: Partition },
+    MissingInstance { request: String, place: Partition },
     #[error("request {request}: {device} is not offered to claims: {why}")]
-    NotForClaims { request: String, device: DeviceId, why: &'static str },
+    NotClaimable { request: String, device: DeviceId, why: &'static str },
     #[error(
         "request {0}: a program has one MPS daemon, and the request got several devices: ask for each in a \
          request of its own"
     )]
-    Daemons(String),
+    MultipleDaemons(String),
     #[error(transparent)]
     Opaque(#[from] OpaqueError),
     #[error(transparent)]
@@ -79,7 +79,7 @@ pub(crate) enum Refusal {
     #[error("request {request}: its name cannot be part of a variable's name")]
     Request { request: String, source: InvalidResourceName },
     #[error(transparent)]
-    WeakLimit(#[from] WeakLimit),
+    WeakLimit(#[from] WeakLimitError),
     #[error("{0}")]
     Document(String),
 }
@@ -118,7 +118,7 @@ pub(crate) fn named_devices(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDev
         name: result.device.clone(),
         device: catalog.find(&result.pool, &result.device).map(|it| it.device.clone()),
         partition: None,
-        usage: Use::Admin,
+        usage: ClaimUse::Admin,
         interval: Interval::Default,
         requests: vec![result.base_request().to_owned()],
         cdi: Vec::new(),
@@ -130,7 +130,7 @@ pub(crate) fn named_devices(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDev
 }
 
 /// Uses to record in the ledger: each device once, with its strongest use.
-pub(crate) fn uses_to_take(held: &[PreparedDevice], state: &NodeState) -> Vec<(Overlap, Use)> {
+pub(crate) fn ledger_uses(held: &[PreparedDevice], state: &NodeState) -> Vec<(Overlap, ClaimUse)> {
     let uses = combined(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
     uses.into_iter().map(|(device, usage)| (state.overlaps.overlap(device), usage)).collect()
 }
@@ -140,7 +140,7 @@ pub(crate) fn uses_to_take(held: &[PreparedDevice], state: &NodeState) -> Vec<(O
 impl Refusal {
     /// The claim that holds the device, for the node's own log. Other tenants must not learn its name.
     pub(super) fn holder(&self) -> Option<&ClaimRef> {
-        if let Self::Taken { by, .. } = self { Some(by) } else { None }
+        if let Self::HeldByClaim { by, .. } = self { Some(by) } else { None }
     }
 }
 
@@ -157,9 +157,9 @@ impl<'a> PlanInputs<'a> {
         let find = || self.catalog.find(pool, device);
         if let (None, Some((id, why))) = (find(), self.unclaimable(device)) {
             let (request, device) = (request.clone(), id.clone());
-            return Err(Refusal::NotForClaims { request, device, why });
+            return Err(Refusal::NotClaimable { request, device, why });
         }
-        let unknown = |why| Refusal::Unknown {
+        let unknown = |why| Refusal::UnknownDevice {
             request: request.clone(),
             pool: pool.clone(),
             device: device.clone(),
@@ -176,8 +176,9 @@ impl<'a> PlanInputs<'a> {
         };
         check_health(result, &device)?;
         self.check_obstacles(result, &device)?;
-        let inputs = constraints::Inputs { result, offered, device: &device, driver: self.driver };
-        let constraints = Constraints::of(inputs, configs.requested(result, &device)?)?;
+        let inputs =
+            constraints::Inputs { result, entry: offered, device: &device, driver: self.driver };
+        let constraints = Constraints::of(inputs, configs.requested_sharing(result, &device)?)?;
         Ok(ChosenDevice { result, device, partition, constraints })
     }
 
@@ -191,8 +192,8 @@ impl<'a> PlanInputs<'a> {
     fn check_obstacles(&self, result: &AllocatedDevice, device: &Device) -> Result<(), Refusal> {
         let obstacle = self.state.obstacle(device).filter(|_| result.access != Access::Admin);
         obstacle.map_or(Ok(()), |obstacle| {
-            let (request, why) = (result.request.clone(), obstacle.why.clone());
-            Err(Refusal::Unusable { request, device: device.id.clone(), why })
+            let (request, why) = (result.request.clone(), obstacle.reason.clone());
+            Err(Refusal::UnusableDevice { request, device: device.id.clone(), why })
         })
     }
 
@@ -205,11 +206,11 @@ impl<'a> PlanInputs<'a> {
         let conflicts = |held: &PreparedDevice| {
             let both_share = held.usage.is_compatible_with(usage);
             let is_same_name = held.pool == result.pool && held.name == result.device;
-            is_same_name && held.usage != Use::Admin && usage != Use::Admin && !both_share
+            is_same_name && held.usage != ClaimUse::Admin && usage != ClaimUse::Admin && !both_share
         };
         match others.find(|other| other.devices.iter().any(conflicts)) {
             None => Ok(()),
-            Some(other) => Err(Refusal::Taken {
+            Some(other) => Err(Refusal::HeldByClaim {
                 request: result.request.clone(),
                 device: result.device.clone(),
                 by: other.claim.clone(),
@@ -238,16 +239,16 @@ impl<'a> PlanInputs<'a> {
             let devices: Vec<_> = of_request.map(|it| &*it.device).collect();
             let resource = self.resource(request)?;
             let envs = self.grant(request, &devices)?.envs;
-            edits = variables::of_request(&claim.name_in_pod, &resource, envs);
+            edits = variables::request_variables(&claim.pod_claim_name, &resource, envs);
         }
-        if let Some(limits) = constraints.client {
+        if let Some(limits) = constraints.mps_limits {
             let client = limits.edits(device, self.mps);
             edits.env.extend(client.env);
             edits.mounts.extend(client.mounts);
         }
-        let limit = limit.filter(|limit| limit.is_of(&device.id));
+        let limit = limit.filter(|limit| limit.limits_gpu(&device.id));
         edits.hooks.extend(limit.map(HookLimit::hook));
-        let own = || document::name(&claim.reference.uid, position);
+        let own = || document::qualified_cdi_name(&claim.reference.uid, position);
         let own = (!edits.is_empty()).then(own);
         let cdi = names.into_iter().chain(own).collect();
         Ok(PreparedDevice { cdi, edits, ..chosen[position].without_edits() })
@@ -268,8 +269,8 @@ impl<'a> PlanInputs<'a> {
                 limit_mib: memory,
                 total_mib: of,
                 is_by_mps: method.is_mps(),
-                required: method.required(),
-                drm: gpu.device.drm_gpu(),
+                required: method.required_enforcement(),
+                drm_address: gpu.device.drm_pci_address(),
             })
         });
         let path = self.documents.limits(&claim.reference.uid);
@@ -278,15 +279,15 @@ impl<'a> PlanInputs<'a> {
     }
 
     /// Container edits, the same as those of the device plugin with CDI.
-    fn grant(&self, request: &str, devices: &[&Device]) -> Result<Grant, Refusal> {
+    fn grant(&self, request: &str, devices: &[&Device]) -> Result<AllocationEdits, Refusal> {
         let resource = self.resource(request)?;
         let policy = &self.state.policy;
         let delivery = Delivery {
-            strategies: [Strategy::CdiCri].into(),
-            ids: DeviceIds::Uuid,
+            strategies: [DeviceListStrategy::CdiCri].into(),
+            ids: DeviceIdStrategy::Uuid,
             ..policy.delivery.clone()
         };
-        Ok(grant(container_edits::AllocationRequest {
+        Ok(allocation_edits(container_edits::AllocationRequest {
             resource: &resource,
             devices,
             delivery: &delivery,
@@ -321,7 +322,7 @@ impl ChosenDevice<'_> {
             pool: result.pool.clone(),
             name: result.device.clone(),
             device: Some(partition.map_or_else(|| device.id.clone(), Partition::id)),
-            partition: partition.filter(|_| usage != Use::Admin).cloned(),
+            partition: partition.filter(|_| usage != ClaimUse::Admin).cloned(),
             usage,
             interval: constraints.interval,
             requests: vec![result.base_request().to_owned()],
@@ -339,15 +340,15 @@ fn check_health(result: &AllocatedDevice, device: &Device) -> Result<(), Refusal
     }
     let failure = device.health.failure().map(ToString::to_string);
     let why = failure.unwrap_or_else(|| "not probed yet".to_owned());
-    Err(Refusal::Unusable { request: result.request.clone(), device: device.id.clone(), why })
+    Err(Refusal::UnusableDevice { request: result.request.clone(), device: device.id.clone(), why })
 }
 
 /// Fails if a request with an MPS client got several devices: a container is a client of one daemon.
 fn check_daemons(chosen: &[ChosenDevice<'_>]) -> Result<(), Refusal> {
-    for client in chosen.iter().filter(|it| it.constraints.client.is_some()) {
+    for client in chosen.iter().filter(|it| it.constraints.mps_limits.is_some()) {
         let request = client.result.base_request();
         if chosen.iter().filter(|it| it.result.base_request() == request).count() > 1 {
-            return Err(Refusal::Daemons(request.to_owned()));
+            return Err(Refusal::MultipleDaemons(request.to_owned()));
         }
     }
     Ok(())

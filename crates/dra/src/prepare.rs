@@ -33,13 +33,13 @@ use tokio::{
     task::JoinSet,
     time::{Duration, MissedTickBehavior, interval},
 };
-use windlass_allocations::ledger::Use;
-use windlass_host::{blocking, deadline::Deadline, keyed::Tasks, state_file::Journal};
+use windlass_allocations::ledger::ClaimUse;
+use windlass_host::{blocking, deadline::Deadline, keyed::KeyedTasks, state_file::Journal};
 
 pub(super) use self::environment::Environment;
 use self::{
-    environment::{Suspect, nodes},
-    slot::Slot,
+    environment::{OrphanCandidate, nodes},
+    slot::TrackedClaim,
     state::{Action, Input, State},
 };
 use super::{
@@ -52,11 +52,11 @@ use super::{
 pub(super) struct Preparer {
     environment: Environment,
     requests: mpsc::Receiver<Request>,
-    slots: BTreeMap<String, Slot>,
+    tracked_claims: BTreeMap<String, TrackedClaim>,
     failures: Failures,
     journal: Journal<Records>,
     /// The work of each claim, by UID.
-    tasks: Tasks<String, Input>,
+    tasks: KeyedTasks<String, Input>,
     /// Waits for other claims, and searches for orphans.
     watches: JoinSet<Notice>,
     /// Longest wait of a claim for devices of other claims.
@@ -70,7 +70,7 @@ enum Notice {
     /// Other claims may have released the devices of this claim, which waits no longer than the deadline.
     Released(String, Deadline),
     /// These claims are orphaned.
-    Orphaned(Vec<Suspect>),
+    Orphaned(Vec<OrphanCandidate>),
 }
 
 /// Interval of checks for orphaned claims.
@@ -89,12 +89,15 @@ impl Preparer {
         failures: Failures,
         journal: Journal<Records>,
     ) -> Self {
-        let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
+        let slots = records
+            .into_iter()
+            .map(|(uid, entry)| (uid, TrackedClaim::from_record(entry)))
+            .collect();
         let (tasks, watches) = Default::default();
         let preparer = Self {
             environment,
             requests,
-            slots,
+            tracked_claims: slots,
             failures,
             journal,
             tasks,
@@ -113,13 +116,14 @@ impl Preparer {
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = self.environment.state.clone();
         loop {
-            let has_unknown_devices = self.slots.values().any(Slot::has_unknown_devices);
+            let has_unknown_devices =
+                self.tracked_claims.values().any(TrackedClaim::has_unknown_devices);
             tokio::select! {
                 request = self.requests.recv() => match request {
                     Some(request) => self.handle(request),
                     None => return,
                 },
-                Some((uid, outcome)) = self.tasks.next() => self.step(&uid, outcome),
+                Some((uid, outcome)) = self.tasks.join_next() => self.step(&uid, outcome),
                 Some(notice) = self.watches.join_next() => {
                     match notice.expect("watches neither panic nor are cancelled") {
                         Notice::Released(uid, deadline) => self.retry_after_wait(&uid, deadline),
@@ -135,7 +139,10 @@ impl Preparer {
 
     fn handle(&mut self, Request { claim, operation }: Request) {
         let uid = claim.uid.clone();
-        let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim.clone()));
+        let slot = self
+            .tracked_claims
+            .entry(uid.clone())
+            .or_insert_with(|| TrackedClaim::new(claim.clone()));
         // A kubelet uses the same namespace and name in both calls.
         if slot.claim != claim {
             return operation.refuse(format!(
@@ -144,12 +151,12 @@ impl Preparer {
         }
         let input = match operation {
             Operation::Prepare(reply) => {
-                slot.requests += 1;
-                slot.preparing.push(reply);
+                slot.request_count += 1;
+                slot.prepare_replies.push(reply);
                 Input::Prepare
             }
             Operation::Release(reply) => {
-                slot.releasing.push(reply);
+                slot.release_replies.push(reply);
                 Input::Release
             }
         };
@@ -160,8 +167,8 @@ impl Preparer {
     fn step(&mut self, uid: &str, input: Input) {
         let mut next = Some(input);
         while let Some(input) = next {
-            let Some(slot) = self.slots.get_mut(uid) else { return };
-            let (state, action) = slot.state.next(input);
+            let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
+            let (state, action) = slot.state.transition(input);
             slot.enter(state);
             next = self.perform(uid, action).or_else(|| self.next_request(uid));
         }
@@ -170,9 +177,9 @@ impl Preparer {
     /// Executes an immediate action, or begins the work. Returns the input of an immediate action.
     fn perform(&mut self, uid: &str, action: Action) -> Option<Input> {
         match action {
-            Action::Nothing => {}
+            Action::None => {}
             Action::Plan(claim) => return Some(self.plan(claim)),
-            Action::PlanAgain(claim) => return Some(self.plan_again(&claim)),
+            Action::Replan(claim) => return Some(self.replan(&claim)),
             Action::Compare => self.compare(uid),
             Action::Read => self.read(uid),
             Action::Wait(others, deadline) => self.wait(uid, others, deadline),
@@ -181,14 +188,14 @@ impl Preparer {
             Action::Execute => self.execute(uid),
             Action::Record => {
                 let recorded = self.save();
-                self.spawn(uid, async { Input::of_record(recorded.await) });
+                self.spawn(uid, async { Input::from_record(recorded.await) });
             }
-            Action::Answer => self.answer(uid),
+            Action::Reply => self.reply(uid),
             Action::Refuse(failure) => self.refuse(uid, failure),
-            Action::Undo(why) => self.undo(uid, why),
-            Action::Restore => self.restore(uid),
-            Action::LogUnwritten(why) => self.log_unwritten(uid, why),
-            Action::Remove => self.remove(uid),
+            Action::RollBack(why) => self.roll_back(uid, why),
+            Action::Restore => self.restore_document(uid),
+            Action::LogDocumentError(why) => self.log_document_error(uid, why),
+            Action::UndoSteps => self.undo_steps(uid),
             Action::Release => self.release(uid),
             Action::RefuseRelease(why) => self.refuse_release(uid, why),
         }
@@ -197,26 +204,26 @@ impl Preparer {
 
     /// Next request of an idle claim. Drops a claim without record and request.
     fn next_request(&mut self, uid: &str) -> Option<Input> {
-        let slot = self.slots.get(uid)?;
+        let slot = self.tracked_claims.get(uid)?;
         let State::Idle(recorded) = slot.state else { return None };
         let next_request = slot.next_request();
         if next_request.is_none() && recorded.is_none() {
-            self.slots.remove(uid);
+            self.tracked_claims.remove(uid);
         }
         next_request
     }
 
     fn spawn(&mut self, uid: &str, work: impl Future<Output = Input> + Send + 'static) {
-        self.tasks.begin(uid.to_owned(), work);
+        self.tasks.submit(uid.to_owned(), work);
     }
 
-    fn entry(&self, uid: &str) -> Option<&PreparedClaim> {
-        self.slots.get(uid)?.entry.as_ref()
+    fn record(&self, uid: &str) -> Option<&PreparedClaim> {
+        self.tracked_claims.get(uid)?.record.as_ref()
     }
 
     /// Executes the recorded steps, or checks the completed ones.
     fn execute(&mut self, uid: &str) {
-        let Some(entry) = self.entry(uid).cloned() else { return };
+        let Some(entry) = self.record(uid).cloned() else { return };
         let is_begun = entry.state == Stage::PrepareStarted;
         let recorded = is_begun.then(|| self.save());
         let nodes = is_begun.then(|| nodes(&entry.devices, &self.environment.state.borrow()));
@@ -225,7 +232,7 @@ impl Preparer {
             if let Some(recorded) = recorded
                 && let Err(why) = recorded.await
             {
-                return Input::Unrecorded(why);
+                return Input::RecordFailed(why);
             }
             let done = async {
                 environment.wait_for_cleanup(&entry).await?;
@@ -240,19 +247,19 @@ impl Preparer {
         });
     }
 
-    fn answer(&mut self, uid: &str) {
+    fn reply(&mut self, uid: &str) {
         self.failures.clear(uid);
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        let devices = slot.entry.iter().flat_map(|entry| entry.devices.clone()).collect();
-        slot.answer_preparing(&Ok(devices));
+        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
+        let devices = slot.record.iter().flat_map(|entry| entry.devices.clone()).collect();
+        slot.reply_to_prepare(&Ok(devices));
     }
 
     /// Answers the waiting callers with an error; begun steps stay.
     fn refuse(&mut self, uid: &str, failure: Failure) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.answer_preparing(&Err(failure.why.clone()));
+        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
+        slot.reply_to_prepare(&Err(failure.why.clone()));
         // A claim that could not be read has no device for a status.
-        if slot.entry.is_some() || failure.refused.is_some() {
+        if slot.record.is_some() || failure.refused.is_some() {
             self.failures.set(uid, failure);
         } else {
             self.failures.clear(uid);
@@ -260,16 +267,18 @@ impl Preparer {
     }
 
     /// Releases the devices in the ledger: the record could not be written, so no step was done.
-    fn undo(&mut self, uid: &str, why: String) {
-        let refused = self.slots.get_mut(uid).and_then(|slot| slot.entry.take());
+    fn roll_back(&mut self, uid: &str, why: String) {
+        let refused = self.tracked_claims.get_mut(uid).and_then(|slot| slot.record.take());
         self.environment.ledger.release_claim(uid);
         drop(self.save());
         self.refuse(uid, Failure { why, refused });
     }
 
     fn records(&self) -> Records {
-        let entry = |(uid, slot): (&String, &Slot)| Some((uid.clone(), slot.recorded()?.clone()));
-        self.slots.iter().filter_map(entry).collect()
+        let entry = |(uid, slot): (&String, &TrackedClaim)| {
+            Some((uid.clone(), slot.persisted_record()?.clone()))
+        };
+        self.tracked_claims.iter().filter_map(entry).collect()
     }
 
     /// Queues a write of the records, even if they are unchanged after a failed write. The returned future waits for
@@ -278,12 +287,12 @@ impl Preparer {
         let records = self.records();
         self.environment.metrics.set_claims(&records);
         self.journal.write(records);
-        self.journal.recorded()
+        self.journal.wait_written()
     }
 
     /// Holds the devices of recorded claims in the ledger.
     fn restore_holds(&self) {
-        for entry in self.slots.values().filter_map(Slot::recorded) {
+        for entry in self.tracked_claims.values().filter_map(TrackedClaim::persisted_record) {
             self.environment.ledger.restore_claim(&entry.claim, entry.uses());
         }
     }
@@ -292,12 +301,12 @@ impl Preparer {
     fn find_devices(&mut self) {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);
-        for slot in self.slots.values_mut().filter(|slot| slot.has_unknown_devices()) {
-            let devices = slot.entry.iter_mut().flat_map(|entry| &mut entry.devices);
+        for slot in self.tracked_claims.values_mut().filter(|slot| slot.has_unknown_devices()) {
+            let devices = slot.record.iter_mut().flat_map(|entry| &mut entry.devices);
             for held in devices.filter(|held| held.device.is_none()) {
                 let Some(found) = catalog.find(&held.pool, &held.name) else { continue };
                 held.device = Some(found.device.clone());
-                held.partition = found.partition.clone().filter(|_| held.usage != Use::Admin);
+                held.partition = found.partition.clone().filter(|_| held.usage != ClaimUse::Admin);
             }
         }
         self.restore_holds();

@@ -31,7 +31,7 @@ pub async fn run(
 ) {
     let (publish, desired) = watch::channel(None);
     let node = client.node().to_owned();
-    let publisher = Publisher { state, ledger, node, driver: driver.clone(), publish };
+    let publisher = Publisher { state, ledger, node, driver: driver.clone(), slices: publish };
     let (outcome, written) = slices::publish(client, driver, desired, stop);
     tokio::select! {
         () = written => {}
@@ -46,7 +46,7 @@ struct Publisher {
     ledger: watch::Receiver<Ledger>,
     node: String,
     driver: DriverName,
-    publish: watch::Sender<Option<Arc<DesiredSlices>>>,
+    slices: watch::Sender<Option<Arc<DesiredSlices>>>,
 }
 
 // === impl Publisher ===
@@ -59,7 +59,7 @@ impl Publisher {
             // While the holders of devices are unknown, every device would be tainted.
             if state.policy.dra.offer == DraOffer::Off || ledger.is_complete() {
                 let desired = desired(&state, &ledger, &self.node, &self.driver);
-                windlass_host::watch::publish(&self.publish, desired.map(Arc::new));
+                windlass_host::watch::publish_if_changed(&self.slices, desired.map(Arc::new));
             }
             tokio::select! {
                 () = windlass_host::watch::changed(&mut self.state) => {}
@@ -85,9 +85,9 @@ fn desired(
     let sources = state.inventory.sources.iter();
     let starting = sources.filter(|(_, state)| **state == SourceState::Starting);
     // Slices of an earlier agent stay until the source has answered.
-    desired.undecided = starting.map(|(source, _)| pool_name(node, source)).collect();
+    desired.unknown_pools = starting.map(|(source, _)| pool_name(node, source)).collect();
     if !state.inventory.is_complete() {
-        desired.undecided.insert(node.to_owned());
+        desired.unknown_pools.insert(node.to_owned());
     } else if desired.pools.is_empty() {
         // An empty pool shows that the driver is present.
         desired.pools.insert(node.to_owned(), vec![SliceContent::default()]);
@@ -116,7 +116,7 @@ mod tests {
         let inventory = Inventory { sources, ..Inventory::default() };
         let state = NodeState { inventory, policy, ..NodeState::default() };
         let desired = desired(&state, &Ledger::default(), "n1", &DriverName::default())?;
-        Some([desired.pools.into_keys().collect(), desired.undecided.into_iter().collect()])
+        Some([desired.pools.into_keys().collect(), desired.unknown_pools.into_iter().collect()])
     }
 
     fn absent() -> SourceState {

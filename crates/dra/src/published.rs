@@ -10,6 +10,6 @@ const NVIDIA: &str = "gpu.nvidia.com";
 const NVIDIA_IN_CONFIG: &str = "nvidia.com";
 
 /// Converts a name to its published form.
-pub(super) fn published(name: &AttributeName) -> AttributeName {
+pub(super) fn published_name(name: &AttributeName) -> AttributeName {
     if name.domain() == NVIDIA_IN_CONFIG { name.in_domain(NVIDIA) } else { name.clone() }
 }

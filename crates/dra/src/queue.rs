@@ -6,7 +6,7 @@ use tokio::{
 };
 use windlass_allocations::ledger::ClaimRef;
 use windlass_core::name::{is_label, is_subdomain};
-use windlass_host::{abbreviate::cut, deadline};
+use windlass_host::{abbreviate::truncated, deadline};
 
 use super::record::PreparedDevice;
 
@@ -50,7 +50,7 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 const CAPACITY: usize = 64;
 
 /// Longest accepted UID. Those of Kubernetes have 36 characters.
-const LONGEST_UID: usize = 63;
+const MAX_UID_BYTES: usize = 63;
 
 // === impl ClaimQueue ===
 
@@ -81,7 +81,7 @@ impl ClaimQueue {
         late: String,
     ) -> Result<T, String> {
         if let Some(mistake) = invalid_name(&claim) {
-            return Err(format!("claim {}: {mistake}", cut(&claim.to_string())));
+            return Err(format!("claim {}: {mistake}", truncated(&claim.to_string())));
         }
         let (reply, answer) = oneshot::channel();
         let answer = async {
@@ -102,24 +102,24 @@ fn invalid_name(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> 
     ]
     .into_iter()
     .find_map(|(is_valid, text, what)| {
-        (!is_valid).then(|| format!("{:?} is not a valid {what}", cut(text)))
+        (!is_valid).then(|| format!("{:?} is not a valid {what}", truncated(text)))
     })
 }
 
 fn is_plain(uid: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    (1..=LONGEST_UID).contains(&uid.len()) && uid.bytes().all(is_letter)
+    (1..=MAX_UID_BYTES).contains(&uid.len()) && uid.bytes().all(is_letter)
 }
 
 #[cfg(test)]
 mod tests {
-    use windlass_config::SessionLimits;
+    use windlass_config::KubeletLimits;
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_call_is_answered_before_the_kubelet_gives_up() {
-        let (queue, _requests) = ClaimQueue::new(SessionLimits::default().claim_deadline);
+        let (queue, _requests) = ClaimQueue::new(KubeletLimits::default().claim_deadline);
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let begun = tokio::time::Instant::now();
         let answer = queue.prepare(ClaimRef { namespace, name, uid }).await;

@@ -7,8 +7,8 @@
 use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize};
-use windlass_allocations::ledger::{ClaimRef, Portion, Use, combined};
-use windlass_config::Places;
+use windlass_allocations::ledger::{ClaimRef, ClaimUse, Portion, combined};
+use windlass_config::HostPaths;
 use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
@@ -16,7 +16,9 @@ use windlass_core::{
     memory_limit::MemoryLimitRecord,
     partition::instance_at,
 };
-use windlass_host::state_file::{Boot, Earlier, Format, Journal, StateFile, Unreadable, Writer};
+use windlass_host::state_file::{
+    Boot, Format, Journal, SavedState, StateFile, StateFileError, Writer,
+};
 
 use super::{
     claim::{AllocatedDevice, Claim},
@@ -62,7 +64,7 @@ pub struct PreparedDevice {
     /// placement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
-    pub(crate) usage: Use,
+    pub(crate) usage: ClaimUse,
     /// Time slice while the claim holds the device.
     #[serde(default)]
     pub(crate) interval: Interval,
@@ -84,7 +86,7 @@ pub struct PreparedDevice {
 pub struct ClaimFile(StateFile<Records>);
 
 /// Format of `claims.json`.
-pub const FORMAT: Format = Format { what: "record of claims", about: "claims" };
+pub const FORMAT: Format = Format { name: "record of claims", content_key: "claims" };
 
 const FILE: &str = "claims.json";
 
@@ -94,7 +96,7 @@ const COPY: &str = "windlass.dev-claims.copy";
 // === impl PreparedDevice ===
 
 impl PreparedDevice {
-    fn is_for(&self, result: &AllocatedDevice) -> bool {
+    fn matches(&self, result: &AllocatedDevice) -> bool {
         let Self { pool, name, share, requests, .. } = self;
         (pool, name, share) == (&result.pool, &result.device, &result.share)
             && *requests == [result.base_request()]
@@ -106,7 +108,7 @@ impl PreparedDevice {
     }
 
     /// The device, or the instance at the allocated placement.
-    pub(crate) fn found<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
+    pub(crate) fn find_in<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
         match &self.partition {
             Some(place) => instance_at(inventory, place),
             None => inventory.get(self.device.as_ref()?.as_str()),
@@ -118,13 +120,13 @@ impl PreparedDevice {
 
 impl PreparedClaim {
     /// True if the claim was allocated exactly these devices, for the same requests.
-    pub(crate) fn is_for(&self, claim: &Claim) -> bool {
+    pub(crate) fn matches(&self, claim: &Claim) -> bool {
         let mut pairs = self.devices.iter().zip(&claim.results);
-        self.devices.len() == claim.results.len() && pairs.all(|(held, it)| held.is_for(it))
+        self.devices.len() == claim.results.len() && pairs.all(|(held, it)| held.matches(it))
     }
 
     /// The known devices and their uses: each device once.
-    pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, ClaimUse)> {
         let held = self.devices.iter();
         combined(held.filter_map(|held| Some((held.device.as_ref()?, held.usage)))).into_iter()
     }
@@ -134,18 +136,18 @@ impl PreparedClaim {
 
 impl ClaimFile {
     /// The file in the state folder, with its copy in the CDI folder.
-    pub fn new(places: &Places) -> Self {
+    pub fn new(places: &HostPaths) -> Self {
         let file = StateFile::new(places.state_dir.join(FILE), FORMAT, places.roots().host);
-        Self(file.copied_to(places.cdi_dir.join(COPY)))
+        Self(file.with_copy(places.cdi_dir.join(COPY)))
     }
 
     /// Records of an earlier agent; `None` if file and copy are absent. A claim that was prepared before a reboot is
     /// prepared again when the kubelet asks: its devices may have changed. Blocks.
-    pub fn read(&self) -> Result<Option<Records>, Unreadable> {
-        let Some(Earlier { content: mut claims, boot }) = self.0.read()? else {
+    pub fn read(&self) -> Result<Option<Records>, StateFileError> {
+        let Some(SavedState { content: mut claims, boot }) = self.0.read()? else {
             return Ok(None);
         };
-        if boot == Boot::Another {
+        if boot == Boot::Earlier {
             for entry in claims.values_mut() {
                 entry.state = Stage::PrepareStarted;
             }
@@ -197,7 +199,7 @@ mod tests {
             name: "gpu-0".to_owned(),
             device: Some("GPU-0".parse().expect("an id")),
             partition: None,
-            usage: Use::Alone,
+            usage: ClaimUse::Exclusive,
             interval: Interval::Default,
             requests: vec!["gpu".to_owned()],
             cdi: vec!["windlass.dev/gpu=GPU-0".to_owned()],

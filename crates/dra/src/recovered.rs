@@ -12,7 +12,7 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use windlass_config::DraOffer;
-use windlass_host::{causes, state_file::Unreadable};
+use windlass_host::{causes, state_file::StateFileError};
 
 use super::{
     document::ClaimDocuments,
@@ -25,20 +25,20 @@ use super::{
 pub(super) enum RecoveryError {
     /// The state file may be readable later. Starting without it would allocate devices twice, and overwrite it.
     #[error(transparent)]
-    Later(Unreadable),
+    StateFileUnreadable(StateFileError),
     #[error(
         "devices of claims unknown: {}, and {}; remove {}: the agent then learns of claims as the kubelet \
          releases them",
         causes(state_file), causes(checkpoint), file.display()
     )]
-    Neither { state_file: Unreadable, checkpoint: KubeletCheckpointError, file: PathBuf },
+    BothUnreadable { state_file: StateFileError, checkpoint: KubeletCheckpointError, file: PathBuf },
 }
 
 /// State file and checkpoint, each read once.
 #[derive(Debug)]
 pub struct RecoveredClaims {
     /// The state file; `None` if it is absent.
-    state_file: Result<Option<Records>, Unreadable>,
+    state_file: Result<Option<Records>, StateFileError>,
     checkpoint: Result<Records, KubeletCheckpointError>,
 }
 
@@ -47,7 +47,7 @@ pub struct RecoveredClaims {
 impl RecoveredClaims {
     /// Reads state file and checkpoint. Blocks.
     pub(super) fn read(file: &ClaimFile, kubelet: &KubeletCheckpoint) -> Self {
-        Self { state_file: file.read(), checkpoint: kubelet.entries() }
+        Self { state_file: file.read(), checkpoint: kubelet.records() }
     }
 
     /// Claims and their devices, if known.
@@ -100,11 +100,11 @@ impl RecoveredClaims {
                 return Ok(records);
             }
             (Err(state_file), _) if state_file.is_retryable() => {
-                return Err(RecoveryError::Later(state_file));
+                return Err(RecoveryError::StateFileUnreadable(state_file));
             }
             (Err(state_file), Err(checkpoint)) => {
                 let file = file.path().to_owned();
-                return Err(RecoveryError::Neither { state_file, checkpoint, file });
+                return Err(RecoveryError::BothUnreadable { state_file, checkpoint, file });
             }
             (Err(_), Ok(checkpoint)) => {
                 file.set_aside();

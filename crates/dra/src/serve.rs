@@ -27,7 +27,7 @@ use windlass_host::{
     blocking, causes, deadline, directory::DirectoryWatch, files::folder, state_file::Versioned,
 };
 use windlass_kubelet_api::{
-    dated::Dated,
+    dated::WithDateHeader,
     dra::{
         self, PLUGINS_DIR, health::dra_resource_health_server::DraResourceHealthServer,
         v1::dra_plugin_server as v1, v1beta1::dra_plugin_server as v1beta1,
@@ -39,7 +39,7 @@ use windlass_kubelet_api::{
 };
 
 use super::{
-    health::{HealthList, HealthService},
+    health::{HealthPublisher, HealthService},
     kubelet_checkpoint::KubeletCheckpoint,
     record::Records,
     registrar::{Registrar, RegistrationState},
@@ -51,7 +51,7 @@ pub(super) struct Server {
     pub(super) driver: DriverName,
     pub(super) sockets: Sockets,
     pub(super) service: Service,
-    pub(super) health: HealthList,
+    pub(super) health: HealthPublisher,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) records: watch::Receiver<Versioned<Records>>,
     /// The kubelet may call the driver to release claims that were never prepared.
@@ -80,9 +80,9 @@ enum ServeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Devices are offered, or claims have to be released.
-    Some,
+    Needed,
     /// The driver has nothing to serve.
-    None,
+    NotNeeded,
 }
 
 /// A socket that is bound again after its deletion.
@@ -94,7 +94,7 @@ struct WatchedSocket {
 }
 
 /// Size limit of the kubelet's messages. A call with the most claims and the longest names takes 100 KB.
-const LONGEST_MESSAGE: usize = 256 * 1024;
+const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// Shutdown deadline of running calls.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -108,7 +108,7 @@ impl Server {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.wait_for(Need::Some) => {}
+                () = self.wait_for(Need::Needed) => {}
             }
             let Err(error) = self.serve_while_needed(&stop).await else { continue };
             let why = causes(&error);
@@ -129,7 +129,7 @@ impl Server {
         let mut serving = pin!(self.serve(&end));
         tokio::select! {
             outcome = &mut serving => outcome,
-            () = self.wait_for(Need::None) => {
+            () = self.wait_for(Need::NotNeeded) => {
                 end.cancel();
                 serving.await
             }
@@ -146,8 +146,8 @@ impl Server {
         let mut registration = self.bind(&self.sockets.registration, &mut helpers)?;
         let incoming = registration.endpoint.incoming();
         let registrar = RegistrationServer::new(self.registrar());
-        let calls =
-            server().add_service(Dated(registrar.max_decoding_message_size(LONGEST_MESSAGE)));
+        let calls = server()
+            .add_service(WithDateHeader(registrar.max_decoding_message_size(MAX_MESSAGE_BYTES)));
         servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
         self.registration.send_replace(RegistrationState::Serving);
@@ -176,7 +176,7 @@ impl Server {
         let socket = SocketPath::new(path)?;
         let folder = path.parent().unwrap_or(path).to_owned();
         let refused = |source| ServeError::Folder { path: folder.clone(), source };
-        folder::make_all(&folder).map_err(refused)?;
+        folder::create_dir_all(&folder).map_err(refused)?;
         let watched = DirectoryWatch::new(&folder).map_err(refused)?;
         let (count, changes) = watch::channel(0);
         let endpoint = Endpoint::bind(socket)?;
@@ -193,9 +193,9 @@ impl Server {
         let v1beta1 = v1beta1::DraPluginServer::new(self.service.clone());
         let health = DraResourceHealthServer::new(HealthService(lists));
         server()
-            .add_service(Dated(v1.max_decoding_message_size(LONGEST_MESSAGE)))
-            .add_service(Dated(v1beta1.max_decoding_message_size(LONGEST_MESSAGE)))
-            .add_service(Dated(health.max_decoding_message_size(LONGEST_MESSAGE)))
+            .add_service(WithDateHeader(v1.max_decoding_message_size(MAX_MESSAGE_BYTES)))
+            .add_service(WithDateHeader(v1beta1.max_decoding_message_size(MAX_MESSAGE_BYTES)))
+            .add_service(WithDateHeader(health.max_decoding_message_size(MAX_MESSAGE_BYTES)))
     }
 
     fn registrar(&self) -> Registrar {
@@ -219,7 +219,7 @@ impl Server {
             let is_offered = policy.borrow_and_update().dra.offer != DraOffer::Off;
             let is_held = !records.borrow_and_update().1.is_empty();
             let is_needed = is_offered || is_held || self.kubelet_has_claims().await;
-            let now = if is_needed { Need::Some } else { Need::None };
+            let now = if is_needed { Need::Needed } else { Need::NotNeeded };
             if now == need {
                 return;
             }
@@ -256,9 +256,9 @@ impl WatchedSocket {
             return;
         }
         // The folder may have been deleted too; if it cannot be made, binding fails.
-        let _ = folder::make_all(&self.folder);
+        let _ = folder::create_dir_all(&self.folder);
         let socket = self.endpoint.path().clone();
-        match self.endpoint.bind_again() {
+        match self.endpoint.rebind() {
             Ok(()) => tracing::info!(%socket, "DRA socket was deleted and is bound again"),
             Err(error) => tracing::error!(
                 error = causes(&error),

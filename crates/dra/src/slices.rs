@@ -9,7 +9,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_cluster::slices::{
-    DesiredSlices, InvalidField, LeftOut, SliceContent, check_device, check_pool,
+    DesiredSlices, InvalidField, OmittedDevice, SliceContent, check_device, check_pool,
 };
 use windlass_config::{DraTaints, DriverName};
 use windlass_core::device::DeviceId;
@@ -37,18 +37,18 @@ pub(crate) fn slices(catalog: &Catalog, options: SliceOptions<'_>) -> DesiredSli
             Ok(()) => drop(pools.insert(name.clone(), divide(name, pool, options, &mut left_out))),
             Err(error) => {
                 let all = pool.entries.iter().map(|entry| entry.name.to_string());
-                left_out.extend(all.map(|device| leave_out(name, device, &error)));
+                left_out.extend(all.map(|device| omitted_device(name, device, &error)));
             }
         }
     }
-    DesiredSlices { pools, left_out, ..DesiredSlices::default() }
+    DesiredSlices { pools, omitted: left_out, ..DesiredSlices::default() }
 }
 
 fn divide(
     name: &str,
     pool: &Pool,
     options: SliceOptions<'_>,
-    left_out: &mut Vec<LeftOut>,
+    left_out: &mut Vec<OmittedDevice>,
 ) -> Vec<SliceContent> {
     let (mut names, mut devices) = (BTreeSet::new(), Vec::new());
     for entry in pool.entries.iter().filter(|entry| !would_block_others(entry, options)) {
@@ -57,7 +57,7 @@ fn divide(
         let checked = if is_new { check_device(&device) } else { Err(InvalidField::Duplicate) };
         match checked {
             Ok(()) => devices.push((group(entry), device)),
-            Err(error) => left_out.push(leave_out(name, device.name, &error)),
+            Err(error) => left_out.push(omitted_device(name, device.name, &error)),
         }
     }
     let counters = pool.counters.chunks(MAX_COUNTER_SETS).map(|sets| SliceContent {
@@ -87,8 +87,8 @@ fn would_block_others(entry: &CatalogEntry, options: SliceOptions<'_>) -> bool {
     excludes_claims && entry.consumes.is_some() && !entry.is_claimed
 }
 
-fn leave_out(pool: &str, device: String, error: &InvalidField) -> LeftOut {
-    LeftOut { pool: pool.to_owned(), device, reason: error.to_string() }
+fn omitted_device(pool: &str, device: String, error: &InvalidField) -> OmittedDevice {
+    OmittedDevice { pool: pool.to_owned(), device, reason: error.to_string() }
 }
 
 #[cfg(test)]

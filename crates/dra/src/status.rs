@@ -26,7 +26,7 @@ use windlass_host::{clock::Clock, state_file::Versioned};
 use windlass_resources::NodeState;
 
 use self::{
-    document::{DeviceKey, DeviceReport, Facts},
+    document::{DeviceKey, DeviceReport, StatusInputs},
     refused::RefusedReports,
 };
 use super::{
@@ -76,7 +76,7 @@ struct PastReports {
 }
 
 /// Changes within this time are written together: a claim starts and completes soon after.
-const BURST: Duration = Duration::from_millis(50);
+const WRITE_DELAY: Duration = Duration::from_millis(50);
 
 // === impl Failures ===
 
@@ -133,13 +133,13 @@ impl StatusWriter {
                 continue;
             }
             tokio::select! {
-                () = past.refused.due(now) => continue,
+                () = past.refused.wait_until_due(now) => continue,
                 () = windlass_host::watch::changed(&mut self.records) => {}
                 () = windlass_host::watch::changed(&mut self.state) => {}
                 () = windlass_host::watch::changed(&mut self.excesses) => {}
                 () = windlass_host::watch::changed(&mut failures) => {}
             }
-            sleep(BURST).await;
+            sleep(WRITE_DELAY).await;
         }
     }
 
@@ -152,7 +152,7 @@ impl StatusWriter {
         });
         let known = written.get(&uid).map(|claim| claim.devices.clone());
         let outcome = self.write(&claim, known).await;
-        if matches!(outcome, StatusOutcome::Written(_) | StatusOutcome::Gone) {
+        if matches!(outcome, StatusOutcome::Written(_) | StatusOutcome::NotFound) {
             refused.remove(&uid);
         }
         match outcome {
@@ -160,11 +160,11 @@ impl StatusWriter {
             StatusOutcome::Written(devices) => {
                 written.insert(uid, ClaimReport { devices, ..claim });
             }
-            StatusOutcome::Gone if claim.devices.is_empty() => drop(written.remove(&uid)),
-            StatusOutcome::Gone => drop(written.insert(uid, claim)),
+            StatusOutcome::NotFound if claim.devices.is_empty() => drop(written.remove(&uid)),
+            StatusOutcome::NotFound => drop(written.insert(uid, claim)),
             StatusOutcome::Retry(pause) => sleep(pause).await,
             StatusOutcome::Refused(why) => {
-                refused.record(uid, claim, why, |times| self.statuses.pause(times));
+                refused.record(uid, claim, why, |times| self.statuses.retry_delay(times));
             }
         }
     }
@@ -180,12 +180,12 @@ impl StatusWriter {
             Some(known) => known,
             None => match self.statuses.read(reference).await {
                 StatusOutcome::Written(claim) => document::read(&claim, &self.driver),
-                StatusOutcome::Gone => return StatusOutcome::Gone,
+                StatusOutcome::NotFound => return StatusOutcome::NotFound,
                 StatusOutcome::Refused(why) => return StatusOutcome::Refused(why),
                 StatusOutcome::Retry(pause) => return StatusOutcome::Retry(pause),
             },
         };
-        let report = document::with_times(devices.clone(), &found);
+        let report = document::with_transition_times(devices.clone(), &found);
         let document = document::document(reference, &self.driver, &report);
         self.statuses.apply(reference, &document).await.map(|()| report)
     }
@@ -198,7 +198,7 @@ impl StatusWriter {
         let claim = |(uid, entry): (&String, &PreparedClaim)| {
             let why = failures.get(uid).map(|failure| failure.why.as_str());
             let now = self.clock.now();
-            let facts = Facts { inventory: &state.inventory, excesses: &excesses, why, now };
+            let facts = StatusInputs { inventory: &state.inventory, excesses: &excesses, why, now };
             let devices = document::devices(entry, &facts);
             (uid.clone(), ClaimReport { reference: entry.claim.clone(), devices })
         };
@@ -219,13 +219,14 @@ impl PastReports {
     /// UID of the first claim whose written status differs from the desired one, apart from times.
     fn difference(&self, desired: &Reports, now: Instant) -> Option<String> {
         let nothing = BTreeMap::new();
-        let is_gone =
-            |uid: &&String| !desired.contains_key(*uid) && !self.refused.waits(uid, &nothing, now);
+        let is_gone = |uid: &&String| {
+            !desired.contains_key(*uid) && !self.refused.is_backing_off(uid, &nothing, now)
+        };
         let gone = self.written.keys().find(is_gone);
         let is_different = |(uid, claim): &(&String, &ClaimReport)| {
             let known = self.written.get(*uid).map(|it| &it.devices);
             let is_written = known.is_some_and(|it| document::is_same(it, &claim.devices));
-            let waits = self.refused.waits(uid, &claim.devices, now);
+            let waits = self.refused.is_backing_off(uid, &claim.devices, now);
             !claim.devices.is_empty() && !is_written && !waits
         };
         let different = || desired.iter().find(is_different).map(|(uid, _)| uid);

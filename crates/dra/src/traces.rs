@@ -24,7 +24,7 @@ use super::document::ClaimDocuments;
 
 /// Search for traces of claims.
 #[derive(Clone, Debug)]
-pub(super) struct Traces {
+pub(super) struct UnrecordedClaimSearch {
     pub(super) documents: ClaimDocuments,
     pub(super) kubelet_dir: PathBuf,
     pub(super) driver: DriverName,
@@ -33,13 +33,13 @@ pub(super) struct Traces {
 
 /// A trace of unknown claims.
 #[derive(Debug, PartialEq, Eq)]
-enum Trace {
+enum UnrecordedClaims {
     /// Claims with a CDI document, by UID.
     Documents(BTreeSet<String>),
     /// Containers with devices of the driver, by the kubelet.
     Containers,
     /// The kubelet does not answer, for this reason.
-    Unanswered(String),
+    KubeletUnavailable(String),
 }
 
 /// Pause before a silent kubelet is asked again: it may be starting, and pods wait.
@@ -50,9 +50,9 @@ const MAX_NAMED: usize = 5;
 
 // === impl Traces ===
 
-impl Traces {
+impl UnrecordedClaimSearch {
     /// True if there can be no trace: no document, and no folder of pod resources. Blocks.
-    pub(super) fn are_impossible(&self) -> bool {
+    pub(super) fn is_ruled_out(&self) -> bool {
         !self.has_pod_resources() && self.documents.claims().is_empty()
     }
 
@@ -61,8 +61,8 @@ impl Traces {
         let mut logged = None;
         while let Some(trace) = self.find().await {
             let pause = match trace {
-                Trace::Unanswered(_) => check_interval.min(RETRY_DELAY),
-                Trace::Documents(_) | Trace::Containers => check_interval,
+                UnrecordedClaims::KubeletUnavailable(_) => check_interval.min(RETRY_DELAY),
+                UnrecordedClaims::Documents(_) | UnrecordedClaims::Containers => check_interval,
             };
             if logged.as_ref() != Some(&trace) {
                 let why = self.describe(&trace);
@@ -80,26 +80,28 @@ impl Traces {
         }
     }
 
-    async fn find(&self) -> Option<Trace> {
+    async fn find(&self) -> Option<UnrecordedClaims> {
         let documents = self.documents.clone();
         let claims = blocking(move || documents.claims()).await;
         if !claims.is_empty() {
-            return Some(Trace::Documents(claims));
+            return Some(UnrecordedClaims::Documents(claims));
         }
         if !self.has_pod_resources() {
             return None;
         }
         self.ledger.wait_for_checkpoint().await;
         match podresources::drivers(&self.kubelet_dir).await {
-            Ok(drivers) => drivers.contains(self.driver.as_str()).then_some(Trace::Containers),
-            Err(error) => Some(Trace::Unanswered(causes(&error))),
+            Ok(drivers) => {
+                drivers.contains(self.driver.as_str()).then_some(UnrecordedClaims::Containers)
+            }
+            Err(error) => Some(UnrecordedClaims::KubeletUnavailable(causes(&error))),
         }
     }
 
     /// The trace and its remedy.
-    fn describe(&self, trace: &Trace) -> String {
+    fn describe(&self, trace: &UnrecordedClaims) -> String {
         match trace {
-            Trace::Documents(claims) => {
+            UnrecordedClaims::Documents(claims) => {
                 let named: Vec<_> = claims.iter().take(MAX_NAMED).map(String::as_str).collect();
                 let more = if claims.len() > MAX_NAMED { ", ..." } else { "" };
                 format!(
@@ -110,11 +112,11 @@ impl Traces {
                     named.join(", "),
                 )
             }
-            Trace::Containers => format!(
+            UnrecordedClaims::Containers => format!(
                 "the kubelet lists containers with devices of {}: this ends with them",
                 self.driver.as_str()
             ),
-            Trace::Unanswered(why) => {
+            UnrecordedClaims::KubeletUnavailable(why) => {
                 format!("the kubelet does not list the claims of containers: {why}")
             }
         }

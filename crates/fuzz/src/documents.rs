@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use windlass_cdi::text;
+use windlass_cdi::to_json;
 use windlass_config::Config;
 use windlass_core::cdi::{self, Spec};
 use windlass_host::causes;
@@ -60,7 +60,7 @@ pub(crate) fn cdi(bytes: &[u8]) -> Verdict {
             for mistake in cdi::check(&spec) {
                 assert_explained(&mistake.to_string());
             }
-            let again: Spec = serde_json::from_str(&text(&spec)).expect("a written spec");
+            let again: Spec = serde_json::from_str(&to_json(&spec)).expect("a written spec");
             assert_eq!(again, spec);
             Accepted
         }
@@ -94,12 +94,12 @@ pub(crate) fn claim_checkpoint(bytes: &[u8]) -> Verdict {
 }
 
 /// Reads the input as each kind of file in the agent's state folder. An accepted file must survive a round trip.
-pub(crate) fn kept(bytes: &[u8]) -> Verdict {
+pub(crate) fn state_files(bytes: &[u8]) -> Verdict {
     let mut verdict = Refused;
     for document in Document::ALL {
-        match document.reread(bytes) {
+        match document.round_trip(bytes) {
             Ok(written) => {
-                let again = document.reread(&written).expect("a written file");
+                let again = document.round_trip(&written).expect("a written file");
                 assert_eq!(
                     String::from_utf8_lossy(&again),
                     String::from_utf8_lossy(&written),
@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn each_kind_of_file_has_a_seed() {
         for document in Document::ALL {
-            let seeds = seeds::kept();
-            let outcomes: Vec<_> = seeds.iter().map(|seed| document.reread(seed)).collect();
+            let seeds = seeds::state_files();
+            let outcomes: Vec<_> = seeds.iter().map(|seed| document.round_trip(seed)).collect();
             assert!(outcomes.iter().any(Result::is_ok), "{document:?}: {outcomes:?}");
         }
     }

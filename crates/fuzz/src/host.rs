@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use tempfile::TempDir;
-use windlass_config::{Config, Places};
+use windlass_config::{Config, HostPaths};
 use windlass_core::device::Device;
 use windlass_host::clock::Clock;
 use windlass_machine::{Machine, MachineProfile};
@@ -33,7 +33,7 @@ const SOURCES: &str = "sources:
 ";
 
 /// Folder in memory.
-const MEMORY: &str = "/dev/shm";
+const TMPFS: &str = "/dev/shm";
 
 /// Maximum number of lines of a tree. Longer trees reach no other code.
 const MAX_LINES: usize = 4000;
@@ -42,7 +42,7 @@ const MAX_LINES: usize = 4000;
 const MACHINES: &[&str] = &["rdma", "dgx-h100", "mi300x", "alveo", "flex-170", "dfl", "kria"];
 
 /// Discovers the devices of a tree, and checks their ids and the paths of their nodes. Accepts every tree.
-pub(crate) fn survey(bytes: &[u8]) -> Verdict {
+pub(crate) fn discovery(bytes: &[u8]) -> Verdict {
     for device in &devices(bytes) {
         assert_eq!(device.id.as_str().parse().as_ref(), Ok(&device.id));
         let nodes = device.nodes.iter().map(|node| &node.path);
@@ -63,7 +63,7 @@ fn devices(tree: &[u8]) -> Vec<Device> {
     let loaded =
         windlass_migrate::parse(Path::new("w.yaml"), SOURCES, &NvidiaPluginFlags::default());
     let config = Config {
-        places: Places {
+        places: HostPaths {
             host_root: root.path().to_owned(),
             host_root_on_node: root.path().to_owned(),
             // The library must not exist: discovery would load a library of the tree.
@@ -71,20 +71,20 @@ fn devices(tree: &[u8]) -> Vec<Device> {
             kubelet_dir: root.path().join("kubelet"),
             state_dir: root.path().join("state"),
             cdi_dir: root.path().join("cdi"),
-            ..Places::default()
+            ..HostPaths::default()
         },
         ..loaded.expect("valid").config
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let state = runtime.block_on(agent::survey(&config, clock));
+    let state = runtime.block_on(agent::scan_host(&config, clock));
     state.inventory.devices.clone()
 }
 
 /// Creates a temporary folder, in memory if possible, because a disk is slow with thousands of files.
 fn folder() -> TempDir {
-    let folder = tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir());
+    let folder = tempfile::tempdir_in(TMPFS).or_else(|_| tempfile::tempdir());
     folder.expect("a temporary folder")
 }
 

@@ -39,13 +39,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cdi", read: documents::cdi, seeds: seeds::cdi },
     Target { name: "checkpoint", read: documents::checkpoint, seeds: seeds::checkpoint },
     Target { name: "claim_checkpoint", read: documents::claim_checkpoint, seeds: seeds::claims },
-    Target { name: "kept", read: documents::kept, seeds: seeds::kept },
-    Target { name: "claim", read: documents::claim, seeds: seeds::allocated },
+    Target { name: "kept", read: documents::state_files, seeds: seeds::state_files },
+    Target { name: "claim", read: documents::claim, seeds: seeds::allocated_claims },
     Target { name: "claim_parameters", read: documents::parameters, seeds: seeds::parameters },
     Target { name: "selector", read: expressions::selector, seeds: seeds::expressions },
     Target { name: "messages", read: messages::all, seeds: messages::seeds },
     Target { name: "nri", read: nri::session, seeds: nri::seeds },
-    Target { name: "host", read: host::survey, seeds: host::seeds },
+    Target { name: "host", read: host::discovery, seeds: host::seeds },
 ];
 
 /// Fuzz target with the given name. Panics if there is none.

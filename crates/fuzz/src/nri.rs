@@ -1,7 +1,7 @@
 //! Reader of the container runtime's bytes in the agent's NRI plugin: frames, ttrpc, and messages.
 
 use prost::Message;
-use windlass_nri::{Adjustment, Container, Ended, NriSettings, Plugin, SessionError, serve};
+use windlass_nri::{Adjustment, Container, EndEvent, NriSettings, Plugin, SessionError, serve};
 
 use crate::{Verdict, refused};
 
@@ -41,11 +41,11 @@ struct NoOp;
 impl Plugin for NoOp {
     async fn synchronize(&mut self, _: Vec<Container>) {}
 
-    async fn create(&mut self, _: Container) -> Result<Adjustment, String> {
+    async fn create_container(&mut self, _: Container) -> Result<Adjustment, String> {
         Ok(Adjustment::default())
     }
 
-    async fn ended(&mut self, _: Ended) {}
+    async fn handle_end(&mut self, _: EndEvent) {}
 }
 
 /// Runs a session with a runtime that sends these bytes and closes the connection. Accepts bytes that follow the

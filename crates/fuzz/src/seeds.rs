@@ -68,13 +68,13 @@ pub(crate) fn claims() -> Vec<Vec<u8>> {
 }
 
 /// Files of the agent's state folder. They lack the optional checksum, so that mutations are parsed too.
-pub(crate) fn kept() -> Vec<Vec<u8>> {
+pub(crate) fn state_files() -> Vec<Vec<u8>> {
     contents("crates/fuzz/seeds/kept", "json")
 }
 
 /// Allocated resource claims: one with devices of several drivers and with parameters from class and claim, and a
 /// minimal one.
-pub(crate) fn allocated() -> Vec<Vec<u8>> {
+pub(crate) fn allocated_claims() -> Vec<Vec<u8>> {
     [
         r#"{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c","namespace":"ns","uid":"u","annotations":{"resource.kubernetes.io/pod-claim-name":"gpus"}},"spec":{"devices":{"requests":[{"name":"gpu","exactly":{"deviceClassName":"windlass-gpu"}}]}},"status":{"allocation":{"devices":{"results":[{"request":"gpu","driver":"windlass.dev","pool":"n1/nvidia","device":"gpu-0"},{"request":"gpu/large","driver":"windlass.dev","pool":"n1/nvidia","device":"gpu-1","adminAccess":true,"shareID":"8a2f","consumedCapacity":{"gpu.nvidia.com/memory":"10Gi","windlass.dev/compute":"25"}},{"request":"nic","driver":"other.dev","pool":"p","device":"d"}],"config":[{"source":"FromClass","requests":[],"opaque":{"driver":"windlass.dev","parameters":{"apiVersion":"windlass.dev/v1alpha1","kind":"DeviceConfig","sharing":{"strategy":"MPS","mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"10Gi"}}}}},{"source":"FromClaim","requests":["gpu"],"opaque":{"driver":"windlass.dev","parameters":{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}}}]}}}}"#,
         r#"{"metadata":{"uid":"u"},"spec":{},"status":{"allocation":{}}}"#,

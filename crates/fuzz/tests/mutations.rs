@@ -41,7 +41,7 @@ enum Edit {
 }
 
 /// Texts on which parsers often fail.
-const PIECES: [&str; 40] = [
+const INSERTED_TEXTS: [&str; 40] = [
     "",
     "0",
     "-1",
@@ -88,10 +88,10 @@ const PIECES: [&str; 40] = [
 const MAX_BYTES: usize = 256 * 1024;
 
 /// Time limit for one input, on a slow and busy machine.
-const LIMIT: Duration = Duration::from_secs(10);
+const INPUT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Inputs per round.
-const ROUND: u32 = 256;
+const INPUTS_PER_ROUND: u32 = 256;
 
 // === impl Edit ===
 
@@ -104,8 +104,8 @@ impl Edit {
             1 => at().prop_map(Self::Truncate),
             1 => (at(), 1..30_usize, 2..400_usize)
                 .prop_map(|(at, length, times)| Self::Repeat(at, length, times)),
-            3 => (at(), select(&PIECES[..])).prop_map(|(at, piece)| Self::Insert(at, piece)),
-            6 => (at(), select(&PIECES[..])).prop_map(|(at, piece)| Self::Word(at, piece)),
+            3 => (at(), select(&INSERTED_TEXTS[..])).prop_map(|(at, piece)| Self::Insert(at, piece)),
+            6 => (at(), select(&INSERTED_TEXTS[..])).prop_map(|(at, piece)| Self::Word(at, piece)),
             2 => (at(), at()).prop_map(|(from, to)| Self::Line(from, to)),
             1 => (at(), at(), at()).prop_map(|(at, other, from)| Self::Splice(at, other, from)),
         ]
@@ -152,7 +152,7 @@ impl Edit {
     }
 }
 
-/// Runs a target on an input, and fails if that takes longer than [`LIMIT`]. The input of a panic or hang remains in a
+/// Runs a target on an input, and fails if that takes longer than [`INPUT_TIMEOUT`]. The input of a panic or hang remains in a
 /// file.
 fn read(target: &Target, input: &[u8]) -> Result<Verdict, TestCaseError> {
     let name = format!("{}-{}", target.name, process::id());
@@ -163,7 +163,7 @@ fn read(target: &Target, input: &[u8]) -> Result<Verdict, TestCaseError> {
     let duration = start.elapsed();
     fs::remove_file(&file).expect("the input's file");
     let excerpt = || String::from_utf8_lossy(&input[..input.len().min(2000)]).into_owned();
-    prop_assert!(duration < LIMIT, "{} took {duration:?} for {:?}", target.name, excerpt());
+    prop_assert!(duration < INPUT_TIMEOUT, "{} took {duration:?} for {:?}", target.name, excerpt());
     Ok(verdict)
 }
 
@@ -206,11 +206,11 @@ fn check(name: &str, cases: u32) {
     let (start, mut number) = (Instant::now(), 0);
     while start.elapsed() < seconds {
         number += 1;
-        try_round(&target, &seeds, (number, ROUND));
+        try_round(&target, &seeds, (number, INPUTS_PER_ROUND));
     }
     #[expect(clippy::print_stdout, reason = "requested by WINDLASS_FUZZ_SECONDS")]
     {
-        println!("{name}: {} inputs", number * u64::from(ROUND) + u64::from(cases));
+        println!("{name}: {} inputs", number * u64::from(INPUTS_PER_ROUND) + u64::from(cases));
     }
 }
 

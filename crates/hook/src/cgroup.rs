@@ -2,13 +2,13 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use windlass_host::files::{self, Links};
+use windlass_host::files::{self, Symlinks};
 
 use crate::HookError;
 
 /// Mount points of procfs and of cgroup v2.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cgroups<'a> {
+pub(crate) struct MountPoints<'a> {
     pub(crate) proc: &'a Path,
     pub(crate) root: &'a Path,
 }
@@ -34,19 +34,20 @@ enum CgroupError {
 const MAX_BYTES: u64 = 64 << 10;
 
 /// File that exists in each directory of cgroup v2, and in no other (`cgroups(7)`).
-const MARKER: &str = "cgroup.controllers";
+const CONTROLLERS_FILE: &str = "cgroup.controllers";
 
 // === impl Cgroups ===
 
-impl Cgroups<'_> {
+impl MountPoints<'_> {
     /// Directory of the cgroup of a container. `pid` is the container's first process.
     pub(crate) fn of_container(self, pid: u32) -> Result<PathBuf, HookError> {
         let container = self.lines(&pid.to_string())?;
         let own = self.lines("self")?;
-        let failed = |reason: CgroupError| HookError::Cgroup { pid, reason: reason.to_string() };
+        let failed =
+            |reason: CgroupError| HookError::NoOwnCgroup { pid, reason: reason.to_string() };
         let path = own_path(&container, &own).map_err(failed)?;
         let directory = self.root.join(path);
-        if directory.join(MARKER).is_file() {
+        if directory.join(CONTROLLERS_FILE).is_file() {
             Ok(directory)
         } else {
             Err(failed(CgroupError::NotCgroup(directory)))
@@ -56,7 +57,7 @@ impl Cgroups<'_> {
     /// Text of `/proc/PID/cgroup`.
     fn lines(self, process: &str) -> Result<String, HookError> {
         let path = self.proc.join(process).join("cgroup");
-        files::read_regular_text(&path, Links::Refused, MAX_BYTES)
+        files::read_regular_text(&path, Symlinks::Refused, MAX_BYTES)
             .map_err(|source| HookError::Read { path, source })
     }
 }

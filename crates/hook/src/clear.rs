@@ -21,7 +21,7 @@ use crate::{HookError, boot_id, dmem, gpus, record};
 /// Fails if the note or the boot id cannot be read, the driver cannot be used, or a limit cannot be lifted. The error
 /// for a limit names the GPUs.
 pub fn clear(note_path: &Path, proc: &Path) -> Result<(), HookError> {
-    let note = record::note(note_path)?;
+    let note = record::read_note(note_path)?;
     boot_id(proc)?;
     if !is_in_force(&note, proc) {
         return Ok(());

@@ -13,7 +13,7 @@
 use std::{fs::File, io::Write as _, path::Path};
 
 use windlass_core::dmem::{CONTROLLER, DmemRegion};
-use windlass_host::files::{self, Links};
+use windlass_host::files::{self, Symlinks};
 
 use crate::{HookError, MAX_DOCUMENT};
 
@@ -23,7 +23,7 @@ const CONTROLLERS: &str = "cgroup.controllers";
 const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
 
 /// File with the hard limits of a cgroup, by region.
-const LIMITS: &str = "dmem.max";
+const LIMITS_FILE: &str = "dmem.max";
 
 /// Value of a region without a limit.
 const NO_LIMIT: &str = "max";
@@ -40,7 +40,7 @@ pub(crate) fn prepare(root: &Path, cgroup: &Path, region: &DmemRegion) -> Result
     if !has_controller(&cgroup.join(CONTROLLERS))? {
         return Err(HookError::NoDmem(cgroup.to_owned()));
     }
-    let path = cgroup.join(LIMITS);
+    let path = cgroup.join(LIMITS_FILE);
     match region.value(&read(&path)?) {
         Some(_) => Ok(()),
         None => Err(HookError::NoRegion { region: region.to_string(), path }),
@@ -53,14 +53,14 @@ pub(crate) fn limit(
     region: &DmemRegion,
     bytes: u64,
 ) -> Result<Option<u64>, HookError> {
-    let path = cgroup.join(LIMITS);
+    let path = cgroup.join(LIMITS_FILE);
     write(&path, &format!("{region} {bytes}\n"))?;
     Ok(region.value(&read(&path)?).and_then(|value| value.parse().ok()))
 }
 
 /// Lifts the limit of a region. A region that was removed has no limit.
 pub(crate) fn lift(cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> {
-    let path = cgroup.join(LIMITS);
+    let path = cgroup.join(LIMITS_FILE);
     match region.value(&read(&path)?) {
         Some(value) if value != NO_LIMIT => write(&path, &format!("{region} {NO_LIMIT}\n")),
         Some(_) | None => Ok(()),
@@ -82,7 +82,7 @@ fn has_controller(path: &Path) -> Result<bool, HookError> {
 }
 
 fn read(path: &Path) -> Result<String, HookError> {
-    let text = files::read_regular_text(path, Links::Refused, MAX_DOCUMENT);
+    let text = files::read_regular_text(path, Symlinks::Refused, MAX_DOCUMENT);
     text.map_err(|source| HookError::Read { path: path.to_owned(), source })
 }
 

@@ -26,10 +26,10 @@ pub enum HookError {
     },
     /// Another user owns the record or the note, or may write it.
     #[error("{0} can be written by others")]
-    NotOurs(PathBuf),
+    Untrusted(PathBuf),
     /// The record or the note is invalid.
     #[error("cannot use {path}")]
-    Document {
+    InvalidDocument {
         /// Path of the document.
         path: PathBuf,
         /// Mistake in the document.
@@ -37,13 +37,13 @@ pub enum HookError {
     },
     /// The note would be invalid.
     #[error("cannot create a note")]
-    Note(#[from] MemoryLimitError),
+    InvalidNote(#[from] MemoryLimitError),
     /// Standard input has no valid container state, or the container is in a state in which the hook must not run.
     #[error("the state of the container on standard input is unusable: {0}")]
-    State(String),
+    InvalidState(String),
     /// The container has no cgroup of its own in cgroup v2.
     #[error("process {pid} has no cgroup to limit: {reason}")]
-    Cgroup {
+    NoOwnCgroup {
         /// First process of the container.
         pid: u32,
         /// Reason, as a clause.
@@ -92,7 +92,7 @@ pub enum HookError {
     },
     /// The driver or the kernel reads back another limit.
     #[error(
-        "{uuid}: set a limit of {requested} bytes, the {by} reads back {}",
+        "{uuid}: set a limit of {requested} bytes, the {limiter} reads back {}",
         limit_text(*.actual)
     )]
     Mismatch {
@@ -101,13 +101,13 @@ pub enum HookError {
         /// Requested limit in bytes.
         requested: u64,
         /// `driver` or `kernel`.
-        by: &'static str,
+        limiter: &'static str,
         /// Limit that was read back, in bytes; `None` for no limit.
         actual: Option<u64>,
     },
     /// The hook failed, and could not lift all limits that it had set.
     #[error("{cause}; the limits of {gpus} may remain, because they could not be lifted")]
-    NotUndone {
+    RollbackFailed {
         /// Message of the failure, with its causes.
         cause: String,
         /// UUIDs of GPUs, separated by commas.

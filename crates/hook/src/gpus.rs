@@ -15,7 +15,7 @@ use crate::{HookError, dmem};
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
     limit: &'a GpuMemoryLimit,
-    by: Limiter<'a>,
+    limiter: Limiter<'a>,
 }
 
 /// Enforcer of a GPU's limit.
@@ -26,11 +26,11 @@ enum Limiter<'a> {
 }
 
 /// Size of the driver's large pages, in bytes. The driver may round a limit up to a multiple.
-const PAGE: u64 = 2 << 20;
+const PAGE_BYTES: u64 = 2 << 20;
 
 /// Values that lift the limits of a cgroup. The hook's soft limit is always 0, because the driver would propagate
 /// another value to the cgroup's ancestors, where it would remain.
-const NONE: MemoryLimits = MemoryLimits { soft: 0, hard: None };
+const NO_LIMITS: MemoryLimits = MemoryLimits { soft: 0, hard: None };
 
 /// Loads NVML, and checks that the driver supports memory limits. Returns `None` without a library.
 pub(crate) fn load(library: Option<&Path>) -> Result<Option<Nvml>, HookError> {
@@ -50,25 +50,25 @@ pub(crate) fn limit(targets: &[Target<'_>], cgroup: &Path) -> Result<Vec<Limited
         match target.limit(cgroup) {
             Ok(gpu) => limited.push(gpu),
             // The failed call may have set a limit, so that of its GPU is lifted too.
-            Err(error) => return Err(undo(&targets[..=index], cgroup, error)),
+            Err(error) => return Err(roll_back(&targets[..=index], cgroup, error)),
         }
     }
     Ok(limited)
 }
 
 /// Lifts limits after a failure. Returns the failure, with the GPUs whose limits could not be lifted.
-pub(crate) fn undo(targets: &[Target<'_>], cgroup: &Path, failure: HookError) -> HookError {
+pub(crate) fn roll_back(targets: &[Target<'_>], cgroup: &Path, failure: HookError) -> HookError {
     let remaining = targets.iter().filter(|target| target.lift(cgroup).is_err());
     let remaining: Vec<_> = remaining.map(|target| target.limit.uuid.as_str()).collect();
     if remaining.is_empty() {
         return failure;
     }
-    HookError::NotUndone { cause: causes(&failure), gpus: remaining.join(", ") }
+    HookError::RollbackFailed { cause: causes(&failure), gpus: remaining.join(", ") }
 }
 
 /// Lifts the driver's limit of a cgroup.
 pub(crate) fn lift(gpu: &Gpu, cgroup: &Path) -> Result<(), NvmlError> {
-    gpu.set_memory_limits(cgroup, NONE)
+    gpu.set_memory_limits(cgroup, NO_LIMITS)
 }
 
 // === impl Target ===
@@ -84,7 +84,7 @@ impl<'a> Target<'a> {
     ) -> Result<Self, HookError> {
         if let Some(region) = &limit.region {
             dmem::prepare(cgroups, cgroup, region)?;
-            return Ok(Self { limit, by: Limiter::Kernel(region) });
+            return Ok(Self { limit, limiter: Limiter::Kernel(region) });
         }
         let nvml = nvml.expect("a record with a GPU of the driver names its library");
         let failed = |source| HookError::Gpu { uuid: limit.uuid.clone(), source };
@@ -92,7 +92,7 @@ impl<'a> Target<'a> {
         match gpu.mig_mode().map_err(failed)? {
             MigMode::Enabled => Err(HookError::Mig(limit.uuid.clone())),
             MigMode::Disabled | MigMode::Unsupported => {
-                Ok(Self { limit, by: Limiter::Driver(gpu) })
+                Ok(Self { limit, limiter: Limiter::Driver(gpu) })
             }
         }
     }
@@ -100,18 +100,18 @@ impl<'a> Target<'a> {
     /// Sets the limit and reads it back.
     fn limit(&self, cgroup: &Path) -> Result<LimitedGpu, HookError> {
         let requested = self.limit.hard_bytes();
-        let actual = match &self.by {
-            Limiter::Driver(gpu) => by_driver(gpu, cgroup, requested).map_err(|source| {
+        let actual = match &self.limiter {
+            Limiter::Driver(gpu) => limit_by_driver(gpu, cgroup, requested).map_err(|source| {
                 let uuid = self.limit.uuid.clone();
                 HookError::NotSet { uuid, requested, source }
             })?,
             Limiter::Kernel(region) => dmem::limit(cgroup, region, requested)?,
         };
-        check(self.limit, actual)
+        check_read_back(self.limit, actual)
     }
 
     fn lift(&self, cgroup: &Path) -> Result<(), HookError> {
-        match &self.by {
+        match &self.limiter {
             Limiter::Driver(gpu) => lift(gpu, cgroup).map_err(|source| {
                 let uuid = self.limit.uuid.clone();
                 HookError::Gpu { uuid, source }
@@ -122,22 +122,22 @@ impl<'a> Target<'a> {
 }
 
 /// Sets a limit through the driver. Returns the limit that is read back, in bytes; `None` for no limit.
-fn by_driver(gpu: &Gpu, cgroup: &Path, bytes: u64) -> Result<Option<u64>, NvmlError> {
-    gpu.set_memory_limits(cgroup, MemoryLimits { hard: Some(bytes), ..NONE })?;
+fn limit_by_driver(gpu: &Gpu, cgroup: &Path, bytes: u64) -> Result<Option<u64>, NvmlError> {
+    gpu.set_memory_limits(cgroup, MemoryLimits { hard: Some(bytes), ..NO_LIMITS })?;
     Ok(gpu.memory_limits(cgroup)?.and_then(|limits| limits.hard))
 }
 
 /// Checks the limit that was read back. The driver may have rounded the limit up to whole pages; the kernel may not.
-fn check(limit: &GpuMemoryLimit, actual: Option<u64>) -> Result<LimitedGpu, HookError> {
+fn check_read_back(limit: &GpuMemoryLimit, actual: Option<u64>) -> Result<LimitedGpu, HookError> {
     let (uuid, region, requested) = (limit.uuid.clone(), limit.region.clone(), limit.hard_bytes());
     let (by, rounded) = if region.is_some() {
         ("kernel", requested)
     } else {
-        ("driver", requested.next_multiple_of(PAGE))
+        ("driver", requested.next_multiple_of(PAGE_BYTES))
     };
     match actual.filter(|actual| [requested, rounded].contains(actual)) {
         Some(hard_bytes) => Ok(LimitedGpu { uuid, region, hard_bytes }),
-        None => Err(HookError::Mismatch { uuid, requested, by, actual }),
+        None => Err(HookError::Mismatch { uuid, requested, limiter: by, actual }),
     }
 }
 
@@ -163,23 +163,23 @@ mod tests {
             (4, 0, false),
             (1, 4, false),
         ] {
-            let result = check(&limit(requested, None), Some(actual * MIB));
+            let result = check_read_back(&limit(requested, None), Some(actual * MIB));
             assert_eq!(result.is_ok(), expected, "{requested} {actual}");
         }
-        check(&limit(4, None), Some(4 * MIB - 1)).expect_err("one byte less");
+        check_read_back(&limit(4, None), Some(4 * MIB - 1)).expect_err("one byte less");
     }
 
     #[test]
     fn the_kernel_must_not_round_a_limit() {
         let limit = limit(3, Some("drm/0000:03:00.0/vram"));
-        let limited = check(&limit, Some(3 * MIB)).expect("equal");
+        let limited = check_read_back(&limit, Some(3 * MIB)).expect("equal");
         assert_eq!((limited.region, limited.hard_bytes), (limit.region.clone(), 3 * MIB));
         for (actual, expected) in [
             (Some(4 * MIB), "the kernel reads back 4194304 bytes"),
             (Some(3 * MIB - 1), "the kernel reads back 3145727 bytes"),
             (None, "the kernel reads back no limit"),
         ] {
-            let error = check(&limit, actual).expect_err(expected).to_string();
+            let error = check_read_back(&limit, actual).expect_err(expected).to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use windlass_host::files::{self, Readers};
+use windlass_host::files::{self, FileAccess};
 
 use crate::HookError;
 
@@ -22,6 +22,6 @@ pub fn install(folder: &Path) -> Result<(), HookError> {
     let program =
         fs::read(PROGRAM).map_err(|source| HookError::Read { path: PROGRAM.into(), source })?;
     let path = folder.join(NAME);
-    let installed = files::replace(&path, &program, Readers::Executors);
+    let installed = files::replace(&path, &program, FileAccess::Executable);
     installed.map(drop).map_err(|source| HookError::Write { path, source })
 }

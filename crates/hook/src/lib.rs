@@ -30,9 +30,9 @@ use std::{
 };
 
 use windlass_core::memory_limit::MemoryLimitNote;
-use windlass_host::files::{self, Links, Readers};
+use windlass_host::files::{self, FileAccess, Symlinks};
 
-use self::{cgroup::Cgroups, gpus::Target};
+use self::{cgroup::MountPoints, gpus::Target};
 pub use clear::clear;
 pub use error::HookError;
 pub use install::install;
@@ -63,9 +63,10 @@ pub fn limit(
 ) -> Result<PathBuf, HookError> {
     let record = record::read(record_path, replicas)?;
     let state = state::read(state)?;
-    let note_path = MemoryLimitNote::path(record_path, &state.id)
-        .ok_or_else(|| HookError::State(format!("`{}` is not a valid container id", state.id)))?;
-    let cgroup = Cgroups { proc, root: record.cgroup_root() }.of_container(state.pid)?;
+    let note_path = MemoryLimitNote::path(record_path, &state.id).ok_or_else(|| {
+        HookError::InvalidState(format!("`{}` is not a valid container id", state.id))
+    })?;
+    let cgroup = MountPoints { proc, root: record.cgroup_root() }.of_container(state.pid)?;
     let boot_id = boot_id(proc)?;
     let nvml = gpus::load(record.library())?;
     let find = |limit| Target::find(nvml.as_ref(), record.cgroup_root(), &cgroup, limit);
@@ -75,33 +76,33 @@ pub fn limit(
     let note = MemoryLimitNote::new(boot_id, library, &cgroup, limited)
         .map_err(HookError::from)
         .and_then(|note| write_note(&note_path, &note));
-    note.map_err(|error| gpus::undo(&targets, &cgroup, error))?;
-    remove_stale(record_path, &note_path, proc);
+    note.map_err(|error| gpus::roll_back(&targets, &cgroup, error))?;
+    remove_stale_notes(record_path, &note_path, proc);
     Ok(note_path)
 }
 
 fn write_note(path: &Path, note: &MemoryLimitNote) -> Result<(), HookError> {
-    let written = files::replace(path, &note.to_json(), Readers::Owner);
+    let written = files::replace(path, &note.to_json(), FileAccess::Owner);
     written.map(drop).map_err(|source| HookError::Write { path: path.to_owned(), source })
 }
 
 fn boot_id(proc: &Path) -> Result<String, HookError> {
     let path = proc.join(BOOT_ID);
-    let id = files::read_regular_text(&path, Links::Refused, MAX_DOCUMENT);
+    let id = files::read_regular_text(&path, Symlinks::Refused, MAX_DOCUMENT);
     let id = id.map_err(|source| HookError::Read { path, source })?;
     Ok(id.trim().to_owned())
 }
 
 /// Removes notes of earlier containers of this record, because a container that restarts has a new id and a new cgroup.
 /// Ignores failures, because a stale note is harmless.
-fn remove_stale(record: &Path, current: &Path, proc: &Path) {
+fn remove_stale_notes(record: &Path, current: &Path, proc: &Path) {
     let Some(entries) = record.parent().and_then(|folder| fs::read_dir(folder).ok()) else {
         return;
     };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let is_other = path != current && MemoryLimitNote::container(record, name).is_some();
-        if is_other && record::note(&path).is_ok_and(|note| !clear::is_in_force(&note, proc)) {
+        if is_other && record::read_note(&path).is_ok_and(|note| !clear::is_in_force(&note, proc)) {
             let _ = fs::remove_file(&path);
         }
     }

@@ -3,7 +3,7 @@
 use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path};
 
 use windlass_core::memory_limit::{MemoryLimitError, MemoryLimitNote, MemoryLimitRecord};
-use windlass_host::files::{self, Links};
+use windlass_host::files::{self, Symlinks};
 
 use crate::{HookError, MAX_DOCUMENT};
 
@@ -12,15 +12,15 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Reads a record, and multiplies its limits by the number of replicas. Fails if other users own or may write the file.
 pub(crate) fn read(path: &Path, replicas: u32) -> Result<MemoryLimitRecord, HookError> {
-    document(path, |text| MemoryLimitRecord::parse(text)?.times(replicas))
+    read_document(path, |text| MemoryLimitRecord::parse(text)?.times(replicas))
 }
 
 /// Reads a note. Fails if other users own or may write the file.
-pub(crate) fn note(path: &Path) -> Result<MemoryLimitNote, HookError> {
-    document(path, MemoryLimitNote::parse)
+pub(crate) fn read_note(path: &Path) -> Result<MemoryLimitNote, HookError> {
+    read_document(path, MemoryLimitNote::parse)
 }
 
-fn document<T>(
+fn read_document<T>(
     path: &Path,
     parse: impl FnOnce(&[u8]) -> Result<T, MemoryLimitError>,
 ) -> Result<T, HookError> {
@@ -28,13 +28,14 @@ fn document<T>(
         contents(path).map_err(|source| HookError::Read { path: path.to_owned(), source })?;
     let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
     if !is_own || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
-        return Err(HookError::NotOurs(path.to_owned()));
+        return Err(HookError::Untrusted(path.to_owned()));
     }
-    parse(text.as_bytes()).map_err(|source| HookError::Document { path: path.to_owned(), source })
+    parse(text.as_bytes())
+        .map_err(|source| HookError::InvalidDocument { path: path.to_owned(), source })
 }
 
 fn contents(path: &Path) -> io::Result<(Metadata, String)> {
-    let file = files::open_regular(path, Links::Refused)?;
+    let file = files::open_regular(path, Symlinks::Refused)?;
     let metadata = file.metadata()?;
-    Ok((metadata, files::text_of(file, MAX_DOCUMENT)?))
+    Ok((metadata, files::read_text(file, MAX_DOCUMENT)?))
 }

@@ -21,18 +21,18 @@ pub(crate) struct ContainerState {
 const MAX_STATE: u64 = 1 << 20;
 
 /// Statuses of a container whose `createRuntime` hooks run. Runtimes differ: runc and crun use different statuses.
-const BEFORE_START: [&str; 2] = ["creating", "created"];
+const STATUSES_BEFORE_START: [&str; 2] = ["creating", "created"];
 
 /// Reads the state of a container that has not started.
 pub(crate) fn read(from: impl Read) -> Result<ContainerState, HookError> {
-    let invalid = |reason: String| HookError::State(reason);
-    let text = files::text_of(from, MAX_STATE).map_err(|error| invalid(error.to_string()))?;
+    let invalid = |reason: String| HookError::InvalidState(reason);
+    let text = files::read_text(from, MAX_STATE).map_err(|error| invalid(error.to_string()))?;
     let state: ContainerState =
         serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     if state.pid == 0 {
         return Err(invalid("0 is not a valid pid".to_owned()));
     }
-    if !BEFORE_START.contains(&state.status.as_str()) {
+    if !STATUSES_BEFORE_START.contains(&state.status.as_str()) {
         let status = &state.status;
         return Err(invalid(format!(
             "the container is {status}, but limits are set before it starts"
@@ -68,9 +68,9 @@ mod tests {
             ("creating", "stopped"),
         ] {
             let error = read(VALID.replace(from, to).as_bytes()).expect_err(to);
-            assert!(matches!(error, HookError::State(_)), "{error}");
+            assert!(matches!(error, HookError::InvalidState(_)), "{error}");
         }
         let endless = std::io::repeat(b' ');
-        assert!(matches!(read(endless), Err(HookError::State(_))), "the read is bounded");
+        assert!(matches!(read(endless), Err(HookError::InvalidState(_))), "the read is bounded");
     }
 }

@@ -16,7 +16,7 @@ fn install(arguments: &[&Path], current: &Path) -> Output {
     command.current_dir(current).output().expect("it runs")
 }
 
-fn succeed(folder: &Path) {
+fn check_install(folder: &Path) {
     let output = install(&[folder], Path::new("/"));
     assert!(output.status.success(), "{output:?}");
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
@@ -32,17 +32,17 @@ fn installation_replaces_only_a_different_program() {
     let folder = temporary.path().join("windlass/bin");
     let installed = folder.join("windlass-hook");
     let metadata = || fs::symlink_metadata(&installed).expect("installed");
-    succeed(&folder);
+    check_install(&folder);
     let program = fs::read(PROGRAM).expect("a program");
     let first = metadata();
     assert_eq!((mode(&fs::metadata(&folder).expect("created")), mode(&first)), (0o755, 0o755));
-    succeed(&folder);
+    check_install(&folder);
     assert_eq!(metadata().ino(), first.ino(), "an identical program is not replaced");
     fs::set_permissions(&installed, Permissions::from_mode(0o644)).expect("set");
-    succeed(&folder);
+    check_install(&folder);
     assert_eq!(mode(&metadata()), 0o755);
     fs::write(&installed, "an older version").expect("written");
-    succeed(&folder);
+    check_install(&folder);
     assert!(fs::read(&installed).expect("installed") == program, "an identical copy");
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "no temporary file remains");
     let help = Command::new(&installed).arg("--help").output().expect("it runs");

@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 use windlass_core::memory_limit::{GpuMemoryLimit, MemoryLimitNote, MemoryLimitRecord};
 use windlass_hook::{HookError, clear, limit};
-use windlass_machine::{Machine, MachineProfile, profile::Driver, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, find_driver, profile::Driver};
 
 const MIB: u64 = 1 << 20;
 
@@ -54,14 +54,14 @@ impl Drop for ContainerProcess {
 
 impl Node {
     fn new() -> Self {
-        Self::of("l40s-pcie", "615.10")
+        Self::with_profile("l40s-pcie", "615.10")
     }
 
-    fn of(profile: &str, driver: &str) -> Self {
+    fn with_profile(profile: &str, driver: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut profile = MachineProfile::named(profile).expect("a shipped profile");
         profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
-        let driver = simulated_driver().expect("built with the tests");
+        let driver = find_driver().expect("built with the tests");
         let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
         let machine = machine.expect("a machine");
         let container = ContainerProcess::start();
@@ -292,7 +292,7 @@ fn an_invalid_state_fails_the_hook() {
     {
         let state = node.state().replace(from, to);
         let error = limit(&node.record_path(), 1, state.as_bytes(), &node.at("proc"));
-        assert!(matches!(error, Err(HookError::State(_))), "{from} -> {to}: {error:?}");
+        assert!(matches!(error, Err(HookError::InvalidState(_))), "{from} -> {to}: {error:?}");
     }
     assert_eq!(node.limits(), BTreeMap::new());
 }
@@ -310,8 +310,8 @@ fn a_driver_or_gpu_without_memory_limits_fails_the_hook() {
     node.inject("recover@1");
     node.machine.remove_driver().expect("removed");
     node.check_fails("cannot load");
-    Node::of("l40s-pcie", "614.99").check_fails("no function that limits memory");
-    Node::of("mig-a100", "615.10").check_fails("is in MIG mode");
+    Node::with_profile("l40s-pcie", "614.99").check_fails("no function that limits memory");
+    Node::with_profile("mig-a100", "615.10").check_fails("is in MIG mode");
 }
 
 #[test]
@@ -435,13 +435,14 @@ fn the_program_fails_with_one_line_and_an_exit_code() {
 }
 
 /// Environment variable with the number of containers in the next test: 10,000 take minutes.
-const CONTAINERS: &str = "WINDLASS_HOOK_LIVES";
+const CONTAINERS_VARIABLE: &str = "WINDLASS_HOOK_LIVES";
 
 /// Runs containers one after another. For some the driver rejects the limit, and for some the hook is killed at an
 /// arbitrary instruction.
 #[test]
 fn no_limit_remains_after_failed_and_killed_hooks() {
-    let containers = env::var(CONTAINERS).map_or(60, |count| count.parse().expect(CONTAINERS));
+    let containers =
+        env::var(CONTAINERS_VARIABLE).map_or(60, |count| count.parse().expect(CONTAINERS_VARIABLE));
     let mut node = Node::new();
     let record = node.record_path().display().to_string();
     let mut limited = 0;

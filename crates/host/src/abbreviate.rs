@@ -23,21 +23,21 @@ pub fn first_few<T: Display>(
 ) -> String {
     let all = all.into_iter();
     let more = all.len().saturating_sub(most);
-    let shown: Vec<_> = all.take(most).map(|name| cut(&name.to_string())).collect();
+    let shown: Vec<_> = all.take(most).map(|name| truncated(&name.to_string())).collect();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     shown.join(", ") + &more
 }
 
 /// A name, cut to a readable length.
-pub fn cut(name: &str) -> String {
-    match beginning(name, MAX_BYTES) {
+pub fn truncated(name: &str) -> String {
+    match prefix(name, MAX_BYTES) {
         whole if whole == name => name.to_owned(),
         part => format!("{part}..."),
     }
 }
 
 /// The longest prefix with at most `bytes` bytes.
-pub fn beginning(text: &str, bytes: usize) -> &str {
+pub fn prefix(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
 }

@@ -7,7 +7,7 @@ use std::{
 
 /// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Access {
+pub enum AccessKind {
     /// File content.
     Text,
     /// Directory listing.
@@ -20,11 +20,11 @@ pub enum Access {
 
 /// Accesses to a host's files.
 #[derive(Debug)]
-pub struct AccessLog(Receiver<(Access, PathBuf)>);
+pub struct AccessLog(Receiver<(AccessKind, PathBuf)>);
 
 /// Sender of a log's accesses.
 #[derive(Clone, Debug)]
-pub(super) struct AccessRecorder(Sender<(Access, PathBuf)>);
+pub(super) struct AccessRecorder(Sender<(AccessKind, PathBuf)>);
 
 // === impl AccessLog ===
 
@@ -35,7 +35,7 @@ impl AccessLog {
     }
 
     /// Accesses since the last call.
-    pub fn take(&self) -> impl Iterator<Item = (Access, PathBuf)> {
+    pub fn drain(&self) -> impl Iterator<Item = (AccessKind, PathBuf)> {
         self.0.try_iter()
     }
 }
@@ -43,7 +43,7 @@ impl AccessLog {
 // === impl AccessRecorder ===
 
 impl AccessRecorder {
-    pub(super) fn record(&self, access: Access, path: &Path) {
+    pub(super) fn record(&self, access: AccessKind, path: &Path) {
         // The receiver may be gone.
         let _ = self.0.send((access, path.to_owned()));
     }

@@ -33,7 +33,7 @@ impl Clock {
 
 /// Waits until a time. Returns at once if the time has come: tokio's timer would round up to a millisecond, which would
 /// slow the start.
-pub async fn until(time: Instant) {
+pub async fn wait_until(time: Instant) {
     if time > Instant::now() {
         sleep_until(time).await;
     }

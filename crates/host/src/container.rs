@@ -46,14 +46,14 @@ impl Host {
     ///
     /// Fails if the process does not exist.
     pub fn container_of(&self, pid: u32) -> io::Result<Option<ContainerId>> {
-        Ok(ContainerId::parse(&self.try_text(format!("/proc/{pid}/cgroup"))?))
+        Ok(ContainerId::parse(&self.try_read_text(format!("/proc/{pid}/cgroup"))?))
     }
 
     /// True if the host's `/proc` shows this process under its own id. Then the agent is in the host's PID namespace,
     /// and process ids of the driver are those of `/proc`.
     pub fn shows_own_process(&self) -> bool {
         let own = std::fs::read_to_string("/proc/self/stat").ok();
-        let shown = self.text(format!("/proc/{}/stat", std::process::id()));
+        let shown = self.read_text(format!("/proc/{}/stat", std::process::id()));
         own.as_deref().and_then(start_time).is_some_and(|own| {
             shown.as_deref().and_then(start_time).is_some_and(|shown| own == shown)
         })
@@ -62,7 +62,7 @@ impl Host {
     /// True if this process may read the open files of others: according to the host's `/proc`, it has
     /// the capability `SYS_PTRACE`.
     pub fn shows_open_files(&self) -> bool {
-        let status = self.text(format!("/proc/{}/status", std::process::id()));
+        let status = self.read_text(format!("/proc/{}/status", std::process::id()));
         let line = |text: &str| text.lines().find_map(|it| it.strip_prefix("CapEff:").map(hex));
         let effective = status.as_deref().and_then(line).flatten();
         self.shows_own_process() && effective.is_some_and(|all| all & SYS_PTRACE != 0)

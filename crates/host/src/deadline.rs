@@ -74,18 +74,18 @@ impl Deadline {
     }
 
     /// Remaining time, in whole slices.
-    pub fn left(&self) -> Duration {
+    pub fn remaining(&self) -> Duration {
         self.slice * self.remaining
     }
 
     /// Waits until the deadline has passed.
     pub async fn passed(&mut self) {
         // The future never completes, so only the deadline ends the wait.
-        drop(self.bound(pending::<()>()).await);
+        drop(self.timeout(pending::<()>()).await);
     }
 
     /// Waits for a future. Fails if the deadline passes first.
-    pub async fn bound<F: Future>(&mut self, future: F) -> Result<F::Output, Elapsed> {
+    pub async fn timeout<F: Future>(&mut self, future: F) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
         loop {
             match timeout_at(self.ends, &mut future).await {
@@ -98,11 +98,11 @@ impl Deadline {
 
 /// `tokio::time::timeout` that ignores time in which the agent did not run.
 pub async fn timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
-    Deadline::after(limit).bound(future).await
+    Deadline::after(limit).timeout(future).await
 }
 
 /// Runs work with a token that is cancelled after `limit`. The work continues until it ends itself.
-pub async fn beside<F: Future>(
+pub async fn cancel_after<F: Future>(
     limit: Duration,
     work: impl FnOnce(CancellationToken) -> F,
 ) -> F::Output {
@@ -110,7 +110,7 @@ pub async fn beside<F: Future>(
     let mut deadline = Deadline::after(limit);
     let mut work = pin!(work(expired.clone()));
     // A passed deadline does not end the work.
-    if let Ok(output) = deadline.bound(&mut work).await {
+    if let Ok(output) = deadline.timeout(&mut work).await {
         return output;
     }
     expired.cancel();
@@ -156,7 +156,7 @@ mod tests {
         for slice in 1..SLICES {
             assert!(!deadline.has_passed(begun + SLICE * slice));
         }
-        assert_eq!(deadline.left(), SLICE);
+        assert_eq!(deadline.remaining(), SLICE);
         let woken = begun + Duration::from_secs(3600);
         assert!(!deadline.has_passed(woken), "the agent was stopped during the last slice");
         assert_eq!(deadline.next_check(), woken + SLICE);
@@ -192,7 +192,7 @@ mod tests {
             }
             checks
         };
-        assert_eq!(beside(LIMIT, checks).await, 4);
+        assert_eq!(cancel_after(LIMIT, checks).await, 4);
         assert_eq!(begun.elapsed(), SLICE * 12);
     }
 }

@@ -41,7 +41,7 @@ impl DirectoryWatches {
 
     /// Watches exactly the requested directories. Adding a watched directory again renews the watch if the directory
     /// was replaced, and has no effect otherwise.
-    pub fn follow(&mut self, requested: &BTreeMap<PathBuf, DirectoryChanges>) {
+    pub fn watch_exactly(&mut self, requested: &BTreeMap<PathBuf, DirectoryChanges>) {
         let is_gone = |path: &&PathBuf| !requested.contains_key(*path);
         let gone: Vec<_> = self.watched.keys().filter(is_gone).cloned().collect();
         for watch in gone.iter().filter_map(|path| self.watched.remove(path)) {

@@ -48,7 +48,7 @@ impl DirectoryWatch {
     }
 
     /// Watches for entries, and also for writes to files.
-    pub fn of_contents(path: &Path) -> io::Result<Self> {
+    pub fn with_contents(path: &Path) -> io::Result<Self> {
         Self::with(path, CONTENT_EVENTS)
     }
 

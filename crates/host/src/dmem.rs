@@ -8,19 +8,19 @@ use crate::Host;
 
 /// Mount point of cgroup v2, and the regions to which the kernel's memory limits apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DmemPlaces {
+pub struct DmemController {
     /// Mount point of cgroup v2.
-    pub cgroups: PathBuf,
+    pub cgroup_root: PathBuf,
     /// Regions that drivers have registered.
     regions: Vec<DmemRegion>,
 }
 
 /// Reason why the kernel cannot limit the memory of containers on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoDmem {
+pub enum DmemUnavailable {
     /// The agent does not see the host's control groups.
     #[error(
-        "the host's control groups are hidden: the agent needs the host's {CGROUPS} below its root"
+        "the host's control groups are hidden: the agent needs the host's {CGROUP_ROOT} below its root"
     )]
     Hidden,
     /// The host has cgroup v1.
@@ -41,33 +41,35 @@ pub enum NoDmem {
     SeveralRegions(PciAddress),
 }
 
-/// Mount point of control groups (`cgroups(7)`).
-pub const CGROUPS: &str = "/sys/fs/cgroup";
+/// Mount point of control groups (`cgroup_root(7)`).
+pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// File that only cgroup v2 has at that mount point.
-pub const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
+pub const CGROUP2_CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
 
 /// File with the sizes of all regions. Only the root of all control groups has it.
 const CAPACITY: &str = "dmem.capacity";
 
 // === impl DmemPlaces ===
 
-impl DmemPlaces {
+impl DmemController {
     /// Finds the controller and its regions. Blocks for small files.
     ///
     /// # Errors
     ///
     /// Fails with the reason why the kernel can limit no GPU.
-    pub fn find(host: &Host) -> Result<Self, NoDmem> {
-        if !host.has_folder(CGROUPS) {
-            return Err(NoDmem::Hidden);
+    pub fn find(host: &Host) -> Result<Self, DmemUnavailable> {
+        if !host.is_dir(CGROUP_ROOT) {
+            return Err(DmemUnavailable::Hidden);
         }
-        if !host.has(VERSION_2) {
-            return Err(NoDmem::NoCgroups);
+        if !host.exists(CGROUP2_CONTROLLERS) {
+            return Err(DmemUnavailable::NoCgroups);
         }
-        let capacity = host.text(Path::new(CGROUPS).join(CAPACITY)).ok_or(NoDmem::NoController)?;
+        let capacity = host
+            .read_text(Path::new(CGROUP_ROOT).join(CAPACITY))
+            .ok_or(DmemUnavailable::NoController)?;
         let regions = DmemRegion::list(&capacity).map(|(region, _)| region).collect();
-        Ok(Self { cgroups: host.path_on_node(CGROUPS), regions })
+        Ok(Self { cgroup_root: host.path_on_node(CGROUP_ROOT), regions })
     }
 
     /// The region of a GPU's own memory.
@@ -75,12 +77,12 @@ impl DmemPlaces {
     /// # Errors
     ///
     /// Fails unless the GPU has exactly one region.
-    pub fn region(&self, gpu: PciAddress) -> Result<&DmemRegion, NoDmem> {
+    pub fn region(&self, gpu: PciAddress) -> Result<&DmemRegion, DmemUnavailable> {
         let mut own = self.regions.iter().filter(|region| region.is_memory_of(gpu));
         match (own.next(), own.next()) {
             (Some(region), None) => Ok(region),
-            (None, _) => Err(NoDmem::NoRegion(gpu)),
-            (Some(_), Some(_)) => Err(NoDmem::SeveralRegions(gpu)),
+            (None, _) => Err(DmemUnavailable::NoRegion(gpu)),
+            (Some(_), Some(_)) => Err(DmemUnavailable::SeveralRegions(gpu)),
         }
     }
 }
@@ -100,22 +102,22 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             fs::write(path, text).expect("written");
         };
-        assert_eq!(DmemPlaces::find(&host), Err(NoDmem::Hidden));
+        assert_eq!(DmemController::find(&host), Err(DmemUnavailable::Hidden));
         write("/sys/fs/cgroup/memory/tasks", "");
-        assert_eq!(DmemPlaces::find(&host), Err(NoDmem::NoCgroups));
-        write(VERSION_2, "cpu memory dmem\n");
-        assert_eq!(DmemPlaces::find(&host), Err(NoDmem::NoController));
+        assert_eq!(DmemController::find(&host), Err(DmemUnavailable::NoCgroups));
+        write(CGROUP2_CONTROLLERS, "cpu memory dmem\n");
+        assert_eq!(DmemController::find(&host), Err(DmemUnavailable::NoController));
         let regions = "drm/0000:03:00.0/vram 17095983104\ndrm/0000:04:00.0/vram0 1\n\
                        drm/0000:04:00.0/vram1 1\ndrm/0000:04:00.0/stolen 1\n";
         write("/sys/fs/cgroup/dmem.capacity", regions);
-        let places = DmemPlaces::find(&host).expect("found");
-        assert_eq!(places.cgroups, Path::new("/node/sys/fs/cgroup"));
+        let places = DmemController::find(&host).expect("found");
+        assert_eq!(places.cgroup_root, Path::new("/node/sys/fs/cgroup"));
         let gpu = |address: &str| address.parse::<PciAddress>().expect("an address");
         let found = places.region(gpu("0000:03:00.0")).expect("its own");
         assert_eq!(found.as_str(), "drm/0000:03:00.0/vram");
         let two_tiles = gpu("0000:04:00.0");
-        assert_eq!(places.region(two_tiles), Err(NoDmem::SeveralRegions(two_tiles)));
+        assert_eq!(places.region(two_tiles), Err(DmemUnavailable::SeveralRegions(two_tiles)));
         let other = gpu("0000:05:00.0");
-        assert_eq!(places.region(other), Err(NoDmem::NoRegion(other)));
+        assert_eq!(places.region(other), Err(DmemUnavailable::NoRegion(other)));
     }
 }

@@ -31,10 +31,10 @@ pub const PROGRAMS: &[&str] =
     &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// Folders of programs that a usual `PATH` lacks: those of Container-Optimized OS, GKE, and the GPU operator.
-pub const OWN_PROGRAMS: &[&str] =
+pub const UNUSUAL_PROGRAMS: &[&str] =
     &["/usr/local/nvidia/bin", "/home/kubernetes/bin/nvidia/bin", "/run/nvidia/driver/usr/bin"];
 
 /// Folders of programs in the order of the search.
 pub fn programs() -> impl Iterator<Item = &'static str> {
-    PROGRAMS.iter().chain(OWN_PROGRAMS).copied()
+    PROGRAMS.iter().chain(UNUSUAL_PROGRAMS).copied()
 }

@@ -24,7 +24,7 @@ pub struct DriverProgram {
     /// Path for the process that runs it.
     pub path: PathBuf,
     /// Root to `chroot` into, if the driver root is a complete system.
-    pub inside: Option<PathBuf>,
+    pub chroot: Option<PathBuf>,
     search: Search,
 }
 
@@ -56,28 +56,28 @@ impl DriverProgram {
         inside: Option<PathBuf>,
     ) -> Result<Self, MissingProgram> {
         let mut candidates = programs().map(|folder| Path::new(folder).join(name));
-        let Some(found) = candidates.find(|path| driver.has(path)) else {
+        let Some(found) = candidates.find(|path| driver.exists(path)) else {
             let searched = programs().map(|folder| driver.path(folder).display().to_string());
             let searched = searched.collect::<Vec<_>>().join(", ");
             return Err(MissingProgram { name, searched });
         };
         if inside.is_some() {
             // The system's dynamic linker does not search a separate tree of the driver.
-            let has_nvml = |folder: &&&str| driver.has(Path::new(folder).join(NVML));
+            let has_nvml = |folder: &&&str| driver.exists(Path::new(folder).join(NVML));
             let libraries = LIBRARIES.iter().find(has_nvml).map(PathBuf::from);
             let search = Search { programs: Vec::new(), libraries };
-            return Ok(Self { path: found, inside, search });
+            return Ok(Self { path: found, chroot: inside, search });
         }
         let search = Search {
             programs: programs().map(|folder| driver.path(folder)).collect(),
             libraries: driver.nvml_library().and_then(|path| folder_of(&path)),
         };
-        Ok(Self { path: driver.path(found), inside, search })
+        Ok(Self { path: driver.path(found), chroot: inside, search })
     }
 
     /// Command with a clean environment, since the agent's CUDA variables are not meant for the program.
     pub fn command(&self) -> Command {
-        let mut command = match &self.inside {
+        let mut command = match &self.chroot {
             Some(root) => {
                 let mut command = Command::new("chroot");
                 command.arg(root).arg(&self.path);
@@ -105,14 +105,14 @@ impl Search {
 }
 
 /// The driver root, if it is a complete system other than the agent's own.
-pub fn whole_system(driver: &Host) -> Option<PathBuf> {
+pub fn system_root(driver: &Host) -> Option<PathBuf> {
     let root = driver.path("/");
-    let is_system = LOADERS.iter().any(|loader| driver.has(loader));
-    (is_system && !same(&root, Path::new("/"))).then_some(root)
+    let is_system = LOADERS.iter().any(|loader| driver.exists(loader));
+    (is_system && !is_same_folder(&root, Path::new("/"))).then_some(root)
 }
 
 /// True if both paths are the same folder.
-pub fn same(one: &Path, other: &Path) -> bool {
+pub fn is_same_folder(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
         _ => false,
@@ -144,7 +144,7 @@ mod tests {
     fn a_root_with_only_a_driver_is_used_without_chroot() {
         let dir = tree(&["usr/bin/nvidia-smi", "usr/lib64/libnvidia-ml.so.1"]);
         let driver = Host::new(dir.path(), "/");
-        assert_eq!(whole_system(&driver), None);
+        assert_eq!(system_root(&driver), None);
         let program = DriverProgram::find(NAME, &driver, None).expect("found");
         assert_eq!(program.path, dir.path().join("usr/bin/nvidia-smi"));
         assert_eq!(program.search.libraries, Some(dir.path().join("usr/lib64")));
@@ -153,12 +153,12 @@ mod tests {
     #[test]
     fn a_complete_system_is_entered_by_chroot() {
         let dir = tree(&["usr/bin/nvidia-smi", LOADERS[0]]);
-        let inside = whole_system(&Host::new(dir.path(), "/"));
+        let inside = system_root(&Host::new(dir.path(), "/"));
         assert_eq!(inside.as_deref(), Some(dir.path()));
         let program = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), inside);
         let command = program.expect("found").command();
         assert_eq!(command.as_std().get_program(), "chroot");
-        assert_eq!(whole_system(&Host::new("/", "/")), None, "it is there already");
+        assert_eq!(system_root(&Host::new("/", "/")), None, "it is there already");
     }
 
     #[test]

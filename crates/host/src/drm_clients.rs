@@ -102,7 +102,7 @@ impl DrmProcesses {
         if !host.shows_own_process() {
             return Err(DrmError::Hidden);
         }
-        let names = host.some_names("/proc", MAX_ENTRIES + 1).map_err(|_| DrmError::Hidden)?;
+        let names = host.try_entry_names("/proc", MAX_ENTRIES + 1).map_err(|_| DrmError::Hidden)?;
         if names.len() > MAX_ENTRIES {
             return Err(DrmError::TooMany("processes".to_owned()));
         }
@@ -125,12 +125,12 @@ impl DrmProcesses {
 
     /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason. Such a pod may use more
     /// memory than is found.
-    pub fn hidden(&self) -> &BTreeMap<String, String> {
+    pub fn unreadable_pods(&self) -> &BTreeMap<String, String> {
         &self.hidden
     }
 
     /// All pods with a process, by the kubelet's UID, including those whose files were not read.
-    pub fn present(&self) -> &BTreeSet<String> {
+    pub fn pods_with_processes(&self) -> &BTreeSet<String> {
         &self.present
     }
 
@@ -139,7 +139,7 @@ impl DrmProcesses {
     /// # Errors
     ///
     /// Fails if the GPU's driver does not report the memory of a client.
-    pub fn of(&self, gpu: PciAddress) -> Result<Vec<GpuProcess>, DrmError> {
+    pub fn on_gpu(&self, gpu: PciAddress) -> Result<Vec<GpuProcess>, DrmError> {
         if self.unmeasured.contains(&gpu) {
             return Err(DrmError::Unmeasured);
         }
@@ -207,7 +207,8 @@ impl DrmClient {
 /// threads have them.
 fn open_files(host: &Host, pid: u32) -> io::Result<Vec<String>> {
     let listed = |folder: String| -> io::Result<Vec<String>> {
-        let names = none_if_gone(host.some_names(&folder, MAX_ENTRIES + 1))?.unwrap_or_default();
+        let names =
+            none_if_gone(host.try_entry_names(&folder, MAX_ENTRIES + 1))?.unwrap_or_default();
         Ok(names.into_iter().map(|name| format!("{folder}/{name}")).collect())
     };
     let own = listed(format!("/proc/{pid}/fdinfo"))?;
@@ -321,7 +322,7 @@ mod tests {
 
         /// Process id, container and KiB of each process on a GPU.
         fn used(&self, address: &str) -> Vec<(u32, String, u64)> {
-            let found = self.read().expect("read").of(gpu(address));
+            let found = self.read().expect("read").on_gpu(gpu(address));
             let found = found.expect("measured").into_iter();
             found.map(|it| (it.pid, it.container.id, it.memory_bytes >> 10)).collect()
         }
@@ -420,7 +421,7 @@ mod tests {
             "drm-pdev:\t0000:03:00.0\ndrm-client-id:\t-1\ndrm-resident-vram: 1 MiB".to_owned(),
         ] {
             proc.process(30, "a", &[silent, reporting.clone()]);
-            let found = proc.read().expect("read").of(gpu("0000:03:00.0"));
+            let found = proc.read().expect("read").on_gpu(gpu("0000:03:00.0"));
             assert!(matches!(found, Err(DrmError::Unmeasured)), "{found:?}");
         }
         assert_eq!(proc.used("0000:0a:00.0"), [(30, "a".to_owned(), 1024)]);
@@ -436,10 +437,13 @@ mod tests {
         // A folder in the place of a file cannot be read, as a file that the kernel refuses.
         fs::create_dir_all(proc.root.path().join("proc/40/fdinfo/3")).expect("made");
         let found = proc.read().expect("others are read");
-        assert!(found.hidden()[UID].contains("files of process 40 are hidden"), "{found:?}");
+        assert!(
+            found.unreadable_pods()[UID].contains("files of process 40 are hidden"),
+            "{found:?}"
+        );
         let others = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
         let others = others.expect("files of other pods are not read");
-        assert_eq!(others.present(), &[UID.to_owned()].into());
+        assert_eq!(others.pods_with_processes(), &[UID.to_owned()].into());
     }
 
     #[test]
@@ -453,8 +457,8 @@ mod tests {
         let found = DrmProcesses::read(&proc.host, &[UID.to_owned(), other].into());
         let found = found.expect("the other is read");
         let why = "there are too many open files of process 50: 20000 are read at most";
-        assert_eq!(found.hidden()[UID], why);
-        assert_eq!(found.of(gpu("0000:03:00.0")).expect("measured").len(), 1);
+        assert_eq!(found.unreadable_pods()[UID], why);
+        assert_eq!(found.on_gpu(gpu("0000:03:00.0")).expect("measured").len(), 1);
     }
 
     #[test]
@@ -466,7 +470,7 @@ mod tests {
         assert_eq!(proc.used("0000:03:00.0"), [(52, "a".to_owned(), 1024)]);
         proc.process(52, "a", &[format!("{}{file}", locks.repeat(10))]);
         assert!(
-            proc.read().expect("read").hidden().contains_key(UID),
+            proc.read().expect("read").unreadable_pods().contains_key(UID),
             "it is longer than the limit"
         );
     }

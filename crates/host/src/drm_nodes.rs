@@ -6,7 +6,7 @@ use std::{
 };
 
 use windlass_core::{
-    device::{Device, DeviceNode, Extras},
+    device::{Device, DeviceNode, ExtraEdits},
     pci::PciAddress,
 };
 
@@ -31,13 +31,13 @@ pub fn nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
 }
 
 /// Existing DRM nodes of a PCI function and their links, for drivers that do not report DRM nodes.
-pub fn of_function(roots: &Roots, address: PciAddress) -> Extras {
-    let names = roots.host.names(format!("/sys/bus/pci/devices/{address}/drm")).into_iter();
+pub fn edits_of_function(roots: &Roots, address: PciAddress) -> ExtraEdits {
+    let names = roots.host.entry_names(format!("/sys/bus/pci/devices/{address}/drm")).into_iter();
     let paths =
         names.filter(|name| is_card_or_render_node(name)).map(|name| Path::new(DRI).join(name));
-    let nodes: Vec<_> = paths.filter(|path| roots.dev.has(path)).collect();
+    let nodes: Vec<_> = paths.filter(|path| roots.dev.exists(path)).collect();
     let links = links(&roots.dev, address, |path| nodes.contains(path));
-    Extras { nodes, links, ..Extras::default() }
+    ExtraEdits { nodes, links, ..ExtraEdits::default() }
 }
 
 /// Adds the links of DRM nodes below `by-path` to a device.

@@ -14,9 +14,14 @@ const MAX_LISTED: usize = 5;
 // === impl EntryLimits ===
 
 impl EntryLimits {
-    /// Like [`Host::names`], up to `most` names. Records the folder if it has more.
-    pub fn names(&mut self, host: &Host, folder: impl AsRef<Path>, most: usize) -> Vec<String> {
-        let mut names = host.some_names(&folder, most + 1).unwrap_or_default();
+    /// Like [`Host::entry_names`], up to `most` names. Records the folder if it has more.
+    pub fn entry_names(
+        &mut self,
+        host: &Host,
+        folder: impl AsRef<Path>,
+        most: usize,
+    ) -> Vec<String> {
+        let mut names = host.try_entry_names(&folder, most + 1).unwrap_or_default();
         if names.len() > most {
             names.truncate(most);
             self.0.insert(folder.as_ref().display().to_string(), most);

@@ -5,7 +5,7 @@ mod http;
 mod program;
 mod scan_pool;
 
-pub use deadline_pool::{DeadlinePool, Late};
+pub use deadline_pool::{DeadlineExceeded, DeadlinePool};
 pub use http::{GetError, get};
 pub use program::{ProgramError, run, run_to_end};
-pub use scan_pool::{SOON, ScanPool};
+pub use scan_pool::{MAX_DEADLINE, ScanPool};

@@ -11,17 +11,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use self::regular::{Links, MAX_BYTES, open_regular, read_regular, read_regular_text, text_of};
+pub use self::regular::{
+    MAX_BYTES, Symlinks, open_regular, read_regular, read_regular_text, read_text,
+};
 
 /// Read permission of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readers {
+pub enum FileAccess {
     /// The agent's user: the file names pods and claims.
     Owner,
     /// Everyone on the node: runtimes, CNI plugins, commands.
     Everyone,
     /// Everyone on the node, who may execute it too: a program.
-    Executors,
+    Executable,
 }
 
 /// Suffix of a temporary file that replaces another one once it is complete.
@@ -29,27 +31,27 @@ const DRAFT_SUFFIX: &str = ".draft";
 
 // === impl Readers ===
 
-impl Readers {
+impl FileAccess {
     /// File mode, independent of the agent's umask.
     fn mode(self) -> u32 {
         match self {
             Self::Owner => 0o600,
             Self::Everyone => 0o644,
-            Self::Executors => 0o755,
+            Self::Executable => 0o755,
         }
     }
 }
 
 /// Replaces a file atomically: writes and syncs a draft in the same folder, renames it, syncs the folder. Creates
 /// missing folders. Returns false, and writes nothing, if the file has this content and mode already.
-pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool> {
+pub fn replace(path: &Path, content: &[u8], readers: FileAccess) -> io::Result<bool> {
     if has_content(path, content, readers) {
         return Ok(false);
     }
     let (Some(folder), Some(draft)) = (path.parent(), draft(path)) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    folder::make_all(folder)?;
+    folder::create_dir_all(folder)?;
     let replaced = write(&draft, content, readers).and_then(|()| fs::rename(&draft, path));
     if replaced.is_err() {
         // A partial draft would waste space on a full disk.
@@ -60,7 +62,7 @@ pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool
     Ok(true)
 }
 
-fn write(draft: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+fn write(draft: &Path, content: &[u8], readers: FileAccess) -> io::Result<()> {
     let mut file = create(draft)?;
     file.set_permissions(Permissions::from_mode(readers.mode()))?;
     file.write_all(content)?;
@@ -88,11 +90,11 @@ fn create(path: &Path) -> io::Result<File> {
 
 /// True if the file has this content and mode. The mode counts because earlier versions of the agent left private files
 /// readable for everyone.
-fn has_content(path: &Path, content: &[u8], readers: Readers) -> bool {
+fn has_content(path: &Path, content: &[u8], readers: FileAccess) -> bool {
     const ALL: u32 = 0o777;
     let most = content.len().try_into().unwrap_or(u64::MAX);
     fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & ALL == readers.mode())
-        && read_regular(path, Links::Refused, most).is_ok_and(|present| present == content)
+        && read_regular(path, Symlinks::Refused, most).is_ok_and(|present| present == content)
 }
 
 /// Renames an unreadable JSON file for inspection; returns its new path.
@@ -112,9 +114,9 @@ mod tests {
     fn an_equal_document_is_not_written_again() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("a.json");
-        assert!(replace(&path, b"1", Readers::Everyone).expect("written"));
-        assert!(!replace(&path, b"1", Readers::Everyone).expect("read"));
-        assert!(replace(&path, b"2", Readers::Everyone).expect("written"));
+        assert!(replace(&path, b"1", FileAccess::Everyone).expect("written"));
+        assert!(!replace(&path, b"1", FileAccess::Everyone).expect("read"));
+        assert!(replace(&path, b"2", FileAccess::Everyone).expect("written"));
         assert_eq!(fs::read(&path).expect("there"), b"2");
         assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 1, "no draft is left");
     }
@@ -126,9 +128,11 @@ mod tests {
         let mode = || fs::metadata(&path).expect("there").permissions().mode() & 0o777;
         fs::write(dir.path().join(".a.json.draft"), "a leftover draft, readable for everyone")
             .expect("written");
-        for (readers, expected) in
-            [(Readers::Owner, 0o600), (Readers::Everyone, 0o644), (Readers::Executors, 0o755)]
-        {
+        for (readers, expected) in [
+            (FileAccess::Owner, 0o600),
+            (FileAccess::Everyone, 0o644),
+            (FileAccess::Executable, 0o755),
+        ] {
             assert!(replace(&path, b"1", readers).expect("written"));
             assert_eq!(mode(), expected, "{readers:?}");
         }
@@ -145,7 +149,7 @@ mod tests {
         {
             let _ = fs::remove_file(at(name));
             symlink(target, at(name)).expect("linked");
-            assert!(replace(&at("a.json"), b"ours", Readers::Everyone).expect("written"));
+            assert!(replace(&at("a.json"), b"ours", FileAccess::Everyone).expect("written"));
             assert!(fs::symlink_metadata(at("a.json")).expect("there").is_file(), "{name}");
             assert_eq!(fs::read(at("a.json")).expect("there"), b"ours");
         }

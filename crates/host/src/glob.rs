@@ -21,14 +21,14 @@ pub fn path_matches(pattern: &str, path: &str) -> bool {
     loop {
         match (patterns.next(), names.next()) {
             (None, None) => return true,
-            (Some(pattern), Some(name)) if fits(pattern, name) => {}
+            (Some(pattern), Some(name)) if name_matches(pattern, name) => {}
             _ => return false,
         }
     }
 }
 
 /// True if the whole name matches.
-pub fn fits(pattern: &str, name: &str) -> bool {
+pub fn name_matches(pattern: &str, name: &str) -> bool {
     let (pieces, name) = (pieces(pattern), name.chars().collect::<Vec<_>>());
     let (mut piece, mut at) = (0, 0);
     // Index of the last `*`, and the position at which the name is assumed to continue after it.
@@ -156,8 +156,8 @@ mod tests {
             ("a[b", "a[b", "ab"),
             ("é?", "éü", "é"),
         ] {
-            assert!(fits(pattern, matching), "{pattern} {matching}");
-            assert!(!fits(pattern, other), "{pattern} {other}");
+            assert!(name_matches(pattern, matching), "{pattern} {matching}");
+            assert!(!name_matches(pattern, other), "{pattern} {other}");
         }
     }
 
@@ -185,13 +185,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_literal_pattern_matches_only_its_text(text in ".{0,20}", other in ".{0,20}") {
-            prop_assert!(fits(&escaped(&text), &text));
-            prop_assert_eq!(fits(&escaped(&text), &other), text == other);
+            prop_assert!(name_matches(&escaped(&text), &text));
+            prop_assert_eq!(name_matches(&escaped(&text), &other), text == other);
         }
 
         #[test]
         fn any_pattern_terminates(pattern in "[*?a\\[\\]!-]{0,24}", name in "[ab\\[\\]-]{0,24}") {
-            let _ = fits(&pattern, &name);
+            let _ = name_matches(&pattern, &name);
         }
     }
 }

@@ -20,9 +20,9 @@ pub struct Monitor<'a> {
 
 impl<'a> Monitor<'a> {
     /// The monitor with the name of one of these drivers. Others belong to parts of the device, such as `i915_gt0`.
-    pub fn of(host: &'a Host, device: &Path, drivers: &[&str]) -> Option<Self> {
+    pub fn find(host: &'a Host, device: &Path, drivers: &[&str]) -> Option<Self> {
         let mut named =
-            monitors(host, device).map(|folder| (host.text(folder.join("name")), folder));
+            monitors(host, device).map(|folder| (host.read_text(folder.join("name")), folder));
         let is_own = |name: &str| drivers.contains(&name);
         let (_, folder) = named.find(|(name, _)| name.as_deref().is_some_and(is_own))?;
         Some(Self { host, folder })
@@ -62,18 +62,18 @@ impl<'a> Monitor<'a> {
 /// Folders of a device's monitors.
 fn monitors(host: &Host, device: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let folder = device.join("hwmon");
-    host.names(&folder).into_iter().map(move |name| folder.join(name))
+    host.entry_names(&folder).into_iter().map(move |name| folder.join(name))
 }
 
 /// True for a device that its driver has powered down: reading its sensors would wake it
 /// (`Documentation/ABI/testing/sysfs-devices-power`).
 pub fn is_suspended(host: &Host, device: &Path) -> bool {
-    host.text(device.join("power/runtime_status")).as_deref() == Some("suspended")
+    host.read_text(device.join("power/runtime_status")).as_deref() == Some("suspended")
 }
 
 /// Number in a file; `None` for a negative one.
 pub fn number(host: &Host, file: &Path) -> Option<u64> {
-    host.text(file)?.parse().ok()
+    host.read_text(file)?.parse().ok()
 }
 
 /// Percentage in a file; `None` above 100.
@@ -95,7 +95,7 @@ fn thousandth(number: u64) -> u64 {
 pub fn overheated(host: &Host, folder: &Path) -> Option<String> {
     monitors(host, folder).find_map(|monitor| {
         let sensors: BTreeSet<_> =
-            host.names(&monitor).iter().filter_map(|name| sensor_of(name)).collect();
+            host.entry_names(&monitor).iter().filter_map(|name| sensor_of(name)).collect();
         sensors.into_iter().find_map(|sensor| hot_sensor(host, &monitor, &sensor))
     })
 }
@@ -109,14 +109,14 @@ fn sensor_of(file: &str) -> Option<String> {
 /// Describes a sensor if it is overheated.
 fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<String> {
     let millidegrees =
-        |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
+        |file: &str| host.read_text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
     let limit = |file: &str| millidegrees(file).filter(|limit| *limit > 0);
     let now = millidegrees("input")?;
     let (limit, is_hot) = match limit("emergency") {
         Some(emergency) => (emergency, now >= emergency),
         None => limit("crit").map(|critical| (critical, now > critical))?,
     };
-    let label = host.text(monitor.join(format!("{sensor}label"))).unwrap_or_default();
+    let label = host.read_text(monitor.join(format!("{sensor}label"))).unwrap_or_default();
     let detail = format!("{label} {} °C, limit {} °C", now / 1_000, limit / 1_000);
     is_hot.then(|| detail.trim().to_owned())
 }
@@ -161,14 +161,14 @@ mod tests {
             write(file, text);
         }
         let host = Host::new(root.path(), "/");
-        let monitor = Monitor::of(&host, device, &["i915", "xe"]).expect("there");
+        let monitor = Monitor::find(&host, device, &["i915", "xe"]).expect("there");
         let expected = Sample {
             energy_millijoules: Some(7_000),
             temperature_celsius: Some(41),
             ..Sample::default()
         };
         assert_eq!(monitor.sample(), expected);
-        assert!(Monitor::of(&host, device, &["amdgpu"]).is_none());
+        assert!(Monitor::find(&host, device, &["amdgpu"]).is_none());
         write("busy", "101");
         assert_eq!(percent(&host, &device.join("hwmon/busy")), None);
     }

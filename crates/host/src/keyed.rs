@@ -7,7 +7,7 @@
 //!
 //! # Guarantees
 //!
-//! Tasks of one key run one at a time, in order. Keys do not wait for each other. Dropping [`Tasks`] cancels running
+//! Tasks of one key run one at a time, in order. Keys do not wait for each other. Dropping [`KeyedTasks`] cancels running
 //! work at its next `.await` and drops waiting work.
 //!
 //! # Assumptions
@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 /// One task at a time per key.
 #[derive(Debug)]
-pub struct Tasks<K, T> {
+pub struct KeyedTasks<K, T> {
     running: JoinSet<(K, T)>,
     /// Waiting work of each running key.
     waiting: BTreeMap<K, VecDeque<Waiting<T>>>,
@@ -34,9 +34,9 @@ struct Waiting<T>(Pin<Box<dyn Future<Output = T> + Send>>);
 
 // === impl Tasks ===
 
-impl<K: Clone + Ord + Send + 'static, T: Send + 'static> Tasks<K, T> {
+impl<K: Clone + Ord + Send + 'static, T: Send + 'static> KeyedTasks<K, T> {
     /// Starts work for a key after all earlier work of that key.
-    pub fn begin(&mut self, key: K, work: impl Future<Output = T> + Send + 'static) {
+    pub fn submit(&mut self, key: K, work: impl Future<Output = T> + Send + 'static) {
         if let Some(waiting) = self.waiting.get_mut(&key) {
             return waiting.push_back(Waiting(Box::pin(work)));
         }
@@ -50,7 +50,7 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> Tasks<K, T> {
     }
 
     /// Waits for the next finished work; `None` if no work runs. Cancel-safe.
-    pub async fn next(&mut self) -> Option<(K, T)> {
+    pub async fn join_next(&mut self) -> Option<(K, T)> {
         let finished = self.running.join_next().await?;
         let (key, outcome) = finished.expect("work neither panics nor is cancelled");
         match self.waiting.get_mut(&key).and_then(VecDeque::pop_front) {
@@ -65,7 +65,7 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> Tasks<K, T> {
     }
 }
 
-impl<K, T> Default for Tasks<K, T> {
+impl<K, T> Default for KeyedTasks<K, T> {
     fn default() -> Self {
         Self { running: JoinSet::new(), waiting: BTreeMap::new() }
     }
@@ -85,16 +85,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tasks_of_a_key_run_in_order_and_keys_do_not_wait_for_each_other() {
-        let (mut tasks, begun) = (Tasks::default(), Instant::now());
+        let (mut tasks, begun) = (KeyedTasks::default(), Instant::now());
         for (key, number) in [("a", 1), ("a", 2), ("b", 3), ("a", 4)] {
-            tasks.begin(key, async move {
+            tasks.submit(key, async move {
                 sleep(Duration::from_secs(number)).await;
                 (number, begun.elapsed().as_secs())
             });
         }
         assert!(tasks.is_busy(&"a") && tasks.is_busy(&"b") && !tasks.is_busy(&"c"));
         let mut finished = Vec::new();
-        while let Some((key, (number, at))) = tasks.next().await {
+        while let Some((key, (number, at))) = tasks.join_next().await {
             finished.push((key, number, at));
         }
         finished.sort_unstable();
@@ -104,17 +104,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_outcome_is_lost_when_next_is_cancelled() {
-        let mut tasks = Tasks::default();
+        let mut tasks = KeyedTasks::default();
         for number in [1, 2] {
-            tasks.begin("a", async move { number });
+            tasks.submit("a", async move { number });
         }
         tokio::select! {
             biased;
             () = std::future::ready(()) => {}
-            _ = tasks.next() => panic!("no task has run yet"),
+            _ = tasks.join_next() => panic!("no task has run yet"),
         }
-        assert_eq!(tasks.next().await, Some(("a", 1)));
-        assert_eq!(tasks.next().await, Some(("a", 2)));
-        assert_eq!(tasks.next().await, None);
+        assert_eq!(tasks.join_next().await, Some(("a", 1)));
+        assert_eq!(tasks.join_next().await, Some(("a", 2)));
+        assert_eq!(tasks.join_next().await, None);
     }
 }

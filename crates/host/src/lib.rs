@@ -61,12 +61,12 @@ use rustix::{
 };
 
 use self::{access_log::AccessRecorder, pci_index::PciIndex, scan_cache::ScanCache};
-pub use access_log::{Access, AccessLog};
+pub use access_log::{AccessKind, AccessLog};
 pub use blocking::blocking;
 pub use causes::causes;
 pub use entry::Entry;
 pub use nodes::FoundNode;
-pub use optional::{finished, optional};
+pub use optional::{or_pending, take_finished};
 pub use pci::PciFunction;
 pub use pci_index::PciKind;
 pub use roots::Roots;
@@ -148,12 +148,12 @@ impl Host {
 
     /// Machine profile; `None` on hardware.
     pub fn simulated(&self) -> Option<String> {
-        self.text(SIMULATED)
+        self.read_text(SIMULATED)
     }
 
     /// Origin of a recorded host: recording program and time.
     pub fn recorded(&self) -> Option<String> {
-        self.text(RECORDED)
+        self.read_text(RECORDED)
     }
 
     /// True for a host that is neither simulated nor recorded: its device nodes have real device numbers.
@@ -185,7 +185,7 @@ impl Host {
         let mut path = absolute.as_ref().to_owned();
         for _ in 0..MAX_LINKS {
             match self.try_link(&path) {
-                Ok(target) => path = flat(&path.parent()?.join(&*target)),
+                Ok(target) => path = normalize(&path.parent()?.join(&*target)),
                 Err(Errno::INVAL) => return Some(path),
                 Err(_) => return None,
             }
@@ -199,7 +199,7 @@ impl Host {
         for _ in 0..MAX_LINKS {
             let mut parts = remaining.components();
             let target = parts.by_ref().find_map(|part| {
-                path = flat(&path.join(part));
+                path = normalize(&path.join(part));
                 let link = (path != Path::new("/")).then(|| self.try_link(&path));
                 link.filter(|link| *link != Err(Errno::INVAL))
             });
@@ -226,7 +226,7 @@ impl Host {
 }
 
 /// A path without `..` components.
-pub fn flat(path: &Path) -> PathBuf {
+pub fn normalize(path: &Path) -> PathBuf {
     let mut flat = PathBuf::new();
     for part in path.components() {
         match part {
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(host.resolve_link("/etc/dangling"), None);
         symlink("/", root.path().join("top")).expect("linked");
         symlink("etc/../top/etc", root.path().join("up")).expect("linked");
-        assert!(host.has("/"));
+        assert!(host.exists("/"));
         assert_eq!(host.canonicalize("/top"), Some("/".into()));
         assert_eq!(host.canonicalize("/up/a"), Some("/etc/file".into()));
         assert_eq!(host.canonicalize("/up/loop/x"), None);

@@ -37,14 +37,14 @@ impl Host {
 
     /// Value of a key in the folder's `uevent`.
     pub fn uevent(&self, folder: impl AsRef<Path>, key: &str) -> Option<String> {
-        let text = self.text(folder.as_ref().join("uevent"))?;
+        let text = self.read_text(folder.as_ref().join("uevent"))?;
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
         lines.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
     }
 
     /// Last component of a link's target: `driver`, `subsystem`, `iommu_group`.
     pub fn link_name(&self, link: impl AsRef<Path>) -> Option<String> {
-        Path::new(&self.link(link)?).file_name()?.to_str().map(str::to_owned)
+        Path::new(&self.read_link(link)?).file_name()?.to_str().map(str::to_owned)
     }
 
     /// Node of a sysfs folder, or `fallback` if the kernel does not name the node.
@@ -82,13 +82,13 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn visit(&mut self, folder: &Path, depth: u32) {
-        if self.host.has(folder.join("dev")) {
+        if self.host.exists(folder.join("dev")) {
             self.found.extend(self.host.node_at(folder));
         }
         if depth == 0 {
             return;
         }
-        for child in self.host.folders(folder) {
+        for child in self.host.subfolders(folder) {
             if self.remaining_folders == 0 {
                 return;
             }

@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     Host, Roots,
-    driver_program::{DriverProgram, MissingProgram, whole_system},
+    driver_program::{DriverProgram, MissingProgram, system_root},
     external::{ProgramError, run_to_end},
 };
 
@@ -42,7 +42,7 @@ impl NvidiaSmi {
     /// Runs the program after the runs of earlier callers. Dropping the future kills the program.
     pub async fn run(&self, arguments: &[&str]) -> Result<(), SmiError> {
         let _permit = self.permit.acquire().await.expect("the semaphore is never closed");
-        let program = DriverProgram::find(NAME, &self.driver, whole_system(&self.driver))?;
+        let program = DriverProgram::find(NAME, &self.driver, system_root(&self.driver))?;
         let mut command = program.command();
         command.args(arguments);
         Ok(run_to_end(NAME, command).await?)

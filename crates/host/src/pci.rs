@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, standard},
-    device::Place,
+    device::Location,
     pci::{PciAddress, PciePath},
 };
 
@@ -67,11 +67,11 @@ impl Host {
     /// Fails if the functions cannot be listed, or if an unreadable function may be of the vendor.
     pub fn has_pci_vendor(&self, vendor: &str) -> Result<bool, String> {
         let host = self.for_one_scan();
-        let list_error = host.refusal(PCI_DEVICES);
+        let list_error = host.folder_error(PCI_DEVICES);
         if host.pci_kinds().values().any(|it| it.is_of_vendor(&[vendor])) {
             return Ok(true);
         }
-        list_error.or_else(|| host.unread_function()).map_or(Ok(false), Err)
+        list_error.or_else(|| host.pci_function_error()).map_or(Ok(false), Err)
     }
 
     /// Like [`Host::pci_function`], with another path to the folder, so that reads below that path share the cache.
@@ -88,9 +88,9 @@ impl Host {
 impl PciFunction {
     fn read(host: &Host, address: PciAddress, kind: &PciKind, folder: PathBuf) -> Self {
         let path = |folder: &str| PciePath::from_sysfs(folder);
-        let by_link = || path(&host.link(&folder)?);
-        let device = host.text(folder.join("device"));
-        let numa_node = host.text(folder.join("numa_node"));
+        let by_link = || path(&host.read_link(&folder)?);
+        let device = host.read_text(folder.join("device"));
+        let numa_node = host.read_text(folder.join("numa_node"));
         Self {
             address,
             path: folder.to_str().and_then(path).or_else(by_link),
@@ -110,16 +110,16 @@ impl PciFunction {
 
     /// Address as part of an id, `0000-1b-00-0`.
     pub fn id(&self) -> String {
-        self.address.dashed()
+        self.address.to_dashed()
     }
 
     /// Place of a device that is this function.
-    pub fn place(&self) -> Place {
-        Place {
+    pub fn location(&self) -> Location {
+        Location {
             pci: Some(self.address),
             path: self.path.clone(),
             numa_node: self.numa_node,
-            ..Place::default()
+            ..Location::default()
         }
     }
 

@@ -89,9 +89,9 @@ impl Host {
     /// All functions in this scan.
     pub(super) fn pci_kinds(&self) -> Arc<PciKinds> {
         let listed = || {
-            let entries = self.list(PCI_DEVICES);
+            let entries = self.read_dir(PCI_DEVICES);
             let entries = entries.as_deref().unwrap_or_default();
-            self.pci.0.step(|cached| cached.refresh(self, entries))
+            self.pci.0.with_lock(|cached| cached.refresh(self, entries))
         };
         match &self.scan_cache {
             Some(cache) => cache.pci.get_or_init(listed).clone(),
@@ -193,7 +193,7 @@ mod tests {
             fs::write(list.join(format!("0000:{bus:02x}:00.0")), "").expect("written");
         }
         let host = Host::new(root.path(), root.path());
-        let entries = host.list(PCI_DEVICES).expect("listed");
+        let entries = host.read_dir(PCI_DEVICES).expect("listed");
         assert!(!lowest(&entries, 20).1);
         let (some, exceeds_limit) = lowest(&entries, 7);
         let buses: Vec<_> = some.keys().map(ToString::to_string).collect();

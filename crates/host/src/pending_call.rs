@@ -64,7 +64,7 @@ impl PendingCall {
     }
 
     /// True while a call is running within its deadline.
-    pub fn is_open(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         matches!(self.state, PendingCallState::Open(_))
     }
 

@@ -17,7 +17,7 @@ pub enum Absence {
     Missing(PathBuf),
     /// The node no longer belongs to the device.
     #[error("{0}")]
-    Unconfirmed(String),
+    WrongDevice(String),
 }
 
 /// Checks all nodes in `/dev` and sysfs, which the kernel serves from memory.
@@ -26,9 +26,9 @@ pub fn check<'a>(
     nodes: impl IntoIterator<Item = &'a DeviceNode>,
 ) -> Result<(), Absence> {
     nodes.into_iter().try_for_each(|node| {
-        if !roots.dev.has(&node.path) {
+        if !roots.dev.exists(&node.path) {
             return Err(Absence::Missing(node.path.clone()));
         }
-        roots.host.check_node(node).map_err(Absence::Unconfirmed)
+        roots.host.check_node(node).map_err(Absence::WrongDevice)
     })
 }

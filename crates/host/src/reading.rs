@@ -17,9 +17,9 @@ use rustix::{
 
 use super::{
     Host,
-    access_log::Access,
+    access_log::AccessKind,
     entry::Entry,
-    scan_cache::{Answers, ScanCache},
+    scan_cache::{CachedReads, ScanCache},
 };
 
 /// Bytes of the first read. A sysfs file has at most a page.
@@ -41,16 +41,16 @@ const READ_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::N
 
 impl Host {
     /// Trimmed text of a file; `None` if it is unreadable, as is usual for absent features.
-    pub fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        self.try_text(absolute).ok()
+    pub fn read_text(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        self.try_read_text(absolute).ok()
     }
 
-    /// Like [`Host::text`], with the error.
+    /// Like [`Host::read_text`], with the error.
     ///
     /// # Errors
     ///
     /// Fails if the file is missing, unreadable or not text.
-    pub fn try_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
+    pub fn try_read_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
         let bytes = self.bytes(absolute.as_ref())?;
         let text = std::str::from_utf8(&bytes);
         let text = text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -60,7 +60,7 @@ impl Host {
     /// Content of a file.
     pub(super) fn bytes(&self, path: &Path) -> Result<Arc<[u8]>> {
         self.cached(
-            Access::Text,
+            AccessKind::Text,
             path,
             |cache| &cache.texts,
             || {
@@ -89,10 +89,10 @@ impl Host {
     /// # Errors
     ///
     /// Fails if the folder is missing ([`io::ErrorKind::NotFound`]) or unreadable.
-    pub fn list(&self, folder: impl AsRef<Path>) -> io::Result<Arc<[Entry]>> {
+    pub fn read_dir(&self, folder: impl AsRef<Path>) -> io::Result<Arc<[Entry]>> {
         let path = folder.as_ref();
         let listed = self.cached(
-            Access::Names,
+            AccessKind::Names,
             path,
             |cache| &cache.lists,
             || {
@@ -106,36 +106,40 @@ impl Host {
     }
 
     /// Sorted names in a folder; empty if it is unreadable.
-    pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
-        self.some_names(folder, MAX_ENTRIES).unwrap_or_default()
+    pub fn entry_names(&self, folder: impl AsRef<Path>) -> Vec<String> {
+        self.try_entry_names(folder, MAX_ENTRIES).unwrap_or_default()
     }
 
-    /// Like [`Host::names`], up to `most`.
+    /// Like [`Host::entry_names`], up to `most`.
     ///
     /// # Errors
     ///
-    /// As [`Host::list`].
-    pub fn some_names(&self, folder: impl AsRef<Path>, most: usize) -> io::Result<Vec<String>> {
-        Ok(self.list(folder)?.iter().take(most).map(|entry| entry.name.clone()).collect())
+    /// As [`Host::read_dir`].
+    pub fn try_entry_names(
+        &self,
+        folder: impl AsRef<Path>,
+        most: usize,
+    ) -> io::Result<Vec<String>> {
+        Ok(self.read_dir(folder)?.iter().take(most).map(|entry| entry.name.clone()).collect())
     }
 
     /// Sorted subfolders; links are excluded, so that a walk ends.
-    pub fn folders(&self, folder: impl AsRef<Path>) -> Vec<PathBuf> {
-        let listed = self.list(folder);
+    pub fn subfolders(&self, folder: impl AsRef<Path>) -> Vec<PathBuf> {
+        let listed = self.read_dir(folder);
         let entries = listed.iter().flat_map(|listed| listed.iter());
         let folders = entries.filter(|entry| entry.kind == FileType::Directory);
         folders.map(|entry| PathBuf::from(&entry.name)).collect()
     }
 
     /// Target of a symbolic link, as written.
-    pub fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
+    pub fn read_link(&self, absolute: impl AsRef<Path>) -> Option<String> {
         self.try_link(absolute.as_ref()).ok().map(|target| target.as_ref().to_owned())
     }
 
-    /// Like [`Host::link`], with the error: [`Errno::INVAL`] if the path is not a link.
+    /// Like [`Host::read_link`], with the error: [`Errno::INVAL`] if the path is not a link.
     pub(super) fn try_link(&self, path: &Path) -> Result<Arc<str>> {
         self.cached(
-            Access::Link,
+            AccessKind::Link,
             path,
             |cache| &cache.links,
             || {
@@ -147,16 +151,16 @@ impl Host {
     }
 
     /// True if the path exists, after following links.
-    pub fn has(&self, absolute: impl AsRef<Path>) -> bool {
+    pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
         self.kind(absolute.as_ref()).is_ok()
     }
 
-    /// Like [`Host::has`], with an error if existence is unknown, such as below an unreadable folder.
+    /// Like [`Host::exists`], with an error if existence is unknown, such as below an unreadable folder.
     ///
     /// # Errors
     ///
     /// Fails with the kernel's error, unless it means that the path does not exist.
-    pub fn try_has(&self, absolute: impl AsRef<Path>) -> io::Result<bool> {
+    pub fn try_exists(&self, absolute: impl AsRef<Path>) -> io::Result<bool> {
         match self.kind(absolute.as_ref()) {
             Ok(_) => Ok(true),
             // A cycle of links leads to no file.
@@ -166,13 +170,13 @@ impl Host {
     }
 
     /// True if the path is a folder.
-    pub fn has_folder(&self, absolute: impl AsRef<Path>) -> bool {
+    pub fn is_dir(&self, absolute: impl AsRef<Path>) -> bool {
         self.kind(absolute.as_ref()) == Ok(FileType::Directory)
     }
 
     fn kind(&self, path: &Path) -> Result<FileType> {
         self.cached(
-            Access::Kind,
+            AccessKind::Kind,
             path,
             |cache| &cache.kinds,
             || {
@@ -185,9 +189,9 @@ impl Host {
     /// The answer in the scan's cache, or else the result of a read.
     fn cached<A: Clone>(
         &self,
-        access: Access,
+        access: AccessKind,
         path: &Path,
-        answers: impl FnOnce(&ScanCache) -> &Answers<A>,
+        answers: impl FnOnce(&ScanCache) -> &CachedReads<A>,
         read: impl FnOnce() -> Result<A>,
     ) -> Result<A> {
         let read = || {
@@ -264,12 +268,12 @@ mod tests {
             for size in [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 7] {
                 let text = "x".repeat(size);
                 fs::write(root.path().join(folder).join("file"), &text).expect("written");
-                let text_read = host.text(format!("/{folder}/file"));
+                let text_read = host.read_text(format!("/{folder}/file"));
                 assert_eq!(text_read.map(|text_read| text_read.len()), Some(size), "{folder}");
             }
         }
         fs::write(root.path().join("sys/file"), vec![b'x'; MAX_BYTES + 1]).expect("written");
-        assert!(host.text("/sys/file").is_some_and(|text_read| text_read.len() == MAX_BYTES));
+        assert!(host.read_text("/sys/file").is_some_and(|text_read| text_read.len() == MAX_BYTES));
     }
 
     #[test]
@@ -277,9 +281,9 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         fs::write(root.path().join("file"), "").expect("written");
         let host = Host::new(root.path(), "/");
-        let kind = |path: &str| host.list(path).expect_err("no folder").kind();
+        let kind = |path: &str| host.read_dir(path).expect_err("no folder").kind();
         assert_eq!(kind("/nothing"), io::ErrorKind::NotFound);
         assert_eq!(kind("/file"), io::ErrorKind::NotADirectory);
-        assert_eq!(host.names("/"), ["file"]);
+        assert_eq!(host.entry_names("/"), ["file"]);
     }
 }

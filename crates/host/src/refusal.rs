@@ -13,8 +13,8 @@ use super::{
 
 impl Host {
     /// Error of a folder that exists but cannot be read; `None` for a readable or missing one. Blocks.
-    pub fn refusal(&self, folder: &str) -> Option<String> {
-        match self.list(folder) {
+    pub fn folder_error(&self, folder: &str) -> Option<String> {
+        match self.read_dir(folder) {
             Ok(_) => None,
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => Some(format!("cannot read {folder}: {error}")),
@@ -22,7 +22,7 @@ impl Host {
     }
 
     /// Error of an unreadable PCI function of this scan; `None` if all are readable.
-    pub fn unread_function(&self) -> Option<String> {
+    pub fn pci_function_error(&self) -> Option<String> {
         let listed = self.scan_cache.as_ref()?.pci.get()?;
         let unread = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
             Some((pci_folder(*address), kind.read_error?))
@@ -42,16 +42,16 @@ mod tests {
     fn an_unreadable_folder_is_an_error_and_a_missing_one_is_not() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
-        assert_eq!(host.refusal("/sys/bus/pci/devices"), None, "there is no such bus");
+        assert_eq!(host.folder_error("/sys/bus/pci/devices"), None, "there is no such bus");
         fs::create_dir_all(root.path().join("sys/bus/pci")).expect("made");
         let list = root.path().join("sys/bus/pci/devices");
         // Root can read despite any mode; these paths fail for everybody.
         symlink(&list, &list).expect("linked");
-        let why = host.refusal("/sys/bus/pci/devices").expect("a link to itself");
+        let why = host.folder_error("/sys/bus/pci/devices").expect("a link to itself");
         assert!(why.starts_with("cannot read /sys/bus/pci/devices: "), "{why}");
         fs::remove_file(&list).expect("removed");
         fs::create_dir(&list).expect("made");
-        assert_eq!(host.refusal("/sys/bus/pci/devices"), None, "it is empty");
+        assert_eq!(host.folder_error("/sys/bus/pci/devices"), None, "it is empty");
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl<T> Shared<T> {
     }
 
     /// Runs one step and returns its result.
-    pub fn step<R>(&self, step: impl FnOnce(&mut T) -> R) -> R {
+    pub fn with_lock<R>(&self, step: impl FnOnce(&mut T) -> R) -> R {
         step(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -40,19 +40,19 @@ mod tests {
         let count = Shared::new(0_u32);
         thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..1_000).for_each(|_| count.step(|count| *count += 1)));
+                scope.spawn(|| (0..1_000).for_each(|_| count.with_lock(|count| *count += 1)));
             }
         });
-        assert_eq!(count.step(|count| *count), 4_000);
+        assert_eq!(count.with_lock(|count| *count), 4_000);
     }
 
     #[test]
     fn later_steps_run_after_a_panicking_one() {
         let shared = Shared::new(1);
         let panicked = thread::scope(|scope| {
-            scope.spawn(|| shared.step(|_| panic!("as a test"))).join().is_err()
+            scope.spawn(|| shared.with_lock(|_| panic!("as a test"))).join().is_err()
         });
         assert!(panicked);
-        assert_eq!(shared.step(|value| *value), 1);
+        assert_eq!(shared.with_lock(|value| *value), 1);
     }
 }

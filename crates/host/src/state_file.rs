@@ -32,7 +32,7 @@ use crate::{
     Host,
     abbreviate::checksum,
     causes,
-    files::{self, Links, MAX_BYTES, reserve},
+    files::{self, MAX_BYTES, Symlinks, reserve},
 };
 
 /// A state file of one kind.
@@ -49,14 +49,14 @@ pub struct StateFile<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     /// Name in messages: `health history`.
-    pub what: &'static str,
+    pub name: &'static str,
     /// Name of the field with the content: `devices`.
-    pub about: &'static str,
+    pub content_key: &'static str,
 }
 
 /// State of an earlier agent.
 #[derive(Debug)]
-pub struct Earlier<T> {
+pub struct SavedState<T> {
     /// Content.
     pub content: T,
     /// Boot in which it was written.
@@ -67,21 +67,21 @@ pub struct Earlier<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boot {
     /// The current boot.
-    Same,
+    Current,
     /// An earlier boot.
-    Another,
+    Earlier,
     /// The kernel reported no boot id, then or now.
     Unknown,
 }
 
 /// Reason why an existing state file is unusable.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum StateFileError {
     /// The file is unreadable.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
     /// The file has another format.
-    #[error("{0} is not a {what} of version {VERSION}", what = .1.what)]
+    #[error("{0} is not a {what} of version {VERSION}", what = .1.name)]
     Parse(PathBuf, Format, #[source] serde_json::Error),
     /// The checksum differs.
     #[error("{path} is not as it was written: it has checksum {computed}, not {found}")]
@@ -138,7 +138,7 @@ impl<T> StateFile<T> {
 
     /// Sets the path of the copy.
     #[must_use]
-    pub fn copied_to(self, copy: PathBuf) -> Self {
+    pub fn with_copy(self, copy: PathBuf) -> Self {
         Self { copy: Some(copy), ..self }
     }
 
@@ -148,54 +148,54 @@ impl<T> StateFile<T> {
     }
 
     fn boot(&self) -> Option<String> {
-        self.host.text(BOOT_ID)
+        self.host.read_text(BOOT_ID)
     }
 }
 
 impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// State of an earlier agent; `None` if neither document nor copy is readable. Blocks.
-    pub fn load(&self) -> Option<Earlier<T>> {
+    pub fn load(&self) -> Option<SavedState<T>> {
         self.read().ok().flatten()
     }
 
     /// State of an earlier agent; `None` if there is none. If the file is absent or damaged, the copy is read
     /// instead. An unreadable copy counts as absent. Blocks.
-    pub fn read(&self) -> Result<Option<Earlier<T>>, Unreadable> {
+    pub fn read(&self) -> Result<Option<SavedState<T>>, StateFileError> {
         let own = self.read_own();
         let is_lost = own.as_ref().map_or_else(|why| !why.is_retryable(), Option::is_none);
         let Some(copy) = self.copy.as_ref().filter(|_| is_lost) else { return own };
         let copy = Self::new(copy.clone(), self.format, self.host.clone());
         let Some(earlier) = copy.load() else { return own };
         let (path, copy) = (self.path.display(), copy.path.display());
-        tracing::warn!(%path, %copy, "{} lost, read from its copy", self.format.what);
+        tracing::warn!(%path, %copy, "{} lost, read from its copy", self.format.name);
         Ok(Some(earlier))
     }
 
-    fn read_own(&self) -> Result<Option<Earlier<T>>, Unreadable> {
-        let text = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
+    fn read_own(&self) -> Result<Option<SavedState<T>>, StateFileError> {
+        let text = match files::read_regular(&self.path, Symlinks::Refused, MAX_BYTES) {
             Ok(text) => text,
             // Only a missing file means no state. If something else is in place of the folder, the state is unknown.
             Err(error) if error.kind() == NotFound => return Ok(None),
-            Err(source) => return Err(Unreadable::Read(self.path.clone(), source)),
+            Err(source) => return Err(StateFileError::Read(self.path.clone(), source)),
         };
         let (head, content) = self.parts(&text)?;
         self.check_sum(&head, content.get())?;
         let content = self.parsed_or_error(serde_json::from_str(content.get()))?;
         let boot = match (head.boot, self.boot()) {
-            (Some(then), Some(now)) if then == now => Boot::Same,
-            (Some(_), Some(_)) => Boot::Another,
+            (Some(then), Some(now)) if then == now => Boot::Current,
+            (Some(_), Some(_)) => Boot::Earlier,
             _ => Boot::Unknown,
         };
-        Ok(Some(Earlier { content, boot }))
+        Ok(Some(SavedState { content, boot }))
     }
 
     /// Metadata and raw content.
-    fn parts<'a>(&self, text: &'a [u8]) -> Result<(Head, &'a RawValue), Unreadable> {
+    fn parts<'a>(&self, text: &'a [u8]) -> Result<(Head, &'a RawValue), StateFileError> {
         let head: Head = self.parsed_or_error(serde_json::from_slice(text))?;
         self.check_version(head.version)?;
         let mut fields: BTreeMap<String, &RawValue> =
             self.parsed_or_error(serde_json::from_slice(text))?;
-        let about = self.format.about;
+        let about = self.format.content_key;
         let content = fields.remove(about).ok_or_else(|| serde_json::Error::missing_field(about));
         Ok((head, self.parsed_or_error(content)?))
     }
@@ -204,19 +204,19 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     pub fn write(&self, content: &T) -> io::Result<()> {
         let document = self.document(self.boot(), content)?;
         self.write_copy(&document)?;
-        files::replace(&self.path, &document, files::Readers::Owner).map(drop)
+        files::replace(&self.path, &document, files::FileAccess::Owner).map(drop)
     }
 
     /// Writes the copy. If that fails, removes it, so that the copy is never older than the document.
     fn write_copy(&self, document: &[u8]) -> io::Result<()> {
         let Some(copy) = &self.copy else { return Ok(()) };
-        let Err(refused) = files::replace(copy, document, files::Readers::Owner) else {
+        let Err(refused) = files::replace(copy, document, files::FileAccess::Owner) else {
             return Ok(());
         };
         match fs::remove_file(copy) {
             Ok(()) => {
                 let copy = copy.display();
-                tracing::warn!(error = %refused, %copy, "copy of {} not written", self.format.what);
+                tracing::warn!(error = %refused, %copy, "copy of {} not written", self.format.name);
                 Ok(())
             }
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => Ok(()),
@@ -232,7 +232,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// Replaces the content, in the reserved space. Blocks.
     pub fn write_into_reserve(&self, content: &T) -> io::Result<()> {
         let document = self.document(self.boot(), content)?;
-        reserve::write_into_spare(&self.path, &document, files::Readers::Owner)
+        reserve::write_into_spare(&self.path, &document, files::FileAccess::Owner)
     }
 
     fn document(&self, boot: Option<String>, content: &T) -> serde_json::Result<Vec<u8>> {
@@ -242,7 +242,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let content = RawValue::from_string(content)?;
         let document = Document {
             head: Head { version: VERSION, boot, checksum: Some(checksum) },
-            content: [(self.format.about, &*content)].into(),
+            content: [(self.format.content_key, &*content)].into(),
         };
         serde_json::to_vec_pretty(&document)
     }
@@ -250,26 +250,26 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// Renames an unusable file for inspection. Blocks.
     pub fn set_aside(&self) {
         let Err(why) = self.read_own() else { return };
-        let (error, what) = (causes(&why), self.format.what);
+        let (error, what) = (causes(&why), self.format.name);
         match files::set_aside(&self.path) {
             Ok(aside) => tracing::error!(error, aside = %aside.display(), "{what} set aside"),
             Err(refused) => tracing::error!(error, %refused, "{what} cannot be read"),
         }
     }
 
-    fn parsed_or_error<U>(&self, parsed: serde_json::Result<U>) -> Result<U, Unreadable> {
+    fn parsed_or_error<U>(&self, parsed: serde_json::Result<U>) -> Result<U, StateFileError> {
         let (path, format) = (self.path.clone(), self.format);
-        parsed.map_err(|source| Unreadable::Parse(path, format, source))
+        parsed.map_err(|source| StateFileError::Parse(path, format, source))
     }
 
-    fn check_version(&self, found: u32) -> Result<(), Unreadable> {
+    fn check_version(&self, found: u32) -> Result<(), StateFileError> {
         match found {
             CONTENT_CHECKSUM_VERSION | VERSION => Ok(()),
-            _ => Err(Unreadable::Version(self.path.clone(), found)),
+            _ => Err(StateFileError::Version(self.path.clone(), found)),
         }
     }
 
-    fn check_sum(&self, head: &Head, content: &str) -> Result<(), Unreadable> {
+    fn check_sum(&self, head: &Head, content: &str) -> Result<(), StateFileError> {
         let computed = match head.version {
             CONTENT_CHECKSUM_VERSION => checksum(content),
             version => checksum_of(version, head.boot.as_deref(), content),
@@ -277,15 +277,15 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let path = self.path.clone();
         match head.checksum {
             Some(found) if found == computed => Ok(()),
-            Some(found) => Err(Unreadable::Corrupt { path, found, computed }),
-            None => Err(Unreadable::NoChecksum(path)),
+            Some(found) => Err(StateFileError::Corrupt { path, found, computed }),
+            None => Err(StateFileError::NoChecksum(path)),
         }
     }
 }
 
 // === impl Unreadable ===
 
-impl Unreadable {
+impl StateFileError {
     /// True if the file may become usable later: for a newer agent, or after a disk error.
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -298,12 +298,12 @@ impl Unreadable {
 
 /// A document as this agent would write it, or the reason why the document has another format. Ignores the checksum, so
 /// that fuzzing reaches the content.
-pub fn reread<T: Serialize + DeserializeOwned>(
+pub fn round_trip<T: Serialize + DeserializeOwned>(
     format: Format,
     text: &[u8],
 ) -> Result<Vec<u8>, String> {
     // Path and host are placeholders, which are never opened.
-    let file = StateFile::<T>::new(format.what.into(), format, Host::new("", ""));
+    let file = StateFile::<T>::new(format.name.into(), format, Host::new("", ""));
     let (head, content) = file.parts(text).map_err(|error| causes(&error))?;
     let content = file.parsed_or_error(serde_json::from_str(content.get()));
     let content = content.map_err(|error| causes(&error))?;

@@ -48,7 +48,7 @@ pub async fn watch(
 /// Reason why the folder is not writable. The check writes nothing.
 fn error(path: &Path) -> Option<String> {
     let check = || -> io::Result<Option<&'static str>> {
-        folder::make_all(path)?;
+        folder::create_dir_all(path)?;
         access(path, Access::WRITE_OK | Access::EXEC_OK)?;
         let found = statvfs(path)?;
         let is_read_only = found.f_flag.contains(StatVfsMountFlags::RDONLY);

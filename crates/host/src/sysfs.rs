@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use windlass_core::{
-    device::{DeviceNode, Place},
+    device::{DeviceNode, Location},
     pci::{PciAddress, PciePath},
 };
 
@@ -18,7 +18,7 @@ const DEVICES: &str = "/sys/devices";
 
 impl Host {
     /// Text of a small file as one line; `None` if empty. Control characters become blanks.
-    pub fn line(&self, absolute: impl AsRef<Path>) -> Option<String> {
+    pub fn read_line(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let bytes = self.bytes(absolute.as_ref()).ok()?;
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_BYTES)]);
         // NUL separates the texts of a list in sysfs.
@@ -29,7 +29,7 @@ impl Host {
 
     /// Bus of a device, `usb`; `None` for a class device.
     pub fn bus_of(&self, folder: impl AsRef<Path>) -> Option<String> {
-        let link = self.link(folder.as_ref().join("subsystem"))?;
+        let link = self.read_link(folder.as_ref().join("subsystem"))?;
         let mut parts = Path::new(&link).components().rev();
         let name = parts.next()?.as_os_str().to_str()?.to_owned();
         (parts.next()?.as_os_str() == "bus").then_some(name)
@@ -49,16 +49,16 @@ impl Host {
 
     /// Place of a folder's device. The PCI address is set only if the device itself is a PCI function: a USB
     /// device is not its controller.
-    pub fn place_of(&self, folder: &Path) -> Place {
+    pub fn location_of(&self, folder: &Path) -> Location {
         let own = self.device_of(folder).and_then(|device| self.bus_of(device));
         let function = self.function_above(folder);
-        let numa = above(folder).find_map(|folder| self.text(folder.join("numa_node")));
-        Place {
+        let numa = above(folder).find_map(|folder| self.read_text(folder.join("numa_node")));
+        Location {
             pci: function.as_ref().filter(|_| own.as_deref() == Some("pci")).map(|it| it.address),
             path: folder.to_str().and_then(PciePath::from_sysfs),
             // The kernel's -1 means no node.
             numa_node: numa.and_then(|node| node.parse().ok()),
-            ..Place::default()
+            ..Location::default()
         }
     }
 
@@ -108,8 +108,8 @@ mod tests {
         let host = Host::new(root.path(), "/");
         let file = root.path().join("compatible");
         fs::write(&file, b"xlnx,axidma-chrdev\0xlnx,axi\n\x07").expect("written");
-        assert_eq!(host.line("/compatible").as_deref(), Some("xlnx,axidma-chrdev xlnx,axi"));
+        assert_eq!(host.read_line("/compatible").as_deref(), Some("xlnx,axidma-chrdev xlnx,axi"));
         fs::write(&file, "\n").expect("written");
-        assert_eq!(host.line("/compatible"), None);
+        assert_eq!(host.read_line("/compatible"), None);
     }
 }

@@ -155,7 +155,7 @@ fn attribute(device: &Device, domain: &str, name: &str) -> Option<String> {
 mod tests {
     use jiff::Timestamp;
     use proptest::prelude::*;
-    use windlass_core::device::{DeviceKind, DeviceNode, Place};
+    use windlass_core::device::{DeviceKind, DeviceNode, Location};
 
     use super::*;
 
@@ -170,7 +170,7 @@ mod tests {
             attributes: attributes
                 .map(|(name, text)| (of(name), AttributeValue::string(text)))
                 .into(),
-            place: Place { numa_node: Some(1), ..Place::default() },
+            place: Location { numa_node: Some(1), ..Location::default() },
             nodes: vec![DeviceNode::shared("/dev/all"), DeviceNode::new("/dev/video0")],
             index: 3,
             ..new

@@ -30,10 +30,10 @@ impl Host {
             return Vec::new();
         };
         let by_group = [self.group_node(folder, &group), DeviceNode::shared(CONTAINER)];
-        let by_device = self.own_vfio_node(folder).filter(|_| self.has(IOMMUFD));
+        let by_device = self.own_vfio_node(folder).filter(|_| self.exists(IOMMUFD));
         let by_device = by_device.map(|node| [node, DeviceNode::shared(IOMMUFD)]);
         // A kernel with device nodes may lack groups.
-        let has_group = self.has(&by_group[0].path) || by_device.is_none();
+        let has_group = self.exists(&by_group[0].path) || by_device.is_none();
         let by_group = by_group.into_iter().filter(|_| has_group);
         by_group.chain(by_device.into_iter().flatten()).collect()
     }
@@ -54,8 +54,8 @@ impl Host {
     fn group_paths(&self, group: &str) -> (PathBuf, Option<PathBuf>) {
         let usual = Path::new("/dev/vfio").join(group);
         let without_iommu = Path::new("/dev/vfio").join(format!("noiommu-{group}"));
-        let name = self.text(format!("{GROUPS}/{group}/name"));
-        if name.as_deref() == Some("vfio-noiommu") || self.has(&without_iommu) {
+        let name = self.read_text(format!("{GROUPS}/{group}/name"));
+        if name.as_deref() == Some("vfio-noiommu") || self.exists(&without_iommu) {
             (without_iommu, Some(usual))
         } else {
             (usual, None)
@@ -64,7 +64,7 @@ impl Host {
 
     fn own_vfio_node(&self, folder: &Path) -> Option<DeviceNode> {
         let folder = folder.join("vfio-dev");
-        let name = self.names(&folder).into_iter().next()?;
+        let name = self.entry_names(&folder).into_iter().next()?;
         Some(self.node_or(&folder.join(&name), Path::new("/dev/vfio/devices").join(&name)))
     }
 }

@@ -12,7 +12,7 @@ pub async fn changed<T>(receiver: &mut Receiver<T>) {
 }
 
 /// Publishes a value unless it equals the last one. Returns true if it published.
-pub fn publish<T: PartialEq>(sender: &Sender<T>, value: T) -> bool {
+pub fn publish_if_changed<T: PartialEq>(sender: &Sender<T>, value: T) -> bool {
     sender.send_if_modified(|known| {
         let is_new = *known != value;
         if is_new {

@@ -91,7 +91,7 @@ impl Checkpoint {
     }
 
     /// Ids of a resource's devices that were allocated when the kubelet wrote the checkpoint.
-    pub fn held<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a str> {
+    pub fn allocated_ids<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a str> {
         self.pods
             .iter()
             .flatten()
@@ -194,8 +194,8 @@ mod tests {
     fn a_live_kubelets_checkpoint_is_read_and_written_to_the_byte() {
         let checkpoint = Checkpoint::parse(GOLDEN.trim_end()).expect("the checksum matches");
         assert_eq!(checkpoint.to_json(), GOLDEN.trim_end());
-        assert_eq!(checkpoint.held("nvidia.com/gpu").count(), 4);
-        assert_eq!(checkpoint.held("nvidia.com/other").count(), 0);
+        assert_eq!(checkpoint.allocated_ids("nvidia.com/gpu").count(), 4);
+        assert_eq!(checkpoint.allocated_ids("nvidia.com/other").count(), 0);
     }
 
     #[test]

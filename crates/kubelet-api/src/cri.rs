@@ -66,7 +66,7 @@ impl Runtime {
     /// # Errors
     ///
     /// Nothing listens on the socket, the server does not speak HTTP/2, or it refuses a call.
-    pub async fn ask(socket: &SocketPath) -> Result<Self, CriError> {
+    pub async fn query(socket: &SocketPath) -> Result<Self, CriError> {
         let mut client = Grpc::new(socket.dial().await?);
         let request = VersionRequest { version: "v1".to_owned() };
         let version: VersionResponse = call(&mut client, "Version", request).await?;

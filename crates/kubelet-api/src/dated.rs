@@ -20,15 +20,15 @@ use tonic::{
 
 /// Service wrapper that adds a `Date` header to responses while hyper cannot format the clock's time.
 #[derive(Clone, Debug)]
-pub struct Dated<S>(pub S);
+pub struct WithDateHeader<S>(pub S);
 
 /// First second of the year 10000.
-const END: Duration = Duration::from_secs(253_402_300_800);
+const HTTP_DATE_END: Duration = Duration::from_secs(253_402_300_800);
 
 /// Nearest date that HTTP can express; `None` if HTTP can express `now` itself.
 fn nearest_valid_date(now: SystemTime) -> Option<HeaderValue> {
     match now.duration_since(UNIX_EPOCH) {
-        Ok(since) if since < END => None,
+        Ok(since) if since < HTTP_DATE_END => None,
         Ok(_) => Some(HeaderValue::from_static("Fri, 31 Dec 9999 23:59:59 GMT")),
         Err(_) => Some(HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT")),
     }
@@ -36,7 +36,7 @@ fn nearest_valid_date(now: SystemTime) -> Option<HeaderValue> {
 
 // === impl Dated ===
 
-impl<S> Service<Request<Body>> for Dated<S>
+impl<S> Service<Request<Body>> for WithDateHeader<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
@@ -61,7 +61,7 @@ where
     }
 }
 
-impl<S: NamedService> NamedService for Dated<S> {
+impl<S: NamedService> NamedService for WithDateHeader<S> {
     const NAME: &'static str = S::NAME;
 }
 
@@ -83,7 +83,7 @@ mod tests {
         check(UNIX_EPOCH - second, Some("Thu, 01 Jan 1970 00:00:00 GMT"));
         check(UNIX_EPOCH, None);
         check(SystemTime::now(), None);
-        check(UNIX_EPOCH + END - second, None);
-        check(UNIX_EPOCH + END, Some("Fri, 31 Dec 9999 23:59:59 GMT"));
+        check(UNIX_EPOCH + HTTP_DATE_END - second, None);
+        check(UNIX_EPOCH + HTTP_DATE_END, Some("Fri, 31 Dec 9999 23:59:59 GMT"));
     }
 }

@@ -62,7 +62,7 @@ impl Endpoint {
         accept_task.spawn(acceptor.run());
         let (identity, incoming) = (None, Some(incoming));
         let mut endpoint = Self { path, identity, listener, incoming, _accept_task: accept_task };
-        endpoint.bind_again()?;
+        endpoint.rebind()?;
         Ok(endpoint)
     }
 
@@ -86,7 +86,7 @@ impl Endpoint {
     }
 
     /// Binds a new socket at the same path and listens on it. The old listener closes; open connections stay.
-    pub fn bind_again(&mut self) -> Result<(), SocketError> {
+    pub fn rebind(&mut self) -> Result<(), SocketError> {
         let listener = self.path.bind()?;
         self.identity = self.path.identity();
         self.listener.send_replace(Some(Arc::new(listener)));

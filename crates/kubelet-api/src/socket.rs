@@ -54,7 +54,7 @@ pub enum SocketError {
     },
     /// The path is not UTF-8, so it cannot be sent to the kubelet.
     #[error("socket path {0} is not UTF-8")]
-    NotText(PathBuf),
+    NotUtf8(PathBuf),
     /// The path names a file that is not a socket. The file stays.
     #[error("{0} exists and is not a socket: move it away")]
     Occupied(PathBuf),
@@ -84,7 +84,7 @@ impl SocketPath {
             return Err(SocketError::TooLong { path, length });
         }
         if path.to_str().is_none() {
-            return Err(SocketError::NotText(path));
+            return Err(SocketError::NotUtf8(path));
         }
         Ok(Self(path))
     }

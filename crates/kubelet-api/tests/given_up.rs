@@ -78,7 +78,7 @@ async fn read_response_headers(stream: &mut DuplexStream, call: u32) {
 }
 
 #[tokio::test]
-async fn ten_thousand_calls_that_are_given_up_at_once_do_not_end_their_connection() {
+async fn ten_thousand_cancelled_calls_leave_the_connection_open() {
     let (mut client, stream) = duplex(1 << 20);
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame((SETTINGS, 0), 0, &[]));

@@ -16,10 +16,10 @@ mod outcome;
 mod rejection;
 mod steps;
 
-pub use outcome::{Admission, ContainerAdmission, ContainerAllocation, Question};
-pub use rejection::{Reason, Rejection};
+pub use outcome::{Admission, ContainerAdmission, ContainerAllocation, PreferredAllocationCall};
+pub use rejection::{Rejection, RejectionReason};
 
-use self::{outcome::Questions, rejection::RejectionCause, steps::Step};
+use self::{outcome::PreferredAllocationCalls, rejection::RejectionCause, steps::Step};
 use crate::{
     device::DeviceIds,
     event::Event,
@@ -34,14 +34,15 @@ use crate::{
 struct AdmissionRun<'a> {
     handle: &'a ManagerHandle,
     pod: &'a Pod,
-    questions: Questions,
+    questions: PreferredAllocationCalls,
 }
 
 /// Admits or rejects a pod, and records the outcome. The caller admits one pod at a time.
 pub(crate) async fn admit(handle: &ManagerHandle, pod: Pod) -> Result<Admission, Rejection> {
     let bound = pod.clone();
     handle.update(move |task| task.manager.add_pod(bound)).await?;
-    let mut admission = AdmissionRun { handle, pod: &pod, questions: Questions::new() };
+    let mut admission =
+        AdmissionRun { handle, pod: &pod, questions: PreferredAllocationCalls::new() };
     let outcome = admission.run().await;
     let questions = admission.questions;
     let uid = pod.uid.clone();
@@ -65,12 +66,14 @@ pub(crate) async fn admit(handle: &ManagerHandle, pod: Pod) -> Result<Admission,
 
 /// Allocates devices for one container outside of an admission. The real kubelet does so at the start
 /// of a container without allocated devices.
-pub(crate) async fn allocate_again(
+pub(crate) async fn allocate_missing(
     handle: &ManagerHandle,
     pod: &Pod,
     container: &Container,
 ) -> Result<(), ManagerError> {
-    AdmissionRun { handle, pod, questions: Questions::new() }.allocate(container).await
+    AdmissionRun { handle, pod, questions: PreferredAllocationCalls::new() }
+        .allocate(container)
+        .await
 }
 
 // === impl AdmissionRun ===
@@ -131,7 +134,7 @@ impl AdmissionRun<'_> {
             if changed {
                 task.save()?;
             }
-            task.manager.container_served(&pod, &name, role);
+            task.manager.update_reusable(&pod, &name, role);
             Ok(())
         };
         self.handle.update(finish).await?
@@ -144,14 +147,18 @@ impl AdmissionRun<'_> {
         match self.handle.update(move |task| task.manager.next_step(&planned)).await?? {
             Step::Done => Ok(DeviceIds::new()),
             Step::Allocate(devices) => Ok(devices),
-            Step::CallPreferred(plugin, choice) => {
-                let mut question = Question::about(&choice);
-                plugin.preferred(&mut question).await.map_err(ManagerError::Preferred)?;
+            Step::GetPreferredAllocation(plugin, choice) => {
+                let mut question = PreferredAllocationCall::from_choice(&choice);
+                plugin
+                    .get_preferred_allocation(&mut question)
+                    .await
+                    .map_err(ManagerError::Preferred)?;
                 let key = (request.container.clone(), request.resource.clone());
                 self.questions.insert(key, question.clone());
                 let complete = move |task: &mut ManagerTask| {
-                    let preferred = question.answer.iter().cloned().collect();
-                    task.events.push(Event::preferred_asked(&choice.request, question));
+                    let preferred = question.preferred.iter().cloned().collect();
+                    task.events
+                        .push(Event::preferred_allocation_received(&choice.request, question));
                     task.manager.complete(*choice, &preferred)
                 };
                 self.handle.update(complete).await?

@@ -1,7 +1,7 @@
 //! `:authority` of Go's gRPC over unix sockets, which hyper does not accept.
 //!
 //! A Go client sends the socket's path as `:authority`, raw or percent-encoded. The `http` crate
-//! accepts neither: h2 answers `PROTOCOL_ERROR` before any service gets the request. So [`Shim`]
+//! accepts neither: h2 answers `PROTOCOL_ERROR` before any service gets the request. So [`IncomingAuthorityShim`]
 //! replaces the value in the incoming bytes of a connection:
 //!
 //! ```text
@@ -31,7 +31,7 @@ use std::{
 };
 
 pub use frames::Rewriter;
-pub(crate) use outgoing::{AuthorityOf, Outgoing};
+pub(crate) use outgoing::{GoAuthority, OutgoingAuthorityShim};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
@@ -40,58 +40,58 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// A byte stream that replaces `:authority` in incoming HTTP/2 requests by a value that hyper accepts.
 #[derive(Debug)]
-pub struct Shim<S> {
+pub struct IncomingAuthorityShim<S> {
     inner: S,
     rewriter: Rewriter,
     /// Rewritten bytes.
-    ready: Vec<u8>,
+    rewritten: Vec<u8>,
     /// Number of bytes in `ready` that the reader took already.
-    taken: usize,
+    consumed: usize,
 }
 
 // === impl Shim ===
 
-impl<S> Shim<S> {
+impl<S> IncomingAuthorityShim<S> {
     /// Wraps a connection before its first read.
     pub fn new(inner: S) -> Self {
-        Self { inner, rewriter: Rewriter::default(), ready: Vec::new(), taken: 0 }
+        Self { inner, rewriter: Rewriter::default(), rewritten: Vec::new(), consumed: 0 }
     }
 
     /// Copies rewritten bytes to the reader's buffer, as many as fit.
     fn copy_ready(&mut self, buf: &mut ReadBuf<'_>) {
-        let waiting = &self.ready[self.taken..];
+        let waiting = &self.rewritten[self.consumed..];
         let count = waiting.len().min(buf.remaining());
         buf.put_slice(&waiting[..count]);
-        self.taken += count;
-        if self.taken == self.ready.len() {
-            self.ready.clear();
-            self.taken = 0;
+        self.consumed += count;
+        if self.consumed == self.rewritten.len() {
+            self.rewritten.clear();
+            self.consumed = 0;
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Shim<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for IncomingAuthorityShim<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        while this.ready.is_empty() {
+        while this.rewritten.is_empty() {
             let mut bytes = [0; READ_BYTES];
             let mut incoming = ReadBuf::new(&mut bytes);
             ready!(Pin::new(&mut this.inner).poll_read(cx, &mut incoming))?;
             if incoming.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            this.rewriter.push(incoming.filled(), &mut this.ready);
+            this.rewriter.push(incoming.filled(), &mut this.rewritten);
         }
         this.copy_ready(buf);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Shim<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for IncomingAuthorityShim<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -121,7 +121,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Shim<S> {
     }
 }
 
-impl<S: Connected> Connected for Shim<S> {
+impl<S: Connected> Connected for IncomingAuthorityShim<S> {
     type ConnectInfo = S::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {

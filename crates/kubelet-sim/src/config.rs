@@ -24,7 +24,7 @@ pub struct Config {
     /// Release to follow where the behaviour of releases differs.
     pub release: Release,
     /// Files that a start deletes in the plugin folder.
-    pub cleanup: Cleanup,
+    pub plugin_dir_cleanup: PluginDirCleanup,
     /// Topology manager policy.
     pub topology: TopologyPolicy,
     /// Topology manager scope: align each container, or the whole pod.
@@ -69,7 +69,7 @@ pub enum Release {
 /// Files that a starting kubelet deletes in the plugin folder (`CleanupPluginDirectory` in
 /// `pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go`). Subfolders stay in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cleanup {
+pub enum PluginDirCleanup {
     /// Sockets only: 1.31.0, and from 1.33 on (Kubernetes pull requests 123819, 130187).
     #[default]
     Sockets,
@@ -86,7 +86,7 @@ impl Config {
         Self {
             dir: dir.into(),
             release: Release::default(),
-            cleanup: Cleanup::default(),
+            plugin_dir_cleanup: PluginDirCleanup::default(),
             topology: TopologyPolicy::default(),
             topology_scope: TopologyScope::default(),
             numa_nodes: vec![0],

@@ -11,7 +11,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use windlass_kubelet_api::{checkpoint, dra::checkpoint::CPU_MANAGER_FILE};
 
-use crate::config::{Cleanup, Config};
+use crate::config::{Config, PluginDirCleanup};
 
 /// Lock file in the root folder. A kubelet holds the lock from its start until it is dropped.
 const LOCK: &str = ".windlass-kubelet.lock";
@@ -25,7 +25,7 @@ const CPU_MANAGER_STATE: &str = r#"{"policyName":"none","defaultCpuSet":"","chec
 pub enum DirectoryError {
     /// Another embedded kubelet has locked this root folder.
     #[error("another embedded kubelet runs on {0}: stop it or choose another root")]
-    Taken(PathBuf),
+    Locked(PathBuf),
     /// A system call failed.
     #[error("cannot {action} {path}")]
     Io {
@@ -65,7 +65,7 @@ pub(crate) fn create_and_lock(config: &Config) -> Result<File, DirectoryError> {
             let written = fs::write(&path, CPU_MANAGER_STATE);
             written.map_err(|source| failed("write", &path, source)).map(|()| lock)
         }
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Taken(config.dir.clone())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Locked(config.dir.clone())),
         Err(errno) => Err(failed("lock", &path, errno.into())),
     }
 }
@@ -78,10 +78,10 @@ pub(crate) fn is_empty(dir: &Path) -> Result<bool, DirectoryError> {
 }
 
 /// Deletes the files in the plugin folder that a kubelet of the configured version deletes at its start.
-pub(crate) fn clean_up(dir: &Path, cleanup: Cleanup) -> Result<(), DirectoryError> {
+pub(crate) fn clean_up(dir: &Path, cleanup: PluginDirCleanup) -> Result<(), DirectoryError> {
     match cleanup {
-        Cleanup::Sockets => delete_sockets(dir),
-        Cleanup::AllFiles => delete_files(dir, |path| {
+        PluginDirCleanup::Sockets => delete_sockets(dir),
+        PluginDirCleanup::AllFiles => delete_files(dir, |path| {
             let is_checkpoint = path.file_name().is_some_and(|name| name == checkpoint::FILE);
             !is_checkpoint && !fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
         }),
@@ -131,9 +131,9 @@ mod tests {
         }
         fs::create_dir(at("folder")).expect("made");
         let exist = || names.map(|name| at(name).exists());
-        clean_up(folder.path(), Cleanup::Sockets).expect("cleaned up");
+        clean_up(folder.path(), PluginDirCleanup::Sockets).expect("cleaned up");
         assert_eq!(exist(), [true, true, true]);
-        clean_up(folder.path(), Cleanup::AllFiles).expect("cleaned up");
+        clean_up(folder.path(), PluginDirCleanup::AllFiles).expect("cleaned up");
         assert_eq!((exist(), at("folder").is_dir()), ([true, false, false], true));
     }
 

@@ -31,18 +31,18 @@ use std::time::Duration;
 
 pub use claim::{ClaimId, ClaimOrigin, ClaimUse, PodClaim};
 pub(crate) use claims::{Claim, Claims};
-pub use driver::Service;
+pub use driver::DraService;
 pub(crate) use drivers::Drivers;
 pub use error::ClaimCall;
 pub(crate) use error::ClaimError;
 pub(crate) use health::HealthCache;
-pub use health::HealthWord;
+pub use health::ResourceHealthStatus;
 pub use limits::DraLimits;
 pub(crate) use pod_workers::PodWorkers;
 pub(crate) use prepare::prepare;
 pub(crate) use registry::watch as watch_registry;
 pub use status::{ClaimDeviceHealth, ClaimStatus, DriverStatus, PreparedDevice};
-pub(crate) use unprepare::{in_context, reconcile, reconcile_periodically, unprepare};
+pub(crate) use unprepare::{reconcile, reconcile_periodically, unprepare, with_worker_prefix};
 
 use self::wipes::Wipes;
 

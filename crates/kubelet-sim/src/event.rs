@@ -5,9 +5,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 use crate::{
-    admission::Question,
+    admission::PreferredAllocationCall,
     device::{Device, DeviceIds},
-    dra::{ClaimCall, ClaimId, Service},
+    dra::{ClaimCall, ClaimId, DraService},
     manager::Request,
 };
 
@@ -61,7 +61,7 @@ pub enum Event {
         resource: String,
     },
     /// The plugin answered `GetPreferredAllocation`.
-    PreferredAsked {
+    PreferredAllocationReceived {
         /// Pod UID.
         pod: String,
         /// Container name.
@@ -69,7 +69,7 @@ pub enum Event {
         /// Resource name.
         resource: String,
         /// Content of the call and its answer.
-        question: Question,
+        call: PreferredAllocationCall,
     },
     /// The plugin answered `Allocate`.
     Allocated {
@@ -137,7 +137,7 @@ pub enum Event {
         /// The driver's DRA socket.
         endpoint: PathBuf,
         /// Version of the DRA service in use.
-        service: Service,
+        service: DraService,
     },
     /// The registration of a socket in `plugins_registry` failed.
     DriverRefused {
@@ -214,7 +214,7 @@ pub enum Event {
         driver: String,
     },
     /// A health stream ended, or could not be opened.
-    HealthEnded {
+    HealthStreamEnded {
         /// The driver.
         driver: String,
         /// The driver's DRA socket.
@@ -223,7 +223,7 @@ pub enum Event {
         reason: String,
     },
     /// The DRA manager wrote its checkpoint.
-    ClaimsWritten,
+    ClaimsCheckpointWritten,
     /// The kubelet was stopped.
     Stopped,
     /// The kubelet panicked: a nil dereference of the real kubelet, an injected crash, or a defect of
@@ -238,7 +238,7 @@ pub enum Event {
 ///
 /// # Assumptions
 ///
-/// The log has the newest 4096 events only. A long-lived reader calls [`news`](Self::news), which
+/// The log has the newest 4096 events only. A long-lived reader calls [`next_events`](Self::news), which
 /// returns each event once, instead of [`count`](Self::count).
 #[derive(Clone, Debug)]
 pub struct EventReader {
@@ -264,9 +264,12 @@ struct Log {
 // === impl Event ===
 
 impl Event {
-    pub(crate) fn preferred_asked(request: &Request, question: Question) -> Self {
+    pub(crate) fn preferred_allocation_received(
+        request: &Request,
+        call: PreferredAllocationCall,
+    ) -> Self {
         let Request { pod, container, resource, .. } = request.clone();
-        Self::PreferredAsked { pod, container, resource, question }
+        Self::PreferredAllocationReceived { pod, container, resource, call }
     }
 
     pub(crate) fn allocated(request: &Request, devices: DeviceIds) -> Self {
@@ -326,7 +329,7 @@ impl EventLog {
         self.log.send_modify(|log| log.push(event));
     }
 
-    pub(crate) fn calls(&self) -> EventReader {
+    pub(crate) fn subscribe(&self) -> EventReader {
         EventReader { log: self.log.subscribe() }
     }
 }
@@ -352,14 +355,14 @@ impl EventReader {
     }
 
     /// Sequence number of the next event.
-    pub fn now(&self) -> u64 {
+    pub fn next_sequence(&self) -> u64 {
         self.log.borrow().next()
     }
 
     /// Waits for events from `sequence` on, returns them, and advances `sequence` past them. An empty
     /// list means that the kubelet was dropped, so no event will follow. A cancelled wait loses no
     /// event.
-    pub async fn news(&self, sequence: &mut u64) -> Vec<Event> {
+    pub async fn next_events(&self, sequence: &mut u64) -> Vec<Event> {
         let mut log = self.log.clone();
         // Without a writer the wait fails at once; events that are already there are still returned.
         let _ = log.wait_for(|log| log.next() > *sequence).await;
@@ -385,7 +388,7 @@ impl EventReader {
 
     /// Waits for an event that fulfils the condition, from a sequence number on. The wait may span
     /// more than 4096 events. `None` after the deadline, or when the kubelet was dropped.
-    pub async fn wait_for_one(
+    pub async fn wait_for_event(
         &self,
         mut sequence: u64,
         mut condition: impl FnMut(&Event) -> bool,
@@ -393,7 +396,7 @@ impl EventReader {
     ) -> Option<Event> {
         let waiting = async {
             loop {
-                let events = self.news(&mut sequence).await;
+                let events = self.next_events(&mut sequence).await;
                 if events.is_empty() {
                     return None;
                 }
@@ -425,11 +428,11 @@ mod tests {
     async fn a_reader_of_a_full_log_gets_the_next_event() {
         let log = log(2 * CAPACITY);
         let (reader, is_pod) =
-            (log.calls(), |event: &Event| matches!(event, Event::PodAdmitted { .. }));
-        let (next, deadline) = (reader.now(), Duration::from_millis(10));
-        assert_eq!(reader.wait_for_one(next, is_pod, deadline).await, None);
+            (log.subscribe(), |event: &Event| matches!(event, Event::PodAdmitted { .. }));
+        let (next, deadline) = (reader.next_sequence(), Duration::from_millis(10));
+        assert_eq!(reader.wait_for_event(next, is_pod, deadline).await, None);
         log.push(numbered(7));
-        assert_eq!(reader.wait_for_one(next, is_pod, deadline).await, Some(numbered(7)));
+        assert_eq!(reader.wait_for_event(next, is_pod, deadline).await, Some(numbered(7)));
     }
 
     #[test]
@@ -438,8 +441,8 @@ mod tests {
         for count in [0, 1, full, full + 1, 2 * full, 2 * full + 1, 5 * full + 7] {
             let log = log(count);
             let newest: Vec<Event> = (count.saturating_sub(full)..count).map(numbered).collect();
-            assert_eq!(log.calls().all(), newest, "{count}");
-            assert_eq!(log.calls().count(|_| true), newest.len());
+            assert_eq!(log.subscribe().all(), newest, "{count}");
+            assert_eq!(log.subscribe().count(|_| true), newest.len());
             assert!(log.log.borrow().events.len() <= 2 * full);
         }
     }
@@ -447,7 +450,7 @@ mod tests {
     #[test]
     fn since_returns_the_events_from_a_sequence_number_on() {
         let count = 3 * CAPACITY + 5;
-        let reader = log(count).calls();
+        let reader = log(count).subscribe();
         let next = count as u64;
         assert_eq!(reader.since(next - 2), (vec![numbered(count - 2), numbered(count - 1)], next));
         assert_eq!(reader.since(next), (Vec::new(), next));
@@ -456,15 +459,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn news_returns_each_event_once_and_nothing_after_the_end_of_the_kubelet() {
+    async fn each_event_is_returned_once_and_none_after_the_kubelet_ends() {
         let log = log(2);
-        let reader = log.calls();
+        let reader = log.subscribe();
         let mut sequence = 0;
-        assert_eq!(reader.news(&mut sequence).await, [numbered(0), numbered(1)]);
-        let (next, ()) = tokio::join!(reader.news(&mut sequence), async { log.push(numbered(2)) });
+        assert_eq!(reader.next_events(&mut sequence).await, [numbered(0), numbered(1)]);
+        let (next, ()) =
+            tokio::join!(reader.next_events(&mut sequence), async { log.push(numbered(2)) });
         assert_eq!(next, [numbered(2)]);
         assert_eq!(sequence, 3);
         drop(log);
-        assert_eq!(reader.news(&mut sequence).await, []);
+        assert_eq!(reader.next_events(&mut sequence).await, []);
     }
 }

@@ -6,7 +6,7 @@ use windlass_kubelet_api::deviceplugin::ContainerAllocateResponse;
 
 /// A plugin's answer to `Allocate`, or the merged answers of all plugins of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Grant {
+pub struct RunContainerOptions {
     /// Environment variables.
     pub envs: BTreeMap<String, String>,
     /// Bind mounts, in the plugin's order.
@@ -28,12 +28,12 @@ pub struct Mount {
     /// Path on the host.
     pub host_path: String,
     /// Access of the container.
-    pub access: Access,
+    pub access: MountAccess,
 }
 
 /// Write access of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum MountAccess {
     /// `read_only` is set.
     ReadOnly,
     /// `read_only` is not set.
@@ -72,7 +72,7 @@ pub struct Conflict {
 
 // === impl Grant ===
 
-impl Grant {
+impl RunContainerOptions {
     /// Converts a protobuf message.
     pub(crate) fn from_proto(response: &ContainerAllocateResponse) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Mount {
         Self {
             container_path: mount.container_path.clone(),
             host_path: mount.host_path.clone(),
-            access: if mount.read_only { Access::ReadOnly } else { Access::ReadWrite },
+            access: if mount.read_only { MountAccess::ReadOnly } else { MountAccess::ReadWrite },
         }
     }
 }
@@ -201,14 +201,14 @@ fn merge_paths<T: ContainerItem>(
 mod tests {
     use super::*;
 
-    fn grant(env: &str, host_path: &str, cdi: &[&str]) -> Grant {
+    fn grant(env: &str, host_path: &str, cdi: &[&str]) -> RunContainerOptions {
         let text = |value: &str| value.to_owned();
-        Grant {
+        RunContainerOptions {
             envs: BTreeMap::from([(text("E"), text(env))]),
             mounts: vec![Mount {
                 container_path: text("/m"),
                 host_path: text(host_path),
-                access: Access::ReadOnly,
+                access: MountAccess::ReadOnly,
             }],
             devices: vec![DeviceNode {
                 container_path: text("/dev/d"),
@@ -224,8 +224,11 @@ mod tests {
     fn the_first_resource_wins_each_conflict_and_conflicts_are_reported() {
         let first = grant("1", "/host/1", &["v/c=a", "v/c=b", "v/c=a"]);
         let second = grant("2", "/host/2", &["v/c=b", "v/c=c"]);
-        let (merged, conflicts) = Grant::merge([&first, &second]);
-        assert_eq!(merged, Grant { cdi_devices: merged.cdi_devices.clone(), ..first });
+        let (merged, conflicts) = RunContainerOptions::merge([&first, &second]);
+        assert_eq!(
+            merged,
+            RunContainerOptions { cdi_devices: merged.cdi_devices.clone(), ..first }
+        );
         assert_eq!(merged.cdi_devices, ["v/c=a", "v/c=b", "v/c=c"]);
         let kinds: Vec<_> = conflicts.iter().map(|conflict| conflict.kind).collect();
         assert_eq!(kinds, ["env", "device", "mount", "annotation"]);
@@ -234,7 +237,8 @@ mod tests {
 
     #[test]
     fn the_same_setting_twice_is_no_conflict() {
-        let (merged, conflicts) = Grant::merge([&grant("1", "/h", &[]), &grant("1", "/h", &[])]);
+        let (merged, conflicts) =
+            RunContainerOptions::merge([&grant("1", "/h", &[]), &grant("1", "/h", &[])]);
         assert_eq!((merged, conflicts), (grant("1", "/h", &[]), vec![]));
     }
 }

@@ -30,18 +30,18 @@ use windlass_kubelet_api::socket::SocketError;
 
 use self::run::{Pods, Run, Sockets, SurvivingState};
 use crate::{
-    admission::{self, Admission, Reason, Rejection},
+    admission::{self, Admission, Rejection, RejectionReason},
     checkpoint::ClaimsFileError,
     config::Config,
     directory::{self, DirectoryError},
     dra::PodWorkers,
     event::{Event, EventLog, EventReader},
     fault::{Faults, PodSourceFault},
-    grant::Grant,
+    grant::RunContainerOptions,
     manager_task::{KubeletEnded, ManagerHandle, TaskContext},
     pod::Pod,
     start::{self, StartError},
-    status::{Condition, NodeStatus},
+    status::{KubeletState, NodeStatus},
 };
 pub use claims::SyncError;
 
@@ -50,11 +50,11 @@ pub use claims::SyncError;
 /// # Flow
 ///
 /// [`start`](Self::start), wait for plugins to register, [`admit`](Self::admit) pods,
-/// [`start_container`](Self::start_container), [`delete`](Self::delete), [`stop`](Self::stop).
+/// [`start_container`](Self::start_container), [`delete_pod`](Self::delete), [`stop`](Self::stop).
 ///
 /// # Guarantees
 ///
-/// When a method returns, [`node`](Self::node) and [`calls`](Self::calls) show its effect. Pods are
+/// When a method returns, [`status`](Self::status) and [`events`](Self::events) show its effect. Pods are
 /// admitted one at a time. No task outlives the kubelet.
 ///
 /// # Assumptions
@@ -63,7 +63,7 @@ pub use claims::SyncError;
 ///
 /// # Panics
 ///
-/// A panic of the embedded kubelet itself shows as [`Condition::Panicked`]. The next call that ends
+/// A panic of the embedded kubelet itself shows as [`KubeletState::Panicked`]. The next call that ends
 /// the run, such as [`stop`](Self::stop) or [`restart`](Self::restart), resumes the panic.
 #[derive(Debug)]
 pub struct Kubelet {
@@ -173,7 +173,7 @@ impl Kubelet {
     }
 
     /// Current status of the node.
-    pub fn node(&self) -> Arc<NodeStatus> {
+    pub fn status(&self) -> Arc<NodeStatus> {
         self.status.borrow().clone()
     }
 
@@ -183,8 +183,8 @@ impl Kubelet {
     }
 
     /// Reader of the event log, which spans all runs.
-    pub fn calls(&self) -> EventReader {
-        self.events.calls()
+    pub fn events(&self) -> EventReader {
+        self.events.subscribe()
     }
 
     /// Waits until the node's status fulfils a condition, and returns that status. Fails after
@@ -198,7 +198,7 @@ impl Kubelet {
         let waiting = status.wait_for(|status| condition(status));
         match tokio::time::timeout(deadline, waiting).await {
             Ok(Ok(found)) => Ok(found.clone()),
-            Ok(Err(_)) | Err(_) => Err(WaitTimeout { waited: deadline, status: self.node() }),
+            Ok(Err(_)) | Err(_) => Err(WaitTimeout { waited: deadline, status: self.status() }),
         }
     }
 
@@ -206,9 +206,9 @@ impl Kubelet {
     /// loop, a plugin that does not answer blocks all other admissions.
     pub async fn admit(&self, pod: Pod) -> Result<Admission, Rejection> {
         let _sync_loop = self.sync_loop.lock().await;
-        let (handle, ended) = self.handle().ok_or_else(|| self.kubelet_gone())?;
+        let (handle, ended) = self.handle().ok_or_else(|| self.ended_rejection())?;
         let admitted = ended.run_until_cancelled(admission::admit(&handle, pod)).await;
-        admitted.unwrap_or_else(|| Err(self.kubelet_gone()))
+        admitted.unwrap_or_else(|| Err(self.ended_rejection()))
     }
 
     /// Starts a container of an admitted pod. Prepares the pod's claims first, then calls
@@ -218,7 +218,7 @@ impl Kubelet {
         &self,
         pod_uid: &str,
         container: &str,
-    ) -> Result<Grant, StartError> {
+    ) -> Result<RunContainerOptions, StartError> {
         let stopped = || StartError::Stopped(pod_uid.to_owned());
         self.prepare_before_start(pod_uid).await?;
         let (handle, ended) = self.handle().ok_or_else(stopped)?;
@@ -240,7 +240,7 @@ impl Kubelet {
     /// Ends all containers of the pod with success, and releases the pod's claims. The next garbage
     /// collection frees the pod's devices. If the release fails, the pod stays in its phase, and
     /// [`sync_pod`](Self::sync_pod) retries.
-    pub async fn finish(&self, pod_uid: &str) {
+    pub async fn finish_pod(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
         self.change_pods(move |pods| {
             if let Some(record) = pods.get_mut(&uid) {
@@ -254,7 +254,7 @@ impl Kubelet {
     /// Deletes the pod, on a running or stopped kubelet, and releases the pod's claims. If the
     /// release fails, the next [`reconcile_claims`](Self::reconcile_claims) retries. The next garbage
     /// collection frees the pod's devices. An admission that requests devices and `List` collect.
-    pub async fn delete(&self, pod_uid: &str) {
+    pub async fn delete_pod(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
         let pod_with_claims = self.pod_with_claims(pod_uid).await;
         self.change_pods(move |pods| {
@@ -268,7 +268,7 @@ impl Kubelet {
 
     /// Stops the kubelet as the end of its process does. Connections close, the sockets and
     /// checkpoints stay as files, containers continue. Calls in progress fail with
-    /// [`Reason::KubeletGone`] or `Stopped`.
+    /// [`RejectionReason::KubeletEnded`] or `Stopped`.
     pub async fn stop(&self) {
         let _run_lock = self.run_lock.lock().await;
         self.end().await;
@@ -296,7 +296,7 @@ impl Kubelet {
     pub async fn restart(&self) -> Result<(), KubeletError> {
         let run_lock = self.run_lock.lock().await;
         self.end().await;
-        self.begin_again(run_lock).await
+        self.begin_run_and_readmit(run_lock).await
     }
 
     /// Restarts the kubelet as [`restart`](Self::restart) does, and ends all containers in between.
@@ -309,7 +309,7 @@ impl Kubelet {
                 record.has_sandbox = false;
             }
         }
-        self.begin_again(run_lock).await
+        self.begin_run_and_readmit(run_lock).await
     }
 
     /// Ends the run, if there is one. The caller holds `run_lock`.
@@ -320,8 +320,8 @@ impl Kubelet {
         {
             resume_unwind(panic);
         }
-        if self.node().kubelet == Condition::Running {
-            self.status.send_modify(|status| Arc::make_mut(status).kubelet = Condition::Stopped);
+        if self.status().kubelet == KubeletState::Running {
+            self.status.send_modify(|status| Arc::make_mut(status).kubelet = KubeletState::Stopped);
             self.events.push(Event::Stopped);
         }
     }
@@ -332,7 +332,7 @@ impl Kubelet {
         let State::Stopped(surviving) = &mut *state else { return Err(KubeletError::NotStopped) };
         let sockets = Sockets::bind(&self.config)?;
         let surviving = std::mem::take(surviving);
-        let pods = surviving.pods_to_admit_again();
+        let pods = surviving.pods_to_readmit();
         let run = Run::begin(self.task_context(), sockets, surviving);
         let (handle, ended) = (run.handle.clone(), run.ended.clone());
         *state = State::Running(run);
@@ -340,7 +340,7 @@ impl Kubelet {
     }
 
     /// Begins a run, releases `run_lock`, and admits the pods again.
-    async fn begin_again(
+    async fn begin_run_and_readmit(
         &self,
         run_lock: tokio::sync::MutexGuard<'_, ()>,
     ) -> Result<(), KubeletError> {
@@ -350,7 +350,7 @@ impl Kubelet {
         drop(run_lock);
         let fault = self.faults.borrow().pods.clone();
         let known = pods.into_iter().filter(|pod| fault.knows(&pod.uid));
-        admit_again((&handle, &ended), known).await;
+        readmit_pods((&handle, &ended), known).await;
         if fault == PodSourceFault::None {
             set_sources_ready(&handle).await;
         }
@@ -404,17 +404,17 @@ impl Kubelet {
     }
 
     /// Rejection of a pod after the kubelet stopped or panicked.
-    fn kubelet_gone(&self) -> Rejection {
-        let message = match &self.node().kubelet {
-            Condition::Panicked(message) => message.clone(),
-            Condition::Running | Condition::Stopped => "the kubelet was stopped".to_owned(),
+    fn ended_rejection(&self) -> Rejection {
+        let message = match &self.status().kubelet {
+            KubeletState::Panicked(message) => message.clone(),
+            KubeletState::Running | KubeletState::Stopped => "the kubelet was stopped".to_owned(),
         };
-        Rejection { reason: Reason::KubeletGone, message }
+        Rejection { reason: RejectionReason::KubeletEnded, message }
     }
 }
 
 /// Admits pods that were bound to the node before this run.
-async fn admit_again(
+async fn readmit_pods(
     (handle, ended): (&ManagerHandle, &CancellationToken),
     pods: impl IntoIterator<Item = Pod>,
 ) {
@@ -445,7 +445,7 @@ mod tests {
         let kubelet = Arc::new(Kubelet::start(Config::new(dir.path())).expect("started"));
         let (handle, _) = kubelet.handle().expect("it runs");
         assert_eq!(handle.update(|_| panic!("a defect")).await, Err::<(), _>(KubeletEnded));
-        let panicked = |node: &NodeStatus| matches!(node.kubelet, Condition::Panicked(_));
+        let panicked = |node: &NodeStatus| matches!(node.kubelet, KubeletState::Panicked(_));
         kubelet.wait_for(panicked, DEADLINE).await.expect("the status shows the panic");
 
         let restarted = Arc::clone(&kubelet);
@@ -455,6 +455,6 @@ mod tests {
         let panic = restart.expect_err("the restart resumes the panic").into_panic();
         assert_eq!(panic.downcast_ref(), Some(&"a defect"));
         kubelet.restart().await.expect("a new run");
-        assert_eq!(kubelet.node().kubelet, Condition::Running);
+        assert_eq!(kubelet.status().kubelet, KubeletState::Running);
     }
 }

@@ -22,7 +22,7 @@
 //!   same way. Go iterates over its maps in random order.
 //! - A pod rejected after a reboot frees its devices at once. The real kubelet counts the pod as
 //!   active until it has cleaned up the pod's former containers.
-//! - A nil dereference in the real kubelet becomes [`Condition::Panicked`] and [`Event::Panicked`].
+//! - A nil dereference in the real kubelet becomes [`KubeletState::Panicked`] and [`Event::Panicked`].
 //!   The embedded kubelet then stops serving, and the test continues.
 //! - There is no container runtime, no scheduler, no CPU manager and no memory manager. Topology
 //!   hints come from devices alone, and [`Kubelet::start_container`] starts containers.
@@ -74,24 +74,25 @@ mod start;
 mod status;
 
 pub use admission::{
-    Admission, ContainerAdmission, ContainerAllocation, Question, Reason, Rejection,
+    Admission, ContainerAdmission, ContainerAllocation, PreferredAllocationCall, Rejection,
+    RejectionReason,
 };
 pub use checkpoint::ClaimsFileError;
-pub use config::{Cleanup, Config, Release};
+pub use config::{Config, PluginDirCleanup, Release};
 pub use device::{Device, DeviceIds};
 pub use directory::DirectoryError;
 pub use dra::{
     ClaimCall, ClaimDeviceHealth, ClaimId, ClaimOrigin, ClaimStatus, ClaimUse, DraLimits,
-    DriverStatus, HealthWord, PodClaim, PreparedDevice, Service,
+    DraService, DriverStatus, PodClaim, PreparedDevice, ResourceHealthStatus,
 };
 pub use event::{Event, EventReader};
 pub use fault::{ClaimFault, Faults, PodSourceFault, RegistrationFault, StreamFault};
-pub use grant::Grant;
+pub use grant::RunContainerOptions;
 pub use kubelet::{Kubelet, KubeletError, SyncError, WaitTimeout};
 pub use pod::{Container, InitContainer, InitRole, Pod};
 pub use start::StartError;
 pub use status::{
-    Condition, ContainerStatus, Health, NodeStatus, PluginOptions, PodPhase, PodStatus,
-    Registration, ResourceStatus,
+    ContainerStatus, Health, KubeletState, NodeStatus, PluginOptions, PluginStatus, PodPhase,
+    PodStatus, ResourceStatus,
 };
 pub use topology::{TopologyPolicy, TopologyScope};

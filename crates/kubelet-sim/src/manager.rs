@@ -16,7 +16,7 @@ mod reuse;
 
 use std::collections::BTreeMap;
 
-pub(crate) use allocation::Answer;
+pub(crate) use allocation::ContainerResponse;
 pub(crate) use choice::{Choice, PendingChoice, Request};
 pub(crate) use endpoint::{Client, Clients, Endpoint};
 pub(crate) use error::{ManagerError, UnlistedDevice};
@@ -73,7 +73,7 @@ pub(crate) mod tests {
     //! Test builders for the state of the manager.
 
     use super::*;
-    use crate::{grant::Grant, pod::Pod};
+    use crate::{grant::RunContainerOptions, pod::Pod};
 
     pub(crate) const GPU: &str = "example.com/gpu";
 
@@ -91,7 +91,7 @@ pub(crate) mod tests {
     pub(crate) fn manager(devices: Vec<Device>) -> Manager {
         let mut manager =
             Manager { numa_nodes: vec![0, 1], sources_ready: true, ..Manager::default() };
-        manager.list(GPU, devices);
+        manager.set_devices(GPU, devices);
         manager
     }
 
@@ -105,7 +105,7 @@ pub(crate) mod tests {
         let holding = Holding::new(
             BTreeMap::from([(-1, ids(names).into_iter().collect())]),
             Vec::new(),
-            Grant::default(),
+            RunContainerOptions::default(),
         );
         manager.holdings.insert(&request, holding);
         manager.allocated = manager.holdings.in_use();

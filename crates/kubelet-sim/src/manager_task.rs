@@ -18,7 +18,7 @@ use crate::{
     event::{Event, EventLog},
     fault::{ClaimFault, Faults},
     manager::{Client, Manager, ManagerError, UnlistedDevice},
-    status::{Condition, NodeStatus},
+    status::{KubeletState, NodeStatus},
 };
 
 type Command = Box<dyn FnOnce(&mut ManagerTask) + Send>;
@@ -167,9 +167,9 @@ impl ManagerTask {
                         self.panic_reporter().report(&message);
                     }
                 }
-                () = until(expiry) => self.expire(),
-                () = until(health_expiry) => self.publish(),
-                () = until(wipe) => self.announce_wipes(),
+                () = maybe_sleep_until(expiry) => self.expire(),
+                () = maybe_sleep_until(health_expiry) => self.publish(),
+                () = maybe_sleep_until(wipe) => self.announce_wipes(),
             }
         }
         self.connections.shutdown().await;
@@ -177,9 +177,9 @@ impl ManagerTask {
     }
 
     /// Handles a list that a plugin sent on its `ListAndWatch` stream.
-    pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) {
+    pub(crate) fn set_devices(&mut self, resource: &str, devices: Vec<Device>) {
         let event = Event::ListReceived { resource: resource.to_owned(), devices: devices.clone() };
-        let pods = self.manager.list(resource, devices);
+        let pods = self.manager.set_devices(resource, devices);
         if !pods.is_empty() {
             self.events.push(Event::PodsSynced { pods });
         }
@@ -219,7 +219,7 @@ impl ManagerTask {
     pub(crate) fn save_claims(&self, what: &'static str) -> Result<(), ClaimError> {
         let written = self.claims.write(&self.dra.claims.to_checkpoint());
         written.map_err(|error| ClaimError::Checkpoint { what, message: error.to_string() })?;
-        self.events.push(Event::ClaimsWritten);
+        self.events.push(Event::ClaimsCheckpointWritten);
         Ok(())
     }
 
@@ -287,7 +287,7 @@ impl PanicReporter {
     fn report(&self, message: &str) {
         self.ended.cancel();
         self.status.send_modify(|status| {
-            Arc::make_mut(status).kubelet = Condition::Panicked(message.to_owned());
+            Arc::make_mut(status).kubelet = KubeletState::Panicked(message.to_owned());
         });
         self.events.push(Event::Panicked { message: message.to_owned() });
     }
@@ -302,7 +302,7 @@ impl Drop for PanicReporter {
 }
 
 /// Waits until a time. Never returns without one.
-async fn until(time: Option<Instant>) {
+async fn maybe_sleep_until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,

@@ -17,15 +17,16 @@ use windlass_kubelet_api::{
 };
 
 use crate::{
-    admission::Question, device::DeviceIds, grant::Grant, manager::Answer, status::PluginOptions,
+    admission::PreferredAllocationCall, device::DeviceIds, grant::RunContainerOptions,
+    manager::ContainerResponse, status::PluginOptions,
 };
 
 /// First pause between two attempts to dial. gRPC's back-off starts at 1 s, which is too slow for
 /// tests in which a plugin binds its socket just after the first attempt.
-const DIAL_PAUSE: Duration = Duration::from_millis(20);
+const DIAL_RETRY_MIN: Duration = Duration::from_millis(20);
 
 /// Longest pause between two attempts to dial.
-const MAX_DIAL_PAUSE: Duration = Duration::from_secs(1);
+const DIAL_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// A connected plugin.
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ impl Plugin {
         timeout: Duration,
     ) -> Result<Self, DialTimeout> {
         let connect = async {
-            let mut pause = DIAL_PAUSE;
+            let mut pause = DIAL_RETRY_MIN;
             loop {
                 if let Ok(path) = SocketPath::new(socket)
                     && let Ok(channel) = path.dial().await
@@ -77,7 +78,7 @@ impl Plugin {
                     return channel;
                 }
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MAX_DIAL_PAUSE);
+                pause = (pause * 2).min(DIAL_RETRY_MAX);
             }
         };
         let channel = tokio::time::timeout(timeout, connect).await.map_err(|_| DialTimeout)?;
@@ -121,12 +122,17 @@ impl Plugin {
     }
 
     /// `ListAndWatch`.
-    pub(crate) async fn watch(&self) -> Result<Streaming<wire::ListAndWatchResponse>, RpcError> {
+    pub(crate) async fn list_and_watch(
+        &self,
+    ) -> Result<Streaming<wire::ListAndWatchResponse>, RpcError> {
         self.call(self.client().list_and_watch(wire::Empty {})).await
     }
 
     /// `GetPreferredAllocation`, without deadline. Stores the answer in `question`.
-    pub(crate) async fn preferred(&self, question: &mut Question) -> Result<(), RpcError> {
+    pub(crate) async fn get_preferred_allocation(
+        &self,
+        question: &mut PreferredAllocationCall,
+    ) -> Result<(), RpcError> {
         let request = wire::PreferredAllocationRequest {
             container_requests: vec![wire::ContainerPreferredAllocationRequest {
                 available_device_i_ds: question.available.iter().cloned().collect(),
@@ -136,12 +142,15 @@ impl Plugin {
         };
         let response = self.call(self.client().get_preferred_allocation(request)).await?;
         let first = response.container_responses.into_iter().next();
-        question.answer = first.map(|answer| answer.device_i_ds).unwrap_or_default();
+        question.preferred = first.map(|answer| answer.device_i_ds).unwrap_or_default();
         Ok(())
     }
 
     /// `Allocate`, without deadline. Returns the first container response, if there is one.
-    pub(crate) async fn allocate(&self, devices: &DeviceIds) -> Result<Option<Answer>, RpcError> {
+    pub(crate) async fn allocate(
+        &self,
+        devices: &DeviceIds,
+    ) -> Result<Option<ContainerResponse>, RpcError> {
         let request = wire::AllocateRequest {
             container_requests: vec![wire::ContainerAllocateRequest {
                 devices_ids: devices.iter().cloned().collect(),
@@ -149,9 +158,9 @@ impl Plugin {
         };
         let response = self.call(self.client().allocate(request)).await?;
         let first = response.container_responses.into_iter().next();
-        Ok(first.map(|answer| Answer {
+        Ok(first.map(|answer| ContainerResponse {
             encoded: answer.encode_to_vec(),
-            grant: Grant::from_proto(&answer),
+            run_options: RunContainerOptions::from_proto(&answer),
         }))
     }
 

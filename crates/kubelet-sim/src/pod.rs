@@ -83,7 +83,7 @@ impl Pod {
 
     /// Adds an init container that runs to completion.
     #[must_use]
-    pub fn init(mut self, container: Container) -> Self {
+    pub fn init_container(mut self, container: Container) -> Self {
         self.init_containers.push(InitContainer { container, role: InitRole::RunsToCompletion });
         self
     }
@@ -186,9 +186,9 @@ mod tests {
         let of = |quantity| Container::new("c").limit("r", quantity);
         for (pod, expected) in [
             (Pod::new("p").container(of(1)).container(of(2)), 3),
-            (Pod::new("p").init(of(5)).container(of(2)), 5),
-            (Pod::new("p").sidecar(of(1)).init(of(2)).container(of(1)), 3),
-            (Pod::new("p").init(of(3)).sidecar(of(1)).sidecar(of(2)).container(of(3)), 6),
+            (Pod::new("p").init_container(of(5)).container(of(2)), 5),
+            (Pod::new("p").sidecar(of(1)).init_container(of(2)).container(of(1)), 3),
+            (Pod::new("p").init_container(of(3)).sidecar(of(1)).sidecar(of(2)).container(of(3)), 6),
         ] {
             assert_eq!(pod.effective_limits()["r"], expected, "{pod:?}");
         }

@@ -16,7 +16,7 @@ use windlass_kubelet_api::{
     server::server,
 };
 
-use self::rate::Bucket;
+use self::rate::TokenBucket;
 use crate::{config::Config, incoming, manager_task::ManagerHandle};
 
 /// Serves on this listener until the kubelet ends.
@@ -27,7 +27,8 @@ pub(crate) async fn serve(
     ended: CancellationToken,
 ) {
     let incoming = incoming::connections(listener, ended.clone());
-    let bucket = Bucket::new(config.pod_resources_qps, config.pod_resources_burst, Instant::now());
+    let bucket =
+        TokenBucket::new(config.pod_resources_qps, config.pod_resources_burst, Instant::now());
     let lister = Lister { handle, bucket: Mutex::new(bucket) };
     let server = server()
         .add_service(PodResourcesListerServer::new(lister))
@@ -39,7 +40,7 @@ pub(crate) async fn serve(
 
 struct Lister {
     handle: ManagerHandle,
-    bucket: Mutex<Bucket>,
+    bucket: Mutex<TokenBucket>,
 }
 
 // === impl Lister ===
@@ -49,7 +50,7 @@ impl Lister {
     fn admit_call(&self) -> Result<(), Status> {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         bucket
-            .take(Instant::now())
+            .try_take(Instant::now())
             .then_some(())
             .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
     }

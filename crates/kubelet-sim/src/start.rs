@@ -1,9 +1,9 @@
 //! Start of a container: call `PreStartContainer`, allocate missing devices, merge the grants.
 
 use crate::{
-    admission::allocate_again,
+    admission::allocate_missing,
     event::Event,
-    grant::Grant,
+    grant::RunContainerOptions,
     manager::{Manager, ManagerError, Request, device_count},
     manager_task::{ManagerHandle, ManagerTask},
     plugin::{Plugin, RpcError},
@@ -45,7 +45,7 @@ pub(crate) async fn start(
     handle: &ManagerHandle,
     pod: &str,
     container: &str,
-) -> Result<Grant, StartError> {
+) -> Result<RunContainerOptions, StartError> {
     let (uid, name) = (pod.to_owned(), container.to_owned());
     let found = handle
         .read(move |task| task.manager.find_container(&uid, &name))
@@ -62,7 +62,7 @@ async fn start_admitted(
     handle: &ManagerHandle,
     pod: &Pod,
     container: &Container,
-) -> Result<Grant, ManagerError> {
+) -> Result<RunContainerOptions, ManagerError> {
     for (resource, quantity) in container.limits.iter().filter(|(_, quantity)| **quantity > 0) {
         let request = Request {
             pod: pod.uid.clone(),
@@ -74,7 +74,7 @@ async fn start_admitted(
     }
     let (uid, starting) = (pod.uid.clone(), container.clone());
     if handle.read(move |task| task.manager.lacks_devices(&uid, &starting)).await? {
-        allocate_again(handle, pod, container).await?;
+        allocate_missing(handle, pod, container).await?;
     }
     let (pod, name) = (pod.clone(), container.name.clone());
     handle.update(move |task| task.container_started(&pod, &name)).await?
@@ -116,7 +116,7 @@ impl Manager {
         }
         let endpoint = self.endpoints.get(resource);
         let endpoint = endpoint.ok_or_else(|| ManagerError::NoEndpoint(resource.clone()))?;
-        if !endpoint.wants_pre_start() {
+        if !endpoint.requires_pre_start() {
             return Ok(None);
         }
         let holding = self.holdings.get(pod, container, resource);
@@ -143,20 +143,24 @@ impl Manager {
 
 impl ManagerTask {
     /// Records the container as running. Returns its merged grant, with the CDI devices of its claims.
-    fn container_started(&mut self, pod: &Pod, container: &str) -> Result<Grant, ManagerError> {
+    fn container_started(
+        &mut self,
+        pod: &Pod,
+        container: &str,
+    ) -> Result<RunContainerOptions, ManagerError> {
         let of_claims = self.dra.claims.cdi_devices(pod, container);
         let mut cdi_devices = of_claims.map_err(|error| ManagerError::Claims(error.to_string()))?;
         if let Some(record) = self.manager.pods.get_mut(&pod.uid) {
             record.running.insert(container.to_owned());
         }
         let holdings = self.manager.holdings.container(&pod.uid, container);
-        let grants = holdings.into_iter().flatten().map(|(_, holding)| &holding.grant);
-        let (grant, conflicts) = Grant::merge(grants);
+        let grants = holdings.into_iter().flatten().map(|(_, holding)| &holding.run_options);
+        let (grant, conflicts) = RunContainerOptions::merge(grants);
         for conflict in conflicts {
             tracing::warn!(pod = %pod.uid, container, ?conflict, "plugins disagree, the first one wins");
         }
         // Names of claims come before names of plugins. A name in both stays twice.
         cdi_devices.extend(grant.cdi_devices);
-        Ok(Grant { cdi_devices, ..grant })
+        Ok(RunContainerOptions { cdi_devices, ..grant })
     }
 }

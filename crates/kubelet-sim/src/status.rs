@@ -15,12 +15,12 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeStatus {
     /// State of the kubelet.
-    pub kubelet: Condition,
+    pub kubelet: KubeletState,
     /// Extended resources in the node's status. A resource appears with its first list. After the grace
     /// period of a lost plugin, the resource remains with capacity 0.
     pub resources: BTreeMap<String, ResourceStatus>,
     /// Plugins by resource.
-    pub registrations: BTreeMap<String, Registration>,
+    pub plugins: BTreeMap<String, PluginStatus>,
     /// Pods by UID.
     pub pods: BTreeMap<String, PodStatus>,
     /// Endpoints by DRA driver, in the order of registration.
@@ -31,7 +31,7 @@ pub struct NodeStatus {
 
 /// State of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Condition {
+pub enum KubeletState {
     /// The kubelet serves.
     Running,
     /// The kubelet is stopped. Its sockets remain as stale files.
@@ -57,7 +57,7 @@ pub struct ResourceStatus {
 
 /// State of a plugin in the device manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Registration {
+pub enum PluginStatus {
     /// The device manager calls this plugin.
     Connected {
         /// The plugin's socket.
@@ -150,10 +150,10 @@ impl NodeStatus {
                 (resource, status)
             })
             .collect();
-        let registrations = manager
+        let plugins = manager
             .endpoints
             .iter()
-            .map(|(resource, endpoint)| (resource.clone(), Registration::of(endpoint)))
+            .map(|(resource, endpoint)| (resource.clone(), PluginStatus::of(endpoint)))
             .collect();
         let pods = manager
             .pods
@@ -161,7 +161,7 @@ impl NodeStatus {
             .map(|(uid, record)| (uid.clone(), PodStatus::of((manager, dra), record)))
             .collect();
         let (drivers, claims) = (dra.driver_statuses(), dra.claim_statuses());
-        Self { kubelet: Condition::Running, resources, registrations, pods, drivers, claims }
+        Self { kubelet: KubeletState::Running, resources, plugins, pods, drivers, claims }
     }
 
     /// `(capacity, allocatable)` of a resource; `None` if the node's status lacks the resource.
@@ -178,7 +178,7 @@ impl ResourceStatus {
     }
 }
 
-impl Registration {
+impl PluginStatus {
     fn of(endpoint: &Endpoint) -> Self {
         match (&endpoint.socket, endpoint.options, endpoint.stopped_at) {
             (Some(socket), Some(options), None) => {

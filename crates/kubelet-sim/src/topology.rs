@@ -4,7 +4,7 @@ mod hint;
 mod mask;
 mod policy;
 
-pub(crate) use hint::{Demand, Hint, Hints};
+pub(crate) use hint::{Hint, HintRequest, Hints};
 pub use mask::NumaMask;
 pub(crate) use policy::merge;
 pub use policy::{TopologyPolicy, TopologyScope};

@@ -81,7 +81,7 @@ async fn ended_streams_have_the_effects_of_a_real_kubelet() {
 
 #[tokio::test]
 async fn a_plugin_lost_after_a_failed_registration_stays_listed_as_with_a_real_kubelet() {
-    embedded(scripts::zombie()).await;
+    embedded(scripts::lost_plugin_after_failed_registration()).await;
 }
 
 #[tokio::test]

@@ -48,30 +48,30 @@ use windlass_allocations::{
     follow::{Allocations, AllocationsReader, FollowGuard},
     ledger::Ledger,
 };
-use windlass_config::{CleanupLimits, Places};
+use windlass_config::{CleanupLimits, HostPaths};
 use windlass_core::device::DeviceId;
 use windlass_discovery::mig::MigHandle;
 use windlass_host::{
     Host, blocking,
-    clock::{Clock, until},
-    keyed::Tasks,
+    clock::{Clock, wait_until},
+    keyed::KeyedTasks,
     state_file::{Journal, Writer},
-    watch::publish,
+    watch::publish_if_changed,
 };
 
 use self::{
-    claims::{claims_of, starting},
+    claims::{claims_of, start_input},
     handle::{NewTenant, Reply, Request, Start},
     overwrite::Scrubber,
     record::RecordFile,
     slot::Slot,
     state::{Input, Work},
-    steps::{StepContext, do_work},
+    steps::{StepContext, run_work},
 };
 pub use self::{
-    handle::{CleanupHandle, NotReady},
+    handle::{CleanupHandle, NotReadyError},
     plan::{CleanupPlans, is_configured, plans},
-    record::{FORMAT, Records},
+    record::{CleanupRecords, FORMAT},
     state::{Failure, State},
 };
 use crate::cleanup::metrics::CleanupMetrics;
@@ -89,7 +89,7 @@ pub struct Deps {
     /// Devices of prepared claims.
     pub ledger: watch::Receiver<Ledger>,
     /// Calls to NVIDIA's driver.
-    pub gpus: MigHandle,
+    pub mig: MigHandle,
     /// Notifier for each change of a device's state.
     pub wake: Arc<Notify>,
 }
@@ -100,16 +100,16 @@ pub struct Cleanup {
     requests: mpsc::Receiver<Request>,
     env: Env,
     slots: BTreeMap<DeviceId, Slot>,
-    journal: Journal<Records>,
+    journal: Journal<CleanupRecords>,
     /// Writer of the journal; `None` once the task runs.
-    writer: Option<Writer<Records>>,
+    writer: Option<Writer<CleanupRecords>>,
     states: watch::Sender<Arc<CleanupStates>>,
     /// Running steps by device.
-    work: Tasks<DeviceId, Result<(), String>>,
+    running_steps: KeyedTasks<DeviceId, Result<(), String>>,
     /// Replies that wait until the journal is on disk.
     replies: JoinSet<()>,
     /// Keeps the allocations current; exists while any device has a slot.
-    following: Option<FollowGuard>,
+    subscription: Option<FollowGuard>,
     metrics: CleanupMetrics,
 }
 
@@ -123,18 +123,21 @@ struct Env {
 }
 
 /// Devices whose last cleanup failed.
-pub fn failed(states: &CleanupStates) -> BTreeMap<DeviceId, Failure> {
+pub fn failed_devices(states: &CleanupStates) -> BTreeMap<DeviceId, Failure> {
     states.iter().filter_map(|(id, state)| Some((id.clone(), state.failure()?.clone()))).collect()
 }
 
 /// Devices that are not ready for allocation, with the state in one word.
-pub fn unready(states: &CleanupStates, plans: &CleanupPlans) -> BTreeMap<DeviceId, &'static str> {
+pub fn unready_devices(
+    states: &CleanupStates,
+    plans: &CleanupPlans,
+) -> BTreeMap<DeviceId, &'static str> {
     let word = |id: &DeviceId| states.get(id).map_or(Some("not-known"), State::unready);
     plans.keys().filter_map(|id| Some((id.clone(), word(id)?))).collect()
 }
 
 /// Recorded states of devices, as an agent would resume them. Blocks.
-pub fn recorded_states(places: &Places) -> CleanupStates {
+pub fn recorded_states(places: &HostPaths) -> CleanupStates {
     RecordFile::new(&places.state_dir, places.host()).load()
 }
 
@@ -143,7 +146,7 @@ pub fn recorded_states(places: &Places) -> CleanupStates {
 impl Cleanup {
     /// Builds the task, its handle and a receiver of its states. Reads nothing yet.
     pub fn new(
-        places: &Places,
+        places: &HostPaths,
         limits: CleanupLimits,
         deps: Deps,
         clock: Clock,
@@ -169,9 +172,9 @@ impl Cleanup {
             journal,
             writer: Some(writer),
             states,
-            work: Tasks::default(),
+            running_steps: KeyedTasks::default(),
             replies: JoinSet::new(),
-            following: None,
+            subscription: None,
             metrics,
         };
         (cleanup, handle, receiver)
@@ -193,7 +196,7 @@ impl Cleanup {
         self.load().await;
         let mut allocations = self.deps.allocations.watch();
         loop {
-            let due = self.due();
+            let due = self.next_due();
             tokio::select! {
                 Ok(()) = self.deps.plans.changed() => self.apply_plans().await,
                 Some(request) = self.requests.recv() => {
@@ -203,12 +206,12 @@ impl Cleanup {
                     }
                     self.handle(request);
                 }
-                Some((id, outcome)) = self.work.next() => self.work_done(&id, outcome),
+                Some((id, outcome)) = self.running_steps.join_next() => self.work_done(&id, outcome),
                 Some(_) = self.replies.join_next() => {}
-                () = until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.clean_due(),
+                () = wait_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.clean_due(),
                 Ok(()) = allocations.changed() => {
                     let newest = allocations.borrow_and_update().clone();
-                    self.release(&newest);
+                    self.apply_releases(&newest);
                 }
             }
         }
@@ -248,40 +251,41 @@ impl Cleanup {
         for (_, slot) in self.slots.iter_mut().filter(|(id, _)| !plans.contains_key(*id)) {
             slot.plan = None;
         }
-        self.slots.retain(|id, slot| !slot.is_droppable() || self.work.is_busy(id));
+        self.slots.retain(|id, slot| !slot.is_droppable() || self.running_steps.is_busy(id));
         let unreachable = self.slots.iter().filter(|(_, slot)| !slot.is_reachable());
         for id in unreachable.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            self.advance(&id, Input::Unreachable);
+            self.apply_input(&id, Input::Unreachable);
         }
         self.save();
         let is_needed = !self.slots.is_empty();
-        if is_needed != self.following.is_some() {
-            self.following = is_needed.then(|| self.deps.allocations.follow());
+        if is_needed != self.subscription.is_some() {
+            self.subscription = is_needed.then(|| self.deps.allocations.follow());
         }
     }
 
     fn handle(&mut self, request: Request) {
         match request {
-            Request::Start(start) => self.begin_start(start),
-            Request::Leave { claim, reply } => {
-                self.leave(&claim);
+            Request::Start(start) => self.handle_start(start),
+            Request::ReleaseClaim { claim, reply } => {
+                self.release_claim(&claim);
                 self.reply_when_recorded(reply);
             }
         }
     }
 
     /// Takes the request of a container that starts, or of a claim that is prepared.
-    fn begin_start(&mut self, request: Start) {
+    fn handle_start(&mut self, request: Start) {
         let slot = self.slots.get_mut(&request.device);
         let is_tenant = slot.as_ref().is_some_and(|slot| slot.is_used_by(&request.tenant));
         let plan = slot.as_ref().and_then(|slot| slot.plan.as_ref());
-        let refused =
-            plan.and_then(|plan| plan.blocked.clone().or_else(|| plan.unverifiable.clone()));
+        let refused = plan.and_then(|plan| {
+            plan.blocked_reason.clone().or_else(|| plan.unverifiable_reason.clone())
+        });
         match (slot, refused.filter(|_| !is_tenant)) {
             (Some(slot), None) if slot.plan.is_some() => {
                 let id = request.device.clone();
-                slot.waiting.push(request);
-                self.serve(&id);
+                slot.waiting_starts.push(request);
+                self.serve_starts(&id);
             }
             // The receiver is dropped if the caller was cancelled.
             (_, None) => drop(request.reply.send(Ok(()))),
@@ -290,20 +294,21 @@ impl Cleanup {
     }
 
     /// Replies to the starts that wait for the device, or begins the steps that they wait for.
-    fn serve(&mut self, id: &DeviceId) {
+    fn serve_starts(&mut self, id: &DeviceId) {
         while let Some(slot) = self.slots.get_mut(id)
-            && !self.work.is_busy(id)
-            && let Some(request) = slot.waiting.pop()
+            && !self.running_steps.is_busy(id)
+            && let Some(request) = slot.waiting_starts.pop()
         {
-            let input = starting(&request.tenant, &self.deps.ledger.borrow(), id);
+            let input = start_input(&request.tenant, &self.deps.ledger.borrow(), id);
             slot.is_held |= matches!(request.tenant, NewTenant::Pods(_));
-            slot.changed = Instant::now();
-            slot.waiting.push(request);
-            self.advance(id, input);
-            if self.work.is_busy(id) {
+            slot.last_change = Instant::now();
+            slot.waiting_starts.push(request);
+            self.apply_input(id, input);
+            if self.running_steps.is_busy(id) {
                 return;
             }
-            if let Some(request) = self.slots.get_mut(id).and_then(|slot| slot.waiting.pop()) {
+            if let Some(request) = self.slots.get_mut(id).and_then(|slot| slot.waiting_starts.pop())
+            {
                 self.reply_when_recorded(request.reply);
             }
         }
@@ -311,14 +316,14 @@ impl Cleanup {
 
     /// Replies to a request once the journal is on disk.
     fn reply_when_recorded(&mut self, reply: Reply) {
-        let recorded = self.journal.recorded();
+        let recorded = self.journal.wait_written();
         self.replies.spawn(async move {
             // The receiver is dropped if the kubelet cancelled its request.
             let _ = reply.send(recorded.await);
         });
     }
 
-    fn advance(&mut self, id: &DeviceId, input: Input) {
+    fn apply_input(&mut self, id: &DeviceId, input: Input) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         let next = slot.state.clone().next(input);
         if next == slot.state {
@@ -339,84 +344,85 @@ impl Cleanup {
             device: id.clone(),
             plan: slot.plan(),
             host: self.env.host.clone(),
-            writing: slot.writing.clone(),
-            verifying: slot.verifying.clone(),
-            gpus: self.deps.gpus.clone(),
+            write_permit: slot.write_permit.clone(),
+            verify_permit: slot.verify_permit.clone(),
+            mig: self.deps.mig.clone(),
             scrubber: self.env.scrubber.clone(),
         };
-        let (on_disk, limit) = (self.journal.recorded(), self.env.limits.prepare_deadline);
+        let (on_disk, limit) = (self.journal.wait_written(), self.env.limits.prepare_deadline);
         let metrics = self.metrics.clone();
-        self.work.begin(id.clone(), async move {
-            let timer = metrics.begin(work.name());
+        self.running_steps.submit(id.clone(), async move {
+            let timer = metrics.start_timer(work.name());
             let outcome = async {
                 on_disk.await?;
-                do_work(&context, work, limit).await
+                run_work(&context, work, limit).await
             };
-            timer.end(outcome.await)
+            timer.observe(outcome.await)
         });
     }
 
     fn work_done(&mut self, id: &DeviceId, outcome: Result<(), String>) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         match outcome {
-            Ok(()) => self.advance(id, Input::Done),
+            Ok(()) => self.apply_input(id, Input::Done),
             Err(why) => {
-                for request in std::mem::take(&mut slot.waiting) {
+                for request in std::mem::take(&mut slot.waiting_starts) {
                     let _ = request.reply.send(Err(why.clone()));
                 }
-                self.advance(id, Input::Failed { why, at: self.env.clock.now() });
+                self.apply_input(id, Input::Failed { reason: why, at: self.env.clock.now() });
             }
         }
         self.apply_pending_releases(id);
-        self.serve(id);
+        self.serve_starts(id);
     }
 
     /// Time of the next cleaning that no start requested.
-    fn due(&self) -> Option<Instant> {
+    fn next_due(&self) -> Option<Instant> {
         let reachable = self.slots.values().filter(|slot| slot.is_reachable());
-        reachable.filter_map(|slot| slot.due).min()
+        reachable.filter_map(|slot| slot.next_cleaning).min()
     }
 
     fn clean_due(&mut self) {
         let now = Instant::now();
-        let is_due = |slot: &Slot| slot.is_reachable() && slot.due.is_some_and(|due| due <= now);
+        let is_due =
+            |slot: &Slot| slot.is_reachable() && slot.next_cleaning.is_some_and(|due| due <= now);
         let due = self.slots.iter_mut().filter(|(_, slot)| is_due(slot));
         let due = due.map(|(id, slot)| {
-            slot.due = None;
+            slot.next_cleaning = None;
             id.clone()
         });
         for id in due.collect::<Vec<_>>() {
-            self.advance(&id, Input::Due);
+            self.apply_input(&id, Input::TimerElapsed);
         }
     }
 
     /// Applies releases by containers. A reading of the checkpoint from before a device's last change does not count.
-    fn release(&mut self, allocations: &Allocations) {
+    fn apply_releases(&mut self, allocations: &Allocations) {
         let mut released = Vec::new();
         for (id, slot) in &mut self.slots {
             // Claims announce their own release.
-            let is_settled = !self.work.is_busy(id)
-                && allocations.read() > Some(slot.changed)
-                && !slot.state.is_of_claims();
+            let is_settled = !self.running_steps.is_busy(id)
+                && allocations.read_at() > Some(slot.last_change)
+                && !slot.state.is_held_by_claims();
             let Some(is_held) = allocations.holds(id) else { continue };
             if is_settled && std::mem::replace(&mut slot.is_held, is_held) && !is_held {
                 released.push(id.clone());
             }
         }
         for id in released {
-            self.advance(&id, Input::Released);
+            self.apply_input(&id, Input::Released);
         }
     }
 
     /// Writes the states to the journal, and publishes those of devices with a plan.
     fn save(&self) {
-        let records: Records =
+        let records: CleanupRecords =
             self.slots.iter().map(|(id, slot)| (id.clone(), slot.state.clone())).collect();
         self.journal.write(records.clone());
         let is_planned = |id: &DeviceId| self.slots[id].plan.is_some();
         let states: CleanupStates = records.into_iter().filter(|(id, _)| is_planned(id)).collect();
         self.metrics.set_states(states.values().map(State::name));
-        if publish(&self.states, Arc::new(states)) {
+        if publish_if_changed(&self.states, Arc::new(states)) {
             self.deps.wake.notify_one();
         }
     }

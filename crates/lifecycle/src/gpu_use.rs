@@ -20,19 +20,19 @@ pub struct GpuUse {
     /// hundred MiB of the driver. `None` if the driver does not report the memory of every process.
     pub uncounted_bytes: Option<u64>,
     /// The driver's answers, for the next measurement.
-    pub answers: DriverAnswers,
+    pub cache: DriverCache,
 }
 
 /// Cache of the driver's last answers about a GPU, because some calls take long.
 #[derive(Clone, Debug, Default)]
-pub struct DriverAnswers {
+pub struct DriverCache {
     list: Option<ProcessList>,
-    time_use: Option<TimeUse>,
+    compute_samples: Option<ComputeSamples>,
 }
 
 #[derive(Clone, Debug)]
 struct ProcessList {
-    read: Instant,
+    read_at: Instant,
     processes: Vec<ListedProcess>,
     /// Used memory of the GPU at that time, in bytes; `None` if the driver does not report it.
     used: Option<u64>,
@@ -40,8 +40,8 @@ struct ProcessList {
 
 /// Samples of the compute time that a GPU's processes use.
 #[derive(Clone, Debug)]
-struct TimeUse {
-    read: Instant,
+struct ComputeSamples {
+    read_at: Instant,
     /// `None` if the driver does not measure compute time by process.
     samples: Option<Vec<ProcessUtilization>>,
 }
@@ -57,25 +57,25 @@ pub enum ProcessError {
     Driver(#[from] NvmlError),
     /// The driver does not answer.
     #[error("the driver does not answer")]
-    Silent,
+    Unresponsive,
     /// The driver does not measure the memory of processes.
     #[error("the driver does not report how much memory a process uses")]
-    Unmeasured,
+    MemoryUnsupported,
     /// The agent does not see the host's processes.
     #[error(
         "the host's processes are hidden: the agent's pod needs hostPID, and the host's /proc below its root"
     )]
-    Hidden,
+    ProcessesHidden,
     /// The clients of the kernel's drivers are unknown.
     #[error(transparent)]
     Drm(#[from] DrmError),
 }
 
 /// Age of the oldest sample that counts as current use. The driver takes a sample every second, or more often.
-const RECENT: Duration = Duration::from_secs(2);
+const RECENT_WINDOW: Duration = Duration::from_secs(2);
 
 /// Age at which the samples of compute time are read again. A read takes about 1 ms of CPU (H100, driver 580).
-const TIME_USE_INTERVAL: Duration = Duration::from_secs(10);
+const COMPUTE_SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Age at which the processes are listed again although the GPU's used memory is the same. A listing takes 0.3 ms of
 /// CPU, a read of the used memory a tenth of that.
@@ -93,30 +93,30 @@ impl GpuUse {
     pub async fn measure(
         driver: &LiveDriver,
         gpu: &DeviceId,
-        answers: DriverAnswers,
+        answers: DriverCache,
     ) -> Result<Self, ProcessError> {
         let (driver, gpu) = (driver.clone(), gpu.clone());
-        blocking(move || Self::measure_now(&driver, &gpu, answers)).await
+        blocking(move || Self::measure_blocking(&driver, &gpu, answers)).await
     }
 
     /// Blocking form of [`Self::measure`].
-    fn measure_now(
+    fn measure_blocking(
         driver: &LiveDriver,
         gpu: &DeviceId,
-        mut answers: DriverAnswers,
+        mut answers: DriverCache,
     ) -> Result<Self, ProcessError> {
         // NVML is shut down when its last clone is dropped: this clone keeps it until the driver has answered.
         let nvml = driver.nvml().ok_or(ProcessError::NoDriver)?;
         let host = driver.host();
         if !host.shows_own_process() {
-            return Err(ProcessError::Hidden);
+            return Err(ProcessError::ProcessesHidden);
         }
         let gpu = nvml.gpu_with_uuid(gpu.as_str())?;
         let list = answers.list(&gpu)?;
         let sizes = list.processes.iter().map(|process| process.memory_bytes);
         let counted = sizes.sum::<Option<u64>>();
         let uncounted_bytes = list.used.zip(counted).map(|(used, all)| used.saturating_sub(all));
-        let time_samples = answers.time_use(&gpu);
+        let time_samples = answers.compute_samples(&gpu);
         let percent = |pid: u32| {
             let samples = time_samples.as_ref()?.iter().filter(|sample| sample.pid == pid);
             Some(samples.map(|sample| sample.sm_percent).max().unwrap_or(0))
@@ -127,21 +127,21 @@ impl GpuUse {
                 Ok(container) => container,
                 // A process that has ended meanwhile holds no memory.
                 Err(_) if !is_alive(process.pid) => continue,
-                Err(_) => return Err(ProcessError::Hidden),
+                Err(_) => return Err(ProcessError::ProcessesHidden),
             };
             // A process outside containers is skipped before its size is needed: graphics programs may have none.
             let Some(container) = container else { continue };
-            let memory_bytes = process.memory_bytes.ok_or(ProcessError::Unmeasured)?;
+            let memory_bytes = process.memory_bytes.ok_or(ProcessError::MemoryUnsupported)?;
             let (pid, compute_percent) = (process.pid, percent(process.pid));
             processes.push(GpuProcess { pid, container, memory_bytes, compute_percent });
         }
-        Ok(Self { processes, uncounted_bytes, answers })
+        Ok(Self { processes, uncounted_bytes, cache: answers })
     }
 }
 
 // === impl DriverAnswers ===
 
-impl DriverAnswers {
+impl DriverCache {
     /// The answers without the list of processes, so that the next measurement lists them again.
     #[must_use]
     pub fn without_list(self) -> Self {
@@ -152,24 +152,25 @@ impl DriverAnswers {
     fn list(&mut self, gpu: &Gpu) -> Result<ProcessList, NvmlError> {
         let used = gpu.memory_used().ok();
         let is_current = |last: &&ProcessList| {
-            used.is_some() && last.used == used && last.read.elapsed() < LIST_INTERVAL
+            used.is_some() && last.used == used && last.read_at.elapsed() < LIST_INTERVAL
         };
         if let Some(last) = self.list.as_ref().filter(is_current) {
             return Ok(last.clone());
         }
-        let newest = ProcessList { read: Instant::now(), processes: gpu.processes()?, used };
+        let newest = ProcessList { read_at: Instant::now(), processes: gpu.processes()?, used };
         self.list = Some(newest.clone());
         Ok(newest)
     }
 
     /// Samples of compute time. `None` for old GPUs and those in MIG mode, whose memory is measured all the same.
-    fn time_use(&mut self, gpu: &Gpu) -> Option<Vec<ProcessUtilization>> {
-        let is_current = |last: &&TimeUse| last.read.elapsed() < TIME_USE_INTERVAL;
-        if let Some(last) = self.time_use.as_ref().filter(is_current) {
+    fn compute_samples(&mut self, gpu: &Gpu) -> Option<Vec<ProcessUtilization>> {
+        let is_current = |last: &&ComputeSamples| last.read_at.elapsed() < COMPUTE_SAMPLE_INTERVAL;
+        if let Some(last) = self.compute_samples.as_ref().filter(is_current) {
             return last.samples.clone();
         }
         let samples = gpu.process_utilization(recent_since_us()).ok();
-        self.time_use = Some(TimeUse { read: Instant::now(), samples: samples.clone() });
+        self.compute_samples =
+            Some(ComputeSamples { read_at: Instant::now(), samples: samples.clone() });
         samples
     }
 }
@@ -177,5 +178,5 @@ impl DriverAnswers {
 /// Start of the recent period, in microseconds since 1970, the driver's unit of time.
 fn recent_since_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.saturating_sub(RECENT).as_micros()).unwrap_or(u64::MAX)
+    u64::try_from(since.saturating_sub(RECENT_WINDOW).as_micros()).unwrap_or(u64::MAX)
 }

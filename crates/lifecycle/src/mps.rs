@@ -41,14 +41,16 @@ use tokio::sync::{
     watch,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::{MpsSettings, Places};
+use windlass_config::{HostPaths, MpsSettings};
 use windlass_core::device::DeviceId;
-use windlass_host::{Host, causes, container::GpuProcess, deadline, keyed::Tasks, watch::publish};
+use windlass_host::{
+    Host, causes, container::GpuProcess, deadline, keyed::KeyedTasks, watch::publish_if_changed,
+};
 
 use self::{daemon::Daemon, env::Env};
 pub use self::{
-    place::MpsPlaces,
-    spec::{Mig, MpsSpec, is_older_than_volta},
+    place::MpsFolders,
+    spec::{MigRole, MpsSpec, is_older_than_volta},
 };
 
 /// Required daemons by device. A device that is missing here has its daemon stopped.
@@ -87,7 +89,7 @@ pub struct Mps {
     wake: Arc<Notify>,
     /// Sender of the spec to each device's task; `None` stops the daemon.
     spec_senders: BTreeMap<DeviceId, watch::Sender<Option<MpsSpec>>>,
-    tasks: Tasks<DeviceId, ()>,
+    tasks: KeyedTasks<DeviceId, ()>,
     reports: (UnboundedSender<Report>, UnboundedReceiver<Report>),
 }
 
@@ -112,7 +114,7 @@ impl Mps {
     /// Creates the supervisor, and starts no daemon yet. `wake` is notified of each change of a state, and of
     /// each daemon that ended.
     pub fn new(
-        places: &Places,
+        places: &HostPaths,
         settings: &MpsSettings,
         demand: watch::Receiver<Arc<MpsDemand>>,
         wake: &Arc<Notify>,
@@ -124,7 +126,7 @@ impl Mps {
             states,
             wake: wake.clone(),
             spec_senders: BTreeMap::new(),
-            tasks: Tasks::default(),
+            tasks: KeyedTasks::default(),
             reports: mpsc::unbounded_channel(),
         };
         (mps, receiver)
@@ -140,7 +142,7 @@ impl Mps {
                 () = stop.cancelled() => break,
                 Ok(()) = self.demand.changed() => self.apply_demand(&stop),
                 Some((device, state)) = self.reports.1.recv() => self.publish(device, state),
-                Some((device, ())) = self.tasks.next() => {
+                Some((device, ())) = self.tasks.join_next() => {
                     self.spec_senders.remove(&device);
                     self.apply_demand(&stop);
                     // Plans may have waited for the end of a daemon.
@@ -148,7 +150,7 @@ impl Mps {
                 }
             }
         }
-        while self.tasks.next().await.is_some() {}
+        while self.tasks.join_next().await.is_some() {}
     }
 
     /// Passes each task its spec, and starts the tasks of new devices and of leftover daemons.
@@ -158,7 +160,7 @@ impl Mps {
         for (device, spec) in specs {
             self.set_spec(device, Some(spec), stop);
         }
-        let daemons = self.spec_senders.keys().cloned().chain(self.env.places.recorded());
+        let daemons = self.spec_senders.keys().cloned().chain(self.env.folders.recorded_devices());
         for device in daemons.collect::<BTreeSet<_>>() {
             if !specs.contains_key(&device) && !demand.retained.contains(&device) {
                 self.set_spec(&device, None, stop);
@@ -166,17 +168,17 @@ impl Mps {
         }
         let current = self.states.borrow().clone();
         let state = |device| current.get(device).cloned().unwrap_or(MpsState::Starting);
-        self.send(specs.keys().map(|device| (device.clone(), state(device))).collect());
+        self.publish_states(specs.keys().map(|device| (device.clone(), state(device))).collect());
     }
 
     fn set_spec(&mut self, device: &DeviceId, spec: Option<&MpsSpec>, stop: &CancellationToken) {
         if let Some(task) = self.spec_senders.get(device) {
-            publish(task, spec.cloned());
+            publish_if_changed(task, spec.cloned());
             return;
         }
         let (sender, receiver) = watch::channel(spec.cloned());
         let daemon = Daemon::new(device.clone(), &self.env, receiver, self.reports.0.clone());
-        self.tasks.begin(device.clone(), daemon.run(stop.clone()));
+        self.tasks.submit(device.clone(), daemon.run(stop.clone()));
         self.spec_senders.insert(device.clone(), sender);
     }
 
@@ -185,13 +187,13 @@ impl Mps {
         if self.demand.borrow().required.contains_key(&device) {
             let mut states = MpsStates::clone(&self.states.borrow());
             states.insert(device, state);
-            self.send(states);
+            self.publish_states(states);
         }
     }
 
     /// Publishes changed states.
-    fn send(&self, states: MpsStates) {
-        if publish(&self.states, Arc::new(states)) {
+    fn publish_states(&self, states: MpsStates) {
+        if publish_if_changed(&self.states, Arc::new(states)) {
             self.wake.notify_one();
         }
     }
@@ -204,12 +206,12 @@ pub struct MpsClients(Arc<Env>);
 /// Stops every daemon that an agent left running, before Windlass is removed from a node. A running agent
 /// would restart them. Returns the outcome by device.
 pub async fn stop_all(
-    places: &Places,
+    places: &HostPaths,
     settings: &MpsSettings,
 ) -> BTreeMap<DeviceId, Result<(), String>> {
     let env = Arc::new(Env::new(places, settings));
     let mut outcomes = BTreeMap::new();
-    for device in env.places.recorded() {
+    for device in env.folders.recorded_devices() {
         let stopped = env.stop(&mut env.instance(device.clone())).await;
         outcomes.insert(device, stopped.map_err(|error| causes(&error)));
     }
@@ -220,7 +222,7 @@ pub async fn stop_all(
 
 impl MpsClients {
     /// A handle for the daemons in the configured folders.
-    pub fn new(places: &Places, settings: &MpsSettings) -> Self {
+    pub fn new(places: &HostPaths, settings: &MpsSettings) -> Self {
         Self(Arc::new(Env::new(places, settings)))
     }
 
@@ -243,7 +245,8 @@ impl MpsClients {
             return Ok(());
         }
         let program = self.0.program().map_err(|error| causes(&error))?;
-        let (place, answer) = (self.0.places.of(device), self.0.settings.answer_deadline);
+        let (place, answer) =
+            (self.0.folders.daemon_folder(device), self.0.settings.answer_deadline);
         let all = async {
             let mut outcome = Ok(());
             for client in clients {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
-    profile::{Amd, AmdGpu, Child, Device, MachineProfile, PartitionNames, PciFunction},
+    profile::{Amd, AmdGpu, ChildDevice, Device, MachineProfile, PartitionNames, PciFunction},
     state::hash,
 };
 
@@ -35,12 +35,12 @@ const SENSORS: &[(&str, &str)] = &[
 ];
 
 /// Unpartitioned GPU, or one partition of a GPU.
-struct Part<'a> {
+struct GpuPartition<'a> {
     gpu: &'a AmdGpu,
     /// Index of the GPU.
     index: u32,
     /// Index of the partition within the GPU.
-    nth: u32,
+    partition_index: u32,
     /// Index of the KFD topology node. `None` for a partition that the driver reserves for another mode.
     node: Option<usize>,
 }
@@ -48,36 +48,37 @@ struct Part<'a> {
 /// Devices that AMD's driver creates for the GPUs of a machine.
 pub(crate) fn devices(profile: &MachineProfile, seed: &str) -> Vec<Device> {
     let Some(amd) = &profile.amd else { return Vec::new() };
-    let parts = parts(amd, profile.numa.len());
-    let topology = kfd::Topology { amd, numa: &profile.numa, parts: &parts, seed };
+    let parts = gpu_partitions(amd, profile.numa.len());
+    let topology = kfd::Topology { amd, numa: &profile.numa, partitions: &parts, seed };
     let mut devices = vec![topology.device()];
     for part in &parts {
         let kfd = part.node.map(|node| topology.gpu(part, node)).unwrap_or_default();
-        let device = if part.nth == 0 { gpu(amd, part, seed) } else { partition(amd, part) };
+        let device =
+            if part.partition_index == 0 { gpu(amd, part, seed) } else { partition(amd, part) };
         devices.push(Device { elsewhere: kfd, ..device });
     }
     devices
 }
 
 /// Parts in the order of KFD's nodes. KFD numbers the NUMA nodes first.
-fn parts(amd: &Amd, numa_nodes: usize) -> Vec<Part<'_>> {
+fn gpu_partitions(amd: &Amd, numa_nodes: usize) -> Vec<GpuPartition<'_>> {
     let mut nodes = numa_nodes..;
     let mut parts = Vec::new();
     for (index, gpu) in (0..).zip(&amd.gpus) {
-        let used = gpu.compute.parts(amd.card.dies);
+        let used = gpu.compute.partition_count(amd.card.dies);
         let present = match amd.partitions {
             PartitionNames::Underscore => amd.card.dies,
             PartitionNames::Dot => used,
         };
         for nth in 0..present {
             let node = if nth < used { nodes.next() } else { None };
-            parts.push(Part { gpu, index, nth, node });
+            parts.push(GpuPartition { gpu, index, partition_index: nth, node });
         }
     }
     parts
 }
 
-fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
+fn gpu(amd: &Amd, part: &GpuPartition<'_>, seed: &str) -> Device {
     let (card, gpu) = (&amd.card, part.gpu);
     let bytes = (card.memory_mib << 20).to_string();
     let modes = "SPX, DPX, QPX, CPX".to_owned();
@@ -117,21 +118,21 @@ fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
 }
 
 /// Partitions after the first are platform devices without a PCI address.
-fn partition(amd: &Amd, part: &Part<'_>) -> Device {
+fn partition(amd: &Amd, part: &GpuPartition<'_>) -> Device {
     // The driver numbers partitions across all GPUs.
     let additional = |gpu: &AmdGpu| match amd.partitions {
         PartitionNames::Underscore => amd.card.dies - 1,
-        PartitionNames::Dot => gpu.compute.parts(amd.card.dies) - 1,
+        PartitionNames::Dot => gpu.compute.partition_count(amd.card.dies) - 1,
     };
     let earlier: u32 = amd.gpus[..part.index as usize].iter().map(additional).sum();
-    let number = earlier + part.nth - 1;
+    let number = earlier + part.partition_index - 1;
     let separator = match amd.partitions {
         PartitionNames::Underscore => '_',
         PartitionNames::Dot => '.',
     };
     let name = format!("amdgpu_xcp{separator}{number}");
     Device {
-        name: format!("amd{}.{}", part.index, part.nth),
+        name: format!("amd{}.{}", part.index, part.partition_index),
         folder: Some(PathBuf::from("platform").join(&name)),
         bus: Some("platform".to_owned()),
         uevent: BTreeMap::from([("MODALIAS".to_owned(), format!("platform:{name}"))]),
@@ -140,18 +141,18 @@ fn partition(amd: &Amd, part: &Part<'_>) -> Device {
     }
 }
 
-fn drm(minor: u32) -> Vec<Child> {
+fn drm(minor: u32) -> Vec<ChildDevice> {
     let nodes = [
         (format!("card{minor}"), minor),
         (format!("renderD{}", FIRST_RENDER + minor), FIRST_RENDER + minor),
     ];
-    let child = |(name, minor): (String, u32)| Child {
+    let child = |(name, minor): (String, u32)| ChildDevice {
         folder: PathBuf::from("drm").join(&name),
         class: "drm".to_owned(),
         number: Some(format!("{DRM}:{minor}")),
         node: Some(PathBuf::from("dri").join(&name)),
         uevent: BTreeMap::from([("DEVTYPE".to_owned(), "drm_minor".to_owned())]),
-        ..Child::default()
+        ..ChildDevice::default()
     };
     nodes.map(child).into()
 }
@@ -162,10 +163,10 @@ fn unique_id(seed: &str, index: u32) -> u64 {
 
 // === impl Part ===
 
-impl Part<'_> {
+impl GpuPartition<'_> {
     /// Minor number offset of the part's nodes. The driver reserves minors for every possible partition of
     /// a GPU.
     fn minor(&self, amd: &Amd) -> u32 {
-        self.index * amd.card.dies + self.nth
+        self.index * amd.card.dies + self.partition_index
     }
 }

@@ -88,11 +88,11 @@ pub enum BoardFault {
 
 /// The chip behind both ports.
 #[derive(Clone, Debug, Default)]
-struct Chip(Arc<Mutex<Model>>);
+struct Chip(Arc<Mutex<ChipState>>);
 
 /// State of the chip.
 #[derive(Debug, Default)]
-struct Model {
+struct ChipState {
     frequency_mhz: u32,
     is_deployed: bool,
     is_wedged: bool,
@@ -112,7 +112,7 @@ const DEFAULT_MHZ: u32 = 333;
 
 impl BoardAddresses {
     /// Free ports on the local machine.
-    pub fn any() -> Self {
+    pub fn ephemeral() -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Self { control: any, data: any }
     }
@@ -172,14 +172,14 @@ impl Board {
     pub fn restart(&self) {
         let mut model = self.chip.model();
         let events = std::mem::take(&mut model.events);
-        *model = Model { frequency_mhz: DEFAULT_MHZ, events, ..Model::default() };
+        *model = ChipState { frequency_mhz: DEFAULT_MHZ, events, ..ChipState::default() };
     }
 }
 
 // === impl Chip ===
 
 impl Chip {
-    fn model(&self) -> MutexGuard<'_, Model> {
+    fn model(&self) -> MutexGuard<'_, ChipState> {
         // A poisoned lock still guards a plain, valid value.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

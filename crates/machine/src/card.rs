@@ -33,7 +33,7 @@ pub struct Card {
     /// PCIe link to the host.
     pub pcie: PcieLink,
     /// True if ECC protects the memory.
-    #[serde(default = "yes")]
+    #[serde(default = "default_ecc")]
     pub ecc: bool,
     /// NVLink ports of the card, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +118,7 @@ pub struct NvLinkPorts {
 #[serde(deny_unknown_fields)]
 pub struct MigCapability {
     /// Number of compute slices: seven, or four on an A30.
-    #[serde(default = "seven")]
+    #[serde(default = "default_slices")]
     pub slices: u32,
     /// Memory in GB, which profile names derive from: a card with 40 has `1g.5gb`.
     pub memory_gb: u32,
@@ -166,7 +166,7 @@ impl Architecture {
 impl MigCapability {
     /// Memory slices of the whole card: eight, or the number of compute slices on a card of four.
     pub fn memory_slices(self) -> u32 {
-        if self.slices == seven() { 8 } else { self.slices }
+        if self.slices == default_slices() { 8 } else { self.slices }
     }
 }
 
@@ -207,11 +207,11 @@ impl From<ComputeCapability> for String {
 }
 
 /// Serde default of `ecc`, which nearly every card has.
-fn yes() -> bool {
+fn default_ecc() -> bool {
     true
 }
 
 /// Serde default for the number of compute slices.
-fn seven() -> u32 {
+fn default_slices() -> u32 {
     7
 }

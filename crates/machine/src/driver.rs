@@ -8,28 +8,28 @@ use crate::machine::MachineError;
 const FILE: &str = "libwindlass_nvml_sim.so";
 
 /// Environment variable with the library's path.
-const VARIABLE: &str = "WINDLASS_SIM_DRIVER";
+const DRIVER_VARIABLE: &str = "WINDLASS_SIM_DRIVER";
 
 /// Folders that may hold the library, relative to the running executable. In order: its own folder, `deps` beside a
 /// built `windlass`, the parent of `deps` and `examples`, and the library folder of a package.
-const BESIDE_EXECUTABLE: [&str; 4] = ["", "deps", "..", "../lib/windlass"];
+const SEARCH_DIRS: [&str; 4] = ["", "deps", "..", "../lib/windlass"];
 
 /// Path from `WINDLASS_SIM_DRIVER`, if set.
-pub fn named_driver() -> Result<Option<PathBuf>, MachineError> {
-    match env::var_os(VARIABLE).map(PathBuf::from) {
+pub fn driver_from_env() -> Result<Option<PathBuf>, MachineError> {
+    match env::var_os(DRIVER_VARIABLE).map(PathBuf::from) {
         Some(path) if !path.is_file() => Err(missing(&[path])),
         named => Ok(named),
     }
 }
 
 /// Finds the simulated driver: `WINDLASS_SIM_DRIVER`, or a file near the running executable.
-pub fn simulated_driver() -> Result<PathBuf, MachineError> {
-    if let Some(path) = named_driver()? {
+pub fn find_driver() -> Result<PathBuf, MachineError> {
+    if let Some(path) = driver_from_env()? {
         return Ok(path);
     }
     let executable = env::current_exe().unwrap_or_default();
     let folder = executable.parent().map(PathBuf::from).unwrap_or_default();
-    let candidates = BESIDE_EXECUTABLE.map(|place| folder.join(place).join(FILE));
+    let candidates = SEARCH_DIRS.map(|place| folder.join(place).join(FILE));
     // The newest file wins: `cargo build` writes above `deps`, `cargo test` only inside `deps`.
     let modified = |path: &&PathBuf| path.metadata().and_then(|found| found.modified()).ok();
     let found = candidates.iter().filter(|path| path.is_file()).max_by_key(modified);
@@ -38,5 +38,5 @@ pub fn simulated_driver() -> Result<PathBuf, MachineError> {
 
 fn missing(looked_at: &[PathBuf]) -> MachineError {
     let places = looked_at.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-    MachineError::NoDriver { places: places.join(", ") }
+    MachineError::DriverNotFound { searched_paths: places.join(", ") }
 }

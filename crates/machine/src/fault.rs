@@ -15,7 +15,7 @@ mod table;
 pub use apply::FaultError;
 pub use cuda::CudaFaultSyntaxError;
 pub use device::DeviceEvent;
-pub use happen::HappeningError;
+pub use happen::DeviceEventError;
 pub use limit::LimitFaultSyntaxError;
 
 /// Fault of a machine. NVML indices name the GPUs.
@@ -81,14 +81,14 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: usize,
         /// Failure mode.
-        how: CudaFault,
+        failure_mode: CudaFault,
     },
     /// Memory limits cannot be set on the GPU.
-    Limit {
+    MemoryLimit {
         /// Index of the GPU.
         gpu: usize,
         /// Failure mode.
-        how: LimitFault,
+        failure_mode: LimitFault,
     },
     /// Creation of compute instances fails with `NVML_ERROR_UNKNOWN`.
     NoComputeInstance {
@@ -133,7 +133,7 @@ pub enum Fault {
         gpu: usize,
     },
     /// Memory stays allocated without any process.
-    MemoryKept {
+    MemoryLeaked {
         /// Index of the GPU.
         gpu: usize,
         /// Amount of allocated memory.
@@ -152,11 +152,11 @@ pub enum Fault {
         gpu: usize,
     },
     /// Another device changes.
-    ToDevice {
+    Device {
         /// Name of the device or its interface, or its PCI address.
         name: String,
         /// Change of the device.
-        what: DeviceEvent,
+        event: DeviceEvent,
     },
 }
 
@@ -200,17 +200,17 @@ impl Fault {
             | Self::Power { gpu }
             | Self::Lost { gpu }
             | Self::Error { gpu, .. }
-            | Self::MemoryKept { gpu, .. }
+            | Self::MemoryLeaked { gpu, .. }
             | Self::Slow { gpu, .. }
             | Self::Hang { gpu }
             | Self::Garbage { gpu }
             | Self::Crash { gpu }
             | Self::Cuda { gpu, .. }
-            | Self::Limit { gpu, .. }
+            | Self::MemoryLimit { gpu, .. }
             | Self::NoComputeInstance { gpu }
             | Self::Recover { gpu }
             | Self::RemoveGpu { gpu } => Some(gpu),
-            Self::AddGpu | Self::ToDevice { .. } => None,
+            Self::AddGpu | Self::Device { .. } => None,
         }
     }
 }
@@ -222,7 +222,7 @@ impl fmt::Display for Fault {
                 return write!(f, "xid:{code}@{gpu}/{instance}");
             }
             Self::AddGpu => return f.write_str("add"),
-            Self::ToDevice { name, what } => return what.write(name, f),
+            Self::Device { name, event: what } => return what.write(name, f),
             _ => {}
         }
         let (word, argument) =
@@ -251,7 +251,7 @@ impl FromStr for Fault {
         let text = text.trim();
         let to_device = || {
             let (name, what) = DeviceEvent::parse(text)?;
-            Some(Self::ToDevice { name, what })
+            Some(Self::Device { name, event: what })
         };
         parse(text).or_else(to_device).ok_or_else(|| FaultSyntaxError::of(text))
     }

@@ -11,8 +11,8 @@ use crate::profile::Driver;
 const MEMORY_LIMITS: [&str; 2] = ["nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1"];
 
 /// First letter of an exported name, and of a hidden name.
-const EXPORTED: u8 = b'n';
-const HIDDEN: u8 = b'~';
+const EXPORTED_LETTER: u8 = b'n';
+const HIDDEN_LETTER: u8 = b'~';
 
 /// Number of bytes to search from the start of the file. They contain the symbol name table.
 const SEARCH_BYTES: u64 = 1 << 20;
@@ -20,7 +20,7 @@ const SEARCH_BYTES: u64 = 1 << 20;
 /// Exports or hides the functions in a copy of the library, depending on the driver.
 pub(crate) fn export_functions(library: &Path, driver: Option<&Driver>) -> io::Result<()> {
     let is_exported = driver.is_some_and(Driver::has_memory_limits);
-    let letter = if is_exported { EXPORTED } else { HIDDEN };
+    let letter = if is_exported { EXPORTED_LETTER } else { HIDDEN_LETTER };
     let file = File::options().read(true).write(true).open(library)?;
     let mut start = vec![0; usize::try_from(file.metadata()?.len().min(SEARCH_BYTES)).unwrap_or(0)];
     file.read_exact_at(&mut start, 0)?;
@@ -37,7 +37,7 @@ pub(crate) fn export_functions(library: &Path, driver: Option<&Driver>) -> io::R
 fn offset_of(name: &str, bytes: &[u8]) -> Option<u64> {
     let rest = &name.as_bytes()[1..];
     let is_name = |window: &[u8]| {
-        matches!(window[0], EXPORTED | HIDDEN)
+        matches!(window[0], EXPORTED_LETTER | HIDDEN_LETTER)
             && window[1..].strip_prefix(rest).is_some_and(|end| end == [0])
     };
     let offset = bytes.windows(name.len() + 1).position(is_name)?;

@@ -16,7 +16,7 @@
 
 pub use board::{Board, BoardAddresses, BoardEvent, BoardFault};
 pub use card::{Architecture, Brand, Card};
-pub use driver::{named_driver, simulated_driver};
+pub use driver::{driver_from_env, find_driver};
 pub use fault::{DeviceEvent, Fault, FaultSyntaxError};
 pub use machine::{Machine, MachineError};
 pub use memory_limits::{CgroupLimits, LimitFault};

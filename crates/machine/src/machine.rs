@@ -23,9 +23,9 @@ use crate::{
     fault::{Fault, FaultError},
     installed,
     mig::MigError,
-    profile::{MachineProfile, Problem},
+    profile::{MachineProfile, ValidationError},
     state::{Gpu, Model},
-    tree::{MARKER, Tree, unless},
+    tree::{MARKER, Tree, ignore_error_kind},
 };
 
 const HOST: &str = "host";
@@ -34,9 +34,9 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 const UNVERSIONED_LIBRARY: &str = "libnvidia-ml.so";
 /// CUDA library name that programs load: a link to [`LIBRARY`].
 const CUDA_LIBRARY: &str = "libcuda.so.1";
-const SPARE_LIBRARY: &str = ".removed-libnvidia-ml.so.1";
+const REMOVED_LIBRARY: &str = ".removed-libnvidia-ml.so.1";
 /// [`HOST`] of an earlier machine, during its removal.
-const OLD_HOST: &str = ".removed-host";
+const REMOVED_HOST_DIR: &str = ".removed-host";
 const STATE: &str = "state.json";
 const LOCK: &str = "state.lock";
 
@@ -55,16 +55,16 @@ pub enum MachineError {
         /// Name of the profile.
         profile: String,
         /// Problem in the profile.
-        source: Problem,
+        source: ValidationError,
     },
     /// The simulated driver is missing.
     #[error(
-        "the simulated driver is not at {places}; build it with `cargo build -p windlass-nvml-sim`, \
+        "the simulated driver is not at {searched_paths}; build it with `cargo build -p windlass-nvml-sim`, \
          or set WINDLASS_SIM_DRIVER to its path"
     )]
-    NoDriver {
+    DriverNotFound {
         /// Searched places.
-        places: String,
+        searched_paths: String,
     },
     /// An I/O operation failed.
     #[error("cannot {action} {path}")]
@@ -80,7 +80,7 @@ pub enum MachineError {
     #[error(
         "{path} does not belong to a simulated machine; choose a folder that is empty or missing"
     )]
-    NotOurs {
+    ForeignFile {
         /// Path of the foreign entry.
         path: PathBuf,
     },
@@ -115,8 +115,8 @@ impl Machine {
     ) -> Result<Self, MachineError> {
         let model = Model::new(profile)
             .map_err(|source| MachineError::Profile { profile: profile.name.clone(), source })?;
-        act("create", dir, fs::create_dir_all)?;
-        let dir = act("resolve", dir, fs::canonicalize)?;
+        with_path("create", dir, fs::create_dir_all)?;
+        let dir = with_path("resolve", dir, fs::canonicalize)?;
         let machine = Self { dir };
         // With a lock file, another process may be creating a machine, so check only under the lock.
         if !machine.dir.join(LOCK).exists() {
@@ -124,8 +124,8 @@ impl Machine {
         }
         let _lock = machine.lock()?;
         machine.refuse_foreign_files()?;
-        machine.clear()?;
-        Tree::of(&model).replace(&Tree::default(), &machine.host_root())?;
+        machine.remove_files()?;
+        Tree::of(&model).update_folder(&Tree::default(), &machine.host_root())?;
         if model.driver_loaded {
             machine.copy_library(driver, &model)?;
             machine.link_libraries()?;
@@ -136,7 +136,7 @@ impl Machine {
 
     /// Opens a machine that this or another process created earlier.
     pub fn open(dir: &Path) -> Result<Self, MachineError> {
-        let machine = Self { dir: act("open machine", dir, fs::canonicalize)? };
+        let machine = Self { dir: with_path("open machine", dir, fs::canonicalize)? };
         machine.model()?;
         Ok(machine)
     }
@@ -169,7 +169,7 @@ impl Machine {
     /// Current model of the machine.
     pub fn model(&self) -> Result<Model, MachineError> {
         let path = self.state_file();
-        let json = act("read", &path, fs::read)?;
+        let json = with_path("read", &path, fs::read)?;
         serde_json::from_slice(&json).map_err(|source| MachineError::State { path, source })
     }
 
@@ -200,9 +200,9 @@ impl Machine {
     pub fn remove_driver(&self) -> Result<(), MachineError> {
         self.change(|model| {
             model.driver_loaded = false;
-            let spare = self.dir.join(SPARE_LIBRARY);
-            act("remove", &self.nvml_library(), |library| {
-                unless(io::ErrorKind::NotFound, fs::rename(library, spare))
+            let spare = self.dir.join(REMOVED_LIBRARY);
+            with_path("remove", &self.nvml_library(), |library| {
+                ignore_error_kind(io::ErrorKind::NotFound, fs::rename(library, spare))
             })
         })
     }
@@ -211,7 +211,7 @@ impl Machine {
     pub fn install_driver(&self) -> Result<(), MachineError> {
         self.change(|model| {
             model.driver_loaded = model.driver.is_some();
-            let spare = self.dir.join(SPARE_LIBRARY);
+            let spare = self.dir.join(REMOVED_LIBRARY);
             if spare.exists() { self.copy_library(&spare, model) } else { Ok(()) }
         })
     }
@@ -226,7 +226,7 @@ impl Machine {
         let mut model = before.clone();
         change(&mut model)?;
         if !has_same_tree(&before, &model) {
-            Tree::of(&model).replace(&Tree::of(&before), &self.host_root())?;
+            Tree::of(&model).update_folder(&Tree::of(&before), &self.host_root())?;
         }
         self.store(&model)
     }
@@ -234,8 +234,8 @@ impl Machine {
     /// Locks the machine against other writers until the file is closed.
     fn lock(&self) -> Result<File, MachineError> {
         let path = self.dir.join(LOCK);
-        let lock = act("open", &path, File::create)?;
-        act("lock", &path, |_| lock.lock())?;
+        let lock = with_path("open", &path, File::create)?;
+        with_path("lock", &path, |_| lock.lock())?;
         Ok(lock)
     }
 
@@ -251,21 +251,23 @@ impl Machine {
         let places = if known { &[HOST][..] } else { all };
         let mut places = places.iter().map(|name| self.dir.join(name));
         match places.find(|path| path.symlink_metadata().is_ok()) {
-            Some(path) => Err(MachineError::NotOurs { path }),
+            Some(path) => Err(MachineError::ForeignFile { path }),
             None => Ok(()),
         }
     }
 
     /// Removes the files of an earlier machine. The tree is renamed first, so that its remains are recognisable after a
     /// crash.
-    fn clear(&self) -> Result<(), MachineError> {
+    fn remove_files(&self) -> Result<(), MachineError> {
         let missing = io::ErrorKind::NotFound;
-        let (host, old) = (self.host_root(), self.dir.join(OLD_HOST));
-        act("remove", &old, |old| unless(missing, fs::remove_dir_all(old)))?;
-        act("remove", &host, |host| unless(missing, fs::rename(host, &old)))?;
-        act("remove", &old, |old| unless(missing, fs::remove_dir_all(old)))?;
-        [SPARE_LIBRARY, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
-            act("remove", &self.dir.join(name), |file| unless(missing, fs::remove_file(file)))
+        let (host, old) = (self.host_root(), self.dir.join(REMOVED_HOST_DIR));
+        with_path("remove", &old, |old| ignore_error_kind(missing, fs::remove_dir_all(old)))?;
+        with_path("remove", &host, |host| ignore_error_kind(missing, fs::rename(host, &old)))?;
+        with_path("remove", &old, |old| ignore_error_kind(missing, fs::remove_dir_all(old)))?;
+        [REMOVED_LIBRARY, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
+            with_path("remove", &self.dir.join(name), |file| {
+                ignore_error_kind(missing, fs::remove_file(file))
+            })
         })
     }
 
@@ -274,14 +276,14 @@ impl Machine {
         let path = self.state_file();
         let json = serde_json::to_vec(model).expect("the model has only string keys");
         let new = self.dir.join("state.json.new");
-        act("write", &new, |new| fs::write(new, json))?;
-        act("replace", &path, |path| fs::rename(&new, path))
+        with_path("write", &new, |new| fs::write(new, json))?;
+        with_path("replace", &path, |path| fs::rename(&new, path))
     }
 
     fn link_libraries(&self) -> Result<(), MachineError> {
         [UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
-            act("link", &self.dir.join(name), |link| {
-                unless(io::ErrorKind::AlreadyExists, symlink(LIBRARY, link))
+            with_path("link", &self.dir.join(name), |link| {
+                ignore_error_kind(io::ErrorKind::AlreadyExists, symlink(LIBRARY, link))
             })
         })
     }
@@ -289,9 +291,9 @@ impl Machine {
     /// Installs a copy of the driver atomically, so that every process loads a complete library.
     fn copy_library(&self, driver: &Path, model: &Model) -> Result<(), MachineError> {
         let new = self.dir.join(".new-libnvidia-ml.so.1");
-        act("copy the simulated driver", driver, |driver| fs::copy(driver, &new))?;
-        act("change", &new, |new| installed::export_functions(new, model.driver.as_ref()))?;
-        act("replace", &self.nvml_library(), |library| fs::rename(&new, library))
+        with_path("copy the simulated driver", driver, |driver| fs::copy(driver, &new))?;
+        with_path("change", &new, |new| installed::export_functions(new, model.driver.as_ref()))?;
+        with_path("replace", &self.nvml_library(), |library| fs::rename(&new, library))
     }
 }
 
@@ -311,7 +313,7 @@ fn has_same_tree(before: &Model, after: &Model) -> bool {
 }
 
 /// Runs an operation on a path. The error names the operation and the path.
-pub(crate) fn act<'a, T>(
+pub(crate) fn with_path<'a, T>(
     action: &'static str,
     path: &'a Path,
     run: impl FnOnce(&'a Path) -> io::Result<T>,

@@ -29,7 +29,7 @@ pub enum LimitFault {
 }
 
 /// First driver with memory limits (CUDA 13.4).
-const FIRST_DRIVER: u32 = 615;
+const MIN_DRIVER_MAJOR: u32 = 615;
 
 // === impl Driver ===
 
@@ -37,7 +37,7 @@ impl Driver {
     /// True if the driver supports memory limits per cgroup.
     pub fn has_memory_limits(&self) -> bool {
         let major = self.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-        major.is_some_and(|major| major >= FIRST_DRIVER)
+        major.is_some_and(|major| major >= MIN_DRIVER_MAJOR)
     }
 }
 
@@ -45,7 +45,7 @@ impl Driver {
 
 impl Gpu {
     /// Limits that apply to a process of this cgroup: of the cgroup and of its ancestors.
-    pub fn limits_above(&self, cgroup: &Path) -> impl Iterator<Item = &CgroupLimits> {
+    pub fn applicable_limits(&self, cgroup: &Path) -> impl Iterator<Item = &CgroupLimits> {
         let limits = self.memory_limits.iter();
         limits.filter(|(limited, _)| cgroup.starts_with(limited)).map(|(_, limits)| limits)
     }

@@ -1,15 +1,15 @@
 //! MIG: partition shapes of a GPU, resources of each instance, and placement by the driver.
 //!
 //! Names, ids and starts are the same for A100, H100, H200 and B200 (`nvidia-smi mig -lgip` and `-lgipp`).
-//! An A30 has its own. [`Units`] lists the resources of an instance.
+//! An A30 has its own. [`InstanceResources`] lists the resources of an instance.
 
 mod instances;
 mod mode;
 mod tables;
 
-pub use instances::Refused;
+pub use instances::MigRefusal;
 pub(crate) use instances::free_id;
-pub use mode::{MigMode, ModeChange};
+pub use mode::{MigMode, ModeChangeOutcome};
 
 use crate::card::{Card, MigCapability};
 
@@ -19,7 +19,7 @@ const RESERVED_MIB: u64 = 256;
 
 /// GPU instance profile, independent of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct GpuInstanceProfile {
     /// `NVML_GPU_INSTANCE_PROFILE_*`.
     pub nvml_profile: u32,
     /// Profile id of the driver: the `ID` column of `nvidia-smi mig -lgip`.
@@ -29,19 +29,19 @@ pub struct Shape {
     /// Memory slices of an instance, and size of its placement.
     pub memory_slices: u32,
     /// Memory slices at which an instance may start.
-    pub starts: &'static [u32],
+    pub possible_starts: &'static [u32],
     /// True if the profile includes the media engines, `+me`. Only one instance per GPU can have media
     /// engines.
-    media: bool,
+    has_media_extensions: bool,
     /// Memory slices of the whole GPU.
-    whole: u32,
-    /// Row of the shape in the tables of [`Units`].
+    gpu_memory_slices: u32,
+    /// Row of the shape in the tables of [`InstanceResources`].
     row: usize,
 }
 
 /// Resources of an instance on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Units {
+pub struct InstanceResources {
     /// SMs.
     pub multiprocessors: u32,
     /// Copy engines.
@@ -59,7 +59,7 @@ pub struct Units {
 pub enum MigError {
     /// The GPU index is too high.
     #[error("there is no GPU {gpu}, the machine has {count}")]
-    NoGpu {
+    UnknownGpu {
         /// Index of the GPU.
         gpu: usize,
         /// Number of GPUs.
@@ -67,7 +67,7 @@ pub enum MigError {
     },
     /// The card lacks MIG.
     #[error("GPU {gpu}, {card}, has no MIG")]
-    NoMig {
+    MigUnsupported {
         /// Index of the GPU.
         gpu: usize,
         /// Name of the card.
@@ -75,18 +75,18 @@ pub enum MigError {
     },
     /// The card lacks this profile.
     #[error("there is no MIG profile `{0}` for its card; there are {1}")]
-    Profile(String, String),
+    UnknownProfile(String, String),
     /// The instances do not fit side by side.
     #[error("there is no room left for MIG instance `{0}`")]
-    Room(String),
+    InsufficientSlices(String),
 }
 
 // === impl Shape ===
 
-impl Shape {
+impl GpuInstanceProfile {
     /// Shapes of a card, smallest first.
     pub fn of(capability: MigCapability) -> &'static [Self] {
-        if capability.slices == tables::QUARTERS { &tables::A30 } else { tables::SHAPES }
+        if capability.slices == tables::QUARTERS { &tables::A30 } else { tables::PROFILES }
     }
 
     /// Shape with the name `3g.20gb` on a card.
@@ -96,7 +96,7 @@ impl Shape {
 
     /// True if any card has a shape with the profile id.
     pub(crate) fn is_profile_id(id: u32) -> bool {
-        tables::SHAPES.iter().chain(&tables::A30).any(|shape| shape.profile_id == id)
+        tables::PROFILES.iter().chain(&tables::A30).any(|shape| shape.profile_id == id)
     }
 
     /// Shape with the driver's profile id.
@@ -111,15 +111,17 @@ impl Shape {
 
     /// Name on a card, `3g.20gb`: memory slices in GB, halves rounded up.
     pub fn name(&self, capability: MigCapability) -> String {
-        let gigabytes = (capability.memory_gb * self.memory_slices + self.whole / 2) / self.whole;
-        let suffix = if self.media { "+me" } else { "" };
+        let gigabytes = (capability.memory_gb * self.memory_slices + self.gpu_memory_slices / 2)
+            / self.gpu_memory_slices;
+        let suffix = if self.has_media_extensions { "+me" } else { "" };
         format!("{}g.{gigabytes}gb{suffix}", self.slices)
     }
 
     /// Memory of an instance on a card.
     pub fn memory_mib(&self, card: &Card) -> u64 {
         let listed = card.mig.and_then(|capability| capability.memory_mib);
-        let share = card.memory_mib * u64::from(self.memory_slices) / u64::from(self.whole);
+        let share =
+            card.memory_mib * u64::from(self.memory_slices) / u64::from(self.gpu_memory_slices);
         // Index of 1, 2, 4 and 8 slices, which are powers of two.
         listed.map_or(share.saturating_sub(RESERVED_MIB), |listed| {
             listed[self.memory_slices.trailing_zeros() as usize]
@@ -127,11 +129,11 @@ impl Shape {
     }
 
     /// Resources of an instance on a card: the generation's table, scaled to the SMs of this card's slices.
-    pub fn units(&self, card: &Card, capability: MigCapability) -> Units {
+    pub fn units(&self, card: &Card, capability: MigCapability) -> InstanceResources {
         let table = tables::units(card.architecture, capability);
         let [multiprocessors, copy_engines, decoders, jpeg, optical_flow] = table[self.row];
         let [of_one_slice, ..] = table[0];
-        Units {
+        InstanceResources {
             multiprocessors: multiprocessors * capability.multiprocessors / of_one_slice,
             copy_engines,
             decoders,
@@ -141,53 +143,55 @@ impl Shape {
     }
 
     /// Maximum number of instances of the shape on one GPU.
-    pub fn most(&self) -> u32 {
-        let places = u32::try_from(self.starts.len()).expect("a shape has at most seven starts");
-        if self.media { 1 } else { places }
+    pub fn max_instances(&self) -> u32 {
+        let places =
+            u32::try_from(self.possible_starts.len()).expect("a shape has at most seven starts");
+        if self.has_media_extensions { 1 } else { places }
     }
 
     /// Memory slices of an instance with the given start, as a bit mask.
-    pub fn taken_from(&self, start: u32) -> u32 {
+    pub fn slice_mask(&self, start: u32) -> u32 {
         ((1 << self.memory_slices) - 1) << start
     }
 
     /// First GPU instance id of this size. The driver gives id 0 to the whole GPU, 1 and 2 to halves, 3 to 6 to
     /// quarters, and 7 to 14 to eighths.
     pub fn first_instance_id(&self) -> u32 {
-        self.whole / self.memory_slices - 1
+        self.gpu_memory_slices / self.memory_slices - 1
     }
 }
 
 /// Places instances side by side in the given order, each at the first free start. The driver does the same
 /// without a requested placement. `None` when an instance does not fit.
-pub fn place(shapes: &[Shape]) -> Option<Vec<u32>> {
+pub fn place_instances(shapes: &[GpuInstanceProfile]) -> Option<Vec<u32>> {
     let mut taken = 0u32;
-    let put = |(index, shape): (usize, &Shape)| {
+    let put = |(index, shape): (usize, &GpuInstanceProfile)| {
         let same_shape = shapes[..index].iter().filter(|earlier| *earlier == shape).count();
-        let allowed = same_shape < shape.most() as usize;
-        let free = |start: &&u32| taken & shape.taken_from(**start) == 0;
-        let start = *shape.starts.iter().find(free).filter(|_| allowed)?;
-        taken |= shape.taken_from(start);
+        let allowed = same_shape < shape.max_instances() as usize;
+        let free = |start: &&u32| taken & shape.slice_mask(**start) == 0;
+        let start = *shape.possible_starts.iter().find(free).filter(|_| allowed)?;
+        taken |= shape.slice_mask(start);
         Some(start)
     };
     shapes.iter().enumerate().map(put).collect()
 }
 
 /// Shapes by their names on a card, each with its start.
-pub fn arrange<N: AsRef<str>>(
+pub fn place_by_name<N: AsRef<str>>(
     names: &[N],
     capability: MigCapability,
-) -> Result<Vec<(Shape, u32)>, MigError> {
+) -> Result<Vec<(GpuInstanceProfile, u32)>, MigError> {
     let known = || {
-        let names = Shape::of(capability).iter().map(|shape| shape.name(capability));
+        let names = GpuInstanceProfile::of(capability).iter().map(|shape| shape.name(capability));
         names.collect::<Vec<_>>().join(", ")
     };
     let mut shapes = Vec::new();
     let mut starts = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
-        let shape = Shape::named(name, capability);
-        shapes.push(shape.ok_or_else(|| MigError::Profile(name.to_owned(), known()))?);
-        starts = place(&shapes).ok_or_else(|| MigError::Room(name.to_owned()))?;
+        let shape = GpuInstanceProfile::named(name, capability);
+        shapes.push(shape.ok_or_else(|| MigError::UnknownProfile(name.to_owned(), known()))?);
+        starts = place_instances(&shapes)
+            .ok_or_else(|| MigError::InsufficientSlices(name.to_owned()))?;
     }
     Ok(shapes.into_iter().zip(starts).collect())
 }
@@ -203,7 +207,7 @@ mod tests {
 
     fn names(memory_gb: u32) -> Vec<String> {
         let capability = capability(memory_gb);
-        Shape::of(capability).iter().map(|shape| shape.name(capability)).collect()
+        GpuInstanceProfile::of(capability).iter().map(|shape| shape.name(capability)).collect()
     }
 
     /// Rows as `nvidia-smi mig -lgip` prints them: instances, memory, SMs, decoders, copy engines,
@@ -217,12 +221,12 @@ mod tests {
     #[track_caller]
     fn check_card(card: &Card, expected: &str) {
         let capability = card.mig.expect("it can be partitioned");
-        let rows = Shape::of(capability).iter().map(|shape| {
+        let rows = GpuInstanceProfile::of(capability).iter().map(|shape| {
             let units = shape.units(card, capability);
             format!(
                 "{:<12} {} {:>6} {:>3} {} {:>2} {} {}\n",
                 shape.name(capability),
-                shape.most(),
+                shape.max_instances(),
                 shape.memory_mib(card),
                 units.multiprocessors,
                 units.decoders,
@@ -301,7 +305,10 @@ mod tests {
         );
         let ids = |card: &str| {
             let capability = profile.cards[card].mig.expect("it can be partitioned");
-            Shape::of(capability).iter().map(|shape| shape.profile_id).collect::<Vec<_>>()
+            GpuInstanceProfile::of(capability)
+                .iter()
+                .map(|shape| shape.profile_id)
+                .collect::<Vec<_>>()
         };
         assert_eq!(ids("a30"), [14, 21, 5, 6, 0]);
         assert_eq!(ids("a100-80gb"), [19, 20, 15, 14, 9, 5, 0]);
@@ -319,7 +326,7 @@ mod tests {
     #[test]
     fn instances_are_placed_side_by_side_until_there_is_no_room() {
         let check = |names: &[&str], expected: Option<Vec<u32>>| {
-            let starts = arrange(names, capability(40))
+            let starts = place_by_name(names, capability(40))
                 .map(|placed| placed.into_iter().map(|(_, start)| start).collect());
             assert_eq!(starts.ok(), expected, "{names:?}");
         };

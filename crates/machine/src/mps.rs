@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::PathBuf};
 
-use crate::{Machine, MachineError, machine::act, tree::unless};
+use crate::{Machine, MachineError, machine::with_path, tree::ignore_error_kind};
 
 /// Fault of a GPU's MPS daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ impl Machine {
         let folder = self.dir().join(FOLDER);
         let path = folder.join(gpu);
         let Some(fault) = fault else {
-            return act("remove", &path, |path| {
-                unless(io::ErrorKind::NotFound, fs::remove_file(path))
+            return with_path("remove", &path, |path| {
+                ignore_error_kind(io::ErrorKind::NotFound, fs::remove_file(path))
             });
         };
         let line = match fault {
@@ -35,20 +35,22 @@ impl Machine {
             MpsFault::Hangs => "hang\n".to_owned(),
             MpsFault::ServerFault => "fault\n".to_owned(),
         };
-        act("create", &folder, fs::create_dir_all)?;
-        act("write", &path, |path| fs::write(path, line))
+        with_path("create", &folder, fs::create_dir_all)?;
+        with_path("write", &path, |path| fs::write(path, line))
     }
 
     /// Sets the processes that are clients of the MPS server of a GPU.
     pub fn set_mps_clients(&self, gpu: &str, clients: &[u32]) -> Result<(), MachineError> {
-        act("create", &self.dir().join(FOLDER), fs::create_dir_all)?;
+        with_path("create", &self.dir().join(FOLDER), fs::create_dir_all)?;
         let lines: Vec<_> = clients.iter().map(ToString::to_string).collect();
-        act("write", &self.mps_clients_file(gpu), |path| fs::write(path, lines.join("\n") + "\n"))
+        with_path("write", &self.mps_clients_file(gpu), |path| {
+            fs::write(path, lines.join("\n") + "\n")
+        })
     }
 
     /// Processes that are clients of a GPU's MPS server: the processes that were set, except for terminated ones.
     pub fn mps_clients(&self, gpu: &str) -> Result<Vec<u32>, MachineError> {
-        let text = act("read", &self.mps_clients_file(gpu), fs::read_to_string)?;
+        let text = with_path("read", &self.mps_clients_file(gpu), fs::read_to_string)?;
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 

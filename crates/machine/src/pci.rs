@@ -50,20 +50,20 @@ pub struct PciSyntaxError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PciDistance {
     /// Under one PCIe switch (PIX).
-    OneSwitch,
+    Pix,
     /// Under one root port, over several switches (PXB).
-    SeveralSwitches,
+    Pxb,
     /// Under one host bridge (PHB).
-    HostBridge,
+    Phb,
     /// Under different host bridges.
-    Apart,
+    DifferentHostBridges,
 }
 
 // === impl PciAddress ===
 
 impl PciAddress {
     /// Bus id in NVML's format: upper case, with eight digits for the domain.
-    pub fn nvml_form(&self) -> String {
+    pub fn nvml_bus_id(&self) -> String {
         format!("{:08X}:{:02X}:{:02X}.{:X}", self.domain, self.bus, self.device, self.function)
     }
 
@@ -135,7 +135,7 @@ impl FromStr for PciId {
 impl PciPath {
     /// Address of the function at the end.
     pub fn address(&self) -> PciAddress {
-        self.end_and_bridges().0
+        self.function_and_bridges().0
     }
 
     /// Name of the host bridge, `pci0000:15`.
@@ -149,7 +149,7 @@ impl PciPath {
     }
 
     /// Function at the end, and the bridges above it, topmost first.
-    pub fn end_and_bridges(&self) -> (PciAddress, &[PciAddress]) {
+    pub fn function_and_bridges(&self) -> (PciAddress, &[PciAddress]) {
         let (end, bridges) = self.steps.split_last().expect("the parser requires a step");
         (*end, bridges)
     }
@@ -166,15 +166,15 @@ impl PciPath {
     /// Distance between the ends of two paths.
     pub fn distance(&self, other: &Self) -> PciDistance {
         if self.root != other.root {
-            return PciDistance::Apart;
+            return PciDistance::DifferentHostBridges;
         }
         let shared = self.steps.iter().zip(&other.steps).take_while(|(a, b)| a == b).count();
         let rest = (self.steps.len() - shared).max(other.steps.len() - shared);
         match (shared, rest) {
-            (0, _) => PciDistance::HostBridge,
+            (0, _) => PciDistance::Phb,
             // Each remaining path has at most the switch's downstream port and the device.
-            (_, 0..=2) => PciDistance::OneSwitch,
-            _ => PciDistance::SeveralSwitches,
+            (_, 0..=2) => PciDistance::Pix,
+            _ => PciDistance::Pxb,
         }
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     fn addresses_print_in_the_kernel_s_and_in_nvml_s_format() {
         let address: PciAddress = "0000:1b:00.0".parse().expect("an address");
         assert_eq!(address.to_string(), "0000:1b:00.0");
-        assert_eq!(address.nvml_form(), "00000000:1B:00.0");
+        assert_eq!(address.nvml_bus_id(), "00000000:1B:00.0");
         assert_eq!("00000000:1B:00.0".parse(), Ok(address));
         assert_eq!("1b:00.0".parse(), Ok(address));
     }
@@ -256,15 +256,12 @@ mod tests {
     fn distance_counts_switches_on_the_path() {
         let gpu = path("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0");
         let check = |other, expected| assert_eq!(gpu.distance(&path(other)), expected, "{other}");
-        check(
-            "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0",
-            PciDistance::OneSwitch,
-        );
+        check("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0", PciDistance::Pix);
         check(
             "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:20:00.0/0000:21:00.0/0000:22:00.0",
-            PciDistance::SeveralSwitches,
+            PciDistance::Pxb,
         );
-        check("pci0000:15/0000:15:02.0/0000:22:00.0", PciDistance::HostBridge);
-        check("pci0000:97/0000:97:01.0/0000:9d:00.0", PciDistance::Apart);
+        check("pci0000:15/0000:15:02.0/0000:22:00.0", PciDistance::Phb);
+        check("pci0000:97/0000:97:01.0/0000:9d:00.0", PciDistance::DifferentHostBridges);
     }
 }

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 pub use amd::{Amd, AmdCard, AmdGpu, ComputePartition, MemoryPartition, PartitionNames};
 pub use attached::{Attached, AttachedSyntaxError};
 pub use cluster::{ClusterUuid, Fabric, InvalidCluster};
-pub use device::{Child, Device, PciFunction};
+pub use device::{ChildDevice, Device, PciFunction};
 pub use nic::{
     Bond, BondMode, LinkState, Nic, Sriov, SubFunction, Vdpa, VdpaDriver, VirtualFunction,
 };
-pub use validate::{Problem, ProblemKind};
+pub use validate::{ValidationError, ValidationErrorKind};
 
 use crate::{
     card::Card,
@@ -49,12 +49,12 @@ pub struct MachineProfile {
     pub product: String,
     /// NUMA nodes, in order.
     pub numa: Vec<NumaNode>,
-    /// GPU models, by the names that [`GpuPlace::card`] uses.
+    /// GPU models, by the names that [`GpuSpec::card`] uses.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cards: BTreeMap<String, Card>,
     /// NVIDIA GPUs in PCI order, which is the order of NVML indices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub gpus: Vec<GpuPlace>,
+    pub gpus: Vec<GpuSpec>,
     /// `NVSwitch` chips.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<Switch>,
@@ -101,7 +101,7 @@ pub struct NumaNode {
 /// GPU: its card and its position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GpuPlace {
+pub struct GpuSpec {
     /// Key in [`MachineProfile::cards`]; optional if the profile has a single card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
@@ -177,13 +177,13 @@ pub enum ProfileError {
     },
     /// The profile describes an impossible machine.
     #[error("{origin}:{line}: {problem}")]
-    Impossible {
+    Invalid {
         /// File, or name of a built-in profile.
         origin: String,
         /// First line of the entry, counted from 1.
         line: u64,
         /// Problem of the entry.
-        problem: Problem,
+        problem: ValidationError,
     },
 }
 
@@ -230,7 +230,7 @@ impl MachineProfile {
         let attached = std::mem::take(&mut profile.attached);
         let valid = profile.validate();
         let valid = valid.and_then(|()| attached.iter().try_for_each(|more| profile.attach(more)));
-        valid.map_err(|problem| ProfileError::Impossible {
+        valid.map_err(|problem| ProfileError::Invalid {
             origin: origin.to_owned(),
             line: validate::line_of(&problem, yaml),
             problem,
@@ -238,13 +238,13 @@ impl MachineProfile {
         Ok(profile)
     }
 
-    /// Checks that the machine is possible: see [`Problem`].
-    pub fn validate(&self) -> Result<(), Problem> {
+    /// Checks that the machine is possible: see [`ValidationError`].
+    pub fn validate(&self) -> Result<(), ValidationError> {
         validate::validate(self)
     }
 
     /// Card of a GPU.
-    pub fn card_of(&self, gpu: &GpuPlace) -> Option<&Card> {
+    pub fn card_of(&self, gpu: &GpuSpec) -> Option<&Card> {
         match &gpu.card {
             Some(name) => self.cards.get(name),
             None if self.cards.len() == 1 => self.cards.values().next(),

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 pub use events::{Event, EventKind, EventLog};
-pub use happened::{Bound, Happened};
+pub use happened::{DeviceChanges, DriverBinding};
 
 use crate::{
     card::{Card, MigCapability},
     cpus::CpuList,
     memory_limits::{CgroupLimits, LimitFault},
-    mig::{MigMode, Shape},
+    mig::{GpuInstanceProfile, MigMode},
     pci::{PciAddress, PciDistance, PciPath},
     profile::{Bond, Device, Driver, Fabric, Nic, NumaNode, Switch},
 };
@@ -55,7 +55,7 @@ pub struct Model {
     pub devices: Vec<Device>,
     /// Changes of adapters and other devices, by name.
     #[serde(default)]
-    pub happened: BTreeMap<String, Happened>,
+    pub happened: BTreeMap<String, DeviceChanges>,
     /// Number of the next added GPU.
     pub next_number: u32,
     /// Events for NVML event sets.
@@ -97,7 +97,7 @@ pub struct Gpu {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub memory_limits: BTreeMap<String, CgroupLimits>,
     /// Sensors and counters.
-    pub live: Live,
+    pub live: Telemetry,
     /// Active faults.
     pub faults: Faults,
 }
@@ -117,7 +117,7 @@ pub enum LinkEnd {
 pub struct MigInstance {
     /// Profile name, `1g.5gb`.
     pub profile: String,
-    /// Key of the [`Shape`]: the driver's profile id.
+    /// Key of the [`GpuInstanceProfile`]: the driver's profile id.
     #[serde(deserialize_with = "valid_profile_id")]
     pub profile_id: u32,
     /// GPU instance id.
@@ -141,7 +141,7 @@ pub struct ComputeInstance {
 
 /// Sensors and counters of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Live {
+pub struct Telemetry {
     /// Core temperature.
     pub temperature_c: u32,
     /// Power draw.
@@ -235,13 +235,13 @@ pub struct Faults {
     pub hang: bool,
     /// Active defect of the driver's library.
     #[serde(default)]
-    pub defect: Option<Defect>,
+    pub defect: Option<LibraryDefect>,
     /// The fabric manager failed to add the GPU to the fabric.
     pub fabric: bool,
     /// NVLinks that are down, as a bit mask of ports.
     pub links_down: u32,
     /// Reasons for reduced clocks.
-    pub slowed: Slowed,
+    pub slowed: ThrottleReasons,
     /// Creation of a compute instance returns this `nvmlReturn_t`.
     #[serde(default)]
     pub compute_instance_error: Option<u32>,
@@ -268,7 +268,7 @@ pub enum CudaFault {
 /// Defect of the driver's library in calls to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Defect {
+pub enum LibraryDefect {
     /// Calls write garbage.
     Garbage,
     /// The next call ends its process.
@@ -277,7 +277,7 @@ pub enum Defect {
 
 /// Reasons for reduced clocks of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slowed {
+pub struct ThrottleReasons {
     /// The GPU is too hot.
     pub thermal: bool,
     /// The GPU lacks power.
@@ -293,7 +293,7 @@ impl Model {
     }
 
     /// CPUs of a NUMA node; all CPUs if the node is unknown.
-    pub fn cpus_near(&self, node: Option<u32>) -> CpuList {
+    pub fn local_cpus(&self, node: Option<u32>) -> CpuList {
         match node.and_then(|node| self.numa.get(node as usize)) {
             Some(node) => node.cpus.clone(),
             None => CpuList::union(self.numa.iter().map(|node| &node.cpus)),
@@ -365,14 +365,14 @@ impl Gpu {
 
 impl MigInstance {
     /// Shape of the instance, if the card supports the shape.
-    pub fn shape(&self, capability: MigCapability) -> Option<Shape> {
-        Shape::with_profile_id(self.profile_id, capability)
+    pub fn gpu_instance_profile(&self, capability: MigCapability) -> Option<GpuInstanceProfile> {
+        GpuInstanceProfile::with_profile_id(self.profile_id, capability)
     }
 }
 
 /// Rejects unknown profile ids, which the state file of another version may contain.
 fn valid_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
     let id = u32::deserialize(from)?;
-    let known = Shape::is_profile_id(id).then_some(id);
+    let known = GpuInstanceProfile::is_profile_id(id).then_some(id);
     known.ok_or_else(|| D::Error::custom("unknown MIG profile id"))
 }

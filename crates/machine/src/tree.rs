@@ -13,7 +13,7 @@ use std::{
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::{
-    machine::{MachineError, act},
+    machine::{MachineError, with_path},
     state::Model,
 };
 use class::ClassDevice;
@@ -35,7 +35,7 @@ mod route;
 pub(crate) const MARKER: &str = "run/windlass/simulated";
 
 /// Temporary path of an entry before its rename.
-const NEW: &str = ".new";
+const TEMPORARY_NAME: &str = ".new";
 
 /// Folders that are kept when empty, because every kernel has them.
 const PERMANENT_FOLDERS: &[&str] = &[
@@ -87,7 +87,7 @@ impl Tree {
         for device in model.devices.iter().filter(|device| model.is_plugged(&device.name)) {
             tree.any_device(model, device);
         }
-        tree.happened(model);
+        tree.apply_device_changes(model);
         if let Some(driver) = model.loaded_driver() {
             tree.driver(model, driver);
             tree.programs();
@@ -97,7 +97,7 @@ impl Tree {
     }
 
     /// Updates the folder from the tree `before` to this tree.
-    pub(crate) fn replace(&self, before: &Self, root: &Path) -> Result<(), MachineError> {
+    pub(crate) fn update_folder(&self, before: &Self, root: &Path) -> Result<(), MachineError> {
         before.remove_missing(self, root)?;
         let mut new: Vec<_> = self
             .entries
@@ -115,8 +115,8 @@ impl Tree {
             self.entries.iter().filter(|(path, _)| !next.entries.contains_key(*path)).collect();
         missing.sort_by_key(|(_, entry)| std::cmp::Reverse(*entry));
         for (path, _) in &missing {
-            act("remove", &root.join(path), |path| {
-                unless(io::ErrorKind::NotFound, fs::remove_file(path))
+            with_path("remove", &root.join(path), |path| {
+                ignore_error_kind(io::ErrorKind::NotFound, fs::remove_file(path))
             })?;
         }
         let folders: BTreeSet<_> =
@@ -132,7 +132,7 @@ impl Tree {
     }
 
     /// Applies changed files of devices.
-    fn happened(&mut self, model: &Model) {
+    fn apply_device_changes(&mut self, model: &Model) {
         for (name, happened) in &model.happened {
             let Some(folder) = model.folder_of(name).filter(|folder| self.has(folder)) else {
                 continue;
@@ -184,7 +184,7 @@ impl Tree {
     }
 
     /// Adds a link with a literal target relative to the link's folder, as udev and packages write it.
-    fn link_beside(&mut self, path: impl AsRef<Path>, target: impl Into<PathBuf>) {
+    fn link_literal(&mut self, path: impl AsRef<Path>, target: impl Into<PathBuf>) {
         self.entries.insert(path.as_ref().to_owned(), Entry::Link(target.into()));
     }
 
@@ -206,16 +206,18 @@ impl Entry {
     fn create(&self, root: &Path, path: &Path) -> Result<(), MachineError> {
         let path = root.join(path);
         let folder = path.parent().unwrap_or(root);
-        act("create", folder, fs::create_dir_all)?;
-        let new = root.join(NEW);
-        act("remove", &new, |new| unless(io::ErrorKind::NotFound, fs::remove_file(new)))?;
+        with_path("create", folder, fs::create_dir_all)?;
+        let new = root.join(TEMPORARY_NAME);
+        with_path("remove", &new, |new| {
+            ignore_error_kind(io::ErrorKind::NotFound, fs::remove_file(new))
+        })?;
         match self {
-            Self::File(content) => act("write", &new, |new| fs::write(new, content))?,
-            Self::Program(text) => act("write", &new, |new| program(new, text))?,
-            Self::Link(target) => act("link", &new, |new| symlink(target, new))?,
-            Self::Device => act("make device node", &new, device)?,
+            Self::File(content) => with_path("write", &new, |new| fs::write(new, content))?,
+            Self::Program(text) => with_path("write", &new, |new| program(new, text))?,
+            Self::Link(target) => with_path("link", &new, |new| symlink(target, new))?,
+            Self::Device => with_path("make device node", &new, device)?,
         }
-        act("replace", &path, |path| fs::rename(&new, path))
+        with_path("replace", &path, |path| fs::rename(&new, path))
     }
 }
 
@@ -235,7 +237,7 @@ fn device(path: &Path) -> io::Result<()> {
 }
 
 /// Treats one kind of error as success.
-pub(crate) fn unless(kind: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
+pub(crate) fn ignore_error_kind(kind: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == kind => Ok(()),
         other => other,

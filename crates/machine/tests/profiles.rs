@@ -42,7 +42,7 @@ fn a_file_is_loaded_by_its_path() {
 }
 
 /// L4 server with two GPUs. Each test breaks one property.
-const GOOD: &str = r#"name: small
+const VALID_PROFILE: &str = r#"name: small
 description: two cards
 product: Test
 driver: {version: 570.133.20, cuda: "12.8"}
@@ -72,32 +72,32 @@ gpus:
 "#;
 
 #[track_caller]
-fn refused(from: &str, to: &str, expected: &str) {
-    assert!(GOOD.contains(from), "{from}");
-    let error =
-        MachineProfile::parse("small.yaml", &GOOD.replacen(from, to, 1)).expect_err(expected);
+fn check_refused(from: &str, to: &str, expected: &str) {
+    assert!(VALID_PROFILE.contains(from), "{from}");
+    let error = MachineProfile::parse("small.yaml", &VALID_PROFILE.replacen(from, to, 1))
+        .expect_err(expected);
     assert_eq!(error.to_string(), expected);
 }
 
 #[test]
 fn errors_name_the_file_the_line_and_the_entry() {
     let last = "0000:20:03.0/0000:25:00.0\n    numa: 0";
-    refused(
+    check_refused(
         last,
         "0000:20:03.0/0000:25:00.0\n    numa: 4",
         "small.yaml:26: gpus[1]: there is no NUMA node 4",
     );
-    refused(
+    check_refused(
         last,
         "0000:20:01.0/0000:21:00.0",
         "small.yaml:26: gpus[1]: PCI address 0000:21:00.0 is taken by an earlier entry",
     );
-    refused(
+    check_refused(
         "0000:20:03.0/0000:25:00.0",
         "0000:20:03.0/0000:20:01.0/0000:25:00.0",
         "small.yaml:26: gpus[1]: PCI address 0000:20:01.0 has another path in an earlier entry",
     );
-    refused(
+    check_refused(
         "0000:21:00.0",
         "0000:27:00.0",
         "small.yaml:26: gpus[1]: PCI address 0000:25:00.0 comes before that of the GPU above: list \
@@ -108,12 +108,12 @@ fn errors_name_the_file_the_line_and_the_entry() {
 #[test]
 fn links_need_two_ends_and_ports() {
     let first = "    numa: 0\n  - path";
-    refused(
+    check_refused(
         first,
         "    peers: {1: 4}\n  - path",
         "small.yaml:24: gpus[0]: it has 4 links to GPU 1, which has 0 links back",
     );
-    refused(
+    check_refused(
         first,
         "    peers: {5: 4}\n  - path",
         "small.yaml:24: gpus[0]: there is no other GPU 5 to link with",
@@ -123,17 +123,17 @@ fn links_need_two_ends_and_ports() {
 #[test]
 fn mig_instances_need_a_profile_and_room() {
     let first = "    numa: 0\n  - path";
-    refused(
+    check_refused(
         first,
         "    mig: [1g.10gb, 9g.5gb]\n  - path",
         "small.yaml:24: gpus[0]: its card has no MIG profile `9g.5gb`",
     );
-    refused(
+    check_refused(
         "    mig: {memory_gb: 40, multiprocessors: 14}\ngpus:\n  -",
         "gpus:\n  - mig: []\n   ",
         "small.yaml:23: gpus[0]: its card has no MIG: leave out `mig`",
     );
-    refused(
+    check_refused(
         first,
         "    mig: [7g.40gb, 1g.5gb]\n  - path",
         "small.yaml:24: gpus[0]: there is no room left for MIG instance `1g.5gb`",
@@ -142,40 +142,40 @@ fn mig_instances_need_a_profile_and_room() {
 
 #[test]
 fn impossible_machines_are_refused() {
-    refused(
+    check_refused(
         "links: 12",
         "links: 24",
         "small.yaml:9: cards.a100: it has 24 NVLink ports, NVML supports 18 at most",
     );
-    refused(
+    check_refused(
         "generation: 4",
         "generation: 0",
         "small.yaml:9: cards.a100: its pcie generation is 0, it must be 1 to 6",
     );
-    refused(
+    check_refused(
         "memory_mib: 40960",
         "memory_mib: 18446744073709551615",
         "small.yaml:9: cards.a100: its memory_mib is 18446744073709551615, it must be 1024 to \
          33554432",
     );
-    refused(
+    check_refused(
         "power_limit_w: 250",
         "power_limit_w: 4294967295",
         "small.yaml:9: cards.a100: its power_limit_w is 4294967295, it must be 1 to 100000",
     );
-    refused(
+    check_refused(
         "\"12.8\"",
         "twelve",
         "small.yaml:1: the machine: `twelve` is not a CUDA version, write it like `\"12.8\"`",
     );
     let node = "  - {cpus: \"0-7\", memory_gib: 16}\n";
-    refused(
+    check_refused(
         node,
         &format!("{node}  - {{cpus: \"4-11\", memory_gib: 16}}\n"),
         "small.yaml:7: numa[1]: CPU 4 is in an earlier node",
     );
     let last = "0000:25:00.0\n    numa: 0\n";
-    refused(
+    check_refused(
         last,
         &format!("{last}    peers: {{0: 4}}\n    switches: [0]\nswitches: [{{pci: 10de:1af1}}]\n"),
         "small.yaml:26: gpus[1]: it has links to peers and to switches: leave out `peers`, or \
@@ -187,7 +187,7 @@ fn impossible_machines_are_refused() {
              pci: 15b3:1021, subsystem: 15b3:0041, rate_gbps: 100}}\n"
         )
     };
-    refused(
+    check_refused(
         last,
         &format!("{last}nics:\n{}{}", nic("41"), nic("42")),
         "small.yaml:30: nics[1]: netdev `eth0` is that of an earlier adapter",
@@ -196,7 +196,7 @@ fn impossible_machines_are_refused() {
 
 #[test]
 fn one_instance_has_the_media_extensions() {
-    refused(
+    check_refused(
         "    numa: 0\n  - path",
         "    mig: [1g.5gb+me, 1g.5gb+me]\n  - path",
         "small.yaml:24: gpus[0]: there is no room left for MIG instance `1g.5gb+me`",
@@ -205,7 +205,7 @@ fn one_instance_has_the_media_extensions() {
 
 #[test]
 fn duplicate_minors_are_refused() {
-    refused(
+    check_refused(
         "    numa: 0\n  - path",
         "    minor: 1\n  - path",
         "small.yaml:26: gpus[1]: minor `1` is that of an earlier GPU",
@@ -215,7 +215,7 @@ fn duplicate_minors_are_refused() {
 #[test]
 fn syntax_errors_name_the_line_and_column() {
     let check = |from: &str, to: &str, place: &str, words: &str| {
-        let yaml = GOOD.replacen(from, to, 1);
+        let yaml = VALID_PROFILE.replacen(from, to, 1);
         let error = MachineProfile::parse("small.yaml", &yaml).expect_err(to).to_string();
         assert!(error.starts_with(place) && error.contains(words), "{error}");
     };

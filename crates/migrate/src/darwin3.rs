@@ -1,8 +1,8 @@
 //! `darwin3-device-plugin`. It has no configuration file, so the import reads its manifest.
 
 use windlass_config::{
-    DeviceProfile, Find,
-    document::{Diagnostics, Node, Spanned},
+    DeviceProfile, DiscoveryRule,
+    document::{Diagnostics, Spanned, YamlNode},
 };
 
 use super::{Imported, manifest};
@@ -14,27 +14,27 @@ const IMAGE: &str = "darwin3-device-plugin";
 const FOLDER: &str = "/etc/darwin3";
 
 /// True for a workload that runs the plugin.
-pub(super) fn is_manifest(root: &Node) -> bool {
-    let image = |container: &Node| container.child("image").and_then(Node::text);
+pub(super) fn is_manifest(root: &YamlNode) -> bool {
+    let image = |container: &YamlNode| container.child("image").and_then(YamlNode::text);
     let is_it = |image: String| image.to_ascii_lowercase().contains(IMAGE);
     manifest::containers(root).iter().filter_map(image).any(is_it)
 }
 
-pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
     diagnostics.warn(root.line, MANIFEST);
     let profile: DeviceProfile = "darwin3-files".parse().expect("a shipped profile");
     let mut rule = profile.rule();
-    rule.find = Find::Files(folder(root).into());
+    rule.find = DiscoveryRule::Files(folder(root).into());
     Imported { sources: vec![Spanned { line: root.line, value: rule }], ..Imported::default() }
 }
 
 /// Folder of board files on the host, by the manifest's volumes.
-fn folder(root: &Node) -> String {
+fn folder(root: &YamlNode) -> String {
     let mounts = manifest::containers(root)
         .iter()
         .filter_map(|container| container.child("volumeMounts"))
-        .flat_map(Node::items);
-    let value = |mount: &Node, key: &str| mount.child(key).and_then(Node::text);
+        .flat_map(YamlNode::items);
+    let value = |mount: &YamlNode, key: &str| mount.child(key).and_then(YamlNode::text);
     let volume = mounts
         .filter(|mount| value(mount, "mountPath").is_some_and(|path| path == FOLDER))
         .find_map(|mount| value(mount, "name"));

@@ -19,10 +19,10 @@ impl Conditions {
     pub(super) fn one_of(&mut self, attribute: &str, values: &[String]) {
         match values {
             [] => {}
-            [value] => self.0.push(format!("{} == {}", text(attribute), literal(value))),
+            [value] => self.0.push(format!("{} == {}", string_or_empty(attribute), literal(value))),
             values => {
                 let values: Vec<_> = values.iter().map(|value| literal(value)).collect();
-                self.0.push(format!("{} in [{}]", text(attribute), values.join(", ")));
+                self.0.push(format!("{} in [{}]", string_or_empty(attribute), values.join(", ")));
             }
         }
     }
@@ -46,7 +46,7 @@ impl Conditions {
             return None;
         }
         let parsed = self.text().parse();
-        let problem = |error: InvalidExpression| diagnostics.wrong(line, error.to_string());
+        let problem = |error: InvalidExpression| diagnostics.error(line, error.to_string());
         parsed.map_err(problem).ok()
     }
 }
@@ -67,12 +67,12 @@ pub(super) fn any(conditions: &[String]) -> String {
 }
 
 /// An attribute's string, empty if the device lacks it: an absent attribute would be an evaluation error.
-pub(super) fn text(attribute: &str) -> String {
+pub(super) fn string_or_empty(attribute: &str) -> String {
     format!("{}.orValue(\"\")", optional(attribute))
 }
 
 /// An attribute's integer, -1 if the device lacks it.
-pub(super) fn number(attribute: &str) -> String {
+pub(super) fn integer_or_default(attribute: &str) -> String {
     format!("{}.orValue(-1)", optional(attribute))
 }
 

@@ -11,8 +11,8 @@ use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 use windlass_config::{
-    Find, Sharing, SourceRule,
-    document::{Diagnostics, Node, Spanned},
+    DiscoveryRule, Sharing, SourceRule,
+    document::{Diagnostics, Spanned, YamlNode},
 };
 use windlass_core::resource::ResourceName;
 use windlass_host::glob::path_matches;
@@ -21,9 +21,9 @@ pub(super) use arguments::has_arguments;
 
 use self::group::Group;
 use super::{
-    Imported,
+    Imported, items,
     names::{self, SourceNames},
-    present, read as read_document,
+    read as read_document,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -61,12 +61,13 @@ const MAX_COMPARED: usize = 1000;
 const DOMAIN: &str = "squat.ai";
 
 /// True for a document of this plugin, which has its list under either key.
-pub(super) fn is_file(root: &Node) -> bool {
-    let is_list = |list: &Node| !list.items().is_empty();
-    root.child_like("devices").is_some() || root.child_like("device").is_some_and(is_list)
+pub(super) fn is_file(root: &YamlNode) -> bool {
+    let is_list = |list: &YamlNode| !list.items().is_empty();
+    root.child_ignore_case("devices").is_some()
+        || root.child_ignore_case("device").is_some_and(is_list)
 }
 
-pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
     let mut conversion = Conversion::default();
     if has_arguments(root) {
         let (domain, documents) = arguments::read(root, diagnostics);
@@ -82,10 +83,10 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
         let file: File = read_document(root, diagnostics);
         let domain = file.domain.map_or_else(|| DOMAIN.to_owned(), |domain| domain.value);
         let line = file.devices.as_ref().or(file.device.as_ref()).map_or(1, |list| list.line);
-        let devices = present(file.devices).into_iter().chain(present(file.device));
+        let devices = items(file.devices).into_iter().chain(items(file.device));
         let before = conversion.shared.len();
         devices.for_each(|device| conversion.add_device(&domain, device, diagnostics));
-        if conversion.shared.len() == before && diagnostics.wrong.is_empty() {
+        if conversion.shared.len() == before && diagnostics.errors.is_empty() {
             diagnostics.warn(line, "no device is named");
         }
     }
@@ -101,7 +102,7 @@ impl Conversion {
     fn add_device(&mut self, domain: &str, device: Spanned<Device>, diagnostics: &mut Diagnostics) {
         let Spanned { line, value: Device { name, groups } } = device;
         let Some(given) = name else {
-            diagnostics.wrong(line, "a device without a name");
+            diagnostics.error(line, "a device without a name");
             return;
         };
         let trimmed = Spanned { line: given.line, value: given.value.trim().to_owned() };
@@ -109,11 +110,11 @@ impl Conversion {
         if !is_plain || !names::is_made_of(&trimmed.value, b"-") {
             let name = &trimmed.value;
             diagnostics
-                .wrong(trimmed.line, format!("name {name:?}: use small letters, digits and '-'"));
+                .error(trimmed.line, format!("name {name:?}: use small letters, digits and '-'"));
             return;
         }
         let Some(resource) = names::resource(domain, &trimmed, diagnostics) else { return };
-        for group in present(groups) {
+        for group in items(groups) {
             self.add_group(&trimmed.value, &resource, group, diagnostics);
         }
     }
@@ -134,7 +135,7 @@ impl Conversion {
                  write the same count, or another name",
                 first.line
             );
-            diagnostics.wrong(line, text);
+            diagnostics.error(line, text);
         }
         self.shared.entry(resource.clone()).or_insert(Spanned { line, value: sharing });
         let Some(parts) = group.value.into_parts(line, diagnostics) else { return };
@@ -168,7 +169,8 @@ impl Conversion {
 
 /// Paths and patterns of the nodes that a source does not share.
 fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
-    let found = if let Find::Nodes(patterns) = &rule.find { patterns.as_slice() } else { &[] };
+    let found =
+        if let DiscoveryRule::Nodes(patterns) = &rule.find { patterns.as_slice() } else { &[] };
     let given = rule.give.nodes.iter().filter(|node| !node.shared && node.path.starts_with('/'));
     found.iter().map(String::as_str).chain(given.map(|node| node.path.as_str()))
 }

@@ -21,16 +21,16 @@ use std::{fmt, path::Path};
 
 use serde::Deserialize;
 use windlass_config::{
-    Config, Diagnostic, Find, NicPolicy, Policy, ResourceRule, Resources, SourceRule,
-    document::{self, Diagnostics, Node, Spanned, UnknownKeys},
+    Config, Diagnostic, DiscoveryRule, NicPolicy, Policy, ResourceRule, Resources, SourceRule,
+    document::{self, Diagnostics, Spanned, UnknownKeys, YamlNode},
     rules::{self, SpannedRule},
     source::{self, SourceFindings},
 };
 
-pub use load::{Format, Loaded, MAX_BYTES, load, parse, without_file};
+pub use load::{Format, LoadedConfig, MAX_BYTES, load, parse, without_file};
 pub use nvidia::{HealthChecks, NvidiaPluginFlags};
 
-use self::{manifest::unwrapped, udev::is_rules};
+use self::{manifest::find_configuration, udev::is_rules};
 
 /// A device plugin whose configuration can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +64,8 @@ struct Imported {
 
 impl Plugin {
     /// Identifies the plugin of a document by the document's keys.
-    pub(crate) fn of(root: &Node) -> Option<Self> {
-        let has = |name| root.child_like(name).is_some();
+    pub(crate) fn of(root: &YamlNode) -> Option<Self> {
+        let has = |name| root.child_ignore_case(name).is_some();
         let first = root.items().first();
         if has("configList") {
             Some(Self::RdmaShared)
@@ -73,7 +73,7 @@ impl Plugin {
             Some(Self::Sriov)
         } else if generic::is_file(root) || generic::has_arguments(root) {
             Some(Self::Generic)
-        } else if first.is_some_and(|first| first.child_like("devicematch").is_some()) {
+        } else if first.is_some_and(|first| first.child_ignore_case("devicematch").is_some()) {
             Some(Self::Smarter)
         } else if darwin3::is_manifest(root) {
             Some(Self::Darwin3)
@@ -82,7 +82,10 @@ impl Plugin {
         }
     }
 
-    pub(crate) fn read(self, root: &Node) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
+    pub(crate) fn read(
+        self,
+        root: &YamlNode,
+    ) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
         let mut diagnostics = Diagnostics::default();
         let imported = match self {
             Self::RdmaShared => rdma_shared::read(root, &mut diagnostics),
@@ -116,7 +119,7 @@ impl Imported {
     ) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
         let config = Config::default();
         let policy = self.into_policy(&config.places.kubelet_dir, &mut diagnostics);
-        diagnostics.judge(Config { policy, ..config })
+        diagnostics.into_result(Config { policy, ..config })
     }
 
     fn into_policy(self, kubelet_dir: &Path, diagnostics: &mut Diagnostics) -> Policy {
@@ -157,8 +160,9 @@ fn without_invalid(
 ) -> Vec<SourceRule> {
     let mut valid: Vec<SourceRule> = Vec::new();
     for Spanned { line, value } in sources {
-        let SourceFindings { mut wrong, mut dangerous } = source::check_source(&value, kubelet_dir);
-        if matches!(value.find, Find::Files(_)) {
+        let SourceFindings { errors: mut wrong, mut dangerous } =
+            source::check_source(&value, kubelet_dir);
+        if matches!(value.find, DiscoveryRule::Files(_)) {
             // Discovery checks device nodes, but not the files of a folder, so a dangerous folder is refused here.
             wrong.append(&mut dangerous);
         }
@@ -180,15 +184,15 @@ const WITHHELD: &str =
     "it is withheld: convert the file, and write allowDangerous: true if it is intended";
 
 /// Reads a document as Go does: unknown keys are ignored, and keys match regardless of case.
-fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, diagnostics: &mut Diagnostics) -> T {
+fn read<'n, T: Deserialize<'n> + Default>(root: &'n YamlNode, diagnostics: &mut Diagnostics) -> T {
     let reading = document::read(root, UnknownKeys::Ignored);
-    diagnostics.wrong.extend(reading.mistakes);
+    diagnostics.errors.extend(reading.errors);
     diagnostics.warnings.extend(reading.ignored);
     reading.value.unwrap_or_default()
 }
 
 /// The items of a list that may be absent.
-fn present<T>(list: Option<Spanned<Vec<T>>>) -> Vec<T> {
+fn items<T>(list: Option<Spanned<Vec<T>>>) -> Vec<T> {
     list.map(|list| list.value).unwrap_or_default()
 }
 

@@ -4,15 +4,15 @@ use std::{fmt, path::Path};
 
 use windlass_config::{
     Config, ConfigError, Diagnostic, DraOffer, Mistakes, Policy, Resources, Unmatched,
-    document::{self, Node},
+    document::{self, YamlNode},
 };
-use windlass_host::files::{self, Links};
+use windlass_host::files::{self, Symlinks};
 
 use crate::{NvidiaPluginFlags, Plugin, nvidia};
 
 /// The configuration in a file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The file's values, with the defaults of its format.
     pub config: Config,
     /// Format of the file.
@@ -38,47 +38,51 @@ pub enum Format {
 pub const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file; the flags of NVIDIA's plugin take precedence.
-pub fn load(path: &Path, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
-    let text = files::read_regular_text(path, Links::Followed, MAX_BYTES)
+pub fn load(path: &Path, flags: &NvidiaPluginFlags) -> Result<LoadedConfig, ConfigError> {
+    let text = files::read_regular_text(path, Symlinks::Followed, MAX_BYTES)
         .map_err(|source| ConfigError::Read(path.to_owned(), source))?;
     parse(path, &text, flags)
 }
 
 /// Parses a document. Messages name it by `path`.
-pub fn parse(path: &Path, text: &str, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
+pub fn parse(
+    path: &Path,
+    text: &str,
+    flags: &NvidiaPluginFlags,
+) -> Result<LoadedConfig, ConfigError> {
     let wrong = |found| Mistakes::new(path, found);
     if document::is_empty_document(text) {
-        return Err(wrong(vec![document::nothing(text)]).into());
+        return Err(wrong(vec![document::empty_document_error(text)]).into());
     }
     if crate::is_rules(path, text) {
         let (mut config, warnings) = crate::read_rules(text).map_err(wrong)?;
         flags.apply(&mut config);
-        return Ok(Loaded { config, format: Format::UdevRules, warnings });
+        return Ok(LoadedConfig { config, format: Format::UdevRules, warnings });
     }
-    let root = crate::unwrapped(text, is_of_plugin).map_err(wrong)?;
+    let root = crate::find_configuration(text, is_of_plugin).map_err(wrong)?;
     if let Some(why) = discontinued(&root) {
         return Err(wrong(vec![why]).into());
     }
     if let Some(plugin) = Plugin::of(&root) {
         let (mut config, warnings) = plugin.read(&root).map_err(wrong)?;
         flags.apply(&mut config);
-        return Ok(Loaded { config, format: Format::Imported(plugin), warnings });
+        return Ok(LoadedConfig { config, format: Format::Imported(plugin), warnings });
     }
     if nvidia::is_file(&root) {
         let (config, warnings) = nvidia::read(&root, flags).map_err(wrong)?;
-        return Ok(Loaded { config, format: Format::Nvidia, warnings });
+        return Ok(LoadedConfig { config, format: Format::Nvidia, warnings });
     }
     let mut config = Config::read(&root).map_err(wrong)?;
     flags.apply(&mut config);
     let warnings = nothing_offered(&root, &config.policy).into_iter().collect();
-    Ok(Loaded { config, format: Format::Windlass, warnings })
+    Ok(LoadedConfig { config, format: Format::Windlass, warnings })
 }
 
 /// Error for a file of `k8s-rdma-sriov-dev-plugin`, which was discontinued in 2020.
-fn discontinued(root: &Node) -> Option<Diagnostic> {
-    let is_its = |mode: &&Node| mode.text().is_some_and(|it| ["hca", "sriov"].contains(&&*it));
-    let mode = root.child_like("mode").filter(is_its).filter(|_| root.keys().count() == 1);
-    let key = root.child_like("pfNetdevices").or(mode)?;
+fn discontinued(root: &YamlNode) -> Option<Diagnostic> {
+    let is_its = |mode: &&YamlNode| mode.text().is_some_and(|it| ["hca", "sriov"].contains(&&*it));
+    let mode = root.child_ignore_case("mode").filter(is_its).filter(|_| root.keys().count() == 1);
+    let key = root.child_ignore_case("pfNetdevices").or(mode)?;
     Some(Diagnostic::new(key.line, DISCONTINUED))
 }
 
@@ -86,7 +90,7 @@ const DISCONTINUED: &str = "files of k8s-rdma-sriov-dev-plugin are no longer rea
     kind: nic; see docs/devices/migrating.md#k8s-rdma-sriov-dev-plugin";
 
 /// Warning about a configuration that offers no device, which is valid.
-fn nothing_offered(root: &Node, policy: &Policy) -> Option<Diagnostic> {
+fn nothing_offered(root: &YamlNode, policy: &Policy) -> Option<Diagnostic> {
     let rules = root.child("resources")?;
     let offers = policy.resources != Resources::Rules(Vec::new())
         || policy.unmatched == Unmatched::Default
@@ -98,13 +102,13 @@ fn nothing_offered(root: &Node, policy: &Policy) -> Option<Diagnostic> {
 const NOTHING_OFFERED: &str = "no device is offered: list resources, or leave the key out \
     for the default ones";
 
-fn is_of_plugin(root: &Node) -> bool {
+fn is_of_plugin(root: &YamlNode) -> bool {
     Plugin::of(root).is_some() || nvidia::is_file(root)
 }
 
 /// Configuration from flags and variables without a file. Flags or variables of NVIDIA's manifests also imply NVIDIA's
 /// defaults, so that an unchanged manifest offers the same resources.
-pub fn without_file(flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
+pub fn without_file(flags: &NvidiaPluginFlags) -> Result<LoadedConfig, ConfigError> {
     let manifest = flags.mig.is_some()
         || flags.device_lists.is_some()
         || flags.device_ids.is_some()
@@ -127,7 +131,7 @@ impl fmt::Display for Format {
 
 #[cfg(test)]
 mod tests {
-    use windlass_config::{MigStrategy, Strategy};
+    use windlass_config::{DeviceListStrategy, MigStrategy};
 
     use super::*;
 
@@ -146,7 +150,7 @@ mod tests {
             NvidiaPluginFlags { pass_device_specs: Some(false), ..NvidiaPluginFlags::default() };
         let of_manifest = policy(&manifest);
         assert_eq!(of_manifest.mig, MigStrategy::None);
-        assert_eq!(of_manifest.delivery.strategies, [Strategy::Envvar].into());
+        assert_eq!(of_manifest.delivery.strategies, [DeviceListStrategy::Envvar].into());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use windlass_config::{
     Diagnostic,
-    document::{self, Node},
+    document::{self, YamlNode},
 };
 
 /// Line that separates the documents of a file.
@@ -15,13 +15,13 @@ const SEPARATOR: &str = "---";
 const MAX_DOCUMENTS: usize = 100;
 
 /// Finds the only configuration in a file: the file itself, or the configuration in a manifest.
-pub(crate) fn unwrapped(
+pub(crate) fn find_configuration(
     text: &str,
-    is_known: impl Fn(&Node) -> bool,
-) -> Result<Node, Vec<Diagnostic>> {
+    is_known: impl Fn(&YamlNode) -> bool,
+) -> Result<YamlNode, Vec<Diagnostic>> {
     let documents = documents(text)?;
-    let is_manifest = |root: &Node| kind(root).is_some();
-    match <[Node; 1]>::try_from(documents) {
+    let is_manifest = |root: &YamlNode| kind(root).is_some();
+    match <[YamlNode; 1]>::try_from(documents) {
         Ok([root]) if !is_manifest(&root) => Ok(root),
         Ok(root) => only_one(configurations(root.into(), &is_known)?),
         Err(several) if several.iter().any(is_manifest) => {
@@ -35,19 +35,19 @@ pub(crate) fn unwrapped(
 }
 
 /// The kind of a Kubernetes object.
-fn kind(root: &Node) -> Option<String> {
+fn kind(root: &YamlNode) -> Option<String> {
     root.child("apiVersion")?;
     root.child("kind")?.text()
 }
 
-pub(super) fn containers(root: &Node) -> &[Node] {
-    pod(root).and_then(|pod| pod.child("containers")).map_or(&[], Node::items)
+pub(super) fn containers(root: &YamlNode) -> &[YamlNode] {
+    pod(root).and_then(|pod| pod.child("containers")).map_or(&[], YamlNode::items)
 }
 
 /// Paths of a workload's `hostPath` volumes, by volume name.
-pub(super) fn host_paths(root: &Node) -> Vec<(String, String)> {
-    let volumes = pod(root).and_then(|pod| pod.child("volumes")).map_or(&[][..], Node::items);
-    let of_host = |volume: &Node| {
+pub(super) fn host_paths(root: &YamlNode) -> Vec<(String, String)> {
+    let volumes = pod(root).and_then(|pod| pod.child("volumes")).map_or(&[][..], YamlNode::items);
+    let of_host = |volume: &YamlNode| {
         let path = volume.child("hostPath")?.child("path")?.text()?;
         Some((volume.child("name")?.text()?, path))
     };
@@ -55,7 +55,7 @@ pub(super) fn host_paths(root: &Node) -> Vec<(String, String)> {
 }
 
 /// The pod template of a workload.
-fn pod(root: &Node) -> Option<&Node> {
+fn pod(root: &YamlNode) -> Option<&YamlNode> {
     let spec = root.child("spec")?;
     match kind(root)?.as_str() {
         "DaemonSet" | "Deployment" => spec.child("template")?.child("spec"),
@@ -65,17 +65,17 @@ fn pod(root: &Node) -> Option<&Node> {
 }
 
 /// Parses a text that a document embeds.
-pub(super) fn parsed_within(node: &Node, text: &str) -> Result<Node, Diagnostic> {
+pub(super) fn parse_embedded(node: &YamlNode, text: &str) -> Result<YamlNode, Diagnostic> {
     document::parse(&format!("{}{text}", "\n".repeat(lines_above(node))))
 }
 
 /// Number of lines above an embedded text. A block scalar begins on the line below its indicator.
-fn lines_above(node: &Node) -> usize {
+fn lines_above(node: &YamlNode) -> usize {
     let above = if node.is_block() { node.line } else { node.line.saturating_sub(1) };
     usize::try_from(above).unwrap_or_default()
 }
 
-fn documents(text: &str) -> Result<Vec<Node>, Vec<Diagnostic>> {
+fn documents(text: &str) -> Result<Vec<YamlNode>, Vec<Diagnostic>> {
     let mut documents = vec![String::new()];
     for (number, line) in text.lines().enumerate() {
         if line.trim_end() == SEPARATOR {
@@ -91,20 +91,20 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Diagnostic>> {
     }
     documents.retain(|document| !document::is_empty_document(document));
     if documents.is_empty() {
-        return Err(vec![document::nothing(text)]);
+        return Err(vec![document::empty_document_error(text)]);
     }
     documents.iter().map(|text| document::parse(text).map_err(|mistake| vec![mistake])).collect()
 }
 
 /// All configurations in the documents, with their names.
 fn configurations(
-    documents: Vec<Node>,
-    is_known: impl Fn(&Node) -> bool,
-) -> Result<Vec<(String, Node)>, Vec<Diagnostic>> {
+    documents: Vec<YamlNode>,
+    is_known: impl Fn(&YamlNode) -> bool,
+) -> Result<Vec<(String, YamlNode)>, Vec<Diagnostic>> {
     let mut found = Vec::new();
     for root in documents {
         match kind(&root).as_deref() {
-            Some("ConfigMap") => found.extend(wrapped(&root, &is_known)?),
+            Some("ConfigMap") => found.extend(config_map_files(&root, &is_known)?),
             Some(kind) if is_known(&root) => {
                 let kind = kind.to_owned();
                 found.push((kind, root));
@@ -117,25 +117,25 @@ fn configurations(
 
 /// The configurations among the files of a `ConfigMap`. A single file always counts as one, so that its mistakes
 /// are reported.
-fn wrapped(
-    map: &Node,
-    is_known: impl Fn(&Node) -> bool,
-) -> Result<Vec<(String, Node)>, Vec<Diagnostic>> {
+fn config_map_files(
+    map: &YamlNode,
+    is_known: impl Fn(&YamlNode) -> bool,
+) -> Result<Vec<(String, YamlNode)>, Vec<Diagnostic>> {
     let data = map.child("data");
     let files: Vec<_> = data.iter().flat_map(|data| data.entries()).collect();
     if let [(name, node)] = files[..] {
         let text = node.text().unwrap_or_default();
-        let root = parsed_within(node, &text).map_err(|mistake| vec![mistake])?;
+        let root = parse_embedded(node, &text).map_err(|mistake| vec![mistake])?;
         return Ok(vec![(name.to_owned(), root)]);
     }
-    let known = |(name, node): (&str, &Node)| {
-        let root = parsed_within(node, &node.text()?).ok()?;
+    let known = |(name, node): (&str, &YamlNode)| {
+        let root = parse_embedded(node, &node.text()?).ok()?;
         is_known(&root).then(|| (name.to_owned(), root))
     };
     Ok(files.into_iter().filter_map(known).collect())
 }
 
-fn only_one(mut found: Vec<(String, Node)>) -> Result<Node, Vec<Diagnostic>> {
+fn only_one(mut found: Vec<(String, YamlNode)>) -> Result<YamlNode, Vec<Diagnostic>> {
     let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
     let problem = match names[..] {
         [_] => return Ok(found.remove(0).1),

@@ -18,7 +18,7 @@ pub(super) fn resource(
     diagnostics: &mut Diagnostics,
 ) -> Option<ResourceName> {
     let parsed = format!("{prefix}/{}", name.value).parse();
-    parsed.map_err(|error| diagnostics.wrong(name.line, format!("{error}"))).ok()
+    parsed.map_err(|error| diagnostics.error(name.line, format!("{error}"))).ok()
 }
 
 /// True for a non-empty name of ASCII letters, digits and the bytes in `besides`.

@@ -6,17 +6,17 @@ use windlass_config::{
 };
 use windlass_core::{device::DeviceKind, selector::DeviceExpression};
 
-use super::{expression::Conditions, present};
+use super::{expression::Conditions, items};
 
 /// Link types of interfaces with RDMA or virtual functions.
 const LINK_TYPES: [&str; 2] = ["ether", "infiniband"];
 
-pub(super) fn all(expression: Option<DeviceExpression>) -> Selector {
+pub(super) fn nic_selector(expression: Option<DeviceExpression>) -> Selector {
     Selector { expression, ..Selector::all(DeviceKind::Nic) }
 }
 
 /// Sharing of a device by this many users, up to Windlass's limit.
-pub(super) fn users(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Sharing {
+pub(super) fn device_sharing(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Sharing {
     Sharing::Shared(Shared {
         method: SharingMethod::Shared,
         replicas: replicas(count, diagnostics),
@@ -26,7 +26,7 @@ pub(super) fn users(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Shar
 }
 
 /// Sharing of all devices together by this many users, up to Windlass's limit.
-pub(super) fn pool(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Sharing {
+pub(super) fn pool_sharing(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Sharing {
     let tokens = replicas(count, diagnostics);
     Sharing::Pooled(Pooled { tokens, per_container: PerContainer::Any })
 }
@@ -62,7 +62,7 @@ pub(super) fn hexadecimal(
         if digits.len() > 4 || digits.is_empty() || !digits.bytes().all(|it| it.is_ascii_hexdigit())
         {
             diagnostics
-                .wrong(line, format!("{given:?} is not a PCI id: write four hexadecimal digits"));
+                .error(line, format!("{given:?} is not a PCI id: write four hexadecimal digits"));
             return given;
         }
         let id = format!("{digits:0>4}");
@@ -72,7 +72,7 @@ pub(super) fn hexadecimal(
         }
         id
     };
-    present(list).into_iter().map(&mut id).collect()
+    items(list).into_iter().map(&mut id).collect()
 }
 
 /// Requires one of the link types, by the kernel's names of encapsulations.
@@ -82,7 +82,7 @@ pub(super) fn link_types(
     diagnostics: &mut Diagnostics,
 ) {
     let line = list.as_ref().map_or(1, |list| list.line);
-    let types = present(list);
+    let types = items(list);
     for unknown in types.iter().filter(|kind| !LINK_TYPES.contains(&kind.as_str())) {
         diagnostics
             .warn(line, format!("link type {unknown:?} is none of {}", LINK_TYPES.join(", ")));

@@ -12,8 +12,8 @@ mod written;
 
 use serde::Deserialize;
 use windlass_config::{
-    Config, DeviceIds, Diagnostic, MigStrategy, Policy, Strategy,
-    document::{self, Diagnostics, Node, Spanned, UnknownKeys},
+    Config, DeviceIdStrategy, DeviceListStrategy, Diagnostic, MigStrategy, Policy,
+    document::{self, Diagnostics, Spanned, UnknownKeys, YamlNode},
 };
 
 pub use overrides::{HealthChecks, NvidiaPluginFlags};
@@ -43,7 +43,7 @@ struct ImexEntry {
 }
 
 /// True if the document is a configuration of NVIDIA's plugin.
-pub(super) fn is_file(root: &Node) -> bool {
+pub(super) fn is_file(root: &YamlNode) -> bool {
     let own = |key: &str| ["version", "flags", "sharing"].contains(&key);
     let within = |key, names: [&str; 2]| {
         root.child(key).is_some_and(|child| child.keys().any(|key| names.contains(&key)))
@@ -55,13 +55,13 @@ pub(super) fn is_file(root: &Node) -> bool {
 
 /// Reads a document. Flags of the command line take precedence.
 pub(super) fn read(
-    root: &Node,
+    root: &YamlNode,
     flags: &NvidiaPluginFlags,
 ) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
     let reading = document::read::<NvidiaPluginFile>(root, UnknownKeys::Ignored);
-    let mut diagnostics = Diagnostics { wrong: reading.mistakes, warnings: reading.ignored };
+    let mut diagnostics = Diagnostics { errors: reading.errors, warnings: reading.ignored };
     let config = reading.value.unwrap_or_default().into_config(flags, &mut diagnostics);
-    diagnostics.judge(config)
+    diagnostics.into_result(config)
 }
 
 // === impl NvidiaPluginFile ===
@@ -70,7 +70,7 @@ impl NvidiaPluginFile {
     fn into_config(self, given: &NvidiaPluginFlags, diagnostics: &mut Diagnostics) -> Config {
         if let Some(version) = self.version.filter(|it| !["", "v1"].contains(&it.value.as_str())) {
             let problem = format!("unknown version {:?}: NVIDIA's plugin has v1", version.value);
-            diagnostics.wrong.push(Diagnostic::new(version.line, problem));
+            diagnostics.errors.push(Diagnostic::new(version.line, problem));
         }
         let mut config = defaults();
         config.policy.labels = self.flags.labels(diagnostics);
@@ -94,8 +94,8 @@ impl NvidiaPluginFile {
 /// Windlass's defaults, replaced by the plugin's where they differ.
 fn defaults() -> Config {
     let mut policy = Policy { mig: MigStrategy::None, ..Policy::default() };
-    policy.delivery.strategies = [Strategy::Envvar].into();
-    policy.delivery.ids = DeviceIds::Uuid;
+    policy.delivery.strategies = [DeviceListStrategy::Envvar].into();
+    policy.delivery.ids = DeviceIdStrategy::Uuid;
     Config { policy, ..Config::default() }
 }
 
@@ -108,7 +108,7 @@ impl ImexEntry {
         {
             let problem = "imex.channelIDs: NVIDIA's plugin takes [] or [0]; for other channels \
                            write Windlass's own format (windlass config convert)";
-            diagnostics.wrong.push(Diagnostic::new(ids.line, problem));
+            diagnostics.errors.push(Diagnostic::new(ids.line, problem));
         }
         flags.imex_channels = self.channel_ids.map(|ids| ids.value.into_iter().collect());
         flags.imex_required = self.required;

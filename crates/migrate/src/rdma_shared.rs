@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use windlass_config::{
     ResourceRule, Sharing,
-    document::{Diagnostics, Node, Spanned},
+    document::{Diagnostics, Spanned, YamlNode},
     rules::SpannedRule,
 };
 
 use super::{
     Imported,
     expression::{Conditions, has},
-    names, nics, present, read as read_document,
+    items, names, nics, read as read_document,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -47,11 +47,11 @@ struct Selectors {
 /// The plugin's default prefix of resource names.
 const PREFIX: &str = "rdma";
 
-pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
     let file: File = read_document(root, diagnostics);
     if let Some(interval) = &file.periodic_update_interval {
         match interval.value {
-            ..0 => diagnostics.wrong(interval.line, "periodicUpdateInterval cannot be negative"),
+            ..0 => diagnostics.error(interval.line, "periodicUpdateInterval cannot be negative"),
             _ => diagnostics.warn(
                 interval.line,
                 "periodicUpdateInterval has no effect: changes are followed when they happen",
@@ -59,16 +59,16 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
         }
     }
     let line = file.config_list.as_ref().map_or(1, |list| list.line);
-    let entries = present(file.config_list);
+    let entries = items(file.config_list);
     if entries.is_empty() {
-        diagnostics.wrong(line, "configList names no resource");
+        diagnostics.error(line, "configList names no resource");
     }
     let mut lines = BTreeMap::new();
     let rule = |entry: Entry| {
         let name = entry.resource_name.as_ref();
         if let Some(first) = name.and_then(|it| lines.insert(it.value.clone(), it.line)) {
             let Spanned { line, value } = name?;
-            diagnostics.wrong(*line, format!("resource {value:?} is already on line {first}"));
+            diagnostics.error(*line, format!("resource {value:?} is already on line {first}"));
         }
         entry.into_rule(line, diagnostics)
     };
@@ -143,13 +143,13 @@ impl Entry {
 
     fn into_rule(self, above: u64, diagnostics: &mut Diagnostics) -> Option<SpannedRule> {
         let Some(given) = &self.resource_name else {
-            diagnostics.wrong(above, "an entry without resourceName");
+            diagnostics.error(above, "an entry without resourceName");
             return None;
         };
         if !names::is_made_of(&given.value, b"_") {
             let problem =
                 format!("resourceName {:?}: use letters, digits and '_' alone", given.value);
-            diagnostics.wrong(given.line, problem);
+            diagnostics.error(given.line, problem);
             return None;
         }
         let prefix = self.resource_prefix.as_deref().filter(|prefix| !prefix.is_empty());
@@ -157,7 +157,7 @@ impl Entry {
         let line = given.line;
         let sharing = self.sharing(line, diagnostics);
         let expression = self.into_conditions(line, diagnostics).into_expression(line, diagnostics);
-        let value = ResourceRule::new(name, nics::all(expression), sharing?);
+        let value = ResourceRule::new(name, nics::nic_selector(expression), sharing?);
         Some(Spanned { line, value })
     }
 
@@ -168,9 +168,9 @@ impl Entry {
             return None;
         };
         match count.value {
-            ..0 => diagnostics.wrong(count.line, "rdmaHcaMax cannot be negative"),
+            ..0 => diagnostics.error(count.line, "rdmaHcaMax cannot be negative"),
             0 => diagnostics.warn(count.line, "rdmaHcaMax 0 offers nothing; it is left out"),
-            1.. => return Some(nics::pool(count, diagnostics)),
+            1.. => return Some(nics::pool_sharing(count, diagnostics)),
         }
         None
     }
@@ -179,11 +179,11 @@ impl Entry {
         let mut all = Conditions::default();
         all.and(has("rdmaDevice"));
         let selectors = self.selectors.map(|it| it.value).unwrap_or_default();
-        let devices = present(self.devices);
+        let devices = items(self.devices);
         match (selectors.is_empty(), devices.is_empty()) {
-            (true, true) => diagnostics.wrong(line, "selectors and devices are both missing"),
+            (true, true) => diagnostics.error(line, "selectors and devices are both missing"),
             (false, false) => {
-                diagnostics.wrong(line, "selectors and devices: write selectors alone");
+                diagnostics.error(line, "selectors and devices: write selectors alone");
             }
             (true, false) => all.one_of("ifName", &devices),
             (false, true) => selectors.add_to(&mut all, diagnostics),
@@ -204,8 +204,8 @@ impl Selectors {
     fn add_to(self, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
         all.one_of("pciDevice", &nics::hexadecimal(self.device_ids, diagnostics));
-        all.one_of("driver", &present(self.drivers));
-        all.one_of("ifName", &present(self.if_names));
+        all.one_of("driver", &items(self.drivers));
+        all.one_of("ifName", &items(self.if_names));
         nics::link_types(self.link_types, all, diagnostics);
     }
 }

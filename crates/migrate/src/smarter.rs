@@ -4,9 +4,9 @@ mod pattern;
 
 use serde::Deserialize;
 use windlass_config::{
-    DeviceProfile, Find, Sharing, SourceRule,
-    document::{Diagnostics, Node, Spanned},
-    source::own_resource,
+    DeviceProfile, DiscoveryRule, Sharing, SourceRule,
+    document::{Diagnostics, Spanned, YamlNode},
+    source::resource_of_node,
 };
 
 use self::pattern::Nodes;
@@ -28,7 +28,7 @@ const DOMAIN: &str = "smarter-devices";
 /// Keyword for the GPUs of a Jetson.
 const JETSON: &str = "nvidia-gpu";
 
-pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
     let File(entries) = read_document(root, diagnostics);
     let mut names = SourceNames::default();
     let sources = entries.into_iter().flat_map(|entry| {
@@ -48,20 +48,20 @@ impl Entry {
         diagnostics: &mut Diagnostics,
     ) -> Vec<Spanned<SourceRule>> {
         let Some(matched) = self.devicematch else {
-            diagnostics.wrong(line, "an entry without devicematch");
+            diagnostics.error(line, "an entry without devicematch");
             return Vec::new();
         };
         let Some(sharing) = sharing(self.nummaxdevices, line, diagnostics) else {
             return Vec::new();
         };
         if matched.value == JETSON {
-            diagnostics.warn(matched.line, GPU);
+            diagnostics.warn(matched.line, JETSON_WARNING);
             return vec![Spanned { line, value: jetson(sharing) }];
         }
         let regex = match pattern::parse(&matched.value) {
             Ok(regex) => regex,
             Err(problem) => {
-                diagnostics.wrong(matched.line, problem);
+                diagnostics.error(matched.line, problem);
                 return Vec::new();
             }
         };
@@ -81,7 +81,7 @@ impl Entry {
 /// Source of the one GPU of a Jetson.
 fn jetson(sharing: Sharing) -> SourceRule {
     let profile: DeviceProfile = "jetson".parse().expect("a shipped profile");
-    let resource = own_resource(DOMAIN, "nvidia-gpu0");
+    let resource = resource_of_node(DOMAIN, "nvidia-gpu0");
     SourceRule { resource, sharing, ..profile.rule() }
 }
 
@@ -94,15 +94,15 @@ fn rule(
     diagnostics: &mut Diagnostics,
 ) -> Option<Spanned<SourceRule>> {
     let name = names.unique(nodes.path.trim_start_matches("/dev/"));
-    let mut rule = SourceRule::new(name, Find::Nodes(vec![nodes.path]));
+    let mut rule = SourceRule::new(name, DiscoveryRule::Nodes(vec![nodes.path]));
     match nodes.name {
-        Some(name) => rule.resource = own_resource(DOMAIN, &name),
+        Some(name) => rule.resource = resource_of_node(DOMAIN, &name),
         None => rule.resource_domain = Some(DOMAIN.to_owned()),
     }
     rule.expression = match nodes.expression.map(|text| checked(&text)).transpose() {
         Ok(expression) => expression,
         Err(problem) => {
-            diagnostics.wrong(line, problem);
+            diagnostics.error(line, problem);
             return None;
         }
     };
@@ -116,10 +116,10 @@ fn sharing(
     diagnostics: &mut Diagnostics,
 ) -> Option<Sharing> {
     match count {
-        Some(count) if count.value > 1 => Some(nics::users(&count, diagnostics)),
+        Some(count) if count.value > 1 => Some(nics::device_sharing(&count, diagnostics)),
         Some(count) if count.value == 1 => Some(Sharing::Exclusive),
         Some(count) if count.value < 0 => {
-            diagnostics.wrong(count.line, "nummaxdevices cannot be negative");
+            diagnostics.error(count.line, "nummaxdevices cannot be negative");
             None
         }
         _ => {
@@ -129,5 +129,5 @@ fn sharing(
     }
 }
 
-const GPU: &str = "the GPU of a Jetson is found by its nodes, and offered as \
+const JETSON_WARNING: &str = "the GPU of a Jetson is found by its nodes, and offered as \
     smarter-devices/nvidia-gpu0";

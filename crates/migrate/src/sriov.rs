@@ -11,16 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use windlass_config::{
     ResourceRule, Sharing,
-    document::{Diagnostics, Node, OneOrMany, Spanned},
+    document::{Diagnostics, OneOrMany, Spanned, YamlNode},
     rules::SpannedRule,
 };
 use windlass_core::resource::ResourceName;
 
 use self::selectors::Selectors;
 use super::{
-    Imported,
+    Imported, items,
     names::{self, SourceNames},
-    nics, present, read as read_document,
+    nics, read as read_document,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -59,17 +59,17 @@ enum DeviceType {
 /// Default prefix of resource names. A flag of the plugin may replace it.
 const PREFIX: &str = "intel.com";
 
-pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> Imported {
     let file: File = read_document(root, diagnostics);
     let line = file.resource_list.as_ref().map_or(1, |list| list.line);
     let (mut used, mut sources) = (BTreeSet::new(), SourceNames::default());
     let mut imported = Imported::default();
-    let entries = present(file.resource_list);
+    let entries = items(file.resource_list);
     imported.nics = options::of(&entries, line, diagnostics);
     for entry in entries {
         let Some(name) = entry.name(line, diagnostics) else { continue };
         if !used.insert(name.value.clone()) {
-            diagnostics.wrong(name.line, format!("resource {} appears twice", name.value));
+            diagnostics.error(name.line, format!("resource {} appears twice", name.value));
         }
         match entry.device_type.unwrap_or_default() {
             DeviceType::Accelerator => {
@@ -90,13 +90,13 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
 impl Entry {
     fn name(&self, list_line: u64, diagnostics: &mut Diagnostics) -> Option<Spanned<ResourceName>> {
         let Some(given) = &self.resource_name else {
-            diagnostics.wrong(list_line, "an entry without resourceName");
+            diagnostics.error(list_line, "an entry without resourceName");
             return None;
         };
         if !names::is_made_of(&given.value, b"_-") {
             let name = &given.value;
             let problem = format!("resourceName {name:?}: use letters, digits, '_' and '-'");
-            diagnostics.wrong(given.line, problem);
+            diagnostics.error(given.line, problem);
             return None;
         }
         let prefix = self.resource_prefix.as_deref().filter(|prefix| !prefix.is_empty());
@@ -118,7 +118,7 @@ impl Entry {
         };
         let rule = |selector: Selectors| {
             let conditions = selector.into_conditions(kind, line, diagnostics)?;
-            let devices = nics::all(conditions.into_expression(line, diagnostics));
+            let devices = nics::nic_selector(conditions.into_expression(line, diagnostics));
             let value = ResourceRule::new(name.value.clone(), devices, Sharing::Exclusive);
             Some(Spanned { line: name.line, value })
         };

@@ -6,9 +6,9 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 use windlass_config::{Diagnostic, MissingNodes, Resources, to_yaml};
 
-use crate::{Format, Loaded, NvidiaPluginFlags, Plugin, parse};
+use crate::{Format, LoadedConfig, NvidiaPluginFlags, Plugin, parse};
 
-fn loaded(text: &str) -> Result<Loaded, String> {
+fn loaded(text: &str) -> Result<LoadedConfig, String> {
     let parsed = parse(Path::new("plugin.conf"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string())
 }

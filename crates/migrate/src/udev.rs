@@ -7,7 +7,7 @@ mod line;
 mod place;
 
 use windlass_config::{
-    Find, SourceRule,
+    DiscoveryRule, SourceRule,
     document::{Diagnostics, Spanned},
 };
 use windlass_core::{attribute::AttributeName, selector::literal};
@@ -16,7 +16,7 @@ use windlass_host::glob;
 use self::line::Term;
 use super::Imported;
 use crate::{
-    expression::{Conditions, checked, has, text},
+    expression::{Conditions, checked, has, string_or_empty},
     names::SourceNames,
 };
 
@@ -39,7 +39,7 @@ pub(super) fn read(text: &str, diagnostics: &mut Diagnostics) -> Imported {
     for (line, rule) in line::rules(text) {
         match read_rule(rule, &mut names) {
             Ok(found) => sources.extend(found.into_iter().map(|value| Spanned { line, value })),
-            Err(why) => diagnostics.wrong(line, format!("{why}; see {PAGE}")),
+            Err(why) => diagnostics.error(line, format!("{why}; see {PAGE}")),
         }
     }
     diagnostics.warn(1, DOMAIN_NOTE);
@@ -52,11 +52,15 @@ fn read_rule(rule: &str, names: &mut SourceNames) -> Result<Vec<SourceRule>, Str
     place::places(&terms)?.into_iter().map(|find| source(find, &terms, names)).collect()
 }
 
-fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<SourceRule, String> {
+fn source(
+    find: DiscoveryRule,
+    terms: &[Term<'_>],
+    names: &mut SourceNames,
+) -> Result<SourceRule, String> {
     let what = match &find {
-        Find::Bus(name) | Find::Class(name) => name,
-        Find::Nodes(paths) => paths[0].trim_start_matches("/dev/"),
-        Find::Files(_) | Find::Endpoints(_) => "",
+        DiscoveryRule::Bus(name) | DiscoveryRule::Class(name) => name,
+        DiscoveryRule::Nodes(paths) => paths[0].trim_start_matches("/dev/"),
+        DiscoveryRule::Files(_) | DiscoveryRule::Endpoints(_) => "",
     };
     let name = names.unique(what);
     let resource = format!("{DOMAIN}/{name}").parse();
@@ -69,8 +73,8 @@ fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<Sou
         all.and(condition.map_err(|why| format!("{}: {why}", term.name))?);
     }
     let text = all.text();
-    if text.is_empty() && matches!(source.find, Find::Bus(_)) {
-        return Err(EVERYTHING.to_owned());
+    if text.is_empty() && matches!(source.find, DiscoveryRule::Bus(_)) {
+        return Err(WHOLE_BUS_ERROR.to_owned());
     }
     source.expression = (!text.is_empty()).then(|| checked(&text)).transpose()?;
     Ok(source)
@@ -81,11 +85,11 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
     if term.key == "KERNEL" {
         return Ok("name".to_owned());
     }
-    let file = term.of.ok_or("write the file in braces")?;
-    let is_on_usb = matches!(&source.find, Find::Bus(bus) if bus == "usb");
+    let file = term.argument.ok_or("write the file in braces")?;
+    let is_on_usb = matches!(&source.find, DiscoveryRule::Bus(bus) if bus == "usb");
     match USB.iter().find(|(known, _)| *known == file) {
         Some((_, known)) if is_on_usb || term.key == "ATTRS" => return Ok((*known).to_owned()),
-        _ if term.key == "ATTRS" => return Err(ABOVE.to_owned()),
+        _ if term.key == "ATTRS" => return Err(PARENT_ERROR.to_owned()),
         _ if file.starts_with("bInterface") => return Err(INTERFACE.to_owned()),
         Some(("idVendor" | "idProduct", _)) => return Err(format!("write ATTRS{{{file}}}")),
         _ => {}
@@ -93,7 +97,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
     let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
     // No standard attribute begins with this prefix.
     let name = format!("file_{}", file.chars().map(letter).collect::<String>());
-    let attribute = AttributeName::given(DOMAIN, &name).ok_or("the name is too long")?;
+    let attribute = AttributeName::try_new(DOMAIN, &name).ok_or("the name is too long")?;
     let other = source.attributes.insert(attribute, file.into());
     if file.contains(['[', '$', '%', '*']) || other.is_some_and(|it| it.as_os_str() != file) {
         return Err(ONE_FILE.to_owned());
@@ -108,14 +112,14 @@ fn condition(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     if values.iter().any(|value| glob::is_pattern(value)) {
         let regex = values.iter().map(|value| regex(value)).collect::<Result<Vec<_>, _>>()?;
         let regex = literal(&format!("^({})$", regex.join("|")));
-        fits.and(format!("{}.matches({regex})", text(attribute)));
+        fits.and(format!("{}.matches({regex})", string_or_empty(attribute)));
         checked(&fits.text())?;
     } else {
         fits.one_of(attribute, &values);
     }
     let (has, fits) = (has(attribute), fits.text());
-    let matches_empty = values.iter().any(|value| glob::fits(value, ""));
-    Ok(match term.sign {
+    let matches_empty = values.iter().any(|value| glob::name_matches(value, ""));
+    Ok(match term.operator {
         "!=" => format!("{has} && !({fits})"),
         _ if matches_empty => format!("{has} && {fits}"),
         _ => fits,
@@ -153,8 +157,9 @@ fn is_class(text: &str) -> bool {
 /// Documentation of the supported rules, and of replacements for other rules.
 const PAGE: &str = "docs/devices/migrating.md#rules-of-udev";
 
-const EVERYTHING: &str = "SUBSYSTEM: the rule fits every device of the bus: add ATTR or KERNEL";
-const ABOVE: &str =
+const WHOLE_BUS_ERROR: &str =
+    "SUBSYSTEM: the rule fits every device of the bus: add ATTR or KERNEL";
+const PARENT_ERROR: &str =
     "of parent devices only ids and texts of a USB device are read: write match of a source";
 const INTERFACE: &str =
     "it belongs to a USB interface: write usbInterfaceClass in match of a source";

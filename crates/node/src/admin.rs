@@ -41,9 +41,9 @@ use windlass_kubelet_api::socket::{SocketError, SocketPath};
 use windlass_resources::NodeState;
 
 pub(crate) use probe::Standby;
-pub use probe_client::{Probe, ProbeAnswer, ProbeError, ask_agent, probe_agent};
+pub use probe_client::{Probe, ProbeError, ProbeResponse, get_page, probe_agent};
 
-use self::board::NodeBoard;
+use self::board::NodeDashboard;
 use crate::metrics::{self, Instruments, MetricSources, SharedGpus};
 
 /// Inputs of the HTTP server.
@@ -51,7 +51,7 @@ pub(crate) struct Deps {
     pub(crate) clock: Clock,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     /// Time of the reconciler's latest round.
-    pub(crate) rounds: watch::Receiver<Instant>,
+    pub(crate) last_round: watch::Receiver<Instant>,
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) holders: PodResourcesCache,
     /// Memory on shared GPUs.
@@ -81,7 +81,7 @@ pub enum ListenError {
     Socket(#[from] SocketError),
     /// Another process serves the probe socket.
     #[error("another process answers on {0}: choose another socket with --probe-socket")]
-    Answered(PathBuf),
+    SocketInUse(PathBuf),
 }
 
 /// Pages of a serving agent, or of one on standby.
@@ -97,16 +97,16 @@ enum Pages {
 struct Admin {
     registry: Registry,
     state: watch::Receiver<Arc<NodeState>>,
-    rounds: watch::Receiver<Instant>,
+    last_round: watch::Receiver<Instant>,
     registrations: watch::Receiver<RegistrationStates>,
     holders: PodResourcesCache,
     disclosed: BTreeSet<Disclosed>,
-    board: Arc<NodeBoard>,
+    board: Arc<NodeDashboard>,
 }
 
 /// Serves the pages, counts health transitions and records the page's history, until stopped.
 pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToken) {
-    let Deps { clock, state, rounds, telemetry, holders, memory, .. } = deps;
+    let Deps { clock, state, last_round: rounds, telemetry, holders, memory, .. } = deps;
     let (mut registry, instruments, disclosed) = (deps.registry, deps.instruments, deps.disclosed);
     let sources = MetricSources {
         state: state.clone(),
@@ -120,18 +120,18 @@ pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToke
     };
     metrics::register_collectors(&mut registry, &sources);
     let registrations = sources.registrations.clone();
-    let board = Arc::new(NodeBoard::new(sources, deps.node));
+    let board = Arc::new(NodeDashboard::new(sources, deps.node));
     let admin = Admin {
         registry,
         state: state.clone(),
-        rounds,
+        last_round: rounds,
         registrations,
         holders,
         disclosed,
         board: board.clone(),
     };
     let history = stop.clone();
-    let history = history.run_until_cancelled(board.follow());
+    let history = history.run_until_cancelled(board.record_changes());
     tokio::join!(
         serve(listeners, Pages::Serving(admin), stop),
         instruments.transitions.count(state),
@@ -187,7 +187,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 fn listen_for_probes(path: &Path) -> Result<UnixListener, ListenError> {
     let socket = SocketPath::new(path)?;
     if UnixStream::connect(path).is_ok() {
-        return Err(ListenError::Answered(path.to_owned()));
+        return Err(ListenError::SocketInUse(path.to_owned()));
     }
     Ok(socket.bind()?)
 }

@@ -17,7 +17,7 @@ use std::{
 
 use assembly::Deps;
 use lock::NodeLock;
-use parts::Parts;
+use parts::TaskSet;
 use tokio::sync::{Notify, watch};
 use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::InvalidNodeName;
@@ -30,16 +30,16 @@ use windlass_core::{
 use windlass_discovery::mig::MigHandle;
 use windlass_host::{clock::Clock, container::GpuProcess, deadline, directory::DirectoryWatch};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
-use windlass_lifecycle::gpu_use::{DriverAnswers, GpuUse, ProcessError};
+use windlass_lifecycle::gpu_use::{DriverCache, GpuUse, ProcessError};
 use windlass_resources::NodeState;
 
 pub use lock::LockLost;
-pub use standby::{Succession, await_kubelet, await_predecessor, stand_by};
+pub use standby::{StandbyMode, await_kubelet, await_predecessor, stand_by};
 
 use crate::{
     admin::{ListenError, Listeners},
     metrics, reconciler,
-    reload::Follow,
+    reload::ReloadSource,
 };
 use policy::PolicySource;
 
@@ -49,7 +49,7 @@ pub struct Agent {
     state: watch::Receiver<Arc<NodeState>>,
     partitions: MigHandle,
     admin_address: Option<SocketAddr>,
-    parts: Parts,
+    tasks: TaskSet,
     lock: NodeLock,
     /// Events of the plugin directory: as received, and as forwarded after each lock check.
     directory_events: (watch::Receiver<u64>, watch::Sender<u64>),
@@ -73,13 +73,13 @@ pub enum StartError {
     Listen(#[from] ListenError),
     /// Another agent serves the same kubelet.
     #[error("another windlass node serves {0}: stop it first")]
-    Taken(PathBuf),
+    KubeletInUse(PathBuf),
     /// An agent of another kubelet uses the same state folder.
     #[error(
         "another windlass node keeps its records in {0}: stop it first, or choose another folder with \
          --state-dir"
     )]
-    StateTaken(PathBuf),
+    StateFolderInUse(PathBuf),
     /// The lock file of earlier versions cannot be locked.
     #[error("cannot lock {0}: remove it, and run as root")]
     Lock(PathBuf, #[source] io::Error),
@@ -100,11 +100,11 @@ impl Agent {
     /// Locks the node, checks the configuration, and starts the parts.
     pub fn start(config: &Config, clock: Clock) -> Result<Self, StartError> {
         let policy = watch::Sender::new(Arc::new(config.policy.clone()));
-        Self::start_under(config, policy.subscribe(), clock)
+        Self::start_with_policy(config, policy.subscribe(), clock)
     }
 
     /// Starts with a policy that the caller may replace at run time.
-    pub fn start_under(
+    pub fn start_with_policy(
         config: &Config,
         policy: watch::Receiver<Arc<Policy>>,
         clock: Clock,
@@ -113,9 +113,9 @@ impl Agent {
     }
 
     /// Starts with a configuration that is reloaded on changes.
-    pub fn start_following(
+    pub fn start_with_reload(
         config: &Config,
-        follow: Follow,
+        follow: ReloadSource,
         clock: Clock,
     ) -> Result<Self, StartError> {
         Self::start_with(config, PolicySource::Reloaded(follow), clock)
@@ -124,17 +124,17 @@ impl Agent {
     fn start_with(config: &Config, source: PolicySource, clock: Clock) -> Result<Self, StartError> {
         let dir = config.places.kubelet_dir.join(PLUGIN_DIR);
         check_sockets(&dir, &config.policy)?;
-        let lock = NodeLock::take(&dir, &config.places.state_dir)?;
+        let lock = NodeLock::acquire(&dir, &config.places.state_dir)?;
         let watched =
             DirectoryWatch::new(&dir).map_err(|source| StartError::Watch(dir.clone(), source))?;
         let listeners = Listeners::bind(config.listen, config.probe_socket.as_deref())?;
         let admin_address = listeners.address();
         let cluster = source.client(config)?;
         let (registry, instruments) = metrics::registry(&clock);
-        let mut parts = Parts::default();
+        let mut parts = TaskSet::default();
         let (count, seen) = watch::channel(0);
         let (forward, directory) = watch::channel(0);
-        let watching = watched.run(count, config.session.check_interval);
+        let watching = watched.run(count, config.kubelet_limits.check_interval);
         let stop = parts.token();
         // `NodeLock::guard` waits for events until the agent ends, so only `stop` ends the watch.
         let watching = async move {
@@ -143,15 +143,15 @@ impl Agent {
                 () = watching => {}
             }
         };
-        parts.add("watch of the kubelet's folder", watching);
+        parts.spawn("watch of the kubelet's folder", watching);
         let reload = instruments.reload.clone();
         let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
-        let ledger = SharedLedger::unread();
+        let ledger = SharedLedger::with_unknown_containers();
         let deps = Deps { dir, directory, listeners, cluster, policy, ledger, clock };
         let (state, partitions) =
             assembly::assemble(config, deps, registry, instruments, &mut parts);
         let directory_events = (seen, forward);
-        Ok(Self { state, partitions, admin_address, parts, lock, directory_events })
+        Ok(Self { state, partitions, admin_address, tasks: parts, lock, directory_events })
     }
 
     /// Snapshots of the node's state.
@@ -171,14 +171,14 @@ impl Agent {
 
     /// Runs until `shutdown`, or until a part fails or another agent locks the node; both are errors. The node stays
     /// locked until all parts have ended.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
-        let Self { mut parts, lock, directory_events: (seen, forward), .. } = self;
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), TaskFailed> {
+        let Self { tasks: mut parts, lock, directory_events: (seen, forward), .. } = self;
         // This future owns the locks, so the node stays locked until all parts have ended.
         let mut guarding = pin!(lock.guard(seen, &forward));
         let (outcome, _rest) = tokio::select! {
             () = shutdown => (Ok(()), None),
-            ended = parts.next_end() => (Err(PartFailed::from(ended)), None),
-            (rest, lost) = &mut guarding => (Err(PartFailed::Lost(lost)), Some(rest)),
+            ended = parts.next_end() => (Err(TaskFailed::from(ended)), None),
+            (rest, lost) = &mut guarding => (Err(TaskFailed::Lost(lost)), Some(rest)),
         };
         parts.stop().await;
         outcome
@@ -187,7 +187,7 @@ impl Agent {
 
 /// Unexpected end of a part.
 #[derive(Debug, thiserror::Error)]
-pub enum PartFailed {
+pub enum TaskFailed {
     /// The part returned.
     #[error("the agent's {0} ended unexpectedly")]
     Ended(&'static str),
@@ -199,7 +199,7 @@ pub enum PartFailed {
     Lost(#[from] LockLost),
 }
 
-impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
+impl From<Result<&'static str, tokio::task::JoinError>> for TaskFailed {
     fn from(ended: Result<&'static str, tokio::task::JoinError>) -> Self {
         ended.map_or_else(Self::Panicked, Self::Ended)
     }
@@ -209,17 +209,17 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
 pub type ProcessesOfGpu = Result<Vec<GpuProcess>, ProcessError>;
 
 /// Scans the host once. A source without an answer in time is `Starting`.
-pub async fn survey(config: &Config, clock: Clock) -> NodeState {
-    Box::pin(survey_in_use(config, clock, |_| Vec::new())).await.0
+pub async fn scan_host(config: &Config, clock: Clock) -> NodeState {
+    Box::pin(scan_host_with_processes(config, clock, |_| Vec::new())).await.0
 }
 
 /// Scans the host once, and asks the driver for the processes on these GPUs.
-pub async fn survey_in_use(
+pub async fn scan_host_with_processes(
     config: &Config,
     clock: Clock,
     gpus: impl FnOnce(&NodeState) -> Vec<DeviceId>,
 ) -> (NodeState, BTreeMap<DeviceId, ProcessesOfGpu>) {
-    let (mut parts, wake) = (Parts::default(), Arc::new(Notify::new()));
+    let (mut parts, wake) = (TaskSet::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // A single scan needs no change notifications.
     let changes = watch::Sender::new(0).subscribe();
@@ -234,7 +234,7 @@ pub async fn survey_in_use(
         &parts.token(),
     );
     let driver = sources.iter().find_map(|source| source.driver.clone());
-    let snapshots = assembly::start(sources, &mut parts);
+    let snapshots = assembly::start_sources(sources, &mut parts);
     let complete = async {
         while !has_answered(&reconciler::dry_run::merge(&snapshots), &config.policy) {
             wake.notified().await;
@@ -246,9 +246,9 @@ pub async fn survey_in_use(
     let mut in_use = BTreeMap::new();
     for gpu in gpus(&state) {
         let Some(driver) = &driver else { break };
-        let measuring = GpuUse::measure(driver, &gpu, DriverAnswers::default());
+        let measuring = GpuUse::measure(driver, &gpu, DriverCache::default());
         let asked = deadline::timeout(config.policy.health.call_deadline, measuring);
-        let answer = asked.await.unwrap_or(Err(ProcessError::Silent));
+        let answer = asked.await.unwrap_or(Err(ProcessError::Unresponsive));
         in_use.insert(gpu, answer.map(|answer| answer.processes));
     }
     // A part that hangs in a driver call is abandoned.

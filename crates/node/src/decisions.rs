@@ -31,8 +31,8 @@ use windlass_core::{
     device::DeviceId,
     replica::device_of,
 };
-use windlass_deviceplugin::DecidedSets;
-use windlass_host::{optional, watch::changed};
+use windlass_deviceplugin::ClusterDecisions;
+use windlass_host::{or_pending, watch::changed};
 use windlass_resources::NodeState;
 
 use crate::{metrics::ShareMetrics, shares::annotate};
@@ -44,11 +44,11 @@ pub(crate) struct Deps {
     pub(crate) allocations: AllocationsReader,
     pub(crate) cluster: Client,
     pub(crate) metrics: ShareMetrics,
-    pub(crate) publish: watch::Sender<Arc<DecidedSets>>,
+    pub(crate) decided_sets: watch::Sender<Arc<ClusterDecisions>>,
 }
 
 /// Time after which a pod is no longer pending: the kubelet has refused it, or has admitted it without these GPUs.
-const PENDING: Duration = Duration::from_secs(300);
+const PENDING_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Pause before a failed correction is repeated.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
@@ -69,10 +69,10 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
             };
             tokio::select! {
                 () = watching => {}
-                () = follow(&mut deps, pods) => {}
+                () = handle_pods(&mut deps, pods) => {}
                 () = is_off => {}
             }
-            deps.publish.send_replace(Arc::default());
+            deps.decided_sets.send_replace(Arc::default());
         }
     };
     // On the heap: requests make it large.
@@ -80,7 +80,7 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
 }
 
 /// Publishes the sets of pending pods, and corrects placements.
-async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>) {
+async fn handle_pods(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>) {
     let writer = Pods::new(deps.cluster.clone());
     let mut allocations = deps.allocations.watch();
     let mut following = None;
@@ -92,9 +92,10 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
         let all = pods.borrow_and_update().clone();
         let checkpoint = allocations.borrow_and_update().clone();
         let state = deps.state.borrow_and_update().clone();
-        let containers = checkpoint.containers().unwrap_or_default();
-        let held = held(containers, &state);
-        let is_pending = |pod: &&PlacedPod| pod.seen.elapsed() < PENDING && !is_served(pod, &held);
+        let held = held_gpus(checkpoint.containers().unwrap_or_default(), &state);
+        let is_pending = |pod: &&PlacedPod| {
+            pod.first_seen.elapsed() < PENDING_TIMEOUT && !has_all_gpus(pod, &held)
+        };
         // Placements of virtual GPUs are not published as sets: a virtual GPU is bound when a container starts.
         let counts_whole = !state.counts_virtual_gpus();
         let whole = all.iter().filter(|pod| counts_whole && is_whole(pod));
@@ -107,18 +108,15 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
         };
         let needs_correction = |pod: &&PlacedPod| differs(pod, &held) && is_due(&pod.pod.uid);
         let misplaced: Vec<_> = served.into_iter().filter(needs_correction).collect();
-        let decided = |pod: &&PlacedPod| (pod.pod.uid.clone(), devices(pod).cloned().collect());
+        let decided =
+            |pod: &&PlacedPod| (pod.pod.uid.clone(), decided_gpus(pod).cloned().collect());
         spare.extend(misplaced.iter().map(decided));
-        let sets = pending.iter().map(|pod| devices(pod).cloned().collect());
+        let sets = pending.iter().map(|pod| decided_gpus(pod).cloned().collect());
         // If a pod got the GPUs of a pending pod, its own decided GPUs serve that pod.
         let sets = sets.chain(spare.values().filter(|_| !pending.is_empty()).cloned()).collect();
-        windlass_host::watch::publish(&deps.publish, Arc::new(sets));
-        let next_expiry = pending.iter().map(|pod| pod.seen + PENDING).min();
-        following = match (following, next_expiry) {
-            (_, None) => None,
-            (None, Some(_)) => Some(deps.allocations.follow()),
-            (following, Some(_)) => following,
-        };
+        windlass_host::watch::publish_if_changed(&deps.decided_sets, Arc::new(sets));
+        let next_expiry = pending.iter().map(|pod| pod.first_seen + PENDING_TIMEOUT).min();
+        following = next_expiry.and_then(|_| following.or_else(|| Some(deps.allocations.follow())));
         for pod in misplaced {
             failed.remove(&pod.pod.uid);
             if !correct(pod, &held, &writer, &deps.metrics).await {
@@ -130,19 +128,22 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
             () = changed(&mut pods) => {}
             () = changed(&mut allocations) => {}
             () = changed(&mut deps.state) => {}
-            () = optional(next.map(sleep_until)) => {}
+            () = or_pending(next.map(sleep_until)) => {}
         }
     }
 }
 
 /// GPUs of each pod in the kubelet's checkpoint, by the pod's UID.
-fn held(containers: &[ContainerIds], state: &NodeState) -> BTreeMap<String, BTreeSet<DeviceId>> {
+fn held_gpus(
+    containers: &[ContainerIds],
+    state: &NodeState,
+) -> BTreeMap<String, BTreeSet<DeviceId>> {
     let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for ContainerIds { pod, ids, .. } in containers {
         let ids = ids.iter().filter_map(|id| device_of(id));
         let is_gpu = |id: &DeviceId| {
             let device = state.inventory.get(id.as_str());
-            device.is_some_and(|device| device.family().is_managed)
+            device.is_some_and(|device| device.family().has_nvml)
         };
         held.entry(pod.clone()).or_default().extend(ids.filter(is_gpu));
     }
@@ -154,19 +155,19 @@ fn is_whole(pod: &PlacedPod) -> bool {
     !devices.is_empty() && devices.iter().all(PlacedGpu::is_whole)
 }
 
-fn devices(pod: &PlacedPod) -> impl Iterator<Item = &DeviceId> {
+fn decided_gpus(pod: &PlacedPod) -> impl Iterator<Item = &DeviceId> {
     pod.placement.devices.iter().map(|device| &device.id)
 }
 
 /// True if the kubelet has allocated as many GPUs to the pod as were decided.
-fn is_served(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
+fn has_all_gpus(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
     held.get(&pod.pod.uid).is_some_and(|held| held.len() == pod.placement.devices.len())
 }
 
 /// True if a served pod got other GPUs than decided.
 fn differs(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
-    let held = held.get(&pod.pod.uid).filter(|_| is_served(pod, held));
-    held.is_some_and(|held| !devices(pod).all(|device| held.contains(device)))
+    let held = held.get(&pod.pod.uid).filter(|_| has_all_gpus(pod, held));
+    held.is_some_and(|held| !decided_gpus(pod).all(|device| held.contains(device)))
 }
 
 /// Writes the GPUs of a pod into its annotation. False if that failed.
@@ -180,9 +181,9 @@ async fn correct(
     let placement = PodPlacement { devices: held.cloned().map(PlacedGpu::whole).collect() };
     let is_written = annotate(writer, &pod.pod, &placement).await;
     if is_written {
-        metrics.bound("corrected");
+        metrics.count_bound("corrected");
         let (decided, placement) = (pod.placement.to_annotation(), placement.to_annotation());
-        let pod = pod.pod.title();
+        let pod = pod.pod.namespaced_name();
         tracing::info!(pod, decided, placement, "kubelet chose other GPUs than decided");
     }
     is_written

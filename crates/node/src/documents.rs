@@ -33,17 +33,22 @@ impl Document {
         [Self::Claims, Self::Cleanup, Self::Health, Self::Devices, Self::Choices];
 
     /// Parses the file and serializes it again, or returns the reason why the agent would set it aside.
-    pub fn reread(self, text: &[u8]) -> Result<Vec<u8>, String> {
+    pub fn round_trip(self, text: &[u8]) -> Result<Vec<u8>, String> {
         match self {
-            Self::Claims => state_file::reread::<windlass_dra::Records>(windlass_dra::CLAIMS, text),
-            Self::Cleanup => state_file::reread::<cleanup::Records>(cleanup::FORMAT, text),
-            Self::Health => state_file::reread::<health_store::Records>(health_store::FORMAT, text),
+            Self::Claims => {
+                state_file::round_trip::<windlass_dra::Records>(windlass_dra::CLAIMS, text)
+            }
+            Self::Cleanup => {
+                state_file::round_trip::<cleanup::CleanupRecords>(cleanup::FORMAT, text)
+            }
+            Self::Health => {
+                state_file::round_trip::<health_store::HealthRecords>(health_store::FORMAT, text)
+            }
             Self::Devices => {
-                state_file::reread::<offers::Fingerprints>(crate::reconciler::DEVICES, text)
+                state_file::round_trip::<offers::Fingerprints>(crate::reconciler::DEVICES, text)
             }
-            Self::Choices => {
-                history::reread(Path::new("choices.json"), text).map_err(|error| causes(&error))
-            }
+            Self::Choices => history::reserialize(Path::new("choices.json"), text)
+                .map_err(|error| causes(&error)),
         }
     }
 }

@@ -20,13 +20,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_cluster::{
     Client,
-    ending_pods::{self, EndingPods},
+    ending_pods::{self, TerminatingPods},
 };
 use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::LiveDriver;
-use windlass_host::{causes, clock::Clock, deadline, optional, watch::changed};
+use windlass_host::{causes, clock::Clock, deadline, or_pending, watch::changed};
 use windlass_lifecycle::{
-    gpu_use::{DriverAnswers, GpuUse, ProcessError},
+    gpu_use::{DriverCache, GpuUse, ProcessError},
     mps::{MpsClients, MpsState, MpsStates},
 };
 
@@ -42,28 +42,28 @@ pub(crate) struct Deps {
 
 /// Time from the termination of a client to the kubelet's kill of its containers. Before the termination, a program can
 /// end by itself on SIGTERM.
-const BEFORE_KILL: Duration = Duration::from_secs(2);
+const TERMINATION_LEAD: Duration = Duration::from_secs(2);
 
 /// Timeout of the driver's process list.
-const ANSWER: Duration = Duration::from_secs(1);
+const PROCESS_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Terminates the MPS clients of ending pods while an MPS daemon is ready, until stopped.
 pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
     let running = async {
         loop {
-            while serving(&deps.daemons.borrow_and_update()).is_empty() {
+            while gpus_with_ready_daemon(&deps.daemons.borrow_and_update()).is_empty() {
                 changed(&mut deps.daemons).await;
             }
             let (pods, watching) = ending_pods::watch(deps.cluster.clone());
             let mut daemons = deps.daemons.clone();
             let is_idle = async {
-                while !serving(&daemons.borrow_and_update()).is_empty() {
+                while !gpus_with_ready_daemon(&daemons.borrow_and_update()).is_empty() {
                     changed(&mut daemons).await;
                 }
             };
             tokio::select! {
                 () = watching => {}
-                () = deps.follow(pods) => {}
+                () = deps.handle_pods(pods) => {}
                 () = is_idle => {}
             }
         }
@@ -72,7 +72,7 @@ pub(crate) async fn run(mut deps: Deps, stop: CancellationToken) {
     stop.run_until_cancelled(Box::pin(running)).await;
 }
 
-fn serving(daemons: &MpsStates) -> Vec<DeviceId> {
+fn gpus_with_ready_daemon(daemons: &MpsStates) -> Vec<DeviceId> {
     let ready = daemons.iter().filter(|(_, state)| **state == MpsState::Ready);
     ready.map(|(device, _)| device.clone()).collect()
 }
@@ -80,19 +80,19 @@ fn serving(daemons: &MpsStates) -> Vec<DeviceId> {
 // === impl Deps ===
 
 impl Deps {
-    async fn follow(&self, mut pods: watch::Receiver<Arc<EndingPods>>) {
+    async fn handle_pods(&self, mut pods: watch::Receiver<Arc<TerminatingPods>>) {
         let mut terminated = BTreeSet::new();
         loop {
             let all = pods.borrow_and_update().clone();
             terminated.retain(|uid| all.contains_key(uid));
             let waiting = || all.iter().filter(|(uid, _)| !terminated.contains(*uid));
-            let next = waiting().map(|(_, end)| self.due(*end)).min();
+            let next = waiting().map(|(_, end)| self.termination_time(*end)).min();
             tokio::select! {
                 () = changed(&mut pods) => continue,
-                () = optional(next.map(sleep_until)) => {}
+                () = or_pending(next.map(sleep_until)) => {}
             }
             let now = Instant::now();
-            let due = waiting().filter(|(_, end)| self.due(**end) <= now);
+            let due = waiting().filter(|(_, end)| self.termination_time(**end) <= now);
             let due: BTreeSet<_> = due.map(|(uid, _)| uid.clone()).collect();
             self.terminate(&due).await;
             terminated.extend(due);
@@ -100,14 +100,14 @@ impl Deps {
     }
 
     /// Time to terminate the clients of a pod that is killed at `end`.
-    fn due(&self, end: Timestamp) -> Instant {
-        self.clock.instant_of(end - BEFORE_KILL)
+    fn termination_time(&self, end: Timestamp) -> Instant {
+        self.clock.instant_of(end - TERMINATION_LEAD)
     }
 
     /// Terminates the clients of these pods, at all daemons at once.
     async fn terminate(&self, pods: &BTreeSet<String>) {
         let mut all = JoinSet::new();
-        for device in serving(&self.daemons.borrow()) {
+        for device in gpus_with_ready_daemon(&self.daemons.borrow()) {
             let (deps, pods) = (self.clone(), pods.clone());
             all.spawn(async move { deps.terminate_on(&device, &pods).await });
         }
@@ -115,9 +115,9 @@ impl Deps {
     }
 
     async fn terminate_on(&self, device: &DeviceId, pods: &BTreeSet<String>) {
-        let measuring = GpuUse::measure(&self.driver, device, DriverAnswers::default());
-        let asked = deadline::timeout(ANSWER, measuring).await;
-        let processes = match asked.unwrap_or(Err(ProcessError::Silent)) {
+        let measuring = GpuUse::measure(&self.driver, device, DriverCache::default());
+        let asked = deadline::timeout(PROCESS_LIST_TIMEOUT, measuring).await;
+        let processes = match asked.unwrap_or(Err(ProcessError::Unresponsive)) {
             Ok(GpuUse { processes, .. }) => processes,
             Err(error) => {
                 let error = causes(&error);
@@ -127,7 +127,8 @@ impl Deps {
         };
         let own = processes.iter().filter(|process| pods.contains(&process.container.pod));
         let clients: Vec<_> = own.collect();
-        let ended = self.clients.terminate(device, self.driver.host(), &clients, BEFORE_KILL).await;
+        let ended =
+            self.clients.terminate(device, self.driver.host(), &clients, TERMINATION_LEAD).await;
         match ended {
             Ok(()) if clients.is_empty() => {}
             Ok(()) => {

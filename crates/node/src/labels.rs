@@ -26,21 +26,21 @@ pub struct Labeller {
     clock: Clock,
     state: watch::Receiver<Arc<NodeState>>,
     policy: watch::Receiver<Arc<Policy>>,
-    publish: watch::Sender<Arc<Labels>>,
+    labels: watch::Sender<Arc<Labels>>,
     /// File as last written.
     file: Option<FeatureFile>,
     last_error: Option<String>,
 }
 
 /// First delay before a failed write is repeated; it doubles.
-const RETRY_FIRST: Duration = Duration::from_secs(10);
+const RETRY_MIN: Duration = Duration::from_secs(10);
 
 /// Longest delay before a failed write is repeated.
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
 /// Labels of a host. Reading the host may take long. `timestamp` is the value of the timestamp label, which the
 /// policy may disable.
-pub fn of(host: &Host, policy: &Policy, state: &NodeState, timestamp: Timestamp) -> Labels {
+pub fn compute(host: &Host, policy: &Policy, state: &NodeState, timestamp: Timestamp) -> Labels {
     let inventory = &state.inventory;
     labels(&LabelInput {
         inventory,
@@ -64,7 +64,8 @@ impl Labeller {
         policy: watch::Receiver<Arc<Policy>>,
     ) -> (Self, watch::Receiver<Arc<Labels>>) {
         let (publish, labels) = watch::channel(Arc::new(Labels::new()));
-        let labeller = Self { host, clock, state, policy, publish, file: None, last_error: None };
+        let labeller =
+            Self { host, clock, state, policy, labels: publish, file: None, last_error: None };
         (labeller, labels)
     }
 
@@ -72,11 +73,11 @@ impl Labeller {
     /// write.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut timestamp = self.clock.now();
-        let mut retry = RETRY_FIRST;
+        let mut retry = RETRY_MIN;
         loop {
             self.refresh(timestamp, &stop).await;
             let failing = self.last_error.is_some();
-            retry = if failing { retry } else { RETRY_FIRST };
+            retry = if failing { retry } else { RETRY_MIN };
             tokio::select! {
                 () = stop.cancelled() => break,
                 Ok(()) = self.state.changed() => {}
@@ -99,7 +100,7 @@ impl Labeller {
             return;
         }
         let host = self.host.clone();
-        let read = blocking(move || of(&host, &policy, &state, timestamp));
+        let read = blocking(move || compute(&host, &policy, &state, timestamp));
         // Slow firmware must not delay the shutdown.
         let Some(labels) = stop.run_until_cancelled(read).await else { return };
         let file = match &output {
@@ -111,7 +112,7 @@ impl Labeller {
     }
 
     fn publish(&self, labels: Labels) {
-        windlass_host::watch::publish(&self.publish, Arc::new(labels));
+        windlass_host::watch::publish_if_changed(&self.labels, Arc::new(labels));
     }
 
     /// Brings the file up to date. Logs a repeated error once.

@@ -15,6 +15,6 @@ mod reconciler;
 mod shares;
 mod watchdog;
 
-pub use admin::{ListenError, Probe, ProbeAnswer, ProbeError, ask_agent, probe_agent};
-pub use agent::{Agent, StartError, Succession, await_kubelet, await_predecessor, stand_by};
+pub use admin::{ListenError, Probe, ProbeError, ProbeResponse, get_page, probe_agent};
+pub use agent::{Agent, StandbyMode, StartError, await_kubelet, await_predecessor, stand_by};
 pub use shares::{PodHoldings, PodShare, ShareKind, shares_of};

@@ -81,7 +81,7 @@ impl MetricSources {
     pub(crate) fn sample(&self, id: &DeviceId) -> Option<Sample> {
         let now = self.clock.now();
         let found = self.telemetry.iter().find_map(|source| source.borrow().get(id).cloned());
-        found.filter(|sample| sample.until >= now)
+        found.filter(|sample| sample.stale_at >= now)
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
 }
 
 /// Registry of an agent on standby.
-pub(crate) fn standing_by() -> Registry {
+pub(crate) fn standby_registry() -> Registry {
     let mut registry = Registry::with_prefix(PREFIX);
     build::register(&mut registry, Role::StandingBy);
     registry

@@ -33,7 +33,7 @@ use windlass_config::NvFractions;
 use windlass_core::device::DeviceId;
 use windlass_host::{
     clock::Clock,
-    watch::{changed, publish},
+    watch::{changed, publish_if_changed},
 };
 use windlass_nri::{NriSettings, NriState};
 use windlass_resources::NodeState;
@@ -82,7 +82,7 @@ impl Fractions {
         ConditionWriter {
             kind: condition::KIND,
             condition,
-            at_end: condition::at_end(),
+            final_condition: condition::final_condition(),
             client,
             clock,
         }
@@ -121,9 +121,9 @@ impl Watcher {
             let state = self.state.borrow_and_update().clone();
             let containers = self.containers.borrow_and_update().clone();
             let nri = self.nri.borrow_and_update().clone();
-            publish(&self.limits, Arc::new(limits(&containers, &state)));
+            publish_if_changed(&self.limits, Arc::new(limits(&containers, &state)));
             if let Some(found) = condition::condition(&nri, &state) {
-                publish(&self.condition, Some(Arc::new(found)));
+                publish_if_changed(&self.condition, Some(Arc::new(found)));
             }
             tokio::select! {
                 () = changed(&mut self.state) => {}

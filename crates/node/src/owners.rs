@@ -6,13 +6,13 @@ use serde::Serialize;
 use windlass_allocations::{
     ledger::ClaimRef,
     podresources::{
-        ByDevice, Holder,
-        client::{self, ByClaim, by_claim, by_device},
+        Holder, HoldersByDevice,
+        client::{self, PodsByClaim, holders_by_device, pods_by_claim},
     },
 };
-use windlass_config::Places;
+use windlass_config::HostPaths;
 use windlass_core::{
-    device::DeviceId, partition::instance_at, replica::token, resource::ResourceName,
+    device::DeviceId, partition::instance_at, replica::token_number, resource::ResourceName,
 };
 use windlass_dra::{ClaimFile, PreparedDevice, Records};
 use windlass_host::causes;
@@ -42,24 +42,24 @@ pub enum Owner {
 }
 
 /// Owners of all devices, with the errors that make the list incomplete.
-pub async fn owners(places: &Places, node: &NodeState) -> (Owners, Vec<String>) {
+pub async fn owners(places: &HostPaths, node: &NodeState) -> (Owners, Vec<String>) {
     let (mut owners, mut caveats) = (Owners::new(), Vec::new());
     let pods = client::pods(&places.kubelet_dir).await;
     let pods = pods.map_err(|error| caveats.push(causes(&error))).unwrap_or_default();
-    let users = by_claim(&pods);
-    of_containers(by_device(pods), node, &mut owners);
+    let users = pods_by_claim(&pods);
+    add_containers(holders_by_device(pods), node, &mut owners);
     match ClaimFile::new(places).read() {
-        Ok(claims) => of_claims(claims.unwrap_or_default(), &users, node, &mut owners),
+        Ok(claims) => add_claims(claims.unwrap_or_default(), &users, node, &mut owners),
         Err(error) => caveats.push(causes(&error)),
     }
     (owners, caveats)
 }
 
 /// Adds containers. A pool token stands for every device of its pool.
-fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
+fn add_containers(held: HoldersByDevice, node: &NodeState, owners: &mut Owners) {
     for (id, holders) in held {
         for holder in holders {
-            let is_pooled = token(id.as_str()).is_some();
+            let is_pooled = token_number(id.as_str()).is_some();
             let pool = holder.resource.parse::<ResourceName>().ok().filter(|_| is_pooled);
             let offer = pool.and_then(|name| node.offers.get(&name));
             let devices = offer.into_iter().flat_map(|offer| &offer.devices);
@@ -72,7 +72,7 @@ fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
     }
 }
 
-fn of_claims(claims: Records, users: &ByClaim, node: &NodeState, owners: &mut Owners) {
+fn add_claims(claims: Records, users: &PodsByClaim, node: &NodeState, owners: &mut Owners) {
     let device = |held: PreparedDevice| match held.partition {
         Some(place) => instance_at(&node.inventory, &place).map(|instance| instance.id.clone()),
         None => held.device,
@@ -116,12 +116,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         let (kubelet_dir, state_dir, cdi_dir) = (at("kubelet"), at("."), at("cdi"));
-        let places = Places { kubelet_dir, state_dir, cdi_dir, ..Places::default() };
+        let places = HostPaths { kubelet_dir, state_dir, cdi_dir, ..HostPaths::default() };
         let text = r#"{"version": 1, "boot": null, "claims": {"u": {
             "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
             "devices": [{"pool": "n1/nvidia", "name": "gpu-a", "device": "GPU-a", "usage": "alone",
                 "requests": [], "cdi": []}]}}}"#;
-        let text = Document::Claims.reread(text.as_bytes()).expect("understood");
+        let text = Document::Claims.round_trip(text.as_bytes()).expect("understood");
         std::fs::write(at("claims.json"), text).expect("written");
         let (owners, caveats) = owners(&places, &NodeState::default()).await;
         let shown = owners["GPU-a"].iter().map(ToString::to_string).collect::<Vec<_>>();

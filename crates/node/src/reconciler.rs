@@ -47,7 +47,7 @@ use windlass_core::{
     inventory::Inventory,
 };
 use windlass_discovery::live_driver::LiveDriver;
-use windlass_host::{deadline, watch::publish};
+use windlass_host::{deadline, watch::publish_if_changed};
 use windlass_lifecycle::{
     cleanup::{self, CleanupPlans, CleanupStates},
     mps::{MpsDemand, MpsStates},
@@ -61,10 +61,10 @@ pub(crate) use self::fingerprints::{FORMAT as DEVICES, were_offered};
 use self::{
     disk::{DEADLINE, DesiredFiles, Disk, DiskChannels, DiskHandle, DiskState},
     disk_check::DiskCheck,
-    disk_wait::{is_worse, waiting_for_disk},
+    disk_wait::{has_lost_health, waiting_for_disk},
     dry_run::{Snapshots, merge},
     holdings::Holdings,
-    obstacles::{ObstacleChecks, lease_failure},
+    obstacles::{ObstacleChecks, lease_obstacle},
     phase::Phase,
 };
 
@@ -86,8 +86,8 @@ pub(crate) struct Reconciler {
     /// Longest time until the kubelet has written an Allocate to its checkpoint.
     checkpoint_delay: Duration,
     /// Subscription to the kubelet's checkpoint, while allocations matter.
-    following: Option<FollowGuard>,
-    restored: Restored,
+    subscription: Option<FollowGuard>,
+    restored: RestoreProgress,
     disk: DiskHandle,
     /// Disk worker; `run` takes it.
     worker: Option<(Disk, DiskChannels)>,
@@ -108,7 +108,7 @@ pub(crate) struct Outputs {
     /// Devices that need cleanup between tenants.
     pub(crate) cleanup_demand: watch::Sender<Arc<CleanupPlans>>,
     /// Time of the latest round.
-    pub(crate) rounds: watch::Sender<Instant>,
+    pub(crate) last_round: watch::Sender<Instant>,
 }
 
 pub(crate) struct Inputs {
@@ -131,11 +131,11 @@ pub(crate) struct Inputs {
 
 /// Progress of restoring the previous agent's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Restored {
+enum RestoreProgress {
     /// The kubelet's checkpoint was not read yet.
-    Nothing,
+    None,
     /// Allocations of containers are restored. The MPS supervisor does not know yet which daemons to keep.
-    Holdings,
+    Allocations,
     /// The MPS supervisor knows its daemons too.
     All,
 }
@@ -161,16 +161,16 @@ struct Round<'a> {
 }
 
 /// Obstacle of a device that a claim holds. Pods must not learn which claim.
-const HELD: &str = "held by a claim";
+const HELD_BY_CLAIM: &str = "held by a claim";
 
 /// Obstacle of a device that pods share by amounts of memory and compute.
-const SHARED: &str = "pods hold shares of it by amounts";
+const SHARED_BY_PODS: &str = "pods hold shares of it by amounts";
 
 /// Obstacle of shares by amounts: another kind of holder.
 const HELD_BY_OTHER_KIND: &str = "held by a container or a claim";
 
 /// Obstacle of a device while claims are unknown.
-const UNKNOWN: &str = "devices of claims are unknown: see the agent's log";
+const CLAIMS_UNKNOWN: &str = "devices of claims are unknown: see the agent's log";
 
 // === impl Reconciler ===
 
@@ -194,12 +194,12 @@ impl Reconciler {
             allocated_hardware: Fingerprints::new(),
             holdings: Holdings::default(),
             phase: Phase::default(),
-            checkpoint_delay: config.session.checkpoint_delay,
-            following: None,
-            restored: Restored::Nothing,
+            checkpoint_delay: config.kubelet_limits.checkpoint_delay,
+            subscription: None,
+            restored: RestoreProgress::None,
             disk,
             worker: Some((Disk::new(&config.places, check), channels)),
-            check_interval: config.session.check_interval,
+            check_interval: config.kubelet_limits.check_interval,
             ledger: Ledger::default(),
             overlaps: Arc::default(),
             outputs,
@@ -239,7 +239,7 @@ impl Reconciler {
         };
         let (disk, allocated_hardware) = opened.expect("reading neither panics nor is cancelled");
         self.allocated_hardware = allocated_hardware;
-        if let Some(held) = self.inputs.allocations.read().await.held() {
+        if let Some(held) = self.inputs.allocations.read().await.held_ids() {
             self.restore(held, BTreeSet::new());
         }
         disk
@@ -250,23 +250,23 @@ impl Reconciler {
         let mut trigger = Trigger::Change;
         loop {
             self.refresh(trigger);
-            self.follow_holders();
-            self.outputs.rounds.send_replace(Instant::now());
+            self.update_subscription();
+            self.outputs.last_round.send_replace(Instant::now());
             trigger = Trigger::Change;
-            let busy = self.disk.busy();
+            let busy = self.disk.busy_since();
             tokio::select! {
                 () = self.inputs.wake.notified() => {}
-                Ok(()) = self.inputs.policy.changed() => self.adopt(),
+                Ok(()) = self.inputs.policy.changed() => self.apply_policy(),
                 () = holders_changed(&mut self.inputs.ledger, &self.ledger, &self.policy) => {}
                 Ok(()) = self.disk.on_disk.changed() => trigger = Trigger::Disk,
-                () = disk::slowness(busy) => trigger = Trigger::Disk,
-                Ok(()) = allocations.changed(), if self.following.is_some() => {
+                () = disk::wait_until_slow(busy) => trigger = Trigger::Disk,
+                Ok(()) = allocations.changed(), if self.subscription.is_some() => {
                     let newest = allocations.borrow_and_update().clone();
-                    self.checkpoint_read(&newest);
+                    self.handle_checkpoint(&newest);
                 }
                 () = self.phase.settle() => {
                     // A new subscription makes the follower read the checkpoint again.
-                    self.following = Some(self.inputs.allocations.follow());
+                    self.subscription = Some(self.inputs.allocations.follow());
                 }
                 () = sleep(self.check_interval) => {}
             }
@@ -274,7 +274,7 @@ impl Reconciler {
     }
 
     /// Puts the latest policy in force.
-    fn adopt(&mut self) {
+    fn apply_policy(&mut self) {
         let policy = self.inputs.policy.borrow_and_update().clone();
         if policy != self.policy {
             self.policy = policy;
@@ -288,28 +288,28 @@ impl Reconciler {
         let published = self.published();
         self.kinds.extend(published.replica_kinds());
         self.pools.extend(published.pools());
-        self.phase.withhold();
+        self.phase.start();
     }
 
     /// Follows the kubelet's checkpoint while releases matter.
-    fn follow_holders(&mut self) {
-        let is_needed = self.restored == Restored::Nothing
+    fn update_subscription(&mut self) {
+        let is_needed = self.restored == RestoreProgress::None
             || !self.holdings.is_empty()
             || matches!(self.phase, Phase::Reading { .. });
-        if is_needed != self.following.is_some() {
-            self.following = is_needed.then(|| self.inputs.allocations.follow());
+        if is_needed != self.subscription.is_some() {
+            self.subscription = is_needed.then(|| self.inputs.allocations.follow());
         }
     }
 
     /// Handles a checkpoint. An unreadable one releases nothing.
-    fn checkpoint_read(&mut self, allocations: &Allocations) {
-        let Some(held) = allocations.held() else {
-            return self.phase.unreadable(allocations.read(), self.checkpoint_delay);
+    fn handle_checkpoint(&mut self, allocations: &Allocations) {
+        let Some(held) = allocations.held_ids() else {
+            return self.phase.restart_wait(allocations.read_at(), self.checkpoint_delay);
         };
         // A checkpoint that completes the phase contains every earlier Allocate.
-        match self.phase.complete(allocations.read()) {
+        match self.phase.complete(allocations.read_at()) {
             Some(allocatable) => self.restore(held, allocatable),
-            None if self.restored == Restored::Nothing => {
+            None if self.restored == RestoreProgress::None => {
                 let allocatable = self.phase.allocatable().cloned().collect();
                 self.restore(held, allocatable);
             }
@@ -322,8 +322,8 @@ impl Reconciler {
     /// allocatable when the wait began: their allocation may be missing in the checkpoint.
     fn restore(&mut self, held: &HeldIds, allocatable: BTreeSet<DeviceId>) {
         self.holdings = Holdings::new(held.clone());
-        if self.restored == Restored::Nothing {
-            self.restored = Restored::Holdings;
+        if self.restored == RestoreProgress::None {
+            self.restored = RestoreProgress::Allocations;
         }
         let mut needed = allocatable;
         needed.extend(self.published().present_once_allocatable());
@@ -342,7 +342,7 @@ impl Reconciler {
             return;
         }
         if self.inputs.policy.has_changed().unwrap_or(false) {
-            self.adopt();
+            self.apply_policy();
         }
         let published = self.published();
         if published.inventory.generation > 0 {
@@ -367,24 +367,24 @@ impl Reconciler {
         let desired = self.request_files(&plan, &merged, trigger);
         let late = waiting_for_disk(&plan, &published, (&desired, &on_disk));
         let slow_since = self.disk.slow_since();
-        if !late.is_empty() || !on_disk.is_for(&self.policy) {
-            if slow_since.is_none() && !is_worse(&published.inventory, &merged) {
+        if !late.is_empty() || !on_disk.matches(&self.policy) {
+            if slow_since.is_none() && !has_lost_health(&published.inventory, &merged) {
                 // The disk triggers the next round soon, so that new devices appear in one step.
                 return;
             }
             plan = self.plan(&round, &late);
         }
         let state = self.state(&round, plan, &late, slow_since);
-        self.publish_unless_known(state, &published);
+        self.publish_if_changed(state, &published);
         let published = self.published();
         self.phase
-            .published(self.checkpoint_delay, || published.present_once_allocatable().collect());
+            .start_wait(self.checkpoint_delay, || published.present_once_allocatable().collect());
     }
 
     /// Overlaps of the devices, computed again if the devices changed.
     fn overlaps(&mut self, inventory: &Inventory) -> Arc<Overlaps> {
         if !self.disk.has_requested(&inventory.devices) {
-            self.overlaps = Arc::new(Overlaps::of(inventory));
+            self.overlaps = Arc::new(Overlaps::from_inventory(inventory));
         }
         self.overlaps.clone()
     }
@@ -393,29 +393,33 @@ impl Reconciler {
         let policy = &self.policy;
         let daemons = self.inputs.mps.borrow().clone();
         let cleanup_states = self.inputs.cleanup_states.borrow().clone();
-        let (checked, outdated) = (&round.on_disk.checked, &round.on_disk.outdated);
-        let lease = self.leases();
-        let checks = ObstacleChecks { checked, policy, late, lease: &lease };
-        offers::plan(offers::Inputs {
+        let (checked, outdated) = (&round.on_disk.check_result, &round.on_disk.outdated);
+        let lease = self.lease_obstacles();
+        let checks =
+            ObstacleChecks { check_result: checked, policy, waiting_for_disk: late, lease: &lease };
+        offers::plan(offers::OfferInputs {
             policy,
             inventory: round.inventory,
             previous: &round.published.offers,
             held: self.holdings.held(),
-            kinds: &self.kinds,
+            replica_kinds: &self.kinds,
             pools: &self.pools,
             fingerprints: &self.allocated_hardware,
-            moves: self.phase.moves(),
+            move_permission: self.phase.moves(),
             obstacle: &|device, sharing| {
-                let daemon = || demands::daemon_failure(&daemons, device, sharing);
+                let daemon = || demands::daemon_obstacle(&daemons, device, sharing);
                 let outdated = || outdated.devices.get(&device.id).map(ToString::to_string);
-                let before = || checks.of_containers(device).map(|it| it.why).or_else(daemon);
-                let leftover = || checked.leftover_daemon(device, sharing);
-                before().or_else(outdated).or_else(|| round.claimed(device)).or_else(leftover)
+                let before = || checks.of_containers(device).map(|it| it.reason).or_else(daemon);
+                let leftover = || checked.daemon_obstacle(device, sharing);
+                before()
+                    .or_else(outdated)
+                    .or_else(|| round.claim_obstacle(device))
+                    .or_else(leftover)
             },
             share_obstacle: &|device| {
-                let obstacle = checks.of_shares(device).map(|it| it.why);
-                let leftover = || checked.leftover_daemon(device, Sharing::Exclusive);
-                obstacle.or_else(|| round.held(device)).or_else(leftover)
+                let obstacle = checks.of_shares(device).map(|it| it.reason);
+                let leftover = || checked.daemon_obstacle(device, Sharing::Exclusive);
+                obstacle.or_else(|| round.share_obstacle(device)).or_else(leftover)
             },
             cleanup: &|id| demands::cleanup_obstacle(&cleanup_states, round.cleanup_demand, id),
         })
@@ -430,12 +434,17 @@ impl Reconciler {
         slow_since: Option<Instant>,
     ) -> NodeState {
         // A migration ends when no device waits.
-        if !plan.waiting {
+        if !plan.has_pending_moves {
             self.phase.finish();
         }
         let cleanup_states = self.inputs.cleanup_states.borrow().clone();
-        let (policy, checked) = (self.policy.clone(), &round.on_disk.checked);
-        let checks = ObstacleChecks { checked, policy: &policy, late, lease: &self.leases() };
+        let (policy, checked) = (self.policy.clone(), &round.on_disk.check_result);
+        let checks = ObstacleChecks {
+            check_result: checked,
+            policy: &policy,
+            waiting_for_disk: late,
+            lease: &self.lease_obstacles(),
+        };
         let obstacles = checks.of_claims(round.inventory);
         let mut inventory = round.inventory.clone();
         inventory.generation = round.published.inventory.generation + 1;
@@ -445,10 +454,10 @@ impl Reconciler {
             topology: round.published.topology_of(&inventory),
             overlaps: round.overlaps.clone(),
             missing_parts,
-            slow_since,
-            obstacles,
-            unready: cleanup::unready(&cleanup_states, round.cleanup_demand),
-            unclean: cleanup::failed(&cleanup_states),
+            disk_slow_since: slow_since,
+            claim_obstacles: obstacles,
+            pending_cleanups: cleanup::unready_devices(&cleanup_states, round.cleanup_demand),
+            failed_cleanups: cleanup::failed_devices(&cleanup_states),
             claims_may_be_missing: !round.ledger.knows_claims(),
             replica_memory: self.replica_memory(),
             ..checked.state(inventory, policy.clone(), plan)
@@ -490,7 +499,7 @@ impl Reconciler {
         let desired = DesiredFiles {
             inventory: inventory.clone(),
             policy: self.policy.clone(),
-            infos: device_info::wanted(&plan.offers, inventory),
+            infos: device_info::desired_files(&plan.offers, inventory),
             allocated_hardware: self.allocated_hardware.clone(),
             replicas: offers::replica_sizes(&plan.offers, &self.allocated_hardware),
         };
@@ -506,28 +515,29 @@ impl Reconciler {
             return;
         }
         let published = self.outputs.daemons.borrow().clone();
-        let demand = demands::daemons((plan, inventory), ledger, &self.holdings, &published);
-        let is_first = self.restored == Restored::Holdings;
+        let demand = demands::mps_demand((plan, inventory), ledger, &self.holdings, &published);
+        let is_first = self.restored == RestoreProgress::Allocations;
         if is_first {
-            self.restored = Restored::All;
+            self.restored = RestoreProgress::All;
         }
         if is_first || *published != demand {
             self.outputs.daemons.send_replace(Arc::new(demand));
         }
     }
 
-    fn leases(&self) -> impl Fn(&Device) -> Option<String> + use<> {
+    fn lease_obstacles(&self) -> impl Fn(&Device) -> Option<String> + use<> {
         let (leases, policy) = (self.inputs.leases.borrow().clone(), self.policy.clone());
-        move |device| lease_failure(&leases, &policy, device)
+        move |device| lease_obstacle(&leases, &policy, device)
     }
 
     fn request_cleanup(&self, inventory: &Inventory) -> Arc<CleanupPlans> {
-        let cleanup_demand = Arc::new(cleanup::plans(&self.policy, inventory, &self.leases()));
-        publish(&self.outputs.cleanup_demand, Arc::clone(&cleanup_demand));
+        let cleanup_demand =
+            Arc::new(cleanup::plans(&self.policy, inventory, &self.lease_obstacles()));
+        publish_if_changed(&self.outputs.cleanup_demand, Arc::clone(&cleanup_demand));
         cleanup_demand
     }
 
-    fn publish_unless_known(&self, state: NodeState, published: &NodeState) {
+    fn publish_if_changed(&self, state: NodeState, published: &NodeState) {
         if !state.has_same_content(published) {
             log::changes(published, &state);
             self.outputs.state.send_replace(Arc::new(state));
@@ -539,17 +549,18 @@ impl Reconciler {
 
 impl Round<'_> {
     /// Obstacle of a device whose holder excludes shares by amounts.
-    fn held(&self, device: &Device) -> Option<String> {
+    fn share_obstacle(&self, device: &Device) -> Option<String> {
         let is_held = self.ledger.excludes_shares(&self.overlaps.overlap(&device.id));
-        let unknown = || (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned());
+        let unknown = || (!self.ledger.knows_claims()).then(|| CLAIMS_UNKNOWN.to_owned());
         is_held.then(|| HELD_BY_OTHER_KIND.to_owned()).or_else(unknown)
     }
 
     /// Obstacle of a device that a claim holds, itself or by overlap.
-    fn claimed(&self, device: &Device) -> Option<String> {
-        let claim = self.ledger.claim(&self.overlaps.overlap(&device.id));
-        let held = claim.map(|it| if it.is_share() { SHARED } else { HELD }.to_owned());
-        held.or_else(|| (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
+    fn claim_obstacle(&self, device: &Device) -> Option<String> {
+        let claim = self.ledger.claim_holder(&self.overlaps.overlap(&device.id));
+        let held =
+            claim.map(|it| if it.is_share() { SHARED_BY_PODS } else { HELD_BY_CLAIM }.to_owned());
+        held.or_else(|| (!self.ledger.knows_claims()).then(|| CLAIMS_UNKNOWN.to_owned()))
     }
 }
 
@@ -560,8 +571,8 @@ async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, last: &Ledger, po
         (ledger.claims(), ledger.knows_claims())
     }
     let is_changed = |ledger: &Ledger| {
-        let has_new_containers = !ledger.of_containers().eq(last.of_containers());
-        (policy.shares.is_on() && has_new_containers) || claims(ledger) != claims(last)
+        let has_new_containers = !ledger.container_devices().eq(last.container_devices());
+        (policy.shares.is_enabled() && has_new_containers) || claims(ledger) != claims(last)
     };
     let is_changed = ledger.wait_for(is_changed).await.is_ok();
     if !is_changed {

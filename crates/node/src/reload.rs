@@ -16,31 +16,31 @@ use windlass_host::{
     causes,
     clock::Clock,
     directory::DirectoryWatch,
-    watch::{changed, publish},
+    watch::{changed, publish_if_changed},
 };
 
 /// Loads the configuration and its warnings from file, variables and flags, for a label value.
-pub type Load =
+pub type LoadConfig =
     Arc<dyn Fn(&LabelValue) -> Result<(Config, Vec<Diagnostic>), ConfigError> + Send + Sync>;
 
 /// Triggers of a reload.
 #[derive(Debug)]
 pub struct ReloadTriggers {
     /// Counter of requests, such as SIGHUP.
-    pub requested: watch::Receiver<u64>,
+    pub requests: watch::Receiver<u64>,
     /// Value of the node label that selects the configuration.
     pub label: watch::Receiver<LabelValue>,
 }
 
 /// Inputs of a [`Reloader`].
 #[derive(Clone)]
-pub struct Follow {
+pub struct ReloadSource {
     /// Loader of the configuration.
-    pub load: Load,
+    pub load: LoadConfig,
     /// Folder to watch for changes.
     pub folder: Option<PathBuf>,
     /// Counter of requests, such as SIGHUP.
-    pub requested: watch::Receiver<u64>,
+    pub requests: watch::Receiver<u64>,
     /// Key of the node label that selects the configuration.
     pub label: Option<String>,
 }
@@ -53,17 +53,17 @@ pub struct ReloadStatus {
     /// Error of the newest configuration; the last valid one stays in force.
     pub error: Option<String>,
     /// Changed keys that take effect after a restart only.
-    pub restart_for: Vec<String>,
+    pub restart_keys: Vec<String>,
 }
 
 /// Task that reloads the configuration.
 pub struct Reloader {
-    load: Load,
+    load: LoadConfig,
     triggers: ReloadTriggers,
     /// Boxed because of its large event buffer.
     folder: Option<Box<DirectoryWatch>>,
     clock: Clock,
-    started: Config,
+    initial: Config,
     policy: watch::Sender<Arc<Policy>>,
     status: watch::Sender<ReloadStatus>,
     /// Warnings of the latest file.
@@ -79,10 +79,10 @@ enum Reason {
 }
 
 /// Quiet time after a change: writes come in bursts.
-const SETTLE: Duration = Duration::from_millis(50);
+const QUIET_TIME: Duration = Duration::from_millis(50);
 
 /// Longest wait for the end of a burst.
-const BURST: Duration = Duration::from_secs(1);
+const MAX_BURST_WAIT: Duration = Duration::from_secs(1);
 
 /// Interval of reloads without a trigger, for lost events and for folders that are links to a changing target.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
@@ -93,18 +93,18 @@ impl Reloader {
     /// Watches `folder`, if any. `started` is the configuration in force.
     pub fn new(
         started: Config,
-        load: Load,
+        load: LoadConfig,
         folder: Option<&Path>,
         triggers: ReloadTriggers,
         clock: Clock,
     ) -> io::Result<Self> {
-        let folder = folder.map(DirectoryWatch::of_contents).transpose()?.map(Box::new);
+        let folder = folder.map(DirectoryWatch::with_contents).transpose()?.map(Box::new);
         let (policy, _) = watch::channel(Arc::new(started.policy.clone()));
         let last_success = clock.now();
-        let status = ReloadStatus { last_success, error: None, restart_for: Vec::new() };
+        let status = ReloadStatus { last_success, error: None, restart_keys: Vec::new() };
         let (status, _) = watch::channel(status);
         let warnings = Vec::new();
-        Ok(Self { load, triggers, folder, clock, started, policy, status, warnings })
+        Ok(Self { load, triggers, folder, clock, initial: started, policy, status, warnings })
     }
 
     /// The latest valid policy.
@@ -145,13 +145,13 @@ impl Reloader {
         tokio::select! {
             () = changed(changes) => {
                 let quiet = async {
-                    while timeout(SETTLE, changed(changes)).await.is_ok() {}
+                    while timeout(QUIET_TIME, changed(changes)).await.is_ok() {}
                 };
-                // A folder that never stops changing is read after `BURST`.
-                let _ = timeout(BURST, quiet).await;
+                // A folder that never stops changing is read after `MAX_BURST_WAIT`.
+                let _ = timeout(MAX_BURST_WAIT, quiet).await;
                 Reason::Changed
             }
-            () = changed(&mut self.triggers.requested) => Reason::Requested,
+            () = changed(&mut self.triggers.requests) => Reason::Requested,
             () = changed(&mut self.triggers.label) => Reason::Changed,
         }
     }
@@ -159,29 +159,29 @@ impl Reloader {
     async fn reload(&mut self, reason: Reason) {
         let load = Arc::clone(&self.load);
         let label = self.triggers.label.borrow().clone();
-        let memory = LabelFile::new(&self.started.places.state_dir);
+        let memory = LabelFile::new(&self.initial.places.state_dir);
         let read = move || -> Result<_, ConfigError> {
             let loaded = load(&label)?;
-            if let Err(error) = memory.keep(&label) {
+            if let Err(error) = memory.store(&label) {
                 tracing::warn!(%error, "value of the node label not saved");
             }
             Ok(loaded)
         };
         let loaded = spawn_blocking(read).await;
         match loaded {
-            Ok(Ok((config, warnings))) => self.take(config, warnings, reason),
+            Ok(Ok((config, warnings))) => self.apply(config, warnings, reason),
             Ok(Err(error)) => self.refuse(causes(&error), reason),
             Err(panic) => self.refuse(panic.to_string(), reason),
         }
     }
 
-    fn take(&mut self, config: Config, warnings: Vec<Diagnostic>, reason: Reason) {
+    fn apply(&mut self, config: Config, warnings: Vec<Diagnostic>, reason: Reason) {
         for Diagnostic { line, text } in warnings.iter().filter(|it| !self.warnings.contains(it)) {
             tracing::warn!(line, "configuration: {text}");
         }
         self.warnings = warnings;
         let (policy, restart_for) = self.applicable(config);
-        let applicable = publish(&self.policy, Arc::new(policy));
+        let applicable = publish_if_changed(&self.policy, Arc::new(policy));
         let earlier = self.status.borrow().clone();
         if applicable {
             tracing::info!("configuration reloaded");
@@ -190,21 +190,21 @@ impl Reloader {
         } else if reason == Reason::Requested {
             tracing::info!("configuration unchanged");
         }
-        if !restart_for.is_empty() && restart_for != earlier.restart_for {
+        if !restart_for.is_empty() && restart_for != earlier.restart_keys {
             let keys = restart_for.join(", ");
             tracing::warn!(keys, "changed keys take effect after a restart of the agent");
         }
         let last_success = self.clock.now();
-        self.publish(ReloadStatus { last_success, error: None, restart_for });
+        self.publish(ReloadStatus { last_success, error: None, restart_keys: restart_for });
     }
 
     /// The policy to put in force, and the changed keys that need a restart: `dra.driver`, and every key outside the
     /// policy.
     fn applicable(&self, config: Config) -> (Policy, Vec<String>) {
-        let started = &self.started.policy;
+        let started = &self.initial.policy;
         let mut policy = config.policy.clone();
         let mut restart_for =
-            Config { policy: started.clone(), ..config }.changed_keys(&self.started);
+            Config { policy: started.clone(), ..config }.changed_keys(&self.initial);
         if policy.dra.driver != started.dra.driver {
             restart_for.push("dra.driver".to_owned());
             policy.dra.driver.clone_from(&started.dra.driver);
@@ -222,11 +222,11 @@ impl Reloader {
     }
 
     fn publish(&self, status: ReloadStatus) {
-        publish(&self.status, status);
+        publish_if_changed(&self.status, status);
     }
 }
 
-impl std::fmt::Debug for Follow {
+impl std::fmt::Debug for ReloadSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Follow").field("folder", &self.folder).finish_non_exhaustive()
     }

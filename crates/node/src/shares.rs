@@ -44,7 +44,7 @@ use windlass_allocations::{
 };
 use windlass_cdi::memory_limits::{HookLimit, LimitRecords};
 use windlass_cluster::{BoundPod, Client, Pods};
-use windlass_config::{Places, Policy};
+use windlass_config::{HostPaths, Policy};
 use windlass_core::{
     annotation::{AcceptedGpus, PodPlacement},
     cdi::Spec,
@@ -58,7 +58,7 @@ use windlass_host::{
     abbreviate::first_few, blocking, causes, deadline, shared::Shared, watch::changed,
 };
 use windlass_lifecycle::cleanup::CleanupHandle;
-use windlass_resources::{NodeState, offers::Shareable};
+use windlass_resources::{NodeState, offers::ShareableGpus};
 
 pub use self::report::{PodHoldings, PodShare, ShareKind, shares_of};
 use self::{
@@ -66,7 +66,7 @@ use self::{
     documents::{Edits, ShareDocument, ShareDocuments},
     error::BindError,
     hold::{Amounts, HeldGpu, Hold, Pod},
-    holds::{BoundShare, CheckpointPods, Ended, Holds},
+    holds::{BoundShare, CheckpointPods, EndedShares, Holds},
     place::{ShareRequest, Size},
     request::{ContainerRequest, Tokens},
 };
@@ -109,7 +109,7 @@ struct Binder {
     limits: LimitRecords,
     holds: Shared<Holds>,
     /// Lock that serializes writes of documents.
-    disk: Shared<()>,
+    write_lock: Shared<()>,
 }
 
 /// Refusal of a container that requests more GPUs than its pod holds.
@@ -123,9 +123,9 @@ const MAX_LOGGED_IDS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(25);
 
 /// Restores the shares of earlier agents in the ledger. Blocks on reads of small files.
-pub(crate) fn restore(places: &Places, ledger: &SharedLedger) -> RecoveredShares {
+pub(crate) fn restore(places: &HostPaths, ledger: &SharedLedger) -> RecoveredShares {
     let files = ShareDocuments::new(&places.cdi_dir);
-    files.remove_drafts();
+    files.remove_temporary_files();
     let (documents, unreadable) = files.read();
     for ShareDocument { hold, .. } in documents.values() {
         ledger.restore_claim(&hold.claim(), hold.uses());
@@ -143,7 +143,7 @@ pub(crate) fn restore(places: &Places, ledger: &SharedLedger) -> RecoveredShares
 // === impl Shares ===
 
 impl Shares {
-    pub(crate) fn new(places: &Places, recovered: RecoveredShares, deps: Deps) -> Self {
+    pub(crate) fn new(places: &HostPaths, recovered: RecoveredShares, deps: Deps) -> Self {
         let RecoveredShares { documents, unreadable } = recovered;
         let binder = Binder {
             policy: deps.policy,
@@ -156,7 +156,7 @@ impl Shares {
             documents: ShareDocuments::new(&places.cdi_dir),
             limits: LimitRecords::of_shares(&places.state_dir),
             holds: Shared::new(Holds::of(documents, unreadable)),
-            disk: Shared::new(()),
+            write_lock: Shared::new(()),
         };
         Self { binder: Arc::new(binder), requests: deps.requests }
     }
@@ -195,15 +195,15 @@ impl Binder {
         if let Some(containers) = allocations.containers() {
             // The node's state has no policy yet.
             let policy = self.policy.borrow().clone();
-            self.holds.step(|holds| holds.find_unknown(containers, &policy.shares));
+            self.holds.with_lock(|holds| holds.find_unknown(containers, &policy.shares));
         }
     }
 
     /// Annotates pods whose GPUs an earlier agent chose but did not report.
     async fn report_recovered(&self) {
         let Some(pods) = &self.pods else { return };
-        let recovered = self.holds.step(|holds| {
-            let earlier = holds.pods.values().filter(|taken| taken.at.is_none());
+        let recovered = self.holds.with_lock(|holds| {
+            let earlier = holds.pods.values().filter(|taken| taken.bound_at.is_none());
             earlier.map(|taken| taken.hold.clone()).collect::<Vec<_>>()
         });
         for hold in recovered {
@@ -226,13 +226,13 @@ impl Binder {
         // On the heap: requests make it large.
         let binding = Box::pin(self.bind(&resource, &ids));
         let bound = deadline::timeout(DEADLINE, binding).await;
-        let bound = bound.unwrap_or(Err(BindError::Late(DEADLINE)));
+        let bound = bound.unwrap_or(Err(BindError::DeadlineExceeded(DEADLINE)));
         let answer = bound.as_ref().map(drop).map_err(|error| causes(error));
         // The caller may have been cancelled.
         let _ = reply.send(answer);
         let unreported = bound.ok().and_then(|hold| {
             let unreported =
-                self.holds.step(|holds| holds.pods.get_mut(&hold.pod.uid)?.unreported.take());
+                self.holds.with_lock(|holds| holds.pods.get_mut(&hold.pod.uid)?.unreported.take());
             Some((hold, unreported?))
         });
         if let Some((hold, (pod, choice))) = unreported {
@@ -250,9 +250,9 @@ impl Binder {
         let state = self.state.borrow().clone();
         let containers = allocations.containers().ok_or(BindError::Checkpoint)?;
         let request = ContainerRequest::of(resource, ids, containers, &state)?;
-        let (known, dropped) = self.holds.step(|holds| {
+        let (known, dropped) = self.holds.with_lock(|holds| {
             holds.find_unknown(containers, &state.policy.shares);
-            holds.container_starts(&request.uid);
+            holds.record_container_start(&request.uid);
             let dropped = holds.drop_unusable(&request.uid, &state.shareable);
             (holds.pods.get(&request.uid).map(|taken| taken.hold.clone()), dropped)
         });
@@ -264,7 +264,10 @@ impl Binder {
             _ => self.place(&request, &state).await?,
         };
         let devices: Vec<_> = hold.devices().cloned().collect();
-        self.cleanup.join(&hold.claim().uid, devices).await.map_err(BindError::NotReady)?;
+        self.cleanup
+            .prepare_claim(&hold.claim().uid, devices)
+            .await
+            .map_err(BindError::NotReady)?;
         self.write(&request, &hold).await?;
         Ok(hold)
     }
@@ -275,17 +278,17 @@ impl Binder {
         request: &ContainerRequest,
         state: &NodeState,
     ) -> Result<Hold, BindError> {
-        let pods = self.pods.as_ref().ok_or(BindError::NoCluster)?;
+        let pods = self.pods.as_ref().ok_or(BindError::NoApiServer)?;
         let unknown = || BindError::UnknownPod(request.uid.clone());
         let pod = pods.find(&request.uid).await?.ok_or_else(unknown)?;
         let size = match &request.tokens {
             Tokens::Amounts(amounts) => Size::of_one(*amounts),
-            Tokens::VirtualGpus { of_pod, .. } => {
-                let containers = pods.virtual_gpus(&pod).await?.ok_or_else(unknown)?;
-                Size::of_virtual_gpus(PodRequest::of(&containers)?, of_pod.len())
+            Tokens::VirtualGpus { pod: of_pod, .. } => {
+                let containers = pods.virtual_gpu_requests(&pod).await?.ok_or_else(unknown)?;
+                Size::of_virtual_gpus(PodRequest::from_containers(&containers)?, of_pod.len())
             }
         };
-        self.holds.step(|holds| self.take(holds, request, state, (&pod, size)))
+        self.holds.with_lock(|holds| self.take(holds, request, state, (&pod, size)))
     }
 
     /// Takes the best GPUs in the ledger, or returns the hold of a concurrent request of the same pod.
@@ -327,8 +330,11 @@ impl Binder {
             match self.ledger.take_for_claim(&hold.claim(), &uses) {
                 Ok(()) => {
                     let unreported = Some((pod.clone(), Choice::of(devices, &decided, why)));
-                    let taken =
-                        BoundShare { hold: hold.clone(), at: Some(Instant::now()), unreported };
+                    let taken = BoundShare {
+                        hold: hold.clone(),
+                        bound_at: Some(Instant::now()),
+                        unreported,
+                    };
                     holds.pods.insert(request.uid.clone(), taken);
                     return Ok(hold);
                 }
@@ -343,7 +349,7 @@ impl Binder {
                 "the pod wants {size}, and too few of the GPUs that it accepts have that much left"
             )
         };
-        Err(BindError::NoRoom(why.unwrap_or_else(too_few)))
+        Err(BindError::NoCapacity(why.unwrap_or_else(too_few)))
     }
 
     /// Writes the container's document.
@@ -352,17 +358,21 @@ impl Binder {
         request: &ContainerRequest,
         hold: &Hold,
     ) -> Result<(), BindError> {
-        let own =
-            request.own_gpus(hold).ok_or_else(|| BindError::NoRoom(MORE_THAN_HELD.to_owned()))?;
+        let own = request
+            .own_gpus(hold)
+            .ok_or_else(|| BindError::NoCapacity(MORE_THAN_HELD.to_owned()))?;
         let own: Vec<_> = own.into_iter().cloned().collect();
         let (gpus, limit) = self.edits(request, own.clone(), hold.pod.at_least).await?;
-        let edits =
-            if request.is_second { Edits::Variables } else { Edits::Gpu(&gpus, limit.as_ref()) };
+        let edits = if request.variables_only {
+            Edits::Variables
+        } else {
+            Edits::Gpu(&gpus, limit.as_ref())
+        };
         let own: Vec<_> = own.into_iter().map(|gpu| gpu.device).collect();
         let document =
             ShareDocument::new(&request.name, &request.resource, hold.clone(), &own, edits);
         let document = document.ok_or(BindError::NoGpus)?;
-        let has_ended = self.holds.step(|holds| {
+        let has_ended = self.holds.with_lock(|holds| {
             let has_ended = !holds.pods.contains_key(&request.uid);
             if !has_ended {
                 holds.unreadable.remove(&request.name);
@@ -373,7 +383,7 @@ impl Binder {
         if has_ended {
             return Err(BindError::NoPod);
         }
-        self.write_or_remove(vec![request.name.clone()]).await.map_err(BindError::Disk)
+        self.write_or_remove(vec![request.name.clone()]).await.map_err(BindError::WriteDocument)
     }
 
     /// The CDI document of the GPUs, and the memory limit of a container with some of them.
@@ -390,9 +400,10 @@ impl Binder {
         let kind = devices.first().map(|device| windlass_cdi::kind_of(device));
         let path =
             kind.and_then(|kind| state.documents.get(&kind)).ok_or(BindError::NoGpus)?.clone();
-        let memory = own.iter().zip(devices).map(|(own, device)| own.memory(device.drm_gpu()));
+        let memory =
+            own.iter().zip(devices).map(|(own, device)| own.memory(device.drm_pci_address()));
         let limit = state.limit_rules().limit(&memory.collect::<Vec<_>>(), at_least, &record)?;
-        let gpus = blocking(move || windlass_cdi::read(&path)).await;
+        let gpus = blocking(move || windlass_cdi::read_document(&path)).await;
         Ok((gpus.ok_or(BindError::NoGpus)?, limit))
     }
 
@@ -401,7 +412,7 @@ impl Binder {
         let binder = self.clone();
         let write = move |(): &mut ()| {
             names.iter().try_for_each(|name| {
-                let document = binder.holds.step(|holds| holds.documents.get(name).cloned());
+                let document = binder.holds.with_lock(|holds| holds.documents.get(name).cloned());
                 let limit = document.as_ref().and_then(|document| document.limit.as_ref());
                 // The record comes first: the document names it, and the hook reads it.
                 binder.limits.write_or_remove(name, limit.map(|limit| &limit.record))?;
@@ -409,13 +420,13 @@ impl Binder {
             })
         };
         let binder = self.clone();
-        blocking(move || binder.disk.step(write)).await
+        blocking(move || binder.write_lock.with_lock(write)).await
     }
 
     /// Releases the shares of ended pods.
     async fn release(self: &Arc<Self>, allocations: &Allocations) {
         let Some(present) = CheckpointPods::of(allocations) else { return };
-        let Ended { holds, names } = self.holds.step(|holds| holds.release(&present));
+        let EndedShares { holds, names } = self.holds.with_lock(|holds| holds.release(&present));
         if holds.is_empty() {
             return;
         }
@@ -431,7 +442,7 @@ impl Binder {
     /// Starts the cleanup of the GPUs, and releases them in the ledger.
     async fn release_gpus(&self, hold: &Hold) {
         let claim = hold.claim();
-        if let Err(error) = self.cleanup.leave(&claim.uid).await {
+        if let Err(error) = self.cleanup.release_claim(&claim.uid).await {
             tracing::debug!(error, pod = %claim, "cleanup has ended");
         }
         self.ledger.release_claim(&claim.uid);
@@ -439,9 +450,9 @@ impl Binder {
 
     /// Logs and counts a choice, and corrects the pod's placement.
     async fn report_choice(&self, hold: &Hold, pod: &BoundPod, choice: &Choice) {
-        let (name, device) = (pod.title(), device_names(hold));
+        let (name, device) = (pod.namespaced_name(), device_names(hold));
         let Amounts { memory_mib, compute_percent } = hold.first.amounts;
-        self.metrics.bound(choice.word());
+        self.metrics.count_bound(choice.as_str());
         match choice {
             Choice::Decided => {
                 tracing::info!(
@@ -474,17 +485,18 @@ impl Binder {
 
 /// Writes the GPUs of a pod into its annotation. False if that failed.
 pub(crate) async fn annotate(pods: &Pods, pod: &BoundPod, placement: &PodPlacement) -> bool {
-    let written = pods.annotate(pod, PodPlacement::CORRECTION, &placement.to_annotation()).await;
+    let written =
+        pods.annotate(pod, PodPlacement::PLACED_ANNOTATION, &placement.to_annotation()).await;
     if let Err(error) = &written {
-        let (pod, error) = (pod.title(), causes(error));
+        let (pod, error) = (pod.namespaced_name(), causes(error));
         tracing::warn!(pod, error, "pod not annotated: the cluster half does not know its GPU");
     }
     written.is_ok()
 }
 
 /// Shareable GPUs of the node that the pod's annotations accept.
-fn accepted_gpus(state: &NodeState, pod: &BoundPod) -> Shareable {
-    let accepted = AcceptedGpus::of(&pod.annotations);
+fn accepted_gpus(state: &NodeState, pod: &BoundPod) -> ShareableGpus {
+    let accepted = AcceptedGpus::from_annotations(&pod.annotations);
     let product = |id: &DeviceId| state.inventory.get(id.as_str()).and_then(|gpu| gpu.product());
     let mut gpus = state.shareable.clone();
     gpus.retain(|id, _| {
@@ -504,8 +516,8 @@ fn hold(
 ) -> Hold {
     let gpu = |device: &DeviceId| {
         let of_mib = state.shareable.get(device).map(|gpu| gpu.memory_mib);
-        let of_mib = of_mib.unwrap_or_else(|| size.on(0).memory_mib);
-        HeldGpu { device: device.clone(), amounts: size.on(of_mib), of_mib }
+        let of_mib = of_mib.unwrap_or_else(|| size.amounts_on(0).memory_mib);
+        HeldGpu { device: device.clone(), amounts: size.amounts_on(of_mib), of_mib }
     };
     let mut gpus = devices.iter().map(gpu);
     Hold {

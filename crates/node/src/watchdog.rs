@@ -53,12 +53,12 @@ use windlass_host::{
     clock::Clock,
     container::GpuProcess,
     drm_clients::{DrmError, DrmProcesses},
-    keyed::Tasks,
-    optional,
+    keyed::KeyedTasks,
+    or_pending,
     watch::changed,
 };
 use windlass_lifecycle::{
-    gpu_use::{DriverAnswers, GpuUse, ProcessError},
+    gpu_use::{DriverCache, GpuUse, ProcessError},
     mps::MpsClients,
 };
 use windlass_resources::NodeState;
@@ -67,7 +67,7 @@ use self::{
     accounts::{Accounts, Usage, Violation},
     action::Actions,
     compute::ComputeAccounts,
-    limits::{GpuLimits, Holders, Limits, add_fractions, add_replicas, joined, limits},
+    limits::{GpuLimits, Holders, Limits, add_fractions, add_replicas, limits, merge_overlapping},
     snapshot::{GpuStates, snapshot},
     tenants::Tenants,
 };
@@ -93,7 +93,7 @@ pub(crate) struct Deps {
     pub(crate) clock: Clock,
     pub(crate) metrics: WatchdogMetrics,
     /// Shared GPUs, for metrics.
-    pub(crate) publish: watch::Sender<Arc<SharedGpus>>,
+    pub(crate) shared_gpus: watch::Sender<Arc<SharedGpus>>,
     /// Claims above their memory, for their status.
     pub(crate) excesses: watch::Sender<Arc<MemoryExcesses>>,
 }
@@ -107,28 +107,28 @@ pub(crate) struct Watchdog {
     allocations: watch::Receiver<Arc<Allocations>>,
     fractions: watch::Receiver<Arc<FractionLimits>>,
     /// Subscription to the kubelet's checkpoint, while replicas have a given memory.
-    following: Option<FollowGuard>,
+    subscription: Option<FollowGuard>,
     driver: LiveDriver,
     state_dir: PathBuf,
     /// Running measurements. A GPU has one at a time.
-    measurements: Tasks<DeviceId, Result<GpuUse, ProcessError>>,
+    measurements: KeyedTasks<DeviceId, Result<GpuUse, ProcessError>>,
     /// The driver's answers at each GPU's last measurement.
-    answers: BTreeMap<DeviceId, DriverAnswers>,
+    answers: BTreeMap<DeviceId, DriverCache>,
     /// The running measurement of all GPUs of DRM drivers.
-    drm: Tasks<(), Result<DrmProcesses, DrmError>>,
+    drm: KeyedTasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the limit records.
-    limit_records: Tasks<(), LimitedHolders>,
+    limit_records: KeyedTasks<(), LimitedHolders>,
     accounts: Accounts,
     compute: ComputeAccounts,
     tenants: Tenants,
     actions: Actions,
-    running: JoinSet<()>,
+    running_actions: JoinSet<()>,
     /// Pods with processes on each GPU at its latest measurement.
-    present: BTreeMap<DeviceId, BTreeSet<String>>,
+    present_pods: BTreeMap<DeviceId, BTreeSet<String>>,
     /// Pods with processes anywhere, if claims have limits on GPUs of DRM drivers: any may use one.
     candidates: BTreeSet<String>,
     states: GpuStates,
-    publish: watch::Sender<Arc<SharedGpus>>,
+    shared_gpus: watch::Sender<Arc<SharedGpus>>,
     excesses: watch::Sender<Arc<MemoryExcesses>>,
 }
 
@@ -145,12 +145,12 @@ impl Watchdog {
             allocations: deps.allocations.watch(),
             reader: deps.allocations,
             fractions: deps.fractions,
-            following: None,
+            subscription: None,
             driver: deps.driver,
-            measurements: Tasks::default(),
+            measurements: KeyedTasks::default(),
             answers: BTreeMap::new(),
-            drm: Tasks::default(),
-            limit_records: Tasks::default(),
+            drm: KeyedTasks::default(),
+            limit_records: KeyedTasks::default(),
             accounts: Accounts::default(),
             compute: ComputeAccounts::default(),
             tenants: Tenants::new(pods.clone()),
@@ -161,12 +161,12 @@ impl Watchdog {
                 clock: deps.clock,
                 metrics: deps.metrics,
             },
-            running: JoinSet::new(),
-            present: BTreeMap::new(),
+            running_actions: JoinSet::new(),
+            present_pods: BTreeMap::new(),
             candidates: BTreeSet::new(),
             states: GpuStates::default(),
             state_dir: deps.state_dir,
-            publish: deps.publish,
+            shared_gpus: deps.shared_gpus,
             excesses: deps.excesses,
         }
     }
@@ -181,7 +181,7 @@ impl Watchdog {
         let (mut last, mut limits): (Option<Instant>, _) = (None, self.refresh_limits());
         loop {
             let WatchdogPolicy { action, interval } = self.policy.borrow().watchdog;
-            self.states.follow(action, interval);
+            self.states.configure(action, interval);
             let now = Instant::now();
             if !limits.is_empty() && last.is_none_or(|last| last + interval <= now) {
                 // A scrape sees the last complete round.
@@ -195,19 +195,19 @@ impl Watchdog {
                 () = changed(&mut self.ledger) => limits = self.refresh_limits(),
                 () = changed(&mut self.state) => limits = self.refresh_limits(),
                 () = changed(&mut self.fractions) => limits = self.refresh_limits(),
-                () = changed(&mut self.allocations), if self.following.is_some() => {
+                () = changed(&mut self.allocations), if self.subscription.is_some() => {
                     limits = self.refresh_limits();
                 }
-                () = optional(next.map(sleep_until)) => {}
-                Some((device, measured)) = self.measurements.next() => {
+                () = or_pending(next.map(sleep_until)) => {}
+                Some((device, measured)) = self.measurements.join_next() => {
                     if let Some(gpu) = limits.get(&device) {
                         self.evaluate(&device, measured, gpu, action);
                     }
                 }
-                Some(((), found)) = self.drm.next() => self.evaluate_drm(&found, &limits, action),
-                Some(((), limited)) = self.limit_records.next() => self.states.limited = limited,
+                Some(((), found)) = self.drm.join_next() => self.evaluate_drm(&found, &limits, action),
+                Some(((), limited)) = self.limit_records.join_next() => self.states.limited = limited,
                 () = self.tenants.next() => {}
-                Some(_) = self.running.join_next() => {}
+                Some(_) = self.running_actions.join_next() => {}
             }
         }
     }
@@ -217,8 +217,8 @@ impl Watchdog {
         let is_off = self.policy.borrow_and_update().watchdog.action == WatchdogAction::Off;
         let state = self.state.borrow_and_update().clone();
         let follows = !is_off && !state.replica_memory.is_empty();
-        if follows != self.following.is_some() {
-            self.following = follows.then(|| self.reader.follow());
+        if follows != self.subscription.is_some() {
+            self.subscription = follows.then(|| self.reader.follow());
         }
         let mut limits = limits(&self.ledger.borrow_and_update());
         if follows {
@@ -237,17 +237,18 @@ impl Watchdog {
         self.accounts.retain(limits);
         self.compute.retain(limits);
         self.states.retain(limits);
-        self.present.retain(|device, _| limits.contains_key(device));
+        self.present_pods.retain(|device, _| limits.contains_key(device));
         self.answers.retain(|device, _| limits.contains_key(device));
-        self.tenants.retain(&self.present.values().flatten().chain(&self.candidates).collect());
+        self.tenants
+            .retain(&self.present_pods.values().flatten().chain(&self.candidates).collect());
     }
 
     fn publish(&mut self, limits: &Limits) {
         self.states.unidentified = self.unidentified(limits);
         let gpus = snapshot(limits, &self.accounts, &self.tenants, &self.states);
-        windlass_host::watch::publish(&self.publish, Arc::new(gpus));
+        windlass_host::watch::publish_if_changed(&self.shared_gpus, Arc::new(gpus));
         let excesses = Arc::new(self.accounts.excesses());
-        windlass_host::watch::publish(&self.excesses, excesses);
+        windlass_host::watch::publish_if_changed(&self.excesses, excesses);
     }
 
     /// Begins a measurement of each GPU that answered the last one.
@@ -258,15 +259,15 @@ impl Watchdog {
             let is_busy = if is_drm { is_reading } else { self.measurements.is_busy(device) };
             if is_busy && is_drm {
                 // The running scan also covers a GPU that became shared after its start.
-                self.states.start_once(device);
+                self.states.record_start_once(device);
             }
             if is_busy && self.states.is_overdue(device) {
-                self.mark_unmeasured(device, &ProcessError::Silent.to_string());
+                self.mark_unmeasured(device, &ProcessError::Unresponsive.to_string());
             }
             if is_busy {
                 continue;
             }
-            self.states.start(device);
+            self.states.record_start(device);
             let driver = self.driver.clone();
             if !is_drm {
                 let gpu = device.clone();
@@ -275,15 +276,16 @@ impl Watchdog {
                 let is_fresh = self.accounts.is_near_violation(device);
                 let answers = if is_fresh { answers.without_list() } else { answers };
                 let measuring = async move { GpuUse::measure(&driver, &gpu, answers).await };
-                self.measurements.begin(device.clone(), measuring);
+                self.measurements.submit(device.clone(), measuring);
             } else if !self.drm.is_busy(&()) {
                 let (host, pods) = (driver.host().clone(), self.drm_pods(limits));
-                self.drm.begin((), blocking(move || DrmProcesses::read(&host, &pods)));
+                self.drm.submit((), blocking(move || DrmProcesses::read(&host, &pods)));
             }
         }
         if !self.limit_records.is_busy(&()) {
             let (folder, host) = (self.state_dir.clone(), self.driver.host().clone());
-            self.limit_records.begin((), blocking(move || memory_limits::limited(&folder, &host)));
+            self.limit_records
+                .submit((), blocking(move || memory_limits::limited_holders(&folder, &host)));
         }
     }
 
@@ -312,7 +314,7 @@ impl Watchdog {
     fn unidentified(&self, limits: &Limits) -> BTreeMap<DeviceId, BTreeSet<String>> {
         let unidentified = |device| {
             let is_drm = self.drm_gpu(device).is_some();
-            let pods = if is_drm { Some(&self.candidates) } else { self.present.get(device) };
+            let pods = if is_drm { Some(&self.candidates) } else { self.present_pods.get(device) };
             let pods = pods.into_iter().flatten();
             pods.filter(|pod| self.tenants.is_unknown(pod)).cloned().collect()
         };
@@ -322,7 +324,7 @@ impl Watchdog {
 
     /// PCI address of a GPU of a DRM driver.
     fn drm_gpu(&self, device: &DeviceId) -> Option<PciAddress> {
-        self.state.borrow().inventory.get(device.as_str())?.drm_gpu()
+        self.state.borrow().inventory.get(device.as_str())?.drm_pci_address()
     }
 
     /// Handles a scan of the clients of DRM drivers.
@@ -333,22 +335,24 @@ impl Watchdog {
         action: WatchdogAction,
     ) {
         if let Ok(found) = found {
-            let hidden = found.hidden();
+            let hidden = found.unreadable_pods();
             let tenants = hidden.keys().filter_map(|pod| self.tenants.get(pod));
             let claims: BTreeSet<_> = tenants
                 .flat_map(|it| {
-                    limits.values().flat_map(|gpu| gpu.claims(&it.pod.namespace, &it.parts.claims))
+                    limits
+                        .values()
+                        .flat_map(|gpu| gpu.claims(&it.pod.namespace, &it.details.claims))
                 })
                 .map(|claim| claim.uid.clone())
                 .collect();
             self.states.set_hidden(hidden, claims);
-            self.request_claims(found.present(), limits);
+            self.request_claims(found.pods_with_processes(), limits);
         }
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };
             match found {
                 Ok(found) => {
-                    let of_gpu = found.of(address).map_err(ProcessError::from);
+                    let of_gpu = found.on_gpu(address).map_err(ProcessError::from);
                     let in_use = |processes| GpuUse { processes, ..GpuUse::default() };
                     self.evaluate(device, of_gpu.map(in_use), gpu, action);
                 }
@@ -365,30 +369,30 @@ impl Watchdog {
         gpu: &GpuLimits,
         action: WatchdogAction,
     ) {
-        let GpuUse { processes, uncounted_bytes, answers } = match measured {
+        let GpuUse { processes, uncounted_bytes, cache: answers } = match measured {
             Ok(measured) => measured,
             Err(error) => return self.mark_unmeasured(device, &causes(&error)),
         };
-        if self.states.measured(device) {
+        if self.states.record_success(device) {
             tracing::info!(%device, "memory of a shared GPU is measured again");
         }
-        self.states.uncounted(device, uncounted_bytes);
+        self.states.record_uncounted(device, uncounted_bytes);
         self.answers.insert(device.clone(), answers);
         let containers = processes.iter().map(|process| &process.container);
-        containers.clone().for_each(|container| self.tenants.request(container));
+        containers.clone().for_each(|container| self.tenants.look_up_container(container));
         let pods = containers.map(|container| container.pod.clone()).collect();
-        self.present.insert(device.clone(), pods);
+        self.present_pods.insert(device.clone(), pods);
         let used = self.used(processes, gpu);
         for excess in self.compute.record(device, &used, gpu) {
             let tenants = self.bound_pods(excess.pods.iter());
-            self.running.spawn(self.actions.clone().report_compute(excess, tenants));
+            self.running_actions.spawn(self.actions.clone().report_compute(excess, tenants));
         }
-        for violation in self.accounts.record(device, used, Instant::now(), action.acts()) {
+        for violation in self.accounts.record(device, used, Instant::now(), action.is_enforcing()) {
             let pods = violation.usage.processes.iter().map(|process| &process.container.pod);
             let tenants = self.bound_pods(pods);
-            let holders = violation.holders.iter().map(|holder| self.tenants.named(holder));
+            let holders = violation.holders.iter().map(|holder| self.tenants.with_name(holder));
             let violation = Violation { holders: holders.collect(), ..violation };
-            self.running.spawn(self.actions.clone().perform(action, violation, tenants));
+            self.running_actions.spawn(self.actions.clone().perform(action, violation, tenants));
         }
     }
 
@@ -407,12 +411,12 @@ impl Watchdog {
                 all.push((holders, process));
             }
         }
-        let groups = joined(all.iter().map(|(holders, _)| holders));
+        let groups = merge_overlapping(all.iter().map(|(holders, _)| holders));
         let mut used: BTreeMap<Holders, Usage> = BTreeMap::new();
         for (holders, process) in all {
             let group = groups.iter().find(|group| group.is_superset(&holders));
             let group = group.expect("each set is part of a group");
-            let Some(limit) = gpu.of(group) else { continue };
+            let Some(limit) = gpu.combined(group) else { continue };
             let usage = used.entry(group.clone()).or_insert_with(|| Usage::none_of(limit));
             usage.processes.push(process);
         }
@@ -424,7 +428,7 @@ impl Watchdog {
         let mut holders: Holders = gpu.share_of(pod).into_iter().cloned().collect();
         if gpu.has_claims() {
             let Some(tenant) = self.tenants.get(pod) else { return Holders::new() };
-            holders.extend(gpu.claims(&tenant.pod.namespace, &tenant.parts.claims).cloned());
+            holders.extend(gpu.claims(&tenant.pod.namespace, &tenant.details.claims).cloned());
         }
         holders
     }
@@ -432,7 +436,7 @@ impl Watchdog {
     /// Marks a GPU as not measured, and logs each reason once.
     fn mark_unmeasured(&mut self, device: &DeviceId, why: &str) {
         self.accounts.drop_measurement(device);
-        if self.states.failed(device, why) {
+        if self.states.record_failure(device, why) {
             tracing::warn!(%device, why, "memory of a shared GPU not measured");
         }
     }

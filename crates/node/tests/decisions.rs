@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod as PodObject;
 use serde_json::{Value, json};
 use windlass_config::{LabelPolicy, Policy};
-use windlass_testkit::{GPU, allocatable, pod_with, until};
+use windlass_testkit::{GPU, pod_with, until, until_allocatable};
 
 use crate::shares::World;
 
@@ -24,10 +24,10 @@ async fn world(pods: &[(&str, &[usize])]) -> World {
     }
     world.agent.stop().await;
     world.api.objects().clear_log();
-    world.agent = world.node.agent();
-    allocatable(&world.kubelet, GPU, 8).await;
+    world.agent = world.node.start_agent();
+    until_allocatable(&world.kubelet, GPU, 8).await;
     until("pods are watched", async || {
-        let log = world.api.objects().log();
+        let log = world.api.objects().requests();
         let is_watch = |path: &str, query: &BTreeMap<String, String>| {
             path == "/api/v1/pods" && query.contains_key("watch")
         };
@@ -44,7 +44,7 @@ fn gpu_ids(world: &World) -> Vec<String> {
         .inventory
         .devices
         .iter()
-        .filter(|it| it.family().is_managed)
+        .filter(|it| it.family().has_nvml)
         .map(|it| it.id.to_string())
         .collect()
 }
@@ -114,10 +114,10 @@ async fn a_pod_whose_gpus_are_unavailable_gets_others_and_its_placement_is_corre
     // This request differs from that of the pending pod.
     let two = admit(&world, "undecided", 8).await;
     assert_eq!(two.len(), 8);
-    world.kubelet.delete("undecided-uid").await;
-    allocatable(&world.kubelet, GPU, 8).await;
+    world.kubelet.delete_pod("undecided-uid").await;
+    until_allocatable(&world.kubelet, GPU, 8).await;
     world.node.inject("lost@2");
-    allocatable(&world.kubelet, GPU, 7).await;
+    until_allocatable(&world.kubelet, GPU, 7).await;
     let other = admit(&world, "p", 1).await;
     assert_ne!(other, [2]);
     assert_eq!(corrected_placement(&world, "p").await, other);

@@ -77,7 +77,7 @@ impl Program {
         self.0.id()
     }
 
-    pub(crate) fn runs(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
 
@@ -85,7 +85,7 @@ impl Program {
     pub(crate) async fn until_ended(self) {
         let program = RefCell::new(self);
         until("the program ends", async || {
-            if program.borrow_mut().runs() { Err("it runs") } else { Ok(()) }
+            if program.borrow_mut().is_running() { Err("it runs") } else { Ok(()) }
         })
         .await;
     }

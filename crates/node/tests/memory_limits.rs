@@ -17,7 +17,7 @@ use windlass_config::{
 use windlass_core::{cdi::Spec, enforcement::Enforcement, memory_limit::MemoryLimitRecord};
 use windlass_kubelet_sim::Pod;
 use windlass_machine::{MachineProfile, profile::Driver};
-use windlass_testkit::{GPU, Node, allocatable, pod_with, until, vanishes};
+use windlass_testkit::{GPU, Node, pod_with, until, until_allocatable, until_removed};
 
 use crate::{
     agent::sharing::{SHARED, first_gpu_by_memory},
@@ -51,7 +51,7 @@ fn by_hook(at_least: RequiredLimit) -> MemoryLimitPolicy {
 /// A node with a driver of this version.
 async fn world(driver: &str, policy: Policy) -> World {
     let world = prepared(driver, policy, 8).await;
-    allocatable(&world.kubelet, MEMORY, 8 * 79).await;
+    until_allocatable(&world.kubelet, MEMORY, 8 * 79).await;
     world
 }
 
@@ -126,7 +126,7 @@ impl Cgroups<'_> {
         node.write("/proc/self/cgroup", "0::/system.slice/containerd.service\n");
         node.write("/proc/sys/kernel/random/boot_id", "6a1f0e3c-0000-4000-8000-000000000001\n");
         node.write(&format!("/sys/fs/cgroup{group}/cgroup.controllers"), "memory dmem\n");
-        (container, node.host(&format!("/sys/fs/cgroup{group}")))
+        (container, node.host_path(&format!("/sys/fs/cgroup{group}")))
     }
 
     /// Runs the hook as the container runtime does.
@@ -150,7 +150,8 @@ impl Cgroups<'_> {
         let state = json!({"ociVersion": "1.2.0", "id": id, "status": "creating",
                            "pid": container.0.id(), "bundle": "/"});
         let state = Cursor::new(state.to_string());
-        let limited = windlass_hook::limit(record, replicas, state, &self.0.node.host("/proc"));
+        let limited =
+            windlass_hook::limit(record, replicas, state, &self.0.node.host_path("/proc"));
         limited.map_err(|error| windlass_host::causes(&error))
     }
 }
@@ -163,7 +164,7 @@ async fn a_hook_limits_the_container_of_a_share_before_its_start() {
     let uid = "a".repeat(32);
     let pod = Pod { uid: uid.clone(), ..pod_with("a", MEMORY, 8) };
     world.admit(pod, &placed(&gpu)).await;
-    let record = record(&world.start_of(&uid, "main").await.remove(0));
+    let record = record(&world.start_by_uid(&uid, "main").await.remove(0));
     let cgroups = Cgroups(&world);
     let (container, group) = cgroups.container(&uid, "c0ffee");
     let note = cgroups.run_hook(&record, &container, "c0ffee").expect("limited");
@@ -178,9 +179,9 @@ async fn a_hook_limits_the_container_of_a_share_before_its_start() {
     })
     .await;
     // The record and the hook's notes are removed with the pod.
-    world.kubelet.delete(&uid).await;
-    vanishes(&record).await;
-    vanishes(&note).await;
+    world.kubelet.delete_pod(&uid).await;
+    until_removed(&record).await;
+    until_removed(&note).await;
     world.agent.stop().await;
 }
 
@@ -240,10 +241,10 @@ async fn the_next_agent_retains_the_records_of_existing_shares_and_removes_other
 async fn replicas_with_configured_memory_are_limited_by_their_number() {
     let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Observe);
     let world = prepared("615.10", policy, 7).await;
-    allocatable(&world.kubelet, SHARED, 7).await;
+    until_allocatable(&world.kubelet, SHARED, 7).await;
     let gpu = crate::agent::world::gpu_id(&world.agent, 0);
     let state = world.agent.state.borrow().clone();
-    assert_eq!(state.offerings()[gpu.as_str()].enforcement, Some(Enforcement::Driver));
+    assert_eq!(state.device_offers()[gpu.as_str()].enforcement, Some(Enforcement::Driver));
     assert_eq!(state.weakest_enforcement(), Some(Enforcement::Driver));
     let uid = "a".repeat(32);
     let pod = Pod { uid: uid.clone(), ..pod_with("a", SHARED, 2) };
@@ -275,7 +276,7 @@ async fn replicas_with_configured_memory_are_limited_by_their_number() {
 async fn a_container_that_starts_again_keeps_its_limit_after_a_change_of_rules() {
     let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Off);
     let mut world = prepared("615.10", policy, 7).await;
-    allocatable(&world.kubelet, SHARED, 7).await;
+    until_allocatable(&world.kubelet, SHARED, 7).await;
     world.kubelet.admit(pod_with("a", SHARED, 1)).await.expect("admitted");
     let grant = world.kubelet.start_container("a-uid", "main").await.expect("started");
     let name = grant.cdi_devices[1].clone();
@@ -293,14 +294,14 @@ async fn a_container_that_starts_again_keeps_its_limit_after_a_change_of_rules()
         world.node.config.policy.resources = resources;
         world.node.config.policy.memory_limits =
             if hook { by_hook(RequiredLimit::Driver) } else { MemoryLimitPolicy::default() };
-        world.agent = world.node.agent();
-        allocatable(&world.kubelet, GPU, 7).await;
+        world.agent = world.node.start_agent();
+        until_allocatable(&world.kubelet, GPU, 7).await;
         assert_eq!(hook_arguments(&world, &name).as_ref(), Some(&before));
         assert_eq!(limit().as_ref(), Some(&recorded));
     }
-    world.kubelet.delete("a-uid").await;
-    allocatable(&world.kubelet, GPU, 8).await;
-    vanishes(Path::new(&before[1])).await;
+    world.kubelet.delete_pod("a-uid").await;
+    until_allocatable(&world.kubelet, GPU, 8).await;
+    until_removed(Path::new(&before[1])).await;
     until("no hook in the document", async || hook_arguments(&world, &name).map_or(Ok(()), Err))
         .await;
     world.agent.stop().await;
@@ -314,7 +315,7 @@ async fn replicas_that_the_driver_cannot_limit_are_refused_if_its_limit_is_requi
         (RequiredLimit::Driver, WatchdogAction::Kill, Some("NVIDIA's driver limits no memory")),
     ] {
         let world = prepared("570.133.20", replicas(by_hook(at_least), action), 7).await;
-        allocatable(&world.kubelet, SHARED, 7).await;
+        until_allocatable(&world.kubelet, SHARED, 7).await;
         let admitted = world.kubelet.admit(pod_with("a", SHARED, 1)).await;
         match (admitted, refused) {
             (Ok(_), None) => {}

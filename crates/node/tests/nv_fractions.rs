@@ -19,7 +19,7 @@ use windlass_machine::{
     profile::Driver,
     state::{Model, Process},
 };
-use windlass_testkit::{Node, Running, Said, until};
+use windlass_testkit::{LogCapture, Node, RunningAgent, until};
 
 use self::runtime::{Adjusted, Runtime, container, ended, pod};
 use crate::{agent::admin, watchdog::prepare_proc};
@@ -33,7 +33,7 @@ pub(crate) const HOOK: &str = "/opt/windlass/windlass-hook";
 pub(crate) struct World {
     api: ApiServer,
     node: Node,
-    agent: Running,
+    agent: RunningAgent,
     /// UUIDs of the GPUs.
     gpus: Vec<String>,
 }
@@ -71,15 +71,15 @@ impl World {
         api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
         let mut profile = MachineProfile::named(machine).expect("a shipped profile");
         profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
-        let mut node = Node::new(&profile, policy).in_cluster("n1", &api.kubeconfig());
+        let mut node = Node::new(&profile, policy).with_cluster("n1", &api.kubeconfig());
         prepare_proc(&node);
         node.config.disclose.insert(Disclosed::Pods);
         node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
         let socket = node.folder.join("nri.sock");
         node.config.nv_fractions = NvFractions { enabled: true, socket, ..NvFractions::default() };
-        let agent = node.agent();
+        let agent = node.start_agent();
         let state = agent
-            .until(|state| state.inventory.is_complete() && state.means.driver.is_some())
+            .until(|state| state.inventory.is_complete() && state.limit_support.driver.is_some())
             .await;
         let gpus = state.inventory.devices.iter().filter(|device| device.kind.is_gpu());
         let gpus = gpus.map(|device| device.id.to_string()).collect();
@@ -287,7 +287,7 @@ async fn a_pod_above_its_fraction_is_a_violation() {
 
 #[tokio::test]
 async fn the_agent_reconnects_to_a_restarted_runtime_and_learns_its_containers() {
-    let log = Said::from(Level::WARN);
+    let log = LogCapture::start(Level::WARN);
     let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
     let condition = world.until_condition("False", "NriNotConnected").await;
     let message = condition.message.expect("a message");

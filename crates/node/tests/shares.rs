@@ -14,21 +14,23 @@ use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_deviceplugin::shares::share_name;
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::MachineProfile;
-use windlass_testkit::{GPU, Node, Right, Running, allocatable, pod_with, until, vanishes};
+use windlass_testkit::{
+    GPU, Node, Right, RunningAgent, pod_with, until, until_allocatable, until_removed,
+};
 
 pub(crate) const MEMORY: &str = "windlass.dev/gpu-memory";
 pub(crate) const COMPUTE: &str = "windlass.dev/gpu-compute";
 
 /// Schedulable GiB of one GPU, and of the machine's eight.
-const OF_ONE: usize = 79;
-const OF_ALL: usize = 8 * OF_ONE;
+const GIB_PER_GPU: usize = 79;
+const GIB_OF_ALL_GPUS: usize = 8 * GIB_PER_GPU;
 
 /// A node in a cluster, whose pods share its GPUs.
 pub(crate) struct World {
     pub(crate) api: ApiServer,
     pub(crate) node: Node,
     pub(crate) kubelet: Kubelet,
-    pub(crate) agent: Running,
+    pub(crate) agent: RunningAgent,
     pub(crate) gpus: Vec<DeviceId>,
 }
 
@@ -52,8 +54,8 @@ pub(crate) fn placed(gpu: &DeviceId) -> Value {
 impl World {
     async fn new() -> Self {
         let world = Self::with(policy(), 8).await;
-        allocatable(&world.kubelet, MEMORY, OF_ALL).await;
-        allocatable(&world.kubelet, COMPUTE, 800).await;
+        until_allocatable(&world.kubelet, MEMORY, GIB_OF_ALL_GPUS).await;
+        until_allocatable(&world.kubelet, COMPUTE, 800).await;
         world
     }
 
@@ -71,9 +73,9 @@ impl World {
         prepare: impl FnOnce(&mut Node),
     ) -> Self {
         let api = ApiServer::start();
-        let mut node = Node::new(profile, policy).in_cluster("n1", &api.kubeconfig());
+        let mut node = Node::new(profile, policy).with_cluster("n1", &api.kubeconfig());
         prepare(&mut node);
-        let (kubelet, agent) = node.serving(gpus).await;
+        let (kubelet, agent) = node.start_ready(gpus).await;
         let state = agent.state.borrow().clone();
         let gpus = state.shareable.keys().cloned().collect();
         Self { api, node, kubelet, agent, gpus }
@@ -114,11 +116,11 @@ impl World {
 
     /// Starts a container, with repeated attempts as the kubelet's. Returns its documents, in the order of their names.
     pub(crate) async fn start(&self, name: &str, container: &str) -> Vec<Value> {
-        self.start_of(&format!("{name}-uid"), container).await
+        self.start_by_uid(&format!("{name}-uid"), container).await
     }
 
     /// The same for a pod of this UID.
-    pub(crate) async fn start_of(&self, uid: &str, container: &str) -> Vec<Value> {
+    pub(crate) async fn start_by_uid(&self, uid: &str, container: &str) -> Vec<Value> {
         let grant = until("the container starts", async || {
             self.kubelet.start_container(uid, container).await
         })
@@ -163,10 +165,10 @@ impl World {
     pub(crate) async fn restart(mut self, meanwhile: impl FnOnce()) -> Self {
         self.agent.stop().await;
         meanwhile();
-        self.agent = self.node.agent();
+        self.agent = self.node.start_agent();
         let all = |state: &windlass_resources::NodeState| state.shareable.len() == 8;
         self.agent.until(|state| all(state)).await;
-        allocatable(&self.kubelet, MEMORY, OF_ALL).await;
+        until_allocatable(&self.kubelet, MEMORY, GIB_OF_ALL_GPUS).await;
         self
     }
 
@@ -177,10 +179,10 @@ impl World {
 
     /// Every request needs one of these rights.
     pub(crate) fn assert_within(&self, shipped: &[Right]) {
-        for request in self.api.objects().log() {
-            let right = Right::asked(&request.method, &request.path, &request.query);
+        for request in self.api.objects().requests() {
+            let right = Right::required_by(&request.method, &request.path, &request.query);
             let right = right.expect("a request for a resource");
-            assert!(shipped.iter().any(|it| it.gives(&right)), "deploy lacks {right:?}");
+            assert!(shipped.iter().any(|it| it.covers(&right)), "deploy lacks {right:?}");
         }
     }
 }
@@ -233,7 +235,7 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
     assert_eq!(found.enforcement, Enforcement::None);
     assert_eq!(world.start("a", "main").await, [first], "a restarted container has the same share");
     // The other GPUs are offered in full.
-    allocatable(&world.kubelet, GPU, 7).await;
+    until_allocatable(&world.kubelet, GPU, 7).await;
     world.assert_rights();
     world.agent.stop().await;
 }
@@ -252,7 +254,7 @@ async fn a_decision_that_does_not_fit_is_corrected() {
     assert_eq!(gpu_of(&fitting), gpu.as_str());
     // A decision for a failed GPU is not followed.
     world.node.inject("lost@7");
-    allocatable(&world.kubelet, MEMORY, OF_ALL - OF_ONE).await;
+    until_allocatable(&world.kubelet, MEMORY, GIB_OF_ALL_GPUS - GIB_PER_GPU).await;
     let failed = &world.gpus[..];
     let state = world.agent.state.borrow().clone();
     let lost =
@@ -271,7 +273,7 @@ async fn a_restarted_agent_knows_every_share() {
     assert_eq!(world.start("a", "main").await, [first]);
     let second = world.run("b", 40, &placed(gpu)).await;
     assert_ne!(gpu_of(&second), gpu.as_str(), "80 GiB exceed the GPU");
-    allocatable(&world.kubelet, GPU, 6).await;
+    until_allocatable(&world.kubelet, GPU, 6).await;
     world.agent.stop().await;
 }
 
@@ -306,16 +308,16 @@ async fn a_share_with_an_unreadable_document_counts_on_every_gpu_until_its_pod_s
 #[tokio::test]
 async fn without_an_api_server_a_container_waits_with_the_reason() {
     let world = World::new().await;
-    world.api.inject(Fault::at("/api/v1/pods", Effect::Drop));
+    world.api.inject(Fault::at("/api/v1/pods", Effect::CloseConnection));
     world.admit(pod_with("a", MEMORY, 8), &placed(&world.gpus[1])).await;
     let error = world.kubelet.start_container("a-uid", "main").await.expect_err("not started");
     assert!(error.to_string().contains("cannot list pods of node n1"), "{error}");
     assert_eq!(world.documents(), 0);
-    world.api.heal();
+    world.api.clear_faults();
     let document = world.start("a", "main").await.remove(0);
     assert_eq!(gpu_of(&document), world.gpus[1].as_str());
     // A pod that has its share needs no API server.
-    world.api.inject(Fault::at("/api/v1/pods", Effect::Drop));
+    world.api.inject(Fault::at("/api/v1/pods", Effect::CloseConnection));
     assert_eq!(world.start("a", "main").await, [document]);
     world.agent.stop().await;
 }
@@ -326,7 +328,7 @@ async fn annotations_by_a_pods_author_take_no_share_of_other_pods() {
     let full_gpu = world.kubelet.admit(pod_with("whole", GPU, 1)).await.expect("admitted");
     let full_gpu = full_gpu.containers[0].resources[GPU].ids();
     let full_gpu: DeviceId = full_gpu.first().expect("a GPU").parse().expect("an id");
-    allocatable(&world.kubelet, MEMORY, OF_ALL - OF_ONE).await;
+    until_allocatable(&world.kubelet, MEMORY, GIB_OF_ALL_GPUS - GIB_PER_GPU).await;
     let full = &world.gpus.iter().find(|id| **id != full_gpu).expect("another").clone();
     let first = world.run("a", 79, &placed(full)).await;
     let too_large =
@@ -396,7 +398,7 @@ async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
     let of =
         |name: &str, gib, percent| Container::new(name).limit(MEMORY, gib).limit(COMPUTE, percent);
     let pod = Pod::new("p")
-        .init(of("first", 4, 10))
+        .init_container(of("first", 4, 10))
         .container(of("main", 8, 20))
         .container(of("side", 2, 30));
     world.admit(pod, &json!({})).await;
@@ -431,12 +433,12 @@ async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
 async fn a_gpu_is_offered_in_full_again_after_its_last_share() {
     let world = World::new().await;
     world.run("a", 8, &placed(&world.gpus[4])).await;
-    allocatable(&world.kubelet, GPU, 7).await;
+    until_allocatable(&world.kubelet, GPU, 7).await;
     let path = world.path_of(8);
     assert!(path.exists());
-    world.kubelet.delete("a-uid").await;
-    vanishes(&path).await;
-    allocatable(&world.kubelet, GPU, 8).await;
+    world.kubelet.delete_pod("a-uid").await;
+    until_removed(&path).await;
+    until_allocatable(&world.kubelet, GPU, 8).await;
     // The next pod gets the same ids.
     let next = world.run("b", 8, &placed(&world.gpus[3])).await;
     assert_eq!(gpu_of(&next), world.gpus[3].as_str());

@@ -14,7 +14,7 @@ use std::{
 };
 
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
-use windlass_config::Places;
+use windlass_config::HostPaths;
 
 /// Content and mode of a file.
 type Content = (Vec<u8>, u32);
@@ -46,7 +46,7 @@ pub(crate) const MAX_RECORDINGS: usize = 20;
 
 impl Recorder {
     /// Begins to record the work of an agent in these places.
-    pub(crate) fn start(places: &Places) -> Self {
+    pub(crate) fn start(places: &HostPaths) -> Self {
         let limits = places.state_dir.join("memory-limits");
         let limit_folders = ["shares", "claims"].map(|kind| limits.join(kind));
         let folders: Vec<_> = [places.state_dir.clone(), places.cdi_dir.clone()]

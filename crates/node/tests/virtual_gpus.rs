@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use windlass_config::{Policy, ShareResources};
 use windlass_core::device::DeviceId;
 use windlass_kubelet_sim::{Container, Pod};
-use windlass_testkit::{GPU, allocatable, counts, pod_with};
+use windlass_testkit::{GPU, pod_with, until_allocatable, until_counts};
 
 use crate::shares::{World, share, variables};
 
@@ -88,7 +88,7 @@ async fn a_pod_has_its_share_of_each_decided_gpu_and_full_gpus_are_exclusive() {
     world.admit(pod("more", 1, &[(PERCENTAGE, 50)]), &placed(&[one])).await;
     assert_ne!(started(&world, "more", "main").await, [one.as_str()]);
     // All tokens stay: the kubelet does not count the amounts of GPUs.
-    allocatable(&world.kubelet, GPU, 80).await;
+    until_allocatable(&world.kubelet, GPU, 80).await;
     world.assert_rights();
     world.agent.stop().await;
 }
@@ -99,16 +99,19 @@ async fn containers_of_a_pod_have_separate_full_gpus_and_common_shares() {
     let full = |name: &str, count| container(name, count, &[]);
     world
         .admit(
-            Pod::new("whole").init(full("init", 2)).container(full("a", 1)).container(full("b", 2)),
+            Pod::new("whole")
+                .init_container(full("init", 2))
+                .container(full("a", 1))
+                .container(full("b", 2)),
             &json!({}),
         )
         .await;
     let of_b = started(&world, "whole", "b").await;
     // The next agent knows the GPUs of containers that have not started.
     world.agent.stop().await;
-    world.agent = world.node.agent();
+    world.agent = world.node.start_agent();
     world.agent.until(|state| state.shareable.len() == 8).await;
-    allocatable(&world.kubelet, GPU, 80).await;
+    until_allocatable(&world.kubelet, GPU, 80).await;
     let of_a = started(&world, "whole", "a").await;
     assert_eq!((of_a.len(), of_b.len()), (1, 2));
     assert!(!of_b.contains(&of_a[0]), "{of_a:?} {of_b:?}");
@@ -158,9 +161,9 @@ async fn full_gpus_from_before_a_change_of_policy_remain_exclusive() {
     let world = World::with(Policy::default(), 8).await;
     let before = world.kubelet.admit(pod_with("before", GPU, 1)).await.expect("admitted");
     let held_gpu = before.containers[0].resources[GPU].ids().first().expect("a GPU").clone();
-    world.agent.follow(policy());
+    world.agent.set_policy(policy());
     // The previous ids stay listed.
-    counts(&world.kubelet, GPU, (88, 70)).await;
+    until_counts(&world.kubelet, GPU, (88, 70)).await;
     let held_id: DeviceId = held_gpu.parse().expect("an id");
     world.admit(pod_with("whole", GPU, 8), &json!({})).await;
     let error = world.kubelet.start_container("whole-uid", "main").await.expect_err("not started");
@@ -168,7 +171,7 @@ async fn full_gpus_from_before_a_change_of_policy_remain_exclusive() {
     world.admit(pod("share", 1, &[(PERCENTAGE, 10)]), &placed(&[&held_id])).await;
     assert_ne!(started(&world, "share", "main").await, [held_gpu]);
     world.kubelet.start_container("before-uid", "main").await.expect("it starts again");
-    world.kubelet.delete("before-uid").await;
-    counts(&world.kubelet, GPU, (88, 80)).await;
+    world.kubelet.delete_pod("before-uid").await;
+    until_counts(&world.kubelet, GPU, (88, 80)).await;
     world.agent.stop().await;
 }

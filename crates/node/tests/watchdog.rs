@@ -16,7 +16,7 @@ use windlass_machine::{
     MachineProfile,
     state::{Model, Process},
 };
-use windlass_testkit::{Node, Right, allocatable, pod_with, until};
+use windlass_testkit::{Node, Right, pod_with, until, until_allocatable};
 
 use crate::{
     agent::{
@@ -36,7 +36,7 @@ const CONTAINER: &str = "c0ffee";
 pub(crate) struct Program(Child);
 
 /// A node with a watchdog, and pods on its first GPU.
-pub(crate) struct Watched {
+pub(crate) struct WatchedNode {
     pub(crate) world: World,
     pub(crate) gpu: DeviceId,
 }
@@ -81,7 +81,7 @@ impl Program {
         self.0.wait().expect("a child")
     }
 
-    pub(crate) fn runs(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
 }
@@ -95,12 +95,12 @@ impl Drop for Program {
 
 // === impl Watched ===
 
-impl Watched {
+impl WatchedNode {
     /// Two pods of 8 GiB each.
     async fn new(action: WatchdogAction) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let world = Box::pin(World::prepared(&profile, policy(action), 8, prepare)).await;
-        allocatable(&world.kubelet, MEMORY, 8 * 79).await;
+        until_allocatable(&world.kubelet, MEMORY, 8 * 79).await;
         let gpu = world.gpus[0].clone();
         let watched = Self { world, gpu };
         for name in ["a", "b"] {
@@ -113,7 +113,7 @@ impl Watched {
     pub(crate) async fn sharing(policy: Policy, count: usize, pods: &[(&str, u64)]) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let world = Box::pin(World::prepared(&profile, policy, 7, prepare)).await;
-        allocatable(&world.kubelet, SHARED, count).await;
+        until_allocatable(&world.kubelet, SHARED, count).await;
         let gpu = gpu_id(&world.agent, 0).parse().expect("an id");
         let watched = Self { world, gpu };
         for (name, replicas) in pods {
@@ -225,7 +225,7 @@ impl Watched {
 
 #[tokio::test]
 async fn use_is_measured_outside_of_containers() {
-    let watched = Watched::new(WatchdogAction::Kill).await;
+    let watched = WatchedNode::new(WatchdogAction::Kill).await;
     let (first, second) = (watched.program(Some("a")), watched.program(Some("a")));
     let (other, host) = (watched.program(Some("b")), watched.program(None));
     let unknown_program = watched.program(Some("f"));
@@ -265,13 +265,13 @@ async fn use_is_measured_outside_of_containers() {
     ]);
     watched.event_of("b").await;
     assert_eq!(watched.events().len(), 1);
-    assert!(host.runs() && unknown_program.runs());
+    assert!(host.is_running() && unknown_program.is_running());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn memory_without_a_process_is_reported_and_counts_for_no_pod() {
-    let watched = Watched::new(WatchdogAction::Kill).await;
+    let watched = WatchedNode::new(WatchdogAction::Kill).await;
     let mut program = watched.program(Some("a"));
     watched.set_use(&[(&program, 5000)]);
     let gpu = &watched.gpu;
@@ -284,13 +284,13 @@ async fn memory_without_a_process_is_reported_and_counts_for_no_pod() {
     watched.world.node.inject(&format!("memory:14000@{index}"));
     watched.until_metric(&uncounted(14_000)).await;
     watched.until_metric(r#"windlass_share_memory_violations_total{action="kill"} 0"#).await;
-    assert!(program.runs());
+    assert!(program.is_running());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_hanging_driver_leaves_the_gpu_unmeasured() {
-    let watched = Watched::new(WatchdogAction::Kill).await;
+    let watched = WatchedNode::new(WatchdogAction::Kill).await;
     let gpu = &watched.gpu;
     let metric_line =
         |value: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {value}"#);
@@ -307,7 +307,7 @@ async fn a_hanging_driver_leaves_the_gpu_unmeasured() {
 
 #[tokio::test]
 async fn processes_above_the_share_are_ended_and_no_others() {
-    let watched = Watched::new(WatchdogAction::Kill).await;
+    let watched = WatchedNode::new(WatchdogAction::Kill).await;
     let (mut first, mut second) = (watched.program(Some("a")), watched.program(Some("a")));
     let (mut other, mut host) = (watched.program(Some("b")), watched.program(None));
     watched.set_use(&[(&first, 5000), (&second, 5000), (&other, 8192), (&host, 50_000)]);
@@ -319,7 +319,7 @@ async fn processes_above_the_share_are_ended_and_no_others() {
     assert_eq!((action.as_str(), note), ("Kill", note_of_a));
     assert!(!first.wait().success());
     assert!(!second.wait().success());
-    assert!(other.runs() && host.runs());
+    assert!(other.is_running() && host.is_running());
     watched.set_use(&[(&other, 8192), (&host, 50_000)]);
     watched.until_metric(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
     assert_eq!(watched.events().len(), 1);
@@ -328,14 +328,14 @@ async fn processes_above_the_share_are_ended_and_no_others() {
 
 #[tokio::test]
 async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
-    let watched = Watched::new(WatchdogAction::Evict).await;
+    let watched = WatchedNode::new(WatchdogAction::Evict).await;
     let (mut greedy, mut other) = (watched.program(Some("a")), watched.program(Some("b")));
     watched.set_use(&[(&greedy, 9000), (&other, 8000)]);
     let (action, note) = watched.event_of("a").await;
     assert_eq!(action, "Evict");
     assert!(note.ends_with("the pod is evicted"), "{note}");
     assert!(watched.pod("a").is_none() && watched.pod("b").is_some());
-    assert!(greedy.runs() && other.runs(), "the kubelet ends them");
+    assert!(greedy.is_running() && other.is_running(), "the kubelet ends them");
     let budget = "Cannot evict pod as it would violate the pod's disruption budget.";
     let refusal = Refusal::new(429, "TooManyRequests", budget);
     watched
@@ -354,7 +354,7 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
 
 #[tokio::test]
 async fn a_pod_far_above_its_share_of_a_busy_gpus_time_has_an_event_and_keeps_running() {
-    let watched = Watched::new(WatchdogAction::Kill).await;
+    let watched = WatchedNode::new(WatchdogAction::Kill).await;
     let (mut excessive, mut modest) = (watched.program(Some("a")), watched.program(Some("b")));
     watched.set_use_and_time(&[(&excessive, 8000, 70), (&modest, 8000, 30)]);
     let (action, note) = watched.event_of("a").await;
@@ -368,14 +368,14 @@ async fn a_pod_far_above_its_share_of_a_busy_gpus_time_has_an_event_and_keeps_ru
     ] {
         watched.until_metric(line).await;
     }
-    assert!(excessive.runs() && modest.runs());
+    assert!(excessive.is_running() && modest.is_running());
     assert_eq!(watched.events().len(), 1);
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn with_the_action_observe_a_violation_is_reported_once() {
-    let watched = Watched::new(WatchdogAction::Observe).await;
+    let watched = WatchedNode::new(WatchdogAction::Observe).await;
     let mut greedy = watched.program(Some("a"));
     watched.set_use(&[(&greedy, 9000)]);
     let (action, note) = watched.event_of("a").await;
@@ -390,22 +390,22 @@ async fn with_the_action_observe_a_violation_is_reported_once() {
     .await;
     watched.set_use(&[(&greedy, 9000)]);
     watched.until_metric(r#"windlass_share_memory_violations_total{action="observe"} 2"#).await;
-    assert!(greedy.runs());
+    assert!(greedy.is_running());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn hidden_processes_are_reported_and_count_for_no_pod() {
-    let watched = Watched::new(WatchdogAction::Kill).await;
+    let watched = WatchedNode::new(WatchdogAction::Kill).await;
     let mut greedy = watched.program(Some("a"));
-    let own = watched.world.node.host(&format!("/proc/{}/stat", std::process::id()));
+    let own = watched.world.node.host_path(&format!("/proc/{}/stat", std::process::id()));
     fs::remove_file(own).expect("it was there");
     watched.set_use(&[(&greedy, 20_000)]);
     let gpu = &watched.gpu;
     let metric_line =
         |value: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {value}"#);
     watched.until_metric(&metric_line(0)).await;
-    assert!(greedy.runs() && watched.events().is_empty());
+    assert!(greedy.is_running() && watched.events().is_empty());
     // Once the program is visible again, it is ended.
     prepare_proc(&watched.world.node);
     watched.until_metric(&metric_line(1)).await;
@@ -417,7 +417,7 @@ async fn hidden_processes_are_reported_and_count_for_no_pod() {
 #[tokio::test]
 async fn replicas_with_configured_memory_are_watched_by_the_kubelets_checkpoint() {
     let policy = Policy { resources: first_gpu_by_memory(10), ..policy(WatchdogAction::Kill) };
-    let watched = Box::pin(Watched::sharing(policy, 7, &[("a", 2), ("b", 1)])).await;
+    let watched = Box::pin(WatchedNode::sharing(policy, 7, &[("a", 2), ("b", 1)])).await;
     let (mut modest, mut greedy) = (watched.program(Some("a")), watched.program(Some("b")));
     let unknown_program = watched.program(Some("f"));
     // 20 GiB are within two replicas, and 11 GiB exceed one.
@@ -426,7 +426,7 @@ async fn replicas_with_configured_memory_are_watched_by_the_kubelets_checkpoint(
     assert_eq!(action, "Kill");
     assert!(note.contains("11000 MiB of") && note.contains("its share is 10240 MiB"), "{note}");
     assert!(!greedy.wait().success());
-    assert!(modest.runs());
+    assert!(modest.is_running());
     let limit = r#"namespace="default",kind="pod",holder="a""#;
     watched.until_metric(limit).await;
     watched.world.agent.stop().await;

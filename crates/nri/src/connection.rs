@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NriState {
     /// The plugin is not connected; contains the reason.
-    Lost(String),
+    Disconnected(String),
     /// The plugin is synchronized; contains the name and version of the runtime.
     Connected(String),
 }
@@ -23,7 +23,7 @@ pub enum NriState {
 
 impl Default for NriState {
     fn default() -> Self {
-        Self::Lost("no connection attempt yet".to_owned())
+        Self::Disconnected("no connection attempt yet".to_owned())
     }
 }
 
@@ -57,7 +57,7 @@ async fn reconnect<P: Plugin>(
             }
             Err(error) => SessionError::Io(error),
         };
-        let lost = NriState::Lost(format!("{socket}: {}", causes(&error)));
+        let lost = NriState::Disconnected(format!("{socket}: {}", causes(&error)));
         if *state.borrow() != lost {
             let error = causes(&error);
             tracing::warn!(%socket, error, "no connection to NRI, retrying with back-off");

@@ -47,10 +47,10 @@ pub struct Message {
 pub enum ProtocolError {
     /// A frame is too long.
     #[error("a frame of {0} bytes is above the limit of {MAX_FRAME}")]
-    Frame(usize),
+    FrameTooLong(usize),
     /// A message is too long.
     #[error("a message of {0} bytes is above the limit of {MAX_MESSAGE}")]
-    Message(usize),
+    MessageTooLong(usize),
 }
 
 /// Decoder of one socket.
@@ -70,16 +70,16 @@ impl Decoder {
     /// Decodes received bytes. Returns the messages that they complete, in order.
     ///
     /// Frames of other logical connections are skipped, as the runtime does.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Message>, ProtocolError> {
+    pub fn decode(&mut self, bytes: &[u8]) -> Result<Vec<Message>, ProtocolError> {
         self.frames.extend_from_slice(bytes);
         let (mut messages, mut decoded) = (Vec::new(), 0);
-        while let Some(frame) = next(&self.frames[decoded..], FRAME_HEADER, 4) {
+        while let Some(frame) = split_first(&self.frames[decoded..], FRAME_HEADER, 4) {
             if frame.length > MAX_FRAME {
-                return Err(ProtocolError::Frame(frame.length));
+                return Err(ProtocolError::FrameTooLong(frame.length));
             }
             let Some(payload) = frame.body else { break };
             decoded += FRAME_HEADER + frame.length;
-            let (service, stream) = match number(frame.head) {
+            let (service, stream) = match big_endian_u32(frame.header) {
                 1 => (Service::Plugin, &mut self.plugin),
                 2 => (Service::Runtime, &mut self.runtime),
                 _ => continue,
@@ -99,12 +99,12 @@ fn drain_messages(
     messages: &mut Vec<Message>,
 ) -> Result<(), ProtocolError> {
     let mut decoded = 0;
-    while let Some(unit) = next(&bytes[decoded..], MESSAGE_HEADER, 0) {
+    while let Some(unit) = split_first(&bytes[decoded..], MESSAGE_HEADER, 0) {
         if unit.length > MAX_MESSAGE {
-            return Err(ProtocolError::Message(unit.length));
+            return Err(ProtocolError::MessageTooLong(unit.length));
         }
         let Some(body) = unit.body else { break };
-        let (stream, kind) = (number(&unit.head[4..]), unit.head[8]);
+        let (stream, kind) = (big_endian_u32(&unit.header[4..]), unit.header[8]);
         messages.push(Message { service, stream, kind, body: body.to_vec() });
         decoded += MESSAGE_HEADER + unit.length;
     }
@@ -113,8 +113,8 @@ fn drain_messages(
 }
 
 /// A frame or message: header, length of the body, and body.
-struct Unit<'a> {
-    head: &'a [u8],
+struct LengthPrefixed<'a> {
+    header: &'a [u8],
     length: usize,
     /// `None` until all of its bytes are received.
     body: Option<&'a [u8]>,
@@ -122,14 +122,14 @@ struct Unit<'a> {
 
 /// The first frame or message in `bytes`; `None` if its header is incomplete. `header` is the size of the header, and
 /// `length_at` the offset of the length in it.
-fn next(bytes: &[u8], header: usize, length_at: usize) -> Option<Unit<'_>> {
+fn split_first(bytes: &[u8], header: usize, length_at: usize) -> Option<LengthPrefixed<'_>> {
     let (head, rest) = bytes.split_at_checked(header)?;
-    let length = usize::try_from(number(&head[length_at..])).unwrap_or(usize::MAX);
-    Some(Unit { head, length, body: rest.get(..length) })
+    let length = usize::try_from(big_endian_u32(&head[length_at..])).unwrap_or(usize::MAX);
+    Some(LengthPrefixed { header: head, length, body: rest.get(..length) })
 }
 
 /// The first four bytes as a big-endian number.
-fn number(bytes: &[u8]) -> u32 {
+fn big_endian_u32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[..4].try_into().expect("four bytes of a complete header"))
 }
 
@@ -172,7 +172,7 @@ mod tests {
         for size in [1, 7, 4096, 1 << 20] {
             let mut decoder = Decoder::default();
             let bytes = frames();
-            let messages = bytes.chunks(size).map(|part| decoder.push(part).expect("valid"));
+            let messages = bytes.chunks(size).map(|part| decoder.decode(part).expect("valid"));
             assert_eq!(messages.collect::<Vec<_>>().concat(), expected, "{size}");
         }
     }
@@ -180,13 +180,13 @@ mod tests {
     #[test]
     fn messages_above_the_limit_are_rejected() {
         let largest = message(1, &vec![0; MAX_MESSAGE]);
-        let messages = Decoder::default().push(&frame(1, &largest)).expect("accepted");
+        let messages = Decoder::default().decode(&frame(1, &largest)).expect("accepted");
         assert_eq!(messages[0].body.len(), MAX_MESSAGE);
-        let error = Decoder::default().push(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]);
-        assert_eq!(error, Err(ProtocolError::Frame(0xffff_ffff)));
+        let error = Decoder::default().decode(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(error, Err(ProtocolError::FrameTooLong(0xffff_ffff)));
         let too_long = [0, 0x40, 0, 1, 0, 0, 0, 1, 1, 0];
-        let error = Decoder::default().push(&frame(1, &too_long));
-        assert_eq!(error, Err(ProtocolError::Message(MAX_MESSAGE + 1)));
+        let error = Decoder::default().decode(&frame(1, &too_long));
+        assert_eq!(error, Err(ProtocolError::MessageTooLong(MAX_MESSAGE + 1)));
     }
 
     proptest! {
@@ -194,7 +194,7 @@ mod tests {
         fn the_decoder_never_panics(bytes: Vec<u8>, size in 1_usize..64) {
             let mut decoder = Decoder::default();
             for part in bytes.chunks(size) {
-                if decoder.push(part).is_err() {
+                if decoder.decode(part).is_err() {
                     break;
                 }
             }

@@ -40,7 +40,7 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Id of the sandbox.
-    pub sandbox: String,
+    pub sandbox_id: String,
     /// UID of the pod object.
     pub uid: String,
     /// Namespace of the pod.
@@ -62,7 +62,7 @@ pub struct Adjustment {
 
 /// A container or sandbox that the runtime stopped or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndEvent {
     /// The container with this id.
     Container(String),
     /// The sandbox with this id, with all of its containers.
@@ -80,11 +80,11 @@ pub trait Plugin: Send {
     fn synchronize(&mut self, containers: Vec<Container>) -> impl Future<Output = ()> + Send;
 
     /// Adjusts a container before its creation. An error is the reason why the runtime must not create the container.
-    fn create(
+    fn create_container(
         &mut self,
         container: Container,
     ) -> impl Future<Output = Result<Adjustment, String>> + Send;
 
     /// Receives the end of a container or sandbox. The runtime may report the same end twice.
-    fn ended(&mut self, ended: Ended) -> impl Future<Output = ()> + Send;
+    fn handle_end(&mut self, ended: EndEvent) -> impl Future<Output = ()> + Send;
 }

@@ -14,7 +14,7 @@ use tokio::{
 use windlass_host::deadline;
 
 use crate::{
-    Adjustment, Container, Ended, Plugin, Pod,
+    Adjustment, Container, EndEvent, Plugin, Pod,
     decoder::{Decoder, Message, ProtocolError, Service},
     messages::{
         ConfigureRequest, ConfigureResponse, ContainerAdjustment, ContainerRequest,
@@ -23,7 +23,7 @@ use crate::{
         SynchronizeResponse,
     },
     settings::NriSettings,
-    ttrpc::{self, CallError, REQUEST, RESPONSE, UNIMPLEMENTED},
+    ttrpc::{self, CODE_UNIMPLEMENTED, CallError, REQUEST, RESPONSE},
 };
 
 /// Reason why a session ended.
@@ -56,10 +56,10 @@ pub enum SessionError {
 const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
 /// Stream id of the plugin's only call. Stream ids of a client are odd.
-const REGISTRATION: u32 = 1;
+const REGISTRATION_STREAM: u32 = 1;
 
 /// Size of the read buffer, in bytes.
-const CHUNK: usize = 16 << 10;
+const READ_BUFFER_BYTES: usize = 16 << 10;
 
 /// Registers the plugin and serves it until the connection ends. `synchronized` is called once, with the runtime's name
 /// and version.
@@ -67,12 +67,12 @@ pub async fn serve<P: Plugin>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send,
     settings: &NriSettings,
     plugin: &mut P,
-    synchronized: impl FnMut(&str) + Send,
+    on_synchronized: impl FnMut(&str) + Send,
 ) -> SessionError {
     let session = Session {
         plugin,
         stream,
-        synchronized,
+        on_synchronized,
         runtime: String::new(),
         pods: Vec::new(),
         containers: Vec::new(),
@@ -88,7 +88,7 @@ pub async fn serve<P: Plugin>(
 struct Session<'p, P, S, F> {
     plugin: &'p mut P,
     stream: S,
-    synchronized: F,
+    on_synchronized: F,
     /// Name and version of the runtime.
     runtime: String,
     /// Pods of the unfinished synchronization.
@@ -119,22 +119,22 @@ where
             method: "RegisterPlugin".to_owned(),
             payload: register.encode_to_vec(),
         };
-        self.stream.write_all(&ttrpc::request(REGISTRATION, &request)).await?;
-        let synchronize_by = Instant::now() + settings.registration;
-        let (mut decoder, mut chunk) = (Decoder::default(), vec![0; CHUNK]);
+        self.stream.write_all(&ttrpc::request(REGISTRATION_STREAM, &request)).await?;
+        let synchronize_by = Instant::now() + settings.registration_timeout;
+        let (mut decoder, mut chunk) = (Decoder::default(), vec![0; READ_BUFFER_BYTES]);
         loop {
             let reading = self.stream.read(&mut chunk);
             let read = if self.is_synchronized {
                 reading.await?
             } else {
                 let remaining = synchronize_by.saturating_duration_since(Instant::now());
-                let timed_out = |_| SessionError::Timeout(settings.registration);
+                let timed_out = |_| SessionError::Timeout(settings.registration_timeout);
                 deadline::timeout(remaining, reading).await.map_err(timed_out)??
             };
             if read == 0 {
                 return Err(SessionError::Closed);
             }
-            for message in decoder.push(&chunk[..read])? {
+            for message in decoder.decode(&chunk[..read])? {
                 self.handle(message).await?;
             }
         }
@@ -145,12 +145,12 @@ where
             (Service::Plugin, REQUEST) => {
                 let (result, is_shutdown) = match Request::decode(&*message.body) {
                     Ok(request) => (self.call(&request).await, request.method == "Shutdown"),
-                    Err(error) => (Err(undecodable(&error)), false),
+                    Err(error) => (Err(decode_error(&error)), false),
                 };
                 self.stream.write_all(&ttrpc::response(message.stream, result)).await?;
                 if is_shutdown { Err(SessionError::Shutdown) } else { Ok(()) }
             }
-            (Service::Runtime, RESPONSE) if message.stream == REGISTRATION => {
+            (Service::Runtime, RESPONSE) if message.stream == REGISTRATION_STREAM => {
                 let status = Response::decode(&*message.body)?.status;
                 match status.filter(|status| status.code != 0) {
                     Some(status) => Err(SessionError::Refused(status.message)),
@@ -180,23 +180,23 @@ where
                 }
                 Ok(SynchronizeResponse { more }.encode_to_vec())
             }
-            "CreateContainer" => self.create(decode(payload)?).await,
+            "CreateContainer" => self.create_container(decode(payload)?).await,
             "StopContainer" | "RemoveContainer" | "RemovePodSandbox" => {
                 let stopped: ContainerRequest = decode(payload)?;
-                self.ended(stopped.pod, stopped.container).await;
+                self.handle_end(stopped.pod, stopped.container).await;
                 Ok(Vec::new())
             }
             "StateChange" => {
                 let change: StateChangeEvent = decode(payload)?;
                 let ends = [Event::RemovePodSandbox, Event::StopContainer, Event::RemoveContainer];
                 if ends.iter().any(|event| *event as i32 == change.event) {
-                    self.ended(change.pod, change.container).await;
+                    self.handle_end(change.pod, change.container).await;
                 }
                 Ok(Vec::new())
             }
             "Shutdown" => Ok(Vec::new()),
             method => Err(CallError {
-                code: UNIMPLEMENTED,
+                code: CODE_UNIMPLEMENTED,
                 message: format!("the plugin has no method {method:?}"),
             }),
         }
@@ -205,7 +205,7 @@ where
     async fn synchronize(&mut self) {
         let pods = std::mem::take(&mut self.pods).into_iter();
         let pods: BTreeMap<_, _> =
-            pods.map(|pod| (pod.id.clone(), Arc::new(Pod::of(pod)))).collect();
+            pods.map(|pod| (pod.id.clone(), Arc::new(Pod::from_message(pod)))).collect();
         let containers = std::mem::take(&mut self.containers).into_iter();
         let running = containers.filter(|container| !container.is_stopped());
         let containers = running.filter_map(|container| {
@@ -215,44 +215,44 @@ where
         self.plugin.synchronize(containers.collect()).await;
         if !self.is_synchronized {
             self.is_synchronized = true;
-            (self.synchronized)(&self.runtime);
+            (self.on_synchronized)(&self.runtime);
         }
     }
 
-    async fn create(&mut self, request: ContainerRequest) -> Result<Vec<u8>, CallError> {
+    async fn create_container(&mut self, request: ContainerRequest) -> Result<Vec<u8>, CallError> {
         let missing = || CallError::new("the request names no container or no pod");
         let (pod, container) = request.pod.zip(request.container).ok_or_else(missing)?;
-        let pod = Arc::new(Pod::of(pod));
+        let pod = Arc::new(Pod::from_message(pod));
         let container = Container { id: container.id, name: container.name, pod };
-        let adjustment = self.plugin.create(container).await.map_err(CallError::new)?;
-        let adjust = ContainerAdjustment::of(adjustment);
+        let adjustment = self.plugin.create_container(container).await.map_err(CallError::new)?;
+        let adjust = ContainerAdjustment::from_adjustment(adjustment);
         Ok(CreateContainerResponse { adjust }.encode_to_vec())
     }
 
-    async fn ended(&mut self, pod: Option<PodSandbox>, container: Option<NriContainer>) {
+    async fn handle_end(&mut self, pod: Option<PodSandbox>, container: Option<NriContainer>) {
         let ended = match (container, pod) {
-            (Some(container), _) => Ended::Container(container.id),
-            (None, Some(pod)) => Ended::Sandbox(pod.id),
+            (Some(container), _) => EndEvent::Container(container.id),
+            (None, Some(pod)) => EndEvent::Sandbox(pod.id),
             (None, None) => return,
         };
-        self.plugin.ended(ended).await;
+        self.plugin.handle_end(ended).await;
     }
 }
 
 fn decode<T: prost::Message + Default>(payload: &[u8]) -> Result<T, CallError> {
-    T::decode(payload).map_err(|error| undecodable(&error))
+    T::decode(payload).map_err(|error| decode_error(&error))
 }
 
-fn undecodable(error: &prost::DecodeError) -> CallError {
+fn decode_error(error: &prost::DecodeError) -> CallError {
     CallError::new(format!("the plugin cannot decode the request: {error}"))
 }
 
 // === impl Pod ===
 
 impl Pod {
-    fn of(pod: PodSandbox) -> Self {
+    fn from_message(pod: PodSandbox) -> Self {
         let PodSandbox { id, name, uid, namespace, annotations } = pod;
-        Self { sandbox: id, uid, namespace, name, annotations }
+        Self { sandbox_id: id, uid, namespace, name, annotations }
     }
 }
 
@@ -260,7 +260,7 @@ impl Pod {
 
 impl ContainerAdjustment {
     /// Message for an adjustment; `None` if it is empty.
-    fn of(adjustment: Adjustment) -> Option<Self> {
+    fn from_adjustment(adjustment: Adjustment) -> Option<Self> {
         if adjustment == Adjustment::default() {
             return None;
         }

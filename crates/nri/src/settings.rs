@@ -12,7 +12,7 @@ pub struct NriSettings {
     /// Index of the plugin: two digits. The runtime calls its plugins in ascending order of their indexes.
     pub index: String,
     /// Timeout from the connection to the end of the first synchronization. Runtimes allow five seconds by default.
-    pub registration: Duration,
+    pub registration_timeout: Duration,
     /// Initial back-off after a lost connection. It doubles with each failure.
     pub retry_min: Duration,
     /// Maximum back-off after a lost connection.
@@ -32,7 +32,7 @@ impl NriSettings {
             socket: socket.into(),
             name: name.into(),
             index: index.into(),
-            registration: Duration::from_secs(10),
+            registration_timeout: Duration::from_secs(10),
             retry_min: Duration::from_millis(250),
             retry_max: Duration::from_secs(10),
         }

@@ -13,12 +13,12 @@ pub(crate) const REQUEST: u8 = 1;
 pub(crate) const RESPONSE: u8 = 2;
 
 /// Largest frame sent. The runtime expects each frame in one read, through a buffer of 4096 bytes (`bufio`).
-const FRAME: usize = 4096;
+const MAX_SENT_FRAME: usize = 4096;
 
 /// `codes.Unknown` of gRPC, which a Go server returns for an error without a code.
-const UNKNOWN: i32 = 2;
+const CODE_UNKNOWN: i32 = 2;
 /// `codes.Unimplemented`.
-pub(crate) const UNIMPLEMENTED: i32 = 12;
+pub(crate) const CODE_UNIMPLEMENTED: i32 = 12;
 
 /// Error response to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct CallError {
 
 impl CallError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { code: UNKNOWN, message: message.into() }
+        Self { code: CODE_UNKNOWN, message: message.into() }
     }
 }
 
@@ -58,7 +58,7 @@ fn frames(service: Service, stream: u32, kind: u8, body: &[u8]) -> Vec<u8> {
     message.extend(stream.to_be_bytes());
     message.extend([kind, 0]);
     message.extend(body);
-    let framed = message.chunks(FRAME).map(|part| {
+    let framed = message.chunks(MAX_SENT_FRAME).map(|part| {
         let head = [(service as u32).to_be_bytes(), length(part).to_be_bytes()].concat();
         [&head, part].concat()
     });

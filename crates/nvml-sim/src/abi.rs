@@ -9,11 +9,11 @@ use std::{
     ffi::{CStr, c_char, c_uint},
 };
 
-use crate::status::{Answer, Status};
+use crate::status::{NvmlResult, Status};
 
 thread_local! {
     /// True while the call on this thread writes garbage in place of its results.
-    static GARBLED: Cell<bool> = const { Cell::new(false) };
+    static WRITES_GARBAGE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Each byte of garbage.
@@ -21,12 +21,12 @@ const GARBAGE: u8 = 0xff;
 
 /// Begins a call with valid results.
 pub(crate) fn begin() {
-    GARBLED.set(false);
+    WRITES_GARBAGE.set(false);
 }
 
 /// Turns all further writes of this call into garbage.
-pub(crate) fn garble() {
-    GARBLED.set(true);
+pub(crate) fn write_garbage() {
+    WRITES_GARBAGE.set(true);
 }
 
 /// Pointer to one output value, sometimes also an input.
@@ -87,9 +87,9 @@ pub(crate) const fn struct_version<T>(number: c_uint) -> c_uint {
 
 impl<T: Copy> Out<T> {
     /// Writes the value; a null pointer is an invalid argument.
-    pub(crate) fn put(self, value: T) -> Answer {
+    pub(crate) fn put(self, value: T) -> NvmlResult {
         self.check()?;
-        if GARBLED.get() {
+        if WRITES_GARBAGE.get() {
             // SAFETY: not null, so by the contract valid for one T, which is C's and may have any bytes.
             unsafe { self.0.write_bytes(GARBAGE, 1) };
             return Ok(());
@@ -100,12 +100,12 @@ impl<T: Copy> Out<T> {
     }
 
     /// Refuses a null pointer. Calls check this before they look up a device.
-    pub(crate) fn check(self) -> Answer {
+    pub(crate) fn check(self) -> NvmlResult {
         if self.0.is_null() { Err(Status::INVALID_ARGUMENT) } else { Ok(()) }
     }
 
     /// Reads the caller's value.
-    pub(crate) fn read(self) -> Answer<T> {
+    pub(crate) fn read(self) -> NvmlResult<T> {
         self.check()?;
         // SAFETY: not null, so by the contract valid for one T, which the caller has filled.
         Ok(unsafe { self.0.read() })
@@ -116,7 +116,7 @@ impl<T: Copy> Out<T> {
 
 impl<T: Copy> OutArray<T> {
     /// Writes the first values of an array of the given length.
-    pub(crate) fn put(self, length: usize, values: &[T]) -> Answer {
+    pub(crate) fn put(self, length: usize, values: &[T]) -> NvmlResult {
         if values.is_empty() {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl<T: Copy> OutArray<T> {
         if values.len() > length {
             return Err(Status::INSUFFICIENT_SIZE);
         }
-        if GARBLED.get() {
+        if WRITES_GARBAGE.get() {
             // SAFETY: not null and long enough, so by the contract valid for these values, which are C's and may
             // have any bytes.
             unsafe { self.0.write_bytes(GARBAGE, values.len()) };
@@ -139,21 +139,21 @@ impl<T: Copy> OutArray<T> {
     }
 
     /// NVML's convention for arrays: `count` is the capacity on entry, and the number of values on return.
-    pub(crate) fn put_counted(self, count: Out<c_uint>, values: &[T]) -> Answer {
+    pub(crate) fn put_counted(self, count: Out<c_uint>, values: &[T]) -> NvmlResult {
         let capacity = count.read()? as usize;
         if self.0.is_null() && capacity > 0 {
             return Err(Status::INVALID_ARGUMENT);
         }
         count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?)?;
         // A garbage count exceeds the capacity, so the array is not written.
-        if values.len() > capacity || GARBLED.get() {
+        if values.len() > capacity || WRITES_GARBAGE.get() {
             return Err(Status::INSUFFICIENT_SIZE);
         }
         self.put(capacity, values)
     }
 
     /// Variant of [`Self::put_counted`]: with a null array, the call succeeds and returns only the count.
-    pub(crate) fn put_or_count(self, count: Out<c_uint>, values: &[T]) -> Answer {
+    pub(crate) fn put_or_count(self, count: Out<c_uint>, values: &[T]) -> NvmlResult {
         if self.0.is_null() {
             return count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?);
         }
@@ -161,7 +161,7 @@ impl<T: Copy> OutArray<T> {
     }
 
     /// Replaces each value of the array.
-    pub(crate) fn map(self, length: usize, change: impl Fn(T) -> T) -> Answer {
+    pub(crate) fn map(self, length: usize, change: impl Fn(T) -> T) -> NvmlResult {
         for index in 0..length {
             let element = Out(self.0.wrapping_add(index));
             if self.0.is_null() {
@@ -177,11 +177,11 @@ impl<T: Copy> OutArray<T> {
 
 impl OutText {
     /// Writes the text and a NUL into a buffer of `length` bytes. Garbage fills the buffer without a NUL.
-    pub(crate) fn put(self, length: c_uint, text: &str) -> Answer {
+    pub(crate) fn put(self, length: c_uint, text: &str) -> NvmlResult {
         if self.0.is_null() {
             return Err(Status::INVALID_ARGUMENT);
         }
-        if GARBLED.get() {
+        if WRITES_GARBAGE.get() {
             return OutArray(self.0).put(length as usize, &vec![0; length as usize]);
         }
         let bytes: Vec<c_char> = text.bytes().chain([0]).map(byte_as_char).collect();
@@ -193,7 +193,7 @@ impl OutText {
 
 impl Text {
     /// Reads the text. NVML text is always ASCII.
-    pub(crate) fn read(self) -> Answer<String> {
+    pub(crate) fn read(self) -> NvmlResult<String> {
         if self.0.is_null() {
             return Err(Status::INVALID_ARGUMENT);
         }
@@ -207,12 +207,12 @@ impl Text {
 
 impl OutVersioned {
     /// Version that the caller expects, which determines the size of the caller's struct.
-    pub(crate) fn version(self) -> Answer<c_uint> {
+    pub(crate) fn version(self) -> NvmlResult<c_uint> {
         Out(self.0).read()
     }
 
     /// Reads the caller's struct of this version.
-    pub(crate) fn read<T: Versioned>(self, version: c_uint) -> Answer<T> {
+    pub(crate) fn read<T: Versioned>(self, version: c_uint) -> NvmlResult<T> {
         if self.version()? != version {
             return Err(Status::VERSION_MISMATCH);
         }
@@ -221,7 +221,7 @@ impl OutVersioned {
     }
 
     /// Writes a struct of exactly the version that the caller expects.
-    pub(crate) fn put<T: Versioned>(self, value: T) -> Answer {
+    pub(crate) fn put<T: Versioned>(self, value: T) -> NvmlResult {
         if self.version()? != value.version() {
             return Err(Status::VERSION_MISMATCH);
         }
@@ -231,7 +231,7 @@ impl OutVersioned {
 }
 
 /// Text of a struct field: truncated to leave room for a NUL, and padded with zeros.
-pub(crate) fn field<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
+pub(crate) fn char_array<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut field = [0; LENGTH];
     let capacity = LENGTH.saturating_sub(1);
     for (element, byte) in field.iter_mut().zip(text.bytes().take(capacity)) {

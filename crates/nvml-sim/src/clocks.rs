@@ -8,7 +8,7 @@ use windlass_machine::{card::Clocks, state::Gpu};
 use crate::{
     abi::Out,
     handle::Device,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 /// Graphics clock of an idle card.
@@ -35,13 +35,13 @@ export! {
 
     fn nvmlDeviceGetClockInfo(device: Device, clock: c_uint, megahertz: Out<c_uint>) {
         let gpu = device.gpu()?;
-        megahertz.put(clock_of(clock, graphics_now(&gpu), gpu.card.clocks_mhz)?)
+        megahertz.put(clock_of(clock, current_graphics_mhz(&gpu), gpu.card.clocks_mhz)?)
     }
 
     fn nvmlDeviceGetClock(device: Device, clock: c_uint, id: c_uint, megahertz: Out<c_uint>) {
         let gpu = device.gpu()?;
         let graphics = match id {
-            sys::nvmlClockId_enum_NVML_CLOCK_ID_CURRENT => graphics_now(&gpu),
+            sys::nvmlClockId_enum_NVML_CLOCK_ID_CURRENT => current_graphics_mhz(&gpu),
             _ => gpu.card.clocks_mhz.graphics,
         };
         megahertz.put(clock_of(clock, graphics, gpu.card.clocks_mhz)?)
@@ -111,14 +111,14 @@ fn clock_reasons(gpu: &Gpu) -> c_ulonglong {
     .sum()
 }
 
-fn graphics_now(gpu: &Gpu) -> u32 {
+fn current_graphics_mhz(gpu: &Gpu) -> u32 {
     match gpu.live.utilization_percent {
         0 => IDLE_MHZ.min(gpu.card.clocks_mhz.graphics),
         _ => gpu.card.clocks_mhz.graphics,
     }
 }
 
-fn clock_of(clock: c_uint, graphics: u32, clocks: Clocks) -> Answer<u32> {
+fn clock_of(clock: c_uint, graphics: u32, clocks: Clocks) -> NvmlResult<u32> {
     match clock {
         sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS | sys::nvmlClockType_enum_NVML_CLOCK_SM => {
             Ok(graphics)

@@ -14,14 +14,14 @@ use windlass_machine::{Model, state::CudaFault};
 
 use crate::{
     abi::{Out, OutArray},
-    cuda_memory::Space,
-    handle::{Device, Found, FoundGpu},
+    cuda_memory::AddressSpace,
+    handle::{Device, DeviceSnapshot, GpuSnapshot},
     library,
     memory::Memory,
-    memory_limits::{self, Limited},
+    memory_limits::{self, ProcessLimit},
     process::compute_processes_of,
-    status::{Answer, Code, Status},
-    watch::Moment,
+    status::{Code, NvmlResult, Status},
+    watch::Generation,
 };
 
 /// `CUresult` other than success.
@@ -32,7 +32,7 @@ pub(crate) struct CudaError(Code);
 type CudaResult<T = ()> = Result<T, CudaError>;
 
 /// CUDA state of this process.
-struct Process {
+struct ProcessState {
     /// UUIDs of the visible devices, after initialisation.
     visible: Option<Vec<String>>,
     context: Option<Context>,
@@ -41,12 +41,12 @@ struct Process {
 /// CUDA context. A process has one at a time.
 struct Context {
     uuid: String,
-    space: Space,
+    space: AddressSpace,
     /// Number of bytes set to zero.
     zeroed: u64,
 }
 
-static PROCESS: Mutex<Process> = Mutex::new(Process { visible: None, context: None });
+static STATE: Mutex<ProcessState> = Mutex::new(ProcessState { visible: None, context: None });
 
 /// Environment variable with the UUIDs of the visible devices, in order.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -70,12 +70,12 @@ const CONTEXT: usize = 1;
 
 export! {
     fn cuInit(flags: c_uint) {
-        cuda(|| {
+        to_nvml_result(|| {
             if flags != 0 {
                 return Err(CudaError::INVALID_VALUE);
             }
             library::init().map_err(|_| CudaError::NO_DEVICE)?;
-            let visible = visible(&*library::machine()?);
+            let visible = visible(&*library::current_model()?);
             if visible.is_empty() {
                 return Err(CudaError::NO_DEVICE);
             }
@@ -85,18 +85,18 @@ export! {
     }
 
     fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) {
-        cuda(|| {
+        to_nvml_result(|| {
             uuid_of(ordinal)?;
             Ok(device.put(ordinal)?)
         })
     }
 
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) {
-        cuda(|| Ok(uuid.put(bytes_of(&uuid_of(device)?))?))
+        to_nvml_result(|| Ok(uuid.put(bytes_of(&uuid_of(device)?))?))
     }
 
     fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) {
-        cuda(|| {
+        to_nvml_result(|| {
             uuid_of(device)?;
             if attribute != INTEGRATED {
                 return Err(CudaError::INVALID_VALUE);
@@ -106,7 +106,7 @@ export! {
     }
 
     fn cuCtxCreate_v2(context: Out<usize>, _flags: c_uint, device: c_int) {
-        cuda(|| {
+        to_nvml_result(|| {
             let uuid = uuid_of(device)?;
             let found = find_device(&uuid)?;
             let gpu = gpu_of(&found);
@@ -116,46 +116,46 @@ export! {
             if gpu.compute_mode == PROHIBITED {
                 return Err(CudaError::DEVICE_UNAVAILABLE);
             }
-            let free = free(&found, 0)?;
+            let free = free_for_process(&found, 0)?;
             if free == 0 {
                 return Err(CudaError::OUT_OF_MEMORY);
             }
             context.put(CONTEXT)?;
-            process().context = Some(Context { uuid, space: Space::default(), zeroed: 0 });
+            process().context = Some(Context { uuid, space: AddressSpace::default(), zeroed: 0 });
             Ok(())
         })
     }
 
     fn cuCtxDestroy_v2(_context: usize) {
-        cuda(|| {
+        to_nvml_result(|| {
             let context = process().context.take().ok_or(CudaError::INVALID_CONTEXT)?;
             discharge(&context.uuid, 0)
         })
     }
 
     fn cuCtxSynchronize() {
-        cuda(|| current().map(drop))
+        to_nvml_result(|| current_device().map(drop))
     }
 
     fn cuMemGetInfo_v2(free_bytes: Out<usize>, total: Out<usize>) {
-        cuda(|| {
-            let found = current()?;
-            let allocated = in_context(|context| Ok(context.space.allocated()))?;
-            free_bytes.put(as_size(free(&found, allocated)?)?)?;
-            Ok(total.put(as_size(usable(&found)?)?)?)
+        to_nvml_result(|| {
+            let found = current_device()?;
+            let allocated = with_context(|context| Ok(context.space.allocated()))?;
+            free_bytes.put(as_size(free_for_process(&found, allocated)?)?)?;
+            Ok(total.put(as_size(total_for_process(&found)?)?)?)
         })
     }
 
     fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) {
-        cuda(|| {
-            let found = current()?;
+        to_nvml_result(|| {
+            let found = current_device()?;
             address.check()?;
-            let allocated = in_context(|context| Ok(context.space.allocated()))?;
-            let free = free(&found, allocated)?;
-            let start = in_context(|context| context.space.allocate(bytes as u64, free))?;
+            let allocated = with_context(|context| Ok(context.space.allocated()))?;
+            let free = free_for_process(&found, allocated)?;
+            let start = with_context(|context| context.space.allocate(bytes as u64, free))?;
             // Another process of the cgroup may have allocated the memory meanwhile.
-            if !charge(&found, in_context(|context| Ok(context.space.allocated()))?)? {
-                in_context(|context| context.space.free(start))?;
+            if !charge(&found, with_context(|context| Ok(context.space.allocated()))?)? {
+                with_context(|context| context.space.free(start))?;
                 return Err(CudaError::OUT_OF_MEMORY);
             }
             Ok(address.put(start)?)
@@ -163,8 +163,8 @@ export! {
     }
 
     fn cuMemFree_v2(address: u64) {
-        cuda(|| {
-            in_context(|context| {
+        to_nvml_result(|| {
+            with_context(|context| {
                 context.space.free(address)?;
                 discharge(&context.uuid, context.space.allocated())
             })
@@ -172,12 +172,12 @@ export! {
     }
 
     fn cuMemsetD8_v2(address: u64, value: u8, bytes: usize) {
-        cuda(|| {
-            let found = current()?;
+        to_nvml_result(|| {
+            let found = current_device()?;
             if gpu_of(&found).faults.cuda == Some(CudaFault::Stale) {
                 return Ok(());
             }
-            in_context(|context| {
+            with_context(|context| {
                 context.space.set(address, bytes as u64, value)?;
                 if value == 0 {
                     context.zeroed += bytes as u64;
@@ -188,9 +188,9 @@ export! {
     }
 
     fn cuMemcpyDtoH_v2(to: OutArray<u8>, address: u64, bytes: usize) {
-        cuda(|| {
-            current()?;
-            let read = in_context(|context| context.space.read(address, bytes as u64))?;
+        to_nvml_result(|| {
+            current_device()?;
+            let read = with_context(|context| context.space.read(address, bytes as u64))?;
             Ok(to.put(bytes, &read)?)
         })
     }
@@ -226,7 +226,7 @@ impl From<Status> for CudaError {
 impl Context {
     /// Publishes the number of zeroed bytes for tests and tools.
     fn publish_zeroed(&self) -> CudaResult {
-        let folder = library::folder()?.join(ZEROED_FOLDER);
+        let folder = library::machine_dir()?.join(ZEROED_FOLDER);
         let written = fs::create_dir_all(&folder);
         let written =
             written.and_then(|()| fs::write(folder.join(&self.uuid), self.zeroed.to_string()));
@@ -235,7 +235,7 @@ impl Context {
 }
 
 /// Converts a CUDA result to the type of [`export`]. NVML's and CUDA's codes are both plain numbers in the ABI.
-fn cuda(body: impl FnOnce() -> CudaResult) -> Answer {
+fn to_nvml_result(body: impl FnOnce() -> CudaResult) -> NvmlResult {
     body().map_err(|CudaError(code)| Status(code))
 }
 
@@ -269,10 +269,11 @@ fn uuid_of(ordinal: c_int) -> CudaResult<String> {
 }
 
 /// Device with this UUID. Blocks while its CUDA fault is a hang.
-fn find_device(uuid: &str) -> CudaResult<Found> {
+fn find_device(uuid: &str) -> CudaResult<DeviceSnapshot> {
     loop {
-        let moment = Moment::now()?;
-        let device = device_with_uuid(&*library::machine()?, uuid).ok_or(CudaError::UNKNOWN)?;
+        let moment = Generation::current()?;
+        let device =
+            device_with_uuid(&*library::current_model()?, uuid).ok_or(CudaError::UNKNOWN)?;
         let found = device.find().map_err(|_| CudaError::UNKNOWN)?;
         if gpu_of(&found).faults.cuda != Some(CudaFault::Hang) {
             return Ok(found);
@@ -282,25 +283,25 @@ fn find_device(uuid: &str) -> CudaResult<Found> {
 }
 
 /// Device of the current context.
-fn current() -> CudaResult<Found> {
-    let uuid = in_context(|context| Ok(context.uuid.clone()))?;
+fn current_device() -> CudaResult<DeviceSnapshot> {
+    let uuid = with_context(|context| Ok(context.uuid.clone()))?;
     find_device(&uuid)
 }
 
-fn in_context<T>(act: impl FnOnce(&mut Context) -> CudaResult<T>) -> CudaResult<T> {
+fn with_context<T>(act: impl FnOnce(&mut Context) -> CudaResult<T>) -> CudaResult<T> {
     process().context.as_mut().ok_or(CudaError::INVALID_CONTEXT).and_then(act)
 }
 
-fn gpu_of(found: &Found) -> &FoundGpu {
+fn gpu_of(found: &DeviceSnapshot) -> &GpuSnapshot {
     match found {
-        Found::Gpu(gpu) => gpu,
-        Found::Mig(instance) => &instance.gpu,
+        DeviceSnapshot::Gpu(gpu) => gpu,
+        DeviceSnapshot::Mig(instance) => &instance.gpu,
     }
 }
 
 /// Reduces the charge of this process to `allocated` bytes. Faults of the device are ignored.
 fn discharge(uuid: &str, allocated: u64) -> CudaResult {
-    let Ok(machine) = library::machine() else { return Ok(()) };
+    let Ok(machine) = library::current_model() else { return Ok(()) };
     match machine.gpus.iter().find(|gpu| gpu.uuid == uuid) {
         Some(gpu) => Ok(memory_limits::charge(gpu, allocated).map(drop)?),
         None => Ok(()),
@@ -308,36 +309,36 @@ fn discharge(uuid: &str, allocated: u64) -> CudaResult {
 }
 
 /// Total memory available to this process: the device's, or a lower limit of this process.
-fn usable(found: &Found) -> CudaResult<u64> {
+fn total_for_process(found: &DeviceSnapshot) -> CudaResult<u64> {
     let Memory { total, reserved, .. } = Memory::of(found)?;
     let usable = total - reserved;
     Ok(limits(found).map_or(usable, |limited| limited.hard.min(usable)))
 }
 
 /// Limits of this process. A MIG device has no limits.
-fn limits(found: &Found) -> Option<Limited> {
+fn limits(found: &DeviceSnapshot) -> Option<ProcessLimit> {
     match found {
-        Found::Gpu(gpu) => memory_limits::of_this_process(gpu),
-        Found::Mig(_) => None,
+        DeviceSnapshot::Gpu(gpu) => memory_limits::process_limit(gpu),
+        DeviceSnapshot::Mig(_) => None,
     }
 }
 
 /// Sets the charge of this process to `allocated` bytes. Returns false if a limit would be exceeded.
-fn charge(found: &Found, allocated: u64) -> CudaResult<bool> {
+fn charge(found: &DeviceSnapshot, allocated: u64) -> CudaResult<bool> {
     match found {
-        Found::Gpu(gpu) => Ok(memory_limits::charge(gpu, allocated)?),
-        Found::Mig(_) => Ok(true),
+        DeviceSnapshot::Gpu(gpu) => Ok(memory_limits::charge(gpu, allocated)?),
+        DeviceSnapshot::Mig(_) => Ok(true),
     }
 }
 
 /// Free memory for this process, which already has `allocated` bytes.
-fn free(found: &Found, allocated: u64) -> CudaResult<u64> {
+fn free_for_process(found: &DeviceSnapshot, allocated: u64) -> CudaResult<u64> {
     let processes =
         compute_processes_of(found).iter().map(|process| process.memory_mib * MIB).sum::<u64>();
     let used = Memory::of(found)?.used + processes + CONTEXT_BYTES + allocated;
     let Memory { total, reserved, .. } = Memory::of(found)?;
     let free = (total - reserved).saturating_sub(used);
-    Ok(limits(found).map_or(free, |limited| limited.left.min(free)))
+    Ok(limits(found).map_or(free, |limited| limited.remaining.min(free)))
 }
 
 fn as_size(bytes: u64) -> CudaResult<usize> {
@@ -352,6 +353,6 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
 }
 
 /// Locks the CUDA state. A poisoned lock guards a valid value, because each field is replaced as a whole.
-fn process() -> MutexGuard<'static, Process> {
-    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+fn process() -> MutexGuard<'static, ProcessState> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@ use crate::cuda::CudaError;
 
 /// Allocations of one program, and their content.
 #[derive(Debug, Default)]
-pub(crate) struct Space {
+pub(crate) struct AddressSpace {
     /// Size of each allocation, by address.
     allocated: BTreeMap<u64, u64>,
     /// Writes in chronological order.
@@ -16,7 +16,7 @@ pub(crate) struct Space {
 
 #[derive(Debug)]
 struct Write {
-    at: u64,
+    address: u64,
     bytes: u64,
     value: u8,
 }
@@ -25,14 +25,14 @@ struct Write {
 const PAGE: u64 = 2 << 20;
 
 /// Address of the first allocation. It is not null.
-const FIRST: u64 = 1 << 32;
+const FIRST_ADDRESS: u64 = 1 << 32;
 
 /// Value of each byte before the first write.
 const RESIDUE: u8 = 0x5a;
 
 // === impl Space ===
 
-impl Space {
+impl AddressSpace {
     pub(crate) fn allocated(&self) -> u64 {
         self.allocated.values().sum()
     }
@@ -47,7 +47,7 @@ impl Space {
         if bytes > free || bytes > (free / 2).max(PAGE) {
             return Err(CudaError::OUT_OF_MEMORY);
         }
-        let address = FIRST + self.next;
+        let address = FIRST_ADDRESS + self.next;
         self.next += bytes;
         self.allocated.insert(address, bytes);
         Ok(address)
@@ -59,7 +59,7 @@ impl Space {
 
     pub(crate) fn set(&mut self, at: u64, bytes: u64, value: u8) -> Result<(), CudaError> {
         self.check_bounds(at, bytes)?;
-        self.writes.push(Write { at, bytes, value });
+        self.writes.push(Write { address: at, bytes, value });
         Ok(())
     }
 
@@ -67,8 +67,8 @@ impl Space {
         self.check_bounds(at, bytes)?;
         let value = |address| {
             let mut newest = self.writes.iter().rev();
-            let written =
-                newest.find(|write| (write.at..write.at + write.bytes).contains(&address));
+            let written = newest
+                .find(|write| (write.address..write.address + write.bytes).contains(&address));
             written.map_or(RESIDUE, |write| write.value)
         };
         Ok((at..at + bytes).map(value).collect())

@@ -7,8 +7,8 @@ use windlass_machine::state::EccCounts;
 
 use crate::{
     abi::{Out, OutArray},
-    handle::{Device, FoundGpu},
-    status::{Answer, Status},
+    handle::{Device, GpuSnapshot},
+    status::{NvmlResult, Status},
 };
 
 export! {
@@ -17,13 +17,13 @@ export! {
         current: Out<sys::nvmlEnableState_t>,
         pending: Out<sys::nvmlEnableState_t>,
     ) {
-        with_ecc(device)?;
+        gpu_with_ecc(device)?;
         current.put(sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)?;
         pending.put(sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
     fn nvmlDeviceGetDefaultEccMode(device: Device, mode: Out<sys::nvmlEnableState_t>) {
-        with_ecc(device)?;
+        gpu_with_ecc(device)?;
         mode.put(sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
@@ -33,7 +33,7 @@ export! {
         since: c_uint,
         count: Out<c_ulonglong>,
     ) {
-        count.put(errors(&with_ecc(device)?, kind, since)?)
+        count.put(errors(&gpu_with_ecc(device)?, kind, since)?)
     }
 
     /// All simulated errors are in device memory.
@@ -43,7 +43,7 @@ export! {
         since: c_uint,
         counts: Out<sys::nvmlEccErrorCounts_t>,
     ) {
-        let deviceMemory = errors(&with_ecc(device)?, kind, since)?;
+        let deviceMemory = errors(&gpu_with_ecc(device)?, kind, since)?;
         let none = 0;
         counts.put(sys::nvmlEccErrorCounts_t {
             l1Cache: none,
@@ -60,7 +60,7 @@ export! {
         location: c_uint,
         count: Out<c_ulonglong>,
     ) {
-        let errors = errors(&with_ecc(device)?, kind, since)?;
+        let errors = errors(&gpu_with_ecc(device)?, kind, since)?;
         let memory = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_DEVICE_MEMORY;
         match location {
             sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_COUNT.. => {
@@ -77,7 +77,7 @@ export! {
         count: Out<c_uint>,
         addresses: OutArray<c_ulonglong>,
     ) {
-        addresses.put_counted(count, &retired_pages(&with_ecc(device)?, cause)?)
+        addresses.put_counted(count, &retired_pages(&gpu_with_ecc(device)?, cause)?)
     }
 
     fn nvmlDeviceGetRetiredPages_v2(
@@ -87,7 +87,7 @@ export! {
         addresses: OutArray<c_ulonglong>,
         times: OutArray<c_ulonglong>,
     ) {
-        let pages = retired_pages(&with_ecc(device)?, cause)?;
+        let pages = retired_pages(&gpu_with_ecc(device)?, cause)?;
         addresses.put_counted(count, &pages)?;
         // Retirement times are unknown, so each is zero.
         times.put(pages.len(), &vec![0; pages.len()])
@@ -97,7 +97,7 @@ export! {
         device: Device,
         pending: Out<sys::nvmlEnableState_t>,
     ) {
-        let gpu = with_ecc(device)?;
+        let gpu = gpu_with_ecc(device)?;
         retires_pages(&gpu)?;
         pending.put(gpu.live.remapped.pending.into())
     }
@@ -109,7 +109,7 @@ export! {
         pending: Out<c_uint>,
         failed: Out<c_uint>,
     ) {
-        let gpu = with_ecc(device)?;
+        let gpu = gpu_with_ecc(device)?;
         if retires_pages(&gpu).is_ok() {
             return Err(Status::NOT_SUPPORTED);
         }
@@ -124,7 +124,7 @@ export! {
         device: Device,
         values: Out<sys::nvmlRowRemapperHistogramValues_t>,
     ) {
-        let gpu = with_ecc(device)?;
+        let gpu = gpu_with_ecc(device)?;
         if retires_pages(&gpu).is_ok() {
             return Err(Status::NOT_SUPPORTED);
         }
@@ -142,7 +142,7 @@ export! {
 }
 
 /// Error count of a kind, by `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
-pub(crate) fn errors(gpu: &FoundGpu, kind: c_uint, since: c_uint) -> Answer<u64> {
+pub(crate) fn errors(gpu: &GpuSnapshot, kind: c_uint, since: c_uint) -> NvmlResult<u64> {
     let EccCounts { corrected, uncorrected } = match since {
         sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC => gpu.live.ecc_volatile,
         sys::nvmlEccCounterType_enum_NVML_AGGREGATE_ECC => gpu.live.ecc_aggregate,
@@ -156,7 +156,7 @@ pub(crate) fn errors(gpu: &FoundGpu, kind: c_uint, since: c_uint) -> Answer<u64>
 }
 
 /// Addresses of pages retired for a cause. The addresses are arbitrary, but distinct.
-fn retired_pages(gpu: &FoundGpu, cause: c_uint) -> Answer<Vec<c_ulonglong>> {
+fn retired_pages(gpu: &GpuSnapshot, cause: c_uint) -> NvmlResult<Vec<c_ulonglong>> {
     use sys::{
         nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR as DOUBLE_BIT,
         nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS as SINGLE_BIT,
@@ -170,11 +170,11 @@ fn retired_pages(gpu: &FoundGpu, cause: c_uint) -> Answer<Vec<c_ulonglong>> {
     Ok((0..count).map(|page| c_ulonglong::from(page) * 4096).collect())
 }
 
-fn with_ecc(device: Device) -> Answer<FoundGpu> {
+fn gpu_with_ecc(device: Device) -> NvmlResult<GpuSnapshot> {
     let gpu = device.gpu()?;
     if gpu.card.ecc { Ok(gpu) } else { Err(Status::NOT_SUPPORTED) }
 }
 
-fn retires_pages(gpu: &FoundGpu) -> Answer {
+fn retires_pages(gpu: &GpuSnapshot) -> NvmlResult {
     if gpu.card.architecture.remaps_rows() { Err(Status::NOT_SUPPORTED) } else { Ok(()) }
 }

@@ -20,8 +20,8 @@ use crate::{
     abi::Out,
     handle::Device,
     library,
-    status::{Answer, Status},
-    watch::Moment,
+    status::{NvmlResult, Status},
+    watch::Generation,
 };
 
 /// Value of `gpuInstanceId` and `computeInstanceId` for an event of the whole GPU.
@@ -35,12 +35,12 @@ static SETS: Mutex<BTreeMap<usize, Arc<EventSet>>> = Mutex::new(BTreeMap::new())
 
 /// Lock that waits take shared. The other calls about event sets take it exclusively, so they block during every wait.
 /// The real library spins instead (driver 580).
-static WAITS: RwLock<()> = RwLock::new(());
+static WAIT_LOCK: RwLock<()> = RwLock::new(());
 
 /// `nvmlEventSet_t`: a number in pointer form, never dereferenced.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-struct Handle(sys::nvmlEventSet_t);
+struct EventSetHandle(sys::nvmlEventSet_t);
 
 /// `nvmlEventData_t` of version 1 of the function: without instances.
 #[repr(C)]
@@ -71,16 +71,16 @@ struct Registration {
 }
 
 export! {
-    fn nvmlEventSetCreate(set: Out<Handle>) {
-        library::machine()?;
+    fn nvmlEventSetCreate(set: Out<EventSetHandle>) {
+        library::current_model()?;
         set.check()?;
-        let _exclusive = WAITS.write().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = WAIT_LOCK.write().unwrap_or_else(PoisonError::into_inner);
         set.put(create())
     }
 
-    fn nvmlEventSetFree(set: Handle) {
-        library::machine()?;
-        let _exclusive = WAITS.write().unwrap_or_else(PoisonError::into_inner);
+    fn nvmlEventSetFree(set: EventSetHandle) {
+        library::current_model()?;
+        let _exclusive = WAIT_LOCK.write().unwrap_or_else(PoisonError::into_inner);
         let freed = SETS.lock().unwrap_or_else(PoisonError::into_inner).remove(&set.0.addr());
         freed.map(drop).ok_or(Status::INVALID_ARGUMENT)
     }
@@ -90,35 +90,35 @@ export! {
         types.put(supported(&gpu))
     }
 
-    fn nvmlDeviceRegisterEvents(device: Device, types: c_ulonglong, set: Handle) {
+    fn nvmlDeviceRegisterEvents(device: Device, types: c_ulonglong, set: EventSetHandle) {
         let gpu = device.gpu()?;
         let set = set.find()?;
         if types & !supported(&gpu) != 0 {
             return Err(Status::NOT_SUPPORTED);
         }
-        let _exclusive = WAITS.write().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = WAIT_LOCK.write().unwrap_or_else(PoisonError::into_inner);
         // Events before the registration are lost, including events during waits that delay this call.
-        set.register(gpu.number, types, library::machine()?.events.last());
+        set.register(gpu.number, types, library::current_model()?.events.last());
         Ok(())
     }
 
-    fn nvmlEventSetWait_v2(set: Handle, data: Out<sys::nvmlEventData_t>, timeout_ms: c_uint) {
+    fn nvmlEventSetWait_v2(set: EventSetHandle, data: Out<sys::nvmlEventData_t>, timeout_ms: c_uint) {
         data.check()?;
         data.put(set.wait(timeout_ms)?)
     }
 
-    fn nvmlEventSetWait(set: Handle, data: Out<EventDataV1>, timeout_ms: c_uint) {
+    fn nvmlEventSetWait(set: EventSetHandle, data: Out<EventDataV1>, timeout_ms: c_uint) {
         data.check()?;
         let sys::nvmlEventData_t { device, eventType, eventData, .. } = set.wait(timeout_ms)?;
         data.put(EventDataV1 { device, event_type: eventType, event_data: eventData })
     }
 }
 
-fn create() -> Handle {
+fn create() -> EventSetHandle {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
     SETS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::default());
-    Handle(std::ptr::without_provenance_mut(handle))
+    EventSetHandle(std::ptr::without_provenance_mut(handle))
 }
 
 /// Frees every set, on the last `nvmlShutdown`.
@@ -143,16 +143,16 @@ fn type_and_data(kind: EventKind) -> (c_ulonglong, c_ulonglong) {
 
 // === impl Handle ===
 
-impl Handle {
-    fn find(self) -> Answer<Arc<EventSet>> {
+impl EventSetHandle {
+    fn find(self) -> NvmlResult<Arc<EventSet>> {
         let sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
         sets.get(&self.0.addr()).cloned().ok_or(Status::INVALID_ARGUMENT)
     }
 
-    fn wait(self, timeout_ms: c_uint) -> Answer<sys::nvmlEventData_t> {
-        library::machine()?;
+    fn wait(self, timeout_ms: c_uint) -> NvmlResult<sys::nvmlEventData_t> {
+        library::current_model()?;
         let timeout = Duration::from_millis(timeout_ms.into());
-        let _wait = WAITS.read().unwrap_or_else(PoisonError::into_inner);
+        let _wait = WAIT_LOCK.read().unwrap_or_else(PoisonError::into_inner);
         self.find()?.wait((timeout_ms != NO_TIMEOUT).then(|| Instant::now() + timeout))
     }
 }
@@ -165,12 +165,12 @@ impl EventSet {
         registrations.gpus.entry(gpu).or_default().push(Registration { types, since });
     }
 
-    /// Next event, or a timeout. The `Moment` is taken before the read of the log, so an event between the read and the
+    /// Next event, or a timeout. The `Generation` is taken before the read of the log, so an event between the read and the
     /// wait ends the wait at once.
-    fn wait(&self, deadline: Option<Instant>) -> Answer<sys::nvmlEventData_t> {
+    fn wait(&self, deadline: Option<Instant>) -> NvmlResult<sys::nvmlEventData_t> {
         loop {
-            let moment = Moment::now()?;
-            let machine = library::machine()?;
+            let moment = Generation::current()?;
+            let machine = library::current_model()?;
             if let Some(delivered) = self.next(&machine) {
                 return delivered;
             }
@@ -183,7 +183,7 @@ impl EventSet {
 
     /// Next event, if there is one. While a GPU of the set is lost, every call returns only that error, as in the real
     /// library. Events of the other GPUs remain queued.
-    fn next(&self, machine: &Model) -> Option<Answer<sys::nvmlEventData_t>> {
+    fn next(&self, machine: &Model) -> Option<NvmlResult<sys::nvmlEventData_t>> {
         let mut registrations = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
         if registrations.any_lost(machine) {
             return Some(Err(Status::GPU_IS_LOST));

@@ -18,7 +18,7 @@ macro_rules! export {
         // replaces the intended one.
         #[unsafe(no_mangle)]
         extern "C" fn $name($($parameter: $type),*) -> $crate::status::Code {
-            $crate::status::answer(|| $body)
+            $crate::status::run_call(|| $body)
         }
         export! { $($rest)* }
     };

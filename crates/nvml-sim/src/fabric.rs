@@ -5,8 +5,8 @@ use windlass_machine::profile::{ClusterUuid, Fabric};
 
 use crate::{
     abi::{Out, OutVersioned, struct_version, versioned},
-    handle::{Device, FoundGpu},
-    status::{Answer, Code, Status},
+    handle::{Device, GpuSnapshot},
+    status::{Code, NvmlResult, Status},
 };
 
 versioned!(sys::nvmlGpuFabricInfo_v2_t, sys::nvmlGpuFabricInfo_v3_t);
@@ -21,18 +21,18 @@ const _: () = assert!(COMPLETED as u32 == sys::NVML_GPU_FABRIC_STATE_COMPLETED);
 const _: () = assert!(NOT_ON_A_FABRIC as u32 == sys::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED);
 
 /// Fields common to all versions of the structure.
-struct Registration {
+struct FabricRegistration {
     fabric: Fabric,
     state: sys::nvmlGpuFabricState_t,
     status: Code,
     /// Health as bits of `NVML_GPU_FABRIC_HEALTH_MASK_*`.
-    mask: u32,
-    summary: u32,
+    health_mask: u32,
+    health_summary: u32,
 }
 
 export! {
     fn nvmlDeviceGetGpuFabricInfo(device: Device, info: Out<sys::nvmlGpuFabricInfo_t>) {
-        let registration = Registration::of(&device.gpu()?)?;
+        let registration = FabricRegistration::of(&device.gpu()?)?;
         info.put(sys::nvmlGpuFabricInfo_t {
             clusterUuid: registration.fabric.cluster.0,
             status: registration.status,
@@ -42,7 +42,7 @@ export! {
     }
 
     fn nvmlDeviceGetGpuFabricInfoV(device: Device, info: OutVersioned) {
-        let registration = Registration::of(&device.gpu()?)?;
+        let registration = FabricRegistration::of(&device.gpu()?)?;
         if info.version()? == struct_version::<sys::nvmlGpuFabricInfo_v2_t>(2) {
             info.put(registration.version_2())
         } else {
@@ -53,10 +53,10 @@ export! {
 
 // === impl Registration ===
 
-impl Registration {
+impl FabricRegistration {
     /// Registration of a GPU. On a fabric it is completed and never in progress; a fabric fault completes it with an
     /// error.
-    fn of(gpu: &FoundGpu) -> Answer<Self> {
+    fn of(gpu: &GpuSnapshot) -> NvmlResult<Self> {
         if !gpu.card.architecture.has_fabric() {
             return Err(Status::NOT_SUPPORTED);
         }
@@ -70,7 +70,13 @@ impl Registration {
             let success = sys::nvmlReturn_enum_NVML_SUCCESS;
             (success, 0, sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY)
         };
-        Ok(Self { fabric: fabric.unwrap_or(NO_CLUSTER), state, status, mask, summary })
+        Ok(Self {
+            fabric: fabric.unwrap_or(NO_CLUSTER),
+            state,
+            status,
+            health_mask: mask,
+            health_summary: summary,
+        })
     }
 
     fn version_2(&self) -> sys::nvmlGpuFabricInfo_v2_t {
@@ -80,7 +86,7 @@ impl Registration {
             status: self.status,
             cliqueId: self.fabric.clique,
             state: self.state,
-            healthMask: self.mask,
+            healthMask: self.health_mask,
         }
     }
 
@@ -91,9 +97,9 @@ impl Registration {
             status: self.status,
             cliqueId: self.fabric.clique,
             state: self.state,
-            healthMask: self.mask,
+            healthMask: self.health_mask,
             #[expect(clippy::cast_possible_truncation, reason = "the constants are 1 and 2")]
-            healthSummary: self.summary as u8,
+            healthSummary: self.health_summary as u8,
         }
     }
 }

@@ -11,9 +11,9 @@ use windlass_machine::state::LinkEnd;
 use crate::{
     abi::OutArray,
     ecc,
-    handle::{Device, FoundGpu},
+    handle::{Device, GpuSnapshot},
     nvlink, power,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 /// Value of a field, by the union member for its type.
@@ -32,7 +32,7 @@ export! {
         // the loss.
         let gpu = device.gpu_even_if_lost()?;
         let count = usize::try_from(count).map_err(|_| Status::INVALID_ARGUMENT)?;
-        values.map(count, |field| answer(&gpu, field))
+        values.map(count, |field| fill_field(&gpu, field))
     }
 
     fn nvmlDeviceClearFieldValues(
@@ -49,7 +49,7 @@ export! {
     }
 }
 
-fn answer(gpu: &FoundGpu, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldValue_t {
+fn fill_field(gpu: &GpuSnapshot, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldValue_t {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     field.timestamp = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
     field.latencyUsec = 0;
@@ -69,7 +69,7 @@ fn answer(gpu: &FoundGpu, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldVal
     field
 }
 
-fn value(gpu: &FoundGpu, id: c_uint, scope: c_uint) -> Answer<Value> {
+fn value(gpu: &GpuSnapshot, id: c_uint, scope: c_uint) -> NvmlResult<Value> {
     if id == field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION {
         return Ok(Value::Number(recovery_action(gpu)));
     }
@@ -80,7 +80,7 @@ fn value(gpu: &FoundGpu, id: c_uint, scope: c_uint) -> Answer<Value> {
     memory_value(gpu, id).or_else(link).or_else(|_| power_value(gpu, id))
 }
 
-fn recovery_action(gpu: &FoundGpu) -> c_uint {
+fn recovery_action(gpu: &GpuSnapshot) -> c_uint {
     if gpu.needs_reset() {
         sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_GPU_RESET
     } else {
@@ -88,7 +88,7 @@ fn recovery_action(gpu: &FoundGpu) -> c_uint {
     }
 }
 
-fn memory_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+fn memory_value(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<Value> {
     let ecc_count = |kind, since| ecc::errors(gpu, kind, since).map(Value::Long);
     let (corrected, uncorrected) = (
         sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED,
@@ -119,7 +119,7 @@ fn memory_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
 }
 
 /// Ampere and later remap rows and retire no pages.
-fn remapped(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+fn remapped(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<Value> {
     let rows = gpu.live.remapped;
     match id {
         field_id::NVML_FI_DEV_REMAPPED_COR => Ok(Value::Number(rows.corrected)),
@@ -130,7 +130,7 @@ fn remapped(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
     }
 }
 
-fn link_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+fn link_value(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<Value> {
     let (ports, counts) = (nvlink::ports(gpu)?, gpu.live.nvlink);
     let on_switch = |link: &&Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
     match id {
@@ -157,7 +157,7 @@ fn link_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
 }
 
 /// Traffic of all links in total (scope `UINT_MAX`). The model has no traffic of single links.
-fn traffic_value(gpu: &FoundGpu, id: c_uint, scope: c_uint) -> Answer<Value> {
+fn traffic_value(gpu: &GpuSnapshot, id: c_uint, scope: c_uint) -> NvmlResult<Value> {
     nvlink::ports(gpu)?;
     let counts = gpu.live.nvlink;
     match id {
@@ -168,7 +168,7 @@ fn traffic_value(gpu: &FoundGpu, id: c_uint, scope: c_uint) -> Answer<Value> {
     }
 }
 
-fn power_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+fn power_value(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<Value> {
     let limit = power::limit_mw(gpu);
     match id {
         field_id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION => Ok(Value::Long(power::energy_mj(gpu))),

@@ -11,13 +11,13 @@ use nvml_wrapper_sys::bindings as sys;
 use windlass_machine::{
     Model,
     card::MigCapability,
-    mig::Shape,
-    state::{ComputeInstance as Compute, Defect, Gpu, MigInstance},
+    mig::GpuInstanceProfile,
+    state::{ComputeInstance as Compute, Gpu, LibraryDefect, MigInstance},
 };
 
 use crate::{
     abi, faults, library,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 /// `nvmlDevice_t`: a GPU or a MIG device.
@@ -37,31 +37,31 @@ pub(crate) struct ComputeInstance(sys::nvmlComputeInstance_t);
 
 /// Current state of a GPU.
 #[derive(Debug)]
-pub(crate) struct FoundGpu {
+pub(crate) struct GpuSnapshot {
     model: Arc<Model>,
     index: usize,
 }
 
 /// Current state of a MIG instance.
 #[derive(Debug)]
-pub(crate) struct FoundInstance {
+pub(crate) struct InstanceSnapshot {
     /// GPU of the instance.
-    pub(crate) gpu: FoundGpu,
+    pub(crate) gpu: GpuSnapshot,
     index: usize,
 }
 
 /// Target of a device handle.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum DeviceSnapshot {
     /// GPU, in any MIG mode.
-    Gpu(FoundGpu),
+    Gpu(GpuSnapshot),
     /// MIG device.
-    Mig(FoundInstance),
+    Mig(InstanceSnapshot),
 }
 
 /// Decoded handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Packed {
+struct DecodedHandle {
     number: u32,
     kind: Kind,
     gpu_instance: u32,
@@ -80,39 +80,40 @@ enum Kind {
 
 impl Device {
     pub(crate) fn of_gpu(gpu: &Gpu) -> Self {
-        Self(Packed::gpu(gpu).pointer())
+        Self(DecodedHandle::gpu(gpu).pointer())
     }
 
     pub(crate) fn of_instance(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
-        Self(Packed::with_compute(Kind::MigDevice, gpu, (instance, compute)).pointer())
+        Self(DecodedHandle::with_compute(Kind::MigDevice, gpu, (instance, compute)).pointer())
     }
 
     /// Finds the target. Faults of its GPU delay or fail the call.
-    pub(crate) fn find(self) -> Answer<Found> {
-        match Packed::of(self.0.addr()) {
-            Some(packed) if packed.kind == Kind::Gpu => packed.find_gpu().map(Found::Gpu),
+    pub(crate) fn find(self) -> NvmlResult<DeviceSnapshot> {
+        match DecodedHandle::from_address(self.0.addr()) {
+            Some(packed) if packed.kind == Kind::Gpu => packed.find_gpu().map(DeviceSnapshot::Gpu),
             Some(packed) if packed.kind == Kind::MigDevice => {
-                packed.find_instance().map(Found::Mig)
+                packed.find_instance().map(DeviceSnapshot::Mig)
             }
             // An uninitialised library takes precedence over an invalid handle.
-            Some(_) | None => library::machine().and(Err(Status::INVALID_ARGUMENT)),
+            Some(_) | None => library::current_model().and(Err(Status::INVALID_ARGUMENT)),
         }
     }
 
     /// Finds a GPU. A MIG device is "not supported", as in most functions.
-    pub(crate) fn gpu(self) -> Answer<FoundGpu> {
+    pub(crate) fn gpu(self) -> NvmlResult<GpuSnapshot> {
         match self.find()? {
-            Found::Gpu(gpu) => Ok(gpu),
-            Found::Mig(_) => Err(Status::NOT_SUPPORTED),
+            DeviceSnapshot::Gpu(gpu) => Ok(gpu),
+            DeviceSnapshot::Mig(_) => Err(Status::NOT_SUPPORTED),
         }
     }
 
     /// Finds a GPU, even a lost one.
-    pub(crate) fn gpu_even_if_lost(self) -> Answer<FoundGpu> {
-        let packed = Packed::of(self.0.addr()).filter(|packed| packed.kind == Kind::Gpu);
+    pub(crate) fn gpu_even_if_lost(self) -> NvmlResult<GpuSnapshot> {
+        let packed =
+            DecodedHandle::from_address(self.0.addr()).filter(|packed| packed.kind == Kind::Gpu);
         match packed {
             Some(packed) => {
-                faults::find_gpu_even_if_lost(packed.number).map(FoundGpu::with_garbage_fault)
+                faults::find_gpu_even_if_lost(packed.number).map(GpuSnapshot::with_garbage_fault)
             }
             None => self.gpu(),
         }
@@ -132,11 +133,12 @@ impl GpuInstance {
     }
 
     pub(crate) fn with_id(gpu: &Gpu, gpu_instance: u32) -> Self {
-        let packed = Packed { kind: Kind::GpuInstance, gpu_instance, ..Packed::gpu(gpu) };
+        let packed =
+            DecodedHandle { kind: Kind::GpuInstance, gpu_instance, ..DecodedHandle::gpu(gpu) };
         Self(packed.pointer())
     }
 
-    pub(crate) fn find(self) -> Answer<FoundInstance> {
+    pub(crate) fn find(self) -> NvmlResult<InstanceSnapshot> {
         find_instance(self.0.addr(), Kind::GpuInstance)
     }
 
@@ -150,23 +152,24 @@ impl GpuInstance {
 
 impl ComputeInstance {
     pub(crate) fn of(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
-        Self(Packed::with_compute(Kind::ComputeInstance, gpu, (instance, compute)).pointer())
+        Self(DecodedHandle::with_compute(Kind::ComputeInstance, gpu, (instance, compute)).pointer())
     }
 
     pub(crate) fn with_ids(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Self {
         let kind = Kind::ComputeInstance;
-        let packed = Packed { kind, gpu_instance, compute_instance, ..Packed::gpu(gpu) };
+        let packed =
+            DecodedHandle { kind, gpu_instance, compute_instance, ..DecodedHandle::gpu(gpu) };
         Self(packed.pointer())
     }
 
-    pub(crate) fn find(self) -> Answer<FoundInstance> {
+    pub(crate) fn find(self) -> NvmlResult<InstanceSnapshot> {
         find_instance(self.0.addr(), Kind::ComputeInstance)
     }
 }
 
 // === impl FoundGpu ===
 
-impl FoundGpu {
+impl GpuSnapshot {
     pub(crate) fn new(model: Arc<Model>, index: usize) -> Self {
         Self { model, index }
     }
@@ -174,8 +177,8 @@ impl FoundGpu {
     /// Turns further output of the call into garbage if the GPU has that fault. Functions that return GPU handles skip
     /// this step, so a handle is always valid.
     fn with_garbage_fault(self) -> Self {
-        if self.faults.defect == Some(Defect::Garbage) {
-            abi::garble();
+        if self.faults.defect == Some(LibraryDefect::Garbage) {
+            abi::write_garbage();
         }
         self
     }
@@ -191,17 +194,17 @@ impl FoundGpu {
     }
 
     /// MIG capability of the card; fails on a card without MIG.
-    pub(crate) fn capability(&self) -> Answer<MigCapability> {
+    pub(crate) fn capability(&self) -> NvmlResult<MigCapability> {
         self.card.mig.ok_or(Status::NOT_SUPPORTED)
     }
 
     /// MIG instances; fails on a card without MIG, and while MIG is off.
-    pub(crate) fn instances(&self) -> Answer<&[MigInstance]> {
+    pub(crate) fn instances(&self) -> NvmlResult<&[MigInstance]> {
         self.mig.as_deref().ok_or(Status::NOT_SUPPORTED)
     }
 }
 
-impl Deref for FoundGpu {
+impl Deref for GpuSnapshot {
     type Target = Gpu;
 
     fn deref(&self) -> &Gpu {
@@ -211,7 +214,7 @@ impl Deref for FoundGpu {
 
 // === impl FoundInstance ===
 
-impl FoundInstance {
+impl InstanceSnapshot {
     /// Position among the MIG devices of the GPU.
     pub(crate) fn index(&self) -> usize {
         let before = self.gpu.mig.iter().flatten().take(self.index);
@@ -219,17 +222,17 @@ impl FoundInstance {
     }
 
     /// Shape of the instance.
-    pub(crate) fn shape(&self) -> Answer<Shape> {
-        MigInstance::shape(self, self.gpu.capability()?).ok_or(Status::UNKNOWN)
+    pub(crate) fn gpu_instance_profile(&self) -> NvmlResult<GpuInstanceProfile> {
+        MigInstance::gpu_instance_profile(self, self.gpu.capability()?).ok_or(Status::UNKNOWN)
     }
 
     /// Compute instance that fills the GPU instance; a MIG device has one.
-    pub(crate) fn compute(&self) -> Answer<&Compute> {
+    pub(crate) fn compute(&self) -> NvmlResult<&Compute> {
         self.compute.as_ref().ok_or(Status::NOT_FOUND)
     }
 }
 
-impl Deref for FoundInstance {
+impl Deref for InstanceSnapshot {
     type Target = MigInstance;
 
     fn deref(&self) -> &MigInstance {
@@ -240,7 +243,7 @@ impl Deref for FoundInstance {
 
 // === impl Packed ===
 
-impl Packed {
+impl DecodedHandle {
     fn gpu(gpu: &Gpu) -> Self {
         Self { number: gpu.number, kind: Kind::Gpu, gpu_instance: 0, compute_instance: 0 }
     }
@@ -260,7 +263,7 @@ impl Packed {
         ptr::without_provenance_mut(address)
     }
 
-    fn of(address: usize) -> Option<Self> {
+    fn from_address(address: usize) -> Option<Self> {
         let bits = |from: u32, count: u32| (address >> from) & ((1 << count) - 1);
         Some(Self {
             number: u32::try_from((address >> 16).checked_sub(1)?).ok()?,
@@ -276,11 +279,11 @@ impl Packed {
         })
     }
 
-    fn find_gpu(self) -> Answer<FoundGpu> {
-        faults::find_gpu(self.number).map(FoundGpu::with_garbage_fault)
+    fn find_gpu(self) -> NvmlResult<GpuSnapshot> {
+        faults::find_gpu(self.number).map(GpuSnapshot::with_garbage_fault)
     }
 
-    fn find_instance(self) -> Answer<FoundInstance> {
+    fn find_instance(self) -> NvmlResult<InstanceSnapshot> {
         let gpu = self.find_gpu()?;
         let is_target = |instance: &MigInstance| {
             let compute = instance.compute.as_ref().map(|compute| compute.id);
@@ -289,12 +292,12 @@ impl Packed {
         };
         let position = gpu.mig.iter().flatten().position(is_target);
         let index = position.ok_or(Status::INVALID_ARGUMENT)?;
-        Ok(FoundInstance { gpu, index })
+        Ok(InstanceSnapshot { gpu, index })
     }
 }
 
-fn find_instance(address: usize, kind: Kind) -> Answer<FoundInstance> {
-    library::machine()?;
-    let packed = Packed::of(address).filter(|packed| packed.kind == kind);
+fn find_instance(address: usize, kind: Kind) -> NvmlResult<InstanceSnapshot> {
+    library::current_model()?;
+    let packed = DecodedHandle::from_address(address).filter(|packed| packed.kind == kind);
     packed.ok_or(Status::INVALID_ARGUMENT)?.find_instance()
 }

@@ -7,7 +7,7 @@ use windlass_machine::{Architecture, Brand};
 
 use crate::{
     abi::{Out, OutText},
-    handle::{Device, Found},
+    handle::{Device, DeviceSnapshot},
     lookup::as_count,
     status::Status,
 };
@@ -15,8 +15,8 @@ use crate::{
 export! {
     fn nvmlDeviceGetName(device: Device, name: OutText, length: c_uint) {
         match device.find()? {
-            Found::Gpu(gpu) => name.put(length, &gpu.card.name),
-            Found::Mig(mig) => {
+            DeviceSnapshot::Gpu(gpu) => name.put(length, &gpu.card.name),
+            DeviceSnapshot::Mig(mig) => {
                 name.put(length, &format!("{} MIG {}", mig.gpu.card.name, mig.profile))
             }
         }
@@ -24,15 +24,15 @@ export! {
 
     fn nvmlDeviceGetUUID(device: Device, uuid: OutText, length: c_uint) {
         match device.find()? {
-            Found::Gpu(gpu) => uuid.put(length, &gpu.uuid),
-            Found::Mig(mig) => uuid.put(length, &mig.compute()?.uuid),
+            DeviceSnapshot::Gpu(gpu) => uuid.put(length, &gpu.uuid),
+            DeviceSnapshot::Mig(mig) => uuid.put(length, &mig.compute()?.uuid),
         }
     }
 
     fn nvmlDeviceGetIndex(device: Device, index: Out<c_uint>) {
         match device.find()? {
-            Found::Gpu(gpu) => index.put(as_count(gpu.index())?),
-            Found::Mig(mig) => index.put(as_count(mig.index())?),
+            DeviceSnapshot::Gpu(gpu) => index.put(as_count(gpu.index())?),
+            DeviceSnapshot::Mig(mig) => index.put(as_count(mig.index())?),
         }
     }
 
@@ -65,8 +65,8 @@ export! {
 
     fn nvmlDeviceGetCudaComputeCapability(device: Device, major: Out<c_int>, minor: Out<c_int>) {
         let capability = match device.find()? {
-            Found::Gpu(gpu) => gpu.card.compute_capability,
-            Found::Mig(mig) => mig.gpu.card.compute_capability,
+            DeviceSnapshot::Gpu(gpu) => gpu.card.compute_capability,
+            DeviceSnapshot::Mig(mig) => mig.gpu.card.compute_capability,
         };
         major.put(capability.major.into())?;
         minor.put(capability.minor.into())

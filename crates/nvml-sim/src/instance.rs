@@ -3,12 +3,12 @@
 use std::ffi::{c_char, c_uint};
 
 use nvml_wrapper_sys::bindings as sys;
-use windlass_machine::{card::Card, mig::Shape};
+use windlass_machine::{card::Card, mig::GpuInstanceProfile};
 
 use crate::{
-    abi::{field, struct_version, versioned},
-    handle::Found,
-    status::{Answer, Status},
+    abi::{char_array, struct_version, versioned},
+    handle::DeviceSnapshot,
+    status::{NvmlResult, Status},
 };
 
 versioned!(
@@ -22,9 +22,9 @@ versioned!(
 type Name = [c_char; 96];
 
 /// Attributes of a MIG device. A GPU is "not supported", as in the real library.
-pub(crate) fn attributes(found: &Found) -> Answer<sys::nvmlDeviceAttributes_t> {
-    let Found::Mig(mig) = found else { return Err(Status::NOT_SUPPORTED) };
-    let shape = mig.shape()?;
+pub(crate) fn attributes(found: &DeviceSnapshot) -> NvmlResult<sys::nvmlDeviceAttributes_t> {
+    let DeviceSnapshot::Mig(mig) = found else { return Err(Status::NOT_SUPPORTED) };
+    let shape = mig.gpu_instance_profile()?;
     let info = gpu_instance_profile(shape, &mig.gpu.card)?;
     Ok(sys::nvmlDeviceAttributes_t {
         multiprocessorCount: info.multiprocessorCount,
@@ -41,15 +41,15 @@ pub(crate) fn attributes(found: &Found) -> Answer<sys::nvmlDeviceAttributes_t> {
 
 /// GPU instance profile on a card.
 pub(crate) fn gpu_instance_profile(
-    shape: Shape,
+    shape: GpuInstanceProfile,
     card: &Card,
-) -> Answer<sys::nvmlGpuInstanceProfileInfo_t> {
+) -> NvmlResult<sys::nvmlGpuInstanceProfileInfo_t> {
     let units = shape.units(card, card.mig.ok_or(Status::NOT_SUPPORTED)?);
     Ok(sys::nvmlGpuInstanceProfileInfo_t {
         id: shape.profile_id,
         isP2pSupported: 0,
         sliceCount: shape.slices,
-        instanceCount: shape.most(),
+        instanceCount: shape.max_instances(),
         multiprocessorCount: units.multiprocessors,
         copyEngineCount: units.copy_engines,
         decoderCount: units.decoders,
@@ -62,9 +62,9 @@ pub(crate) fn gpu_instance_profile(
 
 /// GPU instance profile with its name.
 pub(crate) fn gpu_instance_profile_v2(
-    shape: Shape,
+    shape: GpuInstanceProfile,
     card: &Card,
-) -> Answer<sys::nvmlGpuInstanceProfileInfo_v2_t> {
+) -> NvmlResult<sys::nvmlGpuInstanceProfileInfo_v2_t> {
     let info = gpu_instance_profile(shape, card)?;
     Ok(sys::nvmlGpuInstanceProfileInfo_v2_t {
         version: struct_version::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2),
@@ -85,9 +85,9 @@ pub(crate) fn gpu_instance_profile_v2(
 
 /// GPU instance profile with capabilities in place of the P2P flag.
 pub(crate) fn gpu_instance_profile_v3(
-    shape: Shape,
+    shape: GpuInstanceProfile,
     card: &Card,
-) -> Answer<sys::nvmlGpuInstanceProfileInfo_v3_t> {
+) -> NvmlResult<sys::nvmlGpuInstanceProfileInfo_v3_t> {
     let info = gpu_instance_profile(shape, card)?;
     Ok(sys::nvmlGpuInstanceProfileInfo_v3_t {
         version: struct_version::<sys::nvmlGpuInstanceProfileInfo_v3_t>(3),
@@ -109,9 +109,9 @@ pub(crate) fn gpu_instance_profile_v3(
 /// Compute instance profile within a GPU instance. Its id equals its `NVML_COMPUTE_INSTANCE_PROFILE_*` number.
 pub(crate) fn compute_instance_profile(
     profile: c_uint,
-    within: Shape,
+    within: GpuInstanceProfile,
     card: &Card,
-) -> Answer<sys::nvmlComputeInstanceProfileInfo_t> {
+) -> NvmlResult<sys::nvmlComputeInstanceProfileInfo_t> {
     let slices = slices_of(profile)?;
     if slices > within.slices {
         return Err(Status::NOT_SUPPORTED);
@@ -138,9 +138,9 @@ pub(crate) fn compute_instance_profile(
 /// Compute instance profile with its name: `1c.3g.20gb`, or the GPU instance's name for a filling profile.
 pub(crate) fn compute_instance_profile_v2(
     profile: c_uint,
-    within: Shape,
+    within: GpuInstanceProfile,
     card: &Card,
-) -> Answer<sys::nvmlComputeInstanceProfileInfo_v2_t> {
+) -> NvmlResult<sys::nvmlComputeInstanceProfileInfo_v2_t> {
     let info = compute_instance_profile(profile, within, card)?;
     Ok(sys::nvmlComputeInstanceProfileInfo_v2_t {
         version: struct_version::<sys::nvmlComputeInstanceProfileInfo_v2_t>(2),
@@ -160,9 +160,9 @@ pub(crate) fn compute_instance_profile_v2(
 /// Compute instance profile with capabilities.
 pub(crate) fn compute_instance_profile_v3(
     profile: c_uint,
-    within: Shape,
+    within: GpuInstanceProfile,
     card: &Card,
-) -> Answer<sys::nvmlComputeInstanceProfileInfo_v3_t> {
+) -> NvmlResult<sys::nvmlComputeInstanceProfileInfo_v3_t> {
     let info = compute_instance_profile(profile, within, card)?;
     Ok(sys::nvmlComputeInstanceProfileInfo_v3_t {
         version: struct_version::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3),
@@ -181,13 +181,13 @@ pub(crate) fn compute_instance_profile_v3(
 }
 
 /// Number of the compute instance profile that fills a GPU instance.
-pub(crate) fn filling_profile(shape: Shape) -> c_uint {
+pub(crate) fn full_compute_profile(shape: GpuInstanceProfile) -> c_uint {
     (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
         .find(|profile| slices_of(*profile) == Ok(shape.slices))
         .unwrap_or(sys::NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE)
 }
 
-fn slices_of(profile: c_uint) -> Answer<u32> {
+fn slices_of(profile: c_uint) -> NvmlResult<u32> {
     match profile {
         sys::NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE => Ok(1),
         sys::NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE => Ok(2),
@@ -199,14 +199,14 @@ fn slices_of(profile: c_uint) -> Answer<u32> {
     }
 }
 
-fn name(shape: Shape, card: &Card) -> Answer<Name> {
+fn name(shape: GpuInstanceProfile, card: &Card) -> NvmlResult<Name> {
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
-    Ok(field(&format!("MIG {}", shape.name(capability))))
+    Ok(char_array(&format!("MIG {}", shape.name(capability))))
 }
 
-fn compute_name(slices: u32, within: Shape, card: &Card) -> Answer<Name> {
+fn compute_name(slices: u32, within: GpuInstanceProfile, card: &Card) -> NvmlResult<Name> {
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
     let whole = within.name(capability);
     let part = if slices == within.slices { String::new() } else { format!("{slices}c.") };
-    Ok(field(&format!("MIG {part}{whole}")))
+    Ok(char_array(&format!("MIG {part}{whole}")))
 }

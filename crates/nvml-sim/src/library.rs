@@ -10,11 +10,11 @@ use std::{
     time::Instant,
 };
 
-use windlass_machine::{Fault, Machine, MachineError, Model, mig::Refused, state::Gpu};
+use windlass_machine::{Fault, Machine, MachineError, Model, mig::MigRefusal, state::Gpu};
 
 use crate::{
     events, origin,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
     watch,
 };
 
@@ -26,28 +26,28 @@ static STARTED: OnceLock<Instant> = OnceLock::new();
 
 /// Lock file that every process with an initialised library shares, and the folder of `nvidia-smi`'s reset files.
 /// Both are in the machine's folder.
-const IN_USE: &str = "in-use";
-const RESETS: &str = "nvidia-smi";
+const IN_USE_LOCK_FILE: &str = "in-use";
+const RESET_DIR: &str = "nvidia-smi";
 
 struct Library {
     /// Number of `nvmlInit` calls minus the number of `nvmlShutdown` calls.
     users: u32,
     state_file: Option<Arc<Path>>,
     cached: Option<CachedModel>,
-    /// Shared lock on [`IN_USE`]. While a process holds it, `nvidia-smi` refuses to reset a GPU.
+    /// Shared lock on [`IN_USE_LOCK_FILE`]. While a process holds it, `nvidia-smi` refuses to reset a GPU.
     in_use_lock: Option<File>,
 }
 
 /// Cached model. The file stays open, so that no newer state file gets its inode number.
 struct CachedModel {
     _file: File,
-    stamp: Stamp,
+    stamp: FileVersion,
     model: Arc<Model>,
 }
 
 /// Identity of one version of the state file, which each change replaces by rename.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileVersion {
     device: u64,
     inode: u64,
     size: u64,
@@ -55,8 +55,8 @@ struct Stamp {
 }
 
 /// Adds a user: `nvmlInit`.
-pub(crate) fn init() -> Answer {
-    let mut library = write();
+pub(crate) fn init() -> NvmlResult {
+    let mut library = write_library();
     if library.state_file.is_none() {
         library.state_file = origin::state_file().map(Arc::from);
     }
@@ -70,12 +70,12 @@ pub(crate) fn init() -> Answer {
 }
 
 /// Removes a user: `nvmlShutdown`.
-pub(crate) fn shutdown() -> Answer {
-    let mut library = write();
+pub(crate) fn shutdown() -> NvmlResult {
+    let mut library = write_library();
     library.users = library.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
     if library.users == 0 {
         (library.cached, library.in_use_lock) = (None, None);
-        // Unlock first: threads that wait for an event call `machine`, which needs the lock.
+        // Unlock first: threads that wait for an event call `current_model`, which needs the lock.
         drop(library);
         events::free_all_sets();
         watch::stop();
@@ -84,24 +84,24 @@ pub(crate) fn shutdown() -> Answer {
 }
 
 /// Current model of the machine. Reading an unchanged file needs only the read lock.
-pub(crate) fn machine() -> Answer<Arc<Model>> {
-    let path = read().path_in_use()?;
+pub(crate) fn current_model() -> NvmlResult<Arc<Model>> {
+    let path = read_library().state_file_path()?;
     let found = fs::metadata(&path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
-    let cached = read().cached_at(Stamp::of(&found));
-    let model = cached.map_or_else(|| write().reload(), Ok)?;
+    let cached = read_library().cached_at(FileVersion::of(&found));
+    let model = cached.map_or_else(|| write_library().reload(), Ok)?;
     if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
 }
 
 /// Folder to watch for changes of the machine.
-pub(crate) fn folder() -> Answer<PathBuf> {
-    let library = read();
+pub(crate) fn machine_dir() -> NvmlResult<PathBuf> {
+    let library = read_library();
     let folder = library.state_file.as_deref().and_then(Path::parent);
     folder.map(Path::to_owned).ok_or(Status::UNINITIALIZED)
 }
 
 /// Changes a GPU, as `nvidia-smi` does. A removed GPU is ignored.
-pub(crate) fn change(number: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
-    let machine = Machine::open(&folder()?).map_err(|_| Status::DRIVER_NOT_LOADED)?;
+pub(crate) fn update_gpu(number: u32, change: impl FnOnce(&mut Gpu)) -> NvmlResult {
+    let machine = Machine::open(&machine_dir()?).map_err(|_| Status::DRIVER_NOT_LOADED)?;
     let find = |model: &mut Model| {
         model.gpus.iter_mut().find(|gpu| gpu.number == number).map(change);
     };
@@ -109,18 +109,18 @@ pub(crate) fn change(number: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
 }
 
 /// Changes a GPU, unless `attempt` refuses. A refusal leaves the GPU unchanged.
-pub(crate) fn try_change<T>(
+pub(crate) fn try_update_gpu<T>(
     number: u32,
-    attempt: impl FnOnce(&mut Gpu) -> Result<T, Refused>,
-) -> Answer<T> {
+    attempt: impl FnOnce(&mut Gpu) -> Result<T, MigRefusal>,
+) -> NvmlResult<T> {
     let mut outcome = Err(Status::GPU_IS_LOST);
-    change(number, |gpu| outcome = attempt(gpu).map_err(Status::of_refusal))?;
+    update_gpu(number, |gpu| outcome = attempt(gpu).map_err(Status::from_refusal))?;
     outcome
 }
 
 /// Name of the machine profile. Works before `nvmlInit` too.
 pub(crate) fn profile() -> Option<String> {
-    let known = read().state_file.clone();
+    let known = read_library().state_file.clone();
     let state_file = known.or_else(|| origin::state_file().map(Arc::from))?;
     Some(CachedModel::read(&state_file).ok()?.model.profile.clone())
 }
@@ -134,30 +134,30 @@ pub(crate) fn seconds_in_use() -> u64 {
 
 impl Library {
     /// Path of the state file, after `nvmlInit`.
-    fn path_in_use(&self) -> Answer<Arc<Path>> {
+    fn state_file_path(&self) -> NvmlResult<Arc<Path>> {
         let path = self.state_file.clone().filter(|_| self.users > 0);
         path.ok_or(Status::UNINITIALIZED)
     }
 
     /// Takes the lock that blocks resets by `nvidia-smi`, and applies earlier resets.
-    fn lock_gpus(&mut self) -> Answer {
+    fn lock_gpus(&mut self) -> NvmlResult {
         let folder = self.state_file.as_deref().and_then(Path::parent);
         let folder = folder.ok_or(Status::DRIVER_NOT_LOADED)?;
-        let in_use_lock = File::create(folder.join(IN_USE)).ok();
+        let in_use_lock = File::create(folder.join(IN_USE_LOCK_FILE)).ok();
         self.in_use_lock = in_use_lock.filter(|in_use_lock| in_use_lock.lock_shared().is_ok());
-        let resets = fs::read_dir(folder.join(RESETS)).into_iter().flatten().flatten();
+        let resets = fs::read_dir(folder.join(RESET_DIR)).into_iter().flatten().flatten();
         resets.map(|file| file.path()).try_for_each(|file| apply_reset(folder, &file))
     }
 
     /// Cached model, if the file is unchanged.
-    fn cached_at(&self, now: Stamp) -> Option<Arc<Model>> {
+    fn cached_at(&self, now: FileVersion) -> Option<Arc<Model>> {
         self.cached
             .as_ref()
             .filter(|cached| cached.stamp == now)
             .map(|cached| Arc::clone(&cached.model))
     }
 
-    fn reload(&mut self) -> Answer<Arc<Model>> {
+    fn reload(&mut self) -> NvmlResult<Arc<Model>> {
         let path = self.state_file.as_deref().ok_or(Status::DRIVER_NOT_LOADED)?;
         let model = Arc::clone(&self.cached.insert(CachedModel::read(path)?).model);
         if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
@@ -167,19 +167,19 @@ impl Library {
 // === impl CachedModel ===
 
 impl CachedModel {
-    fn read(path: &Path) -> Answer<Self> {
+    fn read(path: &Path) -> NvmlResult<Self> {
         let mut file = File::open(path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
         let found = file.metadata().map_err(|_| Status::DRIVER_NOT_LOADED)?;
         let mut json = Vec::new();
         file.read_to_end(&mut json).map_err(|_| Status::DRIVER_NOT_LOADED)?;
         let model = serde_json::from_slice(&json).map_err(|_| Status::UNKNOWN)?;
-        Ok(Self { _file: file, stamp: Stamp::of(&found), model: Arc::new(model) })
+        Ok(Self { _file: file, stamp: FileVersion::of(&found), model: Arc::new(model) })
     }
 }
 
 // === impl Stamp ===
 
-impl Stamp {
+impl FileVersion {
     fn of(found: &Metadata) -> Self {
         Self {
             device: found.dev(),
@@ -191,7 +191,7 @@ impl Stamp {
 }
 
 /// Resets the GPU that the reset file names, and deletes the file.
-fn apply_reset(folder: &Path, reset_file: &Path) -> Answer {
+fn apply_reset(folder: &Path, reset_file: &Path) -> NvmlResult {
     let name = reset_file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let Some(uuid) = name.strip_suffix(".reset") else { return Ok(()) };
     let reset = || -> Result<(), MachineError> {
@@ -204,11 +204,11 @@ fn apply_reset(folder: &Path, reset_file: &Path) -> Answer {
 }
 
 /// Locks the state for reading. A poisoned lock guards a valid value, because each field is replaced as a whole.
-fn read() -> RwLockReadGuard<'static, Library> {
+fn read_library() -> RwLockReadGuard<'static, Library> {
     LIBRARY.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks the state for a change; see [`read`] for poisoning.
-fn write() -> RwLockWriteGuard<'static, Library> {
+fn write_library() -> RwLockWriteGuard<'static, Library> {
     LIBRARY.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,26 +9,26 @@ use crate::{
     faults,
     handle::Device,
     library,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 export! {
     fn [nvmlDeviceGetCount nvmlDeviceGetCount_v2](count: Out<c_uint>) {
-        count.put(as_count(library::machine()?.gpus.len())?)
+        count.put(as_count(library::current_model()?.gpus.len())?)
     }
 
     fn [nvmlDeviceGetHandleByIndex nvmlDeviceGetHandleByIndex_v2](
         index: c_uint,
         device: Out<Device>,
     ) {
-        let model = library::machine()?;
+        let model = library::current_model()?;
         let gpu = model.gpus.get(index as usize).ok_or(Status::INVALID_ARGUMENT)?;
         put_handle(device, gpu)
     }
 
     /// Finds GPUs and MIG devices.
     fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Device>) {
-        let model = library::machine()?;
+        let model = library::current_model()?;
         let uuid = uuid.read()?;
         match model.gpus.iter().find(|gpu| gpu.uuid == uuid) {
             Some(gpu) => put_handle(device, gpu),
@@ -37,7 +37,7 @@ export! {
     }
 
     fn nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Device>) {
-        let (model, serial) = (library::machine()?, serial.read()?);
+        let (model, serial) = (library::current_model()?, serial.read()?);
         let gpu = model.gpus.iter().find(|gpu| gpu.serial == serial);
         put_handle(device, gpu.ok_or(Status::NOT_FOUND)?)
     }
@@ -47,7 +47,7 @@ export! {
         bus_id: Text,
         device: Out<Device>,
     ) {
-        let model = library::machine()?;
+        let model = library::current_model()?;
         let address: PciAddress = bus_id.read()?.parse().map_err(|_| Status::INVALID_ARGUMENT)?;
         let gpu = model.gpus.iter().find(|gpu| gpu.address() == address);
         put_handle(device, gpu.ok_or(Status::NOT_FOUND)?)
@@ -55,19 +55,19 @@ export! {
 }
 
 /// Length as a C count.
-pub(crate) fn as_count(length: usize) -> Answer<c_uint> {
+pub(crate) fn as_count(length: usize) -> NvmlResult<c_uint> {
     c_uint::try_from(length).map_err(|_| Status::UNKNOWN)
 }
 
 /// Returns the handle of a GPU. A lost GPU is an error, as in the real library.
-fn put_handle(device: Out<Device>, gpu: &Gpu) -> Answer {
+fn put_handle(device: Out<Device>, gpu: &Gpu) -> NvmlResult {
     device.check()?;
     faults::find_gpu(gpu.number)?;
     device.put(Device::of_gpu(gpu))
 }
 
 /// Returns the handle of a MIG device. A lost GPU is an error.
-fn put_mig_handle(device: Out<Device>, model: &Model, uuid: &str) -> Answer {
+fn put_mig_handle(device: Out<Device>, model: &Model, uuid: &str) -> NvmlResult {
     let devices = model.gpus.iter().flat_map(|gpu| gpu.mig_devices().map(move |one| (gpu, one)));
     let found = { devices }.find(|(_, (_, compute))| compute.uuid == uuid);
     let (gpu, (instance, compute)) = found.ok_or(Status::NOT_FOUND)?;

@@ -4,9 +4,9 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     abi::{Out, OutVersioned, struct_version, versioned},
-    handle::{Device, Found},
+    handle::{Device, DeviceSnapshot},
     memory_limits,
-    status::Answer,
+    status::NvmlResult,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -58,11 +58,11 @@ export! {
 
     fn nvmlDeviceGetBAR1MemoryInfo(device: Device, memory: Out<sys::nvmlBAR1Memory_t>) {
         let bar1Total = match device.find()? {
-            Found::Gpu(gpu) => gpu.card.bar1_mib * MIB,
-            Found::Mig(mig) => {
+            DeviceSnapshot::Gpu(gpu) => gpu.card.bar1_mib * MIB,
+            DeviceSnapshot::Mig(mig) => {
                 let whole = mig.gpu.card.bar1_mib * MIB;
                 whole / u64::from(mig.gpu.capability()?.memory_slices())
-                    * u64::from(mig.shape()?.memory_slices)
+                    * u64::from(mig.gpu_instance_profile()?.memory_slices)
             }
         };
         let bar1Used = MIB;
@@ -74,27 +74,27 @@ export! {
 // === impl Memory ===
 
 impl Memory {
-    pub(crate) fn of(found: &Found) -> Answer<Self> {
+    pub(crate) fn of(found: &DeviceSnapshot) -> NvmlResult<Self> {
         Ok(match found {
-            Found::Gpu(gpu) => {
+            DeviceSnapshot::Gpu(gpu) => {
                 let total = gpu.card.memory_mib * MIB;
                 let process_memory = gpu.live.processes.iter().map(|process| process.memory_mib);
                 let used = process_memory.fold(gpu.live.memory_used_mib, u64::saturating_add);
                 let used = used.saturating_mul(MIB).min(total);
                 Self { total, reserved: total / RESERVED_DIVISOR, used }
             }
-            Found::Mig(mig) => {
-                let total = mig.shape()?.memory_mib(&mig.gpu.card) * MIB;
+            DeviceSnapshot::Mig(mig) => {
+                let total = mig.gpu_instance_profile()?.memory_mib(&mig.gpu.card) * MIB;
                 Self { total, reserved: 0, used: 0 }
             }
         })
     }
 
     /// Memory as a limited process sees it; `None` without a limit.
-    fn of_limited_process(found: &Found) -> Option<Self> {
-        let Found::Gpu(gpu) = found else { return None };
-        let limited = memory_limits::of_this_process(gpu)?;
-        let used = limited.hard.saturating_sub(limited.left);
+    fn of_limited_process(found: &DeviceSnapshot) -> Option<Self> {
+        let DeviceSnapshot::Gpu(gpu) = found else { return None };
+        let limited = memory_limits::process_limit(gpu)?;
+        let used = limited.hard.saturating_sub(limited.remaining);
         Some(Self { total: limited.hard, reserved: 0, used })
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     abi::{Out, Text},
     handle::Device,
     library,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 /// `nvmlSetMemoryLimits_v1_t` of CUDA 13.4. The bindings are older.
@@ -38,11 +38,11 @@ pub(crate) struct GetMemoryLimits {
 }
 
 /// Limit of this process, and the remaining memory below it, in bytes.
-pub(crate) struct Limited {
+pub(crate) struct ProcessLimit {
     /// Lowest hard limit.
     pub(crate) hard: u64,
     /// Remaining memory below the tightest limit.
-    pub(crate) left: u64,
+    pub(crate) remaining: u64,
 }
 
 /// Environment variable with the folder of this process's cgroup, for tests without real cgroups.
@@ -61,7 +61,7 @@ export! {
             Some(LimitFault::Ignored) => return Ok(()),
             None => {}
         }
-        library::change(gpu.number, |gpu| {
+        library::update_gpu(gpu.number, |gpu| {
             // Limits of deleted cgroups are dropped.
             gpu.memory_limits.retain(|cgroup, _| Path::new(cgroup).is_dir());
             let (soft, hard) = (request.soft, request.hard);
@@ -82,33 +82,34 @@ export! {
 }
 
 /// Limits on this process's memory of a GPU; `None` without a limit.
-pub(crate) fn of_this_process(gpu: &Gpu) -> Option<Limited> {
+pub(crate) fn process_limit(gpu: &Gpu) -> Option<ProcessLimit> {
     if gpu.memory_limits.is_empty() {
         return None;
     }
     let cgroup = own_cgroup()?;
-    let limits_above: Vec<_> = gpu.limits_above(&cgroup).filter(|it| it.hard != u64::MAX).collect();
-    Some(Limited {
+    let limits_above: Vec<_> =
+        gpu.applicable_limits(&cgroup).filter(|it| it.hard != u64::MAX).collect();
+    Some(ProcessLimit {
         hard: limits_above.iter().map(|limits| limits.hard).min()?,
-        left: limits_above.iter().map(|limits| limits.remaining(is_alive)).min()?,
+        remaining: limits_above.iter().map(|limits| limits.remaining(is_alive)).min()?,
     })
 }
 
 /// Sets this process's charge for a GPU to `bytes`. Returns false if a limit would be exceeded.
-pub(crate) fn charge(gpu: &Gpu, bytes: u64) -> Answer<bool> {
-    if of_this_process(gpu).is_none() {
+pub(crate) fn charge(gpu: &Gpu, bytes: u64) -> NvmlResult<bool> {
+    if process_limit(gpu).is_none() {
         return Ok(true);
     }
     let Some(cgroup) = own_cgroup() else { return Ok(true) };
     let mut fits = false;
-    library::change(gpu.number, |gpu| {
+    library::update_gpu(gpu.number, |gpu| {
         fits = gpu.charge(&cgroup, process::id(), bytes, is_alive);
     })?;
     Ok(fits)
 }
 
 /// Path of a cgroup's folder. The real driver also refuses a folder that is not a cgroup.
-fn cgroup(name_space: Text) -> Answer<String> {
+fn cgroup(name_space: Text) -> NvmlResult<String> {
     let path = name_space.read()?;
     if !Path::new(&path).is_absolute() {
         return Err(Status::INVALID_ARGUMENT);

@@ -4,15 +4,15 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
 use windlass_machine::{
-    mig::{MigMode, ModeChange, Shape},
+    mig::{GpuInstanceProfile, MigMode, ModeChangeOutcome},
     state::Gpu,
 };
 
 use crate::{
     abi::{Out, OutArray, OutVersioned, struct_version},
-    handle::{ComputeInstance, Device, Found, FoundGpu, FoundInstance, GpuInstance},
+    handle::{ComputeInstance, Device, DeviceSnapshot, GpuInstance, GpuSnapshot, InstanceSnapshot},
     instance, library,
-    status::{Answer, Code, Status},
+    status::{Code, NvmlResult, Status},
 };
 
 /// `nvmlComputeInstanceInfo_t` of version 1 of the function: without the placement.
@@ -43,16 +43,16 @@ export! {
         let modes = [MigMode::Off, MigMode::On];
         let requested = modes.into_iter().find(|it| number_of(*it) == mode);
         let requested = requested.ok_or(Status::INVALID_ARGUMENT)?;
-        let request = |gpu: &mut Gpu| Ok(gpu.ask_for_mig(requested));
-        activation.put(match library::try_change(gpu.number, request)? {
-            ModeChange::Done => sys::nvmlReturn_enum_NVML_SUCCESS,
-            ModeChange::InUse => Status::IN_USE.0,
-            ModeChange::AtReset => Status::RESET_REQUIRED.0,
+        let request = |gpu: &mut Gpu| Ok(gpu.set_mig_mode(requested));
+        activation.put(match library::try_update_gpu(gpu.number, request)? {
+            ModeChangeOutcome::Applied => sys::nvmlReturn_enum_NVML_SUCCESS,
+            ModeChangeOutcome::InUse => Status::IN_USE.0,
+            ModeChangeOutcome::PendingReset => Status::RESET_REQUIRED.0,
         })
     }
 
     fn nvmlDeviceIsMigDeviceHandle(device: Device, is_mig: Out<c_uint>) {
-        is_mig.put(matches!(device.find()?, Found::Mig(_)).into())
+        is_mig.put(matches!(device.find()?, DeviceSnapshot::Mig(_)).into())
     }
 
     fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: Out<c_uint>) {
@@ -89,7 +89,7 @@ export! {
         info: Out<sys::nvmlGpuInstanceProfileInfo_t>,
     ) {
         let gpu = device.gpu()?;
-        info.put(instance::gpu_instance_profile(shape(&gpu, profile)?, &gpu.card)?)
+        info.put(instance::gpu_instance_profile(find_profile(&gpu, profile)?, &gpu.card)?)
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoV(
@@ -98,7 +98,7 @@ export! {
         info: OutVersioned,
     ) {
         let gpu = device.gpu()?;
-        put_profile(&gpu, shape(&gpu, profile)?, info)
+        put_profile(&gpu, find_profile(&gpu, profile)?, info)
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
@@ -107,7 +107,7 @@ export! {
         info: OutVersioned,
     ) {
         let gpu = device.gpu()?;
-        put_profile(&gpu, shape_with_id(&gpu, profile_id)?, info)
+        put_profile(&gpu, find_profile_by_id(&gpu, profile_id)?, info)
     }
 
     fn [nvmlDeviceGetGpuInstancePossiblePlacements nvmlDeviceGetGpuInstancePossiblePlacements_v2](
@@ -117,10 +117,10 @@ export! {
         count: Out<c_uint>,
     ) {
         let gpu = device.gpu()?;
-        let shape = shape_with_id(&gpu, profile_id)?;
+        let shape = find_profile_by_id(&gpu, profile_id)?;
         let size = shape.memory_slices;
         let placement = |&start| sys::nvmlGpuInstancePlacement_t { start, size };
-        let all: Vec<_> = shape.starts.iter().map(placement).collect();
+        let all: Vec<_> = shape.possible_starts.iter().map(placement).collect();
         placements.put_or_count(count, &all)
     }
 
@@ -131,12 +131,12 @@ export! {
     ) {
         let gpu = device.gpu()?;
         let instances = gpu.instances()?;
-        let shape = shape_with_id(&gpu, profile_id)?;
-        let taken = gpu.taken_slices();
-        let free = shape.starts.iter().filter(|start| shape.taken_from(**start) & taken == 0);
+        let shape = find_profile_by_id(&gpu, profile_id)?;
+        let taken = gpu.occupied_slices();
+        let free = shape.possible_starts.iter().filter(|start| shape.slice_mask(**start) & taken == 0);
         let same_profile = instances.iter().filter(|instance| instance.profile_id == profile_id);
         let existing = crate::lookup::as_count(same_profile.count())?;
-        let allowed = shape.most().saturating_sub(existing);
+        let allowed = shape.max_instances().saturating_sub(existing);
         count.put(crate::lookup::as_count(free.count())?.min(allowed))
     }
 
@@ -148,7 +148,7 @@ export! {
     ) {
         let gpu = device.gpu()?;
         let all = gpu.instances()?;
-        shape_with_id(&gpu, profile_id)?;
+        find_profile_by_id(&gpu, profile_id)?;
         let with_profile = all.iter().filter(|mig| mig.profile_id == profile_id);
         let found: Vec<_> = with_profile.map(|mig| GpuInstance::of(&gpu, mig)).collect();
         // As in the real function, the caller must provide room for the `instanceCount` of the profile.
@@ -173,7 +173,7 @@ export! {
             profileId: found.profile_id,
             placement: sys::nvmlGpuInstancePlacement_t {
                 start: found.start,
-                size: found.shape()?.memory_slices,
+                size: found.gpu_instance_profile()?.memory_slices,
             },
         })
     }
@@ -186,7 +186,7 @@ export! {
     ) {
         let found = instance.find()?;
         let card = &found.gpu.card;
-        info.put(instance::compute_instance_profile(profile, found.shape()?, card)?)
+        info.put(instance::compute_instance_profile(profile, found.gpu_instance_profile()?, card)?)
     }
 
     fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
@@ -196,7 +196,7 @@ export! {
         info: OutVersioned,
     ) {
         let found = instance.find()?;
-        let (shape, card) = (found.shape()?, &found.gpu.card);
+        let (shape, card) = (found.gpu_instance_profile()?, &found.gpu.card);
         let v3 = struct_version::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3);
         if info.version()? == v3 {
             info.put(instance::compute_instance_profile_v3(profile, shape, card)?)
@@ -212,7 +212,7 @@ export! {
         count: Out<c_uint>,
     ) {
         let found = instance.find()?;
-        let is_filling = instance::filling_profile(found.shape()?) == profile_id;
+        let is_filling = instance::full_compute_profile(found.gpu_instance_profile()?) == profile_id;
         let one = found.compute.as_ref().filter(|_| is_filling);
         let all: Vec<_> =
             one.iter().map(|one| ComputeInstance::of(&found.gpu, &found, one)).collect();
@@ -259,25 +259,25 @@ fn number_of(mode: MigMode) -> c_uint {
     }
 }
 
-fn compute_instance(found: &FoundInstance) -> Answer<sys::nvmlComputeInstanceInfo_t> {
-    let shape = found.shape()?;
+fn compute_instance(found: &InstanceSnapshot) -> NvmlResult<sys::nvmlComputeInstanceInfo_t> {
+    let shape = found.gpu_instance_profile()?;
     Ok(sys::nvmlComputeInstanceInfo_t {
         device: Device::of_gpu(&found.gpu).raw(),
         gpuInstance: GpuInstance::of(&found.gpu, found).raw(),
         id: found.compute()?.id,
-        profileId: instance::filling_profile(shape),
+        profileId: instance::full_compute_profile(shape),
         placement: sys::nvmlComputeInstancePlacement_t { start: 0, size: shape.slices },
     })
 }
 
-fn mig_device(device: Device) -> Answer<FoundInstance> {
+fn mig_device(device: Device) -> NvmlResult<InstanceSnapshot> {
     match device.find()? {
-        Found::Mig(instance) => Ok(instance),
-        Found::Gpu(_) => Err(Status::INVALID_ARGUMENT),
+        DeviceSnapshot::Mig(instance) => Ok(instance),
+        DeviceSnapshot::Gpu(_) => Err(Status::INVALID_ARGUMENT),
     }
 }
 
-fn put_profile(gpu: &FoundGpu, shape: Shape, info: OutVersioned) -> Answer {
+fn put_profile(gpu: &GpuSnapshot, shape: GpuInstanceProfile, info: OutVersioned) -> NvmlResult {
     let v3 = struct_version::<sys::nvmlGpuInstanceProfileInfo_v3_t>(3);
     if info.version()? == v3 {
         info.put(instance::gpu_instance_profile_v3(shape, &gpu.card)?)
@@ -287,14 +287,14 @@ fn put_profile(gpu: &FoundGpu, shape: Shape, info: OutVersioned) -> Answer {
 }
 
 /// Shape of a profile. A profile known to NVML and absent from the card is "not supported".
-fn shape(gpu: &FoundGpu, profile: c_uint) -> Answer<Shape> {
+fn find_profile(gpu: &GpuSnapshot, profile: c_uint) -> NvmlResult<GpuInstanceProfile> {
     if profile >= sys::NVML_GPU_INSTANCE_PROFILE_COUNT {
         return Err(Status::INVALID_ARGUMENT);
     }
-    Shape::with_nvml_profile(profile, gpu.capability()?).ok_or(Status::NOT_SUPPORTED)
+    GpuInstanceProfile::with_nvml_profile(profile, gpu.capability()?).ok_or(Status::NOT_SUPPORTED)
 }
 
-/// Shape by the driver's profile id, with the errors of [`shape`].
-pub(crate) fn shape_with_id(gpu: &FoundGpu, id: c_uint) -> Answer<Shape> {
-    Shape::with_profile_id(id, gpu.capability()?).ok_or(Status::INVALID_ARGUMENT)
+/// Profile by the driver's profile id, with the errors of [`gpu_instance_profile`].
+pub(crate) fn find_profile_by_id(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<GpuInstanceProfile> {
+    GpuInstanceProfile::with_profile_id(id, gpu.capability()?).ok_or(Status::INVALID_ARGUMENT)
 }

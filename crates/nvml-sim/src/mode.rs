@@ -8,7 +8,7 @@ use crate::{
     abi::Out,
     handle::Device,
     library,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 export! {
@@ -21,7 +21,7 @@ export! {
         if mode >= sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_COUNT {
             return Err(Status::INVALID_ARGUMENT);
         }
-        library::change(number, |gpu| gpu.compute_mode = mode)
+        library::update_gpu(number, |gpu| gpu.compute_mode = mode)
     }
 
     fn nvmlDeviceGetPersistenceMode(device: Device, mode: Out<sys::nvmlEnableState_t>) {
@@ -31,7 +31,7 @@ export! {
     fn nvmlDeviceSetPersistenceMode(device: Device, mode: sys::nvmlEnableState_t) {
         let number = device.gpu()?.number;
         let enabled = is_enabled(mode)?;
-        library::change(number, |gpu| gpu.persistence = enabled)
+        library::update_gpu(number, |gpu| gpu.persistence = enabled)
     }
 
     /// No display is connected.
@@ -55,7 +55,7 @@ export! {
     }
 }
 
-fn is_enabled(state: sys::nvmlEnableState_t) -> Answer<bool> {
+fn is_enabled(state: sys::nvmlEnableState_t) -> NvmlResult<bool> {
     match state {
         sys::nvmlEnableState_enum_NVML_FEATURE_DISABLED => Ok(false),
         sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED => Ok(true),

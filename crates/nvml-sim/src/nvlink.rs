@@ -10,10 +10,10 @@ use windlass_machine::{
 };
 
 use crate::{
-    abi::{Out, field},
-    handle::{Device, FoundGpu},
+    abi::{Out, char_array},
+    handle::{Device, GpuSnapshot},
     pci::{self, PciInfoV2},
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 /// Bus id of a switch hidden from the host, in NVML's form. NCCL compares with the lower-case form
@@ -121,22 +121,22 @@ pub(crate) fn are_linked(one: &Gpu, other: &Gpu) -> bool {
 }
 
 /// NVLink ports of the card. A card without ports is "not supported".
-pub(crate) fn ports(gpu: &Gpu) -> Answer<NvLinkPorts> {
+pub(crate) fn ports(gpu: &Gpu) -> NvmlResult<NvLinkPorts> {
     gpu.card.nvlink.ok_or(Status::NOT_SUPPORTED)
 }
 
 /// Remote end of a link; `None` for a link that is down or unplugged, and while MIG is on.
-fn end(gpu: &Gpu, link: c_uint) -> Answer<Option<LinkEnd>> {
+fn end(gpu: &Gpu, link: c_uint) -> NvmlResult<Option<LinkEnd>> {
     ports(gpu)?;
     gpu.links.get(link as usize).ok_or(Status::INVALID_ARGUMENT)?;
     Ok(gpu.link(link as usize).filter(|_| gpu.mig.is_none()))
 }
 
-fn active_end(gpu: &Gpu, link: c_uint) -> Answer<LinkEnd> {
+fn active_end(gpu: &Gpu, link: c_uint) -> NvmlResult<LinkEnd> {
     end(gpu, link)?.ok_or(Status::NOT_SUPPORTED)
 }
 
-fn remote(gpu: &FoundGpu, end: LinkEnd) -> Answer<sys::nvmlPciInfo_t> {
+fn remote(gpu: &GpuSnapshot, end: LinkEnd) -> NvmlResult<sys::nvmlPciInfo_t> {
     let machine = gpu.machine();
     match end {
         LinkEnd::Gpu(number) => {
@@ -152,13 +152,13 @@ fn switch_info(switch: &Switch) -> sys::nvmlPciInfo_t {
     match &switch.path {
         Some(path) => pci::info(path.address(), switch.pci, switch.pci),
         None => sys::nvmlPciInfo_t {
-            busIdLegacy: field(HIDDEN_SWITCH),
+            busIdLegacy: char_array(HIDDEN_SWITCH),
             domain: c_uint::MAX,
             bus: c_uint::MAX,
             device: c_uint::MAX,
             pciDeviceId: 0,
             pciSubSystemId: 0,
-            busId: field(HIDDEN_SWITCH),
+            busId: char_array(HIDDEN_SWITCH),
         },
     }
 }

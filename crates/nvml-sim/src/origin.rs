@@ -10,21 +10,21 @@ use std::{
 };
 
 /// Environment variable with the state file, for a library outside of a machine's folder.
-const VARIABLE: &str = "WINDLASS_SIM_STATE";
+const STATE_VARIABLE: &str = "WINDLASS_SIM_STATE";
 
 /// Path of the machine's state file, existing or not.
 pub(crate) fn state_file() -> Option<PathBuf> {
-    if let Some(path) = env::var_os(VARIABLE) {
+    if let Some(path) = env::var_os(STATE_VARIABLE) {
         return Some(PathBuf::from(path));
     }
     // Resolve symbolic links, because programs may load the library through a link elsewhere.
-    let library = fs::canonicalize(own_path()?).ok()?;
+    let library = fs::canonicalize(library_path()?).ok()?;
     Some(library.with_file_name("state.json"))
 }
 
 /// Path of this library, as known to the loader.
-fn own_path() -> Option<PathBuf> {
-    let own: *const c_void = (own_path as fn() -> Option<PathBuf>) as *const c_void;
+fn library_path() -> Option<PathBuf> {
+    let own: *const c_void = (library_path as fn() -> Option<PathBuf>) as *const c_void;
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr accepts any address, and writes to a valid `Dl_info` (dladdr(3)).
     let found = unsafe { libc::dladdr(own, info.as_mut_ptr()) };

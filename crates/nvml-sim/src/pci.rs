@@ -10,8 +10,8 @@ use windlass_machine::{
 };
 
 use crate::{
-    abi::{Out, OutVersioned, field, struct_version, versioned},
-    handle::{Device, Found},
+    abi::{Out, OutVersioned, char_array, struct_version, versioned},
+    handle::{Device, DeviceSnapshot},
     status::Status,
 };
 
@@ -134,13 +134,13 @@ impl From<sys::nvmlPciInfo_t> for PciInfoV2 {
 pub(crate) fn info(address: PciAddress, pci: PciId, subsystem: PciId) -> sys::nvmlPciInfo_t {
     let PciAddress { domain, bus, device, .. } = address;
     sys::nvmlPciInfo_t {
-        busIdLegacy: field(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        busIdLegacy: char_array(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
         domain: domain.into(),
         bus: bus.into(),
         device: device.into(),
         pciDeviceId: number(pci),
         pciSubSystemId: number(subsystem),
-        busId: field(&address.nvml_form()),
+        busId: char_array(&address.nvml_bus_id()),
     }
 }
 
@@ -150,10 +150,10 @@ pub(crate) fn info_of_gpu(gpu: &Gpu) -> sys::nvmlPciInfo_t {
 }
 
 /// PCI function of a device. A MIG device has the function of its GPU.
-fn info_of(found: &Found) -> sys::nvmlPciInfo_t {
+fn info_of(found: &DeviceSnapshot) -> sys::nvmlPciInfo_t {
     match found {
-        Found::Gpu(gpu) => info_of_gpu(gpu),
-        Found::Mig(mig) => info_of_gpu(&mig.gpu),
+        DeviceSnapshot::Gpu(gpu) => info_of_gpu(gpu),
+        DeviceSnapshot::Mig(mig) => info_of_gpu(&mig.gpu),
     }
 }
 

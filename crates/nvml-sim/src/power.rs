@@ -6,9 +6,9 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     abi::{Out, OutVersioned, struct_version, versioned},
-    handle::{Device, FoundGpu},
+    handle::{Device, GpuSnapshot},
     library,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 versioned!(sys::nvmlTemperature_v1_t, sys::nvmlMarginTemperature_v1_t);
@@ -91,16 +91,16 @@ export! {
 }
 
 /// Energy in mJ since the first `nvmlInit` of this process, at constant power.
-pub(crate) fn energy_mj(gpu: &FoundGpu) -> u64 {
+pub(crate) fn energy_mj(gpu: &GpuSnapshot) -> u64 {
     u64::from(gpu.live.power_mw) * library::seconds_in_use()
 }
 
 /// Power limit in mW, always the card's default.
-pub(crate) fn limit_mw(gpu: &FoundGpu) -> u32 {
+pub(crate) fn limit_mw(gpu: &GpuSnapshot) -> u32 {
     gpu.card.power_limit_w.saturating_mul(1000)
 }
 
-fn threshold_c(threshold: c_uint) -> Answer<u32> {
+fn threshold_c(threshold: c_uint) -> NvmlResult<u32> {
     use sys::{
         nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_COUNT as COUNT,
         nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_GPU_MAX as GPU_MAX,
@@ -117,7 +117,7 @@ fn threshold_c(threshold: c_uint) -> Answer<u32> {
     }
 }
 
-fn core_sensor(sensor: c_uint) -> Answer {
+fn core_sensor(sensor: c_uint) -> NvmlResult {
     let core = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
     if sensor == core { Ok(()) } else { Err(Status::INVALID_ARGUMENT) }
 }

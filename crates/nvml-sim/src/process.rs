@@ -10,8 +10,8 @@ use windlass_machine::state::Process;
 
 use crate::{
     abi::{Out, OutArray},
-    handle::{Device, Found},
-    status::{Answer, Status},
+    handle::{Device, DeviceSnapshot},
+    status::{NvmlResult, Status},
 };
 
 /// Instance id of a process that uses the whole GPU.
@@ -92,15 +92,15 @@ fn since_epoch_us() -> u64 {
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn compute_processes(device: Device) -> Answer<Vec<Process>> {
+fn compute_processes(device: Device) -> NvmlResult<Vec<Process>> {
     Ok(compute_processes_of(&device.find()?))
 }
 
 /// Compute processes on a GPU or in a MIG device.
-pub(crate) fn compute_processes_of(found: &Found) -> Vec<Process> {
+pub(crate) fn compute_processes_of(found: &DeviceSnapshot) -> Vec<Process> {
     match found {
-        Found::Gpu(gpu) => gpu.live.processes.clone(),
-        Found::Mig(mig) => {
+        DeviceSnapshot::Gpu(gpu) => gpu.live.processes.clone(),
+        DeviceSnapshot::Mig(mig) => {
             let here = |process: &&Process| process.gpu_instance == Some(mig.gpu_instance);
             mig.gpu.live.processes.iter().filter(here).cloned().collect()
         }

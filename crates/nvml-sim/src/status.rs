@@ -6,7 +6,7 @@ use std::{
 };
 
 use nvml_wrapper_sys::bindings as sys;
-use windlass_machine::mig::Refused;
+use windlass_machine::mig::MigRefusal;
 
 use crate::abi;
 
@@ -18,7 +18,7 @@ pub(crate) type Code = sys::nvmlReturn_t;
 pub(crate) struct Status(pub(crate) Code);
 
 /// Result of an NVML function.
-pub(crate) type Answer<T = ()> = Result<T, Status>;
+pub(crate) type NvmlResult<T = ()> = Result<T, Status>;
 
 // === impl Status ===
 
@@ -45,24 +45,24 @@ impl Status {
     pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
 
     /// Status for the driver's refusal to create or destroy a MIG instance.
-    pub(crate) fn of_refusal(refused: Refused) -> Self {
+    pub(crate) fn from_refusal(refused: MigRefusal) -> Self {
         match refused {
-            Refused::Off => Self::NOT_SUPPORTED,
-            Refused::Place | Refused::Gone => Self::INVALID_ARGUMENT,
-            Refused::Room => Self::INSUFFICIENT_RESOURCES,
-            Refused::InUse => Self::IN_USE,
+            MigRefusal::MigDisabled => Self::NOT_SUPPORTED,
+            MigRefusal::InvalidPlacement | MigRefusal::NotFound => Self::INVALID_ARGUMENT,
+            MigRefusal::InsufficientResources => Self::INSUFFICIENT_RESOURCES,
+            MigRefusal::InUse => Self::IN_USE,
         }
     }
 }
 
 /// Runs the body of a function and returns its status code. A panic becomes `UNKNOWN`, because it must not abort the
 /// client. It can only poison locks, and all locks guard values that are always valid.
-pub(crate) fn answer(body: impl FnOnce() -> Answer) -> Code {
+pub(crate) fn run_call(body: impl FnOnce() -> NvmlResult) -> Code {
     abi::begin();
     code(catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Status::UNKNOWN)))
 }
 
-fn code(answer: Answer) -> Code {
+fn code(answer: NvmlResult) -> Code {
     match answer {
         Ok(()) => sys::nvmlReturn_enum_NVML_SUCCESS,
         // An injected error may be any number. Zero would report success although no output is written.
@@ -119,6 +119,6 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_an_unknown_error() {
-        assert_eq!(answer(|| panic!("a bug")), Status::UNKNOWN.0);
+        assert_eq!(run_call(|| panic!("a bug")), Status::UNKNOWN.0);
     }
 }

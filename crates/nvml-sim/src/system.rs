@@ -13,7 +13,7 @@ use windlass_machine::profile::Driver;
 use crate::{
     abi::{Out, OutArray, OutText},
     library,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 export! {
@@ -46,7 +46,7 @@ export! {
     }
 
     fn nvmlSystemGetProcessName(pid: c_uint, name: OutText, length: c_uint) {
-        library::machine()?;
+        library::current_model()?;
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| Status::NOT_FOUND)?;
         let command = line.split(|byte| *byte == 0).next().unwrap_or_default();
         let command = String::from_utf8_lossy(command);
@@ -55,17 +55,17 @@ export! {
     }
 
     fn nvmlSystemGetHicVersion(count: Out<c_uint>, _entries: OutArray<sys::nvmlHwbcEntry_t>) {
-        library::machine()?;
+        library::current_model()?;
         count.put(0)
     }
 
     fn nvmlUnitGetCount(count: Out<c_uint>) {
-        library::machine()?;
+        library::current_model()?;
         count.put(0)
     }
 
     fn nvmlGetExcludedDeviceCount(count: Out<c_uint>) {
-        library::machine()?;
+        library::current_model()?;
         count.put(0)
     }
 }
@@ -81,13 +81,13 @@ extern "C" fn windlass_simulated_machine() -> *const c_char {
     PROFILE.get_or_init(find).as_ref().map_or(ptr::null(), |profile| profile.as_ptr())
 }
 
-fn cuda_number(version: &str) -> Answer<c_int> {
+fn cuda_number(version: &str) -> NvmlResult<c_int> {
     let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
     let number = |text: &str| text.parse::<c_int>().map_err(|_| Status::UNKNOWN);
     Ok(number(major)? * 1000 + number(minor)? * 10)
 }
 
 /// Versions of the driver. A machine without a driver is `DRIVER_NOT_LOADED`.
-fn driver() -> Answer<Driver> {
-    library::machine()?.driver.clone().ok_or(Status::DRIVER_NOT_LOADED)
+fn driver() -> NvmlResult<Driver> {
+    library::current_model()?.driver.clone().ok_or(Status::DRIVER_NOT_LOADED)
 }

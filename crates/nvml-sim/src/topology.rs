@@ -7,9 +7,9 @@ use windlass_machine::{pci::PciDistance, state::Gpu};
 
 use crate::{
     abi::{Out, OutArray},
-    handle::{Device, FoundGpu},
+    handle::{Device, GpuSnapshot},
     nvlink,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 export! {
@@ -78,16 +78,22 @@ export! {
 fn level_between(one: &Gpu, other: &Gpu) -> sys::nvmlGpuTopologyLevel_t {
     match one.distance(other) {
         _ if one.number == other.number => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL,
-        PciDistance::OneSwitch => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE,
-        PciDistance::SeveralSwitches => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_MULTIPLE,
-        PciDistance::HostBridge => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE,
-        PciDistance::Apart if one.numa == other.numa => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE,
-        PciDistance::Apart => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM,
+        PciDistance::Pix => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE,
+        PciDistance::Pxb => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_MULTIPLE,
+        PciDistance::Phb => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE,
+        PciDistance::DifferentHostBridges if one.numa == other.numa => {
+            sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE
+        }
+        PciDistance::DifferentHostBridges => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM,
     }
 }
 
 /// P2P status. PCIe peers can read and write each other, atomics need NVLink, and a partitioned GPU has no peers.
-fn p2p(one: &FoundGpu, other: &FoundGpu, index: c_uint) -> Answer<sys::nvmlGpuP2PStatus_t> {
+fn p2p(
+    one: &GpuSnapshot,
+    other: &GpuSnapshot,
+    index: c_uint,
+) -> NvmlResult<sys::nvmlGpuP2PStatus_t> {
     let partitioned = one.mig.is_some() || other.mig.is_some();
     let linked = nvlink::are_linked(one, other);
     let possible = match index {
@@ -105,12 +111,16 @@ fn p2p(one: &FoundGpu, other: &FoundGpu, index: c_uint) -> Answer<sys::nvmlGpuP2
     })
 }
 
-fn put_cpus(gpu: &FoundGpu, length: c_uint, set: OutArray<c_ulong>) -> Answer {
-    put_bits(gpu.machine().cpus_near(gpu.numa).iter(), length, set)
+fn put_cpus(gpu: &GpuSnapshot, length: c_uint, set: OutArray<c_ulong>) -> NvmlResult {
+    put_bits(gpu.machine().local_cpus(gpu.numa).iter(), length, set)
 }
 
 /// Sets bits in an array of words. Bits beyond its end are dropped, as in the real library.
-fn put_bits(bits: impl IntoIterator<Item = u32>, length: c_uint, set: OutArray<c_ulong>) -> Answer {
+fn put_bits(
+    bits: impl IntoIterator<Item = u32>,
+    length: c_uint,
+    set: OutArray<c_ulong>,
+) -> NvmlResult {
     if length == 0 {
         return Err(Status::INVALID_ARGUMENT);
     }

@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{
     handle::Device,
     library,
-    status::{Answer, Code, Status, answer},
+    status::{Code, NvmlResult, Status, run_call},
 };
 
 /// Exports unsupported functions with the parameter types of the bindings. A function with a handle first reports
@@ -20,14 +20,14 @@ macro_rules! not_supported {
         // SAFETY: the name is NVML's. A process loads this library in place of NVIDIA's.
         #[unsafe(no_mangle)]
         extern "C" fn $name(handle: $handle, $(_: $type),*) -> Code {
-            answer(|| handle.find().map(drop).and_then(|()| refuse()))
+            run_call(|| handle.find().map(drop).and_then(|()| refuse()))
         }
     )*};
     ($($name:ident($($type:ty),*))*) => {$(
         // SAFETY: the name is NVML's. A process loads this library in place of NVIDIA's.
         #[unsafe(no_mangle)]
         extern "C" fn $name($(_: $type),*) -> Code {
-            answer(refuse)
+            run_call(refuse)
         }
     )*};
 }
@@ -106,7 +106,7 @@ not_supported! {
     nvmlSystemGetConfComputeState(*mut sys::nvmlConfComputeSystemState_t)
 }
 
-fn refuse() -> Answer {
-    library::machine()?;
+fn refuse() -> NvmlResult {
+    library::current_model()?;
     Err(Status::NOT_SUPPORTED)
 }

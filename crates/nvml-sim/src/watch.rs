@@ -27,7 +27,7 @@ use rustix::{
 
 use crate::{
     library,
-    status::{Answer, Status},
+    status::{NvmlResult, Status},
 };
 
 static SHARED: Mutex<Shared> = Mutex::new(Shared { generation: 0, watch: None, polled: false });
@@ -43,13 +43,13 @@ struct Shared {
 
 /// Generation before a read of the state. A wait ends at the first change after it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment(u64);
+pub(crate) struct Generation(u64);
 
 // === impl Moment ===
 
-impl Moment {
+impl Generation {
     /// Starts the watch if necessary, and returns the current generation. The kernel queues all later changes.
-    pub(crate) fn now() -> Answer<Self> {
+    pub(crate) fn current() -> NvmlResult<Self> {
         let mut shared = lock();
         if shared.watch.is_none() {
             shared.watch = Some(Arc::new(watch()?));
@@ -58,7 +58,7 @@ impl Moment {
     }
 
     /// Waits for a change or the deadline. Without a deadline, waits indefinitely.
-    pub(crate) fn wait(self, deadline: Option<Instant>) -> Answer {
+    pub(crate) fn wait(self, deadline: Option<Instant>) -> NvmlResult {
         let mut shared = lock();
         while shared.generation == self.0 {
             let remaining =
@@ -110,7 +110,7 @@ fn sleep(
 fn poll_for_all(
     mut shared: MutexGuard<'static, Shared>,
     remaining: Option<Duration>,
-) -> Answer<MutexGuard<'static, Shared>> {
+) -> NvmlResult<MutexGuard<'static, Shared>> {
     let watch = match &shared.watch {
         Some(watch) => Arc::clone(watch),
         None => Arc::clone(shared.watch.insert(Arc::new(watch()?))),
@@ -134,10 +134,10 @@ fn poll_for_all(
 }
 
 /// Watches the machine's folder for replaced files.
-fn watch() -> Answer<OwnedFd> {
+fn watch() -> NvmlResult<OwnedFd> {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let watch = inotify::init(flags).map_err(|_| Status::INSUFFICIENT_RESOURCES)?;
-    inotify::add_watch(&watch, library::folder()?, inotify::WatchFlags::MOVED_TO)
+    inotify::add_watch(&watch, library::machine_dir()?, inotify::WatchFlags::MOVED_TO)
         .map_err(|_| Status::OPERATING_SYSTEM)?;
     Ok(watch)
 }

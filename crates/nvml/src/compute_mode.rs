@@ -37,7 +37,7 @@ impl Nvml {
 impl Gpu {
     /// Current compute mode.
     pub fn compute_mode(&self) -> Result<ComputeMode> {
-        get!(self.table, nvmlDeviceGetComputeMode, self.handle.0).map(ComputeMode::of)
+        get!(self.table, nvmlDeviceGetComputeMode, self.handle.0).map(ComputeMode::from_code)
     }
 
     /// Sets the compute mode until the driver is reloaded. Needs root. Running processes continue.
@@ -49,7 +49,7 @@ impl Gpu {
 // === impl ComputeMode ===
 
 impl ComputeMode {
-    fn of(code: sys::nvmlComputeMode_t) -> Self {
+    fn from_code(code: sys::nvmlComputeMode_t) -> Self {
         match code {
             sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT => Self::Default,
             sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_PROHIBITED => Self::Prohibited,

@@ -28,7 +28,7 @@ pub(crate) fn check_length(path: &Path) -> Result<(), LoadError> {
     if length >= required {
         return Ok(());
     }
-    Err(LoadError::CutOff { path: path.to_owned(), length, wanted: required })
+    Err(LoadError::Truncated { path: path.to_owned(), length, expected: required })
 }
 
 /// Actual length of a file, and the end of its last segment.

@@ -24,15 +24,15 @@ pub enum LoadError {
     Open(PathBuf, #[source] libloading::Error),
     /// The library's file ends before the segments that the linker maps: its installation is incomplete.
     #[error(
-        "cannot load {path}: it is cut off, with {length} of {wanted} bytes; install the driver again"
+        "cannot load {path}: it is cut off, with {length} of {expected} bytes; install the driver again"
     )]
-    CutOff {
+    Truncated {
         /// Path as given.
         path: PathBuf,
         /// Length of the file in bytes.
         length: u64,
         /// Length in bytes that the header requires.
-        wanted: u64,
+        expected: u64,
     },
     /// `nvmlInit_v2` failed.
     #[error("cannot initialise {0}")]
@@ -51,12 +51,12 @@ impl NvmlError {
     }
 
     /// Error of a function that the library does not export.
-    pub(crate) fn missing(call: &'static str) -> Self {
+    pub(crate) fn function_not_found(call: &'static str) -> Self {
         Self { call, code: sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND }
     }
 
     /// Error of a successful call with an impossible answer.
-    pub fn nonsense(call: &'static str) -> Self {
+    pub fn invalid_answer(call: &'static str) -> Self {
         Self { call, code: INVALID_ANSWER }
     }
 
@@ -89,7 +89,7 @@ impl NvmlError {
     }
 
     /// True if the process lacks a permission.
-    pub fn is_permission(self) -> bool {
+    pub fn is_no_permission(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION
     }
 
@@ -104,7 +104,7 @@ impl NvmlError {
     }
 
     /// True if the buffer was too small.
-    pub fn is_too_small(self) -> bool {
+    pub fn is_insufficient_size(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE
     }
 
@@ -114,7 +114,7 @@ impl NvmlError {
     }
 
     /// True if there is no data, such as no samples of an idle GPU.
-    pub fn is_nothing(self) -> bool {
+    pub fn is_not_found(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND
     }
 
@@ -169,13 +169,13 @@ impl NvmlError {
 }
 
 /// Conversion of an "unsupported" error into `None`.
-pub(crate) trait Optional<T> {
+pub(crate) trait UnsupportedAsNone<T> {
     /// `None` if the device or driver lacks the feature.
-    fn optional(self) -> Result<Option<T>>;
+    fn unsupported_as_none(self) -> Result<Option<T>>;
 }
 
-impl<T> Optional<T> for Result<T> {
-    fn optional(self) -> Result<Option<T>> {
+impl<T> UnsupportedAsNone<T> for Result<T> {
+    fn unsupported_as_none(self) -> Result<Option<T>> {
         match self {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.is_unsupported() => Ok(None),
@@ -185,6 +185,6 @@ impl<T> Optional<T> for Result<T> {
 }
 
 /// Returns a value up to its bound. A larger value is an impossible answer.
-pub(crate) fn at_most<T: PartialOrd + Copy>(call: &'static str, value: T, most: T) -> Result<T> {
-    if value <= most { Ok(value) } else { Err(NvmlError::nonsense(call)) }
+pub(crate) fn at_most<T: PartialOrd + Copy>(call: &'static str, value: T, max: T) -> Result<T> {
+    if value <= max { Ok(value) } else { Err(NvmlError::invalid_answer(call)) }
 }

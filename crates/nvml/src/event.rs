@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::Optional as _,
+    error::UnsupportedAsNone as _,
     gpu::Gpu,
     library::{Table, Zeros as _, call, get},
 };
@@ -67,12 +67,12 @@ impl EventSet {
     pub fn watch(&self, gpu: &Gpu) -> Result<bool> {
         let supported: Result<u64> =
             get!(self.table, nvmlDeviceGetSupportedEventTypes, gpu.handle.0);
-        let types = supported.optional()?.unwrap_or(0) & FAULTS;
+        let types = supported.unsupported_as_none()?.unwrap_or(0) & FAULTS;
         if types == 0 {
             return Ok(false);
         }
         let added = call!(self.table, nvmlDeviceRegisterEvents, gpu.handle.0, types, self.set.0);
-        Ok(added.optional()?.is_some())
+        Ok(added.unsupported_as_none()?.is_some())
     }
 
     /// Blocks until a fault occurs. Returns `None` after the timeout.

@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     NvmlError, Result,
-    error::Optional as _,
+    error::UnsupportedAsNone as _,
     gpu::{Gpu, versioned},
     library::{Zeros, get},
 };
@@ -64,11 +64,15 @@ impl Gpu {
         let newest = versioned::<sys::nvmlGpuFabricInfo_v3_t>(3);
         let since_545 = versioned::<sys::nvmlGpuFabricInfo_v2_t>(2);
         for version in [newest, since_545] {
-            if let Some(registration) = self.fabric_of_version(version).optional()? {
-                return Ok(Fabric::of(&registration));
+            if let Some(registration) = self.fabric_of_version(version).unsupported_as_none()? {
+                return Ok(Fabric::from_registration(&registration));
             }
         }
-        Ok(self.fabric_before_545().optional()?.as_ref().and_then(Fabric::of))
+        Ok(self
+            .fabric_before_545()
+            .unsupported_as_none()?
+            .as_ref()
+            .and_then(Fabric::from_registration))
     }
 
     /// Reads version 2 or 3 of the structure. Version 2 is a prefix of version 3 without summary, and the driver writes
@@ -76,13 +80,13 @@ impl Gpu {
     fn fabric_of_version(&self, version: u32) -> Result<Registration> {
         let request = sys::nvmlGpuFabricInfo_v3_t { version, ..Zeros::zeros() };
         let info = get!(self.table, nvmlDeviceGetGpuFabricInfoV, self.handle.0; request)?;
-        let summary = FabricHealth::of_summary(info.healthSummary.into());
+        let summary = FabricHealth::from_summary(info.healthSummary.into());
         Ok(Registration {
             state: info.state,
             status: info.status,
             cluster: info.clusterUuid,
             clique: info.cliqueId,
-            health: summary.unwrap_or_else(|| FabricHealth::of_mask(info.healthMask)),
+            health: summary.unwrap_or_else(|| FabricHealth::from_mask(info.healthMask)),
         })
     }
 
@@ -101,7 +105,7 @@ impl Gpu {
 // === impl Fabric ===
 
 impl Fabric {
-    fn of(registration: &Registration) -> Option<Self> {
+    fn from_registration(registration: &Registration) -> Option<Self> {
         let state = match u32::from(registration.state) {
             sys::NVML_GPU_FABRIC_STATE_NOT_STARTED => FabricState::NotStarted,
             sys::NVML_GPU_FABRIC_STATE_IN_PROGRESS => FabricState::InProgress,
@@ -111,7 +115,7 @@ impl Fabric {
         Some(Self {
             state,
             outcome: NvmlError::check(CALL, registration.status),
-            cluster: cluster_in(registration.cluster),
+            cluster: cluster_uuid(registration.cluster),
             clique: registration.clique,
             health: registration.health,
         })
@@ -127,7 +131,7 @@ impl Fabric {
 
 impl FabricHealth {
     /// Health from `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; `None` without a summary.
-    fn of_summary(summary: u32) -> Option<Self> {
+    fn from_summary(summary: u32) -> Option<Self> {
         match summary {
             sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY => Some(Self::Good),
             sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY => Some(Self::Degraded),
@@ -137,7 +141,7 @@ impl FabricHealth {
     }
 
     /// Health from `NVML_GPU_FABRIC_HEALTH_MASK_*`. Each "width" in nvml.h is a bit mask.
-    fn of_mask(mask: u32) -> Self {
+    fn from_mask(mask: u32) -> Self {
         let part = |shift: u32, width: u32| (mask >> shift) & width;
         let route = part(
             sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY,
@@ -158,7 +162,7 @@ impl FabricHealth {
 }
 
 /// Cluster UUID as text; `None` for zeros.
-fn cluster_in(bytes: [u8; 16]) -> Option<String> {
+fn cluster_uuid(bytes: [u8; 16]) -> Option<String> {
     if bytes == [0; 16] {
         return None;
     }
@@ -193,10 +197,10 @@ mod tests {
 
     #[test]
     fn a_zero_cluster_is_none_and_others_are_uuids() {
-        assert_eq!(cluster_in([0; 16]), None);
+        assert_eq!(cluster_uuid([0; 16]), None);
         let bytes: [u8; 16] = std::array::from_fn(|index| u8::try_from(index).expect("small"));
         let expected = "00010203-0405-0607-0809-0a0b0c0d0e0f";
-        assert_eq!(cluster_in(bytes).as_deref(), Some(expected));
+        assert_eq!(cluster_uuid(bytes).as_deref(), Some(expected));
     }
 
     #[test]
@@ -206,7 +210,7 @@ mod tests {
             (0b00_00_00_01, FabricHealth::Degraded),
             (0b00_01_00_01, FabricHealth::Bad),
         ] {
-            assert_eq!(FabricHealth::of_mask(mask), expected, "{mask:#b}");
+            assert_eq!(FabricHealth::from_mask(mask), expected, "{mask:#b}");
         }
     }
 }

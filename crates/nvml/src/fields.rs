@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings::{self as sys, field_id as id};
 
 use crate::{
     Result,
-    error::{NvmlError, Optional as _},
+    error::{NvmlError, UnsupportedAsNone as _},
     gpu::Gpu,
     library::{Zeros, call},
 };
@@ -74,7 +74,7 @@ impl Gpu {
             Field::of_gpu(id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL),
             Field::of_gpu(id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL),
         ];
-        let values = self.fields(fields).optional()?.unwrap_or_default();
+        let values = self.fields(fields).unsupported_as_none()?.unwrap_or_default();
         let [corrected_errors, pcie_replays, sent_kib, received_kib, flits, data, again, trained] =
             values;
         let nvlink = NvLinkCounters {
@@ -97,7 +97,7 @@ impl Gpu {
             ..Zeros::zeros()
         };
         let mut values = fields.map(request);
-        let count = i32::try_from(N).map_err(|_| NvmlError::nonsense(CALL))?;
+        let count = i32::try_from(N).map_err(|_| NvmlError::invalid_answer(CALL))?;
         call!(self.table, nvmlDeviceGetFieldValues, self.handle.0, count, values.as_mut_ptr())?;
         Ok(values.map(number))
     }

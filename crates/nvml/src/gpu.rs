@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::{NvmlError, Optional as _, at_most},
+    error::{NvmlError, UnsupportedAsNone as _, at_most},
     library::{Table, Zeros, call, get, get_at_most, get_text, text_in},
 };
 
@@ -64,7 +64,7 @@ impl Gpu {
 
     /// Board serial number, if it has one.
     pub fn serial(&self) -> Result<Option<String>> {
-        get_text!(self.table, nvmlDeviceGetSerial, self.handle.0).optional()
+        get_text!(self.table, nvmlDeviceGetSerial, self.handle.0).unsupported_as_none()
     }
 
     /// Minor number: the N of `/dev/nvidiaN`.
@@ -106,7 +106,7 @@ impl Gpu {
         )?;
         let number = |part: i32| {
             u32::try_from(part)
-                .map_err(|_| NvmlError::nonsense("nvmlDeviceGetCudaComputeCapability"))
+                .map_err(|_| NvmlError::invalid_answer("nvmlDeviceGetCudaComputeCapability"))
         };
         Ok((number(major)?, number(minor)?))
     }
@@ -120,7 +120,7 @@ impl Gpu {
     /// Frame buffer memory; `None` for a GPU that uses the host's memory. The driver queries the device, so a
     /// successful call proves that the GPU responds.
     pub fn memory(&self) -> Result<Option<Memory>> {
-        match self.memory_v2().optional()? {
+        match self.memory_v2().unsupported_as_none()? {
             Some(newer) => Ok(Some(Memory { total: newer.total, used: newer.used })),
             None => self.memory_before_510(),
         }
@@ -144,7 +144,7 @@ impl Gpu {
     fn memory_before_510(&self) -> Result<Option<Memory>> {
         let memory: Result<sys::nvmlMemory_t> =
             get!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0);
-        let Some(memory) = memory.optional()? else { return Ok(None) };
+        let Some(memory) = memory.unsupported_as_none()? else { return Ok(None) };
         at_most("nvmlDeviceGetMemoryInfo", memory.total, MAX_MEMORY)?;
         Ok(Some(Memory { total: memory.total, used: memory.used }))
     }

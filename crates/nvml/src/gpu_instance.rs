@@ -11,7 +11,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     MigPlacement, Result,
-    error::{NvmlError, Optional as _},
+    error::{NvmlError, UnsupportedAsNone as _},
     gpu::Gpu,
     library::{Table, call, get},
 };
@@ -64,7 +64,7 @@ macro_rules! get_handles {
 
 impl Gpu {
     /// Creates a GPU instance at a placement of a profile.
-    pub fn make_gpu_instance(
+    pub fn create_gpu_instance(
         &self,
         profile_id: u32,
         placement: MigPlacement,
@@ -117,7 +117,7 @@ impl GpuInstance {
     }
 
     /// Creates the compute instance that fills this GPU instance.
-    pub fn fill(&self) -> Result<ComputeInstance> {
+    pub fn create_compute_instance(&self) -> Result<ComputeInstance> {
         let profiles = self.compute_profiles()?;
         // Of equally large profiles, the first has no additional engines. `max_by_key` returns the last, hence `rev`.
         let filling = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
@@ -156,7 +156,7 @@ impl GpuInstance {
             match answer {
                 // An unknown profile number is an invalid argument.
                 Err(error) if error.is_absent() => None,
-                profile => profile.optional().transpose(),
+                profile => profile.unsupported_as_none().transpose(),
             }
         };
         (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT).filter_map(profile).collect()

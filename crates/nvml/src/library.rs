@@ -26,7 +26,7 @@ pub(crate) struct Table {
 macro_rules! call {
     ($table:expr, $function:ident $(: $signature:ty)? $(, $argument:expr)*) => {
         match $crate::library::find!(&$table.library, $function $(: $signature)?) {
-            None => Err($crate::error::NvmlError::missing(stringify!($function))),
+            None => Err($crate::error::NvmlError::function_not_found(stringify!($function))),
             Some(function) => {
                 // SAFETY: the symbol was resolved in a library that the table keeps open, with its
                 // signature in nvml.h. The table's constructor initialises NVML, and its drop shuts NVML
@@ -110,7 +110,7 @@ macro_rules! get_text {
         )
         .and_then(|()| {
             let call = stringify!($function);
-            buffer.text().ok_or_else(|| $crate::error::NvmlError::nonsense(call))
+            buffer.text().ok_or_else(|| $crate::error::NvmlError::invalid_answer(call))
         })
     }};
 }
@@ -178,7 +178,7 @@ impl Table {
     fn init(library: &Library) -> Result<()> {
         const CALL: &str = "nvmlInit_v2";
         let Some(init) = find!(library, nvmlInit_v2) else {
-            return Err(NvmlError::missing(CALL));
+            return Err(NvmlError::function_not_found(CALL));
         };
         // SAFETY: resolved in the library, which is open; it may be called at any time.
         NvmlError::check(CALL, unsafe { init() })

@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::Optional as _,
+    error::UnsupportedAsNone as _,
     gpu::Gpu,
     library::{call, get},
 };
@@ -37,7 +37,7 @@ impl Gpu {
         );
         let (pending, failed) = (pending != 0, failed != 0);
         let remapping = RowRemapping { corrected, uncorrected, pending, failed };
-        Ok(answer.optional()?.map(|()| remapping))
+        Ok(answer.unsupported_as_none()?.map(|()| remapping))
     }
 
     /// True if a page retirement is pending until the next reset; `None` on GPUs without it, such as those
@@ -46,7 +46,7 @@ impl Gpu {
         let answer: Result<u32> =
             get!(self.table, nvmlDeviceGetRetiredPagesPendingStatus, self.handle.0);
         Ok(answer
-            .optional()?
+            .unsupported_as_none()?
             .map(|pending| pending == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED))
     }
 
@@ -54,6 +54,7 @@ impl Gpu {
     pub fn uncorrected_errors(&self) -> Result<Option<u64>> {
         let kind = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
         let since = sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;
-        get!(self.table, nvmlDeviceGetTotalEccErrors, self.handle.0, kind, since).optional()
+        get!(self.table, nvmlDeviceGetTotalEccErrors, self.handle.0, kind, since)
+            .unsupported_as_none()
     }
 }

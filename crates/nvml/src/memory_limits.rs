@@ -31,7 +31,7 @@ pub struct MemoryLimits {
 
 /// Memory limits of a cgroup on one GPU as the driver reports them, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryLimitsInUse {
+pub struct ReportedMemoryLimits {
     /// Guaranteed memory.
     pub soft: u64,
     /// Maximum use of memory in bytes; `None` for no limit.
@@ -60,8 +60,10 @@ struct GetMemoryLimits {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<SetMemoryLimits>() == 24 && size_of::<GetMemoryLimits>() == 32);
 
-type Set = unsafe extern "C" fn(sys::nvmlDevice_t, *mut SetMemoryLimits) -> sys::nvmlReturn_t;
-type Get = unsafe extern "C" fn(sys::nvmlDevice_t, *mut GetMemoryLimits) -> sys::nvmlReturn_t;
+type SetMemoryLimitsFn =
+    unsafe extern "C" fn(sys::nvmlDevice_t, *mut SetMemoryLimits) -> sys::nvmlReturn_t;
+type GetMemoryLimitsFn =
+    unsafe extern "C" fn(sys::nvmlDevice_t, *mut GetMemoryLimits) -> sys::nvmlReturn_t;
 
 /// Value of an absent limit, which is `max` in the files of cgroups.
 const NO_LIMIT: u64 = u64::MAX;
@@ -72,8 +74,8 @@ impl Nvml {
     /// True if the library exports the functions of memory limits. The driver may still not support them.
     pub fn has_memory_limits(&self) -> bool {
         let library = &self.table.library;
-        find!(library, nvmlDeviceSetMemoryLimits_v1: Set).is_some()
-            && find!(library, nvmlDeviceGetMemoryLimits_v1: Get).is_some()
+        find!(library, nvmlDeviceSetMemoryLimits_v1: SetMemoryLimitsFn).is_some()
+            && find!(library, nvmlDeviceGetMemoryLimits_v1: GetMemoryLimitsFn).is_some()
     }
 }
 
@@ -91,7 +93,7 @@ impl Gpu {
             soft: limits.soft,
             hard: limits.hard.unwrap_or(NO_LIMIT),
         };
-        call!(self.table, nvmlDeviceSetMemoryLimits_v1: Set, self.handle.0, &raw mut request)
+        call!(self.table, nvmlDeviceSetMemoryLimits_v1: SetMemoryLimitsFn, self.handle.0, &raw mut request)
     }
 
     /// Limits of a cgroup. `None` if no limit was set, and also if the driver has no accounting.
@@ -99,11 +101,12 @@ impl Gpu {
     /// # Errors
     ///
     /// As [`Self::set_memory_limits`].
-    pub fn memory_limits(&self, cgroup: &Path) -> Result<Option<MemoryLimitsInUse>> {
+    pub fn memory_limits(&self, cgroup: &Path) -> Result<Option<ReportedMemoryLimits>> {
         let cgroup = c_path(GET, cgroup)?;
         let mut answer = GetMemoryLimits { cgroup: cgroup.as_ptr(), soft: 0, hard: 0, used: 0 };
-        match call!(self.table, nvmlDeviceGetMemoryLimits_v1: Get, self.handle.0, &raw mut answer) {
-            Ok(()) => MemoryLimitsInUse::of(&answer).map(Some),
+        match call!(self.table, nvmlDeviceGetMemoryLimits_v1: GetMemoryLimitsFn, self.handle.0, &raw mut answer)
+        {
+            Ok(()) => ReportedMemoryLimits::from_answer(&answer).map(Some),
             Err(error) if error.code == sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED => Ok(None),
             Err(error) => Err(error),
         }
@@ -112,8 +115,8 @@ impl Gpu {
 
 // === impl MemoryLimitsInUse ===
 
-impl MemoryLimitsInUse {
-    fn of(answer: &GetMemoryLimits) -> Result<Self> {
+impl ReportedMemoryLimits {
+    fn from_answer(answer: &GetMemoryLimits) -> Result<Self> {
         let hard = (answer.hard != NO_LIMIT).then_some(answer.hard);
         Ok(Self {
             soft: answer.soft,

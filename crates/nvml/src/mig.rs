@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::{NvmlError, Optional as _},
+    error::{NvmlError, UnsupportedAsNone as _},
     gpu::Gpu,
     library::{call, get, get_at_most},
 };
@@ -32,12 +32,12 @@ pub struct MigInstance {
     /// Id of the compute instance.
     pub compute_instance: u32,
     /// Capacities.
-    pub share: MigShare,
+    pub capacities: MigCapacities,
 }
 
 /// Capacities of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MigShare {
+pub struct MigCapacities {
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
     /// Copy engines.
@@ -68,7 +68,7 @@ impl Gpu {
             &raw mut current,
             &raw mut pending
         );
-        Ok(match answer.optional()? {
+        Ok(match answer.unsupported_as_none()? {
             None => MigMode::Unsupported,
             Some(()) if current == sys::NVML_DEVICE_MIG_ENABLE => MigMode::Enabled,
             Some(()) => MigMode::Disabled,
@@ -78,12 +78,12 @@ impl Gpu {
     /// Turns MIG on. Fails while the GPU is in use ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)).
     /// On most GPUs before Hopper the mode becomes pending until a reset, which is an error too
     /// ([`NvmlError::is_lost`](crate::NvmlError::is_lost)).
-    pub fn turn_mig_on(&self) -> Result<()> {
+    pub fn enable_mig(&self) -> Result<()> {
         self.set_mig_mode(sys::NVML_DEVICE_MIG_ENABLE)
     }
 
     /// Turns MIG off, with the same errors. No instance may exist.
-    pub fn turn_mig_off(&self) -> Result<()> {
+    pub fn disable_mig(&self) -> Result<()> {
         self.set_mig_mode(sys::NVML_DEVICE_MIG_DISABLE)
     }
 
@@ -110,7 +110,7 @@ impl Gpu {
             index,
             gpu_instance: get!(self.table, nvmlDeviceGetGpuInstanceId, handle)?,
             compute_instance: get!(self.table, nvmlDeviceGetComputeInstanceId, handle)?,
-            share: device.mig_share()?,
+            capacities: device.mig_capacities()?,
             device,
         })
     }
@@ -121,9 +121,9 @@ impl Gpu {
         Ok(Self::new(self.table.clone(), handle))
     }
 
-    fn mig_share(&self) -> Result<MigShare> {
+    fn mig_capacities(&self) -> Result<MigCapacities> {
         let attributes = get!(self.table, nvmlDeviceGetAttributes_v2, self.handle.0)?;
-        Ok(MigShare {
+        Ok(MigCapacities {
             multiprocessors: attributes.multiprocessorCount,
             copy_engines: attributes.sharedCopyEngineCount,
             decoders: attributes.sharedDecoderCount,

@@ -5,7 +5,7 @@
 
 use crate::{
     Result,
-    error::Optional as _,
+    error::UnsupportedAsNone as _,
     gpu::Gpu,
     library::{get, get_at_most},
 };
@@ -31,8 +31,8 @@ impl Gpu {
         let own = self.handle.0;
         let generation =
             get_at_most!(self.table, nvmlDeviceGetCurrPcieLinkGeneration, own; MAX_GENERATION);
-        let Some(generation) = generation.optional()? else { return Ok(None) };
+        let Some(generation) = generation.unsupported_as_none()? else { return Ok(None) };
         let width = get_at_most!(self.table, nvmlDeviceGetCurrPcieLinkWidth, own; MAX_WIDTH);
-        Ok(width.optional()?.map(|width| PcieLink { generation, width }))
+        Ok(width.unsupported_as_none()?.map(|width| PcieLink { generation, width }))
     }
 }

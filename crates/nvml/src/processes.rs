@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::{Optional as _, at_most},
+    error::{UnsupportedAsNone as _, at_most},
     gpu::Gpu,
     library::call,
 };
@@ -28,14 +28,14 @@ pub struct ProcessUtilization {
     /// Time in which its kernels ran during the driver's last sample period, in percent.
     pub sm_percent: u32,
     /// Time of the sample, in microseconds since 1970.
-    pub at_us: u64,
+    pub timestamp_us: u64,
 }
 
 /// Entries of the first buffer: at least as many as a GPU usually has processes.
 const INITIAL_CAPACITY: u32 = 32;
 
 /// Upper bound of processes: more than the contexts that a GPU can have.
-const MAX: u32 = 1 << 16;
+const MAX_PROCESSES: u32 = 1 << 16;
 
 /// `NVML_VALUE_NOT_AVAILABLE` of `nvml.h`, as unsigned.
 const NOT_AVAILABLE: u64 = u64::MAX;
@@ -52,12 +52,12 @@ macro_rules! process_list {
                     call!(self.table, $call, self.handle.0, &raw mut count, infos.as_mut_ptr());
                 match answer {
                     // The list is longer than the buffer. More processes may start before the next call.
-                    Err(error) if error.is_too_small() && count > capacity => {
-                        capacity = at_most(stringify!($call), count, MAX)? + INITIAL_CAPACITY;
+                    Err(error) if error.is_insufficient_size() && count > capacity => {
+                        capacity = at_most(stringify!($call), count, MAX_PROCESSES)? + INITIAL_CAPACITY;
                     }
                     answer => {
                         infos.truncate(count as usize);
-                        return answer.map(|()| infos.iter().map(GpuProcess::of).collect());
+                        return answer.map(|()| infos.iter().map(GpuProcess::from_info).collect());
                     }
                 }
             }
@@ -81,15 +81,15 @@ const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizati
 
 impl Gpu {
     /// Compute processes on a GPU or MIG device, by process id. Unsupported before driver 510.
-    pub fn computing(&self) -> Result<Vec<u32>> {
+    pub fn compute_pids(&self) -> Result<Vec<u32>> {
         Ok(self.compute_processes()?.iter().map(|process| process.pid).collect())
     }
 
     /// All processes on a GPU or MIG device: compute, clients of MPS, graphics. Unsupported before driver 510.
     pub fn processes(&self) -> Result<Vec<GpuProcess>> {
         let compute = self.compute_processes()?;
-        let mps = self.mps_processes().optional()?.unwrap_or_default();
-        let graphics = self.graphics_processes().optional()?.unwrap_or_default();
+        let mps = self.mps_processes().unsupported_as_none()?.unwrap_or_default();
+        let graphics = self.graphics_processes().unsupported_as_none()?.unwrap_or_default();
         // A process on two lists has the same memory on both.
         let mut all = BTreeMap::new();
         for GpuProcess { pid, memory_bytes } in compute.into_iter().chain(mps).chain(graphics) {
@@ -115,15 +115,16 @@ impl Gpu {
             );
             match answer {
                 // No process used the GPU in this time.
-                Err(error) if error.is_nothing() => return Ok(Vec::new()),
-                Err(error) if error.is_too_small() && count > capacity => {
-                    capacity =
-                        at_most("nvmlDeviceGetProcessUtilization", count, MAX)? + INITIAL_CAPACITY;
+                Err(error) if error.is_not_found() => return Ok(Vec::new()),
+                Err(error) if error.is_insufficient_size() && count > capacity => {
+                    capacity = at_most("nvmlDeviceGetProcessUtilization", count, MAX_PROCESSES)?
+                        + INITIAL_CAPACITY;
                 }
                 answer => {
                     samples.truncate(count as usize);
-                    return answer
-                        .map(|()| samples.iter().filter_map(ProcessUtilization::of).collect());
+                    return answer.map(|()| {
+                        samples.iter().filter_map(ProcessUtilization::from_sample).collect()
+                    });
                 }
             }
         }
@@ -141,7 +142,7 @@ impl Gpu {
 // === impl GpuProcess ===
 
 impl GpuProcess {
-    fn of(info: &sys::nvmlProcessInfo_t) -> Self {
+    fn from_info(info: &sys::nvmlProcessInfo_t) -> Self {
         let memory_bytes = Some(info.usedGpuMemory).filter(|bytes| *bytes != NOT_AVAILABLE);
         Self { pid: info.pid, memory_bytes }
     }
@@ -151,8 +152,8 @@ impl GpuProcess {
 
 impl ProcessUtilization {
     /// Converts a sample; `None` if its value is not a percentage.
-    fn of(sample: &sys::nvmlProcessUtilizationSample_t) -> Option<Self> {
+    fn from_sample(sample: &sys::nvmlProcessUtilizationSample_t) -> Option<Self> {
         let sm_percent = Some(sample.smUtil).filter(|percent| *percent <= 100)?;
-        Some(Self { pid: sample.pid, sm_percent, at_us: sample.timeStamp })
+        Some(Self { pid: sample.pid, sm_percent, timestamp_us: sample.timeStamp })
     }
 }

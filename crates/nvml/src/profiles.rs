@@ -3,8 +3,8 @@
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
-    MigShare, Result,
-    error::{Optional as _, at_most},
+    MigCapacities, Result,
+    error::{UnsupportedAsNone as _, at_most},
     gpu::{Gpu, versioned},
     library::{Zeros, call, get, text_in},
 };
@@ -19,9 +19,9 @@ pub struct MigProfile {
     /// Compute slices.
     pub slices: u32,
     /// Maximum number of instances per GPU.
-    pub most: u32,
+    pub max_instances: u32,
     /// Capacities of an instance.
-    pub share: MigShare,
+    pub capacities: MigCapacities,
 }
 
 /// Placement of an instance in memory slices.
@@ -35,7 +35,7 @@ pub struct MigPlacement {
 
 /// Number of profile numbers to try: more than `NVML_GPU_INSTANCE_PROFILE_COUNT`, for newer drivers. A driver reports
 /// an unknown number as an invalid argument.
-const PROFILES: u32 = 32;
+const MAX_PROFILE_NUMBERS: u32 = 32;
 
 /// Upper bound of placements per profile.
 const MAX_PLACEMENTS: u32 = 256;
@@ -47,9 +47,9 @@ impl Gpu {
         let profile = |number| match self.mig_profile(number) {
             // An unknown profile number is an invalid argument.
             Err(error) if error.is_absent() => None,
-            profile => profile.optional().transpose(),
+            profile => profile.unsupported_as_none().transpose(),
         };
-        (0..PROFILES).filter_map(profile).collect()
+        (0..MAX_PROFILE_NUMBERS).filter_map(profile).collect()
     }
 
     /// All placements of a profile, including occupied ones. Drivers may refuse while MIG is off.
@@ -88,8 +88,8 @@ impl Gpu {
             id: info.id,
             name: name.strip_prefix("MIG ").unwrap_or(&name).to_owned(),
             slices: info.sliceCount,
-            most: info.instanceCount,
-            share: MigShare {
+            max_instances: info.instanceCount,
+            capacities: MigCapacities {
                 multiprocessors: info.multiprocessorCount,
                 copy_engines: info.copyEngineCount,
                 decoders: info.decoderCount,

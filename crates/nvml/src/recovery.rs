@@ -2,7 +2,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use crate::{Result, error::Optional as _, fields::Field, gpu::Gpu};
+use crate::{Result, error::UnsupportedAsNone as _, fields::Field, gpu::Gpu};
 
 /// Recovery action (`nvmlDeviceGpuRecoveryAction_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,15 +23,15 @@ impl Gpu {
     /// Requested action; `None` if unsupported, as before driver 570.
     pub fn recovery_action(&self) -> Result<Option<RecoveryAction>> {
         let action = Field::of_gpu(sys::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
-        let answer = self.fields([action]).optional()?;
-        Ok(answer.and_then(|[action]| action).map(RecoveryAction::of))
+        let answer = self.fields([action]).unsupported_as_none()?;
+        Ok(answer.and_then(|[action]| action).map(RecoveryAction::from_code))
     }
 }
 
 // === impl RecoveryAction ===
 
 impl RecoveryAction {
-    fn of(code: u64) -> Self {
+    fn from_code(code: u64) -> Self {
         match u32::try_from(code) {
             Ok(sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_NONE) => Self::None,
             Ok(sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_GPU_RESET) => {

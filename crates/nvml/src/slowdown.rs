@@ -2,7 +2,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use crate::{Result, error::Optional as _, gpu::Gpu, library::get};
+use crate::{Result, error::UnsupportedAsNone as _, gpu::Gpu, library::get};
 
 /// Current causes of slowed clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Slowdown {
 
     /// True if the power supply asserts its brake. The power limit does not count, because a busy GPU normally reaches
     /// it.
-    pub fn is_by_power(self) -> bool {
+    pub fn is_power_brake(self) -> bool {
         self.is_by(SlowdownCause::PowerBrake)
     }
 }
@@ -67,10 +67,10 @@ impl Gpu {
     pub fn slowdown(&self) -> Result<Option<Slowdown>> {
         let newer: Result<u64> =
             get!(self.table, nvmlDeviceGetCurrentClocksEventReasons, self.handle.0);
-        let reasons = match newer.optional()? {
+        let reasons = match newer.unsupported_as_none()? {
             // Name before driver 535.
             None => get!(self.table, nvmlDeviceGetCurrentClocksThrottleReasons, self.handle.0)
-                .optional()?,
+                .unsupported_as_none()?,
             reasons => reasons,
         };
         Ok(reasons.map(|reasons| Slowdown { reasons }))

@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::{Optional as _, at_most},
+    error::{UnsupportedAsNone as _, at_most},
     gpu::Gpu,
     library::{get, get_at_most},
 };
@@ -35,7 +35,7 @@ impl Gpu {
     pub fn utilization(&self) -> Result<Option<Utilization>> {
         let rates: Result<sys::nvmlUtilization_t> =
             get!(self.table, nvmlDeviceGetUtilizationRates, self.handle.0);
-        let Some(rates) = rates.optional()? else { return Ok(None) };
+        let Some(rates) = rates.unsupported_as_none()? else { return Ok(None) };
         at_most("nvmlDeviceGetUtilizationRates", rates.gpu.max(rates.memory), 100)?;
         Ok(Some(Utilization { compute_percent: rates.gpu, memory_percent: rates.memory }))
     }
@@ -44,18 +44,19 @@ impl Gpu {
     pub fn temperature_celsius(&self) -> Result<Option<u32>> {
         let chip = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
         get_at_most!(self.table, nvmlDeviceGetTemperature, self.handle.0, chip; MAX_CELSIUS)
-            .optional()
+            .unsupported_as_none()
     }
 
     /// Power draw of the board in milliwatts.
     pub fn power_milliwatts(&self) -> Result<Option<u32>> {
-        get_at_most!(self.table, nvmlDeviceGetPowerUsage, self.handle.0; MAX_MILLIWATTS).optional()
+        get_at_most!(self.table, nvmlDeviceGetPowerUsage, self.handle.0; MAX_MILLIWATTS)
+            .unsupported_as_none()
     }
 
     /// Enforced power limit in milliwatts: the lowest of all limits that apply.
     pub fn power_limit_milliwatts(&self) -> Result<Option<u32>> {
         get_at_most!(self.table, nvmlDeviceGetEnforcedPowerLimit, self.handle.0; MAX_MILLIWATTS)
-            .optional()
+            .unsupported_as_none()
     }
 
     /// Current clock of the streaming multiprocessors in megahertz.
@@ -70,13 +71,13 @@ impl Gpu {
 
     fn clock_mhz(&self, clock: sys::nvmlClockType_t) -> Result<Option<u32>> {
         get_at_most!(self.table, nvmlDeviceGetClockInfo, self.handle.0, clock; MAX_MEGAHERTZ)
-            .optional()
+            .unsupported_as_none()
     }
 
     /// Energy in millijoules since the driver was loaded.
     pub fn energy_millijoules(&self) -> Result<Option<u64>> {
         let own = self.handle.0;
         get_at_most!(self.table, nvmlDeviceGetTotalEnergyConsumption, own; MAX_MILLIJOULES)
-            .optional()
+            .unsupported_as_none()
     }
 }

@@ -10,12 +10,12 @@ use std::{
 
 use tempfile::TempDir;
 use windlass_machine::{
-    Fault, Machine, MachineProfile, profile::Driver, simulated_driver, state::Process,
+    Fault, Machine, MachineProfile, find_driver, profile::Driver, state::Process,
 };
 use windlass_nvml::{
     ComputeMode, EventKind, FabricHealth, FabricState, Gpu, GpuInstance, LoadError, MemoryLimits,
-    MemoryLimitsInUse, MigMode, NvLinkCounters, Nvml, NvmlError, PcieLink, RecoveryAction, Remote,
-    RowRemapping, SlowdownCause,
+    MigMode, NvLinkCounters, Nvml, NvmlError, PcieLink, RecoveryAction, Remote,
+    ReportedMemoryLimits, RowRemapping, SlowdownCause,
 };
 
 const REAL_LIBRARY: &str = "WINDLASS_E2E_NVML_LIBRARY";
@@ -29,7 +29,7 @@ fn machine_of(profile: &MachineProfile) -> (TempDir, Machine) {
     builder.prefix("wl");
     let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
     let folder = folder.expect("a temporary folder");
-    let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+    let driver = find_driver().expect("cargo builds the simulated driver with the tests");
     let machine = Machine::create(folder.path(), profile, &driver).expect("a machine");
     (folder, machine)
 }
@@ -77,7 +77,7 @@ fn check_driver(library: &Path) {
             for instance in gpu.mig_instances().expect("instances") {
                 let instance = instance.expect("an instance");
                 assert!(instance.device.uuid().expect("a uuid").starts_with("MIG-"));
-                assert!(instance.share.memory_mib > 0);
+                assert!(instance.capacities.memory_mib > 0);
                 assert!(gpu.mig_device(instance.index).expect("there") == instance.device);
             }
         }
@@ -127,7 +127,7 @@ fn every_simulated_driver_passes_the_checks() {
 }
 
 #[test]
-fn garbage_is_an_error() {
+fn implausible_answers_are_errors() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(3).expect("a GPU");
@@ -142,7 +142,7 @@ fn garbage_is_an_error() {
         gpu.memory_used().map(drop),
         gpu.mig_instances().map(drop),
         gpu.mig_placements(0).map(drop),
-        gpu.computing().map(drop),
+        gpu.compute_pids().map(drop),
         gpu.utilization().map(drop),
         gpu.temperature_celsius().map(drop),
         gpu.power_milliwatts().map(drop),
@@ -182,7 +182,8 @@ fn one_sample_of_each_working_process_is_returned() {
     let found: Vec<_> = samples.iter().map(|sample| (sample.pid, sample.sm_percent)).collect();
     let expected: Vec<_> = (1..=80).step_by(2).map(|pid| (pid, 7)).collect();
     assert_eq!(found, expected);
-    let later = samples.iter().map(|sample| sample.at_us).max().expect("samples") + 3_600_000_000;
+    let later =
+        samples.iter().map(|sample| sample.timestamp_us).max().expect("samples") + 3_600_000_000;
     assert_eq!(gpu.process_utilization(later).expect("nothing new"), []);
     assert_eq!(nvml.gpu(1).expect("a GPU").process_utilization(0).expect("idle"), []);
 }
@@ -221,7 +222,7 @@ fn a_memory_limit_applies_to_one_gpu_and_cgroup_and_reads_back() {
     assert_eq!(gpu.memory_limits(&cgroups[0]), Ok(None), "nothing was set");
     for (soft, hard) in [(0, Some(4 << 30)), (1 << 30, Some(8 << 30)), (0, None)] {
         gpu.set_memory_limits(&cgroups[0], MemoryLimits { soft, hard }).expect("set");
-        let expected = MemoryLimitsInUse { soft, hard, used: 0 };
+        let expected = ReportedMemoryLimits { soft, hard, used: 0 };
         assert_eq!(gpu.memory_limits(&cgroups[0]), Ok(Some(expected)));
     }
     assert_eq!(gpu.memory_limits(&cgroups[1]), Ok(None));
@@ -273,7 +274,7 @@ fn a_set_limit_may_be_ignored_or_fail() {
     assert_eq!(gpu.memory_limits(folder.path()), Ok(None));
     machine.inject(&"limit:4@0".parse().expect("a fault")).expect("injected");
     let error = gpu.set_memory_limits(folder.path(), limits).expect_err("the fault");
-    assert!(error.is_permission(), "{error}");
+    assert!(error.is_no_permission(), "{error}");
 }
 
 #[test]
@@ -343,7 +344,7 @@ fn injected_faults_are_reported() {
         machine.inject(&fault.parse().expect(fault)).expect(fault);
     }
     let slowdown = gpu.slowdown().expect("an answer").expect("causes");
-    assert!(slowdown.is_thermal() && !slowdown.is_by_power(), "{slowdown:?}");
+    assert!(slowdown.is_thermal() && !slowdown.is_power_brake(), "{slowdown:?}");
     assert!(slowdown.is_by(SlowdownCause::Hardware) && !slowdown.is_by(SlowdownCause::PowerCap));
     let rows = RowRemapping { corrected: 0, uncorrected: 0, pending: true, failed: true };
     assert_eq!(gpu.row_remapping(), Ok(Some(rows)));
@@ -443,7 +444,7 @@ fn create_instance(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, Nvm
     let profile = profiles.into_iter().find(|profile| profile.name == name).expect(name);
     let places = gpu.mig_placements(profile.id).expect("places");
     let placement = places.into_iter().find(|place| place.start == start).expect("a placement");
-    gpu.make_gpu_instance(profile.id, placement)
+    gpu.create_gpu_instance(profile.id, placement)
 }
 
 #[test]
@@ -455,20 +456,20 @@ fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
     assert_eq!(gpu.mig_placements(profiles[0].id).expect("an answer while MIG is off").len(), 7);
     let off = gpu.gpu_instances_of(profiles[0].id).expect_err("MIG is off");
     assert!(off.is_unsupported(), "{off}");
-    gpu.turn_mig_on().expect("the mode changes without a reset");
+    gpu.enable_mig().expect("the mode changes without a reset");
 
     let names: BTreeSet<_> = profiles.iter().map(|profile| profile.name.as_str()).collect();
     let expected = ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
     assert_eq!(names, BTreeSet::from(expected));
     let media = create_instance(&gpu, "1g.10gb+me", 6).expect("made");
     let half = create_instance(&gpu, "3g.40gb", 0).expect("made");
-    assert!(gpu.turn_mig_off().expect_err("instances exist").is_in_use());
+    assert!(gpu.disable_mig().expect_err("instances exist").is_in_use());
     let crowded = create_instance(&gpu, "4g.40gb", 0).expect_err("the slices are occupied");
     assert!(crowded.is_insufficient_resources(), "{crowded}");
     assert_eq!(gpu.mig_instances().expect("listed").len(), 0, "there is no compute instance yet");
 
-    let compute = half.fill().expect("filled");
-    let again = half.fill().expect_err("the GPU instance is full");
+    let compute = half.create_compute_instance().expect("filled");
+    let again = half.create_compute_instance().expect_err("the GPU instance is full");
     assert!(again.is_insufficient_resources(), "{again}");
     let devices = gpu.mig_instances().expect("listed");
     let device = &devices[0].as_ref().expect("an instance").device;
@@ -485,7 +486,7 @@ fn gpu_instances_are_created_at_chosen_placements_and_destroyed() {
         assert_eq!(gpu.gpu_instances_of(profile.id).expect("listed").len(), 0);
     }
     assert!(half.info().expect_err("the GPU instance is destroyed").is_absent());
-    gpu.turn_mig_off().expect("no instance exists");
+    gpu.disable_mig().expect("no instance exists");
     assert_eq!(gpu.mig_mode(), Ok(MigMode::Disabled));
 }
 

@@ -8,7 +8,7 @@ pub struct Asset {
     /// Name below the page's prefix.
     pub name: &'static str,
     /// Media type.
-    pub media: &'static str,
+    pub media_type: &'static str,
     /// Content.
     pub text: &'static str,
 }
@@ -22,14 +22,14 @@ macro_rules! assets {
     ($($name:literal),+ $(,)?) => {
         &[$(Asset {
             name: $name,
-            media: media($name),
+            media_type: media_type($name),
             text: include_str!(concat!("../assets/", $name)),
         }),+]
     };
 }
 
 /// Media type of a file, by the end of its name.
-const fn media(name: &str) -> &'static str {
+const fn media_type(name: &str) -> &'static str {
     match name.as_bytes() {
         [.., b'.', b'j', b's'] => "text/javascript; charset=utf-8",
         [.., b'.', b'c', b's', b's'] => "text/css; charset=utf-8",
@@ -80,7 +80,7 @@ impl Asset {
     }
 
     /// Value of the header `ETag`, which changes with the content.
-    pub fn tag(&self) -> String {
+    pub fn etag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         (self.name, self.text).hash(&mut hasher);
         format!("\"{:016x}\"", hasher.finish())

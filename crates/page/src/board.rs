@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::{
     document::{Document, Event, EventKind, NodeView, PendingPod, Source, Summary},
-    history::compare,
+    history::append_changes,
     revision::Revision,
 };
 
@@ -21,7 +21,7 @@ use crate::{
 const MAX_EVENTS: usize = 500;
 /// Maximum number of names of removed nodes. A reader with an older revision than the first of these removals gets the
 /// complete document.
-const MAX_GONE: usize = 1_000;
+const MAX_REMOVED: usize = 1_000;
 
 /// Maximum number of cached JSON documents with changes, besides the complete document. Most readers are a few changes
 /// behind.
@@ -35,29 +35,29 @@ pub struct Snapshot {
     /// Nodes that are new or have changed.
     pub changed: Vec<NodeView>,
     /// Names of removed nodes.
-    pub gone: Vec<String>,
+    pub removed: Vec<String>,
     /// Pods without a node.
     pub pending: Vec<PendingPod>,
 }
 
 /// The newest state, with the history of its changes.
 #[derive(Debug)]
-pub struct Board {
+pub struct PageState {
     source: Source,
     version: &'static str,
     /// Distinguishes this board from the boards of earlier processes.
     id: i64,
     /// Number of the last change.
-    number: u64,
+    last_change: u64,
     time: Timestamp,
     /// Sums over the nodes, computed once per change and part of every answer.
     summary: Summary,
-    nodes: BTreeMap<String, Numbered<NodeView>>,
-    gone: VecDeque<Numbered<String>>,
-    /// Number of the last change whose removed nodes were dropped from `gone`.
+    nodes: BTreeMap<String, Versioned<NodeView>>,
+    removed: VecDeque<Versioned<String>>,
+    /// Number of the last change whose removed nodes were dropped from `removed`.
     dropped: u64,
-    pending: Numbered<Vec<PendingPod>>,
-    events: VecDeque<Numbered<Event>>,
+    pending: Versioned<Vec<PendingPod>>,
+    events: VecDeque<Versioned<Event>>,
     /// True after the first state. The history has changes of later states only.
     has_state: bool,
     /// Cached documents of the newest state as JSON, by the number of the change after which they begin; `None` for the
@@ -67,27 +67,27 @@ pub struct Board {
 
 /// A part of the state with the number of its last change.
 #[derive(Debug)]
-struct Numbered<T> {
-    number: u64,
+struct Versioned<T> {
+    change: u64,
     value: T,
 }
 
 // === impl Board ===
 
-impl Board {
+impl PageState {
     /// Creates an empty board.
     pub fn new(source: Source, version: &'static str, now: Timestamp) -> Self {
         Self {
             source,
             version,
             id: now.as_microsecond(),
-            number: 0,
+            last_change: 0,
             time: now,
             summary: Summary::default(),
             nodes: BTreeMap::new(),
-            gone: VecDeque::new(),
+            removed: VecDeque::new(),
             dropped: 0,
-            pending: Numbered { number: 0, value: Vec::new() },
+            pending: Versioned { change: 0, value: Vec::new() },
             events: VecDeque::new(),
             has_state: false,
             cached: BTreeMap::new(),
@@ -96,12 +96,12 @@ impl Board {
 
     /// Revision of the newest state.
     pub fn revision(&self) -> Revision {
-        Revision { board: self.id, number: self.number }
+        Revision { instance: self.id, number: self.last_change }
     }
 
     /// Applies a newer state, and records its differences as events.
     pub fn update(&mut self, time: Timestamp, snapshot: Snapshot) {
-        let next = self.number + 1;
+        let next = self.last_change + 1;
         let mut events = Vec::new();
         let mut has_changed = false;
         for view in snapshot.changed {
@@ -109,38 +109,38 @@ impl Board {
             if known == Some(&view) {
                 continue;
             }
-            compare(time, known, Some(&view), &mut events);
-            self.nodes.insert(view.name.clone(), Numbered { number: next, value: view });
+            append_changes(time, known, Some(&view), &mut events);
+            self.nodes.insert(view.name.clone(), Versioned { change: next, value: view });
             has_changed = true;
         }
-        for name in snapshot.gone {
+        for name in snapshot.removed {
             if let Some(known) = self.nodes.remove(&name) {
-                compare(time, Some(&known.value), None, &mut events);
-                self.gone.push_back(Numbered { number: next, value: name });
+                append_changes(time, Some(&known.value), None, &mut events);
+                self.removed.push_back(Versioned { change: next, value: name });
                 has_changed = true;
             }
         }
         if self.pending.value != snapshot.pending {
-            self.pending = Numbered { number: next, value: snapshot.pending };
+            self.pending = Versioned { change: next, value: snapshot.pending };
             has_changed = true;
         }
         if snapshot.has_first_holders {
             events.retain(|it| !matches!(it.kind, EventKind::Placed | EventKind::Ended));
         }
         if self.has_state {
-            let events = events.into_iter().map(|value| Numbered { number: next, value });
+            let events = events.into_iter().map(|value| Versioned { change: next, value });
             self.events.extend(events);
         }
         self.has_state = true;
         while self.events.len() > MAX_EVENTS {
             self.events.pop_front();
         }
-        while self.gone.len() > MAX_GONE {
-            self.dropped = self.gone.pop_front().map_or(0, |gone| gone.number);
+        while self.removed.len() > MAX_REMOVED {
+            self.dropped = self.removed.pop_front().map_or(0, |gone| gone.change);
         }
         if has_changed {
             self.summary = Summary::of(self.nodes.values().map(|node| &node.value));
-            self.number = next;
+            self.last_change = next;
             self.time = time;
             self.cached.clear();
         }
@@ -168,9 +168,9 @@ impl Board {
 
     fn document_after(&self, number: Option<u64>) -> Document {
         let is_new = |changed: u64| number.is_none_or(|number| changed > number);
-        let nodes = self.nodes.values().filter(|node| is_new(node.number));
-        let gone = self.gone.iter().filter(|_| number.is_some()).filter(|it| is_new(it.number));
-        let events = self.events.iter().filter(|event| is_new(event.number));
+        let nodes = self.nodes.values().filter(|node| is_new(node.change));
+        let gone = self.removed.iter().filter(|_| number.is_some()).filter(|it| is_new(it.change));
+        let events = self.events.iter().filter(|event| is_new(event.change));
         Document {
             revision: self.revision(),
             complete: number.is_none(),
@@ -185,15 +185,15 @@ impl Board {
                 .map(|gone| gone.value.clone())
                 .filter(|name| !self.nodes.contains_key(name))
                 .collect(),
-            pending: is_new(self.pending.number).then(|| self.pending.value.clone()),
+            pending: is_new(self.pending.change).then(|| self.pending.value.clone()),
             history: events.map(|event| event.value.clone()).collect(),
         }
     }
 
     /// Number of a revision; `None` if this board does not have all changes since.
     fn number_of(&self, text: &str) -> Option<u64> {
-        let Revision { board, number } = Revision::read(text)?;
-        let is_known = board == self.id && (self.dropped..=self.number).contains(&number);
+        let Revision { instance: board, number } = Revision::read(text)?;
+        let is_known = board == self.id && (self.dropped..=self.last_change).contains(&number);
         is_known.then_some(number)
     }
 }
@@ -203,22 +203,22 @@ mod tests {
     use super::*;
     use crate::document::{DeviceView, Health, HolderView};
 
-    fn board() -> Board {
-        Board::new(Source::Cluster, "0.0.0", Timestamp::UNIX_EPOCH)
+    fn board() -> PageState {
+        PageState::new(Source::Cluster, "0.0.0", Timestamp::UNIX_EPOCH)
     }
 
     fn node(name: &str, free_gpus: usize) -> NodeView {
         NodeView { name: name.to_owned(), free_gpus, ..NodeView::default() }
     }
 
-    fn update(board: &mut Board, changed: &[NodeView], gone: &[&str]) {
+    fn update(board: &mut PageState, changed: &[NodeView], gone: &[&str]) {
         let gone = gone.iter().map(|&name| name.to_owned()).collect();
-        let snapshot = Snapshot { changed: changed.to_vec(), gone, ..Snapshot::default() };
+        let snapshot = Snapshot { changed: changed.to_vec(), removed: gone, ..Snapshot::default() };
         board.update(Timestamp::UNIX_EPOCH, snapshot);
     }
 
     /// Nodes and removed nodes of the document, in one line.
-    fn shown(board: &Board, after: Option<&str>) -> String {
+    fn shown(board: &PageState, after: Option<&str>) -> String {
         let document = board.document(after);
         let nodes = document.nodes.iter().map(|node| format!("{}={}", node.name, node.free_gpus));
         let nodes: Vec<_> = nodes.collect();
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_document_reads_back_as_it_was_written() {
         let mut board =
-            Board::new(Source::Node, "0.0.0", "1969-12-31T00:00:00Z".parse().expect("a time"));
+            PageState::new(Source::Node, "0.0.0", "1969-12-31T00:00:00Z".parse().expect("a time"));
         update(&mut board, &[node("a", 1)], &[]);
         let first = board.revision().to_string();
         let device = DeviceView { health: Health::Unhealthy, ..DeviceView::default() };
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_reader_with_a_revision_before_the_dropped_names_gets_everything() {
         let mut board = board();
-        let names: Vec<_> = (0..=MAX_GONE).map(|it| format!("n{it}")).collect();
+        let names: Vec<_> = (0..=MAX_REMOVED).map(|it| format!("n{it}")).collect();
         let nodes: Vec<_> = names.iter().map(|name| node(name, 0)).collect();
         update(&mut board, &nodes, &[]);
         let first = board.revision().to_string();

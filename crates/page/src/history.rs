@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::document::{DeviceView, Event, EventKind, Health, HolderView, NodeView};
 
 /// Appends the events between two views of a node. `None` is an absent node.
-pub(crate) fn compare(
+pub(crate) fn append_changes(
     time: Timestamp,
     before: Option<&NodeView>,
     after: Option<&NodeView>,
@@ -97,12 +97,12 @@ fn compare_holders(
     mut report: impl FnMut(&str, EventKind, String),
 ) {
     let is_one_of =
-        |all: &[HolderView], one: &HolderView| all.iter().any(|it| it.title() == one.title());
+        |all: &[HolderView], one: &HolderView| all.iter().any(|it| it.name() == one.name());
     for holder in before.holders.iter().filter(|it| !is_one_of(&after.holders, it)) {
-        report(holder.title(), EventKind::Ended, holder.amounts());
+        report(holder.name(), EventKind::Ended, holder.amounts());
     }
     for holder in after.holders.iter().filter(|it| !is_one_of(&before.holders, it)) {
-        report(holder.title(), EventKind::Placed, holder.amounts());
+        report(holder.name(), EventKind::Placed, holder.amounts());
     }
 }
 
@@ -110,7 +110,7 @@ fn compare_holders(
 
 impl HolderView {
     /// Name of the holder: the claim, which several pods may use, else the pod.
-    fn title(&self) -> &str {
+    fn name(&self) -> &str {
         self.claim.as_deref().or(self.pod.as_deref()).unwrap_or("unknown")
     }
 
@@ -152,7 +152,7 @@ mod tests {
     #[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
     fn check(before: Option<NodeView>, after: Option<NodeView>, expected: &[&str]) {
         let mut events = Vec::new();
-        compare(Timestamp::UNIX_EPOCH, before.as_ref(), after.as_ref(), &mut events);
+        append_changes(Timestamp::UNIX_EPOCH, before.as_ref(), after.as_ref(), &mut events);
         let line = |event: &Event| {
             let (device, pod) = (event.device.as_deref(), event.pod.as_deref());
             let words = [device.unwrap_or("-"), pod.unwrap_or("-"), &event.text];

@@ -17,7 +17,7 @@ mod revision;
 
 pub use self::{
     assets::{Asset, CONTENT_SECURITY_POLICY},
-    board::{Board, Snapshot},
+    board::{PageState, Snapshot},
     document::{
         DeviceView, Document, Event, EventKind, Health, HolderView, LinkView, NodeView, PendingPod,
         RefusedNodes, Source, Summary,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
     /// Distinguishes the board from the boards of earlier processes.
-    pub(crate) board: i64,
+    pub(crate) instance: i64,
     pub(crate) number: u64,
 }
 
@@ -22,13 +22,13 @@ impl Revision {
 
     pub(crate) fn read(text: &str) -> Option<Self> {
         let (board, number) = text.rsplit_once('-')?;
-        Some(Self { board: board.parse().ok()?, number: number.parse().ok()? })
+        Some(Self { instance: board.parse().ok()?, number: number.parse().ok()? })
     }
 }
 
 impl fmt::Display for Revision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.board, self.number)
+        write!(f, "{}-{}", self.instance, self.number)
     }
 }
 

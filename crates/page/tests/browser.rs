@@ -30,13 +30,13 @@ const CHANGE: &str = include_str!("browser/change.json");
 const UNCHANGED: &str = r#"{"revision": "2", "complete": false}"#;
 
 /// Time for which an unchanged state is held back, as the real servers do for longer.
-const HOLD: Duration = Duration::from_millis(100);
+const LONG_POLL_DELAY: Duration = Duration::from_millis(100);
 
 /// Words that the views show besides the texts of the state, in one language.
 struct Words {
     language: &'static str,
     nav: &'static str,
-    well: &'static str,
+    health_summary: &'static str,
     over_limit: &'static str,
     of: &'static str,
     whole: &'static str,
@@ -48,7 +48,7 @@ const LANGUAGES: [Words; 2] = [
     Words {
         language: "en",
         nav: "Pending2",
-        well: "1 device unhealthy on 1 node",
+        health_summary: "1 device unhealthy on 1 node",
         over_limit: "over its limit",
         of: " of ",
         whole: "whole device",
@@ -58,7 +58,7 @@ const LANGUAGES: [Words; 2] = [
     Words {
         language: "zh",
         nav: "等待中2",
-        well: "1 个设备不健康（1 个节点）",
+        health_summary: "1 个设备不健康（1 个节点）",
         over_limit: "超出上限",
         of: " / ",
         whole: "整个设备",
@@ -102,15 +102,15 @@ fn one_view(browser: &mut Browser, (view, check): &(&str, Check), state: &State,
     let server = Server::start(|path| match path {
         "state" => Answer::json(FIRST),
         "state?after=1" => Answer::json(CHANGE),
-        "state?after=2" => Answer::json(UNCHANGED).delayed(HOLD),
+        "state?after=2" => Answer::json(UNCHANGED).delayed(LONG_POLL_DELAY),
         asset => Answer::asset(&assets(), asset),
     });
     // The page asks for what follows a change once the change is applied.
     let url = server.url(&format!("#/{view}?lang={}", words.language));
-    let page = browser.page(&url, &answered("state?after=2", 1));
+    let page = browser.page(&url, &has_responses("state?after=2", 1));
     header(&page, state, words);
     check(&page, state, words);
-    text_is_text(&page);
+    check_no_injection(&page);
     // The view of one node requests the state of its agent, which this server does not have.
     let mut not_found = server.not_found();
     not_found.retain(|request| !(request.contains("/node/") && request.contains("/state ")));
@@ -118,7 +118,7 @@ fn one_view(browser: &mut Browser, (view, check): &(&str, Check), state: &State,
 }
 
 /// Condition of a page that has so many answers to this request.
-fn answered(request: &str, times: usize) -> String {
+fn has_responses(request: &str, times: usize) -> String {
     format!(
         "performance.getEntriesByType('resource').filter((it) => it.name.endsWith('/{request}')).length >= {times}"
     )
@@ -133,9 +133,9 @@ fn a_reader_without_a_token_is_asked_for_one() {
     });
     let asked = "document.getElementById('token-form')";
     let page = browser.page(&server.url("#/?lang=en"), asked);
-    let form = page.only("id", "token-form");
+    let form = page.single_with_value("id", "token-form");
     assert!(form.text().contains("kubectl create token"), "{}", form.text());
-    assert_eq!(form.only("id", "token").attribute("type"), Some("password"));
+    assert_eq!(form.single_with_value("id", "token").attribute("type"), Some("password"));
     browser.end();
 }
 
@@ -152,7 +152,7 @@ fn a_reader_without_permission_gets_the_reason() {
 }
 
 /// A state in which every part has a wrong type, or is missing.
-const BROKEN: &str = r#"{
+const MALFORMED_STATE: &str = r#"{
     "revision": 5, "summary": "?", "time": [], "version": {}, "simulated": 1, "pending": {"a": 1}, "gone": 7,
     "nodes": [null, 7, {"name": {}}, {"name": "no list", "devices": "x"}, {
         "name": "__proto__", "idleGpus": "many", "links": [null, {"a": 9, "b": -1}, {"a": 0, "b": 1}],
@@ -167,20 +167,30 @@ const BROKEN: &str = r#"{
 #[test]
 fn a_state_of_wrong_types_and_long_names_breaks_nothing() {
     let Some(mut browser) = browser() else { return };
-    let state = BROKEN.replace("LONG", &"n".repeat(10_000));
+    let state = MALFORMED_STATE.replace("LONG", &"n".repeat(10_000));
     let server = Server::start(move |path| match path {
         // Without a revision the page asks again after 200 ms.
-        "state" => Answer::json(&state).delayed(HOLD),
+        "state" => Answer::json(&state).delayed(LONG_POLL_DELAY),
         asset => Answer::asset(&assets(), asset),
     });
-    let mut shown = |view: &str| browser.page(&server.url(view), &answered("state", 2));
-    assert_eq!(shown("#/table").having("data-health").len(), 8, "four devices, each with its cell");
+    let mut shown = |view: &str| browser.page(&server.url(view), &has_responses("state", 2));
     assert_eq!(
-        shown("#/node/__proto__").only("data-section", "devices").having("data-id").len(),
+        shown("#/table").with_attribute("data-health").len(),
+        8,
+        "four devices, each with its cell"
+    );
+    assert_eq!(
+        shown("#/node/__proto__")
+            .single_with_value("data-section", "devices")
+            .with_attribute("data-id")
+            .len(),
         4
     );
-    assert_eq!(shown("#/history").having("data-kind").len(), 3);
-    assert_eq!(shown("#/%E0%A4/x?colour=constructor").with("role", "listitem").len(), 2);
+    assert_eq!(shown("#/history").with_attribute("data-kind").len(), 3);
+    assert_eq!(
+        shown("#/%E0%A4/x?colour=constructor").with_attribute_value("role", "listitem").len(),
+        2
+    );
     browser.end();
 }
 
@@ -282,7 +292,7 @@ fn holder_name(holder: &Value) -> &str {
 }
 
 /// Number of devices that are not partitions.
-fn wholes(node: &Value) -> usize {
+fn whole_device_count(node: &Value) -> usize {
     list(&node["devices"]).iter().filter(|device| device["parent"].is_null()).count()
 }
 
@@ -290,13 +300,13 @@ fn wholes(node: &Value) -> usize {
 
 fn header(page: &Element, state: &State, words: &Words) {
     for name in ["gpus", "freeGpus", "idleGpus", "fragmentedGpus"] {
-        let shown = page.only("data-figure", name).first("dd").text();
+        let shown = page.single_with_value("data-figure", name).first("dd").text();
         assert_eq!(shown, state.change["summary"][name].to_string(), "{name}");
     }
-    let nodes = page.only("data-figure", "nodes").first("dd").text();
+    let nodes = page.single_with_value("data-figure", "nodes").first("dd").text();
     assert_eq!(nodes, state.nodes.len().to_string());
-    let text = page.only("id", "header").text();
-    for part in [words.nav, words.well, words.simulated] {
+    let text = page.single_with_value("id", "header").text();
+    for part in [words.nav, words.health_summary, words.simulated] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
     assert_eq!(page.first("body").attribute("data-connection"), Some("live"));
@@ -304,11 +314,11 @@ fn header(page: &Element, state: &State, words: &Words) {
 }
 
 fn tiles(page: &Element, state: &State, _: &Words) {
-    assert_eq!(page.with("role", "listitem").len(), state.nodes.len());
+    assert_eq!(page.with_attribute_value("role", "listitem").len(), state.nodes.len());
     for node in &state.nodes {
-        let tile = page.only("data-node", text(&node["name"]));
-        let cells = tile.having("data-health");
-        assert_eq!(cells.len(), wholes(node), "{}", node["name"]);
+        let tile = page.single_with_value("data-node", text(&node["name"]));
+        let cells = tile.with_attribute("data-health");
+        assert_eq!(cells.len(), whole_device_count(node), "{}", node["name"]);
         for cell in cells {
             let at: usize = cell.attribute("data-at").expect("a place").parse().expect("a number");
             let device = &node["devices"][at];
@@ -319,17 +329,17 @@ fn tiles(page: &Element, state: &State, _: &Words) {
             }
         }
     }
-    let entries = page.having("data-entry");
+    let entries = page.with_attribute("data-entry");
     let sum: f64 =
         entries.iter().map(|it| it.first("b").text().parse::<f64>().expect("a number")).sum();
-    let devices: usize = state.nodes.iter().map(wholes).sum();
+    let devices: usize = state.nodes.iter().map(whole_device_count).sum();
     assert_eq!(sum.to_string(), devices.to_string(), "the legend counts every device once");
 }
 
 fn table(page: &Element, state: &State, words: &Words) {
-    assert_eq!(page.with("role", "rowgroup").len(), state.nodes.len());
+    assert_eq!(page.with_attribute_value("role", "rowgroup").len(), state.nodes.len());
     for node in &state.nodes {
-        let group = page.only("data-node", text(&node["name"]));
+        let group = page.single_with_value("data-node", text(&node["name"]));
         devices(group, node, words);
         assert!(group.text().contains(text(&node["name"])));
     }
@@ -337,35 +347,39 @@ fn table(page: &Element, state: &State, words: &Words) {
 
 fn node(page: &Element, state: &State, words: &Words) {
     let node = state.node("gpu-17");
-    let table = page.only("data-section", "devices");
+    let table = page.single_with_value("data-section", "devices");
     devices(table, node, words);
     for device in list(&node["devices"]) {
-        let row = table.only("data-id", text(&device["id"])).text();
+        let row = table.single_with_value("data-id", text(&device["id"])).text();
         for name in ["id", "action", "resource"] {
             assert!(row.contains(text(&device[name])), "{name} is not in {row:?}");
         }
     }
-    let places = page.only("data-section", "places");
-    assert_eq!(places.having("data-at").len(), wholes(node));
+    let places = page.single_with_value("data-section", "places");
+    assert_eq!(places.with_attribute("data-at").len(), whole_device_count(node));
     assert!(places.text().contains("NUMA 0") && places.text().contains("NUMA 1"));
-    assert_eq!(places.only("data-bus", "NV18").text(), "NV18 × 4");
+    assert_eq!(places.single_with_value("data-bus", "NV18").text(), "NV18 × 4");
     for link in list(&node["links"]) {
         for pair in [format!("{}-{}", link["a"], link["b"]), format!("{}-{}", link["b"], link["a"])]
         {
-            assert_eq!(page.only("data-pair", &pair).text(), text(&link["kind"]), "{pair}");
+            assert_eq!(
+                page.single_with_value("data-pair", &pair).text(),
+                text(&link["kind"]),
+                "{pair}"
+            );
         }
     }
-    let events = page.only("data-section", "history").having("data-kind");
+    let events = page.single_with_value("data-section", "history").with_attribute("data-kind");
     let here = state.events().filter(|event| event["node"] == node["name"]);
     assert_eq!(events.len(), here.count());
 }
 
 /// Checks the rows of a node's devices: exactly one row per device, with its health, amounts and holders.
 fn devices(rows: &Element, node: &Value, words: &Words) {
-    let shown = rows.having("data-id");
+    let shown = rows.with_attribute("data-id");
     assert_eq!(shown.len(), list(&node["devices"]).len(), "{}", node["name"]);
     for device in list(&node["devices"]) {
-        let row = rows.only("data-id", text(&device["id"]));
+        let row = rows.single_with_value("data-id", text(&device["id"]));
         assert_eq!(row.attribute("data-health"), device["health"].as_str());
         let mut expected =
             vec![text(&device["product"]).to_owned(), text(&device["reason"]).to_owned()];
@@ -379,7 +393,7 @@ fn devices(rows: &Element, node: &Value, words: &Words) {
         for part in expected {
             assert!(row.text().contains(&part), "{part:?} is not in {:?}", row.text());
         }
-        let holders = row.having("data-holder");
+        let holders = row.with_attribute("data-holder");
         assert_eq!(holders.len(), list(&device["holders"]).len(), "{}", device["id"]);
         for (line, holder) in holders.iter().zip(list(&device["holders"])) {
             assert_eq!(line.attribute("data-holder"), Some(holder_name(holder)));
@@ -413,26 +427,26 @@ fn pod(page: &Element, state: &State, words: &Words) {
             for holder in
                 list(&device["holders"]).iter().filter(|it| holder_name(it) == "ml/train-0")
             {
-                let line = page.only("data-id", text(&device["id"]));
+                let line = page.single_with_value("data-id", text(&device["id"]));
                 assert_eq!(line.attribute("data-node"), node["name"].as_str());
                 share(line, holder, words);
                 count += 1;
             }
         }
     }
-    assert_eq!((page.having("data-id").len(), count), (2, 2));
-    assert_eq!(page.having("data-kind").len(), 1, "its event");
+    assert_eq!((page.with_attribute("data-id").len(), count), (2, 2));
+    assert_eq!(page.with_attribute("data-kind").len(), 1, "its event");
 }
 
 fn pending(page: &Element, state: &State, _: &Words) {
     let pods = list(&state.change["pending"]);
-    assert_eq!(page.having("data-pod").len(), pods.len());
+    assert_eq!(page.with_attribute("data-pod").len(), pods.len());
     for pod in pods {
-        let item = page.only("data-pod", text(&pod["pod"]));
+        let item = page.single_with_value("data-pod", text(&pod["pod"]));
         for name in ["request", "help"] {
             assert!(item.text().contains(text(&pod[name])), "{name} is not in {:?}", item.text());
         }
-        let reasons = item.having("data-nodes");
+        let reasons = item.with_attribute("data-nodes");
         assert_eq!(reasons.len(), list(&pod["reasons"]).len());
         for (line, reason) in reasons.iter().zip(list(&pod["reasons"])) {
             assert_eq!(line.attribute("data-nodes"), Some(reason["nodes"].to_string().as_str()));
@@ -443,7 +457,7 @@ fn pending(page: &Element, state: &State, _: &Words) {
 
 fn history(page: &Element, state: &State, words: &Words) {
     let events: Vec<_> = state.events().collect();
-    let lines = page.having("data-kind");
+    let lines = page.with_attribute("data-kind");
     assert_eq!(lines.len(), events.len());
     for (line, event) in lines.iter().rev().zip(events) {
         assert_eq!(line.attribute("data-kind"), event["kind"].as_str());
@@ -457,11 +471,11 @@ fn history(page: &Element, state: &State, words: &Words) {
 }
 
 /// Checks that names from the cluster created no element and ran no script.
-fn text_is_text(page: &Element) {
+fn check_no_injection(page: &Element) {
     let images: Vec<_> = page.named("img").iter().filter_map(|it| it.attribute("src")).collect();
     assert_eq!(images, ["icon.svg"]);
     assert_eq!(page.named("script").len(), 1, "main.js");
-    assert!(page.with("onerror", "document.title='owned'").is_empty());
+    assert!(page.with_attribute_value("onerror", "document.title='owned'").is_empty());
 }
 
 /// A browser, if this machine has one.

@@ -36,7 +36,7 @@ fn main() -> io::Result<ExitCode> {
                 4 * size.1,
                 if is_alike { "alike" } else { "unlike" },
                 1e3 * elapsed.as_secs_f64(),
-                100.0 * plan.worth.amount / plan.bound.amount,
+                100.0 * plan.objective.amount / plan.bound.amount,
             )?;
         }
     }

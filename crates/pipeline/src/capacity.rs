@@ -20,20 +20,20 @@ const CPU_TOLERANCE: f64 = 1e-6;
 
 impl Capacity {
     /// True if `taken` and `more` fit together.
-    pub(crate) fn fits_beside(self, taken: Self, more: Self) -> bool {
-        self.holds(Self {
+    pub(crate) fn fits_both(self, taken: Self, more: Self) -> bool {
+        self.fits(Self {
             cpus: taken.cpus + more.cpus,
             memory: Bytes(taken.memory.0.saturating_add(more.memory.0)),
         })
     }
 
     /// True if the request fits.
-    pub(crate) fn holds(self, requested: Self) -> bool {
+    pub(crate) fn fits(self, requested: Self) -> bool {
         requested.cpus <= self.cpus + CPU_TOLERANCE && requested.memory <= self.memory
     }
 
     /// The number of requests of this size that fit.
-    pub(crate) fn parts(self, part: Self) -> usize {
+    pub(crate) fn fit_count(self, part: Self) -> usize {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

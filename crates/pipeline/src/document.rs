@@ -14,8 +14,8 @@ use windlass_core::selector::nearest;
 /// All errors of syntax, keys and types. After a syntax error, only that one.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Vec<Diagnostic>> {
     let root = document::parse(text).map_err(|error| vec![error])?;
-    let reading = document::read::<T>(&root, UnknownKeys::Wrong);
-    reading.value.filter(|_| reading.mistakes.is_empty()).ok_or(reading.mistakes)
+    let reading = document::read::<T>(&root, UnknownKeys::Denied);
+    reading.value.filter(|_| reading.errors.is_empty()).ok_or(reading.errors)
 }
 
 /// ` (is it NAME?)` for the most similar name; `None` if no name is similar.

@@ -12,7 +12,7 @@ pub use board::BoardProfile;
 
 use crate::{
     capacity::Capacity,
-    pipeline::{Stage, Wanted},
+    pipeline::{DeviceRequirement, Stage},
     quantity::{BitRate, Seconds},
     taint::Taint,
 };
@@ -34,7 +34,7 @@ pub struct Overhead {
     /// Latency of an item from one stage to the next, without the network.
     pub hop: Seconds,
     /// Idle time of a replica between two batches.
-    pub step: Seconds,
+    pub batch_gap: Seconds,
 }
 
 /// A schedulable node.
@@ -110,9 +110,9 @@ impl Node {
     /// Positions of the devices that satisfy the requirement; a single `None` if it is CPUs alone.
     pub(crate) fn candidate_devices<'a>(
         &'a self,
-        wanted: &'a Wanted,
+        wanted: &'a DeviceRequirement,
     ) -> impl Iterator<Item = Option<usize>> + 'a {
-        let without_device = (*wanted == Wanted::Cpu).then_some(None);
+        let without_device = (*wanted == DeviceRequirement::CpuOnly).then_some(None);
         let devices = self.devices.iter().enumerate();
         // A device whose expression cannot be evaluated is not selected, as in DRA.
         let candidates = devices.filter(|(_, device)| device.serves(wanted).unwrap_or(false));
@@ -134,7 +134,7 @@ impl Default for NodeLink {
 impl Default for Overhead {
     /// Values that the benchmark of the stage kit measures.
     fn default() -> Self {
-        Self { hop: Seconds(0.000_15), step: Seconds(0.000_1) }
+        Self { hop: Seconds(0.000_15), batch_gap: Seconds(0.000_1) }
     }
 }
 
@@ -146,11 +146,11 @@ impl FreeDevice {
     /// # Errors
     ///
     /// The expression cannot be evaluated for the device.
-    pub fn serves(&self, wanted: &Wanted) -> Result<bool, EvaluationError> {
+    pub fn serves(&self, wanted: &DeviceRequirement) -> Result<bool, EvaluationError> {
         match wanted {
-            Wanted::Cpu => Ok(false),
-            Wanted::Resource(name) => Ok(self.resource.as_ref() == Some(name)),
-            Wanted::Claim { class, expression, .. } => {
+            DeviceRequirement::CpuOnly => Ok(false),
+            DeviceRequirement::Resource(name) => Ok(self.resource.as_ref() == Some(name)),
+            DeviceRequirement::Claim { class, expression, .. } => {
                 if !self.classes.contains(class) {
                     return Ok(false);
                 }

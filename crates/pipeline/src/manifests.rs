@@ -52,7 +52,7 @@ struct Workload<'p> {
 
 /// Input of the rendering.
 #[derive(Clone, Copy, Debug)]
-struct Source<'p> {
+struct Renderer<'p> {
     pipeline: &'p Pipeline,
     fleet: &'p Fleet,
     plan: &'p Plan,
@@ -71,7 +71,7 @@ pub fn manifests(
     if let Some(stage) = pipeline.stages.iter().find(|stage| stage.image.is_empty()) {
         return Err(ManifestError::NoImage(stage.name.clone()));
     }
-    let source = Source { pipeline, fleet, plan };
+    let source = Renderer { pipeline, fleet, plan };
     let workloads = source.workloads();
     let mut objects = source.claim_templates();
     for stage in 0..pipeline.stages.len() {
@@ -93,7 +93,7 @@ pub fn labels(pipeline: &Pipeline) -> Value {
 
 // === impl Source ===
 
-impl<'p> Source<'p> {
+impl<'p> Renderer<'p> {
     /// Groups the stages into workloads. Linked stages with one replica each on the same node share a pod, except in
     /// [`Layout::Pods`].
     fn workloads(&self) -> Vec<Workload<'p>> {

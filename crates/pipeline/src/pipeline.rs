@@ -72,7 +72,7 @@ pub struct Stage {
 #[derive(Clone, Debug)]
 pub struct Alternative {
     /// The required device.
-    pub device: Wanted,
+    pub device: DeviceRequirement,
     /// Command of the container on this device; empty for the stage's command.
     pub command: Vec<String>,
     /// CPUs and memory that a replica requests.
@@ -87,9 +87,9 @@ pub struct Alternative {
 
 /// Device that a replica needs exclusively, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DeviceRequirement {
     /// No device.
-    Cpu,
+    CpuOnly,
     /// One device of an extended resource.
     Resource(String),
     /// One device of a `DeviceClass`, through a `ResourceClaim`.
@@ -143,7 +143,7 @@ impl Pipeline {
     }
 
     /// Positions of the stages without outgoing links.
-    pub fn ends(&self) -> impl Iterator<Item = usize> {
+    pub fn final_stages(&self) -> impl Iterator<Item = usize> {
         (0..self.stages.len()).filter(|stage| self.links_from(*stage).next().is_none())
     }
 }
@@ -160,10 +160,10 @@ impl Alternative {
 
 // === impl Wanted ===
 
-impl std::fmt::Display for Wanted {
+impl std::fmt::Display for DeviceRequirement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Cpu => f.write_str("CPU"),
+            Self::CpuOnly => f.write_str("CPU"),
             Self::Resource(name) => f.write_str(name),
             Self::Claim { class, expression: None, .. } => write!(f, "a device of {class}"),
             Self::Claim { class, text, .. } => write!(f, "a device of {class} with {text}"),

@@ -74,7 +74,7 @@ impl Placement {
             }
         }
         for (node, requested) in fleet.nodes.iter().zip(requested) {
-            if !node.free.holds(requested) {
+            if !node.free.fits(requested) {
                 conflicts.push(format!(
                     "{} has {} CPUs and {} free; replicas request {:.1} CPUs and {}",
                     node.name, node.free.cpus, node.free.memory, requested.cpus, requested.memory

@@ -5,14 +5,14 @@ mod replacement;
 
 use crate::{
     fleet::{Fleet, FreeDevice},
-    pipeline::{Goal, Pipeline, Wanted},
+    pipeline::{DeviceRequirement, Goal, Pipeline},
     placement::Placement,
     prediction::{Model, Prediction},
-    search::{self, Effort},
+    search::{self, SearchBudget},
 };
 
-pub use self::replacement::replaced;
-pub use crate::search::{Unplaceable, Worth};
+pub use self::replacement::move_off_node;
+pub use crate::search::{ObjectiveValue, Unplaceable};
 
 /// Assignment of stages to pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,9 +36,9 @@ pub struct Plan {
     /// Throughput and latency of the placement.
     pub prediction: Prediction,
     /// Worth of the placement for the goal.
-    pub worth: Worth,
+    pub objective: ObjectiveValue,
     /// Upper bound: no placement of the layout is worth more.
-    pub bound: Worth,
+    pub bound: ObjectiveValue,
     /// True if the placement is proven to be the best one of the layout.
     pub is_exact: bool,
     /// The second-best placement that the search evaluated; `None` without an exact search.
@@ -49,19 +49,19 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct Gain {
     /// The device.
-    pub device: Wanted,
+    pub device: DeviceRequirement,
     /// Name of the node that gets the device.
     pub node: String,
     /// Throughput and latency with the device.
     pub prediction: Prediction,
     /// Worth of the placement with the device.
-    pub worth: Worth,
+    pub objective: ObjectiveValue,
 }
 
 /// Search budget of a plan: at most a second for fifty stages on two hundred devices.
-const EFFORT: Effort = Effort { steps: 400_000 };
+const PLAN_BUDGET: SearchBudget = SearchBudget { steps: 400_000 };
 /// Search budget for each candidate node of [`gains`], which runs some dozen searches.
-const GAIN_EFFORT: Effort = Effort { steps: 20_000 };
+const GAIN_BUDGET: SearchBudget = SearchBudget { steps: 20_000 };
 /// Maximum number of kinds of nodes that [`gains`] tries.
 const MAX_KINDS: usize = 8;
 /// Minimum gain, as a share of the plan's worth.
@@ -93,7 +93,7 @@ impl Plan {
     /// A stage, or for [`Layout::Pod`] the pod, fits on no node.
     pub fn of(pipeline: &Pipeline, fleet: &Fleet, layout: Layout) -> Result<Self, Unplaceable> {
         match layout {
-            Layout::Planned => Self::planned(pipeline, fleet),
+            Layout::Planned => Self::search_best(pipeline, fleet),
             Layout::Pods => {
                 let placement = baseline::by_scheduler(pipeline, fleet)?;
                 Ok(Self::of_placement(pipeline, fleet, layout, placement))
@@ -103,17 +103,18 @@ impl Plan {
     }
 
     /// The best placement. After a search that ran out of steps, it is no worse than the other layouts' placements.
-    fn planned(pipeline: &Pipeline, fleet: &Fleet) -> Result<Self, Unplaceable> {
-        let plan = search_plan(pipeline, fleet, Layout::Planned, EFFORT)?;
+    fn search_best(pipeline: &Pipeline, fleet: &Fleet) -> Result<Self, Unplaceable> {
+        let plan = search_plan(pipeline, fleet, Layout::Planned, PLAN_BUDGET)?;
         if plan.is_exact {
             return Ok(plan);
         }
         let others = [Layout::Pod, Layout::Pods].map(|layout| Self::of(pipeline, fleet, layout));
-        let better = others.into_iter().flatten().filter(|other| other.worth.is_above(plan.worth));
-        let best = better.reduce(|a, b| if b.worth.is_above(a.worth) { b } else { a });
+        let better =
+            others.into_iter().flatten().filter(|other| other.objective.is_above(plan.objective));
+        let best = better.reduce(|a, b| if b.objective.is_above(a.objective) { b } else { a });
         Ok(match best {
-            Some(Plan { placement, prediction, worth, .. }) => {
-                Self { placement, prediction, worth, ..plan }
+            Some(Plan { placement, prediction, objective: worth, .. }) => {
+                Self { placement, prediction, objective: worth, ..plan }
             }
             None => plan,
         })
@@ -126,14 +127,22 @@ impl Plan {
         layout: Layout,
         placement: Placement,
     ) -> Self {
-        let worth = worth(pipeline, fleet, &placement);
+        let objective = objective_value(pipeline, fleet, &placement);
         let rate = match pipeline.goal {
             // The worth is the largest rate whose latency is within the limit.
-            Goal::ThroughputUnder(_) if worth.meets_goal => Some(worth.amount),
+            Goal::ThroughputUnder(_) if objective.meets_goal => Some(objective.amount),
             _ => pipeline.rate,
         };
         let prediction = Prediction::at(pipeline, fleet, &placement, rate);
-        Self { layout, placement, prediction, worth, bound: worth, is_exact: true, runner_up: None }
+        Self {
+            layout,
+            placement,
+            prediction,
+            objective,
+            bound: objective,
+            is_exact: true,
+            runner_up: None,
+        }
     }
 }
 
@@ -141,7 +150,7 @@ fn search_plan(
     pipeline: &Pipeline,
     fleet: &Fleet,
     layout: Layout,
-    effort: Effort,
+    effort: SearchBudget,
 ) -> Result<Plan, Unplaceable> {
     let result = search::best(pipeline, fleet, effort)?;
     // In a search that ran out of steps, the runner-up is only an intermediate result.
@@ -150,7 +159,7 @@ fn search_plan(
         (placement, prediction)
     });
     let plan = Plan::of_placement(pipeline, fleet, layout, result.placement);
-    Ok(Plan { bound: result.bound.worth, is_exact: result.is_exact, runner_up, ..plan })
+    Ok(Plan { bound: result.bound.objective, is_exact: result.is_exact, runner_up, ..plan })
 }
 
 // === impl Prediction ===
@@ -174,9 +183,13 @@ impl Prediction {
 }
 
 /// Worth of a complete placement for the pipeline's goal.
-pub fn worth(pipeline: &Pipeline, fleet: &Fleet, placement: &Placement) -> Worth {
+pub fn objective_value(
+    pipeline: &Pipeline,
+    fleet: &Fleet,
+    placement: &Placement,
+) -> ObjectiveValue {
     let model = Model { pipeline, fleet, bounds: &[] };
-    search::Score::of(&model, &placement.replicas).worth
+    search::Score::of(&model, &placement.replicas).objective
 }
 
 /// Gain of one additional device of each kind, on the node where the gain is largest. Sorted by worth, best first.
@@ -189,29 +202,29 @@ pub fn gains(pipeline: &Pipeline, fleet: &Fleet, plan: &Plan) -> Vec<Gain> {
         for node in kinds_of_nodes(pipeline, fleet) {
             let mut larger = fleet.clone();
             larger.nodes[node].devices.push(device.clone());
-            let Ok(extended) = search_plan(pipeline, &larger, plan.layout, GAIN_EFFORT) else {
+            let Ok(extended) = search_plan(pipeline, &larger, plan.layout, GAIN_BUDGET) else {
                 continue;
             };
-            if best.as_ref().is_none_or(|best| extended.worth.is_above(best.worth)) {
+            if best.as_ref().is_none_or(|best| extended.objective.is_above(best.objective)) {
                 let node = fleet.nodes[node].name.clone();
-                let Plan { prediction, worth, .. } = extended;
-                best = Some(Gain { device: wanted.clone(), node, prediction, worth });
+                let Plan { prediction, objective: worth, .. } = extended;
+                best = Some(Gain { device: wanted.clone(), node, prediction, objective: worth });
             }
         }
         gains.extend(best.filter(|best| {
-            let threshold = plan.worth.amount + MIN_GAIN * plan.worth.amount.abs();
-            best.worth.is_above(Worth { amount: threshold, ..plan.worth })
+            let threshold = plan.objective.amount + MIN_GAIN * plan.objective.amount.abs();
+            best.objective.is_above(ObjectiveValue { amount: threshold, ..plan.objective })
         }));
     }
-    gains.sort_by(|a, b| b.worth.amount.total_cmp(&a.worth.amount));
+    gains.sort_by(|a, b| b.objective.amount.total_cmp(&a.objective.amount));
     gains
 }
 
 /// Distinct device requirements of the pipeline's stages.
-fn device_kinds(pipeline: &Pipeline) -> Vec<Wanted> {
-    let mut all: Vec<Wanted> = Vec::new();
+fn device_kinds(pipeline: &Pipeline) -> Vec<DeviceRequirement> {
+    let mut all: Vec<DeviceRequirement> = Vec::new();
     for alternative in pipeline.stages.iter().flat_map(|stage| &stage.alternatives) {
-        if alternative.device != Wanted::Cpu && !all.contains(&alternative.device) {
+        if alternative.device != DeviceRequirement::CpuOnly && !all.contains(&alternative.device) {
             all.push(alternative.device.clone());
         }
     }
@@ -219,14 +232,14 @@ fn device_kinds(pipeline: &Pipeline) -> Vec<Wanted> {
 }
 
 /// A device that satisfies the requirement: a copy of one in the fleet, otherwise one with only its resource or class.
-fn device_of(wanted: &Wanted, fleet: &Fleet) -> FreeDevice {
+fn device_of(wanted: &DeviceRequirement, fleet: &Fleet) -> FreeDevice {
     let devices = fleet.nodes.iter().flat_map(|node| &node.devices);
     let existing = devices.clone().find(|device| device.serves(wanted).unwrap_or(false)).cloned();
     existing.unwrap_or_else(|| {
         let (resource, classes) = match wanted {
-            Wanted::Resource(name) => (Some(name.clone()), Vec::new()),
-            Wanted::Claim { class, .. } => (None, vec![class.clone()]),
-            Wanted::Cpu => (None, Vec::new()),
+            DeviceRequirement::Resource(name) => (Some(name.clone()), Vec::new()),
+            DeviceRequirement::Claim { class, .. } => (None, vec![class.clone()]),
+            DeviceRequirement::CpuOnly => (None, Vec::new()),
         };
         FreeDevice { name: wanted.to_string(), resource, classes, published: None }
     })

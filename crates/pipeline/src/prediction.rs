@@ -41,9 +41,9 @@ pub enum Bottleneck {
     /// A stage, by position.
     Stage(usize),
     /// The egress of a node's port, by the node's position.
-    Sending(usize),
+    Egress(usize),
     /// The ingress of a node's port, by the node's position.
-    Receiving(usize),
+    Ingress(usize),
     /// A link, by position, whose window is small for its delay: the sender waits for receipts.
     Window(usize),
 }
@@ -95,7 +95,7 @@ struct Servers {
     /// Items per second of all servers with full batches.
     rate: f64,
     /// Mean time of a batch of the expected size, in seconds.
-    worked: f64,
+    batch_time: f64,
     /// Mean wait for the end of the previous batch, in seconds.
     batch_wait: f64,
     /// Squared coefficient of variation of the processing time.
@@ -136,8 +136,8 @@ impl Model<'_> {
             (self.window_rate(replicas, link), Bottleneck::Window(position))
         });
         stages
-            .chain(ports(&traffic.sending, Bottleneck::Sending))
-            .chain(ports(&traffic.receiving, Bottleneck::Receiving))
+            .chain(ports(&traffic.egress, Bottleneck::Egress))
+            .chain(ports(&traffic.ingress, Bottleneck::Ingress))
             .chain(windows)
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .expect("a pipeline has a stage")
@@ -152,7 +152,7 @@ impl Model<'_> {
 
     /// Items per second of a replica with full batches.
     fn rate(&self, replica: &Replica, stage: usize) -> f64 {
-        let (batch, step) = (self.pipeline.stages[stage].batch, self.fleet.overhead.step);
+        let (batch, step) = (self.pipeline.stages[stage].batch, self.fleet.overhead.batch_gap);
         replica.alternative(self.pipeline, stage).rate(batch, step)
     }
 
@@ -174,7 +174,7 @@ impl Model<'_> {
     /// Mean latency at an arrival rate; `None` if a queue grows without bound.
     pub(crate) fn latency(&self, replicas: &[Vec<Replica>], rate: f64) -> Option<Latency> {
         let active: Vec<_> =
-            (0..replicas.len()).map(|stage| self.active(replicas, stage, rate)).collect();
+            (0..replicas.len()).map(|stage| self.active_replicas(replicas, stage, rate)).collect();
         let replicas = &*active;
         let traffic = Traffic::of(self, replicas);
         let count = self.pipeline.stages.len();
@@ -188,7 +188,7 @@ impl Model<'_> {
             if load >= 1.0 {
                 return None;
             }
-            let worked = servers.worked;
+            let worked = servers.batch_time;
             stages[stage] = StageTimes { waited: 0.0, worked, load };
             if !replicas[stage].is_empty() {
                 stages[stage].waited = servers.batch_wait + servers.wait(load, arrivals[stage]);
@@ -219,7 +219,7 @@ impl Model<'_> {
     /// The replicas that receive items at an arrival rate. Each item goes to the replica that is expected to finish it
     /// first: to every replica with more than half the rate of the fastest one, and to slower ones only while the sum
     /// of the faster ones is at most the arrival rate.
-    fn active(&self, replicas: &[Vec<Replica>], stage: usize, rate: f64) -> Vec<Replica> {
+    fn active_replicas(&self, replicas: &[Vec<Replica>], stage: usize, rate: f64) -> Vec<Replica> {
         let mut fastest = replicas[stage].clone();
         fastest.sort_by(|a, b| self.rate(b, stage).total_cmp(&self.rate(a, stage)));
         let (mut active, mut sum) = (Vec::new(), 0.0);
@@ -241,7 +241,7 @@ impl Model<'_> {
         let servers = &replicas[stage];
         if servers.is_empty() {
             let StageBound { rate, time } = self.bounds[stage];
-            return Servers { count: 1.0, rate, worked: time, batch_wait: 0.0, variation: 0.0 };
+            return Servers { count: 1.0, rate, batch_time: time, batch_wait: 0.0, variation: 0.0 };
         }
         let batch = self.pipeline.stages[stage].batch;
         let total = self.stage_rate(replicas, stage);
@@ -260,7 +260,7 @@ impl Model<'_> {
         }
         #[expect(clippy::cast_precision_loss, reason = "a stage has at most a thousand replicas")]
         let count = servers.len() as f64;
-        Servers { count, rate: total, worked, batch_wait, variation }
+        Servers { count, rate: total, batch_time: worked, batch_wait, variation }
     }
 }
 

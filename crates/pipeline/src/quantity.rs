@@ -42,15 +42,15 @@ const SIZES: [(&str, f64); 8] = [
 const RATES: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("Mbit", 1e6), ("Gbit", 1e9)];
 
 /// Upper bound of every value: larger ones (in seconds, bytes or bits per second) are typing errors.
-const LARGEST: f64 = 1e15;
+const MAX_VALUE: f64 = 1e15;
 
-/// Parses a number followed by one of the units. `None` for other text, and for a value outside 0 to [`LARGEST`].
+/// Parses a number followed by one of the units. `None` for other text, and for a value outside 0 to [`MAX_VALUE`].
 fn parse_scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let (_, factor) = units.iter().find(|(unit, _)| *unit == &text[digits.len()..])?;
     let number: f64 = digits.parse().ok()?;
     let value = number * factor;
-    (value.is_finite() && (0.0..=LARGEST).contains(&value)).then_some(value)
+    (value.is_finite() && (0.0..=MAX_VALUE).contains(&value)).then_some(value)
 }
 
 /// Writes the value with up to three digits, in the largest unit in which it is at least one.

@@ -15,8 +15,8 @@ use crate::{
     prediction::Model,
 };
 use resources::FreeResources;
+pub use score::ObjectiveValue;
 pub(crate) use score::Score;
-pub use score::Worth;
 
 /// The result of a search.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Unplaceable {
 
 /// Budget of a search.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct SearchBudget {
     /// Steps, as [`Search::score`] counts them: scoring ten stages with one replica each costs about twenty.
     pub(crate) steps: u64,
 }
@@ -88,10 +88,10 @@ pub(crate) fn unplaceable(pipeline: &Pipeline, fleet: &Fleet) -> Option<Unplacea
 pub(crate) fn best(
     pipeline: &Pipeline,
     fleet: &Fleet,
-    effort: Effort,
+    effort: SearchBudget,
 ) -> Result<SearchResult, Unplaceable> {
     let free = FreeResources::of(pipeline, fleet)?;
-    let bounds = free.stage_bounds(pipeline, fleet.overhead.step);
+    let bounds = free.stage_bounds(pipeline, fleet.overhead.batch_gap);
     let model = Model { pipeline, fleet, bounds: &bounds };
     let stages = pipeline.stages.len();
     let mut search = Search {

@@ -38,7 +38,7 @@ fn stages_are_sorted_topologically() {
     let links: Vec<_> =
         pipeline.links.iter().map(|link| (link.from, link.to, link.bytes.0)).collect();
     assert_eq!(links, [(0, 1, 61_440), (1, 2, 200)]);
-    assert_eq!(pipeline.ends().collect::<Vec<_>>(), [2]);
+    assert_eq!(pipeline.final_stages().collect::<Vec<_>>(), [2]);
 }
 
 /// Invalid files, each with the beginning of its error message.

@@ -5,9 +5,9 @@ use std::{fmt::Write as _, path::Path};
 use proptest::{prelude::*, test_runner::Config};
 use windlass_pipeline::{
     Fleet, Layout, Pipeline, Placement, Plan,
-    pipeline::Wanted,
+    pipeline::DeviceRequirement,
     placement::Replica,
-    plan::{Worth, gains, worth},
+    plan::{ObjectiveValue, gains, objective_value},
     prediction::Bottleneck,
 };
 
@@ -19,7 +19,7 @@ fn fleet(text: &str) -> Fleet {
     Fleet::parse(Path::new("b.yaml"), text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn close(found: f64, expected: f64) {
+fn assert_close(found: f64, expected: f64) {
     assert!((found - expected).abs() < 0.02 * expected.abs(), "{found}, expected {expected}");
 }
 
@@ -49,17 +49,17 @@ fn a_slow_link_keeps_the_work_on_the_board_and_a_fast_one_sends_it_to_the_accele
     let slow = boards("5Mbit");
     let plan = Plan::of(&pipeline(CAMERA), &slow, Layout::Planned).expect("a plan");
     assert!(plan.is_exact && !plan.placement.uses_network(&pipeline(CAMERA)));
-    close(plan.prediction.throughput, 10.0);
+    assert_close(plan.prediction.throughput, 10.0);
     assert_eq!(plan.prediction.bottleneck, Bottleneck::Stage(1));
 
     let fast = boards("1Gbit");
     let plan = Plan::of(&pipeline(CAMERA), &fast, Layout::Planned).expect("a plan");
     assert!(plan.placement.uses_network(&pipeline(CAMERA)));
-    close(plan.prediction.throughput, 100.0);
+    assert_close(plan.prediction.throughput, 100.0);
     let latency =
         plan.prediction.latency.expect("five items per second are below the throughput").total;
     // 2 + 10 + 1 ms of work, 1.05 ms for the frame, four delays of 0.1 ms, four hops.
-    close(latency, 0.0151);
+    assert_close(latency, 0.0151);
 }
 
 #[test]
@@ -70,10 +70,10 @@ fn the_gain_of_one_more_accelerator_is_its_additional_throughput() {
     );
     let pipeline = pipeline(&text);
     let plan = Plan::of(&pipeline, &boards, Layout::Planned).expect("a plan");
-    close(plan.prediction.throughput, 110.0);
+    assert_close(plan.prediction.throughput, 110.0);
     let gains = gains(&pipeline, &boards, &plan);
     assert_eq!(gains.len(), 1);
-    close(gains[0].worth.amount, 200.0);
+    assert_close(gains[0].objective.amount, 200.0);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn any_fleet() -> impl Strategy<Value = String> {
 }
 
 /// Worth of the best placement by exhaustive enumeration. `None` if no placement is feasible.
-fn by_brute_force(pipeline: &Pipeline, fleet: &Fleet) -> Option<Worth> {
+fn by_brute_force(pipeline: &Pipeline, fleet: &Fleet) -> Option<ObjectiveValue> {
     let mut all = Vec::new();
     let mut chosen = Placement::empty(pipeline.stages.len());
     enumerate(pipeline, fleet, 0, &mut chosen, &mut all);
@@ -172,10 +172,10 @@ fn enumerate(
     fleet: &Fleet,
     stage: usize,
     chosen: &mut Placement,
-    all: &mut Vec<Worth>,
+    all: &mut Vec<ObjectiveValue>,
 ) {
     if stage == pipeline.stages.len() {
-        all.push(worth(pipeline, fleet, chosen));
+        all.push(objective_value(pipeline, fleet, chosen));
         return;
     }
     if !chosen.replicas[stage].is_empty() {
@@ -200,7 +200,7 @@ fn places(pipeline: &Pipeline, fleet: &Fleet, stage: usize) -> Vec<Replica> {
     let mut places = Vec::new();
     for (node, fleet_node) in fleet.nodes.iter().enumerate() {
         for (alternative, one) in pipeline.stages[stage].alternatives.iter().enumerate() {
-            if one.device == Wanted::Cpu {
+            if one.device == DeviceRequirement::CpuOnly {
                 places.push(Replica { node, alternative, device: None });
             }
             let serving = (0..fleet_node.devices.len())
@@ -233,11 +233,11 @@ proptest! {
         prop_assert_eq!(plan.is_ok(), best.is_some(), "{:?}", plan);
         if let (Ok(plan), Some(best)) = (plan, best) {
             prop_assert_eq!(plan.placement.conflicts(&pipeline, &fleet), Vec::<String>::new());
-            prop_assert!(plan.is_exact && !best.is_above(plan.worth), "{:?} is worth {:?}", plan, best);
+            prop_assert!(plan.is_exact && !best.is_above(plan.objective), "{:?} is worth {:?}", plan, best);
             for layout in [Layout::Pods, Layout::Pod] {
                 if let Ok(other) = Plan::of(&pipeline, &fleet, layout) {
                     prop_assert_eq!(other.placement.conflicts(&pipeline, &fleet), Vec::<String>::new());
-                    prop_assert!(!other.worth.is_above(plan.worth));
+                    prop_assert!(!other.objective.is_above(plan.objective));
                 }
             }
         }
@@ -290,8 +290,14 @@ fn fifty_stages_on_two_hundred_devices_are_planned_with_a_bound() {
     let (pipeline, fleet) = (pipeline(&text), fleet(&boards));
     let plan = Plan::of(&pipeline, &fleet, Layout::Planned).expect("a plan");
     assert_eq!(plan.placement.conflicts(&pipeline, &fleet), Vec::<String>::new());
-    let gap = 1.0 - plan.worth.amount / plan.bound.amount;
-    assert!(gap < 0.1, "{:?} of {:?}, {:?}", plan.worth, plan.bound, plan.prediction.bottleneck);
+    let gap = 1.0 - plan.objective.amount / plan.bound.amount;
+    assert!(
+        gap < 0.1,
+        "{:?} of {:?}, {:?}",
+        plan.objective,
+        plan.bound,
+        plan.prediction.bottleneck
+    );
 }
 
 #[test]
@@ -299,6 +305,6 @@ fn the_shipped_example_has_a_plan_that_no_usual_layout_exceeds() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/pipelines");
     let read = |name: &str| std::fs::read_to_string(shipped.join(name)).expect("an example");
     let (pipeline, fleet) = (pipeline(&read("doorbell.yaml")), fleet(&read("boards.yaml")));
-    let worth = |layout| Plan::of(&pipeline, &fleet, layout).expect("a plan").worth.amount;
+    let worth = |layout| Plan::of(&pipeline, &fleet, layout).expect("a plan").objective.amount;
     assert!(worth(Layout::Planned) > 1.15 * worth(Layout::Pods).max(worth(Layout::Pod)));
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::Serialize;
-use windlass_config::Places;
+use windlass_config::HostPaths;
 use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceId},
@@ -24,7 +24,7 @@ use windlass_discovery::{
 };
 use windlass_host::{
     Host,
-    files::{self, Links, MAX_BYTES, read_regular_text},
+    files::{self, MAX_BYTES, Symlinks, read_regular_text},
 };
 
 use crate::offers::Offers;
@@ -65,13 +65,13 @@ pub struct OutdatedFiles {
 pub enum DeviceInfoError {
     /// A file cannot be written.
     #[error("cannot write device information for CNI plugins to {0}: {1}")]
-    Unwritten(PathBuf, String),
+    WriteFailed(PathBuf, String),
     /// A stale file cannot be removed.
     #[error("cannot remove stale device information for CNI plugins {0}: {1}")]
-    Unremoved(PathBuf, String),
+    RemoveFailed(PathBuf, String),
     /// The list of own files could not be updated and still names removed files.
     #[error("cannot write {0}: it names device information files that are gone: {1}")]
-    Outdated(PathBuf, String),
+    ListUpdateFailed(PathBuf, String),
 }
 
 const VERSION: &str = "1.1.0";
@@ -123,7 +123,7 @@ struct VirtualFunction {
 /// Required files: one for each present PCI network device that is offered exclusively. Subfunctions have no file,
 /// because the specification does not cover them; shared devices have none, because CNI plugins do not move them into
 /// pods.
-pub fn wanted(offers: &Offers, inventory: &Inventory) -> DeviceInfos {
+pub fn desired_files(offers: &Offers, inventory: &Inventory) -> DeviceInfos {
     let offered = offers.iter().flat_map(|(name, offer)| {
         let whole = offer.devices.iter().filter(|(_, device)| device.is_exclusive());
         whole.map(move |(id, _)| (name, id))
@@ -169,7 +169,7 @@ fn device_info(device: &Device) -> Option<DeviceInfo> {
 
 impl DeviceInfoFiles {
     /// The configured directory.
-    pub fn new(places: &Places) -> Self {
+    pub fn new(places: &HostPaths) -> Self {
         Self {
             host: places.host(),
             dir: places.device_info_dir.clone(),
@@ -186,8 +186,8 @@ impl DeviceInfoFiles {
 
     /// Writes these files and removes other files of the agent. One file's failure does not affect other files; without
     /// the list, no new file is written. Blocks.
-    pub fn keep(&mut self, wanted: &DeviceInfos) -> OutdatedFiles {
-        let listed = self.recorded();
+    pub fn reconcile(&mut self, wanted: &DeviceInfos) -> OutdatedFiles {
+        let listed = self.recorded_names();
         if wanted.is_empty() && listed.is_empty() {
             self.may_have_files = false;
             return OutdatedFiles::default();
@@ -215,7 +215,7 @@ impl DeviceInfoFiles {
         if list_written.is_ok() {
             outdated
                 .not_removed
-                .extend(self.record_names(remaining).err().map(DeviceInfoError::of_outdated_list));
+                .extend(self.record_names(remaining).err().map(DeviceInfoError::into_list_error));
         }
         outdated
     }
@@ -232,8 +232,8 @@ impl DeviceInfoFiles {
     }
 
     /// Names of the agent's own files.
-    fn recorded(&self) -> BTreeSet<String> {
-        let text = read_regular_text(&self.list, Links::Refused, MAX_BYTES).unwrap_or_default();
+    fn recorded_names(&self) -> BTreeSet<String> {
+        let text = read_regular_text(&self.list, Symlinks::Refused, MAX_BYTES).unwrap_or_default();
         let is_name = |line: &&str| line.ends_with("-device.json") && !line.contains('/');
         text.lines().filter(is_name).map(str::to_owned).collect()
     }
@@ -245,14 +245,14 @@ impl DeviceInfoFiles {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), DeviceInfoError> {
-    let written = files::replace(path, text.as_bytes(), files::Readers::Everyone).map(drop);
-    written.map_err(|error| DeviceInfoError::Unwritten(path.to_owned(), error.to_string()))
+    let written = files::replace(path, text.as_bytes(), files::FileAccess::Everyone).map(drop);
+    written.map_err(|error| DeviceInfoError::WriteFailed(path.to_owned(), error.to_string()))
 }
 
 fn remove(path: &Path) -> Result<(), DeviceInfoError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(DeviceInfoError::Unremoved(path.to_owned(), error.to_string()))
+            Err(DeviceInfoError::RemoveFailed(path.to_owned(), error.to_string()))
         }
         _ => Ok(()),
     }
@@ -262,9 +262,9 @@ fn remove(path: &Path) -> Result<(), DeviceInfoError> {
 
 impl DeviceInfoError {
     /// The error of a list that still names removed files.
-    fn of_outdated_list(self) -> Self {
+    fn into_list_error(self) -> Self {
         match self {
-            Self::Unwritten(path, why) => Self::Outdated(path, why),
+            Self::WriteFailed(path, why) => Self::ListUpdateFailed(path, why),
             other => other,
         }
     }
@@ -290,17 +290,17 @@ mod tests {
 
     /// The directory below a root, and a path where a folder makes writing the list fail.
     fn files(root: &Path) -> (DeviceInfoFiles, PathBuf) {
-        let places = Places {
+        let places = HostPaths {
             host_root: root.to_owned(),
             host_root_on_node: root.to_owned(),
             device_info_dir: "/devinfo".into(),
             state_dir: root.join("state"),
-            ..Places::default()
+            ..HostPaths::default()
         };
         (DeviceInfoFiles::new(&places), root.join("state/.device-info.draft"))
     }
 
-    fn wanted(ids: &[&str]) -> DeviceInfos {
+    fn desired_files(ids: &[&str]) -> DeviceInfos {
         let file = |id: &&str| DeviceInfoFile {
             name: format!("{id}-device.json"),
             document: "{}".to_owned(),
@@ -313,14 +313,14 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (mut files, draft) = files(root.path());
         let exists = |id: &str| root.path().join(format!("devinfo/{id}-device.json")).exists();
-        assert_eq!(files.keep(&wanted(&["a", "b"])), OutdatedFiles::default());
+        assert_eq!(files.reconcile(&desired_files(&["a", "b"])), OutdatedFiles::default());
         fs::create_dir(&draft).expect("made");
-        let outdated = files.keep(&wanted(&["b", "c"]));
+        let outdated = files.reconcile(&desired_files(&["b", "c"]));
         let ids: Vec<_> = outdated.devices.keys().map(DeviceId::as_str).collect();
         assert_eq!((ids, outdated.not_removed.len()), (vec!["c"], 0));
         assert!(!exists("a") && exists("b") && !exists("c"));
         fs::remove_dir(&draft).expect("removed");
-        assert_eq!(files.keep(&wanted(&["b", "c"])), OutdatedFiles::default());
+        assert_eq!(files.reconcile(&desired_files(&["b", "c"])), OutdatedFiles::default());
         assert!(exists("c"));
     }
 
@@ -328,9 +328,9 @@ mod tests {
     fn a_list_with_removed_files_withholds_no_device() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (mut files, draft) = files(root.path());
-        assert_eq!(files.keep(&wanted(&["a", "b"])), OutdatedFiles::default());
+        assert_eq!(files.reconcile(&desired_files(&["a", "b"])), OutdatedFiles::default());
         fs::create_dir(draft).expect("made");
-        let outdated = files.keep(&wanted(&["b"]));
+        let outdated = files.reconcile(&desired_files(&["b"]));
         assert_eq!(outdated.devices, BTreeMap::new());
         let summary = outdated.summary().expect("the list names a removed file");
         assert!(

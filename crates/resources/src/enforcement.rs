@@ -7,7 +7,7 @@ use windlass_core::{device::Device, enforcement::Enforcement};
 
 use crate::{
     NodeState,
-    offers::{Allocatable, OfferedDevice},
+    offers::{Allocatability, OfferedDevice},
 };
 
 // === impl NodeState ===
@@ -15,7 +15,7 @@ use crate::{
 impl NodeState {
     /// Rules for the memory of containers on shared GPUs.
     pub fn limit_rules(&self) -> LimitRules<'_> {
-        LimitRules { policy: &self.policy, means: &self.means }
+        LimitRules { policy: &self.policy, support: &self.limit_support }
     }
 
     /// The strongest means that enforces memory limits on a device. `None` unless it is a MIG instance, or a GPU that
@@ -25,9 +25,9 @@ impl NodeState {
         let offered = offered.next();
         let shared = offered.and_then(OfferedDevice::shared);
         if let Some((offered, shared)) = offered.zip(shared).filter(|_| device.kind.is_gpu()) {
-            return Some(self.of_replicas(device, offered, shared));
+            return Some(self.replica_enforcement(device, offered, shared));
         }
-        if device.kind.is_instance() {
+        if device.kind.is_mig_instance() {
             return Some(Enforcement::Mig);
         }
         let strongest = || self.limit_rules().strongest_for(device);
@@ -35,24 +35,29 @@ impl NodeState {
             return Some(strongest());
         }
         let is_claimable = self.claimable.get(&device.id) == Some(&Sharing::Exclusive);
-        let share_rule = self.policy.dra.shares_of(device).filter(|_| is_claimable)?;
+        let share_rule = self.policy.dra.share_settings(device).filter(|_| is_claimable)?;
         Some(match share_rule.method {
             ShareMethod::Mps => Enforcement::Mps,
             ShareMethod::TimeSlicing | ShareMethod::Driver | ShareMethod::Dmem => strongest(),
         })
     }
 
-    fn of_replicas(&self, gpu: &Device, offered: &OfferedDevice, shared: Shared) -> Enforcement {
-        let is_serving = !matches!(offered.state, Allocatable::No(_));
+    fn replica_enforcement(
+        &self,
+        gpu: &Device,
+        offered: &OfferedDevice,
+        shared: Shared,
+    ) -> Enforcement {
+        let is_serving = !matches!(offered.state, Allocatability::Blocked(_));
         match shared {
             // On a MIG instance the daemon enforces nothing: a program can run without it, because the compute mode
             // that would prevent this belongs to the whole GPU.
             Shared { method: SharingMethod::Mps, memory_mib: Some(_), .. }
-                if gpu.kind.is_instance() =>
+                if gpu.kind.is_mig_instance() =>
             {
-                self.means.without_hook(&self.policy, None)
+                self.limit_support.enforcement_without_hook(&self.policy, None)
             }
-            Shared { method: SharingMethod::Mps, .. } if gpu.kind.is_instance() => {
+            Shared { method: SharingMethod::Mps, .. } if gpu.kind.is_mig_instance() => {
                 Enforcement::None
             }
             // Only a running daemon enforces limits.
@@ -62,7 +67,7 @@ impl NodeState {
             }
             // The strongest means may be the hook, which needs CDI.
             Shared { .. } if !self.policy.delivery.uses_cdi() => {
-                self.means.without_hook(&self.policy, gpu.drm_gpu())
+                self.limit_support.enforcement_without_hook(&self.policy, gpu.drm_pci_address())
             }
             Shared { .. } => self.limit_rules().strongest_for(gpu),
         }
@@ -71,6 +76,6 @@ impl NodeState {
     /// The weakest enforcement among the node's GPUs that have one. MIG instances do not count.
     pub fn weakest_enforcement(&self) -> Option<Enforcement> {
         let gpus = self.inventory.devices.iter().filter(|device| !device.health.has_vanished());
-        gpus.filter(|gpu| !gpu.kind.is_instance()).filter_map(|gpu| self.enforcement(gpu)).min()
+        gpus.filter(|gpu| !gpu.kind.is_mig_instance()).filter_map(|gpu| self.enforcement(gpu)).min()
     }
 }

@@ -15,7 +15,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 use windlass_allocations::ledger::Overlaps;
 use windlass_cdi::{
-    Documents, MissingParts, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
+    DocumentErrors, Documents, MissingParts, container_edits::NodeExtras,
+    memory_limits::LimitSupport,
 };
 use windlass_config::{Policy, Resources, Sharing, SharingMethod};
 use windlass_core::{
@@ -32,7 +33,10 @@ use windlass_lifecycle::cleanup::{self, Failure};
 
 use crate::{
     obstacle::{Obstacle, Obstacles},
-    offers::{Claimable, Offer, OfferedDevice, Offers, ReplicaKind, Shareable, Unclaimable},
+    offers::{
+        ClaimableDevices, Offer, OfferedDevice, Offers, ReplicaKind, ShareableGpus,
+        UnclaimableDevices,
+    },
 };
 
 /// Snapshot of the node, as the reconciler publishes it.
@@ -51,13 +55,13 @@ pub struct NodeState {
     /// Devices outside every resource, with the reason.
     pub withheld: BTreeMap<DeviceId, String>,
     /// Configured resources without a device, with the reason.
-    pub empty: BTreeMap<ResourceName, String>,
+    pub empty_resources: BTreeMap<ResourceName, String>,
     /// Devices for claims, with the sharing among several claims.
-    pub claimable: Claimable,
+    pub claimable: ClaimableDevices,
     /// Devices that the configuration assigns to claims, but that cannot be allocated to claims, with the reason.
-    pub unclaimable: Unclaimable,
+    pub unclaimable: UnclaimableDevices,
     /// GPUs of which pods may have shares by amounts.
-    pub shareable: Shareable,
+    pub shareable: ShareableGpus,
     /// Node-wide extras of containers.
     pub node_extras: NodeExtras,
     /// CDI documents on disk.
@@ -65,38 +69,38 @@ pub struct NodeState {
     /// Configured files and nodes, and parts of the driver, that the CDI documents lack.
     pub missing_parts: MissingParts,
     /// CDI documents that are not up to date, with the reason.
-    pub unwritten: Unwritten,
+    pub document_errors: DocumentErrors,
     /// Devices with a missing device node, with the reason.
-    pub absent: Absent,
+    pub absences: Absences,
     /// Means to limit the GPU memory of containers.
-    pub means: LimitMeans,
+    pub limit_support: LimitSupport,
     /// Memory in MiB of each device's replicas that containers hold or may get, if the configuration sets it.
     pub replica_memory: BTreeMap<DeviceId, u64>,
     /// Time since which the disk does not answer; `None` if it answers.
-    pub slow_since: Option<Instant>,
+    pub disk_slow_since: Option<Instant>,
     /// Reasons why healthy devices cannot be allocated to claims.
-    pub obstacles: Obstacles,
+    pub claim_obstacles: Obstacles,
     /// Devices whose cleanup has not finished, with the cleanup's state in one word.
-    pub unready: BTreeMap<DeviceId, &'static str>,
+    pub pending_cleanups: BTreeMap<DeviceId, &'static str>,
     /// Devices whose cleanup failed; they may be healthy.
-    pub unclean: BTreeMap<DeviceId, Failure>,
+    pub failed_cleanups: BTreeMap<DeviceId, Failure>,
     /// True if the records of claims may be incomplete, so that any device may belong to a claim.
     pub claims_may_be_missing: bool,
 }
 
 /// Devices that cannot be allocated because a device node is missing, with the reason.
-pub type Absent = BTreeMap<DeviceId, Absence>;
+pub type Absences = BTreeMap<DeviceId, Absence>;
 
 /// A device's resource, or the reason why it has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Offering {
+pub struct DeviceOffer {
     /// Resource of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<ResourceName>,
     /// Sharing among containers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub shared: Option<SharedAs>,
+    pub shared: Option<SharingSummary>,
     /// The strongest means that enforces memory limits on the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
@@ -108,7 +112,7 @@ pub struct Offering {
 /// Sharing of a device among containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SharedAs {
+pub struct SharingSummary {
     /// `timeSlicing`, `mps` or `shared`.
     pub method: SharingMethod,
     /// Number of containers that can share the device, or the pool.
@@ -126,12 +130,12 @@ pub struct SharedAs {
 impl NodeState {
     /// Offered resources, each with its number of ids and of allocatable ids.
     pub fn resources(&self) -> BTreeMap<ResourceName, (usize, usize)> {
-        let counts = |offer: &Offer| (offer.listed(), offer.allocatable());
+        let counts = |offer: &Offer| (offer.listed_count(), offer.allocatable_count());
         self.offers.iter().map(|(name, offer)| (name.clone(), counts(offer))).collect()
     }
 
     /// A warning for a node whose configuration offers none of its devices.
-    pub fn offers_nothing(&self) -> Option<String> {
+    pub fn no_offer_warning(&self) -> Option<String> {
         let is_present = |device: &&Device| !device.health.has_vanished();
         let devices = self.inventory.devices.iter().filter(is_present).count();
         let is_empty =
@@ -156,7 +160,7 @@ impl NodeState {
     pub fn devices_of_pool(&self, pool: &ResourceName) -> Option<BTreeSet<DeviceId>> {
         let offered = self.offers.get(pool).into_iter().flat_map(|offer| &offer.devices);
         let offered = offered.filter(|(_, device)| device.pooled().is_some());
-        let targets = offers::targets(&self.policy, &self.inventory).into_iter();
+        let targets = offers::assigned_resources(&self.policy, &self.inventory).into_iter();
         let configured = targets.filter(|(_, target)| {
             target.name == *pool && matches!(target.sharing, Sharing::Pooled(_))
         });
@@ -165,17 +169,17 @@ impl NodeState {
     }
 
     /// Each device's resource, or the reason why it has none. Devices that no rule selects are omitted.
-    pub fn offerings(&self) -> BTreeMap<DeviceId, Offering> {
+    pub fn device_offers(&self) -> BTreeMap<DeviceId, DeviceOffer> {
         let enforcement = |id: &DeviceId| self.enforcement(self.inventory.get(id.as_str())?);
         let withheld = self.withheld.iter().map(|(id, why)| {
             let enforcement = enforcement(id);
-            (id.clone(), Offering { enforcement, ..Offering::withheld(why) })
+            (id.clone(), DeviceOffer { enforcement, ..DeviceOffer::withheld(why) })
         });
         let offered = self.offers.iter().flat_map(|(name, offer)| {
             let devices = offer.devices.iter();
             devices.map(move |(id, device)| {
                 let enforcement = enforcement(id);
-                (id.clone(), Offering { enforcement, ..Offering::of(name, device) })
+                (id.clone(), DeviceOffer { enforcement, ..DeviceOffer::from_offered(name, device) })
             })
         });
         withheld.chain(offered).collect()
@@ -187,14 +191,14 @@ impl NodeState {
     }
 
     /// Reason why a device that the configuration assigns to claims cannot be allocated to them.
-    pub fn why_not_claimable(&self, id: &DeviceId) -> Option<&'static str> {
+    pub fn unclaimable_reason(&self, id: &DeviceId) -> Option<&'static str> {
         self.unclaimable.get(id).copied()
     }
 
     /// Reason why a healthy device, or its parent GPU, cannot be allocated to a claim.
     pub fn obstacle(&self, device: &Device) -> Option<&Obstacle> {
-        let of_parent = || self.obstacles.get(device.parent.as_ref()?);
-        self.obstacles.get(&device.id).or_else(of_parent)
+        let of_parent = || self.claim_obstacles.get(device.parent.as_ref()?);
+        self.claim_obstacles.get(&device.id).or_else(of_parent)
     }
 
     /// Topology of an inventory. Reuses the present topology if no device has changed its place.
@@ -205,12 +209,13 @@ impl NodeState {
         if devices.len() == known.len() && is_unchanged {
             return self.topology.clone();
         }
-        Arc::new(Topology::of(inventory))
+        Arc::new(Topology::from_inventory(inventory))
     }
 
     /// True if `nvidia.com/gpu` counts virtual GPUs.
     pub fn counts_virtual_gpus(&self) -> bool {
-        let mut named = self.offers.iter().filter(|(name, _)| name.as_str() == virtual_gpus::COUNT);
+        let mut named =
+            self.offers.iter().filter(|(name, _)| name.as_str() == virtual_gpus::COUNT_RESOURCE);
         named.any(|(_, offer)| offer.counts_shares())
     }
 
@@ -233,7 +238,7 @@ impl NodeState {
     pub fn check_documents(&self, devices: &[&Device]) -> Result<(), String> {
         let concerns =
             |kind: &Kind| devices.iter().any(|it| self.node_extras.gets_names_of(it, kind));
-        if let Some((_, error)) = self.unwritten.iter().find(|(kind, _)| concerns(kind)) {
+        if let Some((_, error)) = self.document_errors.iter().find(|(kind, _)| concerns(kind)) {
             return Err(error.to_string());
         }
         let named = self.documents.iter().filter(|(kind, _)| concerns(kind));
@@ -275,21 +280,21 @@ impl NodeState {
             && self.policy == other.policy
             && self.offers == other.offers
             && self.withheld == other.withheld
-            && self.empty == other.empty
+            && self.empty_resources == other.empty_resources
             && self.claimable == other.claimable
             && self.unclaimable == other.unclaimable
             && self.shareable == other.shareable
             && self.node_extras == other.node_extras
             && self.documents == other.documents
             && self.missing_parts == other.missing_parts
-            && self.unwritten == other.unwritten
-            && self.absent == other.absent
-            && self.means == other.means
+            && self.document_errors == other.document_errors
+            && self.absences == other.absences
+            && self.limit_support == other.limit_support
             && self.replica_memory == other.replica_memory
-            && self.slow_since == other.slow_since
-            && self.obstacles == other.obstacles
-            && self.unready == other.unready
-            && self.unclean == other.unclean
+            && self.disk_slow_since == other.disk_slow_since
+            && self.claim_obstacles == other.claim_obstacles
+            && self.pending_cleanups == other.pending_cleanups
+            && self.failed_cleanups == other.failed_cleanups
             && self.claims_may_be_missing == other.claims_may_be_missing
     }
 }
@@ -302,23 +307,23 @@ fn topology_key(device: &Device) -> impl PartialEq + '_ {
 
 // === impl Offering ===
 
-impl Offering {
+impl DeviceOffer {
     fn withheld(why: &str) -> Self {
         let obstacle = Some(why.to_owned());
         Self { resource: None, shared: None, enforcement: None, obstacle }
     }
 
-    fn of(name: &ResourceName, device: &OfferedDevice) -> Self {
+    fn from_offered(name: &ResourceName, device: &OfferedDevice) -> Self {
         let obstacle = device.state.obstacle().map(str::to_owned);
         let shared = match device.sharing {
             Sharing::Exclusive => None,
-            Sharing::Shared(shared) => Some(SharedAs {
+            Sharing::Shared(shared) => Some(SharingSummary {
                 method: shared.method,
                 replicas: shared.replicas.get(),
                 memory_mib: shared.memory_mib,
                 pool: false,
             }),
-            Sharing::Pooled(pooled) => Some(SharedAs {
+            Sharing::Pooled(pooled) => Some(SharingSummary {
                 method: SharingMethod::Shared,
                 replicas: pooled.tokens.get(),
                 memory_mib: None,

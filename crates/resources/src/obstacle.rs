@@ -10,7 +10,7 @@ pub struct Obstacle {
     /// The kind, for a taint.
     pub kind: ObstacleKind,
     /// The reason for an operator.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Kinds of obstacles.
@@ -33,7 +33,7 @@ pub type Obstacles = BTreeMap<DeviceId, Obstacle>;
 
 impl ObstacleKind {
     /// The kind as the value of a taint.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Document => "cdi-document",
             Self::ImexChannel => "imex-channel",

@@ -17,12 +17,13 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-pub use assignment::{Target, has_new_default, present_parts, targets};
+pub use assignment::{AssignedResource, assigned_resources, has_new_default, present_parts};
 pub use fingerprint::{Fingerprint, Fingerprints, earlier_ids, exposes_held_hardware, record};
 pub use plan::{
-    Claimable, Inputs, Moves, Plan, Pools, ReplicaKind, ReplicaKinds, Unclaimable, plan,
+    ClaimableDevices, MovePermission, OfferInputs, Plan, Pools, ReplicaKind, ReplicaKinds,
+    UnclaimableDevices, plan,
 };
-pub use shares::{Shareable, ShareableGpu};
+pub use shares::{ShareableGpu, ShareableGpus};
 
 /// Resources by name.
 pub type Offers = BTreeMap<ResourceName, Arc<Offer>>;
@@ -35,14 +36,14 @@ pub struct Offer {
     /// Tokens, if the resource counts amounts of GPUs.
     pub(crate) shares: Option<shares::ShareTokens>,
     /// Ids without a device that stay listed: the kubelet saw them, or a container holds them.
-    pub(crate) withdrawn: BTreeMap<String, Withdrawn>,
+    pub(crate) withdrawn: BTreeMap<String, WithdrawnId>,
 }
 
 /// A device as part of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedDevice {
     /// Permission to allocate the device.
-    pub state: Allocatable,
+    pub state: Allocatability,
     /// Sharing among containers. It determines the form of the ids: the device's own id, replicas or tokens.
     pub sharing: Sharing,
     /// NUMA node, if known.
@@ -54,9 +55,9 @@ pub struct OfferedDevice {
 /// An id that stays listed as unhealthy although it is no longer offered. A kubelet up to 1.36 may panic if an id
 /// leaves the list while it allocates the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Withdrawn {
+pub struct WithdrawnId {
     /// Reason why the id can no longer be allocated.
-    pub state: Allocatable,
+    pub state: Allocatability,
     /// NUMA node, if known.
     pub(crate) numa_node: Option<u32>,
     /// True if the id was allocatable since the agent started. Otherwise it is listed because a container holds it.
@@ -65,13 +66,13 @@ pub struct Withdrawn {
 
 /// Permission to allocate a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Allocatable {
+pub enum Allocatability {
     /// Allocatable.
-    Yes,
+    Ready,
     /// Allocatable after cleanup. Allocate succeeds before it, and the container's start waits for the cleanup.
-    NotYet(String),
+    AfterCleanup(String),
     /// Not allocatable, for this reason.
-    No(String),
+    Blocked(String),
 }
 
 /// Meaning of an id.
@@ -82,7 +83,7 @@ pub enum ResolvedId<'a> {
     /// A token. In a pool it stands for all devices. In a resource that counts amounts it stands for no device.
     Token,
     /// A listed id without a device.
-    Withdrawn(&'a Withdrawn),
+    Withdrawn(&'a WithdrawnId),
 }
 
 /// One entry of the list for the kubelet.
@@ -91,7 +92,7 @@ pub struct ListEntry<'a> {
     /// The id.
     pub id: Cow<'a, str>,
     /// Permission to allocate the id.
-    pub state: &'a Allocatable,
+    pub state: &'a Allocatability,
     /// NUMA node, if known.
     pub numa_node: Option<u32>,
 }
@@ -104,23 +105,23 @@ pub fn replica_sizes(offers: &Offers, recorded: &Fingerprints) -> BTreeMap<Devic
         let mut offered = offers.values().filter_map(|offer| offer.devices.get(id)?.shared());
         let most = match offered.next() {
             Some(shared) if shared.method == SharingMethod::Mps => return None,
-            Some(shared) if shared.memory_mib == Some(memory_mib) => shared.most_per_container(),
+            Some(shared) if shared.memory_mib == Some(memory_mib) => shared.max_per_container(),
             // Containers hold the replicas of an earlier configuration.
             Some(_) | None => u32::MAX,
         };
-        Some((id.clone(), ReplicaSize { memory_mib, most }))
+        Some((id.clone(), ReplicaSize { memory_mib, max_replicas: most }))
     };
     recorded.iter().filter_map(size).collect()
 }
 
 // === impl Allocatable ===
 
-impl Allocatable {
+impl Allocatability {
     /// Reason why the device cannot be allocated now.
     pub fn obstacle(&self) -> Option<&str> {
         match self {
-            Self::Yes => None,
-            Self::NotYet(why) | Self::No(why) => Some(why),
+            Self::Ready => None,
+            Self::AfterCleanup(why) | Self::Blocked(why) => Some(why),
         }
     }
 }
@@ -148,7 +149,7 @@ impl Offer {
     }
 
     /// Meaning of an id of this resource.
-    pub fn find(&self, id: &str) -> Option<ResolvedId<'_>> {
+    pub fn resolve(&self, id: &str) -> Option<ResolvedId<'_>> {
         let whole = self.devices.get_key_value(id).filter(|(_, device)| device.is_exclusive());
         let replica = || {
             let ReplicaId { device, number } = id.parse().ok()?;
@@ -164,7 +165,7 @@ impl Offer {
 
     /// Device of an id, if the id still has one.
     pub fn device_of(&self, id: &str) -> Option<&DeviceId> {
-        match self.find(id)? {
+        match self.resolve(id)? {
             ResolvedId::Device(device, _) => Some(device),
             ResolvedId::Token | ResolvedId::Withdrawn(_) => None,
         }
@@ -186,18 +187,18 @@ impl Offer {
     }
 
     /// Number of listed ids.
-    pub fn listed(&self) -> usize {
-        let devices = self.devices.values().map(OfferedDevice::ids).sum::<usize>();
-        devices + self.tokens() + self.share_tokens() as usize + self.withdrawn.len()
+    pub fn listed_count(&self) -> usize {
+        let devices = self.devices.values().map(OfferedDevice::id_count).sum::<usize>();
+        devices + self.token_count() + self.share_token_count() as usize + self.withdrawn.len()
     }
 
     /// Number of allocatable ids.
-    pub fn allocatable(&self) -> usize {
+    pub fn allocatable_count(&self) -> usize {
         let devices = self.devices.values();
-        let allocatable = devices.filter(|device| device.state == Allocatable::Yes);
-        let devices = allocatable.map(OfferedDevice::ids).sum::<usize>();
-        let tokens = if self.is_pool_allocatable() { self.tokens() } else { 0 };
-        devices + tokens + self.usable_shares() as usize
+        let allocatable = devices.filter(|device| device.state == Allocatability::Ready);
+        let devices = allocatable.map(OfferedDevice::id_count).sum::<usize>();
+        let tokens = if self.is_pool_allocatable() { self.token_count() } else { 0 };
+        devices + tokens + self.usable_share_count() as usize
     }
 }
 
@@ -230,7 +231,7 @@ impl OfferedDevice {
         self.sharing == Sharing::Exclusive
     }
 
-    fn ids(&self) -> usize {
+    fn id_count(&self) -> usize {
         match self.sharing {
             Sharing::Exclusive => 1,
             Sharing::Shared(shared) => shared.replicas.get() as usize,

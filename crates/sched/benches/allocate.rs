@@ -18,7 +18,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass_sched::{
-    allocator::{AllocatedDevices, Claims, Pools, Supply, Unallocated, allocate},
+    allocator::{AllocatedDevices, AllocationError, AllocationInput, Claims, Pools, allocate},
     random::Random,
 };
 
@@ -59,11 +59,12 @@ fn main() -> io::Result<ExitCode> {
         let claims = Claims::new(&claim, &cluster.classes).expect("valid claims");
         let preparation = start.elapsed();
         let (answers, (p50, p99)) = timed(NODES, |node| claims.allocate(&pools[node], &allocated));
-        let wrong = answers.iter().find(|answer| matches!(answer, Err(Unallocated::Invalid(_))));
+        let wrong =
+            answers.iter().find(|answer| matches!(answer, Err(AllocationError::Invalid(_))));
         assert!(wrong.is_none(), "{wrong:?}");
         let fitting = answers.iter().filter(|answer| answer.is_ok()).count();
         let Cluster { nodes, classes, slices, claims } = &cluster;
-        let supply = Supply { classes, slices, claims };
+        let supply = AllocationInput { classes, slices, claims };
         let (same, (unprepared, _)) =
             timed(UNPREPARED_NODES, |node| allocate(&claim, supply, &nodes[node]));
         assert_eq!(same, answers[..UNPREPARED_NODES], "both functions have equal results");

@@ -1,6 +1,6 @@
 //! Benchmark of a decision in clusters of 1,000, 5,000 and 15,000 nodes with 8 GPUs each, while pods arrive and end.
 //!
-//! `cargo bench -p windlass-sched --bench decide`. The last column is the ratio to the policy first-fit in the same
+//! `cargo bench -p windlass-sched --bench choose_placement`. The last column is the ratio to the policy first-fit in the same
 //! run, which visits the same nodes and scores none. Exits with 1 if a budget of the 99th percentile is missed. *New*
 //! is the first decision for a request shape, after each node has changed.
 
@@ -12,12 +12,12 @@ use std::{
 
 use windlass_sched::{
     gpu::{Gpu, ModelSet},
-    node::{Amount, Node},
+    node::{Node, ResourceUsage},
     policy::Policy,
     random::Random,
     request::{Gpus, Request},
     scheduler::Scheduler,
-    view::{Catalog, NodeIx, Placement, View},
+    view::{Catalog, ClusterView, NodeIndex, Placement},
 };
 
 /// Number of nodes, and the budget of the 99th percentile.
@@ -28,7 +28,7 @@ const BUDGETS: [(usize, Duration); 3] = [
 ];
 const GPUS: usize = 8;
 /// Number of decisions that are timed, once the cluster is full.
-const TIMED: usize = 20_000;
+const TIMED_DECISIONS: usize = 20_000;
 
 fn main() -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
@@ -40,7 +40,7 @@ fn main() -> io::Result<ExitCode> {
     for (nodes, budget) in BUDGETS {
         let mut base = Duration::ZERO;
         for policy in [Policy::FirstFit, Policy::Fgd, Policy::Windlass] {
-            let Times { p50, p99, new } = measure(nodes, policy);
+            let Times { p50, p99, new_shape: new } = measure(nodes, policy);
             base = if policy == Policy::FirstFit { p50 } else { base };
             let is_within_budget = p99 <= budget;
             all_within_budget &= is_within_budget;
@@ -65,7 +65,7 @@ struct Times {
     p50: Duration,
     p99: Duration,
     /// Time of the first decision for a shape, after each node has changed.
-    new: Duration,
+    new_shape: Duration,
 }
 
 /// Times decisions in a full cluster, where each pod that starts replaces one that ends.
@@ -74,9 +74,9 @@ fn measure(nodes: usize, policy: Policy) -> Times {
     let mut view = cluster(nodes);
     let mut scheduler = Scheduler::learning(policy, 7);
     let mut running: Vec<(Request, Placement)> = Vec::new();
-    let mut times = Vec::with_capacity(TIMED);
+    let mut times = Vec::with_capacity(TIMED_DECISIONS);
     let mut refused = 0;
-    while times.len() < TIMED {
+    while times.len() < TIMED_DECISIONS {
         let request = request(&mut random);
         let is_full = refused > 100;
         if is_full && !running.is_empty() {
@@ -85,45 +85,49 @@ fn measure(nodes: usize, policy: Policy) -> Times {
         }
         let start = Instant::now();
         scheduler.observe(&view, &request);
-        let placement = scheduler.decide(&view, &request);
+        let placement = scheduler.choose_placement(&view, &request);
         let time = start.elapsed();
         if is_full {
             times.push(time);
         }
         match placement {
             Some(placement) => {
-                view.take(&request, placement).expect("a decision fits its view");
+                view.allocate(&request, placement).expect("a decision fits its view");
                 running.push((request, placement));
             }
             None => refused += 1,
         }
     }
     times.sort_unstable();
-    let new = first_of_a_shape(&mut view, &mut scheduler);
-    Times { p50: times[TIMED / 2], p99: times[TIMED * 99 / 100], new }
+    let new = time_new_shape(&mut view, &mut scheduler);
+    Times {
+        p50: times[TIMED_DECISIONS / 2],
+        p99: times[TIMED_DECISIONS * 99 / 100],
+        new_shape: new,
+    }
 }
 
-fn first_of_a_shape(view: &mut View, scheduler: &mut Scheduler) -> Duration {
-    for node in (0..).map(NodeIx).take(view.nodes().len()) {
+fn time_new_shape(view: &mut ClusterView, scheduler: &mut Scheduler) -> Duration {
+    for node in (0..).map(NodeIndex).take(view.nodes().len()) {
         view.replace(node, view.node(node).clone());
     }
     let gpus = Gpus::share(100, 0);
     let request = Request { cpu_milli: 1000, memory_mib: 0, gpus, models: ModelSet::ANY };
     let start = Instant::now();
-    scheduler.decide(view, &request);
+    scheduler.choose_placement(view, &request);
     start.elapsed()
 }
 
-fn cluster(nodes: usize) -> View {
+fn cluster(nodes: usize) -> ClusterView {
     let mut catalog = Catalog::default();
-    let models = ["A", "B", "C"].map(|name| catalog.model(name).expect("three models"));
+    let models = ["A", "B", "C"].map(|name| catalog.intern_model(name).expect("three models"));
     let node = |n: usize| Node {
-        cpu_milli: Amount::free(96_000),
-        memory_mib: Amount::free(786_432),
-        pods: Amount::free(110),
+        cpu_milli: ResourceUsage::free(96_000),
+        memory_mib: ResourceUsage::free(786_432),
+        pods: ResourceUsage::free(110),
         gpus: vec![Gpu::free(models[n % models.len()], 81_920); GPUS],
     };
-    View::new(catalog, (0..nodes).map(node).collect())
+    ClusterView::new(catalog, (0..nodes).map(node).collect())
 }
 
 /// Most pods request one GPU or a share, few request eight. With memory there are about 200 shapes.

@@ -43,7 +43,7 @@ use k8s_openapi::api::{
 pub use self::{
     allocated_devices::AllocatedDevices,
     claims::Claims,
-    node_affinity::{is_relevant, lets_in},
+    node_affinity::{allows_node, is_relevant},
     node_losses::NodeLosses,
     pools::Pools,
     result::ChosenDevice,
@@ -53,7 +53,7 @@ pub use self::{
 
 /// Input of an allocation.
 #[derive(Clone, Copy, Debug)]
-pub struct Supply<'a> {
+pub struct AllocationInput<'a> {
     /// All device classes.
     pub classes: &'a [DeviceClass],
     /// All slices, of all nodes and drivers.
@@ -64,7 +64,7 @@ pub struct Supply<'a> {
 
 /// Reason why claims cannot be allocated on a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unallocated {
+pub enum AllocationError {
     /// An error that is the same on every node: scheduling of the pod ends.
     #[error("{0}")]
     Invalid(String),
@@ -89,9 +89,9 @@ const MAX_RESULTS: usize = 32;
 /// values instead.
 pub fn allocate(
     claims: &[ResourceClaim],
-    supply: Supply<'_>,
+    supply: AllocationInput<'_>,
     node: &Node,
-) -> Result<Vec<AllocationResult>, Unallocated> {
+) -> Result<Vec<AllocationResult>, AllocationError> {
     let claims = Claims::new(claims, supply.classes)?;
     claims.allocate(&Pools::of_cluster(supply.slices, node), &AllocatedDevices::of(supply.claims))
 }

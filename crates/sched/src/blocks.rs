@@ -4,25 +4,25 @@ use crate::{forecast::Count, request::Gpus};
 
 /// Demand for several GPUs on one node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Blocks {
-    blocks: Vec<Block>,
+pub struct MultiGpuDemand {
+    blocks: Vec<MultiGpuRequest>,
 }
 
 /// GPUs and CPU of a request for several GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Block {
+struct MultiGpuRequest {
     gpus: u32,
     cpu_milli: u32,
     /// Share of all demand for GPUs, from 0 to 1.
     weight: f64,
 }
 
-impl Blocks {
+impl MultiGpuDemand {
     /// The demand of the counted requests.
     pub fn of(counts: &[Count]) -> Self {
         let total: f64 = counts.iter().map(Count::demand_milli).sum();
         let block = |it: &Count| match it.request.gpus {
-            Gpus::Whole(gpus @ 2..) => Some(Block {
+            Gpus::Whole(gpus @ 2..) => Some(MultiGpuRequest {
                 gpus: u32::from(gpus),
                 cpu_milli: it.request.cpu_milli.max(1),
                 weight: it.demand_milli() / total,
@@ -34,7 +34,7 @@ impl Blocks {
 
     /// Number of GPUs in the blocks that a node with these free resources can serve, weighted by demand.
     pub fn value(&self, free_gpus: u32, cpu_milli: u32) -> f64 {
-        let value = |block: &Block| {
+        let value = |block: &MultiGpuRequest| {
             let count = (free_gpus / block.gpus).min(cpu_milli / block.cpu_milli);
             block.weight * f64::from(count * block.gpus)
         };

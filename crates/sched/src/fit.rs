@@ -2,7 +2,7 @@
 
 use crate::{
     gpu::{Gpu, GpuSet},
-    node::{Node, Part, state_after_take},
+    node::{Node, Part, state_after_allocation},
     request::{Gpus, Request, ShareMemory},
     view::Catalog,
 };
@@ -11,7 +11,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// The request has no GPUs.
-    Node,
+    NoGpu,
     /// Any `count` of these free GPUs.
     Whole {
         /// GPUs to choose from.
@@ -51,7 +51,7 @@ pub enum Misfit {
     },
     /// Maximum number of pods reached.
     #[error("the node has its maximum number of pods")]
-    Pods,
+    PodLimit,
     /// The node has no GPU of an accepted product.
     #[error("no GPU of a requested product")]
     Model,
@@ -64,20 +64,22 @@ pub enum Misfit {
         free: u32,
     },
     /// No GPU has enough free for the share.
-    #[error("{milli} thousandths and {memory} of one GPU requested; no GPU has as much free")]
+    #[error(
+        "{compute_milli} thousandths and {memory} of one GPU requested; no GPU has as much free"
+    )]
     Share {
         /// Requested compute, in thousandths.
-        milli: u16,
+        compute_milli: u16,
         /// Requested memory.
         memory: ShareMemory,
     },
     /// Too few GPUs have enough free for the shares.
     #[error(
-        "{milli} thousandths and {memory} of each of {requested} GPUs requested; {free} have as much free"
+        "{compute_milli} thousandths and {memory} of each of {requested} GPUs requested; {free} have as much free"
     )]
     Shares {
         /// Requested compute, in thousandths.
-        milli: u16,
+        compute_milli: u16,
         /// Requested memory.
         memory: ShareMemory,
         /// Requested number of GPUs.
@@ -105,19 +107,19 @@ pub fn fit(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Mis
         return Err(Misfit::Memory { requested_mib, free_mib });
     }
     if node.pods.free == 0 {
-        return Err(Misfit::Pods);
+        return Err(Misfit::PodLimit);
     }
     gpus(catalog, node, request)
 }
 
 fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit> {
-    let is_accepted = |gpu: &Gpu| request.models.has(gpu.model);
+    let is_accepted = |gpu: &Gpu| request.models.contains(gpu.model);
     if request.gpus != Gpus::None && !node.gpus.iter().any(is_accepted) {
         return Err(Misfit::Model);
     }
     let serving = node.gpus_where(|gpu| serves(catalog, gpu, request));
     match request.gpus {
-        Gpus::None => Ok(Fit::Node),
+        Gpus::None => Ok(Fit::NoGpu),
         Gpus::Whole(count) => {
             let count = u32::from(count);
             let suffices = serving.len() >= count;
@@ -125,21 +127,21 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
                 .then_some(Fit::Whole { free: serving, count })
                 .ok_or(Misfit::Whole { requested: count, free: serving.len() })
         }
-        Gpus::Share { count, milli, memory } => {
+        Gpus::Share { count, compute_milli: milli, memory } => {
             let (requested, free) = (u32::from(count), serving.len());
             match requested {
                 _ if free >= requested.max(1) => Ok(Fit::Share { gpus: serving, count: requested }),
-                0 | 1 => Err(Misfit::Share { milli, memory }),
-                _ => Err(Misfit::Shares { milli, memory, requested, free }),
+                0 | 1 => Err(Misfit::Share { compute_milli: milli, memory }),
+                _ => Err(Misfit::Shares { compute_milli: milli, memory, requested, free }),
             }
         }
         Gpus::Partition(profile) => {
             let places = |position: usize| {
                 let gpu = &node.gpus[position];
                 let places = catalog.places(gpu.model, profile).iter();
-                places
-                    .filter(|place| state_after_take(gpu, request, **place).is_some())
-                    .map(move |place| Part { gpus: GpuSet::one(position), slices: *place })
+                places.filter(|place| state_after_allocation(gpu, request, **place).is_some()).map(
+                    move |place| Part { gpus: GpuSet::single(position), memory_slices: *place },
+                )
             };
             let places: Vec<_> = serving.iter().flat_map(places).collect();
             (!places.is_empty()).then_some(Fit::Partition(places)).ok_or(Misfit::Partition)
@@ -149,15 +151,15 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
 
 /// True if the GPU can be one of those that serve the request.
 pub fn serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
-    if !gpu.is_usable || !request.models.has(gpu.model) {
+    if !gpu.is_usable || !request.models.contains(gpu.model) {
         return false;
     }
     match request.gpus {
         Gpus::None => false,
-        Gpus::Whole(_) | Gpus::Share { .. } => state_after_take(gpu, request, 0).is_some(),
+        Gpus::Whole(_) | Gpus::Share { .. } => state_after_allocation(gpu, request, 0).is_some(),
         Gpus::Partition(profile) => {
             let mut places = catalog.places(gpu.model, profile).iter();
-            places.any(|place| state_after_take(gpu, request, *place).is_some())
+            places.any(|place| state_after_allocation(gpu, request, *place).is_some())
         }
     }
 }

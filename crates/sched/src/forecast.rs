@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::HashMap};
 
-use crate::{request::Request, view::View};
+use crate::{request::Request, view::ClusterView};
 
 /// Typical requests are the most frequent requests that together make up this fraction of all pods, as in FGD.
 const POPULAR_SHARE: f64 = 0.95;
@@ -19,7 +19,7 @@ pub struct Forecast {
 pub struct Count {
     /// The request, without main memory.
     pub request: Request,
-    /// GPUs of each pod, in thousandths of an average GPU of the cluster: see [`View::average_milli`].
+    /// GPUs of each pod, in thousandths of an average GPU of the cluster: see [`ClusterView::average_milli`].
     pub gpu_milli: u32,
     /// Number of pods.
     pub pods: f64,
@@ -54,7 +54,7 @@ impl Forecast {
     }
 
     /// Counts by request, most frequent first, in a deterministic order.
-    pub fn counts(&self, view: &View) -> Vec<Count> {
+    pub fn counts(&self, view: &ClusterView) -> Vec<Count> {
         let mut counts: Vec<_> = self.counts.iter().collect();
         counts.sort_unstable_by_key(|(request, pods)| (Reverse(**pods), **request));
         counts
@@ -69,7 +69,7 @@ impl Forecast {
 }
 
 /// The most frequent requests that together make up 95 % of all pods, in the order of `counts`.
-pub fn typical(counts: &[Count]) -> Vec<TypicalRequest> {
+pub fn typical_requests(counts: &[Count]) -> Vec<TypicalRequest> {
     let target = POPULAR_SHARE * counts.iter().map(|it| it.pods).sum::<f64>();
     let mut covered = 0.0;
     let is_popular = |it: &&Count| {

@@ -9,7 +9,7 @@ use crate::{
     fit::serves,
     forecast::TypicalRequest,
     gpu::{Gpu, ModelSet},
-    node::{Node, Part, state_after_take},
+    node::{Node, Part, state_after_allocation},
     request::Request,
     view::Catalog,
 };
@@ -19,11 +19,11 @@ use crate::{
 pub struct RequestMix {
     kinds: Vec<RequestKind>,
     /// Weight of the requests that can use no GPU of these products.
-    useless: f64,
+    unusable_weight: f64,
     /// Distinct CPU amounts of the requests, ascending.
     cpus: Vec<u32>,
-    /// `served[n][kind]`: weight of the kind's requests whose CPU is among the first `n` of `cpus`.
-    served: Vec<Vec<f64>>,
+    /// `served_weight[n][kind]`: weight of the kind's requests whose CPU is among the first `n` of `cpus`.
+    served_weight: Vec<Vec<f64>>,
 }
 
 /// Typical requests for the same GPUs.
@@ -62,16 +62,16 @@ impl RequestMix {
     pub fn new(typical: &[TypicalRequest], models: ModelSet) -> Self {
         let mut sorted: Vec<_> = typical.to_vec();
         sorted.sort_by_key(|it| it.request.cpu_milli);
-        let mut mix = Self { served: vec![Vec::new()], ..Self::default() };
+        let mut mix = Self { served_weight: vec![Vec::new()], ..Self::default() };
         for TypicalRequest { request, weight } in sorted {
-            let models = request.models.and(models);
+            let models = request.models.intersection(models);
             if request.gpu_count() == 0 || models == ModelSet::NONE {
-                mix.useless += weight;
+                mix.unusable_weight += weight;
             } else {
                 mix.add(Request { models, ..request }, weight);
             }
         }
-        mix.served.iter_mut().for_each(|row| row.resize(mix.kinds.len(), 0.0));
+        mix.served_weight.iter_mut().for_each(|row| row.resize(mix.kinds.len(), 0.0));
         mix
     }
 
@@ -86,15 +86,15 @@ impl RequestMix {
             self.kinds.push(RequestKind { request, count: request.gpu_count(), weight: 0.0 });
         }
         self.kinds[kind].weight += weight;
-        let mut row = self.served.last().cloned().unwrap_or_default();
+        let mut row = self.served_weight.last().cloned().unwrap_or_default();
         if self.cpus.last() == Some(&request.cpu_milli) {
-            self.served.pop();
+            self.served_weight.pop();
         } else {
             self.cpus.push(request.cpu_milli);
         }
         row.resize(self.kinds.len(), 0.0);
         row[kind] = self.kinds[kind].weight;
-        self.served.push(row);
+        self.served_weight.push(row);
     }
 
     /// Computes the usability of the node's GPUs.
@@ -109,7 +109,8 @@ impl RequestMix {
             }
             idle_milli += count * idle;
         }
-        let fragmentation = self.sum(idle_milli, node.cpu_milli.free, kinds.iter().copied());
+        let fragmentation =
+            self.weighted_unusable_milli(idle_milli, node.cpu_milli.free, kinds.iter().copied());
         NodeUsability { kinds, idle_milli, fragmentation }
     }
 
@@ -122,7 +123,8 @@ impl RequestMix {
         request: &Request,
         part: Part,
     ) -> f64 {
-        let change = |position: usize| Change::of(&node.gpus[position], request, part.slices);
+        let change =
+            |position: usize| Change::of(&node.gpus[position], request, part.memory_slices);
         let mut all = part.gpus.iter().filter_map(change);
         // Most parts have one GPU. Their change needs no `Vec`.
         let (first, mut rest) = (all.next(), Vec::<Change>::new());
@@ -141,17 +143,23 @@ impl RequestMix {
         let cpu = node.cpu_milli.free.saturating_sub(request.cpu_milli);
         let uses = self.kinds.iter().zip(&before.kinds);
         let uses = uses.map(|(kind, before)| before.after(catalog, kind, changes));
-        before.fragmentation - self.sum(idle, cpu, uses)
+        before.fragmentation - self.weighted_unusable_milli(idle, cpu, uses)
     }
 
-    fn sum(&self, idle: u32, cpu_milli: u32, uses: impl Iterator<Item = GpuUsability>) -> f64 {
+    fn weighted_unusable_milli(
+        &self,
+        idle: u32,
+        cpu_milli: u32,
+        uses: impl Iterator<Item = GpuUsability>,
+    ) -> f64 {
         let idle = f64::from(idle);
-        let served = &self.served[self.cpus.partition_point(|cpu| *cpu <= cpu_milli)];
+        let served = &self.served_weight[self.cpus.partition_point(|cpu| *cpu <= cpu_milli)];
         let of_kind = |((kind, served), usability): ((&RequestKind, &f64), GpuUsability)| {
             let served = if usability.serving >= kind.count { *served } else { 0.0 };
             served * f64::from(usability.unusable_milli) + (kind.weight - served) * idle
         };
-        self.useless * idle + self.kinds.iter().zip(served).zip(uses).map(of_kind).sum::<f64>()
+        self.unusable_weight * idle
+            + self.kinds.iter().zip(served).zip(uses).map(of_kind).sum::<f64>()
     }
 }
 
@@ -167,7 +175,7 @@ struct Change {
 
 impl Change {
     fn of(gpu: &Gpu, request: &Request, slices: u8) -> Option<Self> {
-        let new = Gpu { state: state_after_take(gpu, request, slices)?, ..*gpu };
+        let new = Gpu { state: state_after_allocation(gpu, request, slices)?, ..*gpu };
         let [old_idle, new_idle] = [gpu, &new].map(|gpu| u32::from(gpu.idle_milli()));
         Some(Self { old: *gpu, old_idle, new, new_idle, count: 1 })
     }

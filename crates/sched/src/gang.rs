@@ -11,7 +11,7 @@ use crate::{
     policy::Rank,
     request::Request,
     scheduler::Scheduler,
-    view::{NodeIx, Placement, View},
+    view::{ClusterView, NodeIndex, Placement},
 };
 
 /// A pod of a gang.
@@ -20,12 +20,12 @@ pub struct Member<'a> {
     /// The pod's request.
     pub request: Request,
     /// Nodes that may serve the pod. Among equal ranks the first node wins.
-    pub nodes: &'a [NodeIx],
+    pub nodes: &'a [NodeIndex],
 }
 
 /// Maximum number of backtracking steps over all members. Beyond it, a gang counts as not fitting. A gang of equal
 /// members needs no backtracking.
-pub const MAX_TRIES: usize = 4096;
+pub const MAX_BACKTRACKS: usize = 4096;
 /// Maximum number of nodes that are tried for one member, best first.
 const MAX_NODES: usize = 64;
 /// If fewer than one in this many of the view's nodes may serve a member, they are ranked one by one, without the
@@ -34,7 +34,7 @@ const CACHE_DIVISOR: usize = 8;
 
 /// Depth-first search for placements.
 struct Search<'a> {
-    view: &'a mut View,
+    view: &'a mut ClusterView,
     scheduler: &'a mut Scheduler,
     /// The members, in the order in which they are placed.
     members: Vec<Member<'a>>,
@@ -43,14 +43,14 @@ struct Search<'a> {
     is_uniform: Vec<bool>,
     placed: Vec<Placement>,
     /// Remaining backtracking steps.
-    tries: &'a mut usize,
+    remaining_backtracks: &'a mut usize,
 }
 
 /// Finds a placement for each member, in the order of the members; `None` if they do not fit at the same time. The
 /// nodes of the view are unchanged afterwards, but their versions may be newer. `tries` is the remaining number of
 /// backtracking steps; at zero the search does not backtrack.
 pub fn place_gang(
-    view: &mut View,
+    view: &mut ClusterView,
     scheduler: &mut Scheduler,
     members: &[Member<'_>],
     tries: &mut usize,
@@ -66,7 +66,7 @@ pub fn place_gang(
         is_uniform: uniform(&ordered, view.nodes().len()),
         placed: Vec::with_capacity(ordered.len()),
         members: ordered,
-        tries,
+        remaining_backtracks: tries,
         view,
         scheduler,
     };
@@ -82,21 +82,23 @@ impl Search<'_> {
     /// Places the members from the `nth` on. Returns true on success. The view's nodes are unchanged afterwards.
     fn place_from(&mut self, nth: usize) -> bool {
         let Some(Member { request, nodes }) = self.members.get(nth).copied() else { return true };
-        let mut failed: Vec<NodeIx> = Vec::new();
+        let mut failed: Vec<NodeIndex> = Vec::new();
         for node in self.candidates(nth, &request, nodes) {
             if failed.iter().any(|other| self.are_equal(nth, *other, node)) {
                 continue;
             }
             // The first choice is free: only backtracking is expensive.
             if !failed.is_empty() {
-                if *self.tries == 0 {
+                if *self.remaining_backtracks == 0 {
                     return false;
                 }
-                *self.tries -= 1;
+                *self.remaining_backtracks -= 1;
             }
-            let Some(part) = self.scheduler.part(self.view, node, &request) else { continue };
+            let Some(part) = self.scheduler.choose_part(self.view, node, &request) else {
+                continue;
+            };
             let (placement, before) = (Placement { node, part }, self.view.node(node).clone());
-            if self.view.take(&request, placement).is_err() {
+            if self.view.allocate(&request, placement).is_err() {
                 continue;
             }
             self.placed.push(placement);
@@ -112,7 +114,7 @@ impl Search<'_> {
     }
 
     /// The nodes to try for the `nth` member, best first.
-    fn candidates(&mut self, nth: usize, request: &Request, nodes: &[NodeIx]) -> Vec<NodeIx> {
+    fn candidates(&mut self, nth: usize, request: &Request, nodes: &[NodeIndex]) -> Vec<NodeIndex> {
         let ranks = self.ranks(request, nodes);
         let ranked = ranks.into_iter().enumerate();
         let ranked = ranked.filter_map(|(at, rank)| Some((rank?, Reverse(at))));
@@ -124,9 +126,9 @@ impl Search<'_> {
 
     /// The rank of each of these nodes; `None` if the member does not fit. Ranks of few nodes are computed, ranks of
     /// many nodes come from the scheduler's cache.
-    fn ranks(&mut self, request: &Request, nodes: &[NodeIx]) -> Vec<Option<Rank>> {
+    fn ranks(&mut self, request: &Request, nodes: &[NodeIndex]) -> Vec<Option<Rank>> {
         if nodes.len() < self.view.nodes().len() / CACHE_DIVISOR {
-            let rank = |node: &NodeIx| {
+            let rank = |node: &NodeIndex| {
                 let fit = fit(self.view.catalog(), self.view.node(*node), request).ok()?;
                 Some(self.scheduler.choose(self.view, *node, request, &fit).0)
             };
@@ -140,7 +142,7 @@ impl Search<'_> {
     }
 
     /// True if the two nodes are interchangeable for the members from the `nth` on.
-    fn are_equal(&self, nth: usize, one: NodeIx, other: NodeIx) -> bool {
+    fn are_equal(&self, nth: usize, one: NodeIndex, other: NodeIndex) -> bool {
         let members = &self.members[nth..];
         self.view.node(one) == self.view.node(other)
             && members.iter().all(|it| it.nodes.contains(&one) == it.nodes.contains(&other))
@@ -160,7 +162,7 @@ fn uniform(members: &[Member<'_>], nodes: usize) -> Vec<bool> {
     uniform
 }
 
-fn is_subset(some: &[NodeIx], all: &[NodeIx], node_count: usize) -> bool {
+fn is_subset(some: &[NodeIndex], all: &[NodeIndex], node_count: usize) -> bool {
     let mut is_member = vec![false; node_count];
     for node in all {
         is_member[node.0 as usize] = true;

@@ -33,7 +33,7 @@ pub enum GpuState {
     /// The GPU has MIG instances.
     Partitioned {
         /// Bit mask of the memory slices in use; never zero.
-        slices: u8,
+        memory_slices: u8,
     },
 }
 
@@ -65,7 +65,7 @@ impl Gpu {
                 free_milli.min(u16::try_from(of_memory).unwrap_or(WHOLE_MILLI))
             }
             GpuState::Shared { free_milli, .. } => free_milli,
-            GpuState::Partitioned { slices } => {
+            GpuState::Partitioned { memory_slices: slices } => {
                 u16::try_from(slices.count_zeros()).unwrap_or(0) * (WHOLE_MILLI / 8)
             }
             GpuState::Whole => 0,
@@ -95,12 +95,12 @@ impl ModelSet {
 
     /// The intersection.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
     /// True if the set has the product.
-    pub fn has(self, model: ModelId) -> bool {
+    pub fn contains(self, model: ModelId) -> bool {
         self.0 >> model.0 & 1 == 1
     }
 }
@@ -111,30 +111,30 @@ pub struct GpuSet(pub u64);
 
 impl GpuSet {
     /// The set of one GPU.
-    pub fn one(position: usize) -> Self {
+    pub fn single(position: usize) -> Self {
         Self(1 << position)
     }
 
     /// The intersection.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
     /// True if the set has the GPU.
-    pub fn has(self, position: usize) -> bool {
+    pub fn contains(self, position: usize) -> bool {
         self.0 >> position & 1 == 1
     }
 
     /// The difference: GPUs of this set that are not in the other.
     #[must_use]
-    pub fn without(self, other: Self) -> Self {
+    pub fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
     /// The union.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 

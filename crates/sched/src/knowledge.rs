@@ -1,20 +1,20 @@
 //! Knowledge of a policy: values derived from the forecast and from each node's state.
 
 use crate::{
-    blocks::Blocks,
-    forecast::{Forecast, TypicalRequest, typical},
+    blocks::MultiGpuDemand,
+    forecast::{Forecast, TypicalRequest, typical_requests},
     fragmentation::{NodeUsability, RequestMix},
     gpu::{GpuSet, ModelSet},
     node::Node,
     prices::Prices,
     scarcity::Scarcity,
     stranding::Stranding,
-    view::{Catalog, NodeIx, View},
+    view::{Catalog, ClusterView, NodeIndex},
 };
 
 /// Values derived from a forecast, for one cluster.
 #[derive(Debug, Default)]
-pub struct Knowledge {
+pub struct ForecastValues {
     typical: Vec<TypicalRequest>,
     /// By set of a node's products.
     mixes: Vec<(ModelSet, RequestMix)>,
@@ -26,7 +26,7 @@ pub struct Knowledge {
     /// Demand for single products.
     pub scarcity: Scarcity,
     /// Demand for several GPUs on one node.
-    pub blocks: Blocks,
+    pub multi_gpu_demand: MultiGpuDemand,
 }
 
 /// Values derived from a node's state, shared by its ranks for all requests.
@@ -41,28 +41,28 @@ pub(crate) struct NodeSummary {
     /// The first GPU of each state. GPUs in the same state are interchangeable.
     pub(crate) representatives: GpuSet,
     /// Value of the blocks of free GPUs.
-    pub(crate) blocks: f64,
+    pub(crate) multi_gpu_value: f64,
     /// Usability of the GPUs for typical requests.
     pub(crate) usability: NodeUsability,
 }
 
-impl Knowledge {
+impl ForecastValues {
     /// Computes the values derived from a forecast.
-    pub fn of(forecast: &Forecast, view: &View) -> Self {
+    pub fn of(forecast: &Forecast, view: &ClusterView) -> Self {
         let counts = forecast.counts(view);
         Self {
-            typical: typical(&counts),
+            typical: typical_requests(&counts),
             mixes: Vec::new(),
             summaries: Vec::new(),
             prices: Prices::of(&counts),
             stranding: Stranding::of(&counts),
             scarcity: Scarcity::of(&counts, view),
-            blocks: Blocks::of(&counts),
+            multi_gpu_demand: MultiGpuDemand::of(&counts),
         }
     }
 
     /// Updates the summary of a node if the node has changed.
-    pub(crate) fn refresh(&mut self, view: &View, node: NodeIx) {
+    pub(crate) fn refresh(&mut self, view: &ClusterView, node: NodeIndex) {
         self.summaries.resize_with(view.nodes().len(), NodeSummary::default);
         let position = node.0 as usize;
         let version = view.versions()[position];
@@ -72,7 +72,7 @@ impl Knowledge {
     }
 
     /// The summary of a node, as of the last [`Self::refresh`].
-    pub(crate) fn summary(&self, node: NodeIx) -> &NodeSummary {
+    pub(crate) fn summary(&self, node: NodeIndex) -> &NodeSummary {
         &self.summaries[node.0 as usize]
     }
 
@@ -89,7 +89,7 @@ impl Knowledge {
             mix,
             free,
             representatives: node.representatives(node.gpus_where(|_| true)),
-            blocks: self.blocks.value(free.len(), node.cpu_milli.free),
+            multi_gpu_value: self.multi_gpu_demand.value(free.len(), node.cpu_milli.free),
             usability: self.mixes[mix].1.node_usability(catalog, node),
         }
     }

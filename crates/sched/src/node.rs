@@ -9,18 +9,18 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// CPU, in thousandths of a core.
-    pub cpu_milli: Amount,
+    pub cpu_milli: ResourceUsage,
     /// Memory in MiB.
-    pub memory_mib: Amount,
+    pub memory_mib: ResourceUsage,
     /// Number of pods.
-    pub pods: Amount,
+    pub pods: ResourceUsage,
     /// GPUs of the node, by position; at most 64.
     pub gpus: Vec<Gpu>,
 }
 
 /// Amount of a node's resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct ResourceUsage {
     /// Amount allocatable to pods.
     pub total: u32,
     /// Amount that no pod holds.
@@ -35,13 +35,13 @@ pub struct Part {
     /// The GPUs; empty for a request without GPUs.
     pub gpus: GpuSet,
     /// Memory slices of the MIG instance, a bit each; zero for whole GPUs and shares.
-    pub slices: u8,
+    pub memory_slices: u8,
 }
 
 impl Part {
     /// Whole GPUs, or shares of them.
     pub fn of(gpus: GpuSet) -> Self {
-        Self { gpus, slices: 0 }
+        Self { gpus, memory_slices: 0 }
     }
 }
 
@@ -53,14 +53,14 @@ pub struct Conflict {
     pub gpus: GpuSet,
 }
 
-impl Amount {
+impl ResourceUsage {
     /// An amount that is completely free.
     pub fn free(total: u32) -> Self {
         Self { total, free: total, excess: 0 }
     }
 
     /// The used fraction, from 0 to 1; 1 if the total is zero.
-    pub fn used_share(self) -> f64 {
+    pub fn used_fraction(self) -> f64 {
         if self.total == 0 {
             return 1.0;
         }
@@ -68,7 +68,7 @@ impl Amount {
     }
 
     /// Takes the amount. The part above `free` becomes excess: pods of other schedulers may hold more than the total.
-    fn take(&mut self, amount: u32) {
+    fn allocate(&mut self, amount: u32) {
         let from_free = amount.min(self.free);
         self.free -= from_free;
         self.excess = self.excess.saturating_add(amount - from_free);
@@ -88,7 +88,7 @@ impl Node {
     /// # Errors
     ///
     /// A GPU of the part has too little free, or the number of GPUs differs from the request's. The node is unchanged.
-    pub fn take(&mut self, request: &Request, part: Part) -> Result<(), Conflict> {
+    pub fn allocate(&mut self, request: &Request, part: Part) -> Result<(), Conflict> {
         let conflict = Conflict { gpus: part.gpus };
         let all_exist = part.gpus.iter().all(|position| position < self.gpus.len());
         if part.gpus.len() != request.gpu_count() || !all_exist {
@@ -97,22 +97,23 @@ impl Node {
         let mut after = [None; 64];
         for position in part.gpus.iter() {
             let gpu = &self.gpus[position];
-            after[position] = Some(state_after_take(gpu, request, part.slices).ok_or(conflict)?);
+            after[position] =
+                Some(state_after_allocation(gpu, request, part.memory_slices).ok_or(conflict)?);
         }
         for position in part.gpus.iter() {
             self.gpus[position].state = after[position].expect("set for each position of the part");
         }
-        self.cpu_milli.take(request.cpu_milli);
-        self.memory_mib.take(request.memory_mib);
-        self.pods.take(1);
+        self.cpu_milli.allocate(request.cpu_milli);
+        self.memory_mib.allocate(request.memory_mib);
+        self.pods.allocate(1);
         Ok(())
     }
 
-    /// Releases a part that [`take`](Self::take) allocated to the request.
+    /// Releases a part that [`allocate`](Self::take) allocated to the request.
     pub fn release(&mut self, request: &Request, part: Part) {
         for position in part.gpus.iter() {
             let gpu = &mut self.gpus[position];
-            gpu.state = state_after_release(gpu, request, part.slices);
+            gpu.state = state_after_release(gpu, request, part.memory_slices);
         }
         self.cpu_milli.release(request.cpu_milli);
         self.memory_mib.release(request.memory_mib);
@@ -139,7 +140,7 @@ impl Node {
         let mut found = GpuSet::default();
         for position in gpus.iter() {
             if !found.iter().any(|first| self.gpus[first] == self.gpus[position]) {
-                found = found.or(GpuSet::one(position));
+                found = found.union(GpuSet::single(position));
             }
         }
         found
@@ -153,20 +154,23 @@ impl Node {
 }
 
 /// State of the GPU once it serves the request; `None` if the GPU cannot serve it.
-pub(crate) fn state_after_take(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState> {
+pub(crate) fn state_after_allocation(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState> {
     match (request.gpus, gpu.state) {
         (Gpus::Whole(_), _) => gpu.has_no_holder().then_some(GpuState::Whole),
-        (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
-            Some(GpuState::Shared {
-                free_milli: free_milli.checked_sub(milli)?,
-                free_mib: free_mib.checked_sub(memory.mib_of(gpu.memory_mib)?)?,
-            })
-        }
+        (
+            Gpus::Share { compute_milli: milli, memory, .. },
+            GpuState::Shared { free_milli, free_mib },
+        ) => Some(GpuState::Shared {
+            free_milli: free_milli.checked_sub(milli)?,
+            free_mib: free_mib.checked_sub(memory.mib_of(gpu.memory_mib)?)?,
+        }),
         (Gpus::Partition(_), _) if slices == 0 => None,
-        (Gpus::Partition(_), GpuState::Partitioned { slices: used }) => {
-            (used & slices == 0).then_some(GpuState::Partitioned { slices: used | slices })
+        (Gpus::Partition(_), GpuState::Partitioned { memory_slices: used }) => {
+            (used & slices == 0).then_some(GpuState::Partitioned { memory_slices: used | slices })
         }
-        (Gpus::Partition(_), _) => gpu.has_no_holder().then_some(GpuState::Partitioned { slices }),
+        (Gpus::Partition(_), _) => {
+            gpu.has_no_holder().then_some(GpuState::Partitioned { memory_slices: slices })
+        }
         _ => None,
     }
 }
@@ -175,15 +179,18 @@ pub(crate) fn state_after_take(gpu: &Gpu, request: &Request, slices: u8) -> Opti
 fn state_after_release(gpu: &Gpu, request: &Request, slices: u8) -> GpuState {
     let free = Gpu::free(gpu.model, gpu.memory_mib).state;
     match (request.gpus, gpu.state) {
-        (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
+        (
+            Gpus::Share { compute_milli: milli, memory, .. },
+            GpuState::Shared { free_milli, free_mib },
+        ) => {
             let mib = memory.mib_of(gpu.memory_mib).unwrap_or(0);
             GpuState::Shared {
                 free_milli: (free_milli + milli).min(WHOLE_MILLI),
                 free_mib: (free_mib + mib).min(gpu.memory_mib),
             }
         }
-        (Gpus::Partition(_), GpuState::Partitioned { slices: used }) if used != slices => {
-            GpuState::Partitioned { slices: used & !slices }
+        (Gpus::Partition(_), GpuState::Partitioned { memory_slices: used }) if used != slices => {
+            GpuState::Partitioned { memory_slices: used & !slices }
         }
         (Gpus::Partition(_), GpuState::Partitioned { .. }) | (Gpus::Whole(_), GpuState::Whole) => {
             free

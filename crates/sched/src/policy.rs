@@ -12,8 +12,8 @@ use std::{fmt, iter};
 use crate::{
     fit::Fit,
     gpu::{Gpu, GpuSet},
-    knowledge::{Knowledge, NodeSummary},
-    node::{Node, Part, state_after_take},
+    knowledge::{ForecastValues, NodeSummary},
+    node::{Node, Part, state_after_allocation},
     request::Request,
     view::Catalog,
 };
@@ -67,7 +67,7 @@ impl Policy {
     }
 
     /// Short description, for the command line's help.
-    pub fn meaning(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Self::Random => "A random node and GPU that fit",
             Self::LeastAllocated => "kube-scheduler's default: most free CPU and memory",
@@ -89,7 +89,7 @@ pub struct Rank {
     /// The score.
     pub score: i32,
     /// Tie-breaker between equal scores; larger is better.
-    pub tie: u32,
+    pub tie_breaker: u32,
 }
 
 /// Explanation of a node's rank.
@@ -121,32 +121,32 @@ impl fmt::Display for Explanation {
             let separator = if n == 0 { ": " } else { ", " };
             write!(f, "{separator}{name} {points}")?;
         }
-        write!(f, "; tie {}", self.rank.tie)?;
+        write!(f, "; tie {}", self.rank.tie_breaker)?;
         if self.part.gpus.is_empty() { Ok(()) } else { write!(f, "; GPUs {}", self.part.gpus) }
     }
 }
 
 /// Input of a rank: a node, the request, and precomputed values.
-pub(crate) struct Input<'a> {
+pub(crate) struct RankInput<'a> {
     pub(crate) catalog: &'a Catalog,
-    pub(crate) knowledge: &'a Knowledge,
+    pub(crate) knowledge: &'a ForecastValues,
     pub(crate) node: &'a Node,
     pub(crate) summary: &'a NodeSummary,
     pub(crate) request: &'a Request,
 }
 
-impl Input<'_> {
+impl RankInput<'_> {
     /// Idle thousandths that the GPU at this position loses when the part is allocated to the request.
     fn allocated_milli(&self, position: usize, part: Part) -> u32 {
         let gpu = &self.node.gpus[position];
-        let state =
-            state_after_take(gpu, self.request, part.slices).expect("a part of a fit is free");
+        let state = state_after_allocation(gpu, self.request, part.memory_slices)
+            .expect("a part of a fit is free");
         u32::from(gpu.idle_milli() - Gpu { state, ..*gpu }.idle_milli())
     }
 }
 
 /// Explains the node's rank by a policy.
-pub(crate) fn explain(policy: Policy, input: &Input<'_>, fit: &Fit) -> Explanation {
+pub(crate) fn explain(policy: Policy, input: &RankInput<'_>, fit: &Fit) -> Explanation {
     let (rank, part) = rank(policy, input, fit);
     let one_term = |name| vec![Term { name, points: rank.score }];
     let terms = match policy {
@@ -162,21 +162,23 @@ pub(crate) fn explain(policy: Policy, input: &Input<'_>, fit: &Fit) -> Explanati
 }
 
 /// The rank of a given part by [`Policy::Windlass`]; `None` if the part is not free.
-pub(crate) fn rank_part(input: &Input<'_>, part: Part) -> Option<Rank> {
-    input.node.clone().take(input.request, part).ok()?;
+pub(crate) fn rank_part(input: &RankInput<'_>, part: Part) -> Option<Rank> {
+    input.node.clone().allocate(input.request, part).ok()?;
     Some(windlass::rank_part(input, part))
 }
 
 /// Explains the rank by [`rank_part`]; `None` if the part is not free.
-pub(crate) fn explain_part(input: &Input<'_>, part: Part) -> Option<Explanation> {
+pub(crate) fn explain_part(input: &RankInput<'_>, part: Part) -> Option<Explanation> {
     let rank = rank_part(input, part)?;
     Some(Explanation { rank, part, terms: windlass::terms(input, part) })
 }
 
 /// The part of the node that the policy chooses, and the node's rank with it.
-pub(crate) fn rank(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
+pub(crate) fn rank(policy: Policy, input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
     match policy {
-        Policy::Random | Policy::FirstFit => (Rank { score: 0, tie: 0 }, best(input, fit, |_| 0).1),
+        Policy::Random | Policy::FirstFit => {
+            (Rank { score: 0, tie_breaker: 0 }, best(input, fit, |_| 0).1)
+        }
         Policy::LeastAllocated => least_allocated::rank(input, fit),
         Policy::BestFit => best_fit::rank(input, fit),
         Policy::DotProduct => dot_product::rank(input, fit),
@@ -189,18 +191,18 @@ pub(crate) fn rank(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part)
 /// The part with the highest score, and this score. Among equal scores the part with the lowest GPU positions wins.
 ///
 /// Shares of several GPUs are chosen greedily: each further GPU is the best in addition to the GPUs already chosen.
-pub(crate) fn best(input: &Input<'_>, fit: &Fit, score: impl Fn(Part) -> i32) -> (i32, Part) {
+pub(crate) fn best(input: &RankInput<'_>, fit: &Fit, score: impl Fn(Part) -> i32) -> (i32, Part) {
     let best = match fit {
-        Fit::Node => best_of(iter::once(Part::default()), &score),
+        Fit::NoGpu => best_of(iter::once(Part::default()), &score),
         Fit::Whole { free, count } => best_of(iter::once(Part::of(free.lowest(*count))), &score),
         Fit::Share { gpus, count } => {
-            let representatives = gpus.and(input.summary.representatives);
+            let representatives = gpus.intersection(input.summary.representatives);
             let first =
-                best_of(representatives.iter().map(|gpu| Part::of(GpuSet::one(gpu))), &score);
+                best_of(representatives.iter().map(|gpu| Part::of(GpuSet::single(gpu))), &score);
             (1..*count).fold(first, |best, _| {
                 let chosen = best?.1.gpus;
-                let representatives = input.node.representatives(gpus.without(chosen));
-                let with = |gpu: usize| Part::of(chosen.or(GpuSet::one(gpu)));
+                let representatives = input.node.representatives(gpus.difference(chosen));
+                let with = |gpu: usize| Part::of(chosen.union(GpuSet::single(gpu)));
                 best_of(representatives.iter().map(with), &score)
             })
         }

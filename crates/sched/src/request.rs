@@ -29,7 +29,7 @@ pub enum Gpus {
         /// Number of GPUs, all different; from 1 to 64.
         count: u8,
         /// Compute of each, in thousandths of the GPU.
-        milli: u16,
+        compute_milli: u16,
         /// Memory of each.
         memory: ShareMemory,
     },
@@ -43,7 +43,7 @@ pub struct ProfileId(pub u8);
 
 /// Size class of a request. Simulations report refusals and waits by class, which shows starvation of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
+pub enum SizeClass {
     /// No GPU.
     CpuOnly,
     /// Parts of GPUs.
@@ -51,15 +51,15 @@ pub enum Class {
     /// One whole GPU.
     One,
     /// Two to seven whole GPUs.
-    Several,
+    TwoToSeven,
     /// Eight or more whole GPUs.
     Eight,
 }
 
-impl Class {
+impl SizeClass {
     /// Every class, smallest first.
     pub const ALL: [Self; 5] =
-        [Self::CpuOnly, Self::Fraction, Self::One, Self::Several, Self::Eight];
+        [Self::CpuOnly, Self::Fraction, Self::One, Self::TwoToSeven, Self::Eight];
 
     /// The class's name in reports.
     pub fn name(self) -> &'static str {
@@ -67,7 +67,7 @@ impl Class {
             Self::CpuOnly => "no GPU",
             Self::Fraction => "part of a GPU",
             Self::One => "1 GPU",
-            Self::Several => "2 to 7 GPUs",
+            Self::TwoToSeven => "2 to 7 GPUs",
             Self::Eight => "8 GPUs and more",
         }
     }
@@ -75,15 +75,17 @@ impl Class {
 
 impl Gpus {
     /// A share of one GPU, in thousandths of its compute and in MiB of its memory.
-    pub fn share(milli: u16, mib: u32) -> Self {
-        Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib) }
+    pub fn share(compute_milli: u16, mib: u32) -> Self {
+        Self::Share { count: 1, compute_milli, memory: ShareMemory::Mib(mib) }
     }
 
     /// Compute in thousandths and memory in MiB of a share, on a GPU with `gpu_mib` of memory. `None` if the request is
     /// not for a share.
     pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
         match self {
-            Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
+            Self::Share { compute_milli: milli, memory, .. } => {
+                Some((milli, memory.mib_of(gpu_mib).unwrap_or(0)))
+            }
             _ => None,
         }
     }
@@ -92,7 +94,9 @@ impl Gpus {
     #[must_use]
     pub fn with_count(self, count: u8) -> Self {
         match self {
-            Self::Share { milli, memory, .. } => Self::Share { count, milli, memory },
+            Self::Share { compute_milli: milli, memory, .. } => {
+                Self::Share { count, compute_milli: milli, memory }
+            }
             other => other,
         }
     }
@@ -100,13 +104,13 @@ impl Gpus {
 
 impl Request {
     /// The size class of the request.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> SizeClass {
         match self.gpus {
-            Gpus::None => Class::CpuOnly,
-            Gpus::Share { .. } | Gpus::Partition(_) => Class::Fraction,
-            Gpus::Whole(1) => Class::One,
-            Gpus::Whole(2..8) => Class::Several,
-            Gpus::Whole(_) => Class::Eight,
+            Gpus::None => SizeClass::CpuOnly,
+            Gpus::Share { .. } | Gpus::Partition(_) => SizeClass::Fraction,
+            Gpus::Whole(1) => SizeClass::One,
+            Gpus::Whole(2..8) => SizeClass::TwoToSeven,
+            Gpus::Whole(_) => SizeClass::Eight,
         }
     }
 
@@ -125,7 +129,7 @@ impl Request {
         match self.gpus {
             Gpus::None | Gpus::Partition(_) => 0,
             Gpus::Whole(count) => u32::from(count) * u32::from(WHOLE_MILLI),
-            Gpus::Share { count, milli, .. } => u32::from(count) * u32::from(milli),
+            Gpus::Share { count, compute_milli: milli, .. } => u32::from(count) * u32::from(milli),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     forecast::Count,
     gpu::{ModelId, ModelSet},
-    view::View,
+    view::ClusterView,
 };
 
 /// By product: the demand of pods that accept only some products, relative to the number of its GPUs.
@@ -15,13 +15,13 @@ pub struct Scarcity {
 impl Scarcity {
     /// Scales the counted demand so that it fills the cluster's capacity. The demand of a request that accepts several
     /// products is divided among these in proportion to their numbers of GPUs.
-    pub fn of(counts: &[Count], view: &View) -> Self {
+    pub fn of(counts: &[Count], view: &ClusterView) -> Self {
         let mut gpus = [0.0; 64];
         for gpu in view.nodes().iter().flat_map(|node| &node.gpus) {
             gpus[usize::from(gpu.model.0)] += 1.0;
         }
         let number_of = |set: ModelSet| -> f64 {
-            (0..64).filter(|id| set.has(ModelId(*id))).map(|id| gpus[usize::from(id)]).sum()
+            (0..64).filter(|id| set.contains(ModelId(*id))).map(|id| gpus[usize::from(id)]).sum()
         };
         let all = number_of(ModelSet::ANY);
         let total: f64 = counts.iter().map(Count::demand_milli).sum();
@@ -33,7 +33,7 @@ impl Scarcity {
             }
             let demand = it.demand_milli() / total * all;
             for (id, scarcity) in (0..).zip(&mut by_model) {
-                if it.request.models.has(ModelId(id)) {
+                if it.request.models.contains(ModelId(id)) {
                     *scarcity += demand / eligible;
                 }
             }

@@ -6,12 +6,12 @@ use crate::{
     fit::{Fit, Misfit, fit},
     forecast::Forecast,
     gpu::GpuSet,
-    knowledge::Knowledge,
+    knowledge::ForecastValues,
     node::Part,
-    policy::{self, Explanation, Input, Policy, Rank},
+    policy::{self, Explanation, Policy, Rank, RankInput},
     random::Random,
     request::Request,
-    view::{NodeIx, Placement, View},
+    view::{ClusterView, NodeIndex, Placement},
 };
 
 /// Maximum number of cached ranks, one per node and request: 50 MB, or 280 requests in a cluster of 15,000 nodes.
@@ -29,14 +29,14 @@ pub struct Scheduler {
     forecast: Forecast,
     /// True if observed requests update the forecast.
     is_learning: bool,
-    /// Number of requests from which `knowledge` was computed.
+    /// Number of requests from which `forecast_values` was computed.
     forecast_size: u64,
-    knowledge: Knowledge,
+    forecast_values: ForecastValues,
     /// Free main memory of each node, at version `changes` of the view.
     memory_mib: Vec<u32>,
     changes: u64,
     /// Cached ranks by request, main memory left out.
-    ranked: HashMap<Request, CachedRanks>,
+    rank_cache: HashMap<Request, CachedRanks>,
 }
 
 /// The rank of each node at version `changes` of the view, main memory left out. `None` if the node does not fit.
@@ -48,9 +48,14 @@ struct CachedRanks {
 
 impl Scheduler {
     /// A scheduler with a constant forecast of future requests.
-    pub fn with_forecast(policy: Policy, forecast: &Forecast, view: &View, seed: u64) -> Self {
-        let knowledge = Knowledge::of(forecast, view);
-        Self { knowledge, is_learning: false, ..Self::learning(policy, seed) }
+    pub fn with_forecast(
+        policy: Policy,
+        forecast: &Forecast,
+        view: &ClusterView,
+        seed: u64,
+    ) -> Self {
+        let forecast_values = ForecastValues::of(forecast, view);
+        Self { forecast_values, is_learning: false, ..Self::learning(policy, seed) }
     }
 
     /// A scheduler that learns its forecast from observed requests.
@@ -61,15 +66,15 @@ impl Scheduler {
             forecast: Forecast::default(),
             is_learning: true,
             forecast_size: 0,
-            knowledge: Knowledge::default(),
+            forecast_values: ForecastValues::default(),
             memory_mib: Vec::new(),
             changes: 0,
-            ranked: HashMap::new(),
+            rank_cache: HashMap::new(),
         }
     }
 
     /// Adds the request of a new pod to the forecast. Call it before choosing a node for the pod.
-    pub fn observe(&mut self, view: &View, request: &Request) {
+    pub fn observe(&mut self, view: &ClusterView, request: &Request) {
         if !self.is_learning {
             return;
         }
@@ -77,17 +82,17 @@ impl Scheduler {
         let total = self.forecast.total();
         if total > self.forecast_size + self.forecast_size / RELEARN_DIVISOR {
             self.forecast_size = total;
-            self.knowledge = Knowledge::of(&self.forecast, view);
-            self.ranked.clear();
+            self.forecast_values = ForecastValues::of(&self.forecast, view);
+            self.rank_cache.clear();
         }
     }
 
     /// Chooses a node and a part of it; `None` if no node fits.
-    pub fn decide(&mut self, view: &View, request: &Request) -> Option<Placement> {
+    pub fn choose_placement(&mut self, view: &ClusterView, request: &Request) -> Option<Placement> {
         if self.policy == Policy::Random {
             return self.choose_randomly(view, request);
         }
-        let mut best: Option<(Rank, NodeIx)> = None;
+        let mut best: Option<(Rank, NodeIndex)> = None;
         for (node, rank) in self.ranks(view, request) {
             // Of equal ranks the first node wins.
             if best.is_none_or(|(best, _)| rank > best) {
@@ -95,22 +100,22 @@ impl Scheduler {
             }
         }
         let (_, node) = best?;
-        Some(Placement { node, part: self.part(view, node, request)? })
+        Some(Placement { node, part: self.choose_part(view, node, request)? })
     }
 
     /// The nodes that fit, in the view's order, each with its rank.
     pub fn ranks(
         &mut self,
-        view: &View,
+        view: &ClusterView,
         request: &Request,
-    ) -> impl Iterator<Item = (NodeIx, Rank)> + use<'_> {
+    ) -> impl Iterator<Item = (NodeIndex, Rank)> + use<'_> {
         self.refresh_memory(view);
         let shape = Request { memory_mib: 0, ..*request };
-        self.evict_for(view, &shape);
+        self.make_room_for(view, &shape);
         self.rank(view, &shape);
-        let ranked = &self.ranked[&shape];
+        let ranked = &self.rank_cache[&shape];
         let memory_mib = request.memory_mib;
-        let ranked = (0..).map(NodeIx).zip(ranked.ranks.iter().zip(&self.memory_mib));
+        let ranked = (0..).map(NodeIndex).zip(ranked.ranks.iter().zip(&self.memory_mib));
         ranked.filter_map(move |(node, (rank, free_mib))| {
             let rank = (*rank)?;
             (*free_mib >= memory_mib).then_some((node, rank))
@@ -118,14 +123,14 @@ impl Scheduler {
     }
 
     /// Ranks the nodes that have changed since their cached rank.
-    fn rank(&mut self, view: &View, shape: &Request) {
-        let ranked = self.ranked.entry(*shape).or_default();
+    fn rank(&mut self, view: &ClusterView, shape: &Request) {
+        let ranked = self.rank_cache.entry(*shape).or_default();
         ranked.ranks.resize(view.nodes().len(), None);
-        let versions = (0..).map(NodeIx).zip(view.versions());
+        let versions = (0..).map(NodeIndex).zip(view.versions());
         for ((node, version), rank) in versions.zip(&mut ranked.ranks) {
             if *version > ranked.changes {
                 *rank = fit(view.catalog(), view.node(node), shape).ok().map(|fit| {
-                    let input = input(&mut self.knowledge, view, node, shape);
+                    let input = input(&mut self.forecast_values, view, node, shape);
                     policy::rank(self.policy, &input, &fit).0
                 });
             }
@@ -134,19 +139,19 @@ impl Scheduler {
     }
 
     /// Evicts the least recently ranked requests until one more request fits the cache.
-    fn evict_for(&mut self, view: &View, shape: &Request) {
-        if self.ranked.contains_key(shape) {
+    fn make_room_for(&mut self, view: &ClusterView, shape: &Request) {
+        if self.rank_cache.contains_key(shape) {
             return;
         }
-        while (self.ranked.len() + 1) * view.nodes().len() > MAX_RANKS {
-            let oldest = self.ranked.iter().min_by_key(|(_, ranked)| ranked.changes);
+        while (self.rank_cache.len() + 1) * view.nodes().len() > MAX_RANKS {
+            let oldest = self.rank_cache.iter().min_by_key(|(_, ranked)| ranked.changes);
             let Some(oldest) = oldest.map(|(shape, _)| *shape) else { return };
-            self.ranked.remove(&oldest);
+            self.rank_cache.remove(&oldest);
         }
     }
 
     /// Copies the free memory of nodes that have changed.
-    fn refresh_memory(&mut self, view: &View) {
+    fn refresh_memory(&mut self, view: &ClusterView) {
         self.memory_mib.resize(view.nodes().len(), 0);
         let nodes = view.versions().iter().zip(view.nodes());
         for (memory_mib, (version, node)) in self.memory_mib.iter_mut().zip(nodes) {
@@ -158,7 +163,12 @@ impl Scheduler {
     }
 
     /// The part of a node that the policy would give to the request; `None` if the request does not fit.
-    pub fn part(&mut self, view: &View, node: NodeIx, request: &Request) -> Option<Part> {
+    pub fn choose_part(
+        &mut self,
+        view: &ClusterView,
+        node: NodeIndex,
+        request: &Request,
+    ) -> Option<Part> {
         let fit = fit(view.catalog(), view.node(node), request).ok()?;
         Some(self.choose(view, node, request, &fit).1)
     }
@@ -166,34 +176,34 @@ impl Scheduler {
     /// The part of a node that the policy chooses among those of `fit`, and the node's rank with it.
     pub fn choose(
         &mut self,
-        view: &View,
-        node: NodeIx,
+        view: &ClusterView,
+        node: NodeIndex,
         request: &Request,
         fit: &Fit,
     ) -> (Rank, Part) {
-        policy::rank(self.policy, &input(&mut self.knowledge, view, node, request), fit)
+        policy::rank(self.policy, &input(&mut self.forecast_values, view, node, request), fit)
     }
 
     /// The rank of a node by [`Policy::Windlass`] for a given part; `None` if the part is not free.
     pub fn rank_part(
         &mut self,
-        view: &View,
-        node: NodeIx,
+        view: &ClusterView,
+        node: NodeIndex,
         request: &Request,
         part: Part,
     ) -> Option<Rank> {
-        policy::rank_part(&input(&mut self.knowledge, view, node, request), part)
+        policy::rank_part(&input(&mut self.forecast_values, view, node, request), part)
     }
 
     /// The terms of the rank by [`Self::rank_part`]; `None` if the part is not free.
     pub fn explain_part(
         &mut self,
-        view: &View,
-        node: NodeIx,
+        view: &ClusterView,
+        node: NodeIndex,
         request: &Request,
         part: Part,
     ) -> Option<Explanation> {
-        policy::explain_part(&input(&mut self.knowledge, view, node, request), part)
+        policy::explain_part(&input(&mut self.forecast_values, view, node, request), part)
     }
 
     /// Version of the forecast that ranks use: its number of requests. While it is equal, ranks of unchanged nodes are
@@ -209,32 +219,32 @@ impl Scheduler {
     /// The reason why the node does not fit.
     pub fn explain(
         &mut self,
-        view: &View,
-        node: NodeIx,
+        view: &ClusterView,
+        node: NodeIndex,
         request: &Request,
     ) -> Result<Explanation, Misfit> {
         let fit = fit(view.catalog(), view.node(node), request)?;
-        let input = input(&mut self.knowledge, view, node, request);
+        let input = input(&mut self.forecast_values, view, node, request);
         Ok(policy::explain(self.policy, &input, &fit))
     }
 
     /// Expected number of the cluster's idle GPUs that a typical request cannot use. Zero before the first request.
-    pub fn fragmentation(&mut self, view: &View) -> f64 {
+    pub fn fragmentation(&mut self, view: &ClusterView) -> f64 {
         let count = u32::try_from(view.nodes().len()).unwrap_or(u32::MAX);
-        (0..count).map(|node| self.node_fragmentation(view, NodeIx(node))).sum()
+        (0..count).map(|node| self.node_fragmentation(view, NodeIndex(node))).sum()
     }
 
     /// Expected number of one node's idle GPUs that a typical request cannot use.
-    pub fn node_fragmentation(&mut self, view: &View, node: NodeIx) -> f64 {
-        self.knowledge.refresh(view, node);
-        self.knowledge.summary(node).usability.fragmentation() / 1000.0
+    pub fn node_fragmentation(&mut self, view: &ClusterView, node: NodeIndex) -> f64 {
+        self.forecast_values.refresh(view, node);
+        self.forecast_values.summary(node).usability.fragmentation() / 1000.0
     }
 
     /// Chooses a random node that fits, and a random part of it.
-    fn choose_randomly(&mut self, view: &View, request: &Request) -> Option<Placement> {
-        let fits = |node: &NodeIx| fit(view.catalog(), view.node(*node), request).is_ok();
+    fn choose_randomly(&mut self, view: &ClusterView, request: &Request) -> Option<Placement> {
+        let fits = |node: &NodeIndex| fit(view.catalog(), view.node(*node), request).is_ok();
         let count = u32::try_from(view.nodes().len()).unwrap_or(u32::MAX);
-        let nodes: Vec<_> = (0..count).map(NodeIx).filter(fits).collect();
+        let nodes: Vec<_> = (0..count).map(NodeIndex).filter(fits).collect();
         if nodes.is_empty() {
             return None;
         }
@@ -244,15 +254,15 @@ impl Scheduler {
             Fit::Share { gpus, count } => {
                 let mut chosen = GpuSet::default();
                 for _ in 0..count {
-                    let remaining = gpus.without(chosen);
+                    let remaining = gpus.difference(chosen);
                     let nth = self.random.below(remaining.len() as usize);
                     let gpu = remaining.iter().nth(nth).expect("nth is below the number of GPUs");
-                    chosen = chosen.or(GpuSet::one(gpu));
+                    chosen = chosen.union(GpuSet::single(gpu));
                 }
                 Part::of(chosen)
             }
             Fit::Partition(places) => places[self.random.below(places.len())],
-            Fit::Node => Part::default(),
+            Fit::NoGpu => Part::default(),
             Fit::Whole { free, count } => Part::of(free.lowest(count)),
         };
         Some(Placement { node, part })
@@ -260,12 +270,12 @@ impl Scheduler {
 }
 
 fn input<'a>(
-    knowledge: &'a mut Knowledge,
-    view: &'a View,
-    node: NodeIx,
+    knowledge: &'a mut ForecastValues,
+    view: &'a ClusterView,
+    node: NodeIndex,
     request: &'a Request,
-) -> Input<'a> {
+) -> RankInput<'a> {
     knowledge.refresh(view, node);
     let summary = knowledge.summary(node);
-    Input { catalog: view.catalog(), knowledge, node: view.node(node), summary, request }
+    RankInput { catalog: view.catalog(), knowledge, node: view.node(node), summary, request }
 }

@@ -7,18 +7,18 @@ use crate::{
     forecast::Forecast,
     policy::Policy,
     random::Random,
-    request::{Class, Request},
+    request::{Request, SizeClass},
     scheduler::Scheduler,
-    view::View,
+    view::ClusterView,
 };
 
-pub use churn::{Churn, Load, churn};
-pub use filling::{Filling, fill};
+pub use churn::{ChurnResult, Load, churn};
+pub use filling::{FillingResult, fill};
 
 /// A cluster and the pods to schedule on it.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    view: View,
+    view: ClusterView,
     pods: Vec<Request>,
 }
 
@@ -40,7 +40,7 @@ pub enum UnusableTrace {
 
 /// Source of the scheduler's forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnowledgeSource {
+pub enum ForecastSource {
     /// The frequencies of the whole trace.
     Trace,
     /// The pods that have arrived so far.
@@ -53,14 +53,14 @@ pub struct Settings {
     /// The scheduler's policy.
     pub policy: Policy,
     /// Source of the scheduler's forecast.
-    pub knowledge: KnowledgeSource,
+    pub forecast_source: ForecastSource,
     /// Seed of the random order of pods and nodes.
     pub seed: u64,
 }
 
 /// Counts by class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Classes([Tally; Class::ALL.len()]);
+pub struct ClassCounts([Tally; SizeClass::ALL.len()]);
 
 /// Arrived and refused pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,9 +75,9 @@ pub struct Tally {
     pub refused_milli: u64,
 }
 
-impl Classes {
+impl ClassCounts {
     /// The counts of one class.
-    pub fn of(&self, class: Class) -> Tally {
+    pub fn of(&self, class: SizeClass) -> Tally {
         self.0[class as usize]
     }
 
@@ -95,7 +95,7 @@ impl Classes {
 
 impl Simulation {
     /// A simulation of pods on an empty cluster.
-    pub fn new(view: View, pods: Vec<Request>) -> Result<Self, UnusableTrace> {
+    pub fn new(view: ClusterView, pods: Vec<Request>) -> Result<Self, UnusableTrace> {
         if view.nodes().iter().all(|node| node.gpus.is_empty()) {
             return Err(UnusableTrace::NoGpu);
         }
@@ -109,7 +109,7 @@ impl Simulation {
     }
 
     /// The cluster.
-    pub fn view(&self) -> &View {
+    pub fn view(&self) -> &ClusterView {
         &self.view
     }
 
@@ -127,9 +127,9 @@ impl Simulation {
     fn scheduler(&self, settings: &Settings) -> Scheduler {
         // The arrivals use the seed itself. Another seed gives the scheduler independent numbers.
         let seed = !settings.seed;
-        match settings.knowledge {
-            KnowledgeSource::History => Scheduler::learning(settings.policy, seed),
-            KnowledgeSource::Trace => {
+        match settings.forecast_source {
+            ForecastSource::History => Scheduler::learning(settings.policy, seed),
+            ForecastSource::Trace => {
                 let mut forecast = Forecast::default();
                 self.pods.iter().for_each(|pod| forecast.observe(pod));
                 Scheduler::with_forecast(settings.policy, &forecast, &self.view, seed)
@@ -138,9 +138,9 @@ impl Simulation {
     }
 
     /// The cluster with its nodes in random order: the order decides between equal ranks.
-    fn shuffled(&self, random: &mut Random) -> View {
+    fn shuffled(&self, random: &mut Random) -> ClusterView {
         let mut nodes = self.view.nodes().to_vec();
         random.shuffle(&mut nodes);
-        View::new(self.view.catalog().clone(), nodes)
+        ClusterView::new(self.view.catalog().clone(), nodes)
     }
 }

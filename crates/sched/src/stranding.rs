@@ -6,7 +6,7 @@ use crate::forecast::Count;
 ///
 /// Most traces allocate the most GPUs with 0.7 to 0.9: pods that need less than the mean can still use such a node.
 /// With two thirds or less, GPUs are stranded; with more than 0.9, pods avoid nodes that would suffice.
-const PART_OF_MEAN: f64 = 0.75;
+const CPU_RESERVE_FRACTION: f64 = 0.75;
 
 /// CPU demand of pods with GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,7 +24,7 @@ impl Stranding {
             gpus += count.demand_milli() / 1000.0;
         }
         let mean = if gpus > 0.0 { cpu / gpus } else { 0.0 };
-        Self { cpu_milli_per_gpu: PART_OF_MEAN * mean }
+        Self { cpu_milli_per_gpu: CPU_RESERVE_FRACTION * mean }
     }
 
     /// Number of idle GPUs, possibly fractional, for which the free CPU does not suffice.

@@ -5,9 +5,9 @@
 
 use crate::{
     gpu::{Gpu, ModelSet, WHOLE_MILLI},
-    node::{Amount, Node},
+    node::{Node, ResourceUsage},
     request::{Gpus, Request},
-    view::{Catalog, CatalogFull, View},
+    view::{Catalog, CatalogFull, ClusterView},
 };
 
 /// Maximum number of pods on a node, as in the experiment of the FGD paper.
@@ -85,7 +85,7 @@ fn gpu_count(
 }
 
 /// Parses a table of nodes.
-pub fn nodes(text: &str) -> Result<View, TraceError> {
+pub fn nodes(text: &str) -> Result<ClusterView, TraceError> {
     let table = Table::parse(text);
     let (cpu, memory) = (table.column("cpu_milli")?, table.column("memory_mib")?);
     let (gpus, model) = (table.column("gpu")?, table.column("model")?);
@@ -95,18 +95,22 @@ pub fn nodes(text: &str) -> Result<View, TraceError> {
         let count = gpu_count(*line, cells, gpus, "gpu")?;
         let name = cells.get(model).copied().unwrap_or_default();
         let model = if count > 0 {
-            Some(catalog.model(name).map_err(|full| TraceError::Full { line: *line, full })?)
+            Some(
+                catalog
+                    .intern_model(name)
+                    .map_err(|full| TraceError::Full { line: *line, full })?,
+            )
         } else {
             None
         };
         nodes.push(Node {
-            cpu_milli: Amount::free(number(*line, cells, cpu, "cpu_milli")?),
-            memory_mib: Amount::free(number(*line, cells, memory, "memory_mib")?),
-            pods: Amount::free(PODS_PER_NODE),
+            cpu_milli: ResourceUsage::free(number(*line, cells, cpu, "cpu_milli")?),
+            memory_mib: ResourceUsage::free(number(*line, cells, memory, "memory_mib")?),
+            pods: ResourceUsage::free(PODS_PER_NODE),
             gpus: model.map_or_else(Vec::new, |model| vec![Gpu::free(model, 0); count.into()]),
         });
     }
-    Ok(View::new(catalog, nodes))
+    Ok(ClusterView::new(catalog, nodes))
 }
 
 /// Parses a table of pods. A pod's accepted products that are not in the catalog are ignored.

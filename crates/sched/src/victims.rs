@@ -43,9 +43,9 @@ pub struct Cost {
     /// Number of `PodDisruptionBudget` violations.
     pub violations: usize,
     /// The highest priority among the victims; `i32::MIN` without victims.
-    pub highest: i32,
+    pub highest_priority: i32,
     /// Sum of the priorities, each counted from `i32::MIN`.
-    pub sum: i64,
+    pub priority_sum: i64,
     /// Number of victims.
     pub count: usize,
 }
@@ -98,7 +98,9 @@ impl Pod {
     fn without_empty_shares(&self) -> Self {
         match self.request.gpus {
             Gpus::Share {
-                milli: 0, memory: ShareMemory::Mib(0) | ShareMemory::Percent(0), ..
+                compute_milli: 0,
+                memory: ShareMemory::Mib(0) | ShareMemory::Percent(0),
+                ..
             } => {
                 let request = Request { gpus: Gpus::None, ..self.request };
                 Self { request, part: Part::default(), ..*self }
@@ -109,13 +111,14 @@ impl Pod {
 }
 
 impl Cost {
-    const NONE: Self = Self { violations: 0, highest: i32::MIN, sum: 0, count: 0 };
+    const NONE: Self =
+        Self { violations: 0, highest_priority: i32::MIN, priority_sum: 0, count: 0 };
 
     fn plus(self, pod: &Pod) -> Self {
         Self {
             violations: self.violations + usize::from(pod.violates_budget),
-            highest: self.highest.max(pod.priority),
-            sum: self.sum + i64::from(pod.priority) - i64::from(i32::MIN),
+            highest_priority: self.highest_priority.max(pod.priority),
+            priority_sum: self.priority_sum + i64::from(pod.priority) - i64::from(i32::MIN),
             count: self.count + 1,
         }
     }
@@ -140,7 +143,7 @@ impl Search<'_> {
         let previous = nth.checked_sub(1).map(|previous| self.order[previous]);
         let equals_victim = self.victims.last().copied() == previous
             && previous.is_some_and(|previous| pods[previous] == pods[at]);
-        if !equals_victim && self.can_stay(at) {
+        if !equals_victim && self.try_keep(at) {
             self.decide(nth + 1, cost);
             self.node.release(&pods[at].request, pods[at].part);
         }
@@ -150,9 +153,9 @@ impl Search<'_> {
     }
 
     /// Puts the pod back on the node if the request then still fits. Returns true if it did.
-    fn can_stay(&mut self, at: usize) -> bool {
+    fn try_keep(&mut self, at: usize) -> bool {
         let Pod { request, part, .. } = &self.pods[at];
-        if self.node.take(request, *part).is_err() {
+        if self.node.allocate(request, *part).is_err() {
             return false;
         }
         let fits = fit(self.catalog, &self.node, self.request).is_ok();
@@ -168,9 +171,9 @@ impl Search<'_> {
         let (evicted, kept): (Vec<_>, Vec<_>) =
             order.into_iter().partition(|at| victims.pods.contains(at));
         for at in kept {
-            self.can_stay(at);
+            self.try_keep(at);
         }
-        let reprieved: Vec<_> = evicted.into_iter().filter(|at| self.can_stay(*at)).collect();
+        let reprieved: Vec<_> = evicted.into_iter().filter(|at| self.try_keep(*at)).collect();
         victims.pods.retain(|at| !reprieved.contains(at));
         let cost = victims.pods.iter().fold(Cost::NONE, |cost, at| cost.plus(&self.pods[*at]));
         Victims { cost, ..victims }

@@ -8,7 +8,7 @@ use crate::{
 
 /// The nodes of a cluster. Their order decides between equal ranks, so it must be deterministic.
 #[derive(Clone, Debug, Default)]
-pub struct View {
+pub struct ClusterView {
     catalog: Catalog,
     nodes: Vec<Node>,
     versions: Vec<u64>,
@@ -23,15 +23,15 @@ struct MeanMemory {
     gpus: u64,
 }
 
-/// Position of a node in a [`View`].
+/// Position of a node in a [`ClusterView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeIx(pub u32);
+pub struct NodeIndex(pub u32);
 
 /// The node, and the part of its GPUs, that serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
     /// The node.
-    pub node: NodeIx,
+    pub node: NodeIndex,
     /// The part of its GPUs.
     pub part: Part,
 }
@@ -63,7 +63,7 @@ pub struct CatalogFull {
 
 impl Catalog {
     /// The number of a product by its name. A new product gets the next number.
-    pub fn model(&mut self, name: &str) -> Result<ModelId, CatalogFull> {
+    pub fn intern_model(&mut self, name: &str) -> Result<ModelId, CatalogFull> {
         let existing = self.models.iter().position(|model| model.name == name);
         let position = existing.unwrap_or(self.models.len());
         let id = number(position, name)?;
@@ -74,7 +74,7 @@ impl Catalog {
     }
 
     /// The number of a MIG profile by its name. A new profile gets the next number.
-    pub fn profile(&mut self, name: &str) -> Result<ProfileId, CatalogFull> {
+    pub fn intern_profile(&mut self, name: &str) -> Result<ProfileId, CatalogFull> {
         let existing = self.profiles.iter().position(|profile| profile == name);
         let position = existing.unwrap_or(self.profiles.len());
         let id = number(position, name)?;
@@ -124,7 +124,7 @@ fn number(position: usize, name: &str) -> Result<u8, CatalogFull> {
     }
 }
 
-impl View {
+impl ClusterView {
     /// A view of these nodes. Only the first 64 GPUs of a node are used.
     pub fn new(catalog: Catalog, nodes: Vec<Node>) -> Self {
         let mut view = Self { catalog, ..Self::default() };
@@ -135,18 +135,18 @@ impl View {
     }
 
     /// Adds a node at the end of the order. Only the first 64 GPUs of the node are used.
-    pub fn add(&mut self, mut node: Node) -> NodeIx {
+    pub fn add(&mut self, mut node: Node) -> NodeIndex {
         node.gpus.truncate(64);
         self.gpu_memory.add(&node);
         self.nodes.push(node);
         self.versions.push(0);
-        let ix = NodeIx(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than numbers"));
+        let ix = NodeIndex(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than numbers"));
         self.record_change(ix);
         ix
     }
 
     /// Replaces a node's state. A deleted node is replaced by an empty one, which fits no pod.
-    pub fn replace(&mut self, node: NodeIx, mut state: Node) {
+    pub fn replace(&mut self, node: NodeIndex, mut state: Node) {
         state.gpus.truncate(64);
         let position = node.0 as usize;
         self.gpu_memory.remove(&self.nodes[position]);
@@ -171,7 +171,7 @@ impl View {
     }
 
     /// One node.
-    pub fn node(&self, node: NodeIx) -> &Node {
+    pub fn node(&self, node: NodeIndex) -> &Node {
         &self.nodes[node.0 as usize]
     }
 
@@ -186,7 +186,7 @@ impl View {
         self.changes
     }
 
-    fn record_change(&mut self, node: NodeIx) {
+    fn record_change(&mut self, node: NodeIndex) {
         self.changes += 1;
         self.versions[node.0 as usize] = self.changes;
     }
@@ -196,7 +196,7 @@ impl View {
     pub fn average_milli(&self, request: &Request) -> u32 {
         match request.gpus {
             Gpus::None | Gpus::Whole(_) => request.gpu_milli(),
-            Gpus::Share { count, milli, memory } => {
+            Gpus::Share { count, compute_milli: milli, memory } => {
                 let each = share_of(self.gpu_memory.mean_mib(), milli, memory);
                 u32::from(count) * u32::from(each)
             }
@@ -209,8 +209,8 @@ impl View {
     /// # Errors
     ///
     /// A GPU of the part has too little free. The view is unchanged.
-    pub fn take(&mut self, request: &Request, placement: Placement) -> Result<(), Conflict> {
-        self.nodes[placement.node.0 as usize].take(request, placement.part)?;
+    pub fn allocate(&mut self, request: &Request, placement: Placement) -> Result<(), Conflict> {
+        self.nodes[placement.node.0 as usize].allocate(request, placement.part)?;
         self.record_change(placement.node);
         Ok(())
     }

@@ -3,11 +3,11 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
     gpu::{Gpu, GpuSet, GpuState, ModelId},
-    node::{Amount, Conflict, Node, Part},
+    node::{Conflict, Node, Part, ResourceUsage},
     policy::Policy,
     request::{Gpus, ProfileId, Request},
     scheduler::Scheduler,
-    view::{NodeIx, Placement, View},
+    view::{ClusterView, NodeIndex, Placement},
 };
 
 use crate::world::{catalog, idle_clusters, large_node, mib_of, request, requests};
@@ -39,8 +39,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A cluster, and the pods that were placed on it.
 struct Ledger {
-    empty: View,
-    view: View,
+    empty: ClusterView,
+    view: ClusterView,
     running: Vec<(Request, Placement)>,
 }
 
@@ -48,15 +48,15 @@ impl Ledger {
     fn apply(&mut self, scheduler: &mut Scheduler, step: Step) {
         match step {
             Step::Decide(request) => {
-                if let Some(placement) = scheduler.decide(&self.view, &request) {
-                    self.view.take(&request, placement).expect("a decision fits");
+                if let Some(placement) = scheduler.choose_placement(&self.view, &request) {
+                    self.view.allocate(&request, placement).expect("a decision fits");
                     self.running.push((request, placement));
                 }
             }
             Step::Take { request, node, gpus, slices } => {
                 let count = u32::try_from(self.view.nodes().len()).expect("at most twelve");
-                let part = Part { gpus: GpuSet(gpus), slices };
-                self.take(request, Placement { node: NodeIx(node % count), part });
+                let part = Part { gpus: GpuSet(gpus), memory_slices: slices };
+                self.take(request, Placement { node: NodeIndex(node % count), part });
             }
             Step::Release(nth) if !self.running.is_empty() => {
                 let (request, placement) = self.running.remove(nth % self.running.len());
@@ -69,7 +69,7 @@ impl Ledger {
     /// Takes a part that may not be free. A conflict must leave the view unchanged.
     fn take(&mut self, request: Request, placement: Placement) {
         let before = self.view.clone();
-        match self.view.take(&request, placement) {
+        match self.view.allocate(&request, placement) {
             Ok(()) => self.running.push((request, placement)),
             Err(Conflict { gpus }) => {
                 assert_eq!(gpus, placement.part.gpus);
@@ -83,11 +83,11 @@ impl Ledger {
     fn check(&self) {
         let mut rebuilt = self.empty.clone();
         for (request, placement) in &self.running {
-            rebuilt.take(request, *placement).expect("the running pods fit each other");
+            rebuilt.allocate(request, *placement).expect("the running pods fit each other");
         }
         assert_eq!(self.view.nodes(), rebuilt.nodes());
         for (ix, (node, empty)) in (0..).zip(self.view.nodes().iter().zip(self.empty.nodes())) {
-            let pods = self.running.iter().filter(|(_, placement)| placement.node == NodeIx(ix));
+            let pods = self.running.iter().filter(|(_, placement)| placement.node == NodeIndex(ix));
             let pods: Vec<_> =
                 pods.map(|(request, placement)| (*request, placement.part)).collect();
             check_node(node, empty, &pods);
@@ -105,7 +105,8 @@ fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
     assert_eq!(node.pods.free, free(empty.pods.total, |_| 1));
     for (position, (gpu, empty)) in node.gpus.iter().zip(&empty.gpus).enumerate() {
         let holders = pods.iter().filter(|(_, part)| part.gpus.iter().any(|it| it == position));
-        let holders: Vec<_> = holders.map(|(request, part)| (request.gpus, part.slices)).collect();
+        let holders: Vec<_> =
+            holders.map(|(request, part)| (request.gpus, part.memory_slices)).collect();
         assert_eq!(*gpu, Gpu { state: state_of(empty, &holders), ..*empty });
     }
 }
@@ -117,7 +118,7 @@ fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
         match *gpus {
             Gpus::None => panic!("a pod without GPUs holds one"),
             Gpus::Whole(_) => whole_holders += 1,
-            Gpus::Share { milli: more, memory, .. } => {
+            Gpus::Share { compute_milli: more, memory, .. } => {
                 milli += more;
                 mib += mib_of(gpu, memory);
             }
@@ -136,7 +137,7 @@ fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
     );
     match (whole_holders, slices) {
         (0, 0) => GpuState::Shared { free_milli: 1000 - milli, free_mib: gpu.memory_mib - mib },
-        (0, slices) => GpuState::Partitioned { slices },
+        (0, slices) => GpuState::Partitioned { memory_slices: slices },
         _ => GpuState::Whole,
     }
 }
@@ -164,7 +165,7 @@ proptest! {
 }
 
 fn only_gpu(position: usize, slices: u8) -> Part {
-    Part { gpus: GpuSet::one(position), slices }
+    Part { gpus: GpuSet::single(position), memory_slices: slices }
 }
 
 #[test]
@@ -174,15 +175,15 @@ fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
     let check = |allocated: Option<(Gpus, Part)>, gpus: Gpus, part: Part| {
         let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
         if let Some((gpus, part)) = allocated {
-            node.take(&request(gpus), part).expect("the node is empty");
+            node.allocate(&request(gpus), part).expect("the node is empty");
         }
         let before = node.clone();
-        let refused = node.take(&request(gpus), part).expect_err("it cannot be allocated");
+        let refused = node.allocate(&request(gpus), part).expect_err("it cannot be allocated");
         assert_eq!(refused, Conflict { gpus: part.gpus }, "{allocated:?}, {gpus:?} {part:?}");
         assert_eq!(node, before);
     };
     let first = only_gpu(0, 0);
-    let both = Part { gpus: GpuSet(0b11), slices: 0 };
+    let both = Part { gpus: GpuSet(0b11), memory_slices: 0 };
     check(None, Gpus::Whole(2), first);
     check(None, Gpus::Whole(1), both);
     check(None, Gpus::None, first);
@@ -209,17 +210,17 @@ fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
 #[test]
 fn a_node_with_an_excess_is_full_until_the_excess_is_released() {
     let mut node = large_node(Vec::new());
-    node.cpu_milli = Amount::free(10_000);
+    node.cpu_milli = ResourceUsage::free(10_000);
     let [first, second] =
         [8000, 5000].map(|cpu_milli| Request { cpu_milli, ..request(Gpus::None) });
     let part = Part::default();
-    node.take(&first, part).expect("no GPU is requested");
-    node.take(&second, part).expect("other schedulers may exceed the total");
+    node.allocate(&first, part).expect("no GPU is requested");
+    node.allocate(&second, part).expect("other schedulers may exceed the total");
     assert_eq!(node.cpu_milli.free, 0);
     node.release(&second, part);
     assert_eq!(node.cpu_milli.free, 2000, "only the first pod is left");
     node.release(&first, part);
-    assert_eq!(node.cpu_milli, Amount::free(10_000));
+    assert_eq!(node.cpu_milli, ResourceUsage::free(10_000));
 }
 
 #[test]
@@ -229,10 +230,10 @@ fn pods_on_a_gpu_that_failed_later_are_still_counted() {
     {
         let healthy = Gpu::free(ModelId(0), 40_960);
         let mut before = large_node(vec![healthy]);
-        before.take(&request(gpus), only_gpu(0, slices)).expect("it is free");
+        before.allocate(&request(gpus), only_gpu(0, slices)).expect("it is free");
         before.gpus[0].is_usable = false;
         let mut rebuilt = large_node(vec![Gpu { is_usable: false, ..healthy }]);
-        rebuilt.take(&request(gpus), only_gpu(0, slices)).expect("the pod has it already");
+        rebuilt.allocate(&request(gpus), only_gpu(0, slices)).expect("the pod has it already");
         assert_eq!(rebuilt, before, "{gpus:?}");
     }
 }
@@ -242,8 +243,8 @@ fn an_empty_share_does_not_affect_the_holder_of_the_whole_gpu() {
     let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960)]);
     let empty_share = request(Gpus::share(0, 0));
     let part = only_gpu(0, 0);
-    node.take(&empty_share, part).expect("the share has no amount");
-    node.take(&request(Gpus::Whole(1)), part).expect("the GPU has no holder");
+    node.allocate(&empty_share, part).expect("the share has no amount");
+    node.allocate(&request(Gpus::Whole(1)), part).expect("the GPU has no holder");
     node.release(&empty_share, part);
     assert_eq!(node.gpus[0].state, GpuState::Whole);
 }
@@ -251,14 +252,15 @@ fn an_empty_share_does_not_affect_the_holder_of_the_whole_gpu() {
 #[test]
 fn instances_are_allocated_and_released_in_any_order() {
     let partition = request(Gpus::Partition(ProfileId(2)));
-    let mut view = View::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(0), 40_960)])]);
+    let mut view =
+        ClusterView::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(0), 40_960)])]);
     let empty = view.clone();
-    let at = |slices| Placement { node: NodeIx(0), part: only_gpu(0, slices) };
+    let at = |slices| Placement { node: NodeIndex(0), part: only_gpu(0, slices) };
     for places in [[0b11, 0b1100, 0b11_0000], [0b11_0000, 0b11, 0b1100]] {
         for place in places {
-            view.take(&partition, at(place)).expect("it is free");
+            view.allocate(&partition, at(place)).expect("it is free");
         }
-        let state = GpuState::Partitioned { slices: 0b11_1111 };
+        let state = GpuState::Partitioned { memory_slices: 0b11_1111 };
         assert_eq!(view.nodes()[0].gpus[0].state, state);
         assert_eq!(view.nodes()[0].gpus[0].idle_milli(), 250);
         for place in [0b1100, 0b11, 0b11_0000] {

@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use windlass_sched::allocator::{Supply, Unallocated, allocate};
+use windlass_sched::allocator::{AllocationError, AllocationInput, allocate};
 
 /// Devices, claims and the expected choice.
 #[derive(Clone)]
@@ -105,12 +105,12 @@ impl Case {
         self
     }
 
-    fn allocate(&self) -> Result<Value, Unallocated> {
+    fn allocate(&self) -> Result<Value, AllocationError> {
         let (slices, classes): (Vec<ResourceSlice>, Vec<DeviceClass>) =
             (typed(&self.slices), typed(&self.classes));
         let (allocated, claims): (Vec<ResourceClaim>, Vec<ResourceClaim>) =
             (typed(&self.allocated), typed(&self.claims));
-        let supply = Supply { classes: &classes, slices: &slices, claims: &allocated };
+        let supply = AllocationInput { classes: &classes, slices: &slices, claims: &allocated };
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": "n1", "labels": {"zone": "a"}},
@@ -245,7 +245,7 @@ fn an_expression_with_an_error_ends_the_search() {
     let case = Case::of(&["a"], json!([request("r", lack)]));
     let outcome = case.outcome();
     assert!(outcome.starts_with("claim default/c: selector #0: CEL runtime error: "), "{outcome}");
-    assert!(matches!(case.allocate(), Err(Unallocated::Invalid(_))));
+    assert!(matches!(case.allocate(), Err(AllocationError::Invalid(_))));
     let memory = cel("device.capacity['d.com'].memory.compareTo(quantity('40Gi')) >= 0");
     check(&Case::of(&["a"], json!([request("r", memory)])), "r=a");
     let mut nothing = Case::of(&["a"], json!([request("r", json!({}))]));

@@ -6,9 +6,9 @@ use windlass_sched::{
     gpu::{Gpu, ModelId},
     policy::Policy,
     random::Random,
-    request::{Class, Gpus, Request},
-    simulation::{Churn, KnowledgeSource, Load, Settings, Simulation, churn},
-    view::View,
+    request::{Gpus, Request, SizeClass},
+    simulation::{ChurnResult, ForecastSource, Load, Settings, Simulation, churn},
+    view::ClusterView,
 };
 
 use crate::world::{catalog, large_node, request};
@@ -18,12 +18,12 @@ const MEAN_LIFETIME: f64 = 1e6;
 const WARM_UP: u64 = 2_000_000;
 const END: u64 = 6_000_000;
 
-fn cluster(nodes: usize, gpus: usize) -> View {
-    View::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(2), 15_360); gpus]); nodes])
+fn cluster(nodes: usize, gpus: usize) -> ClusterView {
+    ClusterView::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(2), 15_360); gpus]); nodes])
 }
 
 fn settings(policy: Policy, seed: u64) -> Settings {
-    Settings { policy, knowledge: KnowledgeSource::History, seed }
+    Settings { policy, forecast_source: ForecastSource::History, seed }
 }
 
 #[test]
@@ -33,9 +33,9 @@ fn no_pod_is_refused_or_waits_at_low_load() {
     for (policy, queues) in
         [(Policy::Windlass, false), (Policy::Windlass, true), (Policy::Random, true)]
     {
-        let load = Load { offered: 0.1, queues };
+        let load = Load { offered: 0.1, has_queue: queues };
         let run = churn(&simulation, &settings(policy, 5), load);
-        let counts = Class::ALL.map(|class| run.classes.of(class));
+        let counts = SizeClass::ALL.map(|class| run.classes.of(class));
         assert!(counts.iter().map(|count| count.arrived).sum::<u64>() > 10);
         assert!(counts.iter().all(|count| count.refused == 0), "{counts:?}");
         assert!(run.waits.iter().flatten().all(|wait| *wait == 0.0));
@@ -47,8 +47,9 @@ fn no_pod_is_refused_or_waits_at_low_load() {
 fn a_pod_that_fits_no_node_is_refused_at_any_load() {
     let pods = vec![request(Gpus::Whole(1)), request(Gpus::Whole(9))];
     let simulation = Simulation::new(cluster(2, 8), pods).expect("GPUs and demand");
-    let run = churn(&simulation, &settings(Policy::Fgd, 5), Load { offered: 0.5, queues: false });
-    let (one, nine) = (run.classes.of(Class::One), run.classes.of(Class::Eight));
+    let run =
+        churn(&simulation, &settings(Policy::Fgd, 5), Load { offered: 0.5, has_queue: false });
+    let (one, nine) = (run.classes.of(SizeClass::One), run.classes.of(SizeClass::Eight));
     assert!(nine.arrived > 0 && nine.refused == nine.arrived, "{nine:?}");
     assert!(one.arrived > 0 && one.refused == 0, "{one:?}");
     assert_eq!(nine.refused_milli, nine.arrived * 9000);
@@ -138,22 +139,22 @@ fn waiting_pods_start_in_order_of_arrival_except_those_that_do_not_fit_yet() {
         let pods: Vec<Request> = sizes.iter().map(|gpus| request(Gpus::Whole(*gpus))).collect();
         let simulation =
             Simulation::new(cluster(1, usize::from(node_gpus)), pods).expect("GPUs and demand");
-        let load = Load { offered, queues: true };
-        let run: Churn = churn(&simulation, &settings(Policy::Windlass, seed), load);
+        let load = Load { offered, has_queue: true };
+        let run: ChurnResult = churn(&simulation, &settings(Policy::Windlass, seed), load);
         let expected = second_simulation(node_gpus, sizes, offered, seed);
         assert!(expected.len() > 5, "{} pods are too few to compare", expected.len());
         let (found, of) = (
-            |class: Class| &run.waits[class as usize],
+            |class: SizeClass| &run.waits[class as usize],
             |range: (u8, u8)| waits(&expected, |gpus| (range.0..=range.1).contains(&gpus)),
         );
         let case = format!("{sizes:?} on {node_gpus} at {offered}, seed {seed}");
-        assert_eq!(*found(Class::One), of((1, 1)), "{case}");
-        assert_eq!(*found(Class::Several), of((2, 7)), "{case}");
-        assert_eq!(*found(Class::Eight), of((8, 255)), "{case}");
+        assert_eq!(*found(SizeClass::One), of((1, 1)), "{case}");
+        assert_eq!(*found(SizeClass::TwoToSeven), of((2, 7)), "{case}");
+        assert_eq!(*found(SizeClass::Eight), of((8, 255)), "{case}");
         assert!((run.allocated - allocated(&expected, node_gpus)).abs() < 1e-9, "{case}");
-        let counts = Class::ALL.map(|class| run.classes.of(class));
+        let counts = SizeClass::ALL.map(|class| run.classes.of(class));
         assert!(counts.iter().all(|count| count.refused == 0), "{case}");
-        for class in Class::ALL {
+        for class in SizeClass::ALL {
             let arrived = run.classes.of(class).arrived;
             assert_eq!(found(class).len() as u64, arrived, "{case}: each pod has one wait");
         }

@@ -4,11 +4,11 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
     fit::{Misfit, fit},
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
-    node::Amount,
+    node::ResourceUsage,
     policy::Policy,
     request::{Gpus, ProfileId, Request, ShareMemory},
     scheduler::Scheduler,
-    view::{NodeIx, Placement, View},
+    view::{ClusterView, NodeIndex, Placement},
 };
 
 use crate::world::{
@@ -29,11 +29,11 @@ proptest! {
             let mut scheduler = Scheduler::with_forecast(policy, &forecast(&pods), &view, seed);
             for pod in &pods {
                 let is_possible = view.nodes().iter().any(|node| fits(view.catalog(), node, pod));
-                let placement = scheduler.decide(&view, pod);
+                let placement = scheduler.choose_placement(&view, pod);
                 prop_assert_eq!(placement.is_some(), is_possible, "{:?} of {:?}", policy, pod);
                 let Some(placement) = placement else { continue };
                 prop_assert!(is_served(&view, pod, placement), "{:?}: {:?}", policy, placement);
-                prop_assert_eq!(view.take(pod, placement), Ok(()));
+                prop_assert_eq!(view.allocate(pod, placement), Ok(()));
             }
         }
     }
@@ -100,10 +100,10 @@ proptest! {
                     for (node, _) in ranks {
                         prop_assert!(fits(view.catalog(), view.node(node), &pod));
                     }
-                    let placement = scheduler.decide(&view, &pod);
-                    prop_assert_eq!(placement, fresh.decide(&view, &pod));
+                    let placement = scheduler.choose_placement(&view, &pod);
+                    prop_assert_eq!(placement, fresh.choose_placement(&view, &pod));
                     if let Some(placement) = placement {
-                        view.take(&pod, placement).expect("a decision fits");
+                        view.allocate(&pod, placement).expect("a decision fits");
                         running.push((pod, placement));
                     }
                 }
@@ -114,7 +114,7 @@ proptest! {
                 Step::End(_) => {}
                 Step::Replace { node, by } => {
                     let node = node % view.nodes().len();
-                    let node = NodeIx(u32::try_from(node).expect("below 100"));
+                    let node = NodeIndex(u32::try_from(node).expect("below 100"));
                     running.retain(|(_, placement)| placement.node != node);
                     view.replace(node, spare(by));
                 }
@@ -128,27 +128,28 @@ proptest! {
 fn shapes_are_ranked_again_with_equal_results_after_eviction_from_the_cache() {
     // The cache has about four million ranks at most, fewer than 220 shapes on 20,000 nodes need.
     let node = || large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
-    let view = View::new(catalog(), (0..20_000).map(|_| node()).collect());
+    let view = ClusterView::new(catalog(), (0..20_000).map(|_| node()).collect());
     let shapes =
         (0..220_u32).map(|cpu_milli| Request { cpu_milli, ..request(Gpus::share(300, 0)) });
     let shapes: Vec<_> = shapes.collect();
     let forecast = forecast(&shapes[..10]);
     let mut scheduler = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 0);
-    let first: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
-    let second: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
+    let first: Vec<_> = shapes.iter().map(|pod| scheduler.choose_placement(&view, pod)).collect();
+    let second: Vec<_> = shapes.iter().map(|pod| scheduler.choose_placement(&view, pod)).collect();
     assert_eq!(first, second);
     assert!(first.iter().all(Option::is_some));
 }
 
 #[test]
 fn the_first_node_and_gpu_are_chosen_among_equal_ranks() {
-    let view = View::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(2), 15_360); 3]); 3]);
+    let view =
+        ClusterView::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(2), 15_360); 3]); 3]);
     for policy in &Policy::ALL[1..] {
         for gpus in [Gpus::None, Gpus::share(500, 0), Gpus::Whole(2)] {
             let pod = request(gpus);
             let mut scheduler = Scheduler::with_forecast(*policy, &forecast(&[pod]), &view, 0);
-            let placement = scheduler.decide(&view, &pod).expect("an empty node fits");
-            assert_eq!(placement.node, NodeIx(0), "{policy:?}");
+            let placement = scheduler.choose_placement(&view, &pod).expect("an empty node fits");
+            assert_eq!(placement.node, NodeIndex(0), "{policy:?}");
             let count = placement.part.gpus.len();
             assert_eq!(placement.part.gpus, GpuSet((1 << count) - 1), "{policy:?}");
         }
@@ -158,8 +159,8 @@ fn the_first_node_and_gpu_are_chosen_among_equal_ranks() {
 #[test]
 fn a_misfit_has_the_first_reason_and_the_free_amount() {
     let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960), Gpu::free(ModelId(3), 0)]);
-    node.cpu_milli = Amount::free(2000);
-    node.memory_mib = Amount::free(4096);
+    node.cpu_milli = ResourceUsage::free(2000);
+    node.memory_mib = ResourceUsage::free(4096);
     node.gpus[1].is_usable = false;
     let check = |request: Request, expected: Misfit, text: &str| {
         let misfit = fit(&catalog(), &node, &request).expect_err(text);
@@ -189,13 +190,13 @@ fn a_misfit_has_the_first_reason_and_the_free_amount() {
     );
     check(
         of(Gpus::share(100, 50_000)),
-        Misfit::Share { milli: 100, memory: ShareMemory::Mib(50_000) },
+        Misfit::Share { compute_milli: 100, memory: ShareMemory::Mib(50_000) },
         "100 thousandths and 50000 MiB of one GPU requested; no GPU has as much free",
     );
     let memory = ShareMemory::Percent(50);
     check(
-        of(Gpus::Share { count: 2, milli: 100, memory }),
-        Misfit::Shares { milli: 100, memory, requested: 2, free: 1 },
+        of(Gpus::Share { count: 2, compute_milli: 100, memory }),
+        Misfit::Shares { compute_milli: 100, memory, requested: 2, free: 1 },
         "100 thousandths and 50 % of the memory of each of 2 GPUs requested; 1 have as much free",
     );
     check(
@@ -204,16 +205,16 @@ fn a_misfit_has_the_first_reason_and_the_free_amount() {
         "no GPU has a free place for the MIG profile",
     );
     let mut full = node.clone();
-    full.pods = Amount::free(0);
-    assert_eq!(fit(&catalog(), &full, &of(Gpus::None)), Err(Misfit::Pods));
+    full.pods = ResourceUsage::free(0);
+    assert_eq!(fit(&catalog(), &full, &of(Gpus::None)), Err(Misfit::PodLimit));
 }
 
 #[test]
 fn a_pod_that_uses_all_free_resources_of_a_node_fits() {
     let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
     let pod = |gpus| Request { cpu_milli: 2000, memory_mib: 4096, ..request(gpus) };
-    (node.cpu_milli, node.memory_mib) = (Amount::free(2000), Amount::free(4096));
-    node.pods = Amount::free(1);
+    (node.cpu_milli, node.memory_mib) = (ResourceUsage::free(2000), ResourceUsage::free(4096));
+    node.pods = ResourceUsage::free(1);
     for gpus in
         [Gpus::None, Gpus::Whole(2), Gpus::share(1000, 40_960), Gpus::Partition(ProfileId(4))]
     {

@@ -4,11 +4,11 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
     fit::fit,
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
-    node::{Amount, Part},
+    node::{Part, ResourceUsage},
     policy::{Explanation, Policy, Rank, Term},
     request::{Gpus, Request},
     scheduler::Scheduler,
-    view::{NodeIx, View},
+    view::{ClusterView, NodeIndex},
 };
 
 use crate::world::{catalog, forecast, large_node, request, requests, used_clusters};
@@ -26,12 +26,12 @@ proptest! {
         for pod in &pods {
             let ranks: Vec<_> = scheduler.ranks(&view, pod).collect();
             let mut explained = Vec::new();
-            for (ix, node) in (0..).map(NodeIx).zip(view.nodes()) {
+            for (ix, node) in (0..).map(NodeIndex).zip(view.nodes()) {
                 match scheduler.explain(&view, ix, pod) {
                     Ok(Explanation { rank, part, terms }) => {
                         let sum: i32 = terms.iter().map(|term| term.points).sum();
                         prop_assert_eq!(sum, rank.score, "{:?}", terms);
-                        prop_assert_eq!(scheduler.part(&view, ix, pod), Some(part));
+                        prop_assert_eq!(scheduler.choose_part(&view, ix, pod), Some(part));
                         explained.push((ix, rank));
                     }
                     Err(misfit) => {
@@ -51,10 +51,10 @@ fn each_loss_has_one_term() {
     let share = |milli| request(Gpus::share(milli, 0));
     let whole = |count| request(Gpus::Whole(count));
     let explain = |nodes, forecast_pods: &[Request], pod| {
-        let view = View::new(catalog(), nodes);
+        let view = ClusterView::new(catalog(), nodes);
         let mut scheduler =
             Scheduler::with_forecast(Policy::Windlass, &forecast(forecast_pods), &view, 0);
-        scheduler.explain(&view, NodeIx(0), &pod).expect("the node fits")
+        scheduler.explain(&view, NodeIndex(0), &pod).expect("the node fits")
     };
     let check = |nodes, forecast_pods: &[Request], pod, name, points: i32| {
         let explanation = explain(nodes, forecast_pods, pod);
@@ -66,7 +66,7 @@ fn each_loss_has_one_term() {
     check(vec![node(1)], &[share(500)], share(300), "value cut from a GPU", -250);
     // Three quarters of 8 cores per GPU should stay free, which are 6 cores. The pod leaves 3 of them.
     let mut small = node(1);
-    small.cpu_milli = Amount::free(6000);
+    small.cpu_milli = ResourceUsage::free(6000);
     let typical = Request { cpu_milli: 8000, ..whole(1) };
     let pod = Request { cpu_milli: 3000, ..request(Gpus::None) };
     check(vec![small], &[typical], pod, "GPUs left without CPU", -50);
@@ -82,7 +82,7 @@ fn each_loss_has_one_term() {
 fn an_explanation_is_one_line() {
     let term = |name, points| Term { name, points };
     let check = |terms, gpus, expected: &str| {
-        let (rank, part) = (Rank { score: -25, tie: 61 }, Part::of(GpuSet(gpus)));
+        let (rank, part) = (Rank { score: -25, tie_breaker: 61 }, Part::of(GpuSet(gpus)));
         assert_eq!(Explanation { rank, part, terms }.to_string(), expected);
     };
     check(

@@ -3,24 +3,24 @@
 use windlass_sched::{
     gpu::{Gpu, ModelId},
     policy::Policy,
-    request::{Class, Gpus, Request},
+    request::{Gpus, Request, SizeClass},
     scheduler::Scheduler,
-    simulation::{Filling, KnowledgeSource, Settings, Simulation, Tally, fill},
-    view::View,
+    simulation::{FillingResult, ForecastSource, Settings, Simulation, Tally, fill},
+    view::ClusterView,
 };
 
 use crate::world::{catalog, large_node, request};
 
 fn settings(policy: Policy) -> Settings {
-    Settings { policy, knowledge: KnowledgeSource::History, seed: 1 }
+    Settings { policy, forecast_source: ForecastSource::History, seed: 1 }
 }
 
-fn cluster(nodes: usize, gpus: usize) -> View {
-    View::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(2), 15_360); gpus]); nodes])
+fn cluster(nodes: usize, gpus: usize) -> ClusterView {
+    ClusterView::new(catalog(), vec![large_node(vec![Gpu::free(ModelId(2), 15_360); gpus]); nodes])
 }
 
 /// The columns of the curve that have a value.
-fn columns(filling: &Filling) -> Vec<(usize, f64)> {
+fn columns(filling: &FillingResult) -> Vec<(usize, f64)> {
     let columns = filling.allocated.iter().enumerate();
     columns.filter_map(|(column, percent)| Some((column, (*percent)?))).collect()
 }
@@ -70,7 +70,7 @@ fn refusals_are_counted_by_class() {
             arrived_milli,
             refused_milli,
         };
-        let found = Class::ALL.map(|class| filling.classes.of(class));
+        let found = SizeClass::ALL.map(|class| filling.classes.of(class));
         let expected = [
             count(2, 1, 0, 0),
             count(2, 1, 500, 250),
@@ -94,8 +94,8 @@ fn packing_policies_leave_a_node_free_for_the_largest_pod() {
         let mut scheduler = Scheduler::learning(policy, 0);
         for pod in &pods {
             scheduler.observe(&view, pod);
-            let placement = scheduler.decide(&view, pod).expect("there is room");
-            view.take(pod, placement).expect("a decision fits");
+            let placement = scheduler.choose_placement(&view, pod).expect("there is room");
+            view.allocate(pod, placement).expect("a decision fits");
         }
         let free: Vec<_> = view.nodes().iter().map(|node| node.free_gpus().len()).collect();
         assert_eq!(free, [6, 8], "{policy:?}");

@@ -3,12 +3,12 @@
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
     fit::{Fit, fit},
-    forecast::{TypicalRequest, typical},
+    forecast::{TypicalRequest, typical_requests},
     fragmentation::RequestMix,
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
-    node::{Amount, Node, Part},
+    node::{Node, Part, ResourceUsage},
     request::{Gpus, Request},
-    view::{Catalog, View},
+    view::{Catalog, ClusterView},
 };
 
 use crate::world::{
@@ -36,16 +36,18 @@ fn fragmentation(catalog: &Catalog, node: &Node, typical: &[TypicalRequest]) -> 
 /// Two choices of `count` GPUs: the first ones and the last ones.
 fn two_choices(gpus: GpuSet, count: u32) -> Vec<Part> {
     let last = gpus.iter().collect::<Vec<_>>().into_iter().rev().take(count as usize);
-    let last = last.fold(GpuSet::default(), |set, it| set.or(GpuSet::one(it)));
+    let last = last.fold(GpuSet::default(), |set, it| set.union(GpuSet::single(it)));
     [gpus.lowest(count), last].map(Part::of).to_vec()
 }
 
 /// Every part of the node that fits the request, but only two choices of several GPUs.
 fn parts(fit: &Fit) -> Vec<Part> {
     match fit {
-        Fit::Node => vec![Part::default()],
+        Fit::NoGpu => vec![Part::default()],
         Fit::Whole { free, count } => two_choices(*free, *count),
-        Fit::Share { gpus, count: 1 } => gpus.iter().map(|it| Part::of(GpuSet::one(it))).collect(),
+        Fit::Share { gpus, count: 1 } => {
+            gpus.iter().map(|it| Part::of(GpuSet::single(it))).collect()
+        }
         Fit::Share { gpus, count } => two_choices(*gpus, *count),
         Fit::Partition(places) => places.clone(),
     }
@@ -59,7 +61,7 @@ proptest! {
         view in used_clusters(),
         pods in vec(requests(), 1..20),
     ) {
-        let typical = typical(&forecast(&pods).counts(&View::default()));
+        let typical = typical_requests(&forecast(&pods).counts(&ClusterView::default()));
         for node in view.nodes() {
             let found = fragmentation(view.catalog(), node, &typical);
             let expected = by_definition(view.catalog(), node, &typical);
@@ -73,7 +75,7 @@ proptest! {
         pods in vec(requests(), 1..20),
         pod in requests(),
     ) {
-        let typical = typical(&forecast(&pods).counts(&View::default()));
+        let typical = typical_requests(&forecast(&pods).counts(&ClusterView::default()));
         for node in view.nodes() {
             let Ok(fit) = fit(view.catalog(), node, &pod) else { continue };
             let (parts, mix) = (parts(&fit), RequestMix::new(&typical, node.models()));
@@ -81,7 +83,7 @@ proptest! {
             for part in parts {
                 let found = mix.decrease(view.catalog(), node, &before, &pod, part);
                 let mut after = node.clone();
-                after.take(&pod, part).expect("a part of a fit is free");
+                after.allocate(&pod, part).expect("a part of a fit is free");
                 let expected = by_definition(view.catalog(), node, &typical)
                     - by_definition(view.catalog(), &after, &typical);
                 prop_assert!((found - expected).abs() < 1e-6, "{}, expected {}", found, expected);
@@ -102,10 +104,10 @@ fn fragmentation_equals_values_computed_by_hand() {
         let mut node = large_node(vec![Gpu::free(ModelId(2), 0); 3]);
         for (position, milli) in allocated_milli.iter().enumerate().filter(|(_, milli)| **milli > 0)
         {
-            let part = Part { gpus: GpuSet::one(position), slices: 0 };
-            node.take(&share(*milli), part).expect("it is free");
+            let part = Part { gpus: GpuSet::single(position), memory_slices: 0 };
+            node.allocate(&share(*milli), part).expect("it is free");
         }
-        node.cpu_milli = Amount::free(cpu_milli);
+        node.cpu_milli = ResourceUsage::free(cpu_milli);
         let found = fragmentation(&catalog(), &node, &typical);
         assert!(
             (found - expected).abs() < 1e-9,

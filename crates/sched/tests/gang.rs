@@ -2,21 +2,21 @@
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
-    gang::{MAX_TRIES, Member, place_gang},
+    gang::{MAX_BACKTRACKS, Member, place_gang},
     gpu::{Gpu, ModelId, ModelSet},
-    node::{Amount, Node},
+    node::{Node, ResourceUsage},
     policy::Policy,
     request::{Gpus, Request},
     scheduler::Scheduler,
-    view::{NodeIx, Placement, View},
+    view::{ClusterView, NodeIndex, Placement},
 };
 
 use crate::world::{catalog, request};
 
 fn node(gpus: usize, model: u8, cpus: u32) -> Node {
-    let plenty = Amount::free(1_000_000);
+    let plenty = ResourceUsage::free(1_000_000);
     let gpus = vec![Gpu::free(ModelId(model), 40_960); gpus];
-    Node { cpu_milli: Amount::free(cpus * 1000), memory_mib: plenty, pods: plenty, gpus }
+    Node { cpu_milli: ResourceUsage::free(cpus * 1000), memory_mib: plenty, pods: plenty, gpus }
 }
 
 fn clusters(max_nodes: usize) -> impl Strategy<Value = Vec<Node>> {
@@ -37,24 +37,24 @@ fn requests() -> impl Strategy<Value = Request> {
 }
 
 fn place(
-    view: &mut View,
+    view: &mut ClusterView,
     scheduler: &mut Scheduler,
     members: &[Member<'_>],
 ) -> Option<Vec<Placement>> {
-    place_gang(view, scheduler, members, &mut MAX_TRIES.clone())
+    place_gang(view, scheduler, members, &mut MAX_BACKTRACKS.clone())
 }
 
 /// True if some choice of nodes serves all requests.
 fn is_possible(
-    view: &mut View,
+    view: &mut ClusterView,
     scheduler: &mut Scheduler,
-    requests: &[(Request, Vec<NodeIx>)],
+    requests: &[(Request, Vec<NodeIndex>)],
 ) -> bool {
     let Some(((request, nodes), later)) = requests.split_first() else { return true };
     nodes.iter().any(|node| {
-        let Some(part) = scheduler.part(view, *node, request) else { return false };
+        let Some(part) = scheduler.choose_part(view, *node, request) else { return false };
         let placement = Placement { node: *node, part };
-        view.take(request, placement).expect("it fits");
+        view.allocate(request, placement).expect("it fits");
         let possible = is_possible(view, scheduler, later);
         view.release(request, placement);
         possible
@@ -62,11 +62,11 @@ fn is_possible(
 }
 
 /// Allocates all placements. Panics unless all of them fit at the same time, on nodes that the members allow.
-fn allocate(view: &mut View, members: &[Member<'_>], placements: &[Placement]) {
+fn allocate(view: &mut ClusterView, members: &[Member<'_>], placements: &[Placement]) {
     assert_eq!(members.len(), placements.len());
     for (member, placement) in members.iter().zip(placements) {
         assert!(member.nodes.contains(&placement.node), "on a node that the member allows");
-        view.take(&member.request, *placement).expect("all placements fit at the same time");
+        view.allocate(&member.request, *placement).expect("all placements fit at the same time");
     }
 }
 
@@ -78,11 +78,11 @@ proptest! {
         nodes in clusters(4),
         requests in vec((requests(), 1..16_u32), 1..=5),
     ) {
-        let mut view = View::new(catalog(), nodes);
+        let mut view = ClusterView::new(catalog(), nodes);
         let mut scheduler = Scheduler::learning(Policy::Windlass, 0);
-        let all: Vec<_> = (0..).map(NodeIx).take(view.nodes().len()).collect();
+        let all: Vec<_> = (0..).map(NodeIndex).take(view.nodes().len()).collect();
         let allowed = |bits: u32| all.iter().copied().filter(|it| bits >> it.0 & 1 == 1).collect();
-        let mut requests: Vec<(Request, Vec<NodeIx>)> =
+        let mut requests: Vec<(Request, Vec<NodeIndex>)> =
             requests.into_iter().map(|(request, bits)| (request, allowed(bits))).collect();
         let members: Vec<_> =
             requests.iter().map(|(request, nodes)| Member { request: *request, nodes }).collect();
@@ -109,9 +109,9 @@ proptest! {
             by_gpus.min(node.cpu_milli.free as usize / 1000)
         };
         let capacity: usize = nodes.iter().map(capacity_of).sum();
-        let mut view = View::new(catalog(), nodes);
+        let mut view = ClusterView::new(catalog(), nodes);
         let mut scheduler = Scheduler::learning(Policy::Windlass, 0);
-        let all: Vec<_> = (0..).map(NodeIx).take(view.nodes().len()).collect();
+        let all: Vec<_> = (0..).map(NodeIndex).take(view.nodes().len()).collect();
         let member = Member { request: request(Gpus::Whole(gpus)), nodes: &all };
         let found = place(&mut view, &mut scheduler, &vec![member; capacity]);
         let found = found.expect("as many members as fit");
@@ -123,10 +123,10 @@ proptest! {
 #[test]
 fn members_that_allow_one_node_are_placed_before_members_that_allow_two() {
     // The members that allow both nodes rank the first one best, which is the only one that the others allow.
-    let mut view = View::new(catalog(), vec![node(4, 0, 5), node(8, 1, 2)]);
+    let mut view = ClusterView::new(catalog(), vec![node(4, 0, 5), node(8, 1, 2)]);
     let mut scheduler = Scheduler::learning(Policy::Windlass, 0);
-    let all = [NodeIx(0), NodeIx(1)];
-    let (first, second) = ([NodeIx(0)], [NodeIx(0), NodeIx(1)]);
+    let all = [NodeIndex(0), NodeIndex(1)];
+    let (first, second) = ([NodeIndex(0)], [NodeIndex(0), NodeIndex(1)]);
     let flexible = Member { request: request(Gpus::Whole(2)), nodes: &second };
     let fixed = Member { request: request(Gpus::Whole(2)), nodes: &first };
     let members = [flexible, fixed, flexible, fixed];

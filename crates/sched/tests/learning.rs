@@ -2,13 +2,13 @@
 
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
-    forecast::typical,
+    forecast::typical_requests,
     gpu::{Gpu, ModelId},
     policy::Policy,
     request::{Gpus, Request},
     scheduler::Scheduler,
-    simulation::{KnowledgeSource, Load, Settings, Simulation, churn, fill},
-    view::View,
+    simulation::{ForecastSource, Load, Settings, Simulation, churn, fill},
+    view::ClusterView,
 };
 
 use crate::world::{
@@ -22,8 +22,10 @@ fn the_typical_requests_are_the_most_frequent_95_percent() {
             .zip(counts)
             .flat_map(|(gpus, count)| vec![request(Gpus::Whole(gpus)); *count])
             .collect();
-        let weights: Vec<_> =
-            typical(&forecast(&pods).counts(&View::default())).iter().map(|it| it.weight).collect();
+        let weights: Vec<_> = typical_requests(&forecast(&pods).counts(&ClusterView::default()))
+            .iter()
+            .map(|it| it.weight)
+            .collect();
         assert_eq!(weights.len(), expected.len(), "{counts:?}");
         let is_near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
         assert!(weights.iter().zip(expected).all(is_near), "{counts:?}: {weights:?}");
@@ -37,9 +39,9 @@ fn the_typical_requests_are_the_most_frequent_95_percent() {
 }
 
 #[test]
-fn memory_is_not_part_of_a_shape() {
+fn requests_that_differ_only_in_memory_are_counted_together() {
     let pods = [1, 2, 3].map(|memory_mib| Request { memory_mib, ..request(Gpus::None) });
-    let counts = forecast(&pods).counts(&View::default());
+    let counts = forecast(&pods).counts(&ClusterView::default());
     assert_eq!(counts.len(), 1);
     assert_eq!(counts[0].request.memory_mib, 0);
     assert!((counts[0].pods - 3.0).abs() < 1e-12);
@@ -64,12 +66,12 @@ proptest! {
                     in_forecast = arrived;
                 }
                 // This decision caches ranks, which must not be used with a later forecast.
-                learning.decide(&view, &probes[arrived % probes.len()]);
+                learning.choose_placement(&view, &probes[arrived % probes.len()]);
             }
             let forecast = forecast(&pods[..in_forecast]);
             let mut fixed = Scheduler::with_forecast(*policy, &forecast, &view, 3);
             for probe in &probes {
-                prop_assert_eq!(learning.decide(&view, probe), fixed.decide(&view, probe));
+                prop_assert_eq!(learning.choose_placement(&view, probe), fixed.choose_placement(&view, probe));
             }
         }
     }
@@ -84,7 +86,7 @@ proptest! {
         let mut other = Scheduler::with_forecast(Policy::Windlass, &forecast, &view, 3);
         for pod in &pods {
             other.observe(&view, pod);
-            prop_assert_eq!(one.decide(&view, pod), other.decide(&view, pod));
+            prop_assert_eq!(one.choose_placement(&view, pod), other.choose_placement(&view, pod));
         }
     }
 }
@@ -102,13 +104,13 @@ proptest! {
         let mut nodes = idle.nodes().to_vec();
         nodes.push(large_node(vec![Gpu::free(ModelId(0), 40_960)]));
         pods.push(request(Gpus::Whole(1)));
-        let simulation = Simulation::new(View::new(catalog(), nodes), pods).expect("GPUs and demand");
+        let simulation = Simulation::new(ClusterView::new(catalog(), nodes), pods).expect("GPUs and demand");
         for policy in Policy::ALL {
-            for knowledge in [KnowledgeSource::Trace, KnowledgeSource::History] {
-                let settings = Settings { policy, knowledge, seed };
+            for knowledge in [ForecastSource::Trace, ForecastSource::History] {
+                let settings = Settings { policy, forecast_source: knowledge, seed };
                 let filling = || format!("{:?}", fill(&simulation, &settings, 1.1));
                 prop_assert_eq!(filling(), filling());
-                let load = Load { offered: 0.2, queues: seed % 2 == 0 };
+                let load = Load { offered: 0.2, has_queue: seed % 2 == 0 };
                 let churning = || format!("{:?}", churn(&simulation, &settings, load));
                 prop_assert_eq!(churning(), churning());
             }

@@ -4,7 +4,7 @@ use std::{env, fs, path::Path};
 
 use windlass_sched::{
     policy::Policy,
-    simulation::{KnowledgeSource, Settings, Simulation, fill},
+    simulation::{ForecastSource, Settings, Simulation, fill},
     trace,
 };
 
@@ -36,10 +36,10 @@ fn simulation() -> Option<Simulation> {
     Some(Simulation::new(view, pods.expect("the trace's pods")).expect("GPUs and demand"))
 }
 
-fn allocated(simulation: &Simulation, policy: Policy, knowledge: KnowledgeSource) -> Allocated {
+fn allocated(simulation: &Simulation, policy: Policy, knowledge: ForecastSource) -> Allocated {
     let seeds = if policy == Policy::Random { &RANDOM_POLICY_SEEDS[..] } else { &SEEDS[..] };
     let run = |seed: &u64| {
-        let settings = Settings { policy, knowledge, seed: *seed };
+        let settings = Settings { policy, forecast_source: knowledge, seed: *seed };
         fill(simulation, &settings, 1.3).allocated
     };
     let runs: Vec<_> = seeds.iter().map(run).collect();
@@ -59,7 +59,7 @@ fn published_means_are_reproduced() {
         return eprintln!("skipped: WINDLASS_OPENB names no folder with the public trace");
     };
     for (policy, mean) in [(Policy::Random, 86.3), (Policy::BestFit, 92.86), (Policy::Fgd, 95.23)] {
-        let found = allocated(&simulation, policy, KnowledgeSource::Trace).at_100;
+        let found = allocated(&simulation, policy, ForecastSource::Trace).at_100;
         assert!((found - mean).abs() <= TOLERANCE, "{policy:?}: {found:.2}, published {mean}");
     }
 }
@@ -69,7 +69,7 @@ fn the_windlass_policy_allocates_more_than_fgd() {
     let Some(simulation) = simulation() else {
         return eprintln!("skipped: WINDLASS_OPENB names no folder with the public trace");
     };
-    for knowledge in [KnowledgeSource::Trace, KnowledgeSource::History] {
+    for knowledge in [ForecastSource::Trace, ForecastSource::History] {
         let fgd = allocated(&simulation, Policy::Fgd, knowledge);
         let own = allocated(&simulation, Policy::Windlass, knowledge);
         let leads = [own.at_100 - fgd.at_100, own.at_130 - fgd.at_130];

@@ -28,7 +28,7 @@ fn random_numbers_are_in_range_and_uniform() {
 }
 
 #[test]
-fn each_order_is_equally_likely() {
+fn shuffles_are_uniform() {
     let mut random = Random::new(42);
     let mut counts = std::collections::HashMap::<[u8; 3], u32>::new();
     for _ in 0..6000 {

@@ -2,10 +2,10 @@
 
 use windlass_sched::{
     gpu::{ModelId, ModelSet},
-    node::Amount,
+    node::ResourceUsage,
     request::{Gpus, Request},
     trace::{self, TraceError},
-    view::{Catalog, View},
+    view::{Catalog, ClusterView},
 };
 
 const NODES: &str = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,0,\n\
@@ -15,12 +15,12 @@ const PODS: &str = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec";
 fn catalog() -> Catalog {
     let mut catalog = Catalog::default();
     for name in ["P100", "T4"] {
-        catalog.model(name).expect("two products");
+        catalog.intern_model(name).expect("two products");
     }
     catalog
 }
 
-fn summary(view: &View) -> Vec<(u32, u32, Vec<u8>)> {
+fn summary(view: &ClusterView) -> Vec<(u32, u32, Vec<u8>)> {
     let of = |node: &windlass_sched::node::Node| {
         let models = node.gpus.iter().map(|gpu| gpu.model.0).collect();
         (node.cpu_milli.total, node.memory_mib.total, models)
@@ -41,7 +41,7 @@ fn nodes_have_the_gpus_of_their_line() {
     assert_eq!(*view.catalog(), catalog());
     let node = &view.nodes()[0];
     assert!(node.gpus.iter().all(windlass_sched::gpu::Gpu::is_free));
-    assert_eq!(node.pods, Amount::free(1001));
+    assert_eq!(node.pods, ResourceUsage::free(1001));
 }
 
 #[test]

@@ -4,12 +4,12 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use windlass_sched::{
     fit::fit,
     gpu::{Gpu, GpuSet, ModelId},
-    node::{Amount, Node, Part},
+    node::{Node, Part, ResourceUsage},
     policy::Policy,
     request::{Gpus, ProfileId, Request},
     scheduler::Scheduler,
     victims::{Cost, Pod, Victims, victims},
-    view::{Catalog, Placement, View},
+    view::{Catalog, ClusterView, Placement},
 };
 
 use crate::world::{catalog, idle_nodes, large_node, request, requests};
@@ -24,7 +24,7 @@ fn without(node: &Node, pods: &[Pod], evicted: &[usize]) -> Node {
 
 fn allocate(node: &mut Node, pods: &[Pod]) {
     for pod in pods {
-        node.take(&pod.request, pod.part).expect("the pods fit");
+        node.allocate(&pod.request, pod.part).expect("the pods fit");
     }
 }
 
@@ -33,8 +33,8 @@ fn cost(pods: &[Pod], evicted: &[usize]) -> Cost {
     let evicted: Vec<_> = evicted.iter().map(|it| pods[*it]).collect();
     Cost {
         violations: evicted.iter().filter(|pod| pod.violates_budget).count(),
-        highest: evicted.iter().map(|pod| pod.priority).max().unwrap_or(i32::MIN),
-        sum: evicted.iter().map(|pod| i64::from(pod.priority) + (1 << 31)).sum(),
+        highest_priority: evicted.iter().map(|pod| pod.priority).max().unwrap_or(i32::MIN),
+        priority_sum: evicted.iter().map(|pod| i64::from(pod.priority) + (1 << 31)).sum(),
         count: evicted.len(),
     }
 }
@@ -58,13 +58,13 @@ fn least_cost(
 
 /// Places those of the pods that fit.
 fn filled(node: Node, pods: &[(Request, i32, bool)], policy: Policy) -> (Node, Vec<Pod>) {
-    let mut view = View::new(catalog(), vec![node]);
+    let mut view = ClusterView::new(catalog(), vec![node]);
     let mut scheduler = Scheduler::learning(policy, 3);
     let mut running = Vec::new();
     for (request, priority, violates_budget) in pods.iter().copied() {
-        if let Some(placement) = scheduler.decide(&view, &request) {
+        if let Some(placement) = scheduler.choose_placement(&view, &request) {
             let Placement { part, .. } = placement;
-            view.take(&request, placement).expect("a decision fits");
+            view.allocate(&request, placement).expect("a decision fits");
             running.push(Pod { request, part, priority, violates_budget });
         }
     }
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_choice_costs_less(
+    fn victims_have_the_least_cost(
         node in idle_nodes(),
         pods in pods(8),
         newcomer in requests(),
@@ -115,7 +115,7 @@ proptest! {
         newcomer in requests(),
     ) {
         let gpus = gpus.into_iter().map(|model| Gpu::free(ModelId(model), 40_960)).collect();
-        let cpu_milli = Amount::free(200_000);
+        let cpu_milli = ResourceUsage::free(200_000);
         let (node, pods) = filled(Node { cpu_milli, ..large_node(gpus) }, &pods, Policy::BestFit);
         let catalog = catalog();
         let found = victims(&catalog, &node, &pods, &newcomer, 3);
@@ -137,7 +137,7 @@ fn the_cheapest_victims_are_those_of_kube_scheduler() {
         priority,
         violates_budget: false,
     };
-    let on = |gpu: usize| Part::of(GpuSet::one(gpu));
+    let on = |gpu: usize| Part::of(GpuSet::single(gpu));
     let half = Gpus::share(500, 0);
     let check = |pods: &[Pod], newcomer, priority, expected: Option<&[usize]>| {
         let mut node = large_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
@@ -163,7 +163,7 @@ fn the_cheapest_victims_are_those_of_kube_scheduler() {
     check(&[protected, of(one, on(1), 4)], one, 5, Some(&[1]));
     // Only MIG instances that overlap the place of the larger instance are evicted.
     let instance = |gpu, slices, priority| {
-        of(Gpus::Partition(ProfileId(2)), Part { slices, ..on(gpu) }, priority)
+        of(Gpus::Partition(ProfileId(2)), Part { memory_slices: slices, ..on(gpu) }, priority)
     };
     let instances = [instance(0, 0b11, 1), instance(0, 0b1100, 1), instance(0, 0b11_0000, 1)];
     let whole = of(one, on(1), 9);
@@ -181,7 +181,7 @@ fn a_search_with_many_pods_is_limited_and_deterministic() {
     };
     let pods: Vec<_> = (0..250).map(pod).collect();
     let mut node = large_node(Vec::new());
-    node.cpu_milli = Amount::free(pods.iter().map(|pod| pod.request.cpu_milli).sum());
+    node.cpu_milli = ResourceUsage::free(pods.iter().map(|pod| pod.request.cpu_milli).sum());
     allocate(&mut node, &pods);
     let newcomer = Request { cpu_milli: 20_000, ..request(Gpus::None) };
     let catalog = catalog();

@@ -4,9 +4,9 @@ use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
     forecast::Forecast,
     gpu::{Gpu, GpuState, ModelId, ModelSet},
-    node::{Amount, Node},
+    node::{Node, ResourceUsage},
     request::{Gpus, ProfileId, Request, ShareMemory},
-    view::{Catalog, Placement, View},
+    view::{Catalog, ClusterView, Placement},
 };
 
 /// Products with their memory in MiB. The first two can be partitioned.
@@ -24,9 +24,9 @@ const PROFILES: [(&str, &[u8]); 5] = [
 
 pub(crate) fn catalog() -> Catalog {
     let mut catalog = Catalog::default();
-    let models = MODELS.map(|(name, _)| catalog.model(name).expect("far below 64"));
+    let models = MODELS.map(|(name, _)| catalog.intern_model(name).expect("far below 64"));
     for (name, places) in PROFILES {
-        let profile = catalog.profile(name).expect("far below 64");
+        let profile = catalog.intern_profile(name).expect("far below 64");
         catalog.set_places(models[0], profile, places.to_vec());
         if name != "1g.5gb" {
             catalog.set_places(models[1], profile, places.to_vec());
@@ -42,7 +42,7 @@ pub(crate) fn request(gpus: Gpus) -> Request {
 
 /// A node with more CPU, memory and pods than the tests use.
 pub(crate) fn large_node(gpus: Vec<Gpu>) -> Node {
-    let plenty = Amount::free(1_000_000);
+    let plenty = ResourceUsage::free(1_000_000);
     Node { cpu_milli: plenty, memory_mib: plenty, pods: plenty, gpus }
 }
 
@@ -57,25 +57,25 @@ pub(crate) fn forecast(requests: &[Request]) -> Forecast {
 // === Random values ===
 
 /// One to twelve empty nodes. Some GPUs are unusable, some have unknown memory.
-pub(crate) fn idle_clusters() -> impl Strategy<Value = View> {
-    vec(nodes(idle_gpu), 1..=12).prop_map(|nodes| View::new(catalog(), nodes))
+pub(crate) fn idle_clusters() -> impl Strategy<Value = ClusterView> {
+    vec(nodes(idle_gpu), 1..=12).prop_map(|nodes| ClusterView::new(catalog(), nodes))
 }
 
 /// One to twelve nodes in any state.
-pub(crate) fn used_clusters() -> impl Strategy<Value = View> {
+pub(crate) fn used_clusters() -> impl Strategy<Value = ClusterView> {
     let nodes = (nodes(used_gpu), 20..=100_u32).prop_map(|(mut node, percent)| {
         for amount in [&mut node.cpu_milli, &mut node.memory_mib, &mut node.pods] {
             amount.free = amount.total * percent / 100;
         }
         node
     });
-    vec(nodes, 1..=12).prop_map(|nodes| View::new(catalog(), nodes))
+    vec(nodes, 1..=12).prop_map(|nodes| ClusterView::new(catalog(), nodes))
 }
 
 /// An empty node, often with little CPU.
 pub(crate) fn idle_nodes() -> impl Strategy<Value = Node> {
     (nodes(idle_gpu), 4000..=60_000_u32)
-        .prop_map(|(node, cpu)| Node { cpu_milli: Amount::free(cpu), ..node })
+        .prop_map(|(node, cpu)| Node { cpu_milli: ResourceUsage::free(cpu), ..node })
 }
 
 /// Nodes with the GPUs of one product, or of several.
@@ -87,9 +87,9 @@ fn nodes(gpu: fn(ModelId) -> BoxedStrategy<Gpu>) -> impl Strategy<Value = Node> 
     let mixed = vec(models().prop_flat_map(gpu), 0..=16);
     let gpus = prop_oneof![uniform, mixed];
     (cpu, memory, pods, gpus).prop_map(|(cpu, memory, pods, gpus)| Node {
-        cpu_milli: Amount::free(cpu),
-        memory_mib: Amount::free(memory),
-        pods: Amount::free(pods),
+        cpu_milli: ResourceUsage::free(cpu),
+        memory_mib: ResourceUsage::free(memory),
+        pods: ResourceUsage::free(pods),
         gpus,
     })
 }
@@ -114,7 +114,7 @@ fn used_gpu(model: ModelId) -> BoxedStrategy<Gpu> {
         let state = match kind {
             0 => GpuState::Whole,
             1 | 2 => GpuState::Shared { free_milli, free_mib: gpu.memory_mib * percent / 100 },
-            3 if gpu.model.0 < PARTITIONABLE => GpuState::Partitioned { slices },
+            3 if gpu.model.0 < PARTITIONABLE => GpuState::Partitioned { memory_slices: slices },
             _ => gpu.state,
         };
         Gpu { state, ..gpu }
@@ -139,7 +139,7 @@ pub(crate) fn requests() -> impl Strategy<Value = Request> {
         2 => (0..=1000_u16, 0..=40_000_u32).prop_map(|(milli, mib)| Gpus::share(milli, mib)),
         1 => Just(Gpus::share(0, 0)),
         3 => (1..=5_u8, 0..=700_u16, memories())
-            .prop_map(|(count, milli, memory)| Gpus::Share { count, milli, memory }),
+            .prop_map(|(count, milli, memory)| Gpus::Share { count, compute_milli: milli, memory }),
         4 => (0..5_u8).prop_map(|profile| Gpus::Partition(ProfileId(profile))),
     ];
     let models = prop_oneof![
@@ -155,11 +155,11 @@ pub(crate) fn requests() -> impl Strategy<Value = Request> {
 // === A second implementation of the check ===
 
 /// True if the placement has everything that the request needs, and no other pod has any part of it.
-pub(crate) fn is_served(view: &View, request: &Request, placement: Placement) -> bool {
+pub(crate) fn is_served(view: &ClusterView, request: &Request, placement: Placement) -> bool {
     let (node, part) = (view.node(placement.node), placement.part);
     let gpu_serves = |position: usize| {
         let gpu = node.gpus.get(position);
-        gpu.is_some_and(|gpu| gpu_serves_at(view.catalog(), gpu, request, part.slices))
+        gpu.is_some_and(|gpu| gpu_serves_at(view.catalog(), gpu, request, part.memory_slices))
     };
     has_free_resources(node, request)
         && part.gpus.iter().count() == requested_gpus(request)
@@ -202,7 +202,10 @@ fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) ->
     let unallocated = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
     let is_free = match (request.gpus, gpu.state) {
         (Gpus::Whole(_), state) => slices == 0 && state == unallocated,
-        (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
+        (
+            Gpus::Share { compute_milli: milli, memory, .. },
+            GpuState::Shared { free_milli, free_mib },
+        ) => {
             let has_memory = match memory {
                 ShareMemory::Percent(0) => true,
                 ShareMemory::Percent(_) if gpu.memory_mib == 0 => false,
@@ -213,11 +216,11 @@ fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) ->
         (Gpus::None | Gpus::Share { .. }, _) => false,
         (Gpus::Partition(profile), state) => {
             let is_place_free = match state {
-                GpuState::Partitioned { slices: used } => used & slices == 0,
+                GpuState::Partitioned { memory_slices: used } => used & slices == 0,
                 state => state == unallocated,
             };
             is_place_free && catalog.places(gpu.model, profile).contains(&slices)
         }
     };
-    gpu.is_usable && request.models.has(gpu.model) && is_free
+    gpu.is_usable && request.models.contains(gpu.model) && is_free
 }

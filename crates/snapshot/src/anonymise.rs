@@ -48,8 +48,8 @@ type LongestFirst = (Reverse<usize>, String);
 
 impl Anonymiser {
     /// Creates the anonymiser of a machine. Without a machine id, substitutes differ from snapshot to snapshot.
-    pub fn of(host: &Host) -> Self {
-        let id = host.text("/etc/machine-id").unwrap_or_default();
+    pub fn for_host(host: &Host) -> Self {
+        let id = host.read_text("/etc/machine-id").unwrap_or_default();
         let half = |range| id.get(range).and_then(|half| u64::from_str_radix(half, 16).ok());
         let random = || RandomState::new().hash_one("a key");
         let key = match (half(0..16), half(16..32)) {
@@ -63,7 +63,7 @@ impl Anonymiser {
     pub fn anonymise(&mut self, snapshot: Snapshot) -> Snapshot {
         for (path, entry) in &snapshot.entries {
             if let (true, Entry::Text(text)) = (is_secret_file(path), entry) {
-                self.learn(text.trim());
+                self.add_secret(text.trim());
             }
         }
         let Snapshot { entries, omissions } = snapshot;
@@ -119,7 +119,7 @@ impl Anonymiser {
     }
 
     /// Adds a secret with its substitute, in each spelling.
-    fn learn(&mut self, secret: &str) {
+    fn add_secret(&mut self, secret: &str) {
         if is_insignificant(secret) || self.substitutes.contains_key(&longest_first(secret)) {
             return;
         }

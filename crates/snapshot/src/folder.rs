@@ -23,7 +23,7 @@ pub enum SnapshotError {
 
 impl Snapshot {
     /// Creates the folder, or accepts an empty one.
-    pub fn folder(dir: &Path) -> Result<(), SnapshotError> {
+    pub fn create_folder(dir: &Path) -> Result<(), SnapshotError> {
         let refused = |source| SnapshotError::Write(dir.to_owned(), source);
         fs::create_dir_all(dir).map_err(refused)?;
         match fs::read_dir(dir).map_err(refused)?.next() {

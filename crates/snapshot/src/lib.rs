@@ -20,7 +20,7 @@ use std::{
 };
 
 use serde::Serialize;
-use windlass_config::{Find, Policy, Test};
+use windlass_config::{DiscoveryRule, Policy, ProbeTest};
 use windlass_core::inventory::Inventory;
 use windlass_host::Host;
 
@@ -60,17 +60,17 @@ pub struct Omission {
 
 /// Limits of a snapshot. A snapshot that reached a limit has an omission that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct SnapshotLimits {
     /// Maximum number of files, folders and links.
-    pub entries: usize,
+    pub max_entries: usize,
     /// Maximum size of all text, in bytes.
-    pub bytes: usize,
+    pub max_bytes: usize,
     /// Maximum size of a file, in bytes. A larger file is omitted.
-    pub bytes_of_file: usize,
+    pub max_file_bytes: usize,
     /// Time limit of the walk.
-    pub time: Duration,
+    pub walk_timeout: Duration,
     /// Time limit of each file. The kernel may wait for firmware to read some files.
-    pub time_of_file: Duration,
+    pub file_timeout: Duration,
 }
 
 /// Additional files, which the allowlist does not have.
@@ -88,10 +88,10 @@ pub struct ExtraFiles {
 
 impl Snapshot {
     /// Reads the host. Blocks. Calls `progress` with the number of entries, every few hundred entries.
-    pub fn of(
+    pub fn capture(
         host: &Host,
         extra: &ExtraFiles,
-        bounds: Bounds,
+        bounds: SnapshotLimits,
         progress: &mut dyn FnMut(usize),
     ) -> Self {
         walk::walk(host, extra, bounds, progress)
@@ -116,13 +116,13 @@ impl ExtraFiles {
         let mut extra = Self::default();
         for rule in &policy.sources {
             let probed = rule.probe.as_ref().and_then(|probe| match &probe.test {
-                Test::Attribute { file, .. } => Some(file),
+                ProbeTest::Attribute { file, .. } => Some(file),
                 _ => None,
             });
             let files = rule.attributes.values().chain(probed);
             let names = files.filter_map(|file| file.file_name()?.to_str().map(str::to_owned));
             extra.names.extend(names);
-            if let Find::Files(folder) = &rule.find {
+            if let DiscoveryRule::Files(folder) = &rule.find {
                 extra.folders.insert(folder.clone());
             }
         }
@@ -140,16 +140,16 @@ impl ExtraFiles {
 
 // === impl Bounds ===
 
-impl Default for Bounds {
+impl Default for SnapshotLimits {
     /// Limits far above the size of any machine. Eight fully partitioned MI300 have 4,000 entries in the recordings of
     /// AMD's plugin.
     fn default() -> Self {
         Self {
-            entries: 300_000,
-            bytes: 64 << 20,
-            bytes_of_file: 64 << 10,
-            time: Duration::from_secs(60),
-            time_of_file: Duration::from_secs(2),
+            max_entries: 300_000,
+            max_bytes: 64 << 20,
+            max_file_bytes: 64 << 10,
+            walk_timeout: Duration::from_secs(60),
+            file_timeout: Duration::from_secs(2),
         }
     }
 }

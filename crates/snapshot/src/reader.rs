@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use windlass_host::external::{DeadlinePool, Late};
+use windlass_host::external::{DeadlineExceeded, DeadlinePool};
 
 /// Reads each file within a deadline, up to a maximum size.
 pub(super) struct Reader {
@@ -34,14 +34,16 @@ impl Reader {
 
     /// Number of files that still hang.
     pub(super) fn hanging(&self) -> usize {
-        self.pool.late()
+        self.pool.hanging()
     }
 
     pub(super) fn read(&mut self, path: PathBuf) -> ReadOutcome {
         let (max_bytes, file) = (self.max_bytes, path.clone());
         match self.pool.call(path, self.deadline, move || bytes(&file, max_bytes)) {
             Ok(content) => self.outcome(content),
-            Err(Late) => ReadOutcome::Unreadable(format!("no answer within {:?}", self.deadline)),
+            Err(DeadlineExceeded) => {
+                ReadOutcome::Unreadable(format!("no answer within {:?}", self.deadline))
+            }
         }
     }
 

@@ -26,7 +26,7 @@ fn host(files: &[(&str, &str)]) -> (TempDir, Host) {
 }
 
 fn snapshot(host: &Host) -> Snapshot {
-    Snapshot::of(host, &ExtraFiles::default(), Bounds::default(), &mut |_| {})
+    Snapshot::capture(host, &ExtraFiles::default(), SnapshotLimits::default(), &mut |_| {})
 }
 
 fn text<'a>(snapshot: &'a Snapshot, path: &str) -> Option<&'a str> {
@@ -72,8 +72,9 @@ fn a_hanging_file_is_omitted_and_does_not_affect_others() {
     let (root, host) = host(&[(&format!("{FUNCTION}/vendor"), "0x10de\n")]);
     let hanging = root.path().join(FUNCTION).join("device");
     mknodat(CWD, &hanging, FileType::Fifo, Mode::RUSR, 0).expect("a pipe without a writer");
-    let bounds = Bounds { time_of_file: Duration::from_millis(20), ..Bounds::default() };
-    let read = Snapshot::of(&host, &ExtraFiles::default(), bounds, &mut |_| {});
+    let bounds =
+        SnapshotLimits { file_timeout: Duration::from_millis(20), ..SnapshotLimits::default() };
+    let read = Snapshot::capture(&host, &ExtraFiles::default(), bounds, &mut |_| {});
     assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
     let [omission] = read.omissions.as_slice() else { panic!("{:?}", read.omissions) };
     assert_eq!(omission.path, Path::new("/").join(FUNCTION).join("device"));
@@ -87,8 +88,8 @@ fn a_host_with_too_many_entries_is_truncated_with_an_omission() {
     let (root, host) = host(&files);
     symlink("..", root.path().join("sys/class/misc/device0/loop")).expect("linked");
     let begun = Instant::now();
-    let bounds = Bounds { entries: 100, ..Bounds::default() };
-    let read = Snapshot::of(&host, &ExtraFiles::default(), bounds, &mut |_| {});
+    let bounds = SnapshotLimits { max_entries: 100, ..SnapshotLimits::default() };
+    let read = Snapshot::capture(&host, &ExtraFiles::default(), bounds, &mut |_| {});
     assert!(read.len() <= 101, "{}", read.len());
     assert_eq!(read.omissions.len(), 1, "{:?}", read.omissions);
     assert!(read.omissions[0].why.contains("no more than 100 entries"), "{:?}", read.omissions);
@@ -113,9 +114,9 @@ fn identifying_text_has_the_same_substitute_everywhere() {
     let name = "dev/serial/by-id/usb-FTDI_FT9X_Y0Z77-if00";
     fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("made");
     symlink("../../ttyUSB0", root.path().join(name)).expect("linked");
-    let mut anonymiser = Anonymiser::of(&host);
+    let mut anonymiser = Anonymiser::for_host(&host);
     let masked = anonymiser.anonymise(snapshot(&host));
-    let again = Anonymiser::of(&host).anonymise(snapshot(&host));
+    let again = Anonymiser::for_host(&host).anonymise(snapshot(&host));
     assert_eq!(masked, again, "a machine has the same substitutes each time");
     let shown = format!("{masked:?}");
     for secret in
@@ -151,7 +152,7 @@ fn the_serial_number_of_a_root_hub_is_an_address_and_stays() {
     let stick = ("sys/devices/0000:00:14.0/usb1/1-4/serial", "0000:00:14.0\n");
     let (_root, host) = host(&[(&files[0].0, files[0].1), (&files[1].0, files[1].1), stick]);
     let plain = snapshot(&host);
-    assert_eq!(Anonymiser::of(&host).anonymise(plain.clone()), plain);
+    assert_eq!(Anonymiser::for_host(&host).anonymise(plain.clone()), plain);
 }
 
 #[test]
@@ -165,7 +166,7 @@ fn a_short_serial_number_is_replaced_in_names_that_contain_serial_numbers() {
     for name in ["usb-FTDI_AB12C-if00", "usb-FTDI_X_1#ä-if00", "usb-AB12CD-if00"] {
         symlink("../../ttyUSB0", root.path().join("dev/serial/by-id").join(name)).expect("linked");
     }
-    let mut anonymiser = Anonymiser::of(&host);
+    let mut anonymiser = Anonymiser::for_host(&host);
     let masked = anonymiser.anonymise(snapshot(&host));
     let serial = |port: &str| {
         let text = text(&masked, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
@@ -209,7 +210,7 @@ fn a_serial_number_within_another_does_not_change_the_others_name() {
         ("sys/devices/usb1/1-5/serial", "AB12C-77\n"),
         ("sys/devices/usb1/1-6/serial", "X 1#9Z\n"),
     ]);
-    let mut anonymiser = Anonymiser::of(&host);
+    let mut anonymiser = Anonymiser::for_host(&host);
     let masked = anonymiser.anonymise(snapshot(&host));
     let serial = |port: &str| {
         let text = text(&masked, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
@@ -252,7 +253,7 @@ fn two_machines_share_no_identifying_text() {
     let masked = |id| {
         let serial = ("sys/devices/usb1/1-4/serial", "A10K2J3\n");
         let (_root, host) = host(&[("etc/machine-id", id), serial]);
-        Anonymiser::of(&host).anonymise(snapshot(&host))
+        Anonymiser::for_host(&host).anonymise(snapshot(&host))
     };
     assert_ne!(masked(&"01".repeat(16)), masked(&"02".repeat(16)));
 }
@@ -270,8 +271,12 @@ fn files_of_configured_sources_are_read() {
         ("sys/devices/virtual/misc/board/chip_state", "ok\n"),
         ("etc/boards/first", "its text is not read"),
     ]);
-    let read =
-        Snapshot::of(&host, &ExtraFiles::for_policy(&policy), Bounds::default(), &mut |_| {});
+    let read = Snapshot::capture(
+        &host,
+        &ExtraFiles::for_policy(&policy),
+        SnapshotLimits::default(),
+        &mut |_| {},
+    );
     assert_eq!(text(&read, "sys/devices/virtual/misc/board/cores_count"), Some("576\n"));
     assert_eq!(text(&read, "sys/devices/virtual/misc/board/chip_state"), Some("ok\n"));
     assert_eq!(read.entries[Path::new("etc/boards/first")], Entry::Node);
@@ -280,8 +285,8 @@ fn files_of_configured_sources_are_read() {
 #[test]
 fn a_folder_that_is_not_empty_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    Snapshot::folder(&folder.path().join("new/deep")).expect("it is made");
-    let error = Snapshot::folder(folder.path()).expect_err("it has a folder in it");
+    Snapshot::create_folder(&folder.path().join("new/deep")).expect("it is made");
+    let error = Snapshot::create_folder(folder.path()).expect_err("it has a folder in it");
     assert!(error.to_string().contains("is not empty"), "{error}");
 }
 
@@ -298,7 +303,7 @@ fn mounts_of_containers_are_present_and_replace_no_entry() {
     let mounts = ["opt/firmware", listed, &format!("{listed}/vendor"), "nowhere"];
     let mounts = mounts.map(|path| Path::new("/").join(path));
     let extra = ExtraFiles { mounts: mounts.into(), ..ExtraFiles::default() };
-    let read = Snapshot::of(&host, &extra, Bounds::default(), &mut |_| {});
+    let read = Snapshot::capture(&host, &extra, SnapshotLimits::default(), &mut |_| {});
     assert_eq!(read.entries[Path::new("opt/firmware")], Entry::Folder);
     assert!(matches!(read.entries[Path::new(listed)], Entry::Link(_)));
     assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
@@ -309,7 +314,7 @@ fn mounts_of_containers_are_present_and_replace_no_entry() {
 #[test]
 fn a_short_serial_number_is_not_replaced_in_an_address() {
     let (_root, host) = host(&[("sys/devices/usb1/1-4/serial", "0001\n")]);
-    let mut anonymiser = Anonymiser::of(&host);
+    let mut anonymiser = Anonymiser::for_host(&host);
     anonymiser.anonymise(snapshot(&host));
     let mut found = json!({"id": "nic-0001-3b-02-0", "parent": {"id": "tty-0001-ttyUSB0"}});
     anonymiser.anonymise_document(&mut found);

@@ -8,10 +8,10 @@ use std::{
 };
 
 use rustix::fs::Mode;
-use windlass_host::{Host, flat};
+use windlass_host::{Host, normalize};
 
 use super::{
-    Bounds, Entry, ExtraFiles, Omission, Snapshot,
+    Entry, ExtraFiles, Omission, Snapshot, SnapshotLimits,
     allowlist::{FILES, ROOTS, Root, has_chosen_name},
     reader::{ReadOutcome, Reader},
 };
@@ -26,10 +26,10 @@ const PROGRESS_INTERVAL: usize = 256;
 pub(super) fn walk(
     host: &Host,
     extra: &ExtraFiles,
-    bounds: Bounds,
+    bounds: SnapshotLimits,
     progress: &mut dyn FnMut(usize),
 ) -> Snapshot {
-    let reader = Reader::new(bounds.time_of_file, bounds.bytes_of_file);
+    let reader = Reader::new(bounds.file_timeout, bounds.max_file_bytes);
     let (snapshot, begun) = (Snapshot::default(), Instant::now());
     let mut walk =
         Walk { host, extra, bounds, reader, begun, bytes: 0, snapshot, progress, full: false };
@@ -51,7 +51,7 @@ pub(super) fn walk(
 struct Walk<'a> {
     host: &'a Host,
     extra: &'a ExtraFiles,
-    bounds: Bounds,
+    bounds: SnapshotLimits,
     reader: Reader,
     begun: Instant,
     bytes: usize,
@@ -65,7 +65,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn folder(&mut self, root: &Root, folder: &Path, depth: u32) {
-        let left = self.bounds.entries.saturating_sub(self.snapshot.len());
+        let left = self.bounds.max_entries.saturating_sub(self.snapshot.len());
         let Ok(entries) = fs::read_dir(self.host.path(folder)) else { return };
         // A folder may have too many entries, by mistake or by an attack.
         let mut entries: Vec<_> = entries.flatten().take(left + 1).collect();
@@ -111,13 +111,13 @@ impl Walk<'_> {
 
     /// Adds a link whose target is below the same root. Drops a link to storage whose name an administrator chose.
     fn link(&mut self, root: &Root, path: &Path) {
-        let Some(target) = self.host.link(path).map(PathBuf::from) else { return };
+        let Some(target) = self.host.read_link(path).map(PathBuf::from) else { return };
         let part = Path::new(root.path).iter().next().expect("a root has a path");
         let folder = path.parent().expect("an entry of a folder has a parent");
         if root.nodes && self.has_chosen_name(path) {
             return;
         }
-        if target.is_relative() && flat(&folder.join(&target)).starts_with(part) {
+        if target.is_relative() && normalize(&folder.join(&target)).starts_with(part) {
             self.add(path, Entry::Link(target));
         }
     }
@@ -142,8 +142,10 @@ impl Walk<'_> {
 
     fn has_chosen_name(&self, link: &Path) -> bool {
         let absolute = Path::new("/").join(link);
-        let node =
-            self.host.canonicalize(absolute).or_else(|| self.host.link(link).map(PathBuf::from));
+        let node = self
+            .host
+            .canonicalize(absolute)
+            .or_else(|| self.host.read_link(link).map(PathBuf::from));
         let name = node.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
         name.is_some_and(has_chosen_name)
     }
@@ -175,7 +177,7 @@ impl Walk<'_> {
     /// Adds the names of a folder's files.
     fn names(&mut self, folder: &Path) {
         let below: PathBuf = folder.components().skip(1).collect();
-        for name in self.host.names(folder) {
+        for name in self.host.entry_names(folder) {
             if !self.is_full() {
                 self.add(&below.join(name), Entry::Node);
             }
@@ -195,7 +197,8 @@ impl Walk<'_> {
 
     /// True after a limit was reached. Records the limit as an omission, once.
     fn is_full(&mut self) -> bool {
-        let Bounds { entries, bytes, time, .. } = self.bounds;
+        let SnapshotLimits { max_entries: entries, max_bytes: bytes, walk_timeout: time, .. } =
+            self.bounds;
         let reached = if self.full {
             None
         } else if self.snapshot.len() >= entries {

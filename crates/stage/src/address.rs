@@ -44,7 +44,7 @@ pub enum AddressError {
 
 /// Resolved address of one replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Target {
+pub(crate) enum ResolvedAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
@@ -53,11 +53,11 @@ pub(crate) enum Target {
 
 impl Address {
     /// Resolves the address. A DNS name can have several replicas.
-    pub(crate) async fn resolve(&self) -> io::Result<Vec<Target>> {
+    pub(crate) async fn resolve(&self) -> io::Result<Vec<ResolvedAddress>> {
         match self {
-            Self::Unix(path) => Ok(vec![Target::Unix(path.clone())]),
+            Self::Unix(path) => Ok(vec![ResolvedAddress::Unix(path.clone())]),
             Self::Tcp { host, port } => {
-                Ok(lookup_host((host.as_str(), *port)).await?.map(Target::Tcp).collect())
+                Ok(lookup_host((host.as_str(), *port)).await?.map(ResolvedAddress::Tcp).collect())
             }
         }
     }
@@ -141,7 +141,7 @@ impl fmt::Display for Addresses {
 
 // === impl Target ===
 
-impl fmt::Display for Target {
+impl fmt::Display for ResolvedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),

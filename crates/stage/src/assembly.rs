@@ -16,7 +16,7 @@ use crate::{
     address::{Address, Addresses},
     builder::Builder,
     dial::{KEEP_ALIVE, STREAM_WINDOW},
-    exit::{Exit, Listeners},
+    exit::{EndSender, EndSubscriber},
     inlet::Inlet,
     join::{Join, Table},
     listener::Listener,
@@ -26,7 +26,7 @@ use crate::{
     queue::Queue,
     reader::ItemSink,
     settings::{Identity, Settings},
-    wire::{DescribeResponse, PROTOCOL, SLACK, stage_server::StageServer},
+    wire::{DescribeResponse, MESSAGE_OVERHEAD, PROTOCOL, stage_server::StageServer},
     worker::{BatchContext, Destination},
 };
 
@@ -36,16 +36,16 @@ pub(crate) struct Tasks {
     workers: JoinSet<()>,
     pub(crate) server: JoinSet<Result<(), Error>>,
     readers: TaskTracker,
-    closing: CancellationToken,
+    draining: CancellationToken,
     /// Cancelled when all readers have ended.
-    finishing: CancellationToken,
+    readers_ended: CancellationToken,
     /// Cancels the connections when the stage is dropped.
     _guard: DropGuard,
 }
 
 /// Context of all tasks.
 #[derive(Clone)]
-struct Shared {
+struct TaskContext {
     identity: Identity,
     settings: Settings,
     metrics: StageMetrics,
@@ -61,11 +61,11 @@ impl Tasks {
         address: &Address,
         disconnect: CancellationToken,
     ) -> Self {
-        let Builder { name, replica, next, from, work, settings, metrics, .. } = builder;
+        let Builder { name, replica, next, previous: from, work, settings, metrics, .. } = builder;
         let replica = replica.unwrap_or_else(|| address.to_string());
         let identity = Identity { stage: name.as_str().into(), replica: replica.as_str().into() };
-        let shared = Shared { identity, settings, metrics };
-        let (closing, finishing) = (CancellationToken::new(), CancellationToken::new());
+        let shared = TaskContext { identity, settings, metrics };
+        let (draining, readers_ended) = (CancellationToken::new(), CancellationToken::new());
         let (mut workers, readers) = (JoinSet::new(), TaskTracker::new());
 
         let (copies, joins) = (next.len().max(1), from.len() > 1);
@@ -77,27 +77,27 @@ impl Tasks {
             max_payload: max_payload as u64,
             joins,
         };
-        let (destination, listeners) = destination(&mut workers, next, &shared, &closing);
-        let Shared { identity, settings, metrics } = shared.clone();
+        let (destination, listeners) = destination(&mut workers, next, &shared, &draining);
+        let TaskContext { identity, settings, metrics } = shared.clone();
         let context = BatchContext { identity, settings, work, destination, metrics };
         let sink = if joins {
-            join(&mut workers, from, context, shared, &finishing)
+            join(&mut workers, from, context, shared, &readers_ended)
         } else {
-            queue(&mut workers, context, &shared, &finishing)
+            queue(&mut workers, context, &shared, &readers_ended)
         };
         let inlet = Inlet {
             description,
             copies,
             sink,
-            listeners,
+            subscriber: listeners,
             readers: readers.clone(),
-            closing: closing.clone(),
+            draining: draining.clone(),
             disconnect: disconnect.clone(),
         };
         let mut server = JoinSet::new();
-        let shutdown = closing.clone().cancelled_owned();
+        let shutdown = draining.clone().cancelled_owned();
         server.spawn(service(inlet, max_payload).serve_with_incoming_shutdown(listener, shutdown));
-        Self { workers, server, readers, closing, finishing, _guard: disconnect.drop_guard() }
+        Self { workers, server, readers, draining, readers_ended, _guard: disconnect.drop_guard() }
     }
 
     /// Waits for a failure of the server. Resumes the panic of a task.
@@ -116,10 +116,10 @@ impl Tasks {
 
     /// Stops accepting items, and returns when all items are passed.
     pub(crate) async fn drain(&mut self) {
-        self.closing.cancel();
+        self.draining.cancel();
         self.readers.close();
         self.readers.wait().await;
-        self.finishing.cancel();
+        self.readers_ended.cancel();
         while let Some(ended) = self.workers.join_next().await {
             propagate_panic(ended);
         }
@@ -131,16 +131,16 @@ impl Tasks {
 fn destination(
     workers: &mut JoinSet<()>,
     next: Vec<(String, Addresses)>,
-    shared: &Shared,
+    shared: &TaskContext,
     closing: &CancellationToken,
-) -> (Destination, Option<Listeners>) {
+) -> (Destination, Option<EndSubscriber>) {
     if next.is_empty() {
-        let (exit, publisher, listeners) = Exit::new();
+        let (exit, publisher, listeners) = EndSender::new();
         workers.spawn(publisher.run());
         return (Destination::End(exit), Some(listeners));
     }
     let outlets = next.into_iter().map(|(next, addresses)| {
-        let Shared { identity, settings, metrics } = shared.clone();
+        let TaskContext { identity, settings, metrics } = shared.clone();
         let (outlet, task) =
             Outlet::new(identity, &next, addresses, settings, metrics, closing.clone());
         workers.spawn(Box::pin(task.run()));
@@ -153,7 +153,7 @@ fn destination(
 fn queue(
     workers: &mut JoinSet<()>,
     context: BatchContext,
-    shared: &Shared,
+    shared: &TaskContext,
     finishing: &CancellationToken,
 ) -> ItemSink {
     let (arrivals, arriving) = mpsc::unbounded_channel();
@@ -169,13 +169,13 @@ fn join(
     workers: &mut JoinSet<()>,
     from: Vec<String>,
     context: BatchContext,
-    shared: Shared,
+    shared: TaskContext,
     finishing: &CancellationToken,
 ) -> ItemSink {
     let (arrivals, arriving) = mpsc::unbounded_channel();
     workers.spawn(Queue::new(arriving, context).run(std::future::pending()));
     let (sender, parts) = mpsc::channel(1);
-    let Shared { identity, settings, metrics } = shared;
+    let TaskContext { identity, settings, metrics } = shared;
     let queue_slots = Arc::new(Semaphore::new(settings.queue_capacity()));
     let table = Table::default();
     let join = Join { from, identity, settings, metrics, parts, queue_slots, arrivals, table };
@@ -185,7 +185,7 @@ fn join(
 
 fn service(inlet: Inlet, max_payload: usize) -> Router {
     let service = StageServer::new(inlet)
-        .max_decoding_message_size(max_payload.saturating_add(SLACK))
+        .max_decoding_message_size(max_payload.saturating_add(MESSAGE_OVERHEAD))
         .max_encoding_message_size(usize::MAX);
     Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)

@@ -4,7 +4,7 @@ use crate::{
     address::{Address, Addresses},
     metrics::StageMetrics,
     settings::Settings,
-    work::{Work, WorkError},
+    work::{WorkError, WorkFunction},
 };
 use bytes::Bytes;
 
@@ -19,8 +19,8 @@ pub struct Builder {
     pub(crate) replica: Option<String>,
     pub(crate) listen: Option<Address>,
     pub(crate) next: Vec<(String, Addresses)>,
-    pub(crate) from: Vec<String>,
-    pub(crate) work: Work,
+    pub(crate) previous: Vec<String>,
+    pub(crate) work: WorkFunction,
     pub(crate) settings: Settings,
     pub(crate) metrics: StageMetrics,
 }
@@ -35,8 +35,8 @@ impl Stage {
             replica: None,
             listen: None,
             next: Vec::new(),
-            from: Vec::new(),
-            work: Work::forward(),
+            previous: Vec::new(),
+            work: WorkFunction::forward(),
             settings: Settings::default(),
             metrics: StageMetrics::new(),
         }
@@ -68,8 +68,8 @@ impl Builder {
     /// Adds a previous stage. With two or more, the stage is a join: it expects a part of each item from each of them,
     /// and its work function gets the parts in the order of these calls.
     #[must_use]
-    pub fn from(mut self, stage: &str) -> Self {
-        self.from.push(stage.to_owned());
+    pub fn previous(mut self, stage: &str) -> Self {
+        self.previous.push(stage.to_owned());
         self
     }
 
@@ -81,7 +81,10 @@ impl Builder {
         R: Into<Bytes>,
         E: Into<WorkError>,
     {
-        Self { work: Work::each(move |parts| work(crate::work::concat_parts(parts))), ..self }
+        Self {
+            work: WorkFunction::per_item(move |parts| work(crate::work::concat_parts(parts))),
+            ..self
+        }
     }
 
     /// Processes one item per call, on a blocking thread.
@@ -94,7 +97,10 @@ impl Builder {
         R: Into<Bytes> + 'static,
         E: Into<WorkError> + Send + 'static,
     {
-        Self { work: Work::blocking(move |parts| work(crate::work::concat_parts(parts))), ..self }
+        Self {
+            work: WorkFunction::blocking(move |parts| work(crate::work::concat_parts(parts))),
+            ..self
+        }
     }
 
     /// Processes up to `max` items per call. The results must be as many, in the order of the items.
@@ -110,10 +116,10 @@ impl Builder {
     {
         self.settings.batch = max;
         let payloads = |batch: Vec<_>| batch.into_iter().map(crate::work::concat_parts).collect();
-        Self { work: Work::batch(move |batch| work(payloads(batch))), ..self }
+        Self { work: WorkFunction::per_batch(move |batch| work(payloads(batch))), ..self }
     }
 
-    /// Processes the parts of one item per call. The parts are in the order of the calls of [`Builder::from`].
+    /// Processes the parts of one item per call. The parts are in the order of the calls of [`Builder::previous`].
     #[must_use]
     pub fn join<F, R, E>(self, work: impl Fn(Vec<Bytes>) -> F + Send + Sync + 'static) -> Self
     where
@@ -121,7 +127,7 @@ impl Builder {
         R: Into<Bytes>,
         E: Into<WorkError>,
     {
-        Self { work: Work::each(work), ..self }
+        Self { work: WorkFunction::per_item(work), ..self }
     }
 
     /// Number of concurrent calls of the work function: usually one per device.

@@ -11,9 +11,9 @@ use tonic::{
 };
 
 use crate::{
-    address::Target,
+    address::ResolvedAddress,
     visit::nanos,
-    wire::{self, PROTOCOL, SLACK, parcel, receipt, stage_client::StageClient},
+    wire::{self, MESSAGE_OVERHEAD, PROTOCOL, parcel, receipt, stage_client::StageClient},
 };
 
 /// Reason that a replica cannot be used now.
@@ -31,9 +31,9 @@ pub(crate) enum DialError {
         "stage {stage} at {target} speaks protocol {protocol}, this one {PROTOCOL}: \
          run the same version of windlass-stage on both"
     )]
-    Protocol { stage: String, target: Target, protocol: u32 },
+    Protocol { stage: String, target: ResolvedAddress, protocol: u32 },
     #[error("stage {stage} serves at {target}, where {expected} was expected")]
-    WrongStage { stage: String, target: Target, expected: String },
+    WrongStage { stage: String, target: ResolvedAddress, expected: String },
 }
 
 /// A stream to one replica, ready for items.
@@ -67,12 +67,12 @@ impl DialError {
 
 /// Connects, and checks the protocol version and, if `expected` is given, the name of the stage.
 pub(crate) async fn connect(
-    target: &Target,
+    target: &ResolvedAddress,
     expected: Option<&str>,
 ) -> Result<(StageClient<Channel>, wire::DescribeResponse), DialError> {
     let uri = match target {
-        Target::Tcp(address) => format!("http://{address}"),
-        Target::Unix(_) => target.to_string(),
+        ResolvedAddress::Tcp(address) => format!("http://{address}"),
+        ResolvedAddress::Unix(_) => target.to_string(),
     };
     let endpoint = Endpoint::from_shared(uri).map_err(DialError::Connect)?;
     let endpoint = endpoint
@@ -100,13 +100,13 @@ pub(crate) async fn connect(
 
 /// Opens a stream for items, and measures its round trip.
 pub(crate) async fn open(
-    target: &Target,
+    target: &ResolvedAddress,
     expected: &str,
     clock: Instant,
 ) -> Result<ItemStream, DialError> {
     let (client, description) = connect(target, Some(expected)).await?;
     let largest = usize::try_from(description.max_payload).unwrap_or(usize::MAX);
-    let mut client = client.max_encoding_message_size(largest.saturating_add(SLACK));
+    let mut client = client.max_encoding_message_size(largest.saturating_add(MESSAGE_OVERHEAD));
     let (parcels, outgoing) = mpsc::unbounded_channel();
     let outgoing = UnboundedReceiverStream::new(outgoing);
     let mut receipts = client.pass(outgoing).await.map_err(DialError::call)?.into_inner();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_version_mismatch_names_the_remedy() {
-        let target = Target::Tcp("10.0.0.7:7000".parse().expect("an address"));
+        let target = ResolvedAddress::Tcp("10.0.0.7:7000".parse().expect("an address"));
         let error = DialError::Protocol { stage: "detect".into(), target, protocol: 2 };
         let expected = "stage detect at 10.0.0.7:7000 speaks protocol 2, this one 1: run the same version of \
                     windlass-stage on both";

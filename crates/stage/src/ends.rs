@@ -7,7 +7,7 @@ use tokio_stream::{Stream, StreamExt as _, StreamMap};
 use tonic::Streaming;
 
 use crate::{
-    address::{Addresses, Target},
+    address::{Addresses, ResolvedAddress},
     dial::{self, DialError},
     failure::Failure,
     recent_ids::RecentIds,
@@ -31,7 +31,7 @@ pub struct End {
 
 /// Event for a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum EndEvent {
     /// An item left the pipeline.
     End(End),
     /// Number of ends that were dropped because the listener was too slow.
@@ -39,9 +39,9 @@ pub enum Told {
 }
 
 /// Ends of all replicas behind an address, without duplicates of the most recent ids.
-pub struct Ends {
+pub struct EndListener {
     replicas: Replicas<Streaming<wire::End>>,
-    streams: StreamMap<Target, Contents>,
+    streams: StreamMap<ResolvedAddress, Contents>,
     recent: RecentIds,
 }
 
@@ -49,15 +49,15 @@ pub struct Ends {
 type Contents = Pin<Box<dyn Stream<Item = Option<Content>> + Send>>;
 
 /// Maximum interval between two resolutions of the name.
-const RESOLVE_EVERY: Duration = Duration::from_secs(10);
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(10);
 
 // === impl Ends ===
 
-impl Ends {
+impl EndListener {
     /// Connects to every replica behind the addresses, and waits for the first one.
     pub async fn listen(addresses: Addresses) -> Self {
-        let dial = |target: Target| async move { listen_to(&target).await };
-        let replicas = Replicas::new("the last stage".into(), addresses, RESOLVE_EVERY, dial);
+        let dial = |target: ResolvedAddress| async move { listen_to(&target).await };
+        let replicas = Replicas::new("the last stage".into(), addresses, RESOLVE_INTERVAL, dial);
         let streams = StreamMap::new();
         let mut ends = Self { replicas, streams, recent: RecentIds::default() };
         let (target, stream) = ends.replicas.next_opened().await;
@@ -66,7 +66,7 @@ impl Ends {
     }
 
     /// Waits for the next event. A replica whose stream ends is dialed again.
-    pub async fn next(&mut self) -> Told {
+    pub async fn next(&mut self) -> EndEvent {
         loop {
             tokio::select! {
                 (target, stream) = self.replicas.next_opened() => self.open(target, stream),
@@ -76,9 +76,9 @@ impl Ends {
                             self.streams.remove(&target);
                             self.replicas.on_ended(&target);
                         }
-                        Some(Content::Missed(missed)) => return Told::Missed(missed.count),
+                        Some(Content::Missed(missed)) => return EndEvent::Missed(missed.count),
                         Some(Content::Ended(end)) if self.recent.insert(end.id) => {
-                            return Told::End(End::from_wire(end));
+                            return EndEvent::End(End::from_wire(end));
                         }
                         Some(Content::Ended(_)) => {}
                     }
@@ -92,13 +92,13 @@ impl Ends {
         self.streams.len()
     }
 
-    fn open(&mut self, target: Target, stream: Streaming<wire::End>) {
+    fn open(&mut self, target: ResolvedAddress, stream: Streaming<wire::End>) {
         let contents = stream.map(|end| end.ok().and_then(|end| end.content));
         self.streams.insert(target, Box::pin(contents.chain(tokio_stream::once(None))));
     }
 }
 
-impl std::fmt::Debug for Ends {
+impl std::fmt::Debug for EndListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ends").field("connected", &self.connected()).finish_non_exhaustive()
     }
@@ -115,7 +115,7 @@ impl End {
     }
 }
 
-async fn listen_to(target: &Target) -> Result<Streaming<wire::End>, DialError> {
+async fn listen_to(target: &ResolvedAddress) -> Result<Streaming<wire::End>, DialError> {
     let (mut client, _) = dial::connect(target, None).await?;
     Ok(client.ends(wire::EndsRequest {}).await.map_err(DialError::call)?.into_inner())
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Handle by which workers report the end of items.
-pub(crate) struct Exit {
+pub(crate) struct EndSender {
     ends: mpsc::UnboundedSender<(Item, Vec<Custody>)>,
 }
 
@@ -31,41 +31,41 @@ pub(crate) struct Publisher {
     recent_ids: RecentIds,
     listeners: broadcast::Sender<wire::Ended>,
     /// The most recent ends, oldest first.
-    recent: VecDeque<wire::Ended>,
+    recent_ends: VecDeque<wire::Ended>,
     requests: mpsc::Receiver<Request>,
 }
 
 /// Handle for new listeners, until the task has ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Listeners(mpsc::Sender<Request>);
+pub(crate) struct EndSubscriber(mpsc::Sender<Request>);
 
 /// Subscription of a listener. The task answers it between two ends, so each end is in exactly one part of the answer.
 type Request = oneshot::Sender<(VecDeque<wire::Ended>, broadcast::Receiver<wire::Ended>)>;
 
 /// Ends that are buffered for a slow listener. Older ones are dropped and reported as missed.
-const BACKLOG: usize = 4096;
+const LISTENER_BUFFER: usize = 4096;
 
 /// Ends that a new listener gets again: those of a few seconds, the time to find a new replica.
-const RECENT: usize = 1024;
+const MAX_RECENT_ENDS: usize = 1024;
 
 // === impl Exit ===
 
-impl Exit {
-    pub(crate) fn new() -> (Self, Publisher, Listeners) {
+impl EndSender {
+    pub(crate) fn new() -> (Self, Publisher, EndSubscriber) {
         let (ends, receiver) = mpsc::unbounded_channel();
         let (requester, requests) = mpsc::channel(1);
         let publisher = Publisher {
             ends: receiver,
             recent_ids: RecentIds::default(),
-            listeners: broadcast::Sender::new(BACKLOG),
-            recent: VecDeque::new(),
+            listeners: broadcast::Sender::new(LISTENER_BUFFER),
+            recent_ends: VecDeque::new(),
             requests,
         };
-        (Self { ends }, publisher, Listeners(requester))
+        (Self { ends }, publisher, EndSubscriber(requester))
     }
 
     /// Reports that the item leaves the pipeline.
-    pub(crate) fn end(&self, item: Item, custodies: &[Custody]) {
+    pub(crate) fn send(&self, item: Item, custodies: &[Custody]) {
         // The publisher runs until the workers have ended.
         drop(self.ends.send((item, custodies.to_vec())));
     }
@@ -84,7 +84,7 @@ impl Publisher {
                 },
                 Some(request) = self.requests.recv() => {
                     // An error means that the listener has gone.
-                    drop(request.send((self.recent.clone(), self.listeners.subscribe())));
+                    drop(request.send((self.recent_ends.clone(), self.listeners.subscribe())));
                 }
             }
         }
@@ -93,10 +93,10 @@ impl Publisher {
     fn publish(&mut self, item: &Item, custodies: &[Custody]) {
         if self.recent_ids.insert(item.id) {
             let end = to_wire(item);
-            if self.recent.len() == RECENT {
-                self.recent.pop_front();
+            if self.recent_ends.len() == MAX_RECENT_ENDS {
+                self.recent_ends.pop_front();
             }
-            self.recent.push_back(end.clone());
+            self.recent_ends.push_back(end.clone());
             // An error means that there is no listener.
             drop(self.listeners.send(end));
         }
@@ -106,7 +106,7 @@ impl Publisher {
 
 // === impl Listeners ===
 
-impl Listeners {
+impl EndSubscriber {
     /// Stream for a new listener: the most recent ends, then all later ones. `None` after the last item.
     pub(crate) async fn listen(
         &self,
@@ -152,16 +152,16 @@ mod tests {
 
     fn item(id: u64) -> Item {
         let body = Body::Payload(bytes::Bytes::from_static(b"abc"));
-        Item { id, from: String::new(), body, visits: Vec::new(), deadline: None }
+        Item { id, sender: String::new(), body, visits: Vec::new(), deadline: None }
     }
 
     #[tokio::test]
     async fn a_slow_listener_gets_the_number_of_missed_ends_and_blocks_no_item() {
-        let (exit, publisher, listeners) = Exit::new();
+        let (exit, publisher, listeners) = EndSender::new();
         let ending = async {
             let listener = listeners.listen().await.expect("the publisher runs");
-            for id in 0..BACKLOG as u64 + 7 {
-                exit.end(item(id), &[]);
+            for id in 0..LISTENER_BUFFER as u64 + 7 {
+                exit.send(item(id), &[]);
             }
             drop(exit);
             listener
@@ -170,18 +170,18 @@ mod tests {
         let received: Vec<_> = listener.collect().await;
         let contents: Vec<_> = received.into_iter().filter_map(|end| end.ok()?.content).collect();
         assert_eq!(contents[0], Content::Missed(wire::Missed { count: 7 }));
-        assert_eq!(contents.len(), 1 + BACKLOG);
+        assert_eq!(contents.len(), 1 + LISTENER_BUFFER);
         assert!(listeners.listen().await.is_none(), "the last item has left");
     }
 
     #[tokio::test]
     async fn an_id_that_ends_twice_is_published_once_and_both_senders_get_a_receipt() {
-        let (exit, publisher, listeners) = Exit::new();
+        let (exit, publisher, listeners) = EndSender::new();
         let (receipts, mut inputs) = mpsc::unbounded_channel();
         let ending = async {
             let listener = listeners.listen().await.expect("the publisher runs");
             for sequence in [3, 4] {
-                exit.end(item(9), &[Custody::new(sequence, receipts.clone())]);
+                exit.send(item(9), &[Custody::new(sequence, receipts.clone())]);
             }
             drop((exit, receipts));
             listener
@@ -197,13 +197,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_late_listener_gets_the_most_recent_ends_once() {
-        let (exit, mut publisher, listeners) = Exit::new();
-        for id in 0..RECENT as u64 + 5 {
+        let (exit, mut publisher, listeners) = EndSender::new();
+        for id in 0..MAX_RECENT_ENDS as u64 + 5 {
             publisher.publish(&item(id), &[]);
         }
         let ending = async {
             let listener = listeners.listen().await.expect("the publisher runs");
-            exit.end(item(7_000), &[]);
+            exit.send(item(7_000), &[]);
             drop(exit);
             listener
         };
@@ -213,6 +213,6 @@ mod tests {
             Content::Missed(_) => None,
         });
         let ids: Vec<_> = ids.collect().await;
-        assert_eq!((ids.len(), ids[0], ids[RECENT]), (RECENT + 1, 5, 7_000));
+        assert_eq!((ids.len(), ids[0], ids[MAX_RECENT_ENDS]), (MAX_RECENT_ENDS + 1, 5, 7_000));
     }
 }

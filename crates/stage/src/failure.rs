@@ -31,11 +31,11 @@ pub enum FailureKind {
     /// The work function panicked.
     Panic,
     /// The work function returned fewer or more results than items.
-    Count,
+    WrongResultCount,
     /// The work function exceeded its time limit.
-    Silent,
+    WorkTimeout,
     /// A join got no part from one of its stages in time, or a part from an unexpected stage.
-    Part,
+    MissingPart,
     /// A category that only a newer peer knows.
     Other,
 }
@@ -64,9 +64,9 @@ impl FailureKind {
         Self::TooLarge,
         Self::Work,
         Self::Panic,
-        Self::Count,
-        Self::Silent,
-        Self::Part,
+        Self::WrongResultCount,
+        Self::WorkTimeout,
+        Self::MissingPart,
         Self::Other,
     ];
 
@@ -78,9 +78,9 @@ impl FailureKind {
             Self::TooLarge => "too_large",
             Self::Work => "work",
             Self::Panic => "panic",
-            Self::Count => "count",
-            Self::Silent => "silent",
-            Self::Part => "part",
+            Self::WrongResultCount => "count",
+            Self::WorkTimeout => "silent",
+            Self::MissingPart => "part",
             Self::Other => "other",
         }
     }
@@ -92,9 +92,9 @@ impl FailureKind {
             Ok(wire::FailureKind::TooLarge) => Self::TooLarge,
             Ok(wire::FailureKind::Work) => Self::Work,
             Ok(wire::FailureKind::Panic) => Self::Panic,
-            Ok(wire::FailureKind::Count) => Self::Count,
-            Ok(wire::FailureKind::Silent) => Self::Silent,
-            Ok(wire::FailureKind::Part) => Self::Part,
+            Ok(wire::FailureKind::Count) => Self::WrongResultCount,
+            Ok(wire::FailureKind::Silent) => Self::WorkTimeout,
+            Ok(wire::FailureKind::Part) => Self::MissingPart,
             Ok(wire::FailureKind::Unspecified) | Err(_) => Self::Other,
         }
     }
@@ -106,9 +106,9 @@ impl FailureKind {
             Self::TooLarge => wire::FailureKind::TooLarge,
             Self::Work => wire::FailureKind::Work,
             Self::Panic => wire::FailureKind::Panic,
-            Self::Count => wire::FailureKind::Count,
-            Self::Silent => wire::FailureKind::Silent,
-            Self::Part => wire::FailureKind::Part,
+            Self::WrongResultCount => wire::FailureKind::Count,
+            Self::WorkTimeout => wire::FailureKind::Silent,
+            Self::MissingPart => wire::FailureKind::Part,
             Self::Other => wire::FailureKind::Unspecified,
         }
     }

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     custody::Receipts,
-    exit::Listeners,
+    exit::EndSubscriber,
     reader::{ItemSink, Reader},
     wire,
 };
@@ -21,10 +21,10 @@ pub(crate) struct Inlet {
     pub(crate) copies: usize,
     pub(crate) sink: ItemSink,
     /// Subscriptions to ends; `None` if the stage has next stages.
-    pub(crate) listeners: Option<Listeners>,
+    pub(crate) subscriber: Option<EndSubscriber>,
     pub(crate) readers: TaskTracker,
     /// Cancelled when the stage starts to drain.
-    pub(crate) closing: CancellationToken,
+    pub(crate) draining: CancellationToken,
     /// Cancelled when the stage is dropped.
     pub(crate) disconnect: CancellationToken,
 }
@@ -49,14 +49,14 @@ impl wire::stage_server::Stage for Inlet {
         &self,
         request: Request<Streaming<wire::Parcel>>,
     ) -> Result<Response<Receipts>, Status> {
-        // Taken before the check of `closing`: either the drain waits for this reader, or this reader sees the drain.
+        // Taken before the check of `draining`: either the drain waits for this reader, or this reader sees the drain.
         let token = self.readers.token();
-        if self.closing.is_cancelled() {
+        if self.draining.is_cancelled() {
             return Err(Status::unavailable("drains"));
         }
         let (receipts, receiver) = mpsc::unbounded_channel();
         let reader =
-            Reader::new(request.into_inner(), receipts, self.sink.clone(), self.closing.clone());
+            Reader::new(request.into_inner(), receipts, self.sink.clone(), self.draining.clone());
         let disconnect = self.disconnect.clone();
         self.readers.spawn(async move { disconnect.run_until_cancelled(reader.run()).await });
         drop(token);
@@ -67,7 +67,7 @@ impl wire::stage_server::Stage for Inlet {
         &self,
         _: Request<wire::EndsRequest>,
     ) -> Result<Response<Self::EndsStream>, Status> {
-        let Some(listeners) = &self.listeners else {
+        let Some(listeners) = &self.subscriber else {
             let stage = &self.description.stage;
             let text = format!("no item leaves the pipeline at {stage}: other stages follow");
             return Err(Status::failed_precondition(text));

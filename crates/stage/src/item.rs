@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct Item {
     pub(crate) id: u64,
     /// Name of the sending stage.
-    pub(crate) from: String,
+    pub(crate) sender: String,
     pub(crate) body: Body,
     pub(crate) visits: Vec<Visit>,
     pub(crate) deadline: Option<Instant>,
@@ -62,7 +62,7 @@ impl Item {
         let remaining = (item.remaining_us > 0).then(|| Duration::from_micros(item.remaining_us));
         let item = Self {
             id: item.id,
-            from: item.from,
+            sender: item.from,
             body,
             visits: item.visits.into_iter().map(Visit::from_wire).collect(),
             deadline: remaining.and_then(|remaining| now.checked_add(remaining)),
@@ -80,7 +80,7 @@ impl Item {
         wire::Item {
             id: self.id,
             sequence: stamp.sequence,
-            from: self.from.clone(),
+            from: self.sender.clone(),
             payload,
             remaining_us: remaining,
             visits: self.visits.iter().map(Visit::to_wire).collect(),

@@ -33,8 +33,8 @@ use crate::{
 };
 
 /// One part of an item, from one stage.
-pub(crate) struct Part {
-    pub(crate) from: String,
+pub(crate) struct ItemPart {
+    pub(crate) sender: String,
     pub(crate) item: Queued,
     /// Signalled when the part is admitted.
     pub(crate) accept: oneshot::Sender<()>,
@@ -46,7 +46,7 @@ pub(crate) struct Join {
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
     pub(crate) metrics: StageMetrics,
-    pub(crate) parts: mpsc::Receiver<Part>,
+    pub(crate) parts: mpsc::Receiver<ItemPart>,
     pub(crate) queue_slots: Arc<Semaphore>,
     pub(crate) arrivals: mpsc::UnboundedSender<Queued>,
     pub(crate) table: Table,
@@ -55,17 +55,17 @@ pub(crate) struct Join {
 /// Items with missing parts.
 #[derive(Default)]
 pub(crate) struct Table {
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, IncompleteItem>,
     /// Timeouts of the items, in the order of their first parts.
-    due: VecDeque<(Instant, u64)>,
+    timeouts: VecDeque<(Instant, u64)>,
     /// Parts that wait because the table is full.
-    blocked: VecDeque<Part>,
+    blocked: VecDeque<ItemPart>,
     /// Items that the join has passed to the queue.
     completed: RecentIds,
 }
 
 /// One item with missing parts.
-struct Waiting {
+struct IncompleteItem {
     /// Payloads by previous stage, in the order of `from`; `None` for a missing part.
     parts: Vec<Option<Bytes>>,
     /// Merged times, visits and custodies of the parts.
@@ -80,7 +80,7 @@ impl Join {
         let mut finish = std::pin::pin!(finish);
         let (mut is_finishing, mut is_open) = (false, true);
         while is_open || !self.table.waiting.is_empty() {
-            let due = self.table.due.front().map(|(at, _)| *at);
+            let due = self.table.timeouts.front().map(|(at, _)| *at);
             tokio::select! {
                 // Biased: a part that has arrived wins over its timeout.
                 biased;
@@ -89,7 +89,7 @@ impl Join {
                     self.parts.close();
                 }
                 part = self.parts.recv(), if is_open => match part {
-                    Some(part) => self.receive(part).await,
+                    Some(part) => self.admit(part).await,
                     None => is_open = false,
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
@@ -101,7 +101,7 @@ impl Join {
     }
 
     /// Admits a part, or blocks it while the table is full.
-    async fn receive(&mut self, part: Part) {
+    async fn admit(&mut self, part: ItemPart) {
         let id = part.item.id;
         let has_entry = self.table.waiting.contains_key(&id) || self.table.completed.contains(id);
         if !has_entry && self.table.waiting.len() >= self.settings.join_capacity {
@@ -113,7 +113,7 @@ impl Join {
         if self.table.completed.contains(id) {
             // The item has already failed without this part.
             part.item.custodies.iter().for_each(Custody::settle);
-        } else if let Some(complete) = self.add(&part.from, part.item) {
+        } else if let Some(complete) = self.add(&part.sender, part.item) {
             self.enqueue(complete).await;
         }
     }
@@ -122,7 +122,7 @@ impl Join {
     async fn retry_blocked(&mut self) {
         for _ in 0..self.table.blocked.len() {
             let Some(part) = self.table.blocked.pop_front() else { return };
-            self.receive(part).await;
+            self.admit(part).await;
         }
     }
 
@@ -132,10 +132,10 @@ impl Join {
         let index = self.from.iter().position(|stage| stage == from);
         let body = std::mem::replace(&mut item.parts, Ok(Vec::new()));
         let (mut parts, item) =
-            if let Some(Waiting { parts, item: first }) = self.table.waiting.remove(&id) {
+            if let Some(IncompleteItem { parts, item: first }) = self.table.waiting.remove(&id) {
                 (parts, first.merge(item))
             } else {
-                self.table.due.push_back((Instant::now() + self.settings.join_timeout, id));
+                self.table.timeouts.push_back((Instant::now() + self.settings.join_timeout, id));
                 (vec![None; self.from.len()], item)
             };
         let failure = match (body, index) {
@@ -154,7 +154,7 @@ impl Join {
                 Some(Queued { parts: Ok(parts.into_iter().flatten().collect()), ..item })
             }
             None => {
-                self.table.waiting.insert(id, Waiting { parts, item });
+                self.table.waiting.insert(id, IncompleteItem { parts, item });
                 None
             }
         }
@@ -162,11 +162,13 @@ impl Join {
 
     /// Fails the items whose `join_timeout` has passed.
     async fn expire(&mut self, now: Instant) {
-        while let Some(&(at, id)) = self.table.due.front()
+        while let Some(&(at, id)) = self.table.timeouts.front()
             && at <= now
         {
-            self.table.due.pop_front();
-            let Some(Waiting { parts, item }) = self.table.waiting.remove(&id) else { continue };
+            self.table.timeouts.pop_front();
+            let Some(IncompleteItem { parts, item }) = self.table.waiting.remove(&id) else {
+                continue;
+            };
             let missing = self.from.iter().zip(&parts).filter(|(_, part)| part.is_none());
             let missing: Vec<_> = missing.map(|(stage, _)| stage.as_str()).collect();
             let failure = self.failure(format!("part from {} did not come", missing.join(", ")));
@@ -181,13 +183,13 @@ impl Join {
         item.slot = Arc::clone(&self.queue_slots).acquire_owned().await.ok();
         // No part was received during this wait, so it extends the timeouts.
         let blocked = started.elapsed();
-        self.table.due.iter_mut().for_each(|(at, _)| *at += blocked);
+        self.table.timeouts.iter_mut().for_each(|(at, _)| *at += blocked);
         drop(self.arrivals.send(item));
     }
 
     fn failure(&self, reason: String) -> Failure {
-        self.metrics.failure(FailureKind::Part);
-        self.identity.failure(FailureKind::Part, reason)
+        self.metrics.count_failure(FailureKind::MissingPart);
+        self.identity.failure(FailureKind::MissingPart, reason)
     }
 }
 

@@ -54,10 +54,10 @@ mod worker;
 
 pub use address::{Address, AddressError, Addresses};
 pub use builder::{Builder, Stage};
-pub use ends::{End, Ends, Told};
+pub use ends::{End, EndEvent, EndListener};
 pub use failure::{Failure, FailureKind};
 pub use metrics::StageMetrics;
-pub use serve::{Bound, ServeError};
+pub use serve::{BoundStage, ServeError};
 pub use settings::Settings;
 pub use source::Source;
 pub use visit::Visit;

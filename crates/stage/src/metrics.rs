@@ -21,29 +21,29 @@ use crate::{failure::FailureKind, item::Body, queued::Queued};
 pub struct StageMetrics {
     items: Family<Label, Counter>,
     failures: Family<Label, Counter>,
-    times: Family<Label, Histogram, Seconds>,
+    times: Family<Label, Histogram, LatencyHistogram>,
     queue: Gauge,
     replicas: Family<Label, Gauge>,
     /// Members of `items`, cached: every item uses them.
     outcomes: [Counter; OUTCOMES.len()],
     /// Members of `times`, cached.
-    parts: [Histogram; PHASES.len()],
+    phases: [Histogram; PHASES.len()],
 }
 
 /// Outcome of an item at one stage.
 #[derive(Clone, Copy)]
 enum Outcome {
-    Worked,
+    Processed,
     Failed,
-    PassedOn,
+    Forwarded,
 }
 
 /// Phase of an item's time at one stage.
 #[derive(Clone, Copy)]
 enum Phase {
     Link,
-    Waited,
-    Worked,
+    Queueing,
+    Processing,
     Sending,
 }
 
@@ -53,7 +53,7 @@ struct Label(&'static str, Cow<'static, str>);
 
 /// Constructor of histograms with buckets from 50 microseconds to 100 seconds.
 #[derive(Clone, Debug)]
-struct Seconds;
+struct LatencyHistogram;
 
 /// Upper bounds of the buckets in seconds: 1, 2.5 and 5 per decade.
 const BUCKETS: [f64; 20] = [
@@ -73,15 +73,15 @@ impl StageMetrics {
     /// Makes metrics with every known label value at zero.
     pub fn new() -> Self {
         let (items, failures) = (Family::<Label, Counter>::default(), Family::default());
-        let times = Family::new_with_constructor(Seconds);
+        let times = Family::new_with_constructor(LatencyHistogram);
         let outcome = |name| items.get_or_create_owned(&Label::new("result", name));
         let part = |name| times.get_or_create_owned(&Label::new("part", name));
-        let (outcomes, parts) = (OUTCOMES.map(outcome), PHASES.map(part));
+        let (outcomes, phases) = (OUTCOMES.map(outcome), PHASES.map(part));
         for kind in FailureKind::ALL {
             drop(failures.get_or_create(&Label::new("reason", kind.as_str())));
         }
         let (queue, replicas) = (Gauge::default(), Family::default());
-        Self { items, failures, times, queue, replicas, outcomes, parts }
+        Self { items, failures, times, queue, replicas, outcomes, phases }
     }
 
     /// Registers all metrics.
@@ -110,44 +110,44 @@ impl StageMetrics {
         );
     }
 
-    pub(crate) fn queue(&self, items: usize) {
+    pub(crate) fn set_queue_length(&self, items: usize) {
         self.queue.set(i64::try_from(items).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn batch(&self, started: Instant, ended: Instant, batch: &[Queued]) {
+    pub(crate) fn record_batch(&self, started: Instant, ended: Instant, batch: &[Queued]) {
         for item in batch {
-            self.time(Phase::Link, item.link);
-            self.time(Phase::Waited, started.duration_since(item.arrived));
+            self.record_time(Phase::Link, item.link);
+            self.record_time(Phase::Queueing, started.duration_since(item.arrived));
             if item.parts.is_ok() {
-                self.time(Phase::Worked, ended.duration_since(started));
+                self.record_time(Phase::Processing, ended.duration_since(started));
             }
         }
     }
 
-    pub(crate) fn item(&self, body: &Body, was_processed: bool) {
+    pub(crate) fn count_item(&self, body: &Body, was_processed: bool) {
         let outcome = match body {
-            Body::Payload(_) => Outcome::Worked,
+            Body::Payload(_) => Outcome::Processed,
             Body::Failure(_) if was_processed => Outcome::Failed,
-            Body::Failure(_) => Outcome::PassedOn,
+            Body::Failure(_) => Outcome::Forwarded,
         };
         self.outcomes[outcome as usize].inc();
     }
 
-    pub(crate) fn sending(&self, time: Duration) {
-        self.time(Phase::Sending, time);
+    pub(crate) fn record_sending(&self, time: Duration) {
+        self.record_time(Phase::Sending, time);
     }
 
-    pub(crate) fn failure(&self, kind: FailureKind) {
+    pub(crate) fn count_failure(&self, kind: FailureKind) {
         self.failures.get_or_create(&Label::new("reason", kind.as_str())).inc();
     }
 
-    pub(crate) fn connected(&self, next: &str, replicas: usize) {
+    pub(crate) fn set_connected(&self, next: &str, replicas: usize) {
         let gauge = self.replicas.get_or_create(&Label::new("next", next.to_owned()));
         gauge.set(i64::try_from(replicas).unwrap_or(i64::MAX));
     }
 
-    fn time(&self, phase: Phase, time: Duration) {
-        self.parts[phase as usize].observe(time.as_secs_f64());
+    fn record_time(&self, phase: Phase, time: Duration) {
+        self.phases[phase as usize].observe(time.as_secs_f64());
     }
 }
 
@@ -169,7 +169,7 @@ impl EncodeLabelSet for Label {
     }
 }
 
-impl MetricConstructor<Histogram> for Seconds {
+impl MetricConstructor<Histogram> for LatencyHistogram {
     fn new_metric(&self) -> Histogram {
         Histogram::new(BUCKETS)
     }

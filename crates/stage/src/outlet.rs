@@ -19,7 +19,7 @@ use tonic::Streaming;
 use tracing::{debug, info, warn};
 
 use crate::{
-    address::{Addresses, Target},
+    address::{Addresses, ResolvedAddress},
     dial::{self, ItemStream},
     failure::FailureKind,
     item::Outgoing,
@@ -53,12 +53,12 @@ pub(crate) struct OutletTask {
     /// Cancelled when this stage starts to drain.
     draining: CancellationToken,
     replicas: Replicas<ItemStream>,
-    links: BTreeMap<Target, Link>,
-    receipts: StreamMap<Target, Events>,
+    links: BTreeMap<ResolvedAddress, Link>,
+    receipts: StreamMap<ResolvedAddress, ReceiptStream>,
 }
 
 /// Receipts of one stream, then `None` at its end.
-type Events = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Option<Content>> + Send>>;
+type ReceiptStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Option<Content>> + Send>>;
 
 /// Time that this stage waits for its own shutdown signal after all replicas of the next stage have started to drain.
 const DRAIN_GRACE: Duration = Duration::from_millis(500);
@@ -81,14 +81,14 @@ impl Outlet {
         let (requests, receiver) = mpsc::channel(1);
         let clock = Instant::now();
         let name = next.to_owned();
-        let dial = move |target: Target| {
+        let dial = move |target: ResolvedAddress| {
             let name = name.clone();
             async move { dial::open(&target, &name, clock).await }
         };
         let task = OutletTask {
             next: next.to_owned(),
             identity,
-            replicas: Replicas::new(next.to_owned(), addresses, settings.resolve_every, dial),
+            replicas: Replicas::new(next.to_owned(), addresses, settings.resolve_interval, dial),
             settings,
             metrics,
             draining,
@@ -137,7 +137,7 @@ impl OutletTask {
             (self.draining.is_cancelled(), draining_since.map(|since| since + DRAIN_GRACE));
         tokio::select! {
             Some((target, receipt)) = self.receipts.next(), if !self.receipts.is_empty() => {
-                self.receive(&target, receipt);
+                self.on_receipt(&target, receipt);
             }
             outgoing = self.requests.recv(), if self.has_senders && self.waiting.is_empty() => {
                 match outgoing {
@@ -150,29 +150,29 @@ impl OutletTask {
             () = sleep_until(grace_end.unwrap_or(self.clock)),
                 if grace_end.is_some() && !is_draining => {}
             () = self.draining.cancelled(), if !is_draining => {}
-            _ = pings.tick() => self.links.values().for_each(|link| link.ping(self.clock)),
+            _ = pings.tick() => self.links.values().for_each(|link| link.send_ping(self.clock)),
         }
     }
 
-    fn open(&mut self, target: Target, opened: ItemStream) {
+    fn open(&mut self, target: ResolvedAddress, opened: ItemStream) {
         let receipts = opened.receipts;
         self.receipts.insert(target.clone(), events(receipts));
         let link = Link::new(opened.description, opened.parcels, opened.half_round_trip);
         self.links.insert(target, link);
-        self.metrics.connected(&self.next, self.links.len());
+        self.metrics.set_connected(&self.next, self.links.len());
     }
 
-    fn receive(&mut self, target: &Target, receipt: Option<Content>) {
+    fn on_receipt(&mut self, target: &ResolvedAddress, receipt: Option<Content>) {
         let Some(link) = self.links.get_mut(target) else { return };
         match receipt {
-            Some(Content::Taken(taken)) => link.taken(taken.sequence, taken.held_ns),
-            Some(Content::Passed(passed)) => link.passed(passed.sequence),
-            Some(Content::Pong(pong)) => link.pong(pong.sent_ns, self.clock),
+            Some(Content::Taken(taken)) => link.on_taken(taken.sequence, taken.held_ns),
+            Some(Content::Passed(passed)) => link.on_passed(passed.sequence),
+            Some(Content::Pong(pong)) => link.on_pong(pong.sent_ns, self.clock),
             Some(Content::Closing(_)) => {
                 info!(stage = %self.next, replica = %link.replica(), "the replica drains");
                 link.set_draining(Instant::now());
             }
-            None => self.lose_stream(target),
+            None => self.on_stream_ended(target),
         }
     }
 
@@ -193,16 +193,16 @@ impl OutletTask {
     }
 
     /// Handles the end of a stream. Items that were not passed become failures, and are sent first.
-    fn lose_stream(&mut self, target: &Target) {
+    fn on_stream_ended(&mut self, target: &ResolvedAddress) {
         self.receipts.remove(target);
         self.replicas.on_ended(target);
         let Some(link) = self.links.remove(target) else { return };
-        self.metrics.connected(&self.next, self.links.len());
+        self.metrics.set_connected(&self.next, self.links.len());
         let replica = link.replica().to_owned();
         let mut unpassed = link.into_unpassed();
         for outgoing in &mut unpassed {
             let failure = || {
-                self.metrics.failure(FailureKind::Stopped);
+                self.metrics.count_failure(FailureKind::Stopped);
                 let reason = "the stage stopped while it had the item".to_owned();
                 let peer =
                     Identity { stage: self.next.as_str().into(), replica: replica.as_str().into() };
@@ -227,24 +227,24 @@ impl OutletTask {
             let (settings, size) = (&self.settings, head.item.payload_bytes());
             let has_capacity = |link: &Link| {
                 // An item over the limit becomes a failure, and is sent without its payload.
-                let is_too_large = size > link.limit(settings.max_payload);
+                let is_too_large = size > link.max_payload(settings.max_payload);
                 link.has_capacity(settings, if is_too_large { 0 } else { size })
             };
             let Some(target) =
-                choice::replica(&self.links, head.item.id, use_draining, has_capacity)
+                choice::choose_replica(&self.links, head.item.id, use_draining, has_capacity)
             else {
                 return;
             };
             let Some(link) = self.links.get_mut(&target) else { return };
-            let limit = link.limit(settings.max_payload);
+            let limit = link.max_payload(settings.max_payload);
             if size > limit {
                 head.item.fail(|| {
-                    self.metrics.failure(FailureKind::TooLarge);
+                    self.metrics.count_failure(FailureKind::TooLarge);
                     self.identity.failure(FailureKind::TooLarge, too_large(size, limit))
                 });
             }
             let Some(head) = self.waiting.pop_front() else { return };
-            self.metrics.sending(head.ready.elapsed());
+            self.metrics.record_sending(head.ready.elapsed());
             link.send(head, self.clock);
         }
     }
@@ -254,14 +254,14 @@ impl OutletTask {
         let Some(head) = self.waiting.front_mut() else { return };
         head.item.deadline = None;
         head.item.fail(|| {
-            self.metrics.failure(FailureKind::Deadline);
+            self.metrics.count_failure(FailureKind::Deadline);
             let reason = format!("deadline passed on the way to {}", self.next);
             self.identity.failure(FailureKind::Deadline, reason)
         });
     }
 }
 
-fn events(receipts: Streaming<wire::Receipt>) -> Events {
+fn events(receipts: Streaming<wire::Receipt>) -> ReceiptStream {
     let contents = receipts.filter_map(|receipt| match receipt {
         // A receipt type of a newer peer.
         Ok(wire::Receipt { content: None }) => None,

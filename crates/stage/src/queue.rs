@@ -26,7 +26,7 @@ pub(crate) struct Queue {
 }
 
 /// State of the batch at the head of the queue.
-enum Batch {
+enum BatchState {
     /// The queue is empty, or all workers are busy.
     None,
     /// The batch is not full. It starts at this time at the latest.
@@ -49,7 +49,7 @@ impl Queue {
         let (mut is_finishing, mut is_open) = (false, true);
         while is_open || !self.waiting.is_empty() || !self.running.is_empty() {
             let batch = self.head();
-            if let Batch::Ready = batch {
+            if let BatchState::Ready = batch {
                 self.start();
                 continue;
             }
@@ -64,38 +64,38 @@ impl Queue {
                     None => is_open = false,
                 },
                 Some(ended) = self.running.join_next() => propagate_panic(ended),
-                () = until(&batch), if matches!(batch, Batch::Filling(_)) => self.start(),
+                () = wait_for(&batch), if matches!(batch, BatchState::Filling(_)) => self.start(),
             }
         }
     }
 
     fn push(&mut self, item: Queued) {
         self.waiting.push_back(item);
-        self.context.metrics.queue(self.waiting.len());
+        self.context.metrics.set_queue_length(self.waiting.len());
     }
 
-    fn head(&self) -> Batch {
+    fn head(&self) -> BatchState {
         let settings = &self.context.settings;
-        let Some(first) = self.waiting.front() else { return Batch::None };
+        let Some(first) = self.waiting.front() else { return BatchState::None };
         if self.running.len() >= settings.workers {
-            Batch::None
+            BatchState::None
         } else if self.waiting.len() >= settings.batch {
-            Batch::Ready
+            BatchState::Ready
         } else {
-            Batch::Filling(first.arrived + settings.batch_wait)
+            BatchState::Filling(first.arrived + settings.batch_wait)
         }
     }
 
     fn start(&mut self) {
         let count = self.waiting.len().min(self.context.settings.batch);
         let batch = self.waiting.drain(..count).collect();
-        self.context.metrics.queue(self.waiting.len());
+        self.context.metrics.set_queue_length(self.waiting.len());
         self.running.spawn(process(Arc::clone(&self.context), batch));
     }
 }
 
-async fn until(batch: &Batch) {
-    if let Batch::Filling(until) = batch {
+async fn wait_for(batch: &BatchState) {
+    if let BatchState::Filling(until) = batch {
         sleep_until(*until).await;
     }
 }

@@ -20,7 +20,7 @@ use tonic::{Status, Streaming};
 use crate::{
     custody::{Custody, ReceiptInput},
     item::{Body, Item},
-    join::Part,
+    join::ItemPart,
     link_time::LinkTime,
     queued::Queued,
     visit::nanos,
@@ -31,7 +31,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) enum ItemSink {
     Queue { queue_slots: Arc<Semaphore>, arrivals: mpsc::UnboundedSender<Queued> },
-    Join(mpsc::Sender<Part>),
+    Join(mpsc::Sender<ItemPart>),
 }
 
 /// The task that reads one stream.
@@ -40,7 +40,7 @@ pub(crate) struct Reader {
     receipts: mpsc::UnboundedSender<ReceiptInput>,
     sink: ItemSink,
     link_time: LinkTime,
-    closing: CancellationToken,
+    draining: CancellationToken,
     inbox: VecDeque<Arrival>,
     /// Pending admission of the oldest item.
     admission: Option<Admission>,
@@ -50,7 +50,7 @@ pub(crate) struct Reader {
 
 /// An item that waits for admission.
 struct Arrival {
-    from: String,
+    sender: String,
     sequence: u64,
     item: Queued,
 }
@@ -70,14 +70,14 @@ impl Reader {
         parcels: Streaming<wire::Parcel>,
         receipts: mpsc::UnboundedSender<ReceiptInput>,
         sink: ItemSink,
-        closing: CancellationToken,
+        draining: CancellationToken,
     ) -> Self {
         Self {
             parcels,
             receipts,
             sink,
             link_time: LinkTime::starting_at(Instant::now()),
-            closing,
+            draining,
             inbox: VecDeque::new(),
             admission: None,
             is_ended: false,
@@ -99,18 +99,18 @@ impl Reader {
                 return;
             }
             tokio::select! {
-                result = admitted(&mut self.admission), if self.admission.is_some() => {
+                result = wait_for_admission(&mut self.admission), if self.admission.is_some() => {
                     self.admission = None;
                     if result.is_err() {
                         return;
                     }
                 }
                 parcel = self.parcels.message(), if !self.is_ended && self.inbox.len() < INBOX => {
-                    if self.receive(parcel).is_err() {
+                    if self.on_parcel(parcel).is_err() {
                         return;
                     }
                 }
-                () = self.closing.cancelled(), if must_announce_closing => {
+                () = self.draining.cancelled(), if must_announce_closing => {
                     must_announce_closing = false;
                     self.send_receipt(Content::Closing(wire::Closing {}));
                 }
@@ -118,7 +118,7 @@ impl Reader {
         }
     }
 
-    fn receive(&mut self, parcel: Result<Option<wire::Parcel>, Status>) -> Result<(), Status> {
+    fn on_parcel(&mut self, parcel: Result<Option<wire::Parcel>, Status>) -> Result<(), Status> {
         let now = Instant::now();
         match parcel?.map(|parcel| parcel.content) {
             None => self.is_ended = true,
@@ -137,7 +137,8 @@ impl Reader {
     }
 
     fn arrival(&mut self, item: wire::Item, arrived: Instant) -> Arrival {
-        let (Item { id, from, body, visits, deadline }, stamp) = Item::from_wire(item, arrived);
+        let (Item { id, sender: from, body, visits, deadline }, stamp) =
+            Item::from_wire(item, arrived);
         let excess = self.link_time.observe(stamp.sent_ns, arrived);
         let link = excess + Duration::from_nanos(stamp.half_round_trip_ns);
         let sequence = stamp.sequence;
@@ -155,7 +156,7 @@ impl Reader {
             link,
             slot: None,
         };
-        Arrival { from, sequence, item }
+        Arrival { sender: from, sequence, item }
     }
 
     fn send_receipt(&self, content: Content) {
@@ -164,7 +165,7 @@ impl Reader {
     }
 }
 
-async fn admitted(admission: &mut Option<Admission>) -> Result<(), Closed> {
+async fn wait_for_admission(admission: &mut Option<Admission>) -> Result<(), Closed> {
     match admission {
         Some(admission) => admission.await,
         None => std::future::pending().await,
@@ -177,7 +178,7 @@ async fn admit(
     sink: ItemSink,
     receipts: mpsc::UnboundedSender<ReceiptInput>,
 ) -> Result<(), Closed> {
-    let Arrival { from, sequence, mut item } = arrival;
+    let Arrival { sender: from, sequence, mut item } = arrival;
     let arrived = item.arrived;
     let send_taken = || {
         let held_ns = nanos(arrived.elapsed());
@@ -193,7 +194,7 @@ async fn admit(
         }
         ItemSink::Join(parts) => {
             let (accept, accepted) = oneshot::channel();
-            parts.send(Part { from, item, accept }).await.map_err(|_| Closed)?;
+            parts.send(ItemPart { sender: from, item, accept }).await.map_err(|_| Closed)?;
             accepted.await.map_err(|_| Closed)?;
             send_taken();
             Ok(())

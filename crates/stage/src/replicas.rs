@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The name is resolved as soon as a stream ends, then at intervals that double from half a second up to
-//! `resolve_every`. A new replica resets the interval, since a Deployment replaces its replicas one after another.
+//! `resolve_interval`. A new replica resets the interval, since a Deployment replaces its replicas one after another.
 //! While no stream is open, the interval is one second. A replica that is missing from the result is removed, unless
 //! its stream is open: a draining pod leaves the DNS first.
 
@@ -24,7 +24,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    address::{Addresses, Target},
+    address::{Addresses, ResolvedAddress},
     dial::{self, DialError},
 };
 
@@ -34,13 +34,13 @@ pub(crate) struct Replicas<L> {
     stage: String,
     addresses: Addresses,
     /// Maximum interval between two resolutions.
-    resolve_every: Duration,
+    resolve_interval: Duration,
     /// Next interval.
-    resolve_after: Duration,
-    members: BTreeMap<Target, Replica>,
-    dial: Box<dyn Fn(Target) -> Dialing<L> + Send + Sync>,
-    dialing: JoinSet<(Target, Result<L, DialError>)>,
-    resolving: JoinSet<Result<BTreeSet<Target>, io::Error>>,
+    next_resolve_interval: Duration,
+    members: BTreeMap<ResolvedAddress, Replica>,
+    dial: Box<dyn Fn(ResolvedAddress) -> Dialing<L> + Send + Sync>,
+    dialing: JoinSet<(ResolvedAddress, Result<L, DialError>)>,
+    resolving: JoinSet<Result<BTreeSet<ResolvedAddress>, io::Error>>,
     /// Text of the last resolution error, to log each text once.
     resolve_error: Option<String>,
     resolve_at: Instant,
@@ -81,8 +81,8 @@ impl<L: Send + 'static> Replicas<L> {
     pub(crate) fn new<F>(
         stage: String,
         addresses: Addresses,
-        resolve_every: Duration,
-        dial: impl Fn(Target) -> F + Send + Sync + 'static,
+        resolve_interval: Duration,
+        dial: impl Fn(ResolvedAddress) -> F + Send + Sync + 'static,
     ) -> Self
     where
         F: Future<Output = Result<L, DialError>> + Send + 'static,
@@ -91,8 +91,8 @@ impl<L: Send + 'static> Replicas<L> {
         Self {
             stage,
             addresses,
-            resolve_every,
-            resolve_after: RESOLVE_AFTER_CHANGE,
+            resolve_interval,
+            next_resolve_interval: RESOLVE_AFTER_CHANGE,
             members: BTreeMap::new(),
             dial: Box::new(move |target| Box::pin(dial(target))),
             dialing: JoinSet::new(),
@@ -104,7 +104,7 @@ impl<L: Send + 'static> Replicas<L> {
     }
 
     /// Waits for the next stream that opens. Cancel safe.
-    pub(crate) async fn next_opened(&mut self) -> (Target, L) {
+    pub(crate) async fn next_opened(&mut self) -> (ResolvedAddress, L) {
         loop {
             tokio::select! {
                 Some(Ok((target, dialed))) = self.dialing.join_next() => {
@@ -119,13 +119,13 @@ impl<L: Send + 'static> Replicas<L> {
     }
 
     /// Handles the end of the stream to a replica: dials it again after the back-off.
-    pub(crate) fn on_ended(&mut self, target: &Target) {
+    pub(crate) fn on_ended(&mut self, target: &ResolvedAddress) {
         let now = Instant::now();
         if let Some(replica) = self.members.get_mut(target) {
             replica.state = State::Due(now + replica.back_off);
         }
         self.resolve_at = now;
-        self.resolve_after = RESOLVE_AFTER_CHANGE;
+        self.next_resolve_interval = RESOLVE_AFTER_CHANGE;
         self.timer.as_mut().reset(now);
     }
 
@@ -133,8 +133,10 @@ impl<L: Send + 'static> Replicas<L> {
     fn start_due(&mut self, now: Instant) {
         if self.resolve_at <= now && self.resolving.is_empty() {
             let is_open = self.members.values().any(|replica| replica.state == State::Open);
-            self.resolve_at = now + if is_open { self.resolve_after } else { RESOLVE_DISCONNECTED };
-            self.resolve_after = (2 * self.resolve_after).min(self.resolve_every);
+            self.resolve_at =
+                now + if is_open { self.next_resolve_interval } else { RESOLVE_DISCONNECTED };
+            self.next_resolve_interval =
+                (2 * self.next_resolve_interval).min(self.resolve_interval);
             self.resolving.spawn(resolve(self.addresses.clone()));
         }
         let mut next =
@@ -154,7 +156,7 @@ impl<L: Send + 'static> Replicas<L> {
         self.timer.as_mut().reset(next);
     }
 
-    fn on_resolved(&mut self, resolved: Result<BTreeSet<Target>, io::Error>) {
+    fn on_resolved(&mut self, resolved: Result<BTreeSet<ResolvedAddress>, io::Error>) {
         let now = Instant::now();
         match resolved {
             Ok(targets) => {
@@ -164,7 +166,7 @@ impl<L: Send + 'static> Replicas<L> {
                 });
                 for target in targets {
                     self.members.entry(target).or_insert_with(|| {
-                        self.resolve_after = RESOLVE_AFTER_CHANGE;
+                        self.next_resolve_interval = RESOLVE_AFTER_CHANGE;
                         Replica::due(now)
                     });
                 }
@@ -181,7 +183,11 @@ impl<L: Send + 'static> Replicas<L> {
         self.timer.as_mut().reset(now);
     }
 
-    fn on_dialed(&mut self, target: Target, dialed: Result<L, DialError>) -> Option<(Target, L)> {
+    fn on_dialed(
+        &mut self,
+        target: ResolvedAddress,
+        dialed: Result<L, DialError>,
+    ) -> Option<(ResolvedAddress, L)> {
         let now = Instant::now();
         // `None` if the replica was removed while it was dialed.
         let replica = self.members.get_mut(&target)?;
@@ -219,7 +225,7 @@ impl Replica {
 }
 
 /// Resolves all addresses. An error counts only if no address has a replica.
-async fn resolve(addresses: Addresses) -> Result<BTreeSet<Target>, io::Error> {
+async fn resolve(addresses: Addresses) -> Result<BTreeSet<ResolvedAddress>, io::Error> {
     let (mut targets, mut failure) = (BTreeSet::new(), None);
     for address in addresses.iter() {
         match address.resolve().await {

@@ -32,7 +32,7 @@ pub enum ServeError {
     },
     /// A limit is zero, so no item could pass.
     #[error("stage {stage}: {limit} is 0: write at least 1")]
-    Zero {
+    ZeroLimit {
         /// Name of the stage.
         stage: String,
         /// Name of the limit.
@@ -50,7 +50,7 @@ pub enum ServeError {
 
 /// A stage with a bound socket. Connections wait until it serves.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundStage {
     builder: Builder,
     listener: Listener,
     address: Address,
@@ -61,8 +61,8 @@ pub struct Bound {
 
 impl Builder {
     /// Binds the address without serving yet. Fails without an address, with a limit of zero, or if the bind fails.
-    pub async fn bind(self) -> Result<Bound, ServeError> {
-        Bound::new(self).await
+    pub async fn bind(self) -> Result<BoundStage, ServeError> {
+        BoundStage::new(self).await
     }
 
     /// Serves until `shutdown` is cancelled, then drains for at most `drain_timeout`.
@@ -73,13 +73,13 @@ impl Builder {
 
 // === impl Bound ===
 
-impl Bound {
+impl BoundStage {
     async fn new(builder: Builder) -> Result<Self, ServeError> {
         let Some(address) = builder.listen.clone() else {
             return Err(ServeError::NoAddress(builder.name));
         };
-        if let Some(limit) = builder.settings.zero() {
-            return Err(ServeError::Zero { stage: builder.name, limit });
+        if let Some(limit) = builder.settings.zero_limit() {
+            return Err(ServeError::ZeroLimit { stage: builder.name, limit });
         }
         let disconnect = CancellationToken::new();
         let listening = Listener::bind(&address, disconnect.clone()).await;

@@ -26,7 +26,7 @@ pub struct Settings {
     /// Maximum number of items with missing parts at a join.
     pub join_capacity: usize,
     /// Maximum interval between two resolutions of a next stage's name.
-    pub resolve_every: Duration,
+    pub resolve_interval: Duration,
 }
 
 /// Names of a process in a pipeline: its stage and its replica.
@@ -37,7 +37,7 @@ pub(crate) struct Identity {
 }
 
 /// Maximum payload bytes in flight to one replica. It limits the window for large payloads.
-pub(crate) const UNTAKEN_BYTES: usize = 64 * 1024 * 1024;
+pub(crate) const MAX_UNACKNOWLEDGED_BYTES: usize = 64 * 1024 * 1024;
 
 // === impl Settings ===
 
@@ -57,7 +57,7 @@ impl Default for Settings {
             drain_timeout: Duration::from_secs(30),
             join_timeout: Duration::from_secs(10),
             join_capacity: 1024,
-            resolve_every: Duration::from_secs(10),
+            resolve_interval: Duration::from_secs(10),
         }
     }
 }
@@ -69,7 +69,7 @@ impl Settings {
     }
 
     /// Name of the first limit that is zero and so would block all items.
-    pub(crate) fn zero(&self) -> Option<&'static str> {
+    pub(crate) fn zero_limit(&self) -> Option<&'static str> {
         let limits = [("workers", self.workers), ("batch", self.batch), ("window", self.window)];
         limits.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name)
     }

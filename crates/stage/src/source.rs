@@ -60,7 +60,7 @@ impl Source {
         self.next_id = self.next_id.wrapping_add(1);
         let item = Item {
             id,
-            from: self.name.clone(),
+            sender: self.name.clone(),
             body: Body::Payload(payload),
             visits: Vec::new(),
             deadline: deadline.and_then(|within| ready.checked_add(within)),

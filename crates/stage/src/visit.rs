@@ -14,9 +14,9 @@ pub struct Visit {
     /// Estimated time on the link to the stage. The clocks of nodes differ, so it cannot be measured directly.
     pub link: Duration,
     /// Wait in the queue; at a join, from the arrival of the first part.
-    pub waited: Duration,
+    pub queueing: Duration,
     /// Processing time of the whole batch; zero if the item skipped the work function.
-    pub worked: Duration,
+    pub processing: Duration,
     /// From the end of processing until the item was sent to the next stage; zero at the last stage.
     pub sending: Duration,
 }
@@ -28,8 +28,8 @@ impl Visit {
             stage,
             replica,
             link: Duration::from_micros(link_us),
-            waited: Duration::from_micros(waited_us),
-            worked: Duration::from_micros(worked_us),
+            queueing: Duration::from_micros(waited_us),
+            processing: Duration::from_micros(worked_us),
             sending: Duration::from_micros(sending_us),
         }
     }
@@ -39,8 +39,8 @@ impl Visit {
             stage: self.stage.clone(),
             replica: self.replica.clone(),
             link_us: micros(self.link),
-            waited_us: micros(self.waited),
-            worked_us: micros(self.worked),
+            waited_us: micros(self.queueing),
+            worked_us: micros(self.processing),
             sending_us: micros(self.sending),
         }
     }

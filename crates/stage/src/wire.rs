@@ -16,4 +16,4 @@ pub(crate) use generated::*;
 pub const PROTOCOL: u32 = 1;
 
 /// Maximum bytes of a message beyond its payload: mostly visits, of which an item has tens.
-pub(crate) const SLACK: usize = 256 * 1024;
+pub(crate) const MESSAGE_OVERHEAD: usize = 256 * 1024;

@@ -18,11 +18,11 @@ type Running = Pin<Box<dyn Future<Output = Results> + Send>>;
 
 /// The work function of a stage in its general form: from a batch to results.
 #[derive(Clone)]
-pub(crate) struct Work(Arc<dyn Fn(Vec<Parts>) -> Running + Send + Sync>);
+pub(crate) struct WorkFunction(Arc<dyn Fn(Vec<Parts>) -> Running + Send + Sync>);
 
 // === impl Work ===
 
-impl Work {
+impl WorkFunction {
     /// Returns each payload unchanged. Parts of a join are concatenated.
     pub(crate) fn forward() -> Self {
         Self(Arc::new(|batch| {
@@ -31,7 +31,7 @@ impl Work {
     }
 
     /// Calls `work` for each item of a batch in turn.
-    pub(crate) fn each<F, R, E>(work: impl Fn(Parts) -> F + Send + Sync + 'static) -> Self
+    pub(crate) fn per_item<F, R, E>(work: impl Fn(Parts) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<R, E>> + Send + 'static,
         R: Into<Bytes>,
@@ -51,7 +51,7 @@ impl Work {
     }
 
     /// Calls `work` with the whole batch.
-    pub(crate) fn batch<F, E>(work: impl Fn(Vec<Parts>) -> F + Send + Sync + 'static) -> Self
+    pub(crate) fn per_batch<F, E>(work: impl Fn(Vec<Parts>) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<Vec<Bytes>, E>> + Send + 'static,
         E: Into<WorkError>,
@@ -98,7 +98,7 @@ impl Work {
     }
 }
 
-impl std::fmt::Debug for Work {
+impl std::fmt::Debug for WorkFunction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Work").finish_non_exhaustive()
     }

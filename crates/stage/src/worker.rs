@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::{
-    exit::Exit,
+    exit::EndSender,
     failure::{Failure, FailureKind},
     item::{Body, Item, Outgoing},
     metrics::StageMetrics,
@@ -14,14 +14,14 @@ use crate::{
     queued::Queued,
     settings::{Identity, Settings},
     visit::Visit,
-    work::{Parts, Work, WorkError},
+    work::{Parts, WorkError, WorkFunction},
 };
 
 /// Shared context of all batches of a stage.
 pub(crate) struct BatchContext {
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
-    pub(crate) work: Work,
+    pub(crate) work: WorkFunction,
     pub(crate) destination: Destination,
     pub(crate) metrics: StageMetrics,
 }
@@ -31,7 +31,7 @@ pub(crate) enum Destination {
     /// Every next stage gets a copy.
     Next(Vec<Outlet>),
     /// The stage is the last one.
-    End(Exit),
+    End(EndSender),
 }
 
 /// Processes a batch and sends the results on. Failed items skip the work function.
@@ -47,7 +47,7 @@ pub(crate) async fn process(context: Arc<BatchContext>, mut batch: Vec<Queued>) 
         batch.iter_mut().filter_map(|item| item.parts.as_mut().ok()).map(std::mem::take).collect();
     let results = if inputs.is_empty() { Ok(Vec::new()) } else { context.work(inputs).await };
     let ready = Instant::now();
-    context.metrics.batch(started, ready, &batch);
+    context.metrics.record_batch(started, ready, &batch);
     let mut results = results.map(Vec::into_iter);
     for mut item in batch {
         let was_processed = item.parts.is_ok();
@@ -58,7 +58,7 @@ pub(crate) async fn process(context: Arc<BatchContext>, mut batch: Vec<Queued>) 
                 Err(failure) => Body::Failure(failure.clone()),
             },
         };
-        context.metrics.item(&body, was_processed);
+        context.metrics.count_item(&body, was_processed);
         let worked = if was_processed { ready - started } else { Duration::ZERO };
         context.send_result(item, body, started, worked, ready).await;
     }
@@ -75,7 +75,7 @@ impl BatchContext {
             outcome = self.work.run(inputs) => outcome,
             () = sleep(limit) => {
                 let reason = format!("did not answer within {limit:?}");
-                return Err(self.failure(FailureKind::Silent, reason));
+                return Err(self.failure(FailureKind::WorkTimeout, reason));
             }
         };
         match outcome {
@@ -83,7 +83,7 @@ impl BatchContext {
             Ok(Err(error)) => Err(self.failure(FailureKind::Work, error_chain(&*error))),
             Ok(Ok(results)) if results.len() != count => {
                 let reason = format!("returned {} results for {count} items", results.len());
-                Err(self.failure(FailureKind::Count, reason))
+                Err(self.failure(FailureKind::WrongResultCount, reason))
             }
             Ok(Ok(results)) => Ok(results),
         }
@@ -109,14 +109,14 @@ impl BatchContext {
             stage: self.identity.stage.to_string(),
             replica: self.identity.replica.to_string(),
             link,
-            waited: started.duration_since(arrived),
-            worked,
+            queueing: started.duration_since(arrived),
+            processing: worked,
             sending: Duration::ZERO,
         });
         let from = self.identity.stage.to_string();
-        let item = Item { id, from, body, visits, deadline };
+        let item = Item { id, sender: from, body, visits, deadline };
         match &self.destination {
-            Destination::End(exit) => exit.end(item, &custodies),
+            Destination::End(exit) => exit.send(item, &custodies),
             Destination::Next(outlets) => {
                 let (last, others) =
                     outlets.split_last().expect("`Destination::Next` has at least one outlet");
@@ -130,7 +130,7 @@ impl BatchContext {
     }
 
     fn failure(&self, kind: FailureKind, reason: String) -> Failure {
-        self.metrics.failure(kind);
+        self.metrics.count_failure(kind);
         self.identity.failure(kind, reason)
     }
 

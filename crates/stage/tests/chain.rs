@@ -3,26 +3,29 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_stage::{Ends, FailureKind};
+use windlass_stage::{EndListener, FailureKind};
 
-use crate::pipeline::{Running, ends, letter, source, stage, within};
+use crate::pipeline::{RunningStage, append_letter, receive_ends, source, stage, with_timeout};
 
 #[tokio::test]
 async fn items_pass_three_stages_and_end_once_with_a_visit_each() {
-    let last = Running::start(stage("store").work(letter(b'c'))).await;
-    let middle =
-        Running::start(stage("classify").work(letter(b'b')).next("store", last.addresses())).await;
-    let first =
-        Running::start(stage("detect").work(letter(b'a')).next("classify", middle.addresses()))
-            .await;
-    let mut listener = within(Ends::listen(last.addresses())).await;
+    let last = RunningStage::start(stage("store").work(append_letter(b'c'))).await;
+    let middle = RunningStage::start(
+        stage("classify").work(append_letter(b'b')).next("store", last.addresses()),
+    )
+    .await;
+    let first = RunningStage::start(
+        stage("detect").work(append_letter(b'a')).next("classify", middle.addresses()),
+    )
+    .await;
+    let mut listener = with_timeout(EndListener::listen(last.addresses())).await;
     let mut source = source("detect", first.addresses());
     let mut ids = Vec::new();
     for _ in 0..100 {
-        ids.push(within(source.send(Bytes::from_static(b"frame"), None)).await);
+        ids.push(with_timeout(source.send(Bytes::from_static(b"frame"), None)).await);
     }
-    let all = ends(&mut listener, 100).await;
-    within(source.finish()).await;
+    let all = receive_ends(&mut listener, 100).await;
+    with_timeout(source.finish()).await;
     ids.sort_unstable();
     assert_eq!(all.keys().copied().collect::<Vec<_>>(), ids);
     for end in all.values() {
@@ -35,7 +38,7 @@ async fn items_pass_three_stages_and_end_once_with_a_visit_each() {
 
 #[tokio::test]
 async fn a_failed_item_ends_as_a_failure_and_no_later_stage_processes_it() {
-    let last = Running::start(stage("store").work(letter(b'!'))).await;
+    let last = RunningStage::start(stage("store").work(append_letter(b'!'))).await;
     let work = |frame: Bytes| async move {
         match &frame[..] {
             b"bad" => Err("no such frame"),
@@ -46,24 +49,24 @@ async fn a_failed_item_ends_as_a_failure_and_no_later_stage_processes_it() {
     };
     let detect = stage("detect").work(work).next("store", last.addresses());
     let detect = detect.limits(|limits| limits.work_timeout = Duration::from_millis(50));
-    let first = Running::start(detect.replica("edge-1")).await;
-    let mut listener = within(Ends::listen(last.addresses())).await;
+    let first = RunningStage::start(detect.replica("edge-1")).await;
+    let mut listener = with_timeout(EndListener::listen(last.addresses())).await;
     let mut source = source("detect", first.addresses());
     for (payload, kind, reason) in [
         (&b"bad"[..], FailureKind::Work, "no such frame"),
         (b"worse", FailureKind::Panic, "panicked: out of frames"),
-        (b"slow", FailureKind::Silent, "did not answer within 50ms"),
+        (b"slow", FailureKind::WorkTimeout, "did not answer within 50ms"),
     ] {
-        let id = within(source.send(Bytes::from_static(payload), None)).await;
-        let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
+        let id = with_timeout(source.send(Bytes::from_static(payload), None)).await;
+        let end = receive_ends(&mut listener, 1).await.remove(&id).expect("the item");
         let failure = end.failure.expect("a failure");
         let named = (failure.stage.as_str(), failure.replica.as_str());
         assert_eq!((named, failure.kind), (("detect", "edge-1"), kind));
         assert_eq!(failure.reason, reason);
-        assert_eq!(end.visits[1].worked, Duration::ZERO);
+        assert_eq!(end.visits[1].processing, Duration::ZERO);
     }
-    let id = within(source.send(Bytes::from_static(b"good"), None)).await;
-    let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
+    let id = with_timeout(source.send(Bytes::from_static(b"good"), None)).await;
+    let end = receive_ends(&mut listener, 1).await.remove(&id).expect("the item");
     assert_eq!(end.payload_bytes, 5, "the stage continues");
 }
 
@@ -73,16 +76,16 @@ async fn the_wait_for_a_slow_stage_is_time_in_its_queue_and_not_on_the_link() {
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok::<_, std::io::Error>(frame)
     };
-    let slow = Running::start(stage("detect").work(work)).await;
-    let mut listener = within(Ends::listen(slow.addresses())).await;
+    let slow = RunningStage::start(stage("detect").work(work)).await;
+    let mut listener = with_timeout(EndListener::listen(slow.addresses())).await;
     let mut source = source("detect", slow.addresses());
     for _ in 0..40 {
-        within(source.send(Bytes::from_static(b"frame"), None)).await;
+        with_timeout(source.send(Bytes::from_static(b"frame"), None)).await;
     }
-    let all = ends(&mut listener, 40).await;
+    let all = receive_ends(&mut listener, 40).await;
     let visits = || all.values().map(|end| &end.visits[0]);
     let (link, waited): (Duration, Duration) =
-        (visits().map(|visit| visit.link).sum(), visits().map(|visit| visit.waited).sum());
+        (visits().map(|visit| visit.link).sum(), visits().map(|visit| visit.queueing).sum());
     assert!(link < waited / 5, "{link:?} on the link, {waited:?} in the queue");
-    assert!(visits().all(|visit| visit.worked >= Duration::from_millis(5)));
+    assert!(visits().all(|visit| visit.processing >= Duration::from_millis(5)));
 }

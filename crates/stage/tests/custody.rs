@@ -7,11 +7,11 @@ use tokio::{
     sync::{Semaphore, watch},
     time::sleep,
 };
-use windlass_stage::{Addresses, Builder, Ends, FailureKind};
+use windlass_stage::{Addresses, Builder, EndListener, FailureKind};
 
 use std::sync::Arc;
 
-use crate::pipeline::{Running, ends, letter, source, stage, within};
+use crate::pipeline::{RunningStage, append_letter, receive_ends, source, stage, with_timeout};
 
 /// Work function that counts its calls, and waits for a permit in each.
 pub(crate) struct Gate {
@@ -39,7 +39,9 @@ impl Gate {
     /// Waits until processing of `count` items has started.
     pub(crate) async fn has_started(&self, count: usize) {
         let mut started = self.started.subscribe();
-        within(started.wait_for(|started| *started >= count)).await.expect("the sender is here");
+        with_timeout(started.wait_for(|started| *started >= count))
+            .await
+            .expect("the sender is here");
     }
 
     pub(crate) fn open(&self) {
@@ -48,7 +50,7 @@ impl Gate {
 }
 
 /// The addresses of both replicas.
-fn both(one: &Running, other: &Running) -> Addresses {
+fn both(one: &RunningStage, other: &RunningStage) -> Addresses {
     [one, other].into_iter().map(|running| running.address.clone()).collect()
 }
 
@@ -56,24 +58,24 @@ const FRAME: Bytes = Bytes::from_static(b"frame");
 
 #[tokio::test]
 async fn items_on_a_killed_replica_end_as_failures_that_name_it_and_the_others_continue() {
-    let last = Running::start(stage("store")).await;
+    let last = RunningStage::start(stage("store")).await;
     let gate = Gate::closed();
     let blocked = stage("detect").next("store", last.addresses()).replica("blocked");
-    let blocked = Running::start(gate.work(blocked)).await;
+    let blocked = RunningStage::start(gate.work(blocked)).await;
     let healthy = stage("detect").next("store", last.addresses()).replica("healthy");
-    let healthy = Running::start(healthy.work(letter(b'!'))).await;
-    let mut listener = within(Ends::listen(last.addresses())).await;
+    let healthy = RunningStage::start(healthy.work(append_letter(b'!'))).await;
+    let mut listener = with_timeout(EndListener::listen(last.addresses())).await;
     let mut source = source("detect", both(&blocked, &healthy));
     for _ in 0..40 {
-        within(source.send(FRAME, None)).await;
+        with_timeout(source.send(FRAME, None)).await;
     }
     gate.has_started(1).await;
     drop(blocked);
     for _ in 0..10 {
-        within(source.send(FRAME, None)).await;
+        with_timeout(source.send(FRAME, None)).await;
     }
-    let all = ends(&mut listener, 50).await;
-    within(source.finish()).await;
+    let all = receive_ends(&mut listener, 50).await;
+    with_timeout(source.finish()).await;
     let failures: Vec<_> = all.values().filter_map(|end| end.failure.as_ref()).collect();
     assert!((1..=13).contains(&failures.len()), "window, queue and work: {}", failures.len());
     for failure in failures {
@@ -87,22 +89,22 @@ async fn items_on_a_killed_replica_end_as_failures_that_name_it_and_the_others_c
 
 #[tokio::test]
 async fn a_drain_under_load_loses_nothing() {
-    let last = Running::start(stage("store")).await;
-    let replica = || stage("detect").next("store", last.addresses()).work(letter(b'!'));
-    let (one, other) = (Running::start(replica()).await, Running::start(replica()).await);
-    let mut listener = within(Ends::listen(last.addresses())).await;
+    let last = RunningStage::start(stage("store")).await;
+    let replica = || stage("detect").next("store", last.addresses()).work(append_letter(b'!'));
+    let (one, other) = (RunningStage::start(replica()).await, RunningStage::start(replica()).await);
+    let mut listener = with_timeout(EndListener::listen(last.addresses())).await;
     let mut source = source("detect", both(&one, &other));
     let sending = async {
         for _ in 0..500 {
-            within(source.send(FRAME, None)).await;
+            with_timeout(source.send(FRAME, None)).await;
         }
-        within(source.finish()).await;
+        with_timeout(source.finish()).await;
     };
     let draining = async {
         // Drain in the middle of the load.
-        let mut first = ends(&mut listener, 100).await;
+        let mut first = receive_ends(&mut listener, 100).await;
         one.drain().await;
-        first.append(&mut ends(&mut listener, 400).await);
+        first.append(&mut receive_ends(&mut listener, 400).await);
         first
     };
     let ((), all) = tokio::join!(sending, draining);
@@ -111,34 +113,34 @@ async fn a_drain_under_load_loses_nothing() {
 
 #[tokio::test]
 async fn stages_of_one_pod_that_drain_together_lose_nothing() {
-    let last = Running::start(stage("store")).await;
+    let last = RunningStage::start(stage("store")).await;
     let gate = Gate::closed();
     let decode = gate.work(stage("decode").next("store", last.addresses()));
-    let decode = Running::start(decode).await;
-    let camera = Running::start(stage("camera").next("decode", decode.addresses())).await;
-    let mut listener = within(Ends::listen(last.addresses())).await;
+    let decode = RunningStage::start(decode).await;
+    let camera = RunningStage::start(stage("camera").next("decode", decode.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(last.addresses())).await;
     let mut source = source("camera", camera.addresses());
     // More than the window: the camera still has items when its only next stage drains.
     for _ in 0..14 {
-        within(source.send(FRAME, None)).await;
+        with_timeout(source.send(FRAME, None)).await;
     }
     gate.has_started(1).await;
     let opening = async {
         sleep(Duration::from_millis(50)).await;
         gate.open();
-        ends(&mut listener, 14).await
+        receive_ends(&mut listener, 14).await
     };
     let ((), (), all) = tokio::join!(decode.drain(), camera.drain(), opening);
     assert!(all.values().all(|end| end.failure.is_none()), "{all:?}");
-    within(source.finish()).await;
+    with_timeout(source.finish()).await;
 }
 
 #[tokio::test]
 async fn a_blocked_stage_applies_back_pressure_to_the_source() {
     let gate = Gate::closed();
-    let last = Running::start(gate.work(stage("store"))).await;
-    let first = Running::start(stage("detect").next("store", last.addresses())).await;
-    let mut listener = within(Ends::listen(last.addresses())).await;
+    let last = RunningStage::start(gate.work(stage("store"))).await;
+    let first = RunningStage::start(stage("detect").next("store", last.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(last.addresses())).await;
     let mut source = source("detect", first.addresses());
     let mut sent = 0;
     // Much longer than the time of an item.
@@ -152,6 +154,6 @@ async fn a_blocked_stage_applies_back_pressure_to_the_source() {
     // Two windows of 8, two queues of 4, and the items in processing or in transit.
     assert!((20..=32).contains(&sent), "{sent}");
     gate.open();
-    ends(&mut listener, sent).await;
-    within(source.finish()).await;
+    receive_ends(&mut listener, sent).await;
+    with_timeout(source.finish()).await;
 }

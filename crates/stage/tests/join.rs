@@ -3,43 +3,44 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_stage::{Builder, Ends, FailureKind};
+use windlass_stage::{Builder, EndListener, FailureKind};
 
 use crate::{
     custody::Gate,
-    pipeline::{Running, ends, letter, source, stage, within},
+    pipeline::{RunningStage, append_letter, receive_ends, source, stage, with_timeout},
 };
 
 /// A join that concatenates the parts in the order of its previous stages.
 fn join() -> Builder {
     let concat = |parts: Vec<Bytes>| async move { Ok::<_, std::io::Error>(parts.concat()) };
-    stage("fuse").from("left").from("right").join(concat)
+    stage("fuse").previous("left").previous("right").join(concat)
 }
 
 #[tokio::test]
 async fn parts_of_a_split_meet_at_one_replica_of_the_join_and_end_once() {
-    let store = Running::start(stage("store")).await;
+    let store = RunningStage::start(stage("store")).await;
     let fuse = || join().next("store", store.addresses());
-    let (one, other) = (Running::start(fuse()).await, Running::start(fuse()).await);
+    let (one, other) = (RunningStage::start(fuse()).await, RunningStage::start(fuse()).await);
     let both = || [&one, &other].into_iter().map(|join| join.address.clone()).collect();
-    let left = Running::start(stage("left").work(letter(b'l')).next("fuse", both())).await;
+    let left =
+        RunningStage::start(stage("left").work(append_letter(b'l')).next("fuse", both())).await;
     let right = stage("right").work(|payload: Bytes| async move {
         match &payload[..] {
             b"bad" => Err("no mask"),
             _ => Ok([&payload[..], b"rr"].concat()),
         }
     });
-    let right = Running::start(right.next("fuse", both())).await;
+    let right = RunningStage::start(right.next("fuse", both())).await;
     let split = stage("split").next("left", left.addresses()).next("right", right.addresses());
-    let split = Running::start(split).await;
-    let mut listener = within(Ends::listen(store.addresses())).await;
+    let split = RunningStage::start(split).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let mut source = source("split", split.addresses());
     for _ in 0..50 {
-        within(source.send(Bytes::from_static(b"good"), None)).await;
+        with_timeout(source.send(Bytes::from_static(b"good"), None)).await;
     }
-    let bad = within(source.send(Bytes::from_static(b"bad"), None)).await;
-    let mut all = ends(&mut listener, 51).await;
-    within(source.finish()).await;
+    let bad = with_timeout(source.send(Bytes::from_static(b"bad"), None)).await;
+    let mut all = receive_ends(&mut listener, 51).await;
+    with_timeout(source.finish()).await;
 
     let failed = all.remove(&bad).expect("the item").failure.expect("a part failed");
     assert_eq!((failed.stage.as_str(), failed.reason.as_str()), ("right", "no mask"));
@@ -57,60 +58,61 @@ async fn parts_of_a_split_meet_at_one_replica_of_the_join_and_end_once() {
 
 #[tokio::test]
 async fn a_missing_part_fails_its_item_and_frees_space_for_the_next() {
-    let store = Running::start(stage("store")).await;
+    let store = RunningStage::start(stage("store")).await;
     let fuse = join().next("store", store.addresses()).limits(|limits| {
         limits.join_timeout = Duration::from_millis(100);
         limits.join_capacity = 2;
     });
-    let fuse = Running::start(fuse).await;
-    let left = Running::start(stage("left").next("fuse", fuse.addresses())).await;
-    let mut listener = within(Ends::listen(store.addresses())).await;
+    let fuse = RunningStage::start(fuse).await;
+    let left = RunningStage::start(stage("left").next("fuse", fuse.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let mut source = source("left", left.addresses());
     for _ in 0..5 {
-        within(source.send(Bytes::from_static(b"half"), None)).await;
+        with_timeout(source.send(Bytes::from_static(b"half"), None)).await;
     }
-    for end in ends(&mut listener, 5).await.into_values() {
+    for end in receive_ends(&mut listener, 5).await.into_values() {
         let failure = end.failure.expect("half an item");
         let received = (failure.stage.as_str(), failure.reason.as_str(), failure.kind);
-        assert_eq!(received, ("fuse", "part from right did not come", FailureKind::Part));
+        assert_eq!(received, ("fuse", "part from right did not come", FailureKind::MissingPart));
     }
-    within(source.finish()).await;
+    with_timeout(source.finish()).await;
 }
 
 #[tokio::test]
 async fn a_late_part_of_an_item_that_has_failed_is_passed_before_a_split_too() {
-    let (one, other) = (Running::start(stage("one")).await, Running::start(stage("two")).await);
+    let (one, other) =
+        (RunningStage::start(stage("one")).await, RunningStage::start(stage("two")).await);
     let fuse = join().next("one", one.addresses()).next("two", other.addresses());
-    let fuse = Running::start(fuse).await;
+    let fuse = RunningStage::start(fuse).await;
     let fails = |_: Bytes| async move { Err::<Bytes, _>("no mask") };
-    let left = Running::start(stage("left").work(fails).next("fuse", fuse.addresses())).await;
+    let left = RunningStage::start(stage("left").work(fails).next("fuse", fuse.addresses())).await;
     let gate = Gate::closed();
     let right = gate.work(stage("right").next("fuse", fuse.addresses()));
-    let right = Running::start(right).await;
+    let right = RunningStage::start(right).await;
     let split = stage("split").next("left", left.addresses()).next("right", right.addresses());
-    let split = Running::start(split).await;
+    let split = RunningStage::start(split).await;
     let mut listeners = [
-        within(Ends::listen(one.addresses())).await,
-        within(Ends::listen(other.addresses())).await,
+        with_timeout(EndListener::listen(one.addresses())).await,
+        with_timeout(EndListener::listen(other.addresses())).await,
     ];
     let mut source = source("split", split.addresses());
-    within(source.send(Bytes::from_static(b"x"), None)).await;
+    with_timeout(source.send(Bytes::from_static(b"x"), None)).await;
     for listener in &mut listeners {
-        assert!(ends(listener, 1).await.values().all(|end| end.failure.is_some()));
+        assert!(receive_ends(listener, 1).await.values().all(|end| end.failure.is_some()));
     }
     gate.has_started(1).await;
     gate.open();
     // The drain returns once the part is passed.
     right.drain().await;
-    within(source.finish()).await;
+    with_timeout(source.finish()).await;
 }
 
 #[tokio::test]
 async fn a_full_table_of_a_join_blocks_the_stream_that_is_ahead() {
-    let store = Running::start(stage("store")).await;
+    let store = RunningStage::start(stage("store")).await;
     let fuse = join().next("store", store.addresses()).limits(|limits| limits.join_capacity = 3);
-    let fuse = Running::start(fuse).await;
-    let mut listener = within(Ends::listen(store.addresses())).await;
+    let fuse = RunningStage::start(fuse).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     let waits = std::sync::Arc::clone(&gate);
     let slow = move |payload: Bytes| {
@@ -120,21 +122,21 @@ async fn a_full_table_of_a_join_blocks_the_stream_that_is_ahead() {
             Ok::<_, tokio::sync::AcquireError>(payload)
         }
     };
-    let left = Running::start(stage("left").next("fuse", fuse.addresses())).await;
-    let right = Running::start(stage("right").work(slow).next("fuse", fuse.addresses())).await;
+    let left = RunningStage::start(stage("left").next("fuse", fuse.addresses())).await;
+    let right = RunningStage::start(stage("right").work(slow).next("fuse", fuse.addresses())).await;
     let split = stage("split").next("left", left.addresses()).next("right", right.addresses());
-    let split = Running::start(split).await;
+    let split = RunningStage::start(split).await;
     let mut source = source("split", split.addresses());
     let sending = async {
         for _ in 0..60 {
-            within(source.send(Bytes::from_static(b"x"), None)).await;
+            with_timeout(source.send(Bytes::from_static(b"x"), None)).await;
         }
-        within(source.finish()).await;
+        with_timeout(source.finish()).await;
     };
     let joining = async {
         for _ in 0..60 {
             gate.add_permits(1);
-            let end = ends(&mut listener, 1).await;
+            let end = receive_ends(&mut listener, 1).await;
             assert!(end.values().all(|end| end.failure.is_none()), "{end:?}");
         }
     };

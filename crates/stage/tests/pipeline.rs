@@ -9,26 +9,26 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_stage::{
-    Address, Addresses, Bound, Builder, End, Ends, ServeError, Settings, Source, Stage,
-    StageMetrics, Told,
+    Address, Addresses, BoundStage, Builder, End, EndEvent, EndListener, ServeError, Settings,
+    Source, Stage, StageMetrics,
 };
 
 /// Timeout of every wait in a test.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stage in this process. Dropping it kills it.
-pub(crate) struct Running {
+pub(crate) struct RunningStage {
     pub(crate) address: Address,
     shutdown: CancellationToken,
     serving: Option<JoinHandle<Result<(), ServeError>>>,
 }
 
-impl Running {
+impl RunningStage {
     pub(crate) async fn start(builder: Builder) -> Self {
         Self::serve(bind(builder).await)
     }
 
-    pub(crate) fn serve(bound: Bound) -> Self {
+    pub(crate) fn serve(bound: BoundStage) -> Self {
         let (address, shutdown) = (bound.address().clone(), CancellationToken::new());
         let token = shutdown.clone();
         #[expect(clippy::disallowed_methods, reason = "aborted on drop")]
@@ -44,11 +44,11 @@ impl Running {
     pub(crate) async fn drain(mut self) {
         self.shutdown.cancel();
         let serving = self.serving.take().expect("it runs");
-        within(serving).await.expect("no panic").expect("served");
+        with_timeout(serving).await.expect("no panic").expect("served");
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningStage {
     fn drop(&mut self) {
         if let Some(serving) = &self.serving {
             serving.abort();
@@ -57,15 +57,15 @@ impl Drop for Running {
 }
 
 /// A loopback address with a port that the system chooses.
-pub(crate) fn anywhere() -> Address {
+pub(crate) fn any_port_address() -> Address {
     "127.0.0.1:0".parse().expect("an address")
 }
 
 pub(crate) fn stage(name: &str) -> Builder {
-    Stage::builder(name).listen(anywhere())
+    Stage::builder(name).listen(any_port_address())
 }
 
-pub(crate) async fn bind(builder: Builder) -> Bound {
+pub(crate) async fn bind(builder: Builder) -> BoundStage {
     builder.bind().await.expect("a free address")
 }
 
@@ -73,12 +73,12 @@ pub(crate) fn source(first: &str, addresses: impl Into<Addresses>) -> Source {
     Source::connect("camera", first, addresses, Settings::default(), StageMetrics::new())
 }
 
-pub(crate) async fn within<F: Future>(future: F) -> F::Output {
+pub(crate) async fn with_timeout<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(TIMEOUT, future).await.expect("the wait timed out")
 }
 
 /// Waits until a condition holds.
-pub(crate) async fn until(expected: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn wait_until(expected: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
         assert!(started.elapsed() < TIMEOUT, "not in time: {expected}");
@@ -87,22 +87,22 @@ pub(crate) async fn until(expected: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Receives the ends of `count` items. Panics if an id ends twice.
-pub(crate) async fn ends(ends: &mut Ends, count: usize) -> BTreeMap<u64, End> {
+pub(crate) async fn receive_ends(ends: &mut EndListener, count: usize) -> BTreeMap<u64, End> {
     let mut all = BTreeMap::new();
     while all.len() < count {
-        match within(ends.next()).await {
-            Told::End(end) => {
+        match with_timeout(ends.next()).await {
+            EndEvent::End(end) => {
                 let id = end.id;
                 assert!(all.insert(id, end).is_none(), "{id:x} ended twice");
             }
-            Told::Missed(count) => panic!("{count} ends were missed"),
+            EndEvent::Missed(count) => panic!("{count} ends were missed"),
         }
     }
     all
 }
 
 /// Adds a letter to the payload.
-pub(crate) fn letter(
+pub(crate) fn append_letter(
     letter: u8,
 ) -> impl Fn(Bytes) -> std::future::Ready<Result<Bytes, Box<dyn Error + Send + Sync>>> {
     move |payload| std::future::ready(Ok([&payload[..], &[letter]].concat().into()))

@@ -12,10 +12,10 @@ use std::{
 use bytes::Bytes;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use windlass_stage::{
-    Addresses, Builder, Ends, Failure, Settings, Source, Stage, StageMetrics, Told,
+    Addresses, Builder, EndEvent, EndListener, Failure, Settings, Source, Stage, StageMetrics,
 };
 
-use crate::pipeline::{Running, bind, until, within};
+use crate::pipeline::{RunningStage, bind, wait_until, with_timeout};
 
 const WAVES: usize = 50;
 const ITEMS: usize = 40;
@@ -45,7 +45,7 @@ fn addresses(folder: &Path, stage: usize) -> Addresses {
 
 /// A replica with its metrics.
 struct Replica {
-    running: Running,
+    running: RunningStage,
     metrics: StageMetrics,
 }
 
@@ -53,12 +53,12 @@ impl Replica {
     async fn start(folder: &Path, (stage, replica): (usize, usize), last: &Addresses) -> Self {
         let metrics = StageMetrics::new();
         let builder = builder(folder, stage, replica, last).metrics(metrics.clone());
-        Self { running: Running::serve(bind(builder).await), metrics }
+        Self { running: RunningStage::serve(bind(builder).await), metrics }
     }
 }
 
 /// Waits until a stage or a source has open streams to this number of replicas of its next stage.
-async fn connected(metrics: &StageMetrics, next: &str, replicas: usize) {
+async fn wait_for_replicas(metrics: &StageMetrics, next: &str, replicas: usize) {
     let mut registry = Registry::default();
     metrics.register(&mut registry);
     let line = format!("windlass_stage_connected_replicas{{next=\"{next}\"}} {replicas}\n");
@@ -67,7 +67,7 @@ async fn connected(metrics: &StageMetrics, next: &str, replicas: usize) {
         encode(&mut text, &registry).expect("text");
         text.contains(&line)
     };
-    until(&line, is_connected).await;
+    wait_until(&line, is_connected).await;
 }
 
 fn builder(folder: &Path, stage: usize, replica: usize, last: &Addresses) -> Builder {
@@ -86,23 +86,23 @@ fn builder(folder: &Path, stage: usize, replica: usize, last: &Addresses) -> Bui
 /// The pipeline of the test. Its last stage runs throughout.
 struct Pipeline {
     folder: tempfile::TempDir,
-    store: Running,
+    store: RunningStage,
     replicas: BTreeMap<(usize, usize), Replica>,
     source: Source,
     source_metrics: StageMetrics,
-    listener: Ends,
+    listener: EndListener,
 }
 
 impl Pipeline {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Running::start(crate::pipeline::stage("store")).await;
+        let store = RunningStage::start(crate::pipeline::stage("store")).await;
         let mut replicas = BTreeMap::new();
         for place in (0..STAGES.len()).flat_map(|stage| [(stage, 0), (stage, 1)]) {
             let replica = Replica::start(folder.path(), place, &store.addresses()).await;
             replicas.insert(place, replica);
         }
-        let listener = within(Ends::listen(store.addresses())).await;
+        let listener = with_timeout(EndListener::listen(store.addresses())).await;
         let source_metrics = StageMetrics::new();
         let first = addresses(folder.path(), 0);
         let limits = Settings::default();
@@ -116,7 +116,7 @@ impl Pipeline {
         let replica = self.replicas.iter().filter(|(place, _)| Some(place.0) == before);
         let source = before.is_none().then_some(&self.source_metrics);
         for metrics in replica.map(|(_, replica)| &replica.metrics).chain(source) {
-            connected(metrics, STAGES[stage], replicas).await;
+            wait_for_replicas(metrics, STAGES[stage], replicas).await;
         }
     }
 
@@ -132,7 +132,7 @@ impl Pipeline {
         let sending = async {
             let mut ids = BTreeSet::new();
             for micros in micros {
-                ids.insert(within(source.send(vec![micros].into(), None)).await);
+                ids.insert(with_timeout(source.send(vec![micros].into(), None)).await);
             }
             ids
         };
@@ -144,7 +144,9 @@ impl Pipeline {
                 {
                     end().await;
                 }
-                let Told::End(end) = within(listener.next()).await else { panic!("missed") };
+                let EndEvent::End(end) = with_timeout(listener.next()).await else {
+                    panic!("missed")
+                };
                 failures.extend(end.failure);
                 assert!(ended.insert(end.id), "{:x} ended twice", end.id);
             }
@@ -174,6 +176,6 @@ async fn each_item_ends_once_while_stages_are_killed_and_drained() {
         let restarted = Replica::start(pipeline.folder.path(), place, &last).await;
         pipeline.replicas.insert(place, restarted);
     }
-    within(pipeline.source.finish()).await;
+    with_timeout(pipeline.source.finish()).await;
     assert!(killed > WAVES / 4 && failed > 0, "{killed} kills, {failed} failures");
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use windlass_stage::{End, Ends, FailureKind};
+use windlass_stage::{End, EndListener, FailureKind};
 
 use crate::{
     custody::Gate,
-    pipeline::{Running, ends, source, stage, within},
+    pipeline::{RunningStage, receive_ends, source, stage, with_timeout},
 };
 
 fn failure(end: &End) -> (&str, FailureKind, &str) {
@@ -18,16 +18,16 @@ fn failure(end: &End) -> (&str, FailureKind, &str) {
 #[tokio::test]
 async fn an_item_whose_deadline_passes_in_the_queue_is_not_processed() {
     let gate = Gate::closed();
-    let only = Running::start(gate.work(stage("detect"))).await;
-    let mut listener = within(Ends::listen(only.addresses())).await;
+    let only = RunningStage::start(gate.work(stage("detect"))).await;
+    let mut listener = with_timeout(EndListener::listen(only.addresses())).await;
     let mut source = source("detect", only.addresses());
-    let first = within(source.send(Bytes::from_static(b"1"), None)).await;
+    let first = with_timeout(source.send(Bytes::from_static(b"1"), None)).await;
     gate.has_started(1).await;
     let late = source.send(Bytes::from_static(b"2"), Some(Duration::from_millis(50)));
-    let late = within(late).await;
+    let late = with_timeout(late).await;
     tokio::time::sleep(Duration::from_millis(80)).await;
     gate.open();
-    let all = ends(&mut listener, 2).await;
+    let all = receive_ends(&mut listener, 2).await;
     assert_eq!(all[&first].failure, None);
     let reason = "deadline passed in the queue of detect";
     assert_eq!(failure(&all[&late]), ("detect", FailureKind::Deadline, reason));
@@ -36,36 +36,38 @@ async fn an_item_whose_deadline_passes_in_the_queue_is_not_processed() {
 
 #[tokio::test]
 async fn an_item_without_a_replica_waits_and_fails_at_its_deadline() {
-    let store = Running::start(stage("store")).await;
+    let store = RunningStage::start(stage("store")).await;
     let folder = tempfile::tempdir().expect("a folder");
     let address = format!("unix:{}", folder.path().join("detect.sock").display());
     let mut source = source("detect", address.parse::<windlass_stage::Addresses>().expect("one"));
     let deadline = Some(Duration::from_millis(20));
-    let id = within(source.send(Bytes::from_static(b"x"), deadline)).await;
+    let id = with_timeout(source.send(Bytes::from_static(b"x"), deadline)).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let detect = stage("detect").listen(address.parse().expect("an address"));
-    let _detect = Running::start(detect.next("store", store.addresses())).await;
-    let mut listener = within(Ends::listen(store.addresses())).await;
-    let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
+    let _detect = RunningStage::start(detect.next("store", store.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
+    let end = receive_ends(&mut listener, 1).await.remove(&id).expect("the item");
     let reason = "deadline passed on the way to detect";
     assert_eq!(failure(&end), ("camera", FailureKind::Deadline, reason));
-    let id = within(source.send(Bytes::from_static(b"x"), None)).await;
-    let end = ends(&mut listener, 1).await.remove(&id).expect("the item");
+    let id = with_timeout(source.send(Bytes::from_static(b"x"), None)).await;
+    let end = receive_ends(&mut listener, 1).await.remove(&id).expect("the item");
     assert_eq!(end.failure, None, "an address that appears later is used");
 }
 
 #[tokio::test]
 async fn a_payload_above_the_limit_of_either_side_fails_and_the_stream_stays_open() {
     const MIB: usize = 1024 * 1024;
-    let small = Running::start(stage("store").limits(|limits| limits.max_payload = 1000)).await;
+    let small =
+        RunningStage::start(stage("store").limits(|limits| limits.max_payload = 1000)).await;
     let grow = |payload: Bytes| async move { Ok::<_, std::io::Error>(payload.repeat(11)) };
-    let first = Running::start(stage("detect").work(grow).next("store", small.addresses())).await;
-    let mut listener = within(Ends::listen(small.addresses())).await;
+    let first =
+        RunningStage::start(stage("detect").work(grow).next("store", small.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(small.addresses())).await;
     let mut source = source("detect", first.addresses());
-    let large = within(source.send(vec![0; 16 * MIB + 1].into(), None)).await;
-    let grown = within(source.send(vec![0; 100].into(), None)).await;
-    let fits = within(source.send(vec![0; 90].into(), None)).await;
-    let all = ends(&mut listener, 3).await;
+    let large = with_timeout(source.send(vec![0; 16 * MIB + 1].into(), None)).await;
+    let grown = with_timeout(source.send(vec![0; 100].into(), None)).await;
+    let fits = with_timeout(source.send(vec![0; 90].into(), None)).await;
+    let all = receive_ends(&mut listener, 3).await;
     let reason = "is 17 MiB, the limit is 16 MiB";
     assert_eq!(failure(&all[&large]), ("camera", FailureKind::TooLarge, reason));
     let reason = "is 1100 bytes, the limit is 1000 bytes";
@@ -85,24 +87,24 @@ async fn a_batch_is_one_call_and_a_wrong_number_of_results_fails_it() {
     let only = stage("detect").batch(4, work).limits(|limits| {
         limits.batch_wait = Duration::from_secs(20);
     });
-    let only = Running::start(only).await;
-    let mut listener = within(Ends::listen(only.addresses())).await;
+    let only = RunningStage::start(only).await;
+    let mut listener = with_timeout(EndListener::listen(only.addresses())).await;
     let mut source = source("detect", only.addresses());
     for payload in ["a", "b", "c", "d", "e", "f", "lost", "h"] {
-        within(source.send(Bytes::from_static(payload.as_bytes()), None)).await;
+        with_timeout(source.send(Bytes::from_static(payload.as_bytes()), None)).await;
     }
-    let all: Vec<_> = ends(&mut listener, 8).await.into_values().collect();
+    let all: Vec<_> = receive_ends(&mut listener, 8).await.into_values().collect();
     assert!(all[..4].iter().all(|end| end.payload_bytes == 4), "one call had all four");
     for end in &all[4..] {
         let reason = "returned 3 results for 4 items";
-        assert_eq!(failure(end), ("detect", FailureKind::Count, reason));
+        assert_eq!(failure(end), ("detect", FailureKind::WrongResultCount, reason));
     }
 }
 
 #[tokio::test]
 async fn a_reason_above_the_limit_of_a_message_is_shortened_and_the_stream_stays_open() {
     const MIB: usize = 1024 * 1024;
-    let store = Running::start(stage("store")).await;
+    let store = RunningStage::start(stage("store")).await;
     let work = |payload: Bytes| async move {
         if payload.is_empty() {
             Err(std::io::Error::other("x".repeat(20 * MIB)))
@@ -110,12 +112,13 @@ async fn a_reason_above_the_limit_of_a_message_is_shortened_and_the_stream_stays
             Ok(payload)
         }
     };
-    let first = Running::start(stage("detect").work(work).next("store", store.addresses())).await;
-    let mut listener = within(Ends::listen(store.addresses())).await;
+    let first =
+        RunningStage::start(stage("detect").work(work).next("store", store.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let mut source = source("detect", first.addresses());
-    let fails = within(source.send(Bytes::new(), None)).await;
-    let passes = within(source.send(Bytes::from_static(b"y"), None)).await;
-    let all = ends(&mut listener, 2).await;
+    let fails = with_timeout(source.send(Bytes::new(), None)).await;
+    let passes = with_timeout(source.send(Bytes::from_static(b"y"), None)).await;
+    let all = receive_ends(&mut listener, 2).await;
     let (stage, kind, reason) = failure(&all[&fails]);
     assert_eq!((stage, kind), ("detect", FailureKind::Work));
     assert!(reason.len() < 3000, "{}", reason.len());

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tokio_stream::{Stream, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, transport::Server};
-use windlass_stage::{Address, Ends};
+use windlass_stage::{Address, EndListener};
 
-use crate::pipeline::{Running, ends, letter, source, stage, within};
+use crate::pipeline::{RunningStage, append_letter, receive_ends, source, stage, with_timeout};
 
 #[expect(clippy::all, clippy::pedantic, unreachable_pub, reason = "generated")]
 mod wire {
@@ -17,22 +17,22 @@ mod wire {
 
 #[tokio::test]
 async fn a_slow_replica_gets_fewer_items_than_a_fast_one() {
-    let store = Running::start(stage("store")).await;
+    let store = RunningStage::start(stage("store")).await;
     let slow = |payload: Bytes| async move {
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok::<_, std::io::Error>(payload)
     };
     let replica = |name: &str| stage("detect").replica(name).next("store", store.addresses());
-    let slow = Running::start(replica("slow").work(slow)).await;
-    let fast = Running::start(replica("fast").work(letter(b'!'))).await;
-    let mut listener = within(Ends::listen(store.addresses())).await;
+    let slow = RunningStage::start(replica("slow").work(slow)).await;
+    let fast = RunningStage::start(replica("fast").work(append_letter(b'!'))).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let both: windlass_stage::Addresses =
         [&slow, &fast].into_iter().map(|replica| replica.address.clone()).collect();
     let mut source = source("detect", both);
     for _ in 0..200 {
-        within(source.send(Bytes::from_static(b"x"), None)).await;
+        with_timeout(source.send(Bytes::from_static(b"x"), None)).await;
     }
-    let all = ends(&mut listener, 200).await;
+    let all = receive_ends(&mut listener, 200).await;
     let by_slow = all.values().filter(|end| end.visits[0].replica == "slow").count();
     assert!((1..50).contains(&by_slow), "{by_slow} of 200");
 }
@@ -98,7 +98,7 @@ async fn a_replica_of_another_version_gets_no_items_until_it_is_replaced() {
     let address = Address::Tcp { host: "127.0.0.1".into(), port };
     let _source = source("detect", address);
     let mut calls = calls.subscribe();
-    within(calls.wait_for(|count| *count >= 3)).await.expect("the stage is dialed again");
+    with_timeout(calls.wait_for(|count| *count >= 3)).await.expect("the stage is dialed again");
     protocol.send_replace(windlass_stage::PROTOCOL);
-    within(calls.wait_for(|count| *count == usize::MAX)).await.expect("it gets a stream");
+    with_timeout(calls.wait_for(|count| *count == usize::MAX)).await.expect("it gets a stream");
 }

@@ -2,7 +2,7 @@
 
 use std::{future::ready, time::Duration};
 
-use windlass_config::{CleanupSteps, Find, Give, SourceRule, Step, StepAction};
+use windlass_config::{CleanupSteps, DiscoveryRule, EditTemplates, SourceRule, Step, StepAction};
 use windlass_machine::{Board, BoardEvent};
 
 use crate::wait::until;
@@ -22,15 +22,16 @@ pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {
         prepare: vec![reset(), get(format!("set_frequency?freq={MHZ}"))],
         release: vec![reset()],
     };
-    let find = Find::Endpoints(boards.iter().map(|board| board.control().to_string()).collect());
+    let find =
+        DiscoveryRule::Endpoints(boards.iter().map(|board| board.control().to_string()).collect());
     let new = SourceRule::new("darwin3".parse().expect("a name"), find);
     let env = [("DARWIN3_CONTROL".to_owned(), "http://{endpoint}".to_owned())].into();
-    let give = Give { env, ..Give::default() };
+    let give = EditTemplates { env, ..EditTemplates::default() };
     SourceRule { resource: "zj.com/darwin3".parse().ok(), cleanup, give, ..new }
 }
 
 /// Waits until a board has as many events as expected, and asserts that they are equal.
-pub async fn happens(board: &Board, expected: &[BoardEvent]) {
+pub async fn expect_events(board: &Board, expected: &[BoardEvent]) {
     let mut events = Vec::new();
     let poll = || {
         events.extend(board.take_events());

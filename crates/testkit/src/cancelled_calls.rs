@@ -7,7 +7,7 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::wait::in_time;
+use crate::wait::within_timeout;
 
 /// HTTP/2 connection to a gRPC server.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Caller {
 
     /// Sends this number of calls, and cancels each at once. Other tasks of the thread run only while the socket is
     /// full.
-    pub async fn give_up(&mut self, path: &str, calls: usize) {
+    pub async fn send_cancelled_calls(&mut self, path: &str, calls: usize) {
         let mut bytes = Vec::new();
         for _ in 0..calls {
             let stream = self.next_stream();
@@ -88,12 +88,12 @@ impl Caller {
     }
 
     /// Makes a call with an empty message, and waits for its response.
-    pub async fn is_answered(&mut self, path: &str) {
+    pub async fn call(&mut self, path: &str) {
         let stream = self.next_stream();
         let message = frame((DATA, END_STREAM), stream, &EMPTY_MESSAGE);
         let bytes = [frame((HEADERS, END_HEADERS), stream, &headers(path)), message].concat();
         self.stream.write_all(&bytes).await.expect("an open connection");
-        in_time("the response headers", self.response_headers(stream)).await;
+        within_timeout("the response headers", self.response_headers(stream)).await;
     }
 
     /// Reads frames up to the headers of this stream. Panics if the server closes the connection with GOAWAY.

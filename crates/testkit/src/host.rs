@@ -23,13 +23,13 @@ impl Node {
     }
 
     /// Path of a host file in the test's file system.
-    pub fn host(&self, path: &str) -> PathBuf {
+    pub fn host_path(&self, path: &str) -> PathBuf {
         self.config.places.host_root.join(path.trim_start_matches('/'))
     }
 
-    /// Same as [`Node::host`], but creates the parent folder.
+    /// Same as [`Node::host_path`], but creates the parent folder.
     fn host_with_parent(&self, path: &str) -> PathBuf {
-        let path = self.host(path);
+        let path = self.host_path(path);
         fs::create_dir_all(path.parent().expect("a path below the root")).expect("created");
         path
     }
@@ -41,29 +41,29 @@ impl Node {
 
     /// Simulates a reboot: changes the boot id, or creates one. Without a boot id the agent cannot recognise its boot.
     pub fn reboot(&self) {
-        let current = fs::read_to_string(self.host(BOOT_ID)).unwrap_or_default();
+        let current = fs::read_to_string(self.host_path(BOOT_ID)).unwrap_or_default();
         self.write(BOOT_ID, &format!("{current}1"));
     }
 
     /// Replaces a host file by a FIFO, whose readers block.
-    pub fn hang(&self, path: &str) {
+    pub fn block_reads(&self, path: &str) {
         let path = self.host_with_parent(path);
         fs::remove_file(&path).or_else(unless_missing).expect("removed");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
     }
 
-    /// Replaces the FIFO of [`Node::hang`] by a file with this text, and unblocks the FIFO's readers.
-    pub fn answer(&self, path: &str, text: &str) {
-        let fifo = OpenOptions::new().read(true).write(true).open(self.host(path));
-        fs::remove_file(self.host(path)).expect("removed");
+    /// Replaces the FIFO of [`Node::block_reads`] by a file with this text, and unblocks the FIFO's readers.
+    pub fn unblock_reads(&self, path: &str, text: &str) {
+        let fifo = OpenOptions::new().read(true).write(true).open(self.host_path(path));
+        fs::remove_file(self.host_path(path)).expect("removed");
         self.write(path, text);
         drop(fifo.expect("a FIFO"));
     }
 
     /// Creates `count` links in the folder `list`, all to one folder. Their names are `begin` and a number. A large
     /// `count` exceeds the agent's limit for a list.
-    pub fn crowd(&self, list: &str, begin: &str, count: u32) {
-        let folder = self.host(list);
+    pub fn create_many_links(&self, list: &str, begin: &str, count: u32) {
+        let folder = self.host_path(list);
         fs::create_dir_all(&folder).expect("created");
         let first = folder.join(format!("{begin}0"));
         symlink("../../devices", &first).expect("linked");

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
 
-use crate::wait::LIMIT;
+use crate::wait::TIMEOUT;
 
 /// Resource of most tests.
 pub const GPU: &str = "nvidia.com/gpu";
 
 /// Waits until the kubelet reports this number of allocatable devices of a resource.
-pub async fn allocatable(kubelet: &Kubelet, resource: &str, count: usize) -> Arc<NodeStatus> {
+pub async fn until_allocatable(kubelet: &Kubelet, resource: &str, count: usize) -> Arc<NodeStatus> {
     node_status(kubelet, |node| node.counts(resource).is_some_and(|(_, healthy)| healthy == count))
         .await
 }
 
 /// Waits until the kubelet reports the expected counts of a resource: its capacity, and its allocatable devices.
-pub async fn counts(
+pub async fn until_counts(
     kubelet: &Kubelet,
     resource: &str,
     expected: (usize, usize),
@@ -28,7 +28,7 @@ async fn node_status(
     kubelet: &Kubelet,
     condition: impl FnMut(&NodeStatus) -> bool,
 ) -> Arc<NodeStatus> {
-    kubelet.wait_for(condition, LIMIT).await.unwrap_or_else(|timeout| panic!("{timeout}"))
+    kubelet.wait_for(condition, TIMEOUT).await.unwrap_or_else(|timeout| panic!("{timeout}"))
 }
 
 /// Pod with one container, which requests `count` devices of a resource.

@@ -4,12 +4,12 @@
 //! changes the configuration, then starts the kubelet ([`Node::kubelet`]) and the agent ([`Node::agent`]). Then the
 //! test injects a fault ([`Node::inject`]) and waits for the effect:
 //!
-//! - [`Running::until`] waits for a state of the node in the agent.
-//! - [`allocatable`] waits for allocatable devices in the kubelet.
-//! - [`Said::until`] waits for a line of the agent's log.
-//! - [`value`] waits for a value in any watch channel, and [`until`] polls.
+//! - [`RunningAgent::until`] waits for a state of the node in the agent.
+//! - [`until_allocatable`] waits for allocatable devices in the kubelet.
+//! - [`LogCapture::until`] waits for a line of the agent's log.
+//! - [`until_value`] waits for a value in any watch channel, and [`until`] polls.
 //!
-//! All waits share one timeout, [`LIMIT`]. After it they panic with the awaited state and the last state seen.
+//! All waits share one timeout, [`TIMEOUT`]. After it they panic with the awaited state and the last state seen.
 //!
 //! Only integration tests can use these fixtures. A unit test would link the tested crate twice, with incompatible
 //! types.
@@ -26,13 +26,13 @@ mod rights;
 mod running;
 mod wait;
 
-pub use board::{MHZ, board_rule, happens};
+pub use board::{MHZ, board_rule, expect_events};
 pub use cancelled_calls::Caller;
-pub use documents::{class, of_type, pod_of_claim, template, typed};
+pub use documents::{claim_template, device_class, from_json, pod_of_claim, type_selector};
 pub use folder::temporary_folder;
-pub use kubelet::{GPU, allocatable, counts, pod_with};
-pub use log::Said;
-pub use node::{Node, health, settings};
+pub use kubelet::{GPU, pod_with, until_allocatable, until_counts};
+pub use log::LogCapture;
+pub use node::{Node, agent_config, health_policy};
 pub use rights::Right;
-pub use running::Running;
-pub use wait::{LIMIT, exists, in_time, until, value, vanishes};
+pub use running::RunningAgent;
+pub use wait::{TIMEOUT, until, until_exists, until_removed, until_value, within_timeout};

@@ -10,11 +10,11 @@ use tracing::{
     subscriber::{DefaultGuard, set_default},
 };
 
-use crate::wait::value;
+use crate::wait::until_value;
 
 /// Capture of the agent's log lines of a level or above, until dropped.
 #[derive(Debug)]
-pub struct Said {
+pub struct LogCapture {
     lines: watch::Receiver<Vec<String>>,
     _default: DefaultGuard,
     /// Second dispatcher. With a single one, tracing disables a callsite that another thread reaches first.
@@ -30,9 +30,9 @@ struct Line(String);
 
 // === impl Said ===
 
-impl Said {
+impl LogCapture {
     /// Starts the capture.
-    pub fn from(level: Level) -> Self {
+    pub fn start(level: Level) -> Self {
         let (sender, lines) = watch::channel(Vec::new());
         let second = Dispatch::new(Capture { level, lines: watch::Sender::default() });
         let default = set_default(Capture { level, lines: sender });
@@ -48,7 +48,8 @@ impl Said {
     pub async fn until(&self, times: usize, text: &str) {
         let awaited = format!("{times} log lines with {text:?}");
         let has_text = |line: &&String| line.contains(text);
-        value(&awaited, &self.lines, |lines| lines.iter().filter(has_text).count() >= times).await;
+        until_value(&awaited, &self.lines, |lines| lines.iter().filter(has_text).count() >= times)
+            .await;
     }
 }
 

@@ -8,18 +8,18 @@ use std::{
 
 use jiff::Timestamp;
 use windlass_config::{
-    CleanupLimits, ClusterAccess, Config, HealthPolicy, Places, Policy, SessionLimits,
+    CleanupLimits, ClusterAccess, Config, HealthPolicy, HostPaths, KubeletLimits, Policy,
 };
 use windlass_host::clock::Clock;
 use windlass_kubelet_sim::Kubelet;
-use windlass_machine::{Machine, MachineProfile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, find_driver};
 use windlass_node::StartError;
 use windlass_resources::NodeState;
 
 use crate::{
     folder::temporary_folder,
-    kubelet::{GPU, allocatable},
-    running::Running,
+    kubelet::{GPU, until_allocatable},
+    running::RunningAgent,
 };
 
 /// Node whose components a test starts one by one. The end of the test removes the node.
@@ -34,18 +34,18 @@ pub struct Node {
 }
 
 /// Health policy with short timeouts.
-pub fn health(quiet_period: Duration) -> HealthPolicy {
+pub fn health_policy(quiet_period: Duration) -> HealthPolicy {
     let probe_interval = Duration::from_millis(100);
     HealthPolicy { quiet_period, probe_interval, ..HealthPolicy::default() }
 }
 
 /// Configuration of an agent, with all its paths in the folder.
-pub fn settings(folder: &Path, machine: &Machine, mut policy: Policy) -> Config {
+pub fn agent_config(folder: &Path, machine: &Machine, mut policy: Policy) -> Config {
     // A stopped agent leaves a thread in the driver's event wait. The next agent in the process shares the driver's
     // lock.
     policy.health.event_wait = policy.health.event_wait.min(Duration::from_millis(200));
     Config {
-        places: Places {
+        places: HostPaths {
             kubelet_dir: folder.join("kubelet"),
             host_root: machine.host_root(),
             host_root_on_node: machine.host_root(),
@@ -53,11 +53,11 @@ pub fn settings(folder: &Path, machine: &Machine, mut policy: Policy) -> Config 
             state_dir: folder.join("state"),
             mps_dir: "/run/windlass/mps".into(),
             cdi_dir: folder.join("cdi"),
-            ..Places::default()
+            ..HostPaths::default()
         },
         policy,
-        session: short_timeouts(),
-        cleanup: CleanupLimits {
+        kubelet_limits: short_timeouts(),
+        cleanup_limits: CleanupLimits {
             retry_min: Duration::from_millis(20),
             retry_max: Duration::from_millis(200),
             ..CleanupLimits::default()
@@ -70,26 +70,26 @@ pub fn settings(folder: &Path, machine: &Machine, mut policy: Policy) -> Config 
 
 impl Node {
     /// Creates a node from a shipped profile.
-    pub fn named(profile: &str, policy: Policy) -> Self {
+    pub fn from_profile(profile: &str, policy: Policy) -> Self {
         Self::new(&MachineProfile::named(profile).expect("a shipped profile"), policy)
     }
 
     /// Creates a node from a profile.
     pub fn new(profile: &MachineProfile, policy: Policy) -> Self {
         let folder = temporary_folder();
-        let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+        let driver = find_driver().expect("cargo builds the simulated driver with the tests");
         let machine = Machine::create(&folder.join("machine"), profile, &driver);
         let machine = machine.expect("a machine");
         // The agent waits for the kubelet's folder, which the kubelet creates at its first start. Tests may start the
         // agent first.
         fs::create_dir_all(folder.join("kubelet")).expect("created");
-        let config = settings(&folder, &machine, policy);
+        let config = agent_config(&folder, &machine, policy);
         Self { machine, config, folder }
     }
 
     /// Joins the node to a cluster under this name. `kubeconfig` is the text of the file.
     #[must_use]
-    pub fn in_cluster(mut self, name: &str, kubeconfig: &str) -> Self {
+    pub fn with_cluster(mut self, name: &str, kubeconfig: &str) -> Self {
         let path = self.folder.join("kubeconfig");
         fs::write(&path, kubeconfig).expect("written");
         self.config.cluster = ClusterAccess {
@@ -101,29 +101,29 @@ impl Node {
     }
 
     /// Starts the agent.
-    pub fn agent(&self) -> Running {
-        self.try_agent().expect("the agent starts")
+    pub fn start_agent(&self) -> RunningAgent {
+        self.try_start_agent().expect("the agent starts")
     }
 
     /// Starts the agent, or returns the start error.
-    pub fn try_agent(&self) -> Result<Running, StartError> {
-        Running::start(&self.config)
+    pub fn try_start_agent(&self) -> Result<RunningAgent, StartError> {
+        RunningAgent::start(&self.config)
     }
 
     /// Surveys the node once, as the agent does, without serving its devices.
-    pub async fn survey(&self) -> NodeState {
-        windlass_node::agent::survey(&self.config, Clock::starting_at(Timestamp::now())).await
+    pub async fn scan_host(&self) -> NodeState {
+        windlass_node::agent::scan_host(&self.config, Clock::starting_at(Timestamp::now())).await
     }
 
     /// Starts the kubelet.
-    pub fn kubelet(&self) -> Kubelet {
+    pub fn start_kubelet(&self) -> Kubelet {
         Kubelet::start(self.kubelet_config()).expect("the embedded kubelet starts")
     }
 
     /// Starts the kubelet and the agent, and waits until the kubelet reports this number of allocatable GPUs.
-    pub async fn serving(&self, gpus: usize) -> (Kubelet, Running) {
-        let (kubelet, agent) = (self.kubelet(), self.agent());
-        allocatable(&kubelet, GPU, gpus).await;
+    pub async fn start_ready(&self, gpus: usize) -> (Kubelet, RunningAgent) {
+        let (kubelet, agent) = (self.start_kubelet(), self.start_agent());
+        until_allocatable(&kubelet, GPU, gpus).await;
         (kubelet, agent)
     }
 
@@ -140,14 +140,14 @@ impl Node {
     }
 }
 
-fn short_timeouts() -> SessionLimits {
-    SessionLimits {
+fn short_timeouts() -> KubeletLimits {
+    KubeletLimits {
         stream_deadline: Duration::from_millis(500),
         retry_min: Duration::from_millis(10),
         retry_max: Duration::from_millis(100),
         checkpoint_delay: Duration::from_millis(50),
         check_interval: Duration::from_millis(500),
         claim_wait: Duration::from_millis(200),
-        ..SessionLimits::default()
+        ..KubeletLimits::default()
     }
 }

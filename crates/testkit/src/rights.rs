@@ -18,7 +18,7 @@ pub struct Right {
 }
 
 /// Namespace of the agent in the manifests.
-const OWN: &str = "windlass-system";
+const AGENT_NAMESPACE: &str = "windlass-system";
 
 // === impl Right ===
 
@@ -60,7 +60,7 @@ impl Right {
     }
 
     /// Permission that a request requires; `None` for API discovery, which every client may use.
-    pub fn asked(method: &str, path: &str, query: &BTreeMap<String, String>) -> Option<Self> {
+    pub fn required_by(method: &str, path: &str, query: &BTreeMap<String, String>) -> Option<Self> {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
         let (group, path) = match parts.as_slice() {
             ["api", "v1", path @ ..] => ("", path),
@@ -96,11 +96,11 @@ impl Right {
     }
 
     /// True if this permission of a role covers the required one.
-    pub fn gives(&self, required: &Self) -> bool {
+    pub fn covers(&self, required: &Self) -> bool {
         let covers_namespace = match (self.namespace.as_deref(), required.namespace.as_deref()) {
             (None, _) => true,
-            // Agents under test run in other namespaces than `OWN`.
-            (Some(OWN), Some(required)) => required != "default",
+            // Agents under test run in other namespaces than `AGENT_NAMESPACE`.
+            (Some(AGENT_NAMESPACE), Some(required)) => required != "default",
             (own, required) => own == required,
         };
         covers_namespace

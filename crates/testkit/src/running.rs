@@ -22,11 +22,11 @@ use windlass_host::clock::Clock;
 use windlass_node::{Agent, StartError};
 use windlass_resources::NodeState;
 
-use crate::wait::{LIMIT, exists, in_time};
+use crate::wait::{TIMEOUT, until_exists, within_timeout};
 
-/// Running agent. Dropping it stops it; [`Running::stop`] also waits for its end.
+/// Running agent. Dropping it stops it; [`RunningAgent::stop`] also waits for its end.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningAgent {
     /// State of the agent's node.
     pub state: watch::Receiver<Arc<NodeState>>,
     /// Address of the agent's health and metrics endpoints.
@@ -45,12 +45,12 @@ pub struct Running {
 
 // === impl Running ===
 
-impl Running {
+impl RunningAgent {
     /// Starts an agent.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let policy = watch::Sender::new(Arc::new(config.policy.clone()));
         let clock = Clock::starting_at(Timestamp::now());
-        let agent = Agent::start_under(config, policy.subscribe(), clock)?;
+        let agent = Agent::start_with_policy(config, policy.subscribe(), clock)?;
         let (state, admin) = (agent.state(), agent.admin_address());
         let partitions = agent.partitions();
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
@@ -66,12 +66,12 @@ impl Running {
     /// Waits until the node's state meets a condition.
     pub async fn until(&self, condition: impl FnMut(&Arc<NodeState>) -> bool) -> Arc<NodeState> {
         let mut state = self.state.clone();
-        let result = timeout(LIMIT, state.wait_for(condition)).await;
+        let result = timeout(TIMEOUT, state.wait_for(condition)).await;
         let result = result.map(|state| state.expect("a running agent").clone());
         result.unwrap_or_else(|_| {
             let state = self.state.borrow();
-            let (inventory, offerings) = (&state.inventory, state.offerings());
-            panic!("not within {LIMIT:?}; the state is {inventory:#?}, {offerings:#?}")
+            let (inventory, offerings) = (&state.inventory, state.device_offers());
+            panic!("not within {TIMEOUT:?}; the state is {inventory:#?}, {offerings:#?}")
         })
     }
 
@@ -83,38 +83,38 @@ impl Running {
 
     /// Waits for this number of reconciliations. Removes a CDI spec for each, and waits until the agent writes it
     /// again.
-    pub async fn looks(&self, times: usize) {
+    pub async fn until_reconciled(&self, times: usize) {
         for _ in 0..times {
-            exists(&self.cdi_spec).await;
+            until_exists(&self.cdi_spec).await;
             fs::remove_file(&self.cdi_spec).expect("an existing file");
         }
-        exists(&self.cdi_spec).await;
+        until_exists(&self.cdi_spec).await;
     }
 
     /// Replaces the agent's policy.
-    pub fn follow(&self, policy: Policy) {
+    pub fn set_policy(&self, policy: Policy) {
         self.policy.send_replace(Arc::new(policy));
     }
 
     /// Stops the agent as SIGTERM does.
     pub async fn stop(mut self) {
         drop(self.stop);
-        let result = in_time("the agent ends", self.task.join_next()).await;
+        let result = within_timeout("the agent ends", self.task.join_next()).await;
         result.expect("one task").expect("no panic");
-        unlocked(self.locks).await;
+        until_unlocked(self.locks).await;
     }
 
     /// Ends the agent as SIGKILL does, without cleanup.
     pub async fn kill(mut self) {
         self.task.shutdown().await;
-        unlocked(self.locks).await;
+        until_unlocked(self.locks).await;
     }
 }
 
 /// Waits until the next agent can lock the folders. A child process that another test forks inherits this process's
 /// open files, and with them the locks, until it executes its program. This function unlocks explicitly: closing its
 /// own file would leave its lock with such a child.
-async fn unlocked(locks: [PathBuf; 2]) {
+async fn until_unlocked(locks: [PathBuf; 2]) {
     // A folder that the test removed needs no wait.
     let locks: Vec<_> = locks.into_iter().filter_map(|path| File::open(path).ok()).collect();
     let (sender, receiver) = oneshot::channel();
@@ -127,6 +127,6 @@ async fn unlocked(locks: [PathBuf; 2]) {
         });
         sender.send(result)
     });
-    let result = in_time("the agent's locks are free", receiver).await.expect("a result");
+    let result = within_timeout("the agent's locks are free", receiver).await.expect("a result");
     result.expect("locked and unlocked");
 }

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 /// Timeout of every wait. Even a busy machine needs less.
-pub const LIMIT: Duration = Duration::from_secs(90);
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Interval between two polls.
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -29,38 +29,38 @@ pub async fn until<T, S: fmt::Debug, Poll: Future<Output = Result<T, S>>>(
             sleep(INTERVAL).await;
         }
     };
-    let value = timeout(LIMIT, polls).await.ok();
-    value.unwrap_or_else(|| panic!("{awaited}: not within {LIMIT:?}, last seen: {last_seen:#?}"))
+    let value = timeout(TIMEOUT, polls).await.ok();
+    value.unwrap_or_else(|| panic!("{awaited}: not within {TIMEOUT:?}, last seen: {last_seen:#?}"))
 }
 
 /// Waits until a file or folder exists.
-pub async fn exists(path: &Path) {
+pub async fn until_exists(path: &Path) {
     let awaited = format!("{} exists", path.display());
     until(&awaited, async || path.symlink_metadata()).await;
 }
 
 /// Waits until a file or folder no longer exists.
-pub async fn vanishes(path: &Path) {
+pub async fn until_removed(path: &Path) {
     let awaited = format!("{} is removed", path.display());
     until(&awaited, async || path.symlink_metadata().map_or(Ok(()), Err)).await;
 }
 
 /// Waits until the value in a channel meets a condition, and returns it.
-pub async fn value<T: Clone + fmt::Debug>(
+pub async fn until_value<T: Clone + fmt::Debug>(
     awaited: &str,
     values: &watch::Receiver<T>,
     condition: impl FnMut(&T) -> bool,
 ) -> T {
     let mut values = values.clone();
-    let value = timeout(LIMIT, values.wait_for(condition)).await.ok();
+    let value = timeout(TIMEOUT, values.wait_for(condition)).await.ok();
     let value = value.map(|value| value.expect("an open channel").clone());
     value.unwrap_or_else(|| {
-        panic!("{awaited}: not within {LIMIT:?}, last seen: {:#?}", values.borrow())
+        panic!("{awaited}: not within {TIMEOUT:?}, last seen: {:#?}", values.borrow())
     })
 }
 
 /// Waits until a future ends, and returns its output.
-pub async fn in_time<T>(awaited: &str, future: impl Future<Output = T>) -> T {
-    let output = timeout(LIMIT, future).await;
-    output.unwrap_or_else(|_| panic!("{awaited}: not within {LIMIT:?}"))
+pub async fn within_timeout<T>(awaited: &str, future: impl Future<Output = T>) -> T {
+    let output = timeout(TIMEOUT, future).await;
+    output.unwrap_or_else(|_| panic!("{awaited}: not within {TIMEOUT:?}"))
 }

@@ -43,7 +43,7 @@ use clap::{
     builder::{Resettable, TypedValueParser},
 };
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use windlass_config::{Disclosed, Strategy, address};
+use windlass_config::{DeviceListStrategy, Disclosed, address};
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{
@@ -63,7 +63,7 @@ pub(crate) use pipeline::{
     BoardsArgs, FleetArgs, MeasureArgs, PipelineArgs, PipelineCommand, PipelineSchemaArgs,
     PlanArgs, RenderArgs,
 };
-pub(crate) use probe::{ProbeArgs, QuestionArg};
+pub(crate) use probe::{ProbeArgs, ProbeCheckArg};
 pub(crate) use scrub::ScrubArgs;
 #[cfg(feature = "pipeline")]
 pub(crate) use stage::{
@@ -79,7 +79,7 @@ pub(crate) use {
     man::ManArgs,
 };
 
-pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
+pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, paths_or_default};
 
 use crate::logging::LogFormat;
 
@@ -119,7 +119,7 @@ Examples:
   windlass node --config windlass.yaml --listen 127.0.0.1:9400";
 
 /// Example on a simulated machine, for builds with simulated machines (feature `laboratory`).
-const SIMULATED: &str = if cfg!(feature = "laboratory") {
+const SIMULATED_EXAMPLE: &str = if cfg!(feature = "laboratory") {
     "
   windlass node --host-root m/host --nvml-library m/libnvidia-ml.so.1 --host-root-on-node m/host \\
       --state-dir m/agent --kubelet-dir m/kubelet --cdi-dir m/cdi"
@@ -171,7 +171,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the agent: serve this node's devices to its kubelet, until stopped.
-    #[command(after_help = format!("{EXAMPLES}{SIMULATED}"))]
+    #[command(after_help = format!("{EXAMPLES}{SIMULATED_EXAMPLE}"))]
     Node(Box<NodeArgs>),
     /// Probe this node's agent, for a kubelet's liveness or readiness check.
     Probe(ProbeArgs),
@@ -307,7 +307,7 @@ pub(crate) struct NodeArgs {
     )]
     pub(crate) config_label: String,
     #[command(flatten)]
-    pub(crate) places: AgentPathArgs,
+    pub(crate) paths: AgentPathArgs,
     #[command(flatten)]
     pub(crate) cluster: ApiServerArgs,
     /// Stand by while another agent serves this node, and take over when it ends: for a DaemonSet with maxSurge: 1. The
@@ -317,7 +317,7 @@ pub(crate) struct NodeArgs {
     /// Device list strategies, separated by commas [default: cdi-cri]
     #[arg(long, value_name = "STRATEGIES", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',',
           value_parser = device_list())]
-    pub(crate) device_list: Option<Vec<Strategy>>,
+    pub(crate) device_list: Option<Vec<DeviceListStrategy>>,
     /// Format of log lines.
     #[arg(
         long,
@@ -355,7 +355,7 @@ fn levels(text: &str) -> Result<Targets, String> {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AgentPathArgs {
     #[command(flatten)]
-    pub(crate) record: RecordArgs,
+    pub(crate) state_paths: StatePathArgs,
     /// Folder for CDI documents [default: /var/run/cdi]
     #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR", help_heading = KUBELET)]
     pub(crate) cdi_dir: Option<PathBuf>,
@@ -376,7 +376,7 @@ pub(crate) struct AgentPathArgs {
 
 /// Folders with records of allocations: the kubelet's and the agent's.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct RecordArgs {
+pub(crate) struct StatePathArgs {
     /// The kubelet's folder [default: /var/lib/kubelet]
     #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR", help_heading = KUBELET)]
     pub(crate) kubelet_dir: Option<PathBuf>,
@@ -407,34 +407,34 @@ pub(crate) struct ApiServerArgs {
 }
 
 fn disclosed() -> impl TypedValueParser<Value = Disclosed> {
-    word::word([
+    word::enum_parser([
         ("pods", Disclosed::Pods, "Namespace, pod and container of a device's holder"),
         ("serials", Disclosed::Serials, "Serial numbers of devices"),
     ])
 }
 
 /// Strategies: how the agent names devices to the container runtime.
-fn device_list() -> impl TypedValueParser<Value = Strategy> {
-    word::word([
+fn device_list() -> impl TypedValueParser<Value = DeviceListStrategy> {
+    word::enum_parser([
         (
             "cdi-cri",
-            Strategy::CdiCri,
+            DeviceListStrategy::CdiCri,
             "CDI names, resolved by CRI-O and containerd 2; containerd 1.7 needs enable_cdi = true",
         ),
-        ("cdi", Strategy::CdiCri, ""),
+        ("cdi", DeviceListStrategy::CdiCri, ""),
         (
             "cdi-annotations",
-            Strategy::CdiAnnotations,
+            DeviceListStrategy::CdiAnnotations,
             "CDI names in annotations, for kubelets that do not pass CDI names on",
         ),
         (
             "envvar",
-            Strategy::Envvar,
+            DeviceListStrategy::Envvar,
             "NVIDIA_VISIBLE_DEVICES, resolved by NVIDIA's container runtime",
         ),
         (
             "volume-mounts",
-            Strategy::VolumeMounts,
+            DeviceListStrategy::VolumeMounts,
             "Mounts whose paths name the devices, resolved by NVIDIA's container runtime",
         ),
     ])

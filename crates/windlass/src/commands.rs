@@ -49,16 +49,18 @@ use windlass_resources::NodeState;
 
 #[cfg(feature = "laboratory")]
 pub(crate) use devices::{DeviceStatus, Width, device_tables};
-pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
+pub(crate) use devices::{
+    is_named, name as short_name, name_prefix, sorted_by_inventory, source_lines,
+};
 use folders::{make_absolute, move_into_recording, require_host_paths};
 #[cfg(feature = "laboratory")]
 pub(crate) use machine::host_flags;
 pub(crate) use topo::Topology;
 
 use crate::{
-    cli::{HostArgs, NvidiaPluginArgs, OutputArg, RecordArgs},
+    cli::{HostArgs, NvidiaPluginArgs, OutputArg, StatePathArgs},
     exit::UsageError,
-    screen::{Paint, Tone, line},
+    screen::{Paint, Style, line},
 };
 
 /// Configuration from defaults, file and flags, in ascending precedence.
@@ -82,7 +84,7 @@ fn host_config(args: HostArgs) -> Result<Config> {
 }
 
 /// Configuration with the folders of allocation records.
-fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
+fn config_with_state_paths(host: HostArgs, record: StatePathArgs) -> Result<Config> {
     let mut config = host_config(host)?;
     let nvidia_plugin =
         NvidiaPluginArgs::from_environment().map_err(|error| UsageError(error.into()))?;
@@ -102,7 +104,7 @@ fn apply_host(args: HostArgs, config: &mut Config) {
 
 fn check_host_root(config: &Config) -> Result<()> {
     let root = &config.places.host_root;
-    directory("host root", root, "--host-root or hostRoot")?;
+    require_directory("host root", root, "--host-root or hostRoot")?;
     // A simulated machine has its host root in a subfolder.
     let inside = root.join("host");
     if !root.join("sys").exists() && inside.join("sys").is_dir() {
@@ -114,7 +116,7 @@ fn check_host_root(config: &Config) -> Result<()> {
 }
 
 /// Requires a directory; `setting` names the flag and the key of the path.
-fn directory(what: &str, path: &Path, setting: &str) -> Result<()> {
+fn require_directory(what: &str, path: &Path, setting: &str) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -123,8 +125,8 @@ fn directory(what: &str, path: &Path, setting: &str) -> Result<()> {
 }
 
 /// Scans this host once.
-async fn survey(args: HostArgs) -> Result<NodeState> {
-    Ok(agent::survey(&host_config(args)?, clock()).await)
+async fn scan_host(args: HostArgs) -> Result<NodeState> {
+    Ok(agent::scan_host(&host_config(args)?, clock()).await)
 }
 
 /// Fails if a source has not answered in time. The caller shows the other sources anyway.
@@ -191,7 +193,7 @@ impl<'a> Origin<'a> {
 /// Prints a notice for a simulated machine or a recording.
 fn print_origin_notice(inventory: &Inventory, paint: Paint) -> Result<()> {
     for text in origin_notices(inventory) {
-        line(paint.text(Tone::Notable, text))?;
+        line(paint.styled(Style::Warning, text))?;
     }
     Ok(())
 }

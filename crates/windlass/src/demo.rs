@@ -26,7 +26,7 @@ use crate::{
     cli::{DemoArgs, DemoOutputArg},
     exit::{Interrupted, UsageError},
     screen::Paint,
-    stop::Stop,
+    stop::StopSignals,
 };
 use claims::ClusterFixture;
 use cluster::Fleet;
@@ -34,21 +34,21 @@ use event::Event;
 use report::Reporter;
 use script::Script;
 use setup::Setup;
-use soak::{AllocationApis, Soak};
-use steps::Steps;
+use soak::{AllocationApis, SoakConfig};
+use steps::Pager;
 use testbed::Testbed;
 
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     if args.step {
-        let (steps, screen) = Steps::start()?;
-        let mut stop = Stop::listen()?;
-        let outcome = Box::pin(run_scenario(args, Reporter::Steps(steps))).await;
+        let (steps, screen) = Pager::start()?;
+        let mut stop = StopSignals::listen()?;
+        let outcome = Box::pin(run_scenario(args, Reporter::Paged(steps))).await;
         if outcome.as_ref().is_err_and(anyhow::Error::is::<Interrupted>) {
             return outcome;
         }
         return tokio::select! {
-            shown = screen.end() => shown.and(outcome),
-            signal = stop.requested() => Err(Interrupted(signal).into()),
+            shown = screen.join() => shown.and(outcome),
+            signal = stop.recv() => Err(Interrupted(signal).into()),
         };
     }
     let reporter = match args.output {
@@ -61,30 +61,31 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
 /// Runs the scenario that the arguments select: the soak, the edge demo, or the demo on one machine.
 async fn run_scenario(args: DemoArgs, reporter: Reporter) -> Result<()> {
     // Handle signals before starting anything that needs cleanup.
-    let stop = Stop::listen()?;
+    let stop = StopSignals::listen()?;
     if let Some(duration) = args.soak {
-        let apis = if args.story.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
-        let soak = Soak { machine: args.machine, duration, seed: args.seed, apis };
+        let apis =
+            if args.variant.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
+        let soak = SoakConfig { machine: args.machine, duration, seed: args.seed, apis };
         return Box::pin(soak::run(soak, reporter, stop)).await;
     }
-    if args.story.edge {
+    if args.variant.edge {
         return Box::pin(edge::run(reporter, stop)).await;
     }
     Box::pin(run_on_machine(args, reporter, stop)).await
 }
 
 /// Runs the demo on one machine: with the device plugin, with claims (`--dra`) or in a cluster (`--cluster`).
-async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> Result<()> {
-    let setup = Setup::of(&args).map_err(UsageError)?;
+async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: StopSignals) -> Result<()> {
+    let setup = Setup::from_args(&args).map_err(UsageError)?;
     let begun = Instant::now();
     let (machine, description) = (setup.profile.name.clone(), setup.profile.description.clone());
     let driver = setup.policy.dra.driver.clone();
-    let mut claims = args.story.dra.then(|| ClusterFixture::start(driver)).transpose()?;
-    let fleet = args.story.cluster.then(Fleet::start).transpose()?;
+    let mut claims = args.variant.dra.then(|| ClusterFixture::start(driver)).transpose()?;
+    let fleet = args.variant.cluster.then(Fleet::start).transpose()?;
     let server = claims.as_ref().map(ClusterFixture::server).or(fleet.as_ref().map(Fleet::server));
     let testbed = Testbed::start(setup, server)?;
     if let Some(claims) = &mut claims {
-        claims.mimic_wipes(&testbed.kubelet);
+        claims.delete_slices_at_kubelet_start(&testbed.kubelet);
     }
     reporter.report(&Event::Started {
         machine,
@@ -94,15 +95,15 @@ async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> R
     })?;
     let scenario = async {
         match (&claims, &fleet) {
-            (Some(cluster), _) => claims::play(&testbed, cluster, reporter.clone(), begun).await,
-            (None, Some(fleet)) => cluster::play(&testbed, fleet, reporter.clone(), begun).await,
-            (None, None) => Script::new(&testbed, reporter.clone(), begun).play().await,
+            (Some(cluster), _) => claims::run(&testbed, cluster, reporter.clone(), begun).await,
+            (None, Some(fleet)) => cluster::run(&testbed, fleet, reporter.clone(), begun).await,
+            (None, None) => Script::new(&testbed, reporter.clone(), begun).run_steps().await,
         }
     };
     let outcome = tokio::select! {
         outcome = scenario => outcome,
         () = testbed.ended.cancelled() => Err(anyhow::anyhow!("the agent ended")),
-        signal = stop.requested() => Err(Interrupted(signal).into()),
+        signal = stop.recv() => Err(Interrupted(signal).into()),
     };
     let outcome = match outcome {
         Ok(()) if args.keep => wait_for_stop(&testbed, reporter, stop).await,
@@ -115,8 +116,8 @@ async fn run_on_machine(args: DemoArgs, reporter: Reporter, mut stop: Stop) -> R
 }
 
 /// Keeps everything running until a signal.
-async fn wait_for_stop(testbed: &Testbed, reporter: Reporter, mut stop: Stop) -> Result<()> {
+async fn wait_for_stop(testbed: &Testbed, reporter: Reporter, mut stop: StopSignals) -> Result<()> {
     reporter.report(&testbed.paths_and_commands())?;
-    stop.requested().await;
+    stop.recv().await;
     Ok(())
 }

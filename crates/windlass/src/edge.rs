@@ -18,7 +18,7 @@ use windlass_pipeline::{Fleet, Pipeline, Plan};
 
 use crate::measurement::{Measurement, input_size, load::PipelineEndpoints, measure};
 pub(crate) use boards::SimulatedBoards;
-pub(crate) use calibration::overhead;
+pub(crate) use calibration::measure_overhead;
 
 /// Runs a plan on simulated boards, and measures it. `folder` is the working folder of the stages.
 pub(crate) async fn measure_plan(
@@ -30,7 +30,7 @@ pub(crate) async fn measure_plan(
 ) -> Result<Measurement> {
     let boards = SimulatedBoards::start(pipeline, fleet, &plan.placement, folder).await?;
     let title = format!("layout {}", plan.layout.name());
-    let measured = match entrance(pipeline, &boards) {
+    let measured = match endpoints(pipeline, &boards) {
         Ok(entrance) => measure(pipeline, &entrance, duration, &title).await,
         Err(error) => Err(error),
     };
@@ -39,7 +39,7 @@ pub(crate) async fn measure_plan(
 }
 
 /// Addresses at which items enter and leave a pipeline on simulated boards.
-pub(crate) fn entrance(
+pub(crate) fn endpoints(
     pipeline: &Pipeline,
     boards: &SimulatedBoards<'_>,
 ) -> Result<PipelineEndpoints> {
@@ -47,7 +47,7 @@ pub(crate) fn entrance(
     Ok(PipelineEndpoints {
         first: pipeline.stages[0].name.clone(),
         addresses: addresses(0)?,
-        ends: pipeline.ends().map(addresses).collect::<Result<_>>()?,
+        ends: pipeline.final_stages().map(addresses).collect::<Result<_>>()?,
         input: input_size(pipeline),
     })
 }

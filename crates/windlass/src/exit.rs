@@ -8,7 +8,7 @@ use std::{
 use windlass_host::causes;
 
 /// Wrong command line or configuration, detected before any side effect (`EX_USAGE` of sysexits.h).
-const USAGE: u8 = 64;
+const EX_USAGE: u8 = 64;
 
 /// Wrong command line or configuration.
 #[derive(Debug, thiserror::Error)]
@@ -23,23 +23,23 @@ pub(crate) struct Interrupted(pub(crate) &'static str);
 /// Marks an error that is already in the log.
 #[derive(Debug, thiserror::Error)]
 #[error("see the log")]
-pub(crate) struct Logged;
+pub(crate) struct AlreadyLogged;
 
 /// Exit code of a command: 0 success, 64 misuse, 130 or 143 interrupted, 1 other failures. A closed pipe, as with
 /// `head`, is a success.
 #[expect(clippy::print_stderr, reason = "a command prints its final error to the terminal")]
-pub(crate) fn report(outcome: anyhow::Result<()>) -> ExitCode {
+pub(crate) fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     let pipe = error.downcast_ref::<io::Error>();
     if pipe.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    if !error.is::<Logged>() {
+    if !error.is::<AlreadyLogged>() {
         eprintln!("windlass: {}", causes(&*error));
     }
     match error.downcast_ref::<Interrupted>() {
         Some(interrupted) => ExitCode::from(interrupted.code()),
-        None if error.is::<UsageError>() => ExitCode::from(USAGE),
+        None if error.is::<UsageError>() => ExitCode::from(EX_USAGE),
         None => ExitCode::FAILURE,
     }
 }
@@ -49,9 +49,9 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let written = error.print().and_then(|()| io::stdout().flush());
     if error.use_stderr() {
         // A failed write to stderr cannot be reported.
-        return ExitCode::from(USAGE);
+        return ExitCode::from(EX_USAGE);
     }
-    report(written.map_err(|error| output_error(&error).into()))
+    exit_code(written.map_err(|error| output_error(&error).into()))
 }
 
 /// Error for an answer that could not be written.

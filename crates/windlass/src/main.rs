@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match cli::Cli::read() {
-        Ok(cli) => exit::report(dispatch::run(cli.command)),
+        Ok(cli) => exit::exit_code(dispatch::run(cli.command)),
         Err(error) => exit::usage(&error),
     }
 }

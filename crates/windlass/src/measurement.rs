@@ -18,36 +18,39 @@ use load::{Load, LoadRun, PipelineEndpoints};
 pub(crate) struct Measurement {
     pub(crate) figures: MeasuredFigures,
     /// The run with a limited rate.
-    pub(crate) paced: LoadRun,
+    pub(crate) rate_limited: LoadRun,
 }
 
 /// Measures a pipeline in two runs of this duration. The second run has the rate of the pipeline's file, if the
 /// pipeline sustains it, or else `DEFAULT_LOAD` times the measured throughput.
 pub(crate) async fn measure(
     pipeline: &Pipeline,
-    entrance: &PipelineEndpoints,
+    endpoints: &PipelineEndpoints,
     duration: Duration,
     title: &str,
 ) -> Result<Measurement> {
     let progress = Progress::new();
     let seconds = duration.as_secs();
     progress.show(&format!("{title}: as many items as it takes, for {seconds} s"));
-    let full = entrance.load(Load { rate: None, duration }).await?;
+    let full = endpoints.load(Load { rate: None, duration }).await?;
     let (throughput, _) = figures::throughput(&full);
     if throughput <= 0.0 {
-        bail!("{}", without_rate(&full, seconds));
+        bail!("{}", no_throughput_reason(&full, seconds));
     }
     let rate = pipeline.rate.filter(|rate| *rate < throughput).unwrap_or(DEFAULT_LOAD * throughput);
     progress.show(&format!("{title}: {rate:.1} items/s, for {seconds} s"));
-    let paced = entrance.load(Load { rate: Some(rate), duration }).await;
+    let paced = endpoints.load(Load { rate: Some(rate), duration }).await;
     let arrived = full.arrived.len();
     let paced =
         paced.with_context(|| format!("after {arrived} of {} items had arrived", full.sent))?;
-    Ok(Measurement { figures: MeasuredFigures::of(pipeline, &full, &paced, rate), paced })
+    Ok(Measurement {
+        figures: MeasuredFigures::of(pipeline, &full, &paced, rate),
+        rate_limited: paced,
+    })
 }
 
 /// Reason of a run without a throughput: the most frequent failure, or too few items.
-fn without_rate(run: &LoadRun, seconds: u64) -> String {
+fn no_throughput_reason(run: &LoadRun, seconds: u64) -> String {
     let mut account = ItemAccount::default();
     account.add(run);
     let ItemAccount { sent, arrived, failed, .. } = account;

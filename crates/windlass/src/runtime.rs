@@ -5,7 +5,7 @@ use std::{future::Future, time::Duration};
 use anyhow::{Context as _, Result};
 
 /// Shutdown limit: a thread that hangs in a driver call must not keep the process alive.
-const ABANDON_AFTER: Duration = Duration::from_millis(500);
+const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
 
 /// Runs on one thread: an agent waits far more than it computes.
 pub(crate) fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
@@ -15,6 +15,6 @@ pub(crate) fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> 
         .build()
         .context("cannot start the async runtime")?;
     let outcome = runtime.block_on(command);
-    runtime.shutdown_timeout(ABANDON_AFTER);
+    runtime.shutdown_timeout(SHUTDOWN_LIMIT);
     outcome
 }

@@ -17,18 +17,18 @@ pub(crate) struct Paint {
 
 /// Meaning of a text, which determines its colour.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Tone {
+pub(crate) enum Style {
     /// Heading.
-    Strong,
+    Heading,
     /// Expected state.
     #[cfg_attr(not(feature = "laboratory"), expect(dead_code, reason = "the demo's tone"))]
-    Good,
+    Success,
     /// Failure.
-    Bad,
+    Error,
     /// Warning.
-    Notable,
+    Warning,
     /// Secondary information.
-    Quiet,
+    Muted,
 }
 
 /// Table whose columns fit their widest cells.
@@ -38,12 +38,12 @@ pub(crate) struct Table {
 }
 
 /// Maximum line length of prose and small tables: two panes on a wide screen.
-pub(crate) const WIDTH: usize = 120;
+pub(crate) const MAX_WIDTH: usize = 120;
 
 /// Blanks between two columns.
-const GAP: usize = 2;
+const COLUMN_GAP: usize = 2;
 /// Minimum width of a truncated column.
-const MIN_CELL: usize = 6;
+const MIN_COLUMN_WIDTH: usize = 6;
 
 /// Width of the terminal in columns. `None` if stdout is no terminal, or the width is unknown.
 pub(crate) fn terminal_width() -> Option<usize> {
@@ -58,12 +58,12 @@ fn columns(terminal: impl AsFd) -> Option<usize> {
 }
 
 /// Replaces control characters, which a terminal would interpret: names in the text are untrusted.
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn replace_control_chars(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Truncates a text to `width` characters. A truncated text ends with an ellipsis.
-pub(crate) fn shortened(text: &str, width: usize) -> String {
+pub(crate) fn truncated(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
@@ -72,7 +72,7 @@ pub(crate) fn shortened(text: &str, width: usize) -> String {
 }
 
 /// Formats a number with its noun: `1 device`, `8 devices`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
+pub(crate) fn pluralized(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
@@ -86,7 +86,7 @@ pub(crate) fn terminal_height() -> usize {
 
 /// Maximum length of a line of prose, in characters.
 fn prose_width() -> usize {
-    terminal_width().map_or(WIDTH, |width| width.min(WIDTH))
+    terminal_width().map_or(MAX_WIDTH, |width| width.min(MAX_WIDTH))
 }
 
 /// Wraps words after `lead`; continuation lines are indented to its width.
@@ -133,13 +133,13 @@ pub(crate) struct Progress {
 
 /// Full-screen output that is redrawn in place.
 #[derive(Debug)]
-pub(crate) struct Redraw {
+pub(crate) struct FullScreen {
     is_clear: bool,
 }
 
 // === impl Redraw ===
 
-impl Redraw {
+impl FullScreen {
     /// `None` if stdout is no terminal.
     pub(crate) fn new() -> Option<Self> {
         io::stdout().is_terminal().then_some(Self { is_clear: false })
@@ -173,8 +173,8 @@ impl Progress {
         if self.is_shown {
             // A lost progress line is harmless.
             let mut out = io::stderr().lock();
-            let width = columns(&out).unwrap_or(WIDTH);
-            let text: String = plain(text).chars().take(width - 1).collect();
+            let width = columns(&out).unwrap_or(MAX_WIDTH);
+            let text: String = replace_control_chars(text).chars().take(width - 1).collect();
             let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
         }
     }
@@ -201,13 +201,13 @@ impl Paint {
         Self { enabled: false }
     }
 
-    pub(crate) fn text(self, tone: Tone, text: impl Display) -> String {
+    pub(crate) fn styled(self, tone: Style, text: impl Display) -> String {
         let code = match tone {
-            Tone::Strong => "1",
-            Tone::Good => "32",
-            Tone::Bad => "31",
-            Tone::Notable => "33",
-            Tone::Quiet => "2",
+            Style::Heading => "1",
+            Style::Success => "32",
+            Style::Error => "31",
+            Style::Warning => "33",
+            Style::Muted => "2",
         };
         if self.enabled { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
     }
@@ -243,10 +243,11 @@ impl Table {
     /// Column widths of a table of at most `width` characters. The widest columns are truncated first.
     fn widths_within(&self, width: usize) -> Vec<usize> {
         let mut widths = self.widths();
-        let total =
-            |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().max(1) - GAP;
+        let total = |widths: &[usize]| {
+            widths.iter().sum::<usize>() + COLUMN_GAP * widths.len().max(1) - COLUMN_GAP
+        };
         while total(&widths) > width {
-            match widths.iter_mut().max().filter(|widest| **widest > MIN_CELL) {
+            match widths.iter_mut().max().filter(|widest| **widest > MIN_COLUMN_WIDTH) {
                 Some(widest) => *widest -= 1,
                 None => break,
             }
@@ -267,7 +268,7 @@ impl Table {
     fn formatted(&self, indent: &str, widths: &[usize]) -> Vec<String> {
         let line = |row: &Vec<String>| {
             let cells = row.iter().zip(widths).map(|(cell, width)| {
-                let cell = plain(&shortened(cell, *width));
+                let cell = replace_control_chars(&truncated(cell, *width));
                 format!("{cell:<width$}")
             });
             format!("{indent}{}", cells.collect::<Vec<_>>().join("  ").trim_end())
@@ -313,8 +314,8 @@ mod tests {
 
     #[test]
     fn one_is_singular() {
-        assert_eq!(count(1, "device"), "1 device");
-        assert_eq!(count(0, "device"), "0 devices");
+        assert_eq!(pluralized(1, "device"), "1 device");
+        assert_eq!(pluralized(0, "device"), "0 devices");
     }
 
     #[test]

@@ -9,9 +9,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use tempfile::{NamedTempFile, TempDir};
-use windlass_host::files::{self, Links};
+use windlass_host::files::{self, Symlinks};
 use windlass_kubelet_sim::Kubelet;
-use windlass_machine::{Machine, MachineProfile, named_driver};
+use windlass_machine::{Machine, MachineProfile, driver_from_env};
 
 use crate::exit::UsageError;
 
@@ -26,7 +26,7 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Loads a machine profile by its built-in name or by path.
 pub(crate) fn profile(name_or_path: &str) -> Result<MachineProfile, UsageError> {
-    let read = |path: &Path| files::read_regular_text(path, Links::Followed, MAX_BYTES);
+    let read = |path: &Path| files::read_regular_text(path, Symlinks::Followed, MAX_BYTES);
     MachineProfile::load(name_or_path, read).map_err(|error| UsageError(error.into()))
 }
 
@@ -53,14 +53,14 @@ pub(crate) fn machine(dir: &Path, profile: &MachineProfile) -> Result<Machine> {
     if profile.driver.is_none() {
         return Ok(Machine::create(dir, profile, Path::new(""))?);
     }
-    if let Some(named) = named_driver()? {
+    if let Some(named) = driver_from_env()? {
         return Ok(Machine::create(dir, profile, &named)?);
     }
-    let driver = unpacked().context("cannot unpack the simulated driver")?;
+    let driver = unpack_driver().context("cannot unpack the simulated driver")?;
     Ok(Machine::create(dir, profile, driver.path())?)
 }
 
-fn unpacked() -> io::Result<NamedTempFile> {
+fn unpack_driver() -> io::Result<NamedTempFile> {
     let readable = Permissions::from_mode(READABLE);
     let mut file = tempfile::Builder::new().prefix("windlass-").permissions(readable).tempfile()?;
     file.write_all(DRIVER)?;

@@ -6,14 +6,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Listener for termination signals.
 #[derive(Debug)]
-pub(crate) struct Stop {
+pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 // === impl Stop ===
 
-impl Stop {
+impl StopSignals {
     /// Starts listening; neither signal ends the process by itself from now on.
     pub(crate) fn listen() -> Result<Self> {
         Ok(Self {
@@ -23,7 +23,7 @@ impl Stop {
     }
 
     /// Waits for a signal and returns its name.
-    pub(crate) async fn requested(&mut self) -> &'static str {
+    pub(crate) async fn recv(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
@@ -32,7 +32,7 @@ impl Stop {
 }
 
 /// Lets the kernel end this process with its parent, even if the parent is killed.
-pub(crate) fn end_with(parent: i32) -> Result<()> {
+pub(crate) fn die_with_parent(parent: i32) -> Result<()> {
     set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .with_context(|| format!("cannot end with process {parent}"))?;
     // The parent may have ended before the call.

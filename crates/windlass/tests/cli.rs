@@ -106,7 +106,7 @@ fn the_demo_offers_the_configured_resources() {
 }
 
 #[test]
-fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
+fn the_demo_prints_text_and_says_that_it_is_simulated() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
@@ -144,7 +144,7 @@ fn a_demo_that_cannot_start_fails_with_the_reason() {
 }
 
 #[test]
-fn a_wrong_command_line_is_code_64_and_says_what_would_be_right() {
+fn an_invalid_command_line_exits_with_64_and_a_suggestion() {
     for (arguments, expected) in [
         (vec!["demo", "--machine", "dgx-h1000"], "dgx-h100"),
         (vec!["nod"], "node"),
@@ -366,21 +366,21 @@ fn flags_and_variables_of_nvidias_plugin_are_validated() {
 }
 
 #[test]
-fn a_configuration_that_changes_is_read_again_and_a_wrong_one_is_told() {
+fn a_changed_configuration_is_reloaded_and_an_invalid_one_is_reported() {
     let folder = folder();
     let config = folder.path().join("w.yaml");
     fs::write(&config, "mig: mixed\n").expect("written");
     let mut flags = machine(&folder, "t4-edge");
     flags.extend(["--config".to_owned(), config.display().to_string()]);
     let mut node = Node::start(&folder, &flags);
-    node.until("windlass node started");
+    node.wait_for_message("windlass node started");
     fs::write(&config, "mig: both\n").expect("written");
-    let event = node.until("configuration invalid, keeping the last valid one");
+    let event = node.wait_for_message("configuration invalid, keeping the last valid one");
     assert!(event["error"].as_str().is_some_and(|error| error.contains("w.yaml:1: ")), "{event}");
     fs::write(&config, "mig: single\n").expect("written");
-    node.until("configuration reloaded");
+    node.wait_for_message("configuration reloaded");
     node.signal("HUP");
-    node.until("reloading the configuration");
+    node.wait_for_message("reloading the configuration");
     node.signal("TERM");
     assert!(node.wait().success());
 }
@@ -465,7 +465,7 @@ fn labels_are_printed_as_table_json_and_nfd_file() {
 }
 
 #[test]
-fn devices_and_topology_are_for_people_and_for_programs() {
+fn devices_and_topology_are_printed_as_tables_and_as_json() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let host: Vec<&str> = host.iter().map(String::as_str).collect();
@@ -516,14 +516,14 @@ fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let mut node = Node::start_before_the_kubelet(&folder, &host);
-    let event = node.until(
+    let event = node.wait_for_message(
         "the kubelet has no such folder, waiting for it: is the kubelet running? --kubelet-dir names another",
     );
     assert_eq!(event["level"], "WARN");
     assert!(!folder.path().join("kubelet").exists(), "only the kubelet may create its folder");
     fs::create_dir(folder.path().join("kubelet")).expect("created");
-    node.until("serving");
-    let event = node.until(
+    node.wait_for_message("serving");
+    let event = node.wait_for_message(
         "no kubelet to register with, waiting for its socket: is the kubelet running? --kubelet-dir names \
          another folder",
     );
@@ -532,7 +532,7 @@ fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
     let socket = folder.path().join("kubelet/device-plugins/windlass-nvidia.com_gpu.sock");
     assert!(socket.exists());
     node.signal("TERM");
-    assert_eq!(node.wait().code(), Some(0), "{:?}", node.seen);
+    assert_eq!(node.wait().code(), Some(0), "{:?}", node.log_lines);
     assert!(!socket.exists());
 }
 
@@ -541,7 +541,7 @@ fn a_second_agent_is_refused_and_the_first_keeps_serving() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let mut first = Node::start(&folder, &host);
-    first.until("serving");
+    first.wait_for_message("serving");
     let mut second = Node::start(&folder, &host);
     assert_eq!(second.wait().code(), Some(1));
     first.signal("TERM");
@@ -553,18 +553,18 @@ fn an_agent_with_the_take_over_variable_stands_by_and_then_serves() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let mut first = Node::start(&folder, &host);
-    first.until("serving");
+    first.wait_for_message("serving");
     let mut second = Node::start_with(&folder, &host, &[("WINDLASS_TAKE_OVER", "true")]);
-    second.until("another agent serves: standing by until it ends");
+    second.wait_for_message("another agent serves: standing by until it ends");
     first.signal("TERM");
     assert_eq!(first.wait().code(), Some(0));
-    second.until("serving");
+    second.wait_for_message("serving");
     second.signal("TERM");
     assert_eq!(second.wait().code(), Some(0));
 }
 
 #[test]
-fn an_agent_without_a_driver_says_so_once_and_serves_when_it_comes() {
+fn a_missing_driver_is_logged_once_and_used_once_it_is_installed() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let library = PathBuf::from(&host[3]);
@@ -574,11 +574,11 @@ fn an_agent_without_a_driver_says_so_once_and_serves_when_it_comes() {
     fs::write(&config, "health: {probeInterval: 50ms}\n").expect("written");
     let flags = [&host[..], &["--config".to_owned(), config.display().to_string()]].concat();
     let mut node = Node::start(&folder, &flags);
-    node.until("no NVIDIA driver: GPUs appear once it is installed");
+    node.wait_for_message("no NVIDIA driver: GPUs appear once it is installed");
     fs::rename(&away, &library).expect("moved back");
-    node.until("serving");
-    let warnings = node.seen.iter().filter(|line| line.contains("no NVIDIA driver")).count();
-    assert_eq!(warnings, 1, "{:#?}", node.seen);
+    node.wait_for_message("serving");
+    let warnings = node.log_lines.iter().filter(|line| line.contains("no NVIDIA driver")).count();
+    assert_eq!(warnings, 1, "{:#?}", node.log_lines);
     node.signal("INT");
     assert_eq!(node.wait().code(), Some(0));
 }
@@ -594,7 +594,7 @@ fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
     let mut stdin = kubelet.stdin.take().expect("piped");
     let mut shown = BufReader::new(kubelet.stdout.take().expect("piped")).lines();
     let mut node = Node::start(&folder, &host);
-    node.until("registered, the kubelet reads the device list");
+    node.wait_for_message("registered, the kubelet reads the device list");
     let mut until = |expected: &str| {
         let mut lines = shown.by_ref().map(|line| line.expect("text"));
         assert!(lines.any(|line| line.contains(expected)), "{expected} was not shown");

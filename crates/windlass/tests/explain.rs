@@ -78,7 +78,7 @@ fn json_has_the_question_and_the_explanation() {
 }
 
 #[test]
-fn the_answer_on_the_page_is_that_of_the_program() {
+fn the_documented_answer_is_current() {
     let page = include_str!("../../../docs/placement.md");
     let example = page.split("```\n$ windlass explain ").nth(1).expect("an example");
     let (question, rest) = example.split_once('\n').expect("more lines");
@@ -123,7 +123,7 @@ fn each_policy_can_be_tried() {
 }
 
 #[test]
-fn a_wrong_question_is_code_64_and_says_what_there_is() {
+fn an_invalid_request_exits_with_64_and_lists_valid_names() {
     for (machine, flags, expected) in [
         ("dgx-h100", "", "--size <N>"),
         ("dgx-h100", "--size 0", "write a number of devices, from 1"),
@@ -162,7 +162,7 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
 }
 
 #[test]
-fn a_question_without_an_answer_is_code_1_with_the_numbers() {
+fn a_refused_request_exits_with_1_and_the_numbers() {
     for (flags, expected) in [
         ("--size 9", "9 devices requested, 8 available"),
         ("--size 5 --policy numa-strict", "no node has more than 4 available"),
@@ -315,7 +315,7 @@ fn write_shared_config(folder: &TempDir) -> String {
 struct Kubelet {
     child: Child,
     stdin: ChildStdin,
-    shown: Lines<BufReader<ChildStdout>>,
+    output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Kubelet {
@@ -326,16 +326,16 @@ impl Kubelet {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("windlass runs");
         let stdin = child.stdin.take().expect("piped");
-        let shown = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self { child, stdin, shown }
+        let output = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, stdin, output }
     }
 
     fn send(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").expect("written");
     }
 
-    fn until(&mut self, expected: &str) {
-        let mut lines = self.shown.by_ref().map(|line| line.expect("text"));
+    fn wait_for_line(&mut self, expected: &str) {
+        let mut lines = self.output.by_ref().map(|line| line.expect("text"));
         assert!(lines.any(|line| line.contains(expected)), "{expected} was not shown");
     }
 }
@@ -358,7 +358,7 @@ fn node_flags(folder: &TempDir, host: &[String]) -> Vec<String> {
 fn start_trainer(folder: &TempDir, host: &[String]) -> (Kubelet, Node) {
     let mut kubelet = Kubelet::start(folder, "trainer:nvidia.com/gpu=4");
     let node = Node::start(folder, host);
-    kubelet.until("pod trainer admitted");
+    kubelet.wait_for_line("pod trainer admitted");
     (kubelet, node)
 }
 
@@ -390,7 +390,7 @@ fn allocated_and_failed_devices_are_not_free() {
     let (mut kubelet, mut node) = start_trainer(&folder, &host);
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "xid:79@7"]).status.success());
-    kubelet.until("8 devices, 7 healthy");
+    kubelet.wait_for_line("8 devices, 7 healthy");
     let output = explain_on_node(&flags, "--size 2");
     let shown = text(&output.stdout);
     for expected in [
@@ -417,7 +417,7 @@ fn allocated_and_failed_devices_are_not_free() {
     // Devices named by --free count as free, even if a container holds them.
     assert!(explain_on_node(&flags, "--size 2 --free 0-1").status.success());
     kubelet.send("delete trainer");
-    kubelet.until("pod trainer deleted");
+    kubelet.wait_for_line("pod trainer deleted");
     assert!(explain_on_node(&flags, "--size 4").status.success());
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
@@ -430,8 +430,8 @@ fn replicas_that_containers_hold_are_in_use() {
     let config = ["--config".to_owned(), write_shared_config(&folder)];
     let mut kubelet = Kubelet::start(&folder, "web:nvidia.com/gpu=1");
     let mut node = Node::start(&folder, &[&host[..], &config].concat());
-    node.until("registered, the kubelet reads the device list");
-    kubelet.until("pod web admitted");
+    node.wait_for_message("registered, the kubelet reads the device list");
+    kubelet.wait_for_line("pod web admitted");
     let flags = [&node_flags(&folder, &host)[..], &config].concat();
     let shown = text(&explain_on_node(&flags, "--size 1").stdout);
     assert!(shown.contains("  GPU0    1       3     1\n"), "{shown}");
@@ -455,7 +455,7 @@ fn a_pods_replicas_are_explained_with_their_memory_and_its_enforcement() {
     let config = ["--config".to_owned(), path.display().to_string()];
     let mut kubelet = Kubelet::start(&folder, "web:nvidia.com/gpu=2");
     let _node = Node::start(&folder, &[&host[..], &config].concat());
-    kubelet.until("pod web admitted");
+    kubelet.wait_for_line("pod web admitted");
     let flags = [&node_flags(&folder, &host)[..], &config].concat();
     let output = explain_on_node(&flags, "--pod web");
     let shown = text(&output.stdout);

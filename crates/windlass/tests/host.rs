@@ -139,7 +139,7 @@ fn devices_of_every_profile_are_the_same_in_a_snapshot() {
 }
 
 #[test]
-fn a_recording_says_so_and_is_served_to_nobody() {
+fn a_recording_is_marked_and_no_agent_serves_it() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
     let host: Vec<_> = host.iter().map(String::as_str).collect();

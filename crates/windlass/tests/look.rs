@@ -284,7 +284,7 @@ fn holders_of_devices_are_listed_with_their_api() {
     });
     let claims = serde_json::json!({"version": 1, "boot": null, "claims": {"u": claim}});
     // Add the checksum, as the agent does.
-    let claims = Document::Claims.reread(claims.to_string().as_bytes()).expect("understood");
+    let claims = Document::Claims.round_trip(claims.to_string().as_bytes()).expect("understood");
     fs::write(folder.path().join("claims.json"), claims).expect("written");
     let document: Value = serde_json::from_str(&query(&["-o", "json"])).expect("JSON");
     let expected =

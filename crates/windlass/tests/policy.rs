@@ -290,7 +290,7 @@ fn only_tests_use_the_fixtures_crate() {
 }
 
 #[test]
-fn our_crates_use_each_other_in_one_direction() {
+fn workspace_crates_have_only_the_allowed_dependencies() {
     let allowed_of: BTreeMap<_, _> = ALLOWED_DEPENDENCIES.iter().copied().collect();
     for package in packages().iter().filter(|package| package.source.is_none()) {
         if package.name == BINARY {

@@ -16,14 +16,14 @@ use tempfile::TempDir;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// File system in memory, for folders if the machine has it: a simulated machine has a thousand small files.
-const MEMORY: &str = "/dev/shm";
+const TMPFS_DIR: &str = "/dev/shm";
 
 /// Command of the program with arguments, and without the developer's `WINDLASS_*` variables.
 pub(crate) fn windlass(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.args(arguments).stdin(Stdio::null());
-    if tempfile::tempdir_in(MEMORY).is_ok() {
-        command.env("TMPDIR", MEMORY);
+    if tempfile::tempdir_in(TMPFS_DIR).is_ok() {
+        command.env("TMPDIR", TMPFS_DIR);
     }
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("WINDLASS_") {
@@ -47,7 +47,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) fn folder() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");
-    builder.tempdir_in(MEMORY).or_else(|_| builder.tempdir()).expect("a temporary folder")
+    builder.tempdir_in(TMPFS_DIR).or_else(|_| builder.tempdir()).expect("a temporary folder")
 }
 
 /// Creates a simulated machine, and returns the flags that select it.
@@ -66,7 +66,7 @@ pub(crate) struct OutputLines(mpsc::Receiver<String>);
 pub(crate) struct Node {
     child: Child,
     log: OutputLines,
-    pub(crate) seen: Vec<String>,
+    pub(crate) log_lines: Vec<String>,
 }
 
 // === impl OutputLines ===
@@ -121,19 +121,19 @@ impl Node {
         command.args(["--log-format", "json"]).args(host).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
         let log = OutputLines::from_pipe(child.stderr.take());
-        Self { child, log, seen: Vec::new() }
+        Self { child, log, log_lines: Vec::new() }
     }
 
     /// Reads the log until a message appears, and returns its event.
-    pub(crate) fn until(&mut self, message: &str) -> Value {
+    pub(crate) fn wait_for_message(&mut self, message: &str) -> Value {
         for line in self.log.by_ref() {
-            self.seen.push(line.clone());
+            self.log_lines.push(line.clone());
             let event: Value = serde_json::from_str(&line).expect("every line is JSON");
             if event["message"] == message {
                 return event;
             }
         }
-        panic!("the log ended without {message:?}: {:#?}", self.seen)
+        panic!("the log ended without {message:?}: {:#?}", self.log_lines)
     }
 
     /// Sends a signal to the agent, such as TERM.

@@ -15,7 +15,8 @@ struct Source {
 }
 
 /// First lines of a file's test module, or of its fixtures for other tests.
-const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub(crate) mod tests"];
+const TEST_MODULE_STARTS: [&str; 2] =
+    ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub(crate) mod tests"];
 
 fn sources() -> Vec<Source> {
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
@@ -26,7 +27,7 @@ fn sources() -> Vec<Source> {
     files.sort();
     let source = |path: &PathBuf| {
         let text = fs::read_to_string(path).expect("a text file");
-        let tests = TESTS.iter().filter_map(|start| text.find(start)).min();
+        let tests = TEST_MODULE_STARTS.iter().filter_map(|start| text.find(start)).min();
         let text = text[..tests.unwrap_or(text.len())].to_owned();
         let path = path.strip_prefix(crates).expect("below crates").display().to_string();
         Source { path, text }
@@ -100,7 +101,7 @@ fn the_domain_does_no_io_and_reads_no_clock() {
 }
 
 #[test]
-fn unsafe_code_stays_in_the_three_rooms_that_speak_c() {
+fn unsafe_code_is_only_in_the_three_ffi_crates() {
     let rooms = ["cuda/", "nvml/", "nvml-sim/"];
     forbid(&["unsafe {", "unsafe fn", "unsafe impl"], &rooms, "unsafe elsewhere");
 }
@@ -123,7 +124,7 @@ fn all_other_crates_forbid_unsafe_code() {
 }
 
 #[test]
-fn the_kubelets_messages_stay_in_the_modules_that_speak_its_protocols() {
+fn kubelet_messages_are_used_only_in_modules_of_its_protocols() {
     let words = ["AllocateRequest", "AllocateResponse", "ListAndWatchResponse", "RegisterRequest"];
     let except = ["conformance/", "fuzz/", "kubelet-api/", "kubelet-sim/", "deviceplugin/"];
     forbid(&words, &except, "convert kubelet messages in the protocol crate");
@@ -196,7 +197,7 @@ const FAMILY_AWARE: [&str; 16] = [
 ];
 
 #[test]
-fn layers_ask_what_a_family_declares_and_not_whose_a_device_is() {
+fn only_listed_files_name_single_device_families() {
     let single = DeviceKind::ALL.iter().filter(|kind| **kind != DeviceKind::Other);
     let kinds = single.map(|kind| format!("DeviceKind::{kind:?}"));
     let names = SourceName::built_in().map(|name| name.as_str().to_uppercase());
@@ -212,7 +213,7 @@ fn layers_ask_what_a_family_declares_and_not_whose_a_device_is() {
 }
 
 #[test]
-fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
+fn agent_deadlines_use_deadline_timeout() {
     let others =
         ["cluster-sim/", "conformance/", "kubelet-sim/", "machine/", "testkit/", "windlass/"];
     // kube-scheduler and the other replica measure elapsed time too.
@@ -261,7 +262,7 @@ fn the_architecture_is_short_and_names_every_crate() {
 }
 
 #[test]
-fn every_test_that_the_architecture_names_is_there() {
+fn every_test_that_the_documentation_names_exists() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let read = |page: &&str| fs::read_to_string(root.join(page)).expect("a text file");
     let text = PAGES.iter().map(read).collect::<Vec<_>>().join("\n");
@@ -285,12 +286,12 @@ fn every_test_that_the_architecture_names_is_there() {
 }
 
 #[test]
-fn product_code_has_no_second_path_for_tests() {
+fn product_code_has_no_cfg_test() {
     forbid(&["cfg(test)", "cfg!(test)", "mockall"], &[], "tests use the code path of production");
 }
 
 #[test]
-fn people_are_spoken_to_by_the_binary_only() {
+fn only_the_binary_prints_to_stdout_and_stderr() {
     forbid(
         &["println!", "eprintln!", "stdout()"],
         &["hook/src/main.rs", "windlass/"],
@@ -341,7 +342,7 @@ fn comment_sentences(text: &str) -> Vec<String> {
 }
 
 /// Type names that may repeat, because their module qualifies them, such as the checkpoint of each kubelet manager.
-const IDIOMS: [&str; 7] =
+const REPEATABLE_NAMES: [&str; 7] =
     ["Checkpoint", "CheckpointError", "Config", "Deps", "Error", "Input", "State"];
 
 #[test]
@@ -353,7 +354,7 @@ fn a_public_type_name_occurs_once_in_a_crate() {
         for name in text.lines().filter_map(public_type) {
             let key = (member.to_owned(), name.to_owned());
             let declared = paths.entry(key.clone()).or_default();
-            let is_excused = IDIOMS.contains(&name) || is_test(&path);
+            let is_excused = REPEATABLE_NAMES.contains(&name) || is_test(&path);
             if !declared.is_empty() && !is_excused {
                 repeated.insert(key);
             }

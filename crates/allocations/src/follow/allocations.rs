@@ -13,11 +13,11 @@ use tokio::{
 };
 use windlass_core::{
     device::DeviceId,
-    replica::{device_of, token},
+    replica::{device_of, token_number},
 };
 use windlass_kubelet_api::checkpoint::Checkpoint;
 
-use super::checkpoint_reader::{ByPod, ContainerIds, by_pod, containers, held};
+use super::checkpoint_reader::{ContainerIds, PodsByDevice, containers, held, pods_by_device};
 use crate::{
     HeldIds,
     ledger::Ledger,
@@ -35,7 +35,7 @@ pub struct Allocations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CheckpointSnapshot {
     pub(super) held: HeldIds,
-    pods: Arc<ByPod>,
+    pods: Arc<PodsByDevice>,
     containers: Arc<[ContainerIds]>,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn still_held(
         // Computed once: a resource of shares has hundreds of tokens.
         let of_resource = LazyCell::new(|| ledger.resource_allocated_at(resource));
         ids.retain(|id| {
-            let allocated_at = match device_of(id).filter(|_| token(id).is_none()) {
+            let allocated_at = match device_of(id).filter(|_| token_number(id).is_none()) {
                 Some(device) => ledger.allocated_at(&device),
                 None => *of_resource,
             };
@@ -86,12 +86,12 @@ impl Allocations {
     }
 
     /// Start of the last reading, even of an unreadable checkpoint; `None` before the first.
-    pub fn read(&self) -> Option<Instant> {
+    pub fn read_at(&self) -> Option<Instant> {
         self.read
     }
 
     /// Ids that containers hold; `None` if the checkpoint cannot be read.
-    pub fn held(&self) -> Option<&HeldIds> {
+    pub fn held_ids(&self) -> Option<&HeldIds> {
         self.snapshot.as_ref().map(|snapshot| &snapshot.held)
     }
 
@@ -102,7 +102,7 @@ impl Allocations {
 
     /// True if a container holds the device, whole or in part; `None` if the checkpoint cannot be read.
     pub fn holds(&self, device: &DeviceId) -> Option<bool> {
-        let mut ids = self.held()?.values().flatten();
+        let mut ids = self.held_ids()?.values().flatten();
         Some(ids.any(|id| device_of(id).is_some_and(|it| it == *device)))
     }
 
@@ -117,7 +117,7 @@ impl Allocations {
 impl CheckpointSnapshot {
     pub(super) fn of(checkpoint: Checkpoint) -> Self {
         let (held, containers) = (held(&checkpoint), containers(&checkpoint).into());
-        Self { held, containers, pods: Arc::new(by_pod(checkpoint)) }
+        Self { held, containers, pods: Arc::new(pods_by_device(checkpoint)) }
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::ledger::{
         SharedLedger,
-        tests::{alone, resource},
+        tests::{resource, without_overlaps},
     };
 
     const CHECK: Duration = Duration::from_secs(10);
@@ -181,7 +181,7 @@ mod tests {
         let released = Holders::with_released(&resource(), "GPU-a", now);
         assert!(is_held(&released, 29));
         assert!(!is_held(&released, 30));
-        ledger.take_for_container(&resource(), &[alone("GPU-a")]).expect("free");
+        ledger.take_for_container(&resource(), &[without_overlaps("GPU-a")]).expect("free");
         assert!(is_held(&released, 1_000), "it was allocated since");
     }
 

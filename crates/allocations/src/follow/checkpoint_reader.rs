@@ -17,14 +17,14 @@ use tokio::{
 use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName};
 use windlass_host::{
     deadline,
-    files::{Links, MAX_BYTES, read_regular_text},
+    files::{MAX_BYTES, Symlinks, read_regular_text},
 };
 use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError, PodDevices};
 
 use crate::HeldIds;
 
 /// UIDs of the pods that hold each device.
-pub(super) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
+pub(super) type PodsByDevice = BTreeMap<DeviceId, BTreeSet<String>>;
 
 /// Ids of a resource in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) enum CheckpointReadError {
     #[error("cannot parse the kubelet's checkpoint")]
     Parse(#[from] CheckpointError),
     #[error("the disk has not answered for {DEADLINE:?}")]
-    Late,
+    DeadlineExceeded,
 }
 
 /// Reads the checkpoint on a blocking thread, one read at a time. A read that hangs is awaited before the next.
@@ -74,8 +74,9 @@ impl CheckpointReader {
     pub(super) async fn read(&mut self) -> Result<Checkpoint, CheckpointReadError> {
         if let Some(late) = &mut self.late {
             // The result of the late read is outdated.
-            let _ =
-                deadline::timeout(DEADLINE, late).await.map_err(|_| CheckpointReadError::Late)?;
+            let _ = deadline::timeout(DEADLINE, late)
+                .await
+                .map_err(|_| CheckpointReadError::DeadlineExceeded)?;
         }
         self.late = None;
         let (path, (sender, receiver)) = (self.path.clone(), oneshot::channel());
@@ -85,13 +86,13 @@ impl CheckpointReader {
             return read.expect("reading neither panics nor is cancelled");
         }
         self.late = Some(reading);
-        Err(CheckpointReadError::Late)
+        Err(CheckpointReadError::DeadlineExceeded)
     }
 }
 
 /// Reads the checkpoint. A missing file counts as empty: the kubelet has not written it yet.
 fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
-    match read_regular_text(path, Links::Refused, MAX_BYTES) {
+    match read_regular_text(path, Symlinks::Refused, MAX_BYTES) {
         Ok(text) => Ok(Checkpoint::parse(text.trim_end())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(Checkpoint { pods: None, registered: None })
@@ -105,7 +106,7 @@ pub(super) fn held(checkpoint: &Checkpoint) -> HeldIds {
     let names = checkpoint.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
     let names: BTreeSet<&str> = names.collect();
     let held = |name: &str| {
-        let ids = checkpoint.held(name).map(str::to_owned).collect();
+        let ids = checkpoint.allocated_ids(name).map(str::to_owned).collect();
         Some((name.parse().ok()?, ids))
     };
     names.into_iter().filter_map(held).collect()
@@ -125,8 +126,8 @@ pub(super) fn containers(checkpoint: &Checkpoint) -> Vec<ContainerIds> {
     entries.filter_map(ids).collect()
 }
 
-pub(super) fn by_pod(checkpoint: Checkpoint) -> ByPod {
-    let mut all = ByPod::new();
+pub(super) fn pods_by_device(checkpoint: Checkpoint) -> PodsByDevice {
+    let mut all = PodsByDevice::new();
     for entry in checkpoint.pods.into_iter().flatten() {
         for id in entry.device_ids.values().flatten() {
             let replica = id.parse::<ReplicaId>().ok().map(|replica| replica.device);
@@ -147,8 +148,8 @@ mod tests {
     fn the_checkpoint_names_pods_and_replicas_count_as_their_device() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("record");
-        let read = || checkpoint(&path).ok().map(by_pod);
-        assert_eq!(read(), Some(ByPod::new()));
+        let read = || checkpoint(&path).ok().map(pods_by_device);
+        assert_eq!(read(), Some(PodsByDevice::new()));
         let entry = |pod: &str, id: &str| PodDevices {
             pod_uid: pod.to_owned(),
             container_name: "main".to_owned(),

@@ -48,7 +48,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::tests::{alone, resource},
+        super::tests::{resource, without_overlaps},
         *,
     };
 
@@ -57,7 +57,7 @@ mod tests {
         let (ledger, begun) = (SharedLedger::default(), Instant::now());
         ledger.wait_for_checkpoint().await;
         assert_eq!(begun.elapsed(), Duration::ZERO, "nothing was allocated");
-        ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+        ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
         ledger.wait_for_checkpoint().await;
         assert!((CHECKPOINT_DELAY..MAX_WAIT).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     }
@@ -67,7 +67,7 @@ mod tests {
         let (ledger, begun) = (SharedLedger::default(), Instant::now());
         let pods = async {
             loop {
-                ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+                ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
                 sleep(CHECKPOINT_DELAY / 2).await;
             }
         };

@@ -41,7 +41,7 @@ impl Overlap {
 
 impl Overlaps {
     /// All overlaps in an inventory. Vanished devices count: a container may hold them.
-    pub fn of(inventory: &Inventory) -> Self {
+    pub fn from_inventory(inventory: &Inventory) -> Self {
         let mut overlaps = Self::default();
         for part in &inventory.devices {
             if let Some(parent) = &part.parent {
@@ -70,7 +70,7 @@ impl Overlaps {
         for part in inventory.parts_of(&gpu.id) {
             let Some(present) = &part.partition else { continue };
             let conflicts =
-                |it: &PossiblePartition| it.partition.takes_from(present, &capacity, all);
+                |it: &PossiblePartition| it.partition.conflicts_with(present, &capacity, all);
             for (_, placement) in placements.iter().filter(|(it, _)| conflicts(it)) {
                 self.join(placement, &part.id);
             }
@@ -105,7 +105,7 @@ mod tests {
 
     fn overlapping(devices: &[Device], of: usize) -> Vec<String> {
         let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
-        let overlap = Overlaps::of(&inventory).overlap(&devices[of].id);
+        let overlap = Overlaps::from_inventory(&inventory).overlap(&devices[of].id);
         overlap.overlapping.iter().map(ToString::to_string).collect()
     }
 

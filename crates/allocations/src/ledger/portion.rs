@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use windlass_config::ShareMethod;
 use windlass_core::device::DeviceId;
 
-use super::{ClaimHold, ClaimHolds, Conflict, Ledger, Overlap, Use};
+use super::{ClaimHold, ClaimHolds, ClaimUse, Conflict, Ledger, Overlap};
 
 /// A claim's share of a device, by amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct Portion {
 
 /// Devices that claims use through MPS daemons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Daemons {
+pub struct MpsDevices {
     /// Devices that certainly need one: of claims with known shares.
     pub required: BTreeSet<DeviceId>,
     /// Devices that may need one: of claims that only the kubelet's checkpoint names.
@@ -38,13 +38,13 @@ const ALL: u64 = 100;
 
 /// Total use of each device by one claim, which may have several shares of it.
 pub fn combined<'a>(
-    uses: impl IntoIterator<Item = (&'a DeviceId, Use)>,
-) -> BTreeMap<&'a DeviceId, Use> {
+    uses: impl IntoIterator<Item = (&'a DeviceId, ClaimUse)>,
+) -> BTreeMap<&'a DeviceId, ClaimUse> {
     let mut combined = BTreeMap::new();
     for (device, usage) in uses {
         combined
             .entry(device)
-            .and_modify(|total: &mut Use| *total = total.plus(usage))
+            .and_modify(|total: &mut ClaimUse| *total = total.plus(usage))
             .or_insert(usage);
     }
     combined
@@ -75,11 +75,11 @@ impl Portion {
 
 // === impl Use ===
 
-impl Use {
+impl ClaimUse {
     /// True if two claims may use one device in these ways at the same time. Programs under MPS exclude all others.
     pub fn is_compatible_with(self, other: Self) -> bool {
         match (self, other) {
-            (Self::Share | Self::Shares(_), Self::Share | Self::Shares(_)) => true,
+            (Self::UnsizedShare | Self::Shares(_), Self::UnsizedShare | Self::Shares(_)) => true,
             (Self::Portion(one), Self::Portion(other)) => one.method == other.method,
             _ => false,
         }
@@ -106,8 +106,8 @@ impl Use {
     pub fn needs_daemon(self) -> bool {
         match self {
             Self::Portion(portion) => portion.method.is_mps() && !portion.is_whole(),
-            Self::Served => true,
-            Self::Admin | Self::Share | Self::Shares(_) | Self::Alone => false,
+            Self::ExclusiveMps => true,
+            Self::Admin | Self::UnsizedShare | Self::Shares(_) | Self::Exclusive => false,
         }
     }
 }
@@ -116,14 +116,14 @@ impl Use {
 
 impl Ledger {
     /// Devices that claims use through MPS daemons.
-    pub fn daemons(claims: &ClaimHolds) -> Daemons {
+    pub fn mps_devices(claims: &ClaimHolds) -> MpsDevices {
         let used = |matches: fn(&ClaimHold) -> bool| {
             let devices = claims.iter().filter(|(_, holds)| holds.values().any(matches));
             devices.map(|(id, _)| id.clone()).collect()
         };
-        Daemons {
+        MpsDevices {
             required: used(|hold| hold.usage.needs_daemon()),
-            possible: used(|hold| hold.usage == Use::Share),
+            possible: used(|hold| hold.usage == ClaimUse::UnsizedShare),
         }
     }
 

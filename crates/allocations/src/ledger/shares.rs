@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Conflict, Ledger, Overlap, Use};
+use super::{ClaimUse, Conflict, Ledger, Overlap};
 
 /// Counted shares of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -36,9 +36,9 @@ impl Ledger {
     ) -> Result<(), Conflict> {
         let others = self.holds(&it.device).filter(|hold| hold.claim.uid != uid);
         let used = others.map(|hold| match hold.usage {
-            Use::Shares(shares) => shares.count,
+            ClaimUse::Shares(shares) => shares.count,
             // Only the kubelet's checkpoint names this claim, without a number: it has at least one.
-            Use::Share => 1,
+            ClaimUse::UnsizedShare => 1,
             _ => 0,
         });
         let used = used.fold(0, u32::saturating_add);

@@ -6,12 +6,15 @@ use windlass_config::ShareMethod;
 
 use super::*;
 
-pub(crate) fn alone(id: &str) -> Overlap {
+pub(crate) fn without_overlaps(id: &str) -> Overlap {
     Overlap { device: id.parse().expect("an id"), overlapping: Arc::default() }
 }
 
 fn part_of(id: &str, whole: &str) -> Overlap {
-    Overlap { overlapping: Arc::new([whole.parse().expect("an id")].into()), ..alone(id) }
+    Overlap {
+        overlapping: Arc::new([whole.parse().expect("an id")].into()),
+        ..without_overlaps(id)
+    }
 }
 
 fn claim(name: &str) -> ClaimRef {
@@ -26,44 +29,61 @@ pub(crate) fn resource() -> ResourceName {
 #[test]
 fn of_a_container_and_a_claim_the_second_is_refused_with_the_holder() {
     let ledger = SharedLedger::default();
-    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
-    let refused = ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]);
+    ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
+    let refused =
+        ledger.take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)]);
     let why = refused.expect_err("held").to_string();
     assert_eq!(why, "a is held by a container, as nvidia.com/gpu");
-    ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("free");
-    let refused = ledger.take_for_container(&resource(), &[alone("b")]);
+    ledger
+        .take_for_claim(&claim("c"), &[(without_overlaps("b"), ClaimUse::Exclusive)])
+        .expect("free");
+    let refused = ledger.take_for_container(&resource(), &[without_overlaps("b")]);
     assert_eq!(refused.expect_err("held").to_string(), "b is held by another claim");
 }
 
 #[test]
 fn a_held_partition_blocks_its_gpu_and_a_refusal_takes_no_device() {
     let ledger = SharedLedger::default();
-    ledger.take_for_claim(&claim("c"), &[(part_of("part", "a"), Use::Alone)]).expect("free");
-    let whole =
-        Overlap { overlapping: Arc::new(["part".parse().expect("an id")].into()), ..alone("a") };
-    ledger.take_for_container(&resource(), &[alone("b"), whole]).expect_err("held");
-    ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("b was not taken");
+    ledger
+        .take_for_claim(&claim("c"), &[(part_of("part", "a"), ClaimUse::Exclusive)])
+        .expect("free");
+    let whole = Overlap {
+        overlapping: Arc::new(["part".parse().expect("an id")].into()),
+        ..without_overlaps("a")
+    };
+    ledger.take_for_container(&resource(), &[without_overlaps("b"), whole]).expect_err("held");
+    ledger
+        .take_for_claim(&claim("d"), &[(without_overlaps("b"), ClaimUse::Exclusive)])
+        .expect("b was not taken");
 }
 
 #[test]
 fn shares_coexist_and_admin_access_blocks_no_holder() {
     let ledger = SharedLedger::default();
-    for (name, usage) in [("c", Use::Share), ("d", Use::Share), ("admin", Use::Admin)] {
-        ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]).expect(name);
+    for (name, usage) in
+        [("c", ClaimUse::UnsizedShare), ("d", ClaimUse::UnsizedShare), ("admin", ClaimUse::Admin)]
+    {
+        ledger.take_for_claim(&claim(name), &[(without_overlaps("a"), usage)]).expect(name);
     }
-    ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect_err("shared");
+    ledger
+        .take_for_claim(&claim("e"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
+        .expect_err("shared");
     ledger.release_claim("c");
     ledger.release_claim("d");
-    ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("free");
-    ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("its own");
+    ledger
+        .take_for_claim(&claim("e"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
+        .expect("free");
+    ledger
+        .take_for_claim(&claim("e"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
+        .expect("its own");
 }
 
 #[test]
 fn a_share_beyond_the_devices_number_is_refused() {
     let ledger = SharedLedger::default();
     let take = |name: &str, count| {
-        let usage = Use::Shares(Shares { count, of: 4 });
-        let taken = ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]);
+        let usage = ClaimUse::Shares(Shares { count, of: 4 });
+        let taken = ledger.take_for_claim(&claim(name), &[(without_overlaps("a"), usage)]);
         taken.map_err(|conflict| conflict.to_string())
     };
     take("c", 2).expect("free");
@@ -71,25 +91,28 @@ fn a_share_beyond_the_devices_number_is_refused() {
     take("c", 2).expect("its own");
     let why = take("e", 2).expect_err("one is left");
     assert!(why.starts_with("a: 2 of its 4 shares requested, and 1 left by other claims"));
-    ledger.restore_claim(&claim("recorded"), [(&alone("a").device, Use::Share)]);
+    ledger.restore_claim(
+        &claim("recorded"),
+        [(&without_overlaps("a").device, ClaimUse::UnsizedShare)],
+    );
     take("e", 1).expect_err("a claim known from the kubelet only has at least one");
     ledger.release_claim("c");
     take("e", 1).expect("room again");
-    let device = alone("a").device;
-    let share = |count| Use::Shares(Shares { count, of: 4 });
+    let device = without_overlaps("a").device;
+    let share = |count| ClaimUse::Shares(Shares { count, of: 4 });
     let both = combined([(&device, share(1)), (&device, share(2))]);
     assert_eq!(both[&device], share(3), "two shares of a claim count both");
 }
 
-fn portion(memory: u64, compute: u64) -> Use {
-    Use::Portion(Portion { method: ShareMethod::Mps, shares: 1, memory, of: 100, compute })
+fn portion(memory: u64, compute: u64) -> ClaimUse {
+    ClaimUse::Portion(Portion { method: ShareMethod::Mps, shares: 1, memory, of: 100, compute })
 }
 
 #[test]
 fn shares_by_amounts_coexist_until_they_exceed_the_device() {
     let ledger = SharedLedger::default();
     let take = |name: &str, usage| {
-        let taken = ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]);
+        let taken = ledger.take_for_claim(&claim(name), &[(without_overlaps("a"), usage)]);
         taken.map_err(|conflict| conflict.to_string())
     };
     take("c", portion(40, 50)).expect("free");
@@ -101,8 +124,8 @@ fn shares_by_amounts_coexist_until_they_exceed_the_device() {
         "a: 30 MiB of memory and 10 % of compute are requested, and other claims leave 20 of 100 MiB and 50 %"
     );
     take("e", portion(10, 60)).expect_err("too much compute");
-    take("e", Use::Share).expect_err("replicas and amounts exclude each other");
-    take("e", Use::Alone).expect_err("shared");
+    take("e", ClaimUse::UnsizedShare).expect_err("replicas and amounts exclude each other");
+    take("e", ClaimUse::Exclusive).expect_err("shared");
     ledger.release_claim("c");
     take("e", portion(60, 100)).expect("room again");
 }
@@ -112,19 +135,22 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
     let ledger = SharedLedger::default();
     let portion = |memory| {
         let method = ShareMethod::TimeSlicing;
-        Use::Portion(Portion { method, shares: 1, memory, of: 100, compute: 0 })
+        ClaimUse::Portion(Portion { method, shares: 1, memory, of: 100, compute: 0 })
     };
     let pod = ClaimRef::of_share("ns", "p", "1");
-    ledger.take_for_claim(&pod, &[(alone("a"), portion(40))]).expect("free");
-    ledger.take_for_claim(&claim("c"), &[(alone("a"), portion(50))]).expect("it fits");
-    let left = ledger.take_for_claim(&claim("d"), &[(alone("a"), portion(20))]);
+    ledger.take_for_claim(&pod, &[(without_overlaps("a"), portion(40))]).expect("free");
+    ledger.take_for_claim(&claim("c"), &[(without_overlaps("a"), portion(50))]).expect("it fits");
+    let left = ledger.take_for_claim(&claim("d"), &[(without_overlaps("a"), portion(20))]);
     assert!(matches!(left, Err(Conflict::Exceeded { left: 10, .. })), "{left:?}");
-    let refused = ledger.take_for_container(&resource(), &[alone("a")]).expect_err("shared");
+    let refused =
+        ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect_err("shared");
     assert!(refused.to_string().contains("a is held by"), "{refused}");
-    ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("free");
-    ledger.take_for_container(&resource(), &[alone("e")]).expect("free");
+    ledger
+        .take_for_claim(&claim("d"), &[(without_overlaps("b"), ClaimUse::Exclusive)])
+        .expect("free");
+    ledger.take_for_container(&resource(), &[without_overlaps("e")]).expect("free");
     let known = ledger.watch().borrow().clone();
-    let excluded = ["a", "b", "e", "f"].map(|id| known.excludes_shares(&alone(id)));
+    let excluded = ["a", "b", "e", "f"].map(|id| known.excludes_shares(&without_overlaps(id)));
     assert_eq!(excluded, [false, true, true, false]);
     let memory = known.portion(&"a".parse().expect("an id")).map(|it| it.memory);
     assert_eq!(memory, Some(90));
@@ -133,26 +159,30 @@ fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
 
 #[test]
 fn two_shares_of_a_claim_count_both() {
-    let device = alone("a").device;
+    let device = without_overlaps("a").device;
     let both = combined([(&device, portion(60, 10)), (&device, portion(40, 0))]);
     let usage = both[&device];
     assert!(usage.needs_daemon(), "two shares need a daemon, even if they add up to the whole");
     let ledger = SharedLedger::default();
     ledger.restore_claim(&claim("c"), both);
-    ledger.take_for_claim(&claim("d"), &[(alone("a"), portion(1, 0))]).expect_err("full");
+    ledger
+        .take_for_claim(&claim("d"), &[(without_overlaps("a"), portion(1, 0))])
+        .expect_err("full");
 }
 
 #[test]
-fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
+fn a_claim_with_less_than_the_whole_device_needs_an_mps_daemon() {
     let ledger = SharedLedger::default();
-    let daemons = || Ledger::daemons(ledger.watch().borrow().claims()).required;
-    ledger.take_for_claim(&claim("c"), &[(alone("a"), portion(100, 0))]).expect("free");
+    let daemons = || Ledger::mps_devices(ledger.watch().borrow().claims()).required;
+    ledger.take_for_claim(&claim("c"), &[(without_overlaps("a"), portion(100, 0))]).expect("free");
     assert!(daemons().is_empty(), "a claim with the whole needs no daemon");
     for name in ["d", "e"] {
-        ledger.take_for_claim(&claim(name), &[(alone("b"), portion(50, 0))]).expect("room");
+        ledger
+            .take_for_claim(&claim(name), &[(without_overlaps("b"), portion(50, 0))])
+            .expect("room");
     }
     ledger.release_claim("d");
-    assert_eq!(daemons(), [alone("b").device].into());
+    assert_eq!(daemons(), [without_overlaps("b").device].into());
     ledger.release_claim("e");
     assert!(daemons().is_empty());
 }
@@ -160,26 +190,30 @@ fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
 #[test]
 fn an_allocated_device_is_held_until_the_checkpoint_should_contain_it() {
     let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
-    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+    ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
     let (now, none) = (Instant::now(), RecordedDevices::default());
-    ledger.recorded(&none, now + delay * 10, delay);
-    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
-    ledger.recorded(&none, now + CHECKPOINT_GRACE, delay);
+    ledger.apply_checkpoint(&none, now + delay * 10, delay);
     ledger
-        .take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)])
+        .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
+        .expect_err("held");
+    ledger.apply_checkpoint(&none, now + CHECKPOINT_GRACE, delay);
+    ledger
+        .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
         .expect("the allocation never reached the checkpoint");
 }
 
 #[test]
 fn a_device_that_leaves_the_checkpoint_is_free_at_once() {
     let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
-    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+    ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
     let devices = [("a".parse().expect("an id"), resource())].into();
     let recorded = RecordedDevices { devices, ..RecordedDevices::default() };
     let now = Instant::now() + delay;
-    ledger.recorded(&recorded, now, delay);
-    ledger.recorded(&RecordedDevices::default(), now, delay);
-    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("free");
+    ledger.apply_checkpoint(&recorded, now, delay);
+    ledger.apply_checkpoint(&RecordedDevices::default(), now, delay);
+    ledger
+        .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
+        .expect("free");
 }
 
 #[test]
@@ -188,10 +222,12 @@ fn a_checkpoint_read_before_an_allocate_shows_the_earlier_holder() {
     let devices = [("a".parse().expect("an id"), resource())].into();
     let (recorded, read) =
         (RecordedDevices { devices, ..RecordedDevices::default() }, Instant::now());
-    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
-    ledger.recorded(&recorded, read, delay);
-    ledger.recorded(&RecordedDevices::default(), read + delay * 10, delay);
-    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("not recorded yet");
+    ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
+    ledger.apply_checkpoint(&recorded, read, delay);
+    ledger.apply_checkpoint(&RecordedDevices::default(), read + delay * 10, delay);
+    ledger
+        .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
+        .expect_err("not recorded yet");
 }
 
 #[test]
@@ -199,46 +235,63 @@ fn a_device_in_the_checkpoint_is_held_after_a_restart() {
     let ledger = SharedLedger::default();
     let devices = [("a".parse().expect("an id"), resource())].into();
     let recorded = RecordedDevices { devices, ..RecordedDevices::default() };
-    ledger.recorded(&recorded, Instant::now(), Duration::ZERO);
-    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
+    ledger.apply_checkpoint(&recorded, Instant::now(), Duration::ZERO);
+    ledger
+        .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
+        .expect_err("held");
 }
 
 #[test]
 fn before_the_checkpoint_is_read_a_claim_gets_only_its_own_devices() {
-    let ledger = SharedLedger::unread();
-    ledger.restore_claim(&claim("c"), [(&alone("a").device, Use::Alone)]);
-    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("its own");
-    let refused = ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]);
+    let ledger = SharedLedger::with_unknown_containers();
+    ledger.restore_claim(&claim("c"), [(&without_overlaps("a").device, ClaimUse::Exclusive)]);
+    ledger
+        .take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)])
+        .expect("its own");
+    let refused =
+        ledger.take_for_claim(&claim("d"), &[(without_overlaps("b"), ClaimUse::Exclusive)]);
     assert!(refused.expect_err("unknown").to_string().starts_with("b cannot be taken yet"));
-    ledger.take_for_container(&resource(), &[alone("a")]).expect_err("a claim's");
-    ledger.recorded(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
-    ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("free");
+    ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect_err("a claim's");
+    ledger.apply_checkpoint(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
+    ledger
+        .take_for_claim(&claim("d"), &[(without_overlaps("b"), ClaimUse::Exclusive)])
+        .expect("free");
     ledger.mark_containers_unknown();
-    ledger.take_for_claim(&claim("e"), &[(alone("c"), Use::Alone)]).expect_err("unknown again");
+    ledger
+        .take_for_claim(&claim("e"), &[(without_overlaps("c"), ClaimUse::Exclusive)])
+        .expect_err("unknown again");
 }
 
 #[test]
 fn devices_of_a_pool_are_held_while_one_of_its_tokens_is() {
     let ledger = SharedLedger::default();
-    ledger.take_for_container(&resource(), &[alone("a"), alone("b")]).expect("free");
+    ledger
+        .take_for_container(&resource(), &[without_overlaps("a"), without_overlaps("b")])
+        .expect("free");
     let tokens = RecordedDevices { pools: [resource()].into(), ..RecordedDevices::default() };
-    ledger.recorded(&tokens, Instant::now(), Duration::ZERO);
-    ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect_err("held");
-    ledger.recorded(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
-    ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("released");
+    ledger.apply_checkpoint(&tokens, Instant::now(), Duration::ZERO);
+    ledger
+        .take_for_claim(&claim("c"), &[(without_overlaps("b"), ClaimUse::Exclusive)])
+        .expect_err("held");
+    ledger.apply_checkpoint(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
+    ledger
+        .take_for_claim(&claim("c"), &[(without_overlaps("b"), ClaimUse::Exclusive)])
+        .expect("released");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_of_the_agent_does_not_count_against_an_allocation() {
     let (ledger, nothing) = (SharedLedger::default(), RecordedDevices::default());
-    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+    ledger.take_for_container(&resource(), &[without_overlaps("a")]).expect("free");
     let frozen = CHECKPOINT_GRACE * 2;
     tokio::time::advance(frozen).await;
-    ledger.skip_pause(frozen);
-    let is_held = || ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).is_err();
-    ledger.recorded(&nothing, Instant::now(), Duration::ZERO);
+    ledger.shift_for_pause(frozen);
+    let is_held = || {
+        ledger.take_for_claim(&claim("c"), &[(without_overlaps("a"), ClaimUse::Exclusive)]).is_err()
+    };
+    ledger.apply_checkpoint(&nothing, Instant::now(), Duration::ZERO);
     assert!(is_held(), "the kubelet had no time to write its checkpoint");
     tokio::time::advance(CHECKPOINT_GRACE).await;
-    ledger.recorded(&nothing, Instant::now(), Duration::ZERO);
+    ledger.apply_checkpoint(&nothing, Instant::now(), Duration::ZERO);
     assert!(!is_held(), "the kubelet had time");
 }

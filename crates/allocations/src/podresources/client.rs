@@ -17,7 +17,7 @@ use windlass_kubelet_api::{
     socket::{SocketError, SocketIdentity, SocketPath},
 };
 
-use super::{ByDevice, Holder};
+use super::{Holder, HoldersByDevice};
 
 /// Error of a call.
 #[derive(Debug, thiserror::Error)]
@@ -30,15 +30,15 @@ pub enum ListError {
     Refused(#[from] tonic::Status),
     /// The kubelet did not answer.
     #[error("the kubelet did not list pod resources within {DEADLINE:?}")]
-    Late,
+    DeadlineExceeded,
 }
 
 /// Deadline of a call. A scrape waits for it, usually for ten seconds at most.
 const DEADLINE: Duration = Duration::from_secs(1);
 
 /// Calls the kubelet in this folder for the holders of devices.
-pub async fn holders(kubelet_dir: &Path) -> Result<ByDevice, ListError> {
-    Ok(by_device(pods(kubelet_dir).await?))
+pub async fn holders(kubelet_dir: &Path) -> Result<HoldersByDevice, ListError> {
+    Ok(holders_by_device(pods(kubelet_dir).await?))
 }
 
 /// Ids that the kubelet may allocate, held or not, by resource: their plugin reports them as healthy.
@@ -87,12 +87,12 @@ fn socket(kubelet_dir: &Path) -> Result<SocketPath, SocketError> {
 }
 
 async fn in_time<T>(answer: impl Future<Output = Result<T, ListError>>) -> Result<T, ListError> {
-    deadline::timeout(DEADLINE, answer).await.unwrap_or(Err(ListError::Late))
+    deadline::timeout(DEADLINE, answer).await.unwrap_or(Err(ListError::DeadlineExceeded))
 }
 
 /// Holders of each device. The kubelet repeats a device for each of its NUMA nodes.
-pub fn by_device(pods: Vec<PodResources>) -> ByDevice {
-    let mut all = ByDevice::new();
+pub fn holders_by_device(pods: Vec<PodResources>) -> HoldersByDevice {
+    let mut all = HoldersByDevice::new();
     for pod in pods {
         for container in pod.containers {
             for devices in container.devices {
@@ -115,11 +115,11 @@ pub fn by_device(pods: Vec<PodResources>) -> ByDevice {
 }
 
 /// Pods of each claim, by the namespace and name of the claim.
-pub type ByClaim = BTreeMap<(String, String), BTreeSet<String>>;
+pub type PodsByClaim = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Pods of each claim.
-pub fn by_claim(pods: &[PodResources]) -> ByClaim {
-    let mut all = ByClaim::new();
+pub fn pods_by_claim(pods: &[PodResources]) -> PodsByClaim {
+    let mut all = PodsByClaim::new();
     for pod in pods {
         for claim in pod.containers.iter().flat_map(|container| &container.dynamic_resources) {
             let named = (claim.claim_namespace.clone(), claim.claim_name.clone());
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn replicas_lead_to_their_device_and_a_device_on_two_nodes_is_held_once() {
-        let held = by_device(vec![
+        let held = holders_by_device(vec![
             pod("whole", &["GPU-a", "GPU-a"]),
             pod("left", &["GPU-b::0"]),
             pod("right", &["GPU-b::11"]),

@@ -58,7 +58,7 @@ pub(crate) fn release_delay(check_interval: Duration) -> Duration {
 
 impl Discrepancies {
     /// Records an answer. After a restart of the kubelet, no id counts as listed.
-    pub(super) fn answered(&mut self, kubelet: Option<SocketIdentity>, holders: &Holders) {
+    pub(super) fn record_answer(&mut self, kubelet: Option<SocketIdentity>, holders: &Holders) {
         if self.kubelet != kubelet {
             *self = Self { kubelet, ..Self::default() };
         }
@@ -115,7 +115,7 @@ mod tests {
     fn listing(ids: &[&str]) -> Holders {
         let held_by = |id: &&str| (id.parse().expect("an id"), [holder()].into());
         let by_device = ids.iter().map(held_by).collect();
-        Holders { answered: Some(Ok(())), by_device, ..Holders::default() }
+        Holders { last_result: Some(Ok(())), by_device, ..Holders::default() }
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn an_id_counts_as_released_only_if_the_same_kubelet_listed_it() {
         let (mut discrepancies, now) = (Discrepancies::default(), Instant::now());
-        discrepancies.answered(None, &listing(&["a"]));
+        discrepancies.record_answer(None, &listing(&["a"]));
         discrepancies.update(&recorded(&["a", "init"]), &listing(&[]), now, release_delay(CHECK));
         let released = discrepancies.released();
         let ids: Vec<_> = released.keys().map(|(_, id)| id.as_str()).collect();
@@ -151,7 +151,7 @@ mod tests {
         let socket = windlass_kubelet_api::socket::SocketPath::new(folder.path().join("s"));
         let socket = socket.expect("it fits");
         let _listener = std::os::unix::net::UnixListener::bind(socket.as_path()).expect("bound");
-        discrepancies.answered(socket.identity(), &listing(&[]));
+        discrepancies.record_answer(socket.identity(), &listing(&[]));
         discrepancies.update(&recorded(&["a", "init"]), &listing(&[]), now, release_delay(CHECK));
         assert!(discrepancies.released().is_empty());
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windlass_core::device::Device;
 
-use super::{Access, AllocationRequest, Grant, Mount, variable};
+use super::{Access, AllocationEdits, AllocationRequest, Mount, resource_variable};
 
 /// Placeholder in a variable's name: the device's position in the container.
 const POSITION: &str = "{position}";
@@ -14,9 +14,9 @@ const POSITION: &str = "{position}";
 impl AllocationRequest<'_> {
     /// Adds variables, and without CDI also nodes and mounts. Variables never come from CDI documents: of several
     /// documents only the last value would count, and here the values of several devices are joined.
-    pub(super) fn add_extras(&self, grant: &mut Grant) {
-        grant.envs.insert(variable(self.resource), self.ids().join(","));
-        grant.envs.extend(joined(self.devices));
+    pub(super) fn add_extras(&self, grant: &mut AllocationEdits) {
+        grant.envs.insert(resource_variable(self.resource), self.ids().join(","));
+        grant.envs.extend(joined_env(self.devices));
         let named = self.devices.iter().flat_map(|device| device.extras.cdi.iter().cloned());
         grant.cdi_devices.extend(named);
         if self.delivery.uses_cdi() {
@@ -24,7 +24,7 @@ impl AllocationRequest<'_> {
         }
         // Several devices may bring the same node; the kubelet gets it once.
         let nodes = self.devices.iter().flat_map(|device| &device.nodes);
-        let nodes: BTreeMap<_, _> = nodes.map(|node| (node.inside(), node)).collect();
+        let nodes: BTreeMap<_, _> = nodes.map(|node| (node.container_path(), node)).collect();
         grant.nodes = nodes.into_values().cloned().collect();
         let mounts = self.devices.iter().flat_map(|device| &device.extras.mounts);
         grant.mounts.extend(mounts.map(|mount| Mount {
@@ -36,7 +36,7 @@ impl AllocationRequest<'_> {
 }
 
 /// Variables of all devices, each with its distinct values.
-fn joined(devices: &[&Device]) -> BTreeMap<String, String> {
+fn joined_env(devices: &[&Device]) -> BTreeMap<String, String> {
     let mut joined: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (position, device) in devices.iter().enumerate() {
         for (name, value) in &device.extras.env {

@@ -7,21 +7,21 @@ use windlass_config::NicPolicy;
 use windlass_core::{attribute::AttributeName, device::Device};
 use windlass_discovery::{AUXILIARY_DEVICE, DRIVER, RDMA_DEVICE, VDPA_TYPE};
 
-use super::{AllocationRequest, Grant};
+use super::{AllocationEdits, AllocationRequest};
 
 /// Facts about one interface, by topic and key, as in the other plugin's JSON.
-type Info = BTreeMap<&'static str, BTreeMap<String, String>>;
+type NicInfo = BTreeMap<&'static str, BTreeMap<String, String>>;
 
 /// Keys of RDMA nodes in the JSON. Each is a part of the node's path.
 const RDMA_WORDS: [&str; 4] = ["uverbs", "umad", "issm", "rdma_cm"];
 
 /// Key in `info` for every interface.
-const EVERY: &str = "*";
+const ALL_NICS: &str = "*";
 
 // === impl AllocationRequest ===
 
 impl AllocationRequest<'_> {
-    pub(super) fn nics(&self, grant: &mut Grant) {
+    pub(super) fn add_nic_variables(&self, grant: &mut AllocationEdits) {
         let is_nic = |device: &&&Device| device.kind.is_network();
         let nics = self.devices.iter().filter(is_nic);
         let nics: Vec<_> = nics.filter_map(|nic| Some((bus_name(nic)?, *nic))).collect();
@@ -34,7 +34,7 @@ impl AllocationRequest<'_> {
         let infos = nics.iter().map(|(name, nic)| (name, info(self.nics, name, nic)));
         let infos: BTreeMap<_, _> = infos.collect();
         let text = serde_json::to_string(&infos).expect("strings by strings");
-        grant.envs.insert(format!("{variable}_INFO"), as_go_writes(&text));
+        grant.envs.insert(format!("{variable}_INFO"), escape_html(&text));
         if self.nics.program_hints && !self.nics.rdma_nodes.is_empty() {
             grant.envs.extend(rdma_variables(nics.iter().map(|(_, nic)| *nic)));
         }
@@ -56,9 +56,9 @@ fn text(nic: &Device, name: &AttributeName) -> Option<String> {
     nic.attributes.get(name).map(ToString::to_string)
 }
 
-fn info(policy: &NicPolicy, name: &str, nic: &Device) -> Info {
+fn info(policy: &NicPolicy, name: &str, nic: &Device) -> NicInfo {
     let driver = text(nic, &DRIVER).unwrap_or_default();
-    let mut info = Info::from([("generic", single("deviceID", name))]);
+    let mut info = NicInfo::from([("generic", single_entry("deviceID", name))]);
     if driver.contains("vfio") {
         info.insert("vfio", vfio(nic));
     } else if driver.contains("uio") {
@@ -73,7 +73,7 @@ fn info(policy: &NicPolicy, name: &str, nic: &Device) -> Info {
         info.insert("vhost", paths.map(|(key, path)| (key.to_owned(), path.to_owned())).into());
     }
     if !policy.info.is_empty() {
-        let configured = [EVERY, name].into_iter().filter_map(|key| policy.info.get(key));
+        let configured = [ALL_NICS, name].into_iter().filter_map(|key| policy.info.get(key));
         info.insert(
             "extra",
             configured.flatten().map(|(key, text)| (key.clone(), text.clone())).collect(),
@@ -91,7 +91,7 @@ fn vfio(nic: &Device) -> BTreeMap<String, String> {
     let control_node = if group.is_some() { "/dev/vfio/vfio" } else { "/dev/iommu" };
     let device = group.or_else(|| node(nic, "/dev/vfio/devices/"));
     let device = device.map(|path| ("dev-mount".to_owned(), path.to_owned()));
-    single("mount", control_node).into_iter().chain(device).collect()
+    single_entry("mount", control_node).into_iter().chain(device).collect()
 }
 
 fn rdma(nic: &Device, name: &str) -> BTreeMap<String, String> {
@@ -99,19 +99,19 @@ fn rdma(nic: &Device, name: &str) -> BTreeMap<String, String> {
         let word = RDMA_WORDS.into_iter().find(|word| path.contains(word))?;
         Some((word.to_owned(), path.to_owned()))
     });
-    nodes.chain(single("rdma_dev", name)).collect()
+    nodes.chain(single_entry("rdma_dev", name)).collect()
 }
 
 fn mount(nic: &Device, start: &str) -> BTreeMap<String, String> {
-    node(nic, start).map(|path| single("mount", path)).unwrap_or_default()
+    node(nic, start).map(|path| single_entry("mount", path)).unwrap_or_default()
 }
 
-fn single(key: &str, text: &str) -> BTreeMap<String, String> {
+fn single_entry(key: &str, text: &str) -> BTreeMap<String, String> {
     [(key.to_owned(), text.to_owned())].into()
 }
 
 fn paths(nic: &Device) -> impl Iterator<Item = &str> {
-    nic.nodes.iter().filter_map(|node| node.inside().to_str())
+    nic.nodes.iter().filter_map(|node| node.container_path().to_str())
 }
 
 fn node<'a>(nic: &'a Device, start: &str) -> Option<&'a str> {
@@ -119,7 +119,7 @@ fn node<'a>(nic: &'a Device, start: &str) -> Option<&'a str> {
 }
 
 /// Escapes HTML as Go's `encoding/json` does.
-fn as_go_writes(json: &str) -> String {
+fn escape_html(json: &str) -> String {
     let mut text = json.to_owned();
     for letter in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
         text = text.replace(letter, &format!("\\u{:04x}", u32::from(letter)));

@@ -1,8 +1,8 @@
 //! Container edits by strategy, as a table, with the semantics of NVIDIA's plugin.
 
-use windlass_config::{DeviceIds, Imex, NicPolicy};
+use windlass_config::{DeviceIdStrategy, Imex, NicPolicy};
 use windlass_core::{
-    device::{DeviceKind, Extras, Place, SourceName},
+    device::{DeviceKind, ExtraEdits, Location, SourceName},
     health::Health,
 };
 
@@ -19,9 +19,9 @@ fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
         health: Health::unknown(jiff::Timestamp::UNIX_EPOCH),
         attributes: BTreeMap::new(),
         capacity: BTreeMap::new(),
-        place: Place::default(),
+        place: Location::default(),
         nodes: vec![DeviceNode::new(format!("/dev/nvidia{index}"))],
-        extras: Extras::default(),
+        extras: ExtraEdits::default(),
         withheld: None,
         exclusive_use_refusal: None,
         sharing_refusal: None,
@@ -35,13 +35,13 @@ fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
     }
 }
 
-fn delivery(strategies: &[Strategy]) -> Delivery {
+fn delivery(strategies: &[DeviceListStrategy]) -> Delivery {
     let strategies = strategies.iter().copied().collect();
     let imex = Imex { channels: [0].into(), ..Imex::default() };
     Delivery { strategies, imex, pass_device_specs: true, ..Delivery::default() }
 }
 
-fn granted(delivery: &Delivery) -> Grant {
+fn granted(delivery: &Delivery) -> AllocationEdits {
     let gpu = device(DeviceKind::Gpu, "GPU-a", 0, None);
     let part = device(DeviceKind::Mig, "MIG-b", 1, Some(2));
     let node_extras = NodeExtras {
@@ -49,7 +49,7 @@ fn granted(delivery: &Delivery) -> Grant {
         imex_channels: [0].into(),
         cdi_extras: vec!["windlass.dev/gds=all".to_owned()],
     };
-    grant(AllocationRequest {
+    allocation_edits(AllocationRequest {
         resource: &GPU.parse().expect("valid"),
         devices: &[&gpu, &part],
         delivery,
@@ -61,7 +61,7 @@ fn granted(delivery: &Delivery) -> Grant {
     })
 }
 
-fn env<'a>(grant: &'a Grant, name: &str) -> Option<&'a str> {
+fn env<'a>(grant: &'a AllocationEdits, name: &str) -> Option<&'a str> {
     grant.envs.get(name).map(String::as_str)
 }
 
@@ -71,14 +71,16 @@ fn every_resource_has_a_variable_of_its_own() {
         ("nvidia.com/gpu", "WINDLASS_NVIDIA_COM_GPU"),
         ("nvidia.com/mig-1g.10gb", "WINDLASS_NVIDIA_COM_MIG_1G_10GB"),
     ] {
-        assert_eq!(variable(&resource.parse().expect("valid")), expected);
+        assert_eq!(resource_variable(&resource.parse().expect("valid")), expected);
     }
 }
 
 #[test]
 fn names_are_uuids_or_positions() {
-    for (ids, expected) in [(DeviceIds::Uuid, "GPU-a,MIG-b"), (DeviceIds::Index, "0,1:2")] {
-        let delivery = Delivery { ids, ..delivery(&[Strategy::Envvar]) };
+    for (ids, expected) in
+        [(DeviceIdStrategy::Uuid, "GPU-a,MIG-b"), (DeviceIdStrategy::Index, "0,1:2")]
+    {
+        let delivery = Delivery { ids, ..delivery(&[DeviceListStrategy::Envvar]) };
         assert_eq!(env(&granted(&delivery), VISIBLE_DEVICES), Some(expected));
     }
 }
@@ -87,14 +89,35 @@ fn names_are_uuids_or_positions() {
 fn each_strategy_gives_what_its_runtime_reads() {
     let names = "windlass.dev/gpu=GPU-a,windlass.dev/gpu=MIG-b,windlass.dev/gds=all";
     for (strategies, visible, mounts, nodes, cri, annotation) in [
-        (&[Strategy::Envvar][..], Some("GPU-a,MIG-b"), 0, 4, 0, None),
-        (&[Strategy::VolumeMounts], Some(MOUNTED_DEVICES), 3, 4, 0, None),
-        (&[Strategy::CdiCri], None, 0, 0, 3, None),
-        (&[Strategy::CdiAnnotations], None, 0, 0, 0, Some(names)),
-        (&[Strategy::CdiCri, Strategy::CdiAnnotations], None, 0, 0, 3, Some(names)),
-        (&[Strategy::CdiCri, Strategy::Envvar], Some("GPU-a,MIG-b"), 0, 4, 3, None),
+        (&[DeviceListStrategy::Envvar][..], Some("GPU-a,MIG-b"), 0, 4, 0, None),
+        (&[DeviceListStrategy::VolumeMounts], Some(MOUNTED_DEVICES), 3, 4, 0, None),
+        (&[DeviceListStrategy::CdiCri], None, 0, 0, 3, None),
+        (&[DeviceListStrategy::CdiAnnotations], None, 0, 0, 0, Some(names)),
+        (
+            &[DeviceListStrategy::CdiCri, DeviceListStrategy::CdiAnnotations],
+            None,
+            0,
+            0,
+            3,
+            Some(names),
+        ),
+        (
+            &[DeviceListStrategy::CdiCri, DeviceListStrategy::Envvar],
+            Some("GPU-a,MIG-b"),
+            0,
+            4,
+            3,
+            None,
+        ),
         // The last writer of the variable, as in NVIDIA's plugin.
-        (&[Strategy::Envvar, Strategy::VolumeMounts], Some(MOUNTED_DEVICES), 3, 4, 0, None),
+        (
+            &[DeviceListStrategy::Envvar, DeviceListStrategy::VolumeMounts],
+            Some(MOUNTED_DEVICES),
+            3,
+            4,
+            0,
+            None,
+        ),
     ] {
         let grant = granted(&delivery(strategies));
         assert_eq!(env(&grant, VISIBLE_DEVICES), visible, "{strategies:?}");
@@ -107,7 +130,7 @@ fn each_strategy_gives_what_its_runtime_reads() {
 
 #[test]
 fn mounts_name_devices_and_channels() {
-    let grant = granted(&delivery(&[Strategy::VolumeMounts]));
+    let grant = granted(&delivery(&[DeviceListStrategy::VolumeMounts]));
     let paths: Vec<_> =
         grant.mounts.iter().map(|m| m.container_path.display().to_string()).collect();
     let folder = "/var/run/nvidia-container-devices";
@@ -118,7 +141,7 @@ fn mounts_name_devices_and_channels() {
 
 #[test]
 fn no_feature_depends_on_the_devices() {
-    let mut delivery = delivery(&[Strategy::Envvar]);
+    let mut delivery = delivery(&[DeviceListStrategy::Envvar]);
     delivery.features = Feature::ALL.iter().copied().collect();
     let grant = granted(&delivery);
     let enabled: Vec<_> = grant.envs.iter().filter(|(_, value)| *value == "enabled").collect();
@@ -128,7 +151,7 @@ fn no_feature_depends_on_the_devices() {
 
 #[test]
 fn imex_channels_and_features_are_variables_for_nvidias_runtime() {
-    let mut delivery = delivery(&[Strategy::Envvar]);
+    let mut delivery = delivery(&[DeviceListStrategy::Envvar]);
     delivery.features = [Feature::Gds, Feature::Gdrcopy].into();
     let grant = granted(&delivery);
     assert_eq!(env(&grant, "NVIDIA_IMEX_CHANNELS"), Some("0"));

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use windlass_discovery::live_driver::LiveDriver;
-use windlass_host::dmem::{CGROUPS, VERSION_2};
+use windlass_host::dmem::{CGROUP_ROOT, CGROUP2_CONTROLLERS};
 
 /// Places on the host that the driver's memory limits need.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemoryLimitPlaces {
+pub struct MemoryLimitPaths {
     /// Path of NVML on the host.
     pub library: PathBuf,
     /// Mount point of cgroup v2 on the host.
@@ -25,7 +25,7 @@ pub enum NoMemoryLimits {
     OldDriver,
     /// The host has cgroup v1.
     #[error("the node has no cgroup v2, which the driver's limits need")]
-    NoCgroups,
+    CgroupV1,
     /// The path of NVML on the host is unknown.
     #[error("the path of libnvidia-ml.so.1 on the host is unknown: name it by nvmlLibrary")]
     NoLibrary,
@@ -33,7 +33,7 @@ pub enum NoMemoryLimits {
 
 // === impl MemoryLimitPlaces ===
 
-impl MemoryLimitPlaces {
+impl MemoryLimitPaths {
     /// The places, if the driver limits the memory of control groups. Blocks on file checks. If the agent does not see
     /// the host's control groups, the hook checks their version.
     pub(super) fn find(driver: &LiveDriver) -> Result<Self, NoMemoryLimits> {
@@ -42,10 +42,10 @@ impl MemoryLimitPlaces {
             return Err(NoMemoryLimits::OldDriver);
         }
         let host = driver.host();
-        if host.has_folder(CGROUPS) && !host.has(VERSION_2) {
-            return Err(NoMemoryLimits::NoCgroups);
+        if host.is_dir(CGROUP_ROOT) && !host.exists(CGROUP2_CONTROLLERS) {
+            return Err(NoMemoryLimits::CgroupV1);
         }
         let library = driver.library_on_node().ok_or(NoMemoryLimits::NoLibrary)?;
-        Ok(Self { library, cgroups: host.path_on_node(CGROUPS) })
+        Ok(Self { library, cgroups: host.path_on_node(CGROUP_ROOT) })
     }
 }

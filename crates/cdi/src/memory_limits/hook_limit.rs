@@ -10,7 +10,7 @@ use windlass_core::{
     memory_limit::MemoryLimitRecord,
 };
 
-use super::{GpuMemory, LimitMeans};
+use super::{GpuMemory, LimitSupport};
 
 /// Rules for the memory of containers on shared GPUs: the configuration, and the means of the node.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct LimitRules<'a> {
     /// The configuration.
     pub policy: &'a Policy,
     /// Means of the node to enforce limits.
-    pub means: &'a LimitMeans,
+    pub support: &'a LimitSupport,
 }
 
 /// A limit that the hook sets before the container's first instruction.
@@ -36,49 +36,49 @@ pub struct HookLimit {
 
 /// Reason why a container may not start: the enforcement of its memory limit would be weaker than required.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WeakLimit {
+pub enum WeakLimitError {
     /// The best limit on this node is too weak.
     #[error(
-        "`{required_limit}` is required by {by}, and the best limit of its memory is `{found}`: {without}"
+        "`{required_limit}` is required by {required_by}, and the best limit of its memory is `{strongest}`: {reason}"
     )]
-    Found {
+    TooWeak {
         /// The best limit.
-        found: Enforcement,
+        strongest: Enforcement,
         /// The weakest limit that is allowed.
         required_limit: Enforcement,
         /// The configuration key or annotation that requires it.
-        by: &'static str,
+        required_by: &'static str,
         /// Reason why no stronger limit is possible.
-        without: String,
+        reason: String,
     },
     /// The abilities of the driver are unknown, because it is being initialised.
     #[error("support of memory limits is not known yet: it is checked again within ten seconds")]
-    Unknown,
+    SupportUnknown,
     /// The container requests no memory, so that its use of memory cannot be limited.
     #[error(
-        "`{required_limit}` is required by {by}, but without a request for memory nothing can be limited: \
+        "`{required_limit}` is required by {required_by}, but without a request for memory nothing can be limited: \
          request memory too"
     )]
-    NoMemory {
+    NoMemoryRequest {
         /// The weakest limit that is allowed.
         required_limit: Enforcement,
         /// The configuration key or annotation that requires it.
-        by: &'static str,
+        required_by: &'static str,
     },
 }
 
 /// The weakest limit that is allowed, and the key or annotation that requires it.
 #[derive(Clone, Copy)]
-struct Required {
+struct Requirement {
     limit: Enforcement,
-    by: &'static str,
+    source: &'static str,
 }
 
 /// Key of the configuration with the weakest limit.
-const AT_LEAST: &str = "memoryLimits.atLeast";
+const AT_LEAST_KEY: &str = "memoryLimits.atLeast";
 
 /// Keys of the configuration with the method of sharing.
-const METHOD: &str = "the method of `sharing` or `dra.shares`";
+const METHOD_KEYS: &str = "the method of `sharing` or `dra.shares`";
 
 /// Reason why the limit of an MPS daemon is a weak one.
 const MPS_CAN_BE_BYPASSED: &str =
@@ -95,22 +95,22 @@ const BY_KERNEL: &str = "the kernel's controller dmem limits it, and no driver d
 const NO_CDI: &str = "the hook takes CDI: add cdi-cri to deviceList";
 
 /// Stage of OCI hooks at which a container has its control group, but has not started.
-const STAGE: &str = "createRuntime";
+const HOOK_STAGE: &str = "createRuntime";
 
 /// Seconds after which the runtime ends the hook. The hook takes milliseconds, but a driver may hang.
-const TIMEOUT: i64 = 30;
+const HOOK_TIMEOUT_SECONDS: i64 = 30;
 
 // === impl LimitRules ===
 
 impl LimitRules<'_> {
     /// The strongest enforcement of memory limits that this node has for a device shared by time slices.
     pub fn strongest_for(&self, device: &Device) -> Enforcement {
-        let drm = device.drm_gpu();
-        if drm.is_none() && (!device.family().is_managed || device.partitioned) {
+        let drm = device.drm_pci_address();
+        if drm.is_none() && (!device.family().has_nvml || device.partitioned) {
             return Enforcement::None;
         }
-        let by_hook = self.hook().and_then(|_| self.means.by_hook(drm));
-        by_hook.unwrap_or_else(|_| self.means.without_hook(self.policy, drm))
+        let by_hook = self.hook().and_then(|_| self.support.hook_enforcement(drm));
+        by_hook.unwrap_or_else(|_| self.support.enforcement_without_hook(self.policy, drm))
     }
 
     /// Limit by the driver or the kernel for a container with parts of these GPUs. `None` if no part needs a limit,
@@ -122,10 +122,13 @@ impl LimitRules<'_> {
         gpus: &[GpuMemory],
         at_least: Enforcement,
         path: &Path,
-    ) -> Result<Option<HookLimit>, WeakLimit> {
+    ) -> Result<Option<HookLimit>, WeakLimitError> {
         let required = self.required(gpus, at_least);
         if required.limit > Enforcement::None && gpus.iter().any(|gpu| gpu.limit_mib == 0) {
-            return Err(WeakLimit::NoMemory { required_limit: required.limit, by: required.by });
+            return Err(WeakLimitError::NoMemoryRequest {
+                required_limit: required.limit,
+                required_by: required.source,
+            });
         }
         let parts = || gpus.iter().filter(|gpu| gpu.is_part());
         if parts().any(|gpu| gpu.is_by_mps) {
@@ -136,14 +139,14 @@ impl LimitRules<'_> {
             return Ok(None);
         }
         let found = self.hook().and_then(|hook| {
-            let record = self.means.record(&limited)?;
+            let record = self.support.record(&limited)?;
             Ok(HookLimit { record, path: path.to_owned(), hook, replicas: None })
         });
-        let is_known = limited.iter().all(|gpu| self.means.is_known(gpu));
+        let is_known = limited.iter().all(|gpu| self.support.is_known(gpu));
         if self.policy.memory_limits.hook.is_some() && !is_known {
-            return Err(WeakLimit::Unknown);
+            return Err(WeakLimitError::SupportUnknown);
         }
-        let is_by_kernel = limited.iter().any(|gpu| gpu.drm.is_some());
+        let is_by_kernel = limited.iter().any(|gpu| gpu.drm_address.is_some());
         let (by, without) = if is_by_kernel {
             (Enforcement::Dmem, BY_KERNEL)
         } else {
@@ -152,11 +155,11 @@ impl LimitRules<'_> {
         match found {
             Ok(limit) => required.check(by, without).map(|()| Some(limit)),
             Err(why) => {
-                let drm = limited.iter().find_map(|gpu| gpu.drm);
-                required.check(self.means.without_hook(self.policy, drm), &why)?;
+                let drm = limited.iter().find_map(|gpu| gpu.drm_address);
+                required.check(self.support.enforcement_without_hook(self.policy, drm), &why)?;
                 // The rules accept a weaker limit. The GPUs that can be limited still are.
-                limited.retain(|gpu| self.means.record(&[*gpu]).is_ok());
-                let record = self.means.record(&limited).ok().filter(|_| !limited.is_empty());
+                limited.retain(|gpu| self.support.record(&[*gpu]).is_ok());
+                let record = self.support.record(&limited).ok().filter(|_| !limited.is_empty());
                 let limit = |(record, hook)| HookLimit {
                     record,
                     path: path.to_owned(),
@@ -174,18 +177,18 @@ impl LimitRules<'_> {
         replica: &GpuMemory,
         replicas: u32,
         path: &Path,
-    ) -> Result<Option<HookLimit>, WeakLimit> {
+    ) -> Result<Option<HookLimit>, WeakLimitError> {
         if !self.policy.delivery.uses_cdi() {
             let required = self.required(std::slice::from_ref(replica), Enforcement::None);
             let found = if replica.is_by_mps {
                 Enforcement::Mps
             } else {
-                self.means.without_hook(self.policy, replica.drm)
+                self.support.enforcement_without_hook(self.policy, replica.drm_address)
             };
             return required.check(found, NO_CDI).map(|()| None);
         }
         // The replicas together need a limit unless they have the whole GPU. The record has the limit of one replica.
-        if !replica.times(replicas).is_part() {
+        if !replica.multiplied_by(replicas).is_part() {
             return Ok(None);
         }
         let limit = self.limit(std::slice::from_ref(replica), Enforcement::None, path)?;
@@ -193,13 +196,13 @@ impl LimitRules<'_> {
     }
 
     /// The strongest limit that the configuration, the method of sharing, or the pod requires.
-    fn required(&self, gpus: &[GpuMemory], at_least: Enforcement) -> Required {
+    fn required(&self, gpus: &[GpuMemory], at_least: Enforcement) -> Requirement {
         let configured = self.policy.memory_limits.at_least.enforcement();
         let by_method = gpus.iter().map(|gpu| gpu.required).max().unwrap_or_default();
         let all = [
-            Required { limit: at_least, by: enforcement::ANNOTATION },
-            Required { limit: by_method, by: METHOD },
-            Required { limit: configured, by: AT_LEAST },
+            Requirement { limit: at_least, source: enforcement::ANNOTATION },
+            Requirement { limit: by_method, source: METHOD_KEYS },
+            Requirement { limit: configured, source: AT_LEAST_KEY },
         ];
         all.into_iter().max_by_key(|required| required.limit).expect("three")
     }
@@ -213,14 +216,19 @@ impl LimitRules<'_> {
 
 // === impl Required ===
 
-impl Required {
+impl Requirement {
     /// Fails if this limit is too weak. `without` is the reason why there is no stronger one.
-    fn check(self, found: Enforcement, without: &str) -> Result<(), WeakLimit> {
-        let Self { limit, by } = self;
+    fn check(self, found: Enforcement, without: &str) -> Result<(), WeakLimitError> {
+        let Self { limit, source: by } = self;
         if found >= limit {
             Ok(())
         } else {
-            Err(WeakLimit::Found { found, required_limit: limit, by, without: without.to_owned() })
+            Err(WeakLimitError::TooWeak {
+                strongest: found,
+                required_limit: limit,
+                required_by: by,
+                reason: without.to_owned(),
+            })
         }
     }
 }
@@ -229,7 +237,7 @@ impl Required {
 
 impl HookLimit {
     /// True if the record limits memory of this GPU.
-    pub fn is_of(&self, gpu: &DeviceId) -> bool {
+    pub fn limits_gpu(&self, gpu: &DeviceId) -> bool {
         self.record.gpus().iter().any(|limit| limit.uuid == gpu.as_str())
     }
 
@@ -242,11 +250,11 @@ impl HookLimit {
             args.extend(["--replicas".to_owned(), replicas.to_string()]);
         }
         Hook {
-            hook_name: STAGE.to_owned(),
+            hook_name: HOOK_STAGE.to_owned(),
             path: self.hook.clone(),
             args,
             env: Vec::new(),
-            timeout: Some(TIMEOUT),
+            timeout: Some(HOOK_TIMEOUT_SECONDS),
         }
     }
 }
@@ -254,15 +262,16 @@ impl HookLimit {
 #[cfg(test)]
 mod tests {
     use windlass_config::{
-        Delivery, MemoryLimitPolicy, RequiredLimit, Strategy, WatchdogAction, WatchdogPolicy,
+        Delivery, DeviceListStrategy, MemoryLimitPolicy, RequiredLimit, WatchdogAction,
+        WatchdogPolicy,
     };
     use windlass_host::{
         Host,
-        dmem::{DmemPlaces, NoDmem},
+        dmem::{DmemController, DmemUnavailable},
     };
 
     use super::{
-        super::{MemoryLimitPlaces, NoMemoryLimits},
+        super::{MemoryLimitPaths, NoMemoryLimits},
         *,
     };
 
@@ -271,14 +280,14 @@ mod tests {
         Policy { memory_limits: MemoryLimitPolicy { hook, at_least }, ..Policy::default() }
     }
 
-    fn means(driver: Result<(), NoMemoryLimits>) -> LimitMeans {
-        let places = MemoryLimitPlaces {
+    fn means(driver: Result<(), NoMemoryLimits>) -> LimitSupport {
+        let places = MemoryLimitPaths {
             library: "/usr/lib64/libnvidia-ml.so.1".into(),
             cgroups: "/sys/fs/cgroup".into(),
         };
-        LimitMeans {
+        LimitSupport {
             driver: Some(driver.map(|()| places)),
-            dmem: Some(Err(NoDmem::NoController)),
+            dmem: Some(Err(DmemUnavailable::NoController)),
             shows_processes: true,
             shows_open_files: true,
         }
@@ -292,17 +301,17 @@ mod tests {
             total_mib: 80 << 10,
             is_by_mps: false,
             required: Enforcement::None,
-            drm: None,
+            drm_address: None,
         }
     }
 
     /// Limits of one, two and eight replicas: true for a limit, false for none, or the reason why they may not start.
     fn replicas(
         policy: &Policy,
-        means: &LimitMeans,
+        means: &LimitSupport,
         replica: &GpuMemory,
     ) -> [Result<bool, String>; 3] {
-        let rules = LimitRules { policy, means };
+        let rules = LimitRules { policy, support: means };
         [1, 2, 8].map(|replicas| {
             let limit = rules.limit_of_replicas(replica, replicas, Path::new("/r/GPU-a.json"));
             limit.map(|limit| limit.is_some()).map_err(|weak| weak.to_string())
@@ -330,7 +339,7 @@ mod tests {
 
     #[test]
     fn no_part_starts_without_a_limit_while_the_driver_is_being_initialised() {
-        for means in [LimitMeans::default(), means(Err(NoMemoryLimits::NoDriver))] {
+        for means in [LimitSupport::default(), means(Err(NoMemoryLimits::NoDriver))] {
             let [one, ..] = replicas(&policy(RequiredLimit::None), &means, &ten_of_eighty());
             assert!(one.expect_err("unknown").contains("is not known yet"));
             let without_hook = Policy::default();
@@ -346,14 +355,15 @@ mod tests {
         assert!(one.expect_err("weaker").contains("`mps`: an MPS daemon limits it"));
         let [one, ..] = replicas(&policy(RequiredLimit::Watched), &means(Ok(())), &by_mps);
         assert_eq!(one, Ok(false), "the daemon limits it");
-        let delivery = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
+        let delivery =
+            Delivery { strategies: [DeviceListStrategy::Envvar].into(), ..Delivery::default() };
         let policy = Policy { delivery, ..policy(RequiredLimit::Driver) };
         let [one, ..] = replicas(&policy, &means(Ok(())), &ten_of_eighty());
         assert!(one.expect_err("no hook").contains("add cdi-cri to deviceList"));
     }
 
     /// The means of a node whose kernel limits the GPU at 0000:03:00.0.
-    fn kernel() -> LimitMeans {
+    fn kernel() -> LimitSupport {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), "/");
         let folder = host.path("/sys/fs/cgroup");
@@ -364,20 +374,20 @@ mod tests {
         ] {
             std::fs::write(folder.join(file), text).expect("written");
         }
-        let dmem = Some(DmemPlaces::find(&host));
-        LimitMeans { dmem, ..means(Err(NoMemoryLimits::NoDriver)) }
+        let dmem = Some(DmemController::find(&host));
+        LimitSupport { dmem, ..means(Err(NoMemoryLimits::NoDriver)) }
     }
 
     #[test]
     fn the_kernel_limits_gpus_of_other_vendors_by_their_region() {
         let at = |address: &str| Some(address.parse().expect("an address"));
-        let replica = GpuMemory { drm: at("0000:03:00.0"), ..ten_of_eighty() };
+        let replica = GpuMemory { drm_address: at("0000:03:00.0"), ..ten_of_eighty() };
         for at_least in [RequiredLimit::None, RequiredLimit::Watched, RequiredLimit::Dmem] {
             let limited = replicas(&policy(at_least), &kernel(), &replica);
             assert_eq!(limited, [Ok(true), Ok(true), Ok(false)], "{at_least:?}");
         }
         let (policy_of_none, kernel) = (policy(RequiredLimit::None), kernel());
-        let rules = LimitRules { policy: &policy_of_none, means: &kernel };
+        let rules = LimitRules { policy: &policy_of_none, support: &kernel };
         let limit = rules.limit_of_replicas(&replica, 2, Path::new("/r/amd-a.json"));
         let limit = limit.expect("allowed").expect("a limit");
         assert_eq!(limit.record.library(), None);
@@ -387,7 +397,7 @@ mod tests {
         assert!(
             one.expect_err("weaker").contains("`dmem`: the kernel's controller dmem limits it")
         );
-        let other = GpuMemory { drm: at("0000:04:00.0"), ..replica.clone() };
+        let other = GpuMemory { drm_address: at("0000:04:00.0"), ..replica.clone() };
         assert_eq!(
             replicas(&policy(RequiredLimit::None), &kernel, &other),
             [const { Ok(false) }; 3]
@@ -399,14 +409,14 @@ mod tests {
         let old = means(Ok(()));
         let [one, ..] = replicas(&policy(RequiredLimit::Dmem), &old, &replica);
         assert!(one.expect_err("none").contains("it has to be 6.14 or newer"));
-        let [one, ..] = replicas(&policy(RequiredLimit::None), &LimitMeans::default(), &replica);
+        let [one, ..] = replicas(&policy(RequiredLimit::None), &LimitSupport::default(), &replica);
         assert!(one.expect_err("unknown").contains("is not known yet"));
     }
 
     #[test]
     fn the_error_names_the_requirement() {
         let (policy, means) = (policy(RequiredLimit::Watched), means(Ok(())));
-        let rules = LimitRules { policy: &policy, means: &means };
+        let rules = LimitRules { policy: &policy, support: &means };
         let gpus = [ten_of_eighty()];
         let limit = |at_least| rules.limit(&gpus, at_least, Path::new("/r/a.json"));
         assert!(limit(Enforcement::Driver).is_ok_and(|limit| limit.is_some()));
@@ -414,7 +424,7 @@ mod tests {
         assert!(why.starts_with("`mig` is required by windlass.dev/enforcement"), "{why}");
         let by_method = [GpuMemory { required: Enforcement::Driver, ..ten_of_eighty() }];
         let old = self::means(Err(NoMemoryLimits::OldDriver));
-        let why = LimitRules { means: &old, ..rules }.limit(
+        let why = LimitRules { support: &old, ..rules }.limit(
             &by_method,
             Enforcement::None,
             Path::new("/r/a.json"),

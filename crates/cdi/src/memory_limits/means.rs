@@ -10,18 +10,18 @@ use windlass_core::{
 use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{
     causes,
-    dmem::{DmemPlaces, NoDmem},
+    dmem::{DmemController, DmemUnavailable},
 };
 
-use super::{GpuMemory, MemoryLimitPlaces, NoMemoryLimits};
+use super::{GpuMemory, MemoryLimitPaths, NoMemoryLimits};
 
 /// Means of this node to enforce memory limits on shared GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LimitMeans {
+pub struct LimitSupport {
     /// Places that the limits of NVIDIA's driver need; `None` before the first search.
-    pub driver: Option<Result<MemoryLimitPlaces, NoMemoryLimits>>,
+    pub driver: Option<Result<MemoryLimitPaths, NoMemoryLimits>>,
     /// Places that the kernel's limits of other GPUs need; `None` before the first search.
-    pub dmem: Option<Result<DmemPlaces, NoDmem>>,
+    pub dmem: Option<Result<DmemController, DmemUnavailable>>,
     /// True if the agent sees the host's processes, which the watchdog needs.
     pub shows_processes: bool,
     /// True if the agent also sees their open files, which the watchdog needs for GPUs that the kernel limits.
@@ -30,31 +30,35 @@ pub struct LimitMeans {
 
 // === impl LimitMeans ===
 
-impl LimitMeans {
+impl LimitSupport {
     /// The current means. Blocks on reads of small files.
     pub fn read(driver: &LiveDriver) -> Self {
         let shows_processes = driver.host().shows_own_process();
-        let dmem = Some(DmemPlaces::find(driver.host()));
+        let dmem = Some(DmemController::find(driver.host()));
         let shows_open_files = driver.host().shows_open_files();
-        let driver = Some(MemoryLimitPlaces::find(driver));
+        let driver = Some(MemoryLimitPaths::find(driver));
         Self { driver, dmem, shows_processes, shows_open_files }
     }
 
     /// The strongest enforcement without the hook and MPS: by the watchdog, or none. `drm` is the address of a GPU that
     /// the kernel limits.
-    pub fn without_hook(&self, policy: &Policy, drm: Option<PciAddress>) -> Enforcement {
+    pub fn enforcement_without_hook(
+        &self,
+        policy: &Policy,
+        drm: Option<PciAddress>,
+    ) -> Enforcement {
         let sees_processes =
             if drm.is_some() { self.shows_open_files } else { self.shows_processes };
-        let is_watched = policy.watchdog.action.acts() && sees_processes;
+        let is_watched = policy.watchdog.action.is_enforcing() && sees_processes;
         if is_watched { Enforcement::Watched } else { Enforcement::None }
     }
 
     /// The strongest enforcement that the hook can set on a GPU, or the reason why there is none. `drm` is the
     /// address of a GPU that the kernel limits.
-    pub(super) fn by_hook(&self, drm: Option<PciAddress>) -> Result<Enforcement, String> {
+    pub(super) fn hook_enforcement(&self, drm: Option<PciAddress>) -> Result<Enforcement, String> {
         match drm {
             Some(address) => self.region(address).map(|_| Enforcement::Dmem),
-            None => self.places().map(|_| Enforcement::Driver),
+            None => self.driver_paths().map(|_| Enforcement::Driver),
         }
     }
 
@@ -62,10 +66,10 @@ impl LimitMeans {
     pub(super) fn record(&self, gpus: &[&GpuMemory]) -> Result<MemoryLimitRecord, String> {
         let limits = gpus.iter().map(|gpu| self.limit(gpu)).collect::<Result<Vec<_>, _>>()?;
         let (library, cgroups) = if limits.iter().any(|limit| limit.region.is_none()) {
-            let places = self.places()?;
+            let places = self.driver_paths()?;
             (Some(places.library.clone()), &places.cgroups)
         } else {
-            (None, &self.dmem()?.cgroups)
+            (None, &self.dmem()?.cgroup_root)
         };
         let record = MemoryLimitRecord::new(library, limits);
         let record = record.and_then(|record| record.with_cgroup_root(cgroups));
@@ -73,14 +77,14 @@ impl LimitMeans {
     }
 
     fn limit(&self, gpu: &GpuMemory) -> Result<GpuMemoryLimit, String> {
-        let region = gpu.drm.map(|address| self.region(address).cloned()).transpose()?;
+        let region = gpu.drm_address.map(|address| self.region(address).cloned()).transpose()?;
         Ok(GpuMemoryLimit { uuid: gpu.device.to_string(), region, hard_mib: gpu.limit_mib })
     }
 
     /// True if the means for such a GPU are known. They are not before the first search, and while NVIDIA's driver is
     /// being initialised.
     pub(super) fn is_known(&self, gpu: &GpuMemory) -> bool {
-        match gpu.drm {
+        match gpu.drm_address {
             Some(_) => self.dmem.is_some(),
             None => !matches!(self.driver, None | Some(Err(NoMemoryLimits::NoDriver))),
         }
@@ -90,7 +94,7 @@ impl LimitMeans {
         self.dmem()?.region(gpu).map_err(|why| why.to_string())
     }
 
-    fn dmem(&self) -> Result<&DmemPlaces, String> {
+    fn dmem(&self) -> Result<&DmemController, String> {
         match &self.dmem {
             Some(Ok(places)) => Ok(places),
             Some(Err(why)) => Err(why.to_string()),
@@ -99,7 +103,7 @@ impl LimitMeans {
     }
 
     /// Places that the driver's limits need, or the reason why the driver cannot set limits.
-    fn places(&self) -> Result<&MemoryLimitPlaces, String> {
+    fn driver_paths(&self) -> Result<&MemoryLimitPaths, String> {
         match &self.driver {
             Some(Ok(places)) => Ok(places),
             Some(Err(why)) => Err(why.to_string()),

@@ -14,7 +14,7 @@ use windlass_core::{
 use windlass_host::{
     Host,
     container::ContainerId,
-    files::{self, Links, Readers},
+    files::{self, FileAccess, Symlinks},
     state_file::BOOT_ID,
 };
 
@@ -70,8 +70,9 @@ impl LimitRecords {
     ) -> Result<(), String> {
         let path = self.path(name);
         let result = match record {
-            Some(record) => fs::create_dir_all(&self.0)
-                .and_then(|()| files::replace(&path, &record.to_json(), Readers::Owner).map(drop)),
+            Some(record) => fs::create_dir_all(&self.0).and_then(|()| {
+                files::replace(&path, &record.to_json(), FileAccess::Owner).map(drop)
+            }),
             None => self.remove(|file| record_of(file) == name),
         };
         result.map_err(|error| format!("cannot write {}: {error}", path.display()))
@@ -100,13 +101,13 @@ impl LimitRecords {
 }
 
 /// Holders that the hook has limited since the boot. Blocks.
-pub fn limited(state_dir: &Path, host: &Host) -> LimitedHolders {
-    let boot = host.text(BOOT_ID).unwrap_or_default();
+pub fn limited_holders(state_dir: &Path, host: &Host) -> LimitedHolders {
+    let boot = host.read_text(BOOT_ID).unwrap_or_default();
     let mut limited = LimitedHolders::new();
     for kind in [SHARES, CLAIMS, REPLICAS, FRACTIONS] {
         let files = files_in(&state_dir.join(FOLDER).join(kind)).unwrap_or_default();
         for (name, path) in files {
-            let text = files::read_regular_text(&path, Links::Refused, files::MAX_BYTES);
+            let text = files::read_regular_text(&path, Symlinks::Refused, files::MAX_BYTES);
             let note = text.ok().and_then(|text| MemoryLimitNote::parse(text.as_bytes()).ok());
             let Some(note) = note.filter(|note| note.boot_id() == boot) else { continue };
             let pod = || Some(ContainerId::in_group(note.cgroup().to_str()?)?.pod);

@@ -9,7 +9,7 @@ use windlass_core::{
     inventory::Inventory,
 };
 
-use super::{GpuMemory, HookLimit, LimitRecords, LimitRules, WeakLimit};
+use super::{GpuMemory, HookLimit, LimitRecords, LimitRules, WeakLimitError};
 use crate::kind_of;
 
 /// Memory and largest number of a GPU's replicas.
@@ -18,7 +18,7 @@ pub struct ReplicaSize {
     /// Memory of each in MiB.
     pub memory_mib: u64,
     /// Limit on the replicas of a container.
-    pub most: u32,
+    pub max_replicas: u32,
 }
 
 /// Records of replicas, and the devices for the CDI document that run the hook.
@@ -60,7 +60,7 @@ impl ReplicaLimits {
         replica: &GpuMemory,
         replicas: u32,
         rules: LimitRules<'_>,
-    ) -> Result<Option<HookLimit>, WeakLimit> {
+    ) -> Result<Option<HookLimit>, WeakLimitError> {
         rules.limit_of_replicas(replica, replicas, &self.0.path(replica.device.as_str()))
     }
 
@@ -77,12 +77,13 @@ impl ReplicaLimits {
         let (mut written, mut unlimited) = (WrittenLimits::default(), Vec::new());
         for (id, size) in desired {
             let gpu = inventory.get(id.as_str());
-            let replica = gpu.and_then(|gpu| Some((gpu, GpuMemory::of(gpu, size.memory_mib)?)));
+            let replica =
+                gpu.and_then(|gpu| Some((gpu, GpuMemory::with_limit(gpu, size.memory_mib)?)));
             let Some((gpu, replica)) = replica else {
                 unlimited.push(replica_prefix(id));
                 continue;
             };
-            match self.devices(&replica, size.most, rules) {
+            match self.devices(&replica, size.max_replicas, rules) {
                 Ok(devices) if devices.is_empty() => unlimited.push(replica_prefix(id)),
                 Ok(devices) => written.devices.entry(kind_of(gpu)).or_default().extend(devices),
                 Err(why) => drop(written.failed.insert(id.clone(), why)),

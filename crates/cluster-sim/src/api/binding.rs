@@ -4,14 +4,18 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
-    kind::Kind, refusal::Refusal, request::Id, response::ApiResponse, server_state::ServerState,
-    shape, store::Entry,
+    kind::Kind, refusal::Refusal, request::NamespacedName, response::ApiResponse,
+    server_state::ServerState, shape, store::Entry,
 };
 
 impl ServerState {
     /// Binds a pod. Refused for a pod that is bound, being deleted, or gated, and for a UID or resource version other
     /// than the binding's.
-    pub(super) fn bind(&mut self, id: &Id, binding: &Value) -> Result<ApiResponse, Refusal> {
+    pub(super) fn bind(
+        &mut self,
+        id: &NamespacedName,
+        binding: &Value,
+    ) -> Result<ApiResponse, Refusal> {
         let kind = Kind::typed::<Pod>();
         let Entry { mut object, applied } = self.find(kind, id)?.clone();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -53,7 +57,7 @@ impl ServerState {
         }
         set_scheduled(&mut object["status"]);
         self.store.insert(kind, id.clone(), Entry { object, applied });
-        Ok(ApiResponse::created())
+        Ok(ApiResponse::success_status())
     }
 }
 

@@ -89,8 +89,8 @@ fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
             "name": kind.resource, "singularName": kind.name.to_lowercase(),
             "namespaced": is_namespaced, "kind": kind.name, "verbs": VERBS,
         });
-        if !kind.short.is_empty() {
-            resource["shortNames"] = kind.short.into();
+        if !kind.short_names.is_empty() {
+            resource["shortNames"] = kind.short_names.into();
         }
         resources.push(resource);
         if kind.status == Status::Subresource {
@@ -124,8 +124,8 @@ fn aggregated_resource(kind: &Kind) -> Value {
         "resource": kind.resource, "responseKind": response, "scope": scope,
         "singularResource": kind.name.to_lowercase(), "verbs": VERBS,
     });
-    if !kind.short.is_empty() {
-        resource["shortNames"] = kind.short.into();
+    if !kind.short_names.is_empty() {
+        resource["shortNames"] = kind.short_names.into();
     }
     if kind.status == Status::Subresource {
         resource["subresources"] =

@@ -23,12 +23,12 @@ pub enum Effect {
     /// The response is delayed.
     Delay(Duration),
     /// The connection closes without effect.
-    Drop,
+    CloseConnection,
     /// The request takes effect, but the connection closes before the response.
-    LoseAnswer,
+    DropResponse,
     /// Reads return nothing, as from a server with a stale store: lists are empty, and objects are not found. Watches
     /// and writes are unaffected.
-    Hide,
+    ReturnEmpty,
 }
 
 // === impl Fault ===
@@ -41,7 +41,7 @@ impl Fault {
 
     /// Restricts the fault to requests with this method.
     #[must_use]
-    pub fn only(self, method: &'static str) -> Self {
+    pub fn for_method(self, method: &'static str) -> Self {
         Self { method: Some(method), ..self }
     }
 

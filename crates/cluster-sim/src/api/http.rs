@@ -60,9 +60,9 @@ async fn handle(
             return Ok(to_http(&state, ApiResponse::refused(&ServerState::forbid(&request))));
         }
         Some(Effect::Delay(delay)) => time::sleep(delay).await,
-        Some(Effect::Drop) => return Err(io::ErrorKind::ConnectionAborted.into()),
-        Some(Effect::Hide) => responder = ServerState::respond_hidden,
-        Some(Effect::LoseAnswer) => {
+        Some(Effect::CloseConnection) => return Err(io::ErrorKind::ConnectionAborted.into()),
+        Some(Effect::ReturnEmpty) => responder = ServerState::respond_empty,
+        Some(Effect::DropResponse) => {
             state.send_modify(|state| drop(state.respond(&request)));
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
@@ -75,7 +75,7 @@ async fn handle(
 fn to_http(state: &watch::Sender<ServerState>, api_response: ApiResponse) -> Response<Body> {
     let response = Response::builder();
     let response = match api_response {
-        ApiResponse::Document(DocumentResponse { code, document, media, warnings }) => {
+        ApiResponse::Document(DocumentResponse { code, document, media_type: media, warnings }) => {
             let body = Full::new(Bytes::from(document.to_string())).boxed_unsync();
             let response = response.status(code).header(header::CONTENT_TYPE, media);
             // Format of RFC 7234: code 299 (miscellaneous), and `-` for no agent.
@@ -111,14 +111,14 @@ async fn read(request: Request<Incoming>) -> Result<ApiRequest, hyper::Error> {
         query: request::query(parts.uri.query().unwrap_or_default()),
         content_type: header(header::CONTENT_TYPE),
         accept: header(header::ACCEPT),
-        problem: parsed.as_ref().err().map(|error| format!("the body cannot be read: {error}")),
+        body_error: parsed.as_ref().err().map(|error| format!("the body cannot be read: {error}")),
         body: parsed.unwrap_or_default(),
     })
 }
 
 /// Body of a watch: one line per event, until the watch ends.
 fn watch_body(state: &watch::Sender<ServerState>, watched: WatchState) -> Body {
-    let first = tokio_stream::once(lines(&watched.first));
+    let first = tokio_stream::once(lines(&watched.initial_events));
     let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> = if watched.is_failed {
         Box::pin(first)
     } else {
@@ -133,7 +133,7 @@ fn later_lines(
     watched: WatchState,
 ) -> impl Stream<Item = Bytes> + use<> {
     let ticks = watched.ticks(state.borrow().store.signal());
-    let (state, mut last) = (state.clone(), watched.from);
+    let (state, mut last) = (state.clone(), watched.start_version);
     ticks.map(move |tick| {
         let (events, seen) = state.borrow().events_since(&watched, last, tick);
         last = seen;

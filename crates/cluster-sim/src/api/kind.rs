@@ -30,9 +30,9 @@ pub(crate) struct Kind {
     pub(crate) scope: Scope,
     pub(crate) status: Status,
     /// Fields that lists and watches may select by, as in the real server.
-    pub(crate) fields: &'static [&'static str],
+    pub(crate) selectable_fields: &'static [&'static str],
     /// Short names for kubectl, such as `po`.
-    pub(crate) short: &'static [&'static str],
+    pub(crate) short_names: &'static [&'static str],
     read: fn(Value) -> Result<Value, serde_json::Error>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Status {
     /// Clients write `status` only at the path `/status`.
     Subresource,
     /// The kind has no status, or `status` is a field like any other.
-    Part,
+    Field,
 }
 
 const NAME: &[&str] = &["metadata.name"];
@@ -100,22 +100,26 @@ const NEW_EVENT: &[&str] = &[
 const SLICE: &[&str] = &["metadata.name", "spec.driver", "spec.nodeName"];
 
 static KINDS: &[Kind] = &[
-    Kind::of::<Namespace>(Scope::Cluster, Status::Subresource, NAMESPACE).short(&["ns"]),
-    Kind::of::<Node>(Scope::Cluster, Status::Subresource, NODE).short(&["no"]),
-    Kind::of::<Pod>(Scope::Namespaced, Status::Subresource, POD).short(&["po"]),
-    Kind::of::<Event>(Scope::Namespaced, Status::Part, EVENT).short(&["ev"]),
-    Kind::of::<events::Event>(Scope::Namespaced, Status::Part, NEW_EVENT).short(&["ev"]),
-    Kind::of::<Lease>(Scope::Namespaced, Status::Part, NAMESPACED),
-    Kind::of::<ResourceSlice>(Scope::Cluster, Status::Part, SLICE),
+    Kind::of::<Namespace>(Scope::Cluster, Status::Subresource, NAMESPACE).short_names(&["ns"]),
+    Kind::of::<Node>(Scope::Cluster, Status::Subresource, NODE).short_names(&["no"]),
+    Kind::of::<Pod>(Scope::Namespaced, Status::Subresource, POD).short_names(&["po"]),
+    Kind::of::<Event>(Scope::Namespaced, Status::Field, EVENT).short_names(&["ev"]),
+    Kind::of::<events::Event>(Scope::Namespaced, Status::Field, NEW_EVENT).short_names(&["ev"]),
+    Kind::of::<Lease>(Scope::Namespaced, Status::Field, NAMESPACED),
+    Kind::of::<ResourceSlice>(Scope::Cluster, Status::Field, SLICE),
     Kind::of::<ResourceClaim>(Scope::Namespaced, Status::Subresource, NAMESPACED),
-    Kind::of::<ResourceClaimTemplate>(Scope::Namespaced, Status::Part, NAMESPACED),
-    Kind::of::<DeviceClass>(Scope::Cluster, Status::Part, NAME),
+    Kind::of::<ResourceClaimTemplate>(Scope::Namespaced, Status::Field, NAMESPACED),
+    Kind::of::<DeviceClass>(Scope::Cluster, Status::Field, NAME),
 ];
 
 // === impl Kind ===
 
 impl Kind {
-    const fn of<T: Object>(scope: Scope, status: Status, fields: &'static [&'static str]) -> Self {
+    const fn of<T: Object>(
+        scope: Scope,
+        status: Status,
+        selectable_fields: &'static [&'static str],
+    ) -> Self {
         Self {
             group: T::GROUP,
             version: T::VERSION,
@@ -123,14 +127,14 @@ impl Kind {
             name: T::KIND,
             scope,
             status,
-            fields,
-            short: &[],
+            selectable_fields,
+            short_names: &[],
             read: read::<T>,
         }
     }
 
-    const fn short(self, short: &'static [&'static str]) -> Self {
-        Self { short, ..self }
+    const fn short_names(self, short: &'static [&'static str]) -> Self {
+        Self { short_names: short, ..self }
     }
 
     pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
@@ -173,7 +177,7 @@ impl Kind {
     }
 
     /// Round-trips an object through its type, which drops unknown fields.
-    pub(crate) fn read(&self, object: Value) -> Result<Value, serde_json::Error> {
+    pub(crate) fn drop_unknown_fields(&self, object: Value) -> Result<Value, serde_json::Error> {
         (self.read)(object)
     }
 }

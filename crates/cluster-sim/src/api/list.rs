@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector,
+    kind::Kind, media::Form, options::ListOptions, refusal::Refusal, selector::Selector,
     server_state::ServerState, shape, table,
 };
 
 /// Continue token: the position after a page, in the real server's format (`continueToken` of `k8s.io/apiserver`).
 #[derive(Debug, Serialize, Deserialize)]
-struct Token {
+struct ContinueToken {
     #[serde(rename = "v")]
     format: String,
     /// Version of the first page, or [`LATEST`].
@@ -38,10 +38,10 @@ impl ServerState {
         &self,
         kind: &'static Kind,
         (selector, form): (&Selector, Form),
-        options: &Options,
+        options: &ListOptions,
     ) -> Result<Value, Refusal> {
         let (version, start) = self.page_start(options)?;
-        let in_scope = self.store.at(kind, version);
+        let in_scope = self.store.objects_at(kind, version);
         let in_scope = in_scope.iter().filter(|(id, _)| selector.is_in_scope(id));
         let mut rest: BTreeMap<_, _> =
             in_scope.map(|(id, object)| (selector.key(id), *object)).collect();
@@ -59,7 +59,7 @@ impl ServerState {
         if rest.len() > 0 {
             let version = i64::try_from(version).unwrap_or(LATEST);
             // The smallest key after the last one.
-            metadata["continue"] = Token::new(version, last + "\0").encode().into();
+            metadata["continue"] = ContinueToken::new(version, last + "\0").encode().into();
             if selector.selects_all() {
                 metadata["remainingItemCount"] = rest.len().into();
             }
@@ -67,11 +67,11 @@ impl ServerState {
         Ok(list_of(kind, &page, (metadata, form)))
     }
 
-    fn page_start(&self, options: &Options) -> Result<PageStart, Refusal> {
+    fn page_start(&self, options: &ListOptions) -> Result<PageStart, Refusal> {
         let now = self.store.version();
         let version = options.version.filter(|version| *version != 0);
-        if let Some(next) = &options.next {
-            let Token { version: at, start, .. } = Token::decode(next)?;
+        if let Some(next) = &options.continue_token {
+            let ContinueToken { version: at, start, .. } = ContinueToken::decode(next)?;
             if version.is_some() {
                 let reason = "specifying resource version is not allowed when using continue";
                 return Err(Refusal::bad_request(reason));
@@ -79,14 +79,14 @@ impl ServerState {
             let at = if at == LATEST { now } else { u64::try_from(at).unwrap_or_default() };
             return match self.check_version(at) {
                 Err(refusal) if refusal.code == 410 => {
-                    Err(Refusal::expired_page(&Token::new(LATEST, start).encode()))
+                    Err(Refusal::expired_page(&ContinueToken::new(LATEST, start).encode()))
                 }
                 result => result.map(|()| (at, start)),
             };
         }
         match version {
             // With a limit the version is exact. The rule is older than `resourceVersionMatch`.
-            Some(version) if options.exact || options.limit.is_some() => {
+            Some(version) if options.exact_version || options.limit.is_some() => {
                 self.check_version(version).map(|()| (version, String::new()))
             }
             Some(version) if version > now => Err(Refusal::too_large_version(version, now)),
@@ -125,7 +125,7 @@ pub(crate) fn list_of(kind: &Kind, items: &[&Value], (metadata, form): (Value, F
 
 // === impl Token ===
 
-impl Token {
+impl ContinueToken {
     fn new(version: i64, start: String) -> Self {
         Self { format: FORMAT.to_owned(), version, start }
     }

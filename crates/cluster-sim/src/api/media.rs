@@ -40,22 +40,26 @@ pub(crate) const PATCHES: [&str; 4] = [
 
 /// Form of objects that a client accepts. Clients that accept only protobuf are refused.
 pub(crate) fn form(request: &ApiRequest) -> Result<Form, Refusal> {
-    choose(&request.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
-        ("", ..) => Some(Form::Full),
-        ("Table", "meta.k8s.io", "v1" | "v1beta1") => Some(Form::Table),
-        ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
-            Some(Form::Metadata)
+    negotiate(&request.accept, |clause| {
+        match (clause.get("as"), clause.get("g"), clause.get("v")) {
+            ("", ..) => Some(Form::Full),
+            ("Table", "meta.k8s.io", "v1" | "v1beta1") => Some(Form::Table),
+            ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
+                Some(Form::Metadata)
+            }
+            _ => None,
         }
-        _ => None,
     })
 }
 
 /// True if the client prefers aggregated discovery.
 pub(crate) fn is_aggregated(request: &ApiRequest) -> Result<bool, Refusal> {
-    choose(&request.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
-        ("", ..) => Some(false),
-        ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => Some(true),
-        _ => None,
+    negotiate(&request.accept, |clause| {
+        match (clause.get("as"), clause.get("g"), clause.get("v")) {
+            ("", ..) => Some(false),
+            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => Some(true),
+            _ => None,
+        }
     })
 }
 
@@ -69,14 +73,14 @@ pub(crate) fn check_body(request: &ApiRequest) -> Result<(), Refusal> {
             accepted.iter().filter(|media| !media.is_empty()).copied().collect::<Vec<_>>();
         return Err(Refusal::unsupported_media_type(&accepted.join(", ")));
     }
-    match &request.problem {
+    match &request.body_error {
         Some(problem) => Err(Refusal::bad_request(problem.clone())),
         None => Ok(()),
     }
 }
 
 /// First acceptable form, in the client's order of preference.
-fn choose<T>(accept: &str, convert: impl Fn(&Clause<'_>) -> Option<T>) -> Result<T, Refusal> {
+fn negotiate<T>(accept: &str, convert: impl Fn(&Clause<'_>) -> Option<T>) -> Result<T, Refusal> {
     let accept = if accept.trim().is_empty() { JSON } else { accept };
     let mut clauses: Vec<_> = accept.split(',').map(Clause::parse).collect();
     clauses.sort_by_key(|clause| u16::MAX - clause.quality);

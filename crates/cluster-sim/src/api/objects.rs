@@ -9,7 +9,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{
     kind::{Kind, Object},
     refusal::Refusal,
-    request::{ApiRequest, Id, Part},
+    request::{ApiRequest, NamespacedName, Part},
     server_state::ServerState,
 };
 
@@ -67,7 +67,7 @@ impl Objects {
 
     /// The object of this name. The namespace of a cluster-scoped object is empty.
     pub fn get<T: Object>(&self, namespace: &str, name: &str) -> Option<T> {
-        let id = Id { namespace: namespace.to_owned(), name: name.to_owned() };
+        let id = NamespacedName { namespace: namespace.to_owned(), name: name.to_owned() };
         let state = self.state.borrow();
         state.store.get(Kind::typed::<T>(), &id).map(|entry| typed(entry.object.clone()))
     }
@@ -80,7 +80,7 @@ impl Objects {
 
     /// Deletes an object as a client does.
     pub fn delete<T: Object>(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
-        let id = Id { namespace: namespace.to_owned(), name: name.to_owned() };
+        let id = NamespacedName { namespace: namespace.to_owned(), name: name.to_owned() };
         self.write(|state| state.delete(Kind::typed::<T>(), &id, &Value::Null)).map(drop)
     }
 
@@ -122,20 +122,20 @@ impl Objects {
     }
 
     /// All requests, in order.
-    pub fn log(&self) -> Vec<ApiRequest> {
-        self.state.borrow().log.clone()
+    pub fn requests(&self) -> Vec<ApiRequest> {
+        self.state.borrow().requests.clone()
     }
 
     /// All refused requests, in order, without injected refusals.
-    pub fn refused(&self) -> Vec<(ApiRequest, Refusal)> {
-        self.state.borrow().refused.clone()
+    pub fn refused_requests(&self) -> Vec<(ApiRequest, Refusal)> {
+        self.state.borrow().refused_requests.clone()
     }
 
     /// Clears the logs of requests and refusals, for servers that run for hours.
     pub fn clear_log(&self) {
         self.write(|state| {
-            state.log.clear();
-            state.refused.clear();
+            state.requests.clear();
+            state.refused_requests.clear();
         });
     }
 
@@ -145,12 +145,12 @@ impl Objects {
     }
 
     /// Ends all watches.
-    pub fn cut_watches(&self) {
-        self.write(|state| state.store.cut_watches());
+    pub fn end_watches(&self) {
+        self.write(|state| state.store.end_watches());
     }
 
     /// Waits until the objects fulfil a condition, and returns its value.
-    pub async fn until<T>(
+    pub async fn wait_until<T>(
         &self,
         limit: Duration,
         mut condition: impl FnMut(&Self) -> Option<T>,
@@ -185,7 +185,7 @@ impl fmt::Debug for Objects {
     }
 }
 
-type ObjectKey = ((&'static str, &'static str), Id);
+type ObjectKey = ((&'static str, &'static str), NamespacedName);
 
 /// An object with owners that are all deleted.
 fn orphan(state: &ServerState) -> Option<ObjectKey> {
@@ -200,9 +200,9 @@ fn orphan(state: &ServerState) -> Option<ObjectKey> {
     all.find(|(_, _, object)| is_orphan(object)).map(|(kind, id, _)| (kind, id.clone()))
 }
 
-fn id_of<T: Object>(object: &T) -> Id {
+fn id_of<T: Object>(object: &T) -> NamespacedName {
     let metadata = object.metadata();
-    Id {
+    NamespacedName {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
     }

@@ -9,17 +9,17 @@ use super::{
 
 /// Options of a list or a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct ListOptions {
     /// `limit`: the maximum number of objects.
     pub(crate) limit: Option<usize>,
     /// `continue`: the position after the previous page.
-    pub(crate) next: Option<String>,
+    pub(crate) continue_token: Option<String>,
     /// `resourceVersion`; `None` if it is empty. 0 accepts any version.
     pub(crate) version: Option<u64>,
     /// `resourceVersionMatch=Exact`: the list has the objects at exactly that version.
-    pub(crate) exact: bool,
+    pub(crate) exact_version: bool,
     /// `sendInitialEvents`: a watch starts with all existing objects.
-    pub(crate) initial: bool,
+    pub(crate) send_initial_events: bool,
     /// `allowWatchBookmarks`.
     pub(crate) bookmarks: bool,
     /// `timeoutSeconds`: the duration of a watch.
@@ -31,7 +31,7 @@ const NOT_OLDER: &str = "NotOlderThan";
 
 // === impl Options ===
 
-impl Options {
+impl ListOptions {
     /// Parses and validates the options of a request (`validation.ValidateListOptions` of `k8s.io/apimachinery`).
     pub(crate) fn of(request: &ApiRequest) -> Result<Self, Refusal> {
         let (watch, initial) = (request.is_watch(), request.flag("sendInitialEvents"));
@@ -45,14 +45,14 @@ impl Options {
         // Without a version, a watch starts with all existing objects (`SetListOptionsDefaults`).
         let legacy = matching.is_empty() && ["", "0"].contains(&version);
         let next = Some(request.parameter("continue")).filter(|next| !next.is_empty());
-        let version = if version.is_empty() { None } else { Some(number(version)?) };
+        let version = if version.is_empty() { None } else { Some(parse_version(version)?) };
         let seconds = request.number("timeoutSeconds")?;
         Ok(Self {
             limit: request.number("limit")?.and_then(|limit| usize::try_from(limit).ok()),
-            next: next.map(str::to_owned),
+            continue_token: next.map(str::to_owned),
             version,
-            exact: matching == EXACT,
-            initial: initial.unwrap_or(legacy),
+            exact_version: matching == EXACT,
+            send_initial_events: initial.unwrap_or(legacy),
             bookmarks: request.flag("allowWatchBookmarks").unwrap_or_default(),
             timeout: seconds.map(Duration::from_secs),
         })
@@ -114,7 +114,7 @@ fn unsupported(matching: &str, supported: &'static [&'static str]) -> Cause {
 }
 
 /// Parses a version as clients send it.
-fn number(text: &str) -> Result<u64, Refusal> {
+fn parse_version(text: &str) -> Result<u64, Refusal> {
     text.parse().map_err(|_| {
         let reason = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
         Refusal::bad_request(format!("invalid resource version: {reason}"))
@@ -126,9 +126,9 @@ mod tests {
     use super::*;
     use crate::api::request;
 
-    fn options(query: &str) -> Result<Options, (u16, String)> {
+    fn options(query: &str) -> Result<ListOptions, (u16, String)> {
         let request = ApiRequest { query: request::query(query), ..ApiRequest::default() };
-        Options::of(&request).map_err(|refusal| (refusal.code, refusal.message))
+        ListOptions::of(&request).map_err(|refusal| (refusal.code, refusal.message))
     }
 
     #[test]
@@ -143,7 +143,11 @@ mod tests {
             ),
             ("watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", false),
         ] {
-            assert_eq!(options(query).map(|options| options.initial), Ok(initial), "{query}");
+            assert_eq!(
+                options(query).map(|options| options.send_initial_events),
+                Ok(initial),
+                "{query}"
+            );
         }
     }
 

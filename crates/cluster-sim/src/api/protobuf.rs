@@ -20,22 +20,22 @@ type Message = HashMap<u64, Field>;
 #[derive(Clone, Copy, Debug)]
 struct Field {
     name: &'static str,
-    shape: Shape,
+    shape: Cardinality,
     value_type: &'static str,
     drops_zero: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
-    Single,
-    List,
+enum Cardinality {
+    Singular,
+    Repeated,
     Map,
 }
 
 /// Value of a field in the wire format.
 #[derive(Clone, Copy, Debug)]
-enum Wire<'a> {
-    Number(u64),
+enum WireValue<'a> {
+    Varint(u64),
     Bytes(&'a [u8]),
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value, String> {
     let (mut version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for (number, value) in fields(envelope)? {
         match (number, value) {
-            (1, Wire::Bytes(bytes)) => {
+            (1, WireValue::Bytes(bytes)) => {
                 for (number, value) in fields(bytes)? {
                     match number {
                         1 => version = value.text(),
@@ -54,7 +54,7 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value, String> {
                     }
                 }
             }
-            (2, Wire::Bytes(bytes)) => raw = bytes,
+            (2, WireValue::Bytes(bytes)) => raw = bytes,
             _ => {}
         }
     }
@@ -82,9 +82,9 @@ fn messages() -> HashMap<&'static str, Message> {
             [number, field, rest @ ..] => {
                 let drops_zero = rest.last() == Some(&"drop");
                 let (shape, value_type) = match rest {
-                    ["list", value_type, ..] => (Shape::List, *value_type),
-                    ["map", value_type, ..] => (Shape::Map, *value_type),
-                    [value_type, ..] => (Shape::Single, *value_type),
+                    ["list", value_type, ..] => (Cardinality::Repeated, *value_type),
+                    ["map", value_type, ..] => (Cardinality::Map, *value_type),
+                    [value_type, ..] => (Cardinality::Singular, *value_type),
                     [] => continue,
                 };
                 let field = Field { name: field, shape, value_type, drops_zero };
@@ -105,18 +105,18 @@ fn message(name: &str, bytes: &[u8]) -> Result<Value, String> {
         // Skip fields that are newer than `fields.txt`.
         let Some(field) = message.get(&number) else { continue };
         match field.shape {
-            Shape::Single => {
+            Cardinality::Singular => {
                 let value = field.value(value)?;
                 if !(field.drops_zero && is_zero(&value)) {
                     object.insert(field.name.to_owned(), value);
                 }
             }
-            Shape::List => {
+            Cardinality::Repeated => {
                 let value = field.value(value)?;
                 let list = object.entry(field.name).or_insert_with(|| json!([]));
                 list.as_array_mut().into_iter().for_each(|list| list.push(value.clone()));
             }
-            Shape::Map => {
+            Cardinality::Map => {
                 let (key, value) = field.entry(value)?;
                 object.entry(field.name).or_insert_with(|| json!({}))[key] = value;
             }
@@ -137,19 +137,19 @@ fn is_zero(value: &Value) -> bool {
 }
 
 /// Fields of a message in order.
-fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, Wire<'_>)>, String> {
+fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, WireValue<'_>)>, String> {
     let truncated = || "the body ends within a field".to_owned();
     let mut fields = Vec::new();
     while !bytes.is_empty() {
         let tag = varint(&mut bytes).ok_or_else(truncated)?;
         let value = match tag & 7 {
-            0 => Wire::Number(varint(&mut bytes).ok_or_else(truncated)?),
+            0 => WireValue::Varint(varint(&mut bytes).ok_or_else(truncated)?),
             2 => {
                 let length = varint(&mut bytes).and_then(|length| usize::try_from(length).ok());
                 let length = length.ok_or_else(truncated)?;
                 let (value, rest) = bytes.split_at_checked(length).ok_or_else(truncated)?;
                 bytes = rest;
-                Wire::Bytes(value)
+                WireValue::Bytes(value)
             }
             other => return Err(format!("no field of Kubernetes has wire type {other}")),
         };
@@ -174,7 +174,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 // === impl Field ===
 
 impl Field {
-    fn value(&self, wire: Wire<'_>) -> Result<Value, String> {
+    fn value(&self, wire: WireValue<'_>) -> Result<Value, String> {
         Ok(match self.value_type {
             "bool" => (wire.number() != 0).into(),
             "int" => wire.number().cast_signed().into(),
@@ -193,7 +193,7 @@ impl Field {
     }
 
     /// Key and value of a map entry.
-    fn entry(&self, wire: Wire<'_>) -> Result<(String, Value), String> {
+    fn entry(&self, wire: WireValue<'_>) -> Result<(String, Value), String> {
         let (mut key, mut value) = (String::new(), None);
         for (number, wire) in fields(wire.bytes())? {
             match number {
@@ -201,7 +201,7 @@ impl Field {
                 _ => value = Some(self.value(wire)?),
             }
         }
-        let value = value.map_or_else(|| self.value(Wire::Bytes(&[])), Ok)?;
+        let value = value.map_or_else(|| self.value(WireValue::Bytes(&[])), Ok)?;
         Ok((key, value))
     }
 }
@@ -222,17 +222,17 @@ fn time(bytes: &[u8]) -> Result<Value, String> {
 
 // === impl Wire ===
 
-impl<'a> Wire<'a> {
+impl<'a> WireValue<'a> {
     fn number(self) -> u64 {
         match self {
-            Self::Number(number) => number,
+            Self::Varint(number) => number,
             Self::Bytes(_) => 0,
         }
     }
 
     fn bytes(self) -> &'a [u8] {
         match self {
-            Self::Number(_) => &[],
+            Self::Varint(_) => &[],
             Self::Bytes(bytes) => bytes,
         }
     }

@@ -21,7 +21,7 @@ pub struct Refusal {
     pub message: String,
     details: Value,
     /// Continue token for a list that has expired.
-    next: Option<Box<str>>,
+    continue_token: Option<Box<str>>,
 }
 
 /// Problem of a field.
@@ -49,7 +49,7 @@ pub(crate) enum Problem {
 impl Refusal {
     /// Creates a refusal, such as one that a test injects.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Value::Null, next: None }
+        Self { code, reason, message: message.into(), details: Value::Null, continue_token: None }
     }
 
     /// Service unavailable.
@@ -109,7 +109,7 @@ impl Refusal {
                        response to retrieve the remainder of the results. Continuing with the provided token \
                        results in an inconsistent list - objects that were created, modified, or deleted between \
                        the time the first chunk was returned and now may show up in the list.";
-        Self { next: Some(next.into()), ..Self::new(410, "Expired", message) }
+        Self { continue_token: Some(next.into()), ..Self::new(410, "Expired", message) }
     }
 
     pub(crate) fn too_large_version(requested: u64, now: u64) -> Self {
@@ -217,7 +217,7 @@ impl Refusal {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
-        if let Some(next) = &self.next {
+        if let Some(next) = &self.continue_token {
             status["metadata"]["continue"] = next.as_ref().into();
         }
         if !self.details.is_null() {

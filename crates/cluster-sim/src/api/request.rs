@@ -28,7 +28,7 @@ pub struct ApiRequest {
     /// Document of the body; null if it is absent or unreadable.
     pub body: Value,
     /// Error of an unreadable body.
-    pub problem: Option<String>,
+    pub body_error: Option<String>,
 }
 
 /// Target of a path.
@@ -41,20 +41,20 @@ pub(crate) enum Target {
     /// `/openapi/v3` and the documents below it.
     OpenApi(OpenApiDocument),
     /// All objects of a kind, or those of one namespace.
-    Many { kind: &'static Kind, namespace: Option<String> },
+    Collection { kind: &'static Kind, namespace: Option<String> },
     /// One object, or its status.
-    One { kind: &'static Kind, id: Id, part: Part },
+    Object { kind: &'static Kind, id: NamespacedName, part: Part },
     /// The binding of a pod to its node.
-    Binding { pod: Id },
+    Binding { pod: NamespacedName },
     /// The eviction of a pod.
-    Eviction { pod: Id },
+    Eviction { pod: NamespacedName },
     /// A review of the caller's own permissions.
     Review,
 }
 
 /// Identity of an object within its kind. The namespace of a cluster-scoped object is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Id {
+pub(crate) struct NamespacedName {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
@@ -100,9 +100,9 @@ impl ApiRequest {
     /// Verb in the terms of RBAC.
     pub(crate) fn verb(&self, target: &Target) -> &'static str {
         match (self.method.as_str(), target) {
-            ("GET", Target::Many { .. }) if self.is_watch() => "watch",
-            ("GET", Target::Many { .. }) => "list",
-            ("DELETE", Target::Many { .. }) => "deletecollection",
+            ("GET", Target::Collection { .. }) if self.is_watch() => "watch",
+            ("GET", Target::Collection { .. }) => "list",
+            ("DELETE", Target::Collection { .. }) => "deletecollection",
             ("POST", _) => "create",
             ("PUT", _) => "update",
             ("PATCH", _) => "patch",
@@ -154,7 +154,7 @@ impl Target {
             return Ok(target);
         }
         let (name, part) = match rest {
-            [] => return Ok(Self::Many { kind, namespace }),
+            [] => return Ok(Self::Collection { kind, namespace }),
             [name] => (*name, Part::Main),
             [name, "status"] => (*name, Part::Status),
             _ => return Err(Refusal::no_such_path()),
@@ -162,13 +162,13 @@ impl Target {
         if namespace.is_none() && kind.scope == Scope::Namespaced {
             return Err(Refusal::no_such_path());
         }
-        let id = Id { namespace: namespace.unwrap_or_default(), name: name.to_owned() };
-        Ok(Self::One { kind, id, part })
+        let id = NamespacedName { namespace: namespace.unwrap_or_default(), name: name.to_owned() };
+        Ok(Self::Object { kind, id, part })
     }
 
     /// A subresource that only pods have.
     fn pod_subresource(namespace: &str, name: &str, part: &str) -> Option<Self> {
-        let pod = Id { namespace: namespace.to_owned(), name: name.to_owned() };
+        let pod = NamespacedName { namespace: namespace.to_owned(), name: name.to_owned() };
         match part {
             "binding" => Some(Self::Binding { pod }),
             "eviction" => Some(Self::Eviction { pod }),
@@ -227,10 +227,10 @@ mod tests {
         ] {
             let or = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
             let found = match Target::of(path).expect("a path") {
-                Target::Many { kind, namespace } => {
+                Target::Collection { kind, namespace } => {
                     format!("{} {} -", kind.resource, or(&namespace.unwrap_or_default()))
                 }
-                Target::One { kind, id, .. } => {
+                Target::Object { kind, id, .. } => {
                     format!("{} {} {}", kind.resource, or(&id.namespace), or(&id.name))
                 }
                 Target::Binding { pod } => format!("binding {} {}", pod.namespace, pod.name),

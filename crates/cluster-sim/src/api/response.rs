@@ -16,7 +16,7 @@ pub(crate) enum ApiResponse {
 pub(crate) struct DocumentResponse {
     pub(crate) code: u16,
     pub(crate) document: Value,
-    pub(crate) media: &'static str,
+    pub(crate) media_type: &'static str,
     /// Warnings for the client, each in its own header `Warning`.
     pub(crate) warnings: Vec<String>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct DocumentResponse {
 impl ApiResponse {
     pub(crate) fn new(code: u16, document: Value) -> Self {
         let (media, warnings) = ("application/json", Vec::new());
-        Self::Document(DocumentResponse { code, document, media, warnings })
+        Self::Document(DocumentResponse { code, document, media_type: media, warnings })
     }
 
     pub(crate) fn ok(document: Value) -> Self {
@@ -34,7 +34,7 @@ impl ApiResponse {
     }
 
     /// Success of a subresource without an object of its own: a binding or an eviction.
-    pub(crate) fn created() -> Self {
+    pub(crate) fn success_status() -> Self {
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
         });
@@ -46,8 +46,13 @@ impl ApiResponse {
     }
 
     /// Document with a media type whose parameters name the form that the client requested.
-    pub(crate) fn typed(media: &'static str, document: Value) -> Self {
-        Self::Document(DocumentResponse { code: 200, document, media, warnings: Vec::new() })
+    pub(crate) fn with_media_type(media: &'static str, document: Value) -> Self {
+        Self::Document(DocumentResponse {
+            code: 200,
+            document,
+            media_type: media,
+            warnings: Vec::new(),
+        })
     }
 
     #[must_use]

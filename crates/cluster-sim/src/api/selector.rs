@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{
     kind::Kind,
     refusal::Refusal,
-    request::{ApiRequest, Id},
+    request::{ApiRequest, NamespacedName},
 };
 
 /// Selection of objects for a list or a watch.
@@ -45,7 +45,8 @@ impl Selector {
         let parse =
             |text: &str| split_requirements(text).into_iter().map(Requirement::parse).collect();
         let fields: Vec<Requirement> = parse(request.parameter("fieldSelector"));
-        let unknown = fields.iter().find(|field| !kind.fields.contains(&field.key.as_str()));
+        let unknown =
+            fields.iter().find(|field| !kind.selectable_fields.contains(&field.key.as_str()));
         if let Some(field) = unknown {
             let reason = format!("field label not supported: {}", field.key);
             return Err(Refusal::bad_request(reason));
@@ -55,7 +56,7 @@ impl Selector {
     }
 
     /// True for objects in the request's namespace, even if the selectors exclude them.
-    pub(crate) fn is_in_scope(&self, id: &Id) -> bool {
+    pub(crate) fn is_in_scope(&self, id: &NamespacedName) -> bool {
         self.namespace.as_deref().is_none_or(|namespace| namespace == id.namespace)
     }
 
@@ -65,7 +66,7 @@ impl Selector {
     }
 
     /// Sort key of an object in lists. It is the same on every page.
-    pub(crate) fn key(&self, id: &Id) -> String {
+    pub(crate) fn key(&self, id: &NamespacedName) -> String {
         match (&self.namespace, id.namespace.as_str()) {
             (None, namespace) if !namespace.is_empty() => format!("{namespace}/{}", id.name),
             _ => id.name.clone(),

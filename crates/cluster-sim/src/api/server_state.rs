@@ -11,51 +11,53 @@ use super::{
     kind::{Kind, Scope},
     list::list_of,
     media,
-    options::Options,
+    options::ListOptions,
     refusal::Refusal,
-    request::{ApiRequest, Id, Part, Target},
+    request::{ApiRequest, NamespacedName, Part, Target},
     response::ApiResponse,
     selector::Selector,
     shape,
     store::Store,
     strict,
-    write::Patched,
+    write::PatchResult,
 };
 
 /// State of the server at one moment.
 #[derive(Debug)]
 pub(crate) struct ServerState {
     pub(crate) store: Store,
-    pub(crate) log: Vec<ApiRequest>,
+    pub(crate) requests: Vec<ApiRequest>,
     /// Refused requests, with their refusals.
-    pub(crate) refused: Vec<(ApiRequest, Refusal)>,
+    pub(crate) refused_requests: Vec<(ApiRequest, Refusal)>,
     pub(crate) faults: Vec<Fault>,
-    pub(crate) off: BTreeSet<Gate>,
+    pub(crate) disabled_gates: BTreeSet<Gate>,
     /// Minor version: 36 for Kubernetes 1.36.
     pub(crate) minor: u32,
 }
 
-type Handled = Result<ApiResponse, Refusal>;
+type HandlerResult = Result<ApiResponse, Refusal>;
 
 // === impl ServerState ===
 
 impl ServerState {
     /// Logs a request and returns the effect of a fault, if one applies.
     pub(crate) fn log_request(&mut self, request: &ApiRequest) -> Option<Effect> {
-        self.log.push(request.clone());
+        self.requests.push(request.clone());
         fault::next_effect(&mut self.faults, request)
     }
 
     /// Refusal for lack of permission.
     pub(crate) fn forbid(request: &ApiRequest) -> Refusal {
         match Target::of(&request.path) {
-            Ok(target @ Target::Many { kind, .. }) => {
-                let Target::Many { namespace, .. } = &target else { unreachable!("matched above") };
+            Ok(target @ Target::Collection { kind, .. }) => {
+                let Target::Collection { namespace, .. } = &target else {
+                    unreachable!("matched above")
+                };
                 let namespace = namespace.as_deref().unwrap_or_default();
                 Refusal::forbidden(request.verb(&target), kind, namespace, "")
             }
-            Ok(target @ Target::One { kind, .. }) => {
-                let Target::One { id, .. } = &target else { unreachable!("matched above") };
+            Ok(target @ Target::Object { kind, .. }) => {
+                let Target::Object { id, .. } = &target else { unreachable!("matched above") };
                 Refusal::forbidden(request.verb(&target), kind, &id.namespace, &id.name)
             }
             _ => Refusal::new(403, "Forbidden", format!("forbidden: {:?}", request.path)),
@@ -66,26 +68,28 @@ impl ServerState {
         let handled = Target::of(&request.path).and_then(|target| self.dispatch(&target, request));
         handled.unwrap_or_else(|refusal| {
             let response = ApiResponse::refused(&refusal);
-            self.refused.push((request.clone(), refusal));
+            self.refused_requests.push((request.clone(), refusal));
             response
         })
     }
 
     /// Responds as [`ServerState::respond`] does, except that reads find no objects.
-    pub(crate) fn respond_hidden(&mut self, request: &ApiRequest) -> ApiResponse {
+    pub(crate) fn respond_empty(&mut self, request: &ApiRequest) -> ApiResponse {
         match Target::of(&request.path) {
-            Ok(Target::Many { kind, .. }) if request.method == "GET" && !request.is_watch() => {
+            Ok(Target::Collection { kind, .. })
+                if request.method == "GET" && !request.is_watch() =>
+            {
                 let form = media::form(request).unwrap_or_default();
                 ApiResponse::ok(list_of(kind, &[], (self.list_metadata(), form)))
             }
-            Ok(Target::One { kind, id, .. }) if request.method == "GET" => {
+            Ok(Target::Object { kind, id, .. }) if request.method == "GET" => {
                 ApiResponse::refused(&Refusal::not_found(kind, &id.name))
             }
             _ => self.respond(request),
         }
     }
 
-    fn dispatch(&mut self, target: &Target, request: &ApiRequest) -> Handled {
+    fn dispatch(&mut self, target: &Target, request: &ApiRequest) -> HandlerResult {
         if request.method != "GET" {
             media::check_body(request)?;
         }
@@ -97,16 +101,16 @@ impl ServerState {
             Target::Version => Ok(ApiResponse::ok(self.version())),
             Target::Discovery(document) if media::is_aggregated(request)? => {
                 match document.aggregated() {
-                    Some(all) => Ok(ApiResponse::typed(discovery::AGGREGATED, all)),
+                    Some(all) => Ok(ApiResponse::with_media_type(discovery::AGGREGATED, all)),
                     None => document.render().map(ApiResponse::ok),
                 }
             }
             Target::Discovery(document) => document.render().map(ApiResponse::ok),
             Target::OpenApi(document) => document.render().map(ApiResponse::ok),
-            Target::Many { kind, namespace } => {
+            Target::Collection { kind, namespace } => {
                 self.serve_collection(kind, namespace.as_ref(), request)
             }
-            Target::One { kind, id, part } => self.serve_object(kind, id, (*part, request)),
+            Target::Object { kind, id, part } => self.serve_object(kind, id, (*part, request)),
             Target::Binding { pod } if request.method == "POST" => self.bind(pod, &request.body),
             Target::Eviction { pod } if request.method == "POST" => self.evict(pod, &request.body),
             Target::Review if request.method == "POST" => Ok(self.review(&request.body)),
@@ -121,11 +125,11 @@ impl ServerState {
         kind: &'static Kind,
         namespace: Option<&String>,
         request: &ApiRequest,
-    ) -> Handled {
+    ) -> HandlerResult {
         let form = media::form(request)?;
         match request.method.as_str() {
             "GET" => {
-                let options = Options::of(request)?;
+                let options = ListOptions::of(request)?;
                 let selector = Selector::of(kind, namespace, request)?;
                 if request.is_watch() {
                     Ok(ApiResponse::Watch(self.watch(kind, (selector, form), &options)))
@@ -153,9 +157,9 @@ impl ServerState {
     fn serve_object(
         &mut self,
         kind: &'static Kind,
-        id: &Id,
+        id: &NamespacedName,
         (part, request): (Part, &ApiRequest),
-    ) -> Handled {
+    ) -> HandlerResult {
         if part == Part::Status && kind.status != super::kind::Status::Subresource {
             return Err(Refusal::no_such_path());
         }
@@ -169,7 +173,8 @@ impl ServerState {
                 Ok(ApiResponse::ok(formatted(&replaced)).with_warnings(warnings))
             }
             "PATCH" => {
-                let Patched { code, object, warnings } = self.patch(kind, id, (part, request))?;
+                let PatchResult { code, object, warnings } =
+                    self.patch(kind, id, (part, request))?;
                 Ok(ApiResponse::new(code, formatted(&object)).with_warnings(warnings))
             }
             "DELETE" if part == Part::Main => {

@@ -8,14 +8,14 @@ use windlass_sched::random::Random;
 
 use super::{
     kind::Kind,
-    request::{Id, Part},
+    request::{NamespacedName, Part},
 };
 use crate::names;
 
 /// All objects, as JSON in the shape of their types.
 #[derive(Debug)]
 pub(crate) struct Store {
-    objects: BTreeMap<Plural, BTreeMap<Id, Entry>>,
+    objects: BTreeMap<GroupResource, BTreeMap<NamespacedName, Entry>>,
     history: VecDeque<Change>,
     version: u64,
     /// The history has no changes up to this version.
@@ -25,19 +25,19 @@ pub(crate) struct Store {
 }
 
 /// Group and plural of a kind.
-type Plural = (&'static str, &'static str);
+type GroupResource = (&'static str, &'static str);
 
 /// An object, with the configurations that field managers have applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) object: Value,
     /// Last applied configuration by field manager, without fields that other managers took over.
-    pub(crate) applied: BTreeMap<Manager, Value>,
+    pub(crate) applied: BTreeMap<FieldManager, Value>,
 }
 
 /// Field manager. The status of an object and the main part have separate managers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Manager {
+pub(crate) struct FieldManager {
     pub(crate) name: String,
     pub(crate) part: Part,
 }
@@ -46,8 +46,8 @@ pub(crate) struct Manager {
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) version: u64,
-    pub(crate) kind: Plural,
-    pub(crate) id: Id,
+    pub(crate) kind: GroupResource,
+    pub(crate) id: NamespacedName,
     pub(crate) old: Option<Value>,
     pub(crate) new: Option<Value>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Change {
 pub(crate) struct Signal {
     pub(crate) version: u64,
     /// Number of times that all watches were ended.
-    pub(crate) cuts: u64,
+    pub(crate) ended_watches: u64,
 }
 
 /// Maximum number of changes in the history.
@@ -70,7 +70,7 @@ const FIRST_VERSION: u64 = 100;
 
 impl Store {
     pub(crate) fn new(seed: u64) -> Self {
-        let signal = Signal { version: FIRST_VERSION, cuts: 0 };
+        let signal = Signal { version: FIRST_VERSION, ended_watches: 0 };
         Self {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
@@ -93,37 +93,44 @@ impl Store {
         self.signal.subscribe()
     }
 
-    pub(crate) fn get(&self, kind: &Kind, id: &Id) -> Option<&Entry> {
-        self.objects.get(&plural(kind))?.get(id)
+    pub(crate) fn get(&self, kind: &Kind, id: &NamespacedName) -> Option<&Entry> {
+        self.objects.get(&group_resource(kind))?.get(id)
     }
 
-    pub(crate) fn all(&self, kind: &Kind) -> impl Iterator<Item = (&Id, &Value)> {
-        let entries = self.objects.get(&plural(kind)).into_iter().flatten();
+    pub(crate) fn all(&self, kind: &Kind) -> impl Iterator<Item = (&NamespacedName, &Value)> {
+        let entries = self.objects.get(&group_resource(kind)).into_iter().flatten();
         entries.map(|(id, entry)| (id, &entry.object))
     }
 
     /// All objects of all kinds.
-    pub(crate) fn all_objects(&self) -> impl Iterator<Item = (Plural, &Id, &Value)> {
-        let of_kind = |(kind, entries): (&Plural, _)| {
+    pub(crate) fn all_objects(
+        &self,
+    ) -> impl Iterator<Item = (GroupResource, &NamespacedName, &Value)> {
+        let of_kind = |(kind, entries): (&GroupResource, _)| {
             let kind = *kind;
-            let entries: &BTreeMap<Id, Entry> = entries;
+            let entries: &BTreeMap<NamespacedName, Entry> = entries;
             entries.iter().map(move |(id, entry)| (kind, id, &entry.object))
         };
         self.objects.iter().flat_map(of_kind)
     }
 
     /// Stores an object under the next version, and returns it.
-    pub(crate) fn insert(&mut self, kind: &'static Kind, id: Id, mut entry: Entry) -> Value {
+    pub(crate) fn insert(
+        &mut self,
+        kind: &'static Kind,
+        id: NamespacedName,
+        mut entry: Entry,
+    ) -> Value {
         self.version += 1;
         entry.object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let object = entry.object.clone();
-        let old = self.objects.entry(plural(kind)).or_default().insert(id.clone(), entry);
-        self.record((plural(kind), id), old.map(|old| old.object), Some(object.clone()));
+        let old = self.objects.entry(group_resource(kind)).or_default().insert(id.clone(), entry);
+        self.record((group_resource(kind), id), old.map(|old| old.object), Some(object.clone()));
         object
     }
 
     /// Removes an object, if it exists.
-    pub(crate) fn remove(&mut self, kind: Plural, id: &Id) {
+    pub(crate) fn remove(&mut self, kind: GroupResource, id: &NamespacedName) {
         let removed = self.objects.get_mut(&kind).and_then(|entries| entries.remove(id));
         if let Some(Entry { object, .. }) = removed {
             self.version += 1;
@@ -131,7 +138,12 @@ impl Store {
         }
     }
 
-    fn record(&mut self, (kind, id): (Plural, Id), old: Option<Value>, new: Option<Value>) {
+    fn record(
+        &mut self,
+        (kind, id): (GroupResource, NamespacedName),
+        old: Option<Value>,
+        new: Option<Value>,
+    ) {
         self.history.push_back(Change { version: self.version, kind, id, old, new });
         if self.history.len() > HISTORY {
             self.compacted = self.history.pop_front().map_or(0, |change| change.version);
@@ -140,20 +152,24 @@ impl Store {
     }
 
     /// Changes of a kind after a version.
-    pub(crate) fn since(
+    pub(crate) fn changes_since(
         &self,
         kind: &Kind,
         version: u64,
     ) -> impl DoubleEndedIterator<Item = &Change> {
-        let plural = plural(kind);
+        let plural = group_resource(kind);
         let start = self.history.partition_point(|change| change.version <= version);
         self.history.range(start..).filter(move |change| change.kind == plural)
     }
 
     /// Objects of a kind at a version. The history must have all changes since that version.
-    pub(crate) fn at(&self, kind: &Kind, version: u64) -> BTreeMap<&Id, &Value> {
+    pub(crate) fn objects_at(
+        &self,
+        kind: &Kind,
+        version: u64,
+    ) -> BTreeMap<&NamespacedName, &Value> {
         let mut objects: BTreeMap<_, _> = self.all(kind).collect();
-        for change in self.since(kind, version).rev() {
+        for change in self.changes_since(kind, version).rev() {
             match &change.old {
                 Some(old) => objects.insert(&change.id, old),
                 None => objects.remove(&change.id),
@@ -168,8 +184,8 @@ impl Store {
         self.compacted = self.version;
     }
 
-    pub(crate) fn cut_watches(&mut self) {
-        self.signal.send_modify(|signal| signal.cuts += 1);
+    pub(crate) fn end_watches(&mut self) {
+        self.signal.send_modify(|signal| signal.ended_watches += 1);
     }
 
     /// Random suffix for `generateName`.
@@ -184,6 +200,6 @@ impl Store {
 }
 
 /// Key of a kind in the store.
-pub(crate) fn plural(kind: &Kind) -> Plural {
+pub(crate) fn group_resource(kind: &Kind) -> GroupResource {
     (kind.group, kind.resource)
 }

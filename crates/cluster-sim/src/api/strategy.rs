@@ -13,15 +13,15 @@ use super::{
 
 /// Context of a write to an object.
 #[derive(Debug)]
-pub(crate) struct Write<'a> {
+pub(crate) struct WriteContext<'a> {
     pub(crate) kind: &'static Kind,
     pub(crate) old: Option<&'a Value>,
     pub(crate) part: Part,
 }
 
 /// Prepares a written object for the store.
-pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value {
-    let Write { kind, old, .. } = write;
+pub(crate) fn prepare(write: &WriteContext<'_>, mut new: Value, off: &[Gate]) -> Value {
+    let WriteContext { kind, old, .. } = write;
     match old {
         Some(old) => restore_other_parts(write, &mut new, old),
         None if kind.status == Status::Subresource => {
@@ -29,7 +29,7 @@ pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value 
         }
         None => {}
     }
-    defaults(kind, &mut new, *old);
+    set_defaults(kind, &mut new, *old);
     for gate in off {
         gate.drop_fields(kind.resource, &mut new, *old);
     }
@@ -59,7 +59,11 @@ pub(crate) fn check(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<(),
     Err(Refusal::invalid(kind, name, &causes))
 }
 
-fn restore_other_parts(Write { kind, part, .. }: &Write<'_>, new: &mut Value, old: &Value) {
+fn restore_other_parts(
+    WriteContext { kind, part, .. }: &WriteContext<'_>,
+    new: &mut Value,
+    old: &Value,
+) {
     match (part, kind.status) {
         (Part::Status, _) => {
             let status = new["status"].take();
@@ -67,7 +71,7 @@ fn restore_other_parts(Write { kind, part, .. }: &Write<'_>, new: &mut Value, ol
             put_status(new, status);
         }
         (Part::Main, Status::Subresource) => put_status(new, old["status"].clone()),
-        (Part::Main, Status::Part) => {}
+        (Part::Main, Status::Field) => {}
     }
     copy_server_metadata(new, old);
 }
@@ -81,7 +85,7 @@ fn put_status(object: &mut Value, status: Value) {
 }
 
 /// Fills in the server's defaults.
-fn defaults(kind: &Kind, new: &mut Value, old: Option<&Value>) {
+fn set_defaults(kind: &Kind, new: &mut Value, old: Option<&Value>) {
     match kind.resource {
         "resourceslices" => each(new.pointer_mut("/spec/devices"), |device| {
             let name = device["name"].clone();

@@ -13,7 +13,7 @@ pub(crate) fn check(
     let validation = request.parameter("fieldValidation");
     let typed = match validation {
         "Ignore" => return Ok(Vec::new()),
-        "" | "Warn" | "Strict" => kind.read(object.clone()).ok(),
+        "" | "Warn" | "Strict" => kind.drop_unknown_fields(object.clone()).ok(),
         other => {
             let reason = format!("fieldValidation: Unsupported value: {other:?}");
             return Err(Refusal::bad_request(reason));

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_stream::{Stream, wrappers::WatchStream};
 
 use super::{
-    kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector,
+    kind::Kind, media::Form, options::ListOptions, refusal::Refusal, selector::Selector,
     server_state::ServerState, shape, store::Signal,
 };
 
@@ -32,9 +32,9 @@ pub(crate) struct WatchState {
     selector: Selector,
     form: Form,
     /// Version after which changes are sent.
-    pub(crate) from: u64,
+    pub(crate) start_version: u64,
     /// Initial events: all objects, or the error of a watch that cannot start.
-    pub(crate) first: Vec<Value>,
+    pub(crate) initial_events: Vec<Value>,
     /// True if the watch ends after an initial error.
     pub(crate) is_failed: bool,
     bookmarks: bool,
@@ -51,17 +51,17 @@ pub(crate) enum Tick {
 /// Stream of a watch's ticks. The stream ends when all watches are ended, or at the timeout.
 pub(crate) struct Ticks {
     signal: WatchStream<Signal>,
-    cuts: u64,
+    ended_watches: u64,
     bookmark: Option<Pin<Box<Sleep>>>,
-    before_end: Option<Instant>,
+    last_bookmark_at: Option<Instant>,
     end: Option<Pin<Box<Sleep>>>,
 }
 
 /// Interval of bookmarks (`defaultBookmarkFrequency` of the real server).
-const BOOKMARK: Duration = Duration::from_secs(60);
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Interval between the last bookmark and the end of a watch (`nextBookmarkTime`).
-const BEFORE_END: Duration = Duration::from_secs(2);
+const LAST_BOOKMARK_LEAD: Duration = Duration::from_secs(2);
 
 /// Annotation of the bookmark after the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -73,10 +73,11 @@ impl ServerState {
         &self,
         kind: &'static Kind,
         (selector, form): (Selector, Form),
-        options: &Options,
+        options: &ListOptions,
     ) -> WatchState {
         let (now, oldest) = (self.store.version(), self.store.compacted());
-        let Options { version, initial, bookmarks, timeout, .. } = *options;
+        let ListOptions { version, send_initial_events: initial, bookmarks, timeout, .. } =
+            *options;
         let version = version.filter(|version| *version != 0);
         let refusal = match version {
             Some(version) if initial && version > now => {
@@ -90,13 +91,21 @@ impl ServerState {
         let from = if initial { now } else { version.unwrap_or(now) };
         let first = Vec::new();
         let is_failed = refusal.is_some();
-        let mut watched =
-            WatchState { kind, selector, form, from, first, is_failed, bookmarks, timeout };
+        let mut watched = WatchState {
+            kind,
+            selector,
+            form,
+            start_version: from,
+            initial_events: first,
+            is_failed,
+            bookmarks,
+            timeout,
+        };
         match refusal {
             Some(refusal) => {
-                watched.first.push(json!({"type": "ERROR", "object": refusal.to_json()}));
+                watched.initial_events.push(json!({"type": "ERROR", "object": refusal.to_json()}));
             }
-            None if initial => watched.first = self.initial_events(&watched),
+            None if initial => watched.initial_events = self.initial_events(&watched),
             None => {}
         }
         watched
@@ -107,7 +116,7 @@ impl ServerState {
         let matching = all.filter(|object| watched.selector.matches(object));
         let mut events: Vec<_> = matching.map(|object| watched.event("ADDED", object)).collect();
         if watched.bookmarks {
-            let mut end = watched.bookmark(watched.from);
+            let mut end = watched.bookmark(watched.start_version);
             end["object"]["metadata"]["annotations"] = json!({INITIAL_EVENTS_END: "true"});
             events.push(end);
         }
@@ -124,7 +133,7 @@ impl ServerState {
         let selected = |object: &Option<Value>| {
             object.as_ref().filter(|object| watched.selector.matches(object)).cloned()
         };
-        let changes = self.store.since(watched.kind, after);
+        let changes = self.store.changes_since(watched.kind, after);
         let events =
             changes.filter_map(|change| match (selected(&change.old), selected(&change.new)) {
                 (None, Some(new)) => Some(watched.event("ADDED", &new)),
@@ -149,13 +158,20 @@ impl ServerState {
 impl WatchState {
     /// Stream of ticks from now on.
     pub(crate) fn ticks(&self, signal: watch::Receiver<Signal>) -> Ticks {
-        let cuts = signal.borrow().cuts;
+        let cuts = signal.borrow().ended_watches;
         let now = Instant::now();
-        let before_end = self.timeout.map(|timeout| now + timeout.saturating_sub(BEFORE_END));
+        let before_end =
+            self.timeout.map(|timeout| now + timeout.saturating_sub(LAST_BOOKMARK_LEAD));
         let bookmark = next_bookmark(now, before_end).filter(|_| self.bookmarks);
         let bookmark = bookmark.map(|at| Box::pin(sleep_until(at)));
         let end = self.timeout.map(|timeout| Box::pin(sleep(timeout)));
-        Ticks { signal: WatchStream::new(signal), cuts, bookmark, before_end, end }
+        Ticks {
+            signal: WatchStream::new(signal),
+            ended_watches: cuts,
+            bookmark,
+            last_bookmark_at: before_end,
+            end,
+        }
     }
 
     /// One event of the watch.
@@ -175,7 +191,8 @@ impl WatchState {
 
 /// Time of the next bookmark: in a minute, or shortly before the end if that is earlier.
 fn next_bookmark(now: Instant, before_end: Option<Instant>) -> Option<Instant> {
-    let next = before_end.map_or(now + BOOKMARK, |before_end| before_end.min(now + BOOKMARK));
+    let next = before_end
+        .map_or(now + BOOKMARK_INTERVAL, |before_end| before_end.min(now + BOOKMARK_INTERVAL));
     Some(next).filter(|next| *next > now)
 }
 
@@ -193,12 +210,12 @@ impl Stream for Ticks {
         if let Some(bookmark) = &mut self.bookmark
             && bookmark.as_mut().poll(context).is_ready()
         {
-            let next = next_bookmark(Instant::now(), self.before_end);
+            let next = next_bookmark(Instant::now(), self.last_bookmark_at);
             self.bookmark = next.map(|at| Box::pin(sleep_until(at)));
             return Poll::Ready(Some(Tick::Bookmark));
         }
         let signal = ready!(Pin::new(&mut self.signal).poll_next(context));
-        let is_current = signal.is_some_and(|signal| signal.cuts == self.cuts);
+        let is_current = signal.is_some_and(|signal| signal.ended_watches == self.ended_watches);
         Poll::Ready(is_current.then_some(Tick::Change))
     }
 }

@@ -8,20 +8,20 @@ use super::{
     kind::{Kind, Status},
     patch,
     refusal::{Cause, Refusal},
-    request::{ApiRequest, Id, Part},
+    request::{ApiRequest, NamespacedName, Part},
     selector::Selector,
     server_state::ServerState,
     shape,
-    store::{Entry, Manager, plural},
-    strategy::{self, Write},
+    store::{Entry, FieldManager, group_resource},
+    strategy::{self, WriteContext},
     strict,
 };
 
-type Written = Result<Value, Refusal>;
+type WriteResult = Result<Value, Refusal>;
 
 /// Result of a patch. The HTTP code distinguishes a creation from a change.
 #[derive(Debug)]
-pub(crate) struct Patched {
+pub(crate) struct PatchResult {
     pub(crate) code: u16,
     pub(crate) object: Value,
     pub(crate) warnings: Vec<String>,
@@ -33,27 +33,37 @@ const MAX_GENERATED_BASE: usize = 58;
 // === impl ServerState ===
 
 impl ServerState {
-    pub(crate) fn find(&self, kind: &Kind, id: &Id) -> Result<&Entry, Refusal> {
+    pub(crate) fn find(&self, kind: &Kind, id: &NamespacedName) -> Result<&Entry, Refusal> {
         self.store.get(kind, id).ok_or_else(|| Refusal::not_found(kind, &id.name))
     }
 
     /// Creates an object under its name, or under a generated one.
-    pub(crate) fn create(&mut self, kind: &'static Kind, namespace: &str, body: Value) -> Written {
+    pub(crate) fn create(
+        &mut self,
+        kind: &'static Kind,
+        namespace: &str,
+        body: Value,
+    ) -> WriteResult {
         let object = read(kind, body)?;
         let id = self.new_id(kind, namespace, &object)?;
         if self.store.get(kind, &id).is_some() {
             return Err(Refusal::already_exists(kind, &id.name));
         }
-        let off: Vec<_> = self.off.iter().copied().collect();
+        let off: Vec<_> = self.disabled_gates.iter().copied().collect();
         let mut object =
-            strategy::prepare(&Write { kind, old: None, part: Part::Main }, object, &off);
+            strategy::prepare(&WriteContext { kind, old: None, part: Part::Main }, object, &off);
         self.set_server_metadata(&mut object, &id);
         object = read(kind, object)?;
         strategy::check(kind, &object, None)?;
         Ok(self.store.insert(kind, id, Entry { object, applied: [].into() }))
     }
 
-    fn new_id(&mut self, kind: &Kind, namespace: &str, object: &Value) -> Result<Id, Refusal> {
+    fn new_id(
+        &mut self,
+        kind: &Kind,
+        namespace: &str,
+        object: &Value,
+    ) -> Result<NamespacedName, Refusal> {
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default();
         let provided = text("namespace");
         if !provided.is_empty() && provided != namespace {
@@ -73,11 +83,11 @@ impl ServerState {
             }
             (name, _) => name.to_owned(),
         };
-        Ok(Id { namespace: namespace.to_owned(), name })
+        Ok(NamespacedName { namespace: namespace.to_owned(), name })
     }
 
     /// Sets the metadata that the server owns.
-    fn set_server_metadata(&mut self, object: &mut Value, id: &Id) {
+    fn set_server_metadata(&mut self, object: &mut Value, id: &NamespacedName) {
         let metadata = &mut object["metadata"];
         metadata["name"] = id.name.clone().into();
         metadata["uid"] = self.store.uid().into();
@@ -91,9 +101,9 @@ impl ServerState {
     pub(crate) fn update(
         &mut self,
         kind: &'static Kind,
-        id: &Id,
+        id: &NamespacedName,
         (part, body): (Part, Value),
-    ) -> Written {
+    ) -> WriteResult {
         let new = read(kind, body)?;
         let name = new["metadata"]["name"].as_str().unwrap_or_default();
         if name != id.name {
@@ -110,10 +120,10 @@ impl ServerState {
     fn replace(
         &mut self,
         kind: &'static Kind,
-        id: &Id,
+        id: &NamespacedName,
         (part, new): (Part, Value),
         Entry { object: old, applied }: Entry,
-    ) -> Written {
+    ) -> WriteResult {
         let version = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         if !version.is_empty() && old["metadata"]["resourceVersion"] != version {
             return Err(Refusal::modified(kind, &id.name));
@@ -127,8 +137,8 @@ impl ServerState {
             );
             return Err(Refusal::conflict(kind, &id.name, &reason));
         }
-        let off: Vec<_> = self.off.iter().copied().collect();
-        let new = strategy::prepare(&Write { kind, old: Some(&old), part }, new, &off);
+        let off: Vec<_> = self.disabled_gates.iter().copied().collect();
+        let new = strategy::prepare(&WriteContext { kind, old: Some(&old), part }, new, &off);
         let new = read(kind, new)?;
         strategy::check(kind, &new, Some(&old))?;
         let before = self.store.get(kind, id).map(|entry| &entry.applied);
@@ -138,7 +148,7 @@ impl ServerState {
         let is_deleted = new["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(&new);
         let stored = self.store.insert(kind, id.clone(), Entry { object: new, applied });
         if is_deleted {
-            self.store.remove(plural(kind), id);
+            self.store.remove(group_resource(kind), id);
         }
         Ok(stored)
     }
@@ -147,15 +157,15 @@ impl ServerState {
     pub(crate) fn patch(
         &mut self,
         kind: &'static Kind,
-        id: &Id,
+        id: &NamespacedName,
         (part, request): (Part, &ApiRequest),
-    ) -> Result<Patched, Refusal> {
+    ) -> Result<PatchResult, Refusal> {
         let form = request.content_type.split(';').next().unwrap_or_default();
         let is_apply = form == "application/apply-patch+yaml";
         if is_apply && part == Part::Main && self.store.get(kind, id).is_none() {
             let warnings = strict::check(kind, &request.body, request)?;
             let object = self.create_applied(kind, id, request)?;
-            return Ok(Patched { code: 201, object, warnings });
+            return Ok(PatchResult { code: 201, object, warnings });
         }
         let Entry { object: old, mut applied } = self.find(kind, id)?.clone();
         let mut new = old.clone();
@@ -173,11 +183,16 @@ impl ServerState {
         let warnings = strict::check(kind, &new, request)?;
         let new = read(kind, new)?;
         let object = self.replace(kind, id, (part, new), Entry { object: old, applied })?;
-        Ok(Patched { code: 200, object, warnings })
+        Ok(PatchResult { code: 200, object, warnings })
     }
 
-    fn create_applied(&mut self, kind: &'static Kind, id: &Id, request: &ApiRequest) -> Written {
-        let manager = Manager::of(request, Part::Main)?;
+    fn create_applied(
+        &mut self,
+        kind: &'static Kind,
+        id: &NamespacedName,
+        request: &ApiRequest,
+    ) -> WriteResult {
+        let manager = FieldManager::of(request, Part::Main)?;
         let mut body = request.body.clone();
         body["metadata"]["name"] = id.name.clone().into();
         let object = self.create(kind, &id.namespace, body)?;
@@ -186,7 +201,12 @@ impl ServerState {
     }
 
     /// Deletes an object. An object with finalizers is only marked for deletion.
-    pub(crate) fn delete(&mut self, kind: &'static Kind, id: &Id, options: &Value) -> Written {
+    pub(crate) fn delete(
+        &mut self,
+        kind: &'static Kind,
+        id: &NamespacedName,
+        options: &Value,
+    ) -> WriteResult {
         let Entry { object, applied } = self.find(kind, id)?.clone();
         for (key, field) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
             let (expected, actual) = (&options["preconditions"][key], &object["metadata"][key]);
@@ -209,7 +229,7 @@ impl ServerState {
             }
             return Ok(marked);
         }
-        self.store.remove(plural(kind), id);
+        self.store.remove(group_resource(kind), id);
         if kind.deletion_returns_object() {
             let mut deleted = object;
             deleted["metadata"]["resourceVersion"] = self.store.version().to_string().into();
@@ -239,7 +259,7 @@ impl ServerState {
     }
 
     /// Stores an object as provided, without gates and validation. An existing object is replaced.
-    pub(crate) fn put(&mut self, kind: &'static Kind, object: Value) -> Written {
+    pub(crate) fn put(&mut self, kind: &'static Kind, object: Value) -> WriteResult {
         let object = read(kind, object)?;
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
         let id = self.new_id(kind, &namespace, &object)?;
@@ -286,9 +306,9 @@ fn has_finalizers(object: &Value) -> bool {
 /// Applies a configuration. Fails on a conflict with another manager, unless `force` is set.
 fn apply(
     (part, request): (Part, &ApiRequest),
-    (object, applied): (&mut Value, &mut BTreeMap<Manager, Value>),
+    (object, applied): (&mut Value, &mut BTreeMap<FieldManager, Value>),
 ) -> Result<(), Refusal> {
-    let manager = Manager::of(request, part)?;
+    let manager = FieldManager::of(request, part)?;
     let mut conflicts = Vec::new();
     for (other, theirs) in applied.iter_mut().filter(|(it, _)| it.part == part && **it != manager) {
         let fields = patch::take_ownership(theirs, (&request.body, object), "");
@@ -304,7 +324,7 @@ fn apply(
 
 // === impl Manager ===
 
-impl Manager {
+impl FieldManager {
     fn of(request: &ApiRequest, part: Part) -> Result<Self, Refusal> {
         match request.parameter("fieldManager") {
             "" => Err(Refusal::no_manager()),
@@ -313,7 +333,7 @@ impl Manager {
     }
 }
 
-fn read(kind: &Kind, body: Value) -> Written {
+fn read(kind: &Kind, body: Value) -> WriteResult {
     let body = if body.is_object() { body } else { Value::Object(Map::new()) };
     let mut body = body;
     body["apiVersion"] = kind.api_version().into();
@@ -321,7 +341,7 @@ fn read(kind: &Kind, body: Value) -> Written {
     if kind.status == Status::Subresource && body["status"].is_null() {
         body.as_object_mut().map(|fields| fields.remove("status"));
     }
-    kind.read(body).map_err(|error| {
+    kind.drop_unknown_fields(body).map_err(|error| {
         let description = format!("{} in version {:?}", kind.name, kind.version);
         Refusal::bad_request(format!("{description} cannot be handled as a {}: {error}", kind.name))
     })

@@ -10,7 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 
-use super::{Fit, Scheduled, Unscheduled, extended, namespace, title};
+use super::{NodeAllocation, ScheduledPod, SchedulingError, extended, namespace, namespaced_name};
 use crate::api::{Objects, Refusal};
 
 /// Finalizer that prevents the deletion of an allocated claim.
@@ -23,7 +23,7 @@ const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 pub(super) fn of_pod(
     objects: &Objects,
     mut pod: Pod,
-) -> Result<(Pod, Vec<ResourceClaim>), Unscheduled> {
+) -> Result<(Pod, Vec<ResourceClaim>), SchedulingError> {
     let references = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
     let references: Vec<PodResourceClaim> = references.cloned().collect();
     let mut claims = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn of_pod(
         }
         claims.push(claim);
     }
-    let refused = |source| Unscheduled::Refused { pod: title(&pod), source };
+    let refused = |source| SchedulingError::Refused { pod: namespaced_name(&pod), source };
     let pod = objects.update_status(&pod).map_err(refused)?;
     Ok((pod, claims))
 }
@@ -49,10 +49,10 @@ fn find(
     objects: &Objects,
     pod: &Pod,
     reference: &PodResourceClaim,
-) -> Result<ResourceClaim, Unscheduled> {
+) -> Result<ResourceClaim, SchedulingError> {
     let namespace_name = namespace(&pod.metadata);
-    let missing = |kind: &str, name: &str| Unscheduled::Missing {
-        pod: title(pod),
+    let missing = |kind: &str, name: &str| SchedulingError::MissingObject {
+        pod: namespaced_name(pod),
         problem: format!("{kind} {name:?} not found"),
     };
     if let Some(name) = &reference.resource_claim_name {
@@ -68,7 +68,7 @@ fn find(
     let template: ResourceClaimTemplate = objects
         .get(&namespace_name, template)
         .ok_or_else(|| missing("resourceclaimtemplate", template))?;
-    let refused = |source| Unscheduled::Refused { pod: title(pod), source };
+    let refused = |source| SchedulingError::Refused { pod: namespaced_name(pod), source };
     objects.create(&from_template(pod, reference, template)).map_err(refused)
 }
 
@@ -103,17 +103,18 @@ pub(super) fn set_owner(metadata: &mut ObjectMeta, pod: &Pod) {
 pub(super) fn bind(
     objects: &Objects,
     pod: Pod,
-    (claims, fit): (Vec<ResourceClaim>, Fit),
-) -> Result<Scheduled, Unscheduled> {
-    let name = title(&pod);
-    write(objects, pod, (claims, fit)).map_err(|source| Unscheduled::Refused { pod: name, source })
+    (claims, fit): (Vec<ResourceClaim>, NodeAllocation),
+) -> Result<ScheduledPod, SchedulingError> {
+    let name = namespaced_name(&pod);
+    write(objects, pod, (claims, fit))
+        .map_err(|source| SchedulingError::Refused { pod: name, source })
 }
 
 fn write(
     objects: &Objects,
     mut pod: Pod,
-    (claims, fit): (Vec<ResourceClaim>, Fit),
-) -> Result<Scheduled, Refusal> {
+    (claims, fit): (Vec<ResourceClaim>, NodeAllocation),
+) -> Result<ScheduledPod, Refusal> {
     let mut bound = Vec::new();
     for claim in claims {
         let is_claim =
@@ -121,7 +122,7 @@ fn write(
         let result = fit.allocated.iter().find(is_claim).map(|(_, result)| result.clone());
         bound.push(reserve(objects, &pod, (claim, result))?);
     }
-    if let Some((special, result)) = fit.special {
+    if let Some((special, result)) = fit.extended_resource_claim {
         let special = objects.create(&special)?;
         pod.status.get_or_insert_default().extended_resource_claim_status =
             Some(PodExtendedResourceClaimStatus {
@@ -132,7 +133,7 @@ fn write(
         bound.push(reserve(objects, &pod, (special, Some(result)))?);
     }
     pod.spec.get_or_insert_default().node_name = Some(fit.node);
-    Ok(Scheduled { pod: objects.update(&pod)?, claims: bound })
+    Ok(ScheduledPod { pod: objects.update(&pod)?, claims: bound })
 }
 
 /// Writes a claim's allocation, if it is new, and reserves the claim for the pod.

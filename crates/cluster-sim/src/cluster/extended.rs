@@ -15,9 +15,9 @@ use windlass_core::selector::Amount;
 use super::claims::set_owner;
 
 /// Annotation of claims for extended resources.
-const SPECIAL: &str = "resource.kubernetes.io/extended-resource-claim";
+const EXTENDED_RESOURCE_CLAIM_ANNOTATION: &str = "resource.kubernetes.io/extended-resource-claim";
 /// Prefix of the implicit extended resource of every class. The class name follows.
-const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
+const IMPLICIT_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// An extended resource that a container requests and a class serves.
 struct ServedResource<'a> {
@@ -55,7 +55,9 @@ pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<R
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let mut metadata = ObjectMeta {
         generate_name: Some(format!("{name}-extended-resources-")),
-        annotations: Some([(SPECIAL.to_owned(), "true".to_owned())].into()),
+        annotations: Some(
+            [(EXTENDED_RESOURCE_CLAIM_ANNOTATION.to_owned(), "true".to_owned())].into(),
+        ),
         ..ObjectMeta::default()
     };
     set_owner(&mut metadata, pod);
@@ -113,7 +115,7 @@ fn resources(container: &Container) -> impl Iterator<Item = (&String, &Quantity)
 /// Newest class that serves a resource.
 fn class_for<'a>(resource: &str, classes: &'a [DeviceClass]) -> Option<&'a str> {
     let name = |class: &'a DeviceClass| class.metadata.name.as_deref().unwrap_or_default();
-    if let Some(class_name) = resource.strip_prefix(IMPLICIT) {
+    if let Some(class_name) = resource.strip_prefix(IMPLICIT_RESOURCE_PREFIX) {
         return classes.iter().map(name).find(|class| *class == class_name);
     }
     let serves =

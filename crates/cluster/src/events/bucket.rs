@@ -13,30 +13,30 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct TokenBucket {
     tokens: u32,
     /// Time of the last token.
-    filled: Instant,
+    last_refill: Instant,
 }
 
 // === impl TokenBucket ===
 
 impl TokenBucket {
     pub(super) fn full(now: Instant) -> Self {
-        Self { tokens: CAPACITY, filled: now }
+        Self { tokens: CAPACITY, last_refill: now }
     }
 
     /// Takes a token, or returns the time of the next one.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
-        self.fill(now);
-        self.tokens = self.tokens.checked_sub(1).ok_or(self.filled + INTERVAL)?;
+        self.refill(now);
+        self.tokens = self.tokens.checked_sub(1).ok_or(self.last_refill + INTERVAL)?;
         Ok(())
     }
 
-    fn fill(&mut self, now: Instant) {
-        while self.tokens < CAPACITY && self.filled + INTERVAL <= now {
+    fn refill(&mut self, now: Instant) {
+        while self.tokens < CAPACITY && self.last_refill + INTERVAL <= now {
             self.tokens += 1;
-            self.filled += INTERVAL;
+            self.last_refill += INTERVAL;
         }
         if self.tokens == CAPACITY {
-            self.filled = now;
+            self.last_refill = now;
         }
     }
 }

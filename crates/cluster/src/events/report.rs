@@ -8,7 +8,7 @@ use windlass_core::{
     health::HealthState,
     inventory::Inventory,
 };
-use windlass_host::abbreviate::beginning;
+use windlass_host::abbreviate::prefix;
 use windlass_lifecycle::cleanup::Failure;
 use windlass_resources::NodeState;
 
@@ -59,7 +59,7 @@ impl ReportedDevices {
         let health = device.health.to_string();
         let (change, event, at) = match device.health.state {
             HealthState::Unknown => return None,
-            HealthState::Healthy => match state.unclean.get(&device.id) {
+            HealthState::Healthy => match state.failed_cleanups.get(&device.id) {
                 Some(Failure { why, .. }) if reported == Some(why) => return None,
                 Some(Failure { why, since, .. }) => {
                     let event = format!("is withheld: cleanup failed: {why}");
@@ -92,5 +92,5 @@ fn is_fault_of_parent(device: &Device, inventory: &Inventory) -> bool {
 fn note(device: &Device, event: &str, simulated: Option<&str>) -> String {
     let simulated = simulated.map(|profile| format!(" (simulated {profile})")).unwrap_or_default();
     let note = format!("{} {}{simulated} {event}", device.kind, device.id);
-    beginning(&note, MAX_NOTE_BYTES).to_owned()
+    prefix(&note, MAX_NOTE_BYTES).to_owned()
 }

@@ -13,7 +13,7 @@ use k8s_openapi::{
 use windlass_core::device::DeviceId;
 
 use super::{
-    NAMESPACE, REPORTER,
+    NAMESPACE, REPORTING_CONTROLLER,
     report::{Change, Report},
     reporting_instance,
 };
@@ -32,7 +32,7 @@ pub(super) struct Series {
 struct OpenEvent {
     name: String,
     count: i32,
-    last: Timestamp,
+    last_observed: Timestamp,
 }
 
 /// Request for a report: a new event, or an update of an event's series.
@@ -51,7 +51,7 @@ impl Series {
 
     pub(super) fn next(&mut self, report: &Report) -> Write {
         let too_old = report.at.saturating_sub(SERIES_WINDOW).unwrap_or(Timestamp::MIN);
-        self.open.retain(|_, open| open.last >= too_old);
+        self.open.retain(|_, open| open.last_observed >= too_old);
         let Some(open) = self.open.get(&key(report)) else {
             return Write::Create(Box::new(self.event(report)));
         };
@@ -66,7 +66,7 @@ impl Series {
             Write::Create(event) => (event.metadata.name.unwrap_or_default(), 1),
             Write::Repeat { name, series } => (name, series.count),
         };
-        self.open.insert(key(report), OpenEvent { name, count, last: report.at });
+        self.open.insert(key(report), OpenEvent { name, count, last_observed: report.at });
     }
 
     /// Removes an event that no longer exists.
@@ -91,7 +91,7 @@ impl Series {
             action: Some(action.to_owned()),
             note: Some(report.note.clone()),
             regarding: Some(self.node_reference()),
-            reporting_controller: Some(REPORTER.to_owned()),
+            reporting_controller: Some(REPORTING_CONTROLLER.to_owned()),
             reporting_instance: Some(reporting_instance(&self.node)),
             ..Event::default()
         }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use windlass_config::PodIdentity;
 
 use super::Labels;
-use crate::{Client, ClusterError, MANAGER, client::Connection};
+use crate::{Client, ClusterError, FIELD_MANAGER, client::Connection};
 
 /// Target of labels or annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Writer<'_> {
             Ok(()) => return Ok(Vec::new()),
             Err(error) => error,
         };
-        let contested = refused.status().map(contested).unwrap_or_default();
+        let contested = refused.status().map(conflicting_labels).unwrap_or_default();
         if contested.is_empty() {
             return Err(refused);
         }
@@ -113,7 +113,7 @@ impl Writer<'_> {
 
     async fn patch_node(self, uid: &str, labels: &Labels) -> Result<(), ClusterError> {
         let document = node_document(self.client.node(), uid, "labels", labels);
-        self.apply_node(&PatchParams::apply(MANAGER), &document).await
+        self.apply_node(&PatchParams::apply(FIELD_MANAGER), &document).await
     }
 
     async fn apply_node(self, params: &PatchParams, document: &Value) -> Result<(), ClusterError> {
@@ -131,7 +131,7 @@ impl Writer<'_> {
         let owners = self.owners(&namespace).await;
         let document = node_feature_document(self.client.node(), labels, &owners);
         // The agent owns the whole object: it overwrites changes by others.
-        let params = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(FIELD_MANAGER).force();
         let document = Patch::Apply(&document);
         let objects = self.node_features(&namespace);
         let request = objects.patch_metadata(&name, &params, &document);
@@ -224,7 +224,7 @@ fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference])
 }
 
 /// Labels that other field managers own, according to a refusal.
-fn contested(refusal: &Status) -> Vec<String> {
+fn conflicting_labels(refusal: &Status) -> Vec<String> {
     let causes = refusal.details.iter().flat_map(|details| &details.causes);
     let conflicts = causes.filter(|cause| cause.reason == "FieldManagerConflict");
     conflicts

@@ -93,10 +93,10 @@ impl TrackedLease {
     pub(super) fn state(&self, now: Instant) -> LeaseState {
         match (self.holder(), self.last_renewal) {
             (Some(holder), _) if *holder != self.node && !self.is_expired(now) => {
-                LeaseState::OtherNode(holder.clone())
+                LeaseState::HeldBy(holder.clone())
             }
-            (_, Some(renewed)) if now < renewed + self.duration * 2 / 3 => LeaseState::Ours,
-            (_, Some(_)) => LeaseState::Late,
+            (_, Some(renewed)) if now < renewed + self.duration * 2 / 3 => LeaseState::Held,
+            (_, Some(_)) => LeaseState::Overdue,
             (_, None) => LeaseState::Unknown,
         }
     }
@@ -162,7 +162,7 @@ mod tests {
         };
         assert_eq!(lease.metadata.name.as_deref(), Some("x"));
         tracked.record_write(*lease, start);
-        assert_eq!(tracked.state(start), LeaseState::Ours);
+        assert_eq!(tracked.state(start), LeaseState::Held);
         assert!(is_replaced(&tracked, start));
     }
 
@@ -172,16 +172,16 @@ mod tests {
         tracked.record_write(lease_of("n1", "1"), start);
         assert_eq!(
             tracked.state(start + DURATION * 2 / 3 - Duration::from_secs(1)),
-            LeaseState::Ours
+            LeaseState::Held
         );
-        assert_eq!(tracked.state(start + DURATION * 2 / 3), LeaseState::Late);
+        assert_eq!(tracked.state(start + DURATION * 2 / 3), LeaseState::Overdue);
     }
 
     #[test]
     fn another_nodes_lease_is_taken_once_unchanged_for_its_duration() {
         let (mut tracked, start) = (TrackedLease::new("n1", DURATION), Instant::now());
         tracked.record_read(Some(lease_of("n2", "1")), start);
-        assert_eq!(tracked.state(start), LeaseState::OtherNode("n2".to_owned()));
+        assert_eq!(tracked.state(start), LeaseState::HeldBy("n2".to_owned()));
         assert_eq!(tracked.action("x", start + DURATION / 2, wall()), Action::Wait);
         tracked.record_read(Some(lease_of("n2", "2")), start + DURATION / 2);
         assert_eq!(tracked.action("x", start + DURATION, wall()), Action::Wait, "it was renewed");

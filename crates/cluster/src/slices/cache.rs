@@ -12,7 +12,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use windlass_config::DriverName;
 use windlass_host::deadline::Deadline;
 
-use crate::{Client, ClusterError, Limits, client::Connection, error::is_gone};
+use crate::{Client, ClientTimeouts, ClusterError, client::Connection, error::is_gone};
 
 /// The driver's slices of this node.
 pub(super) struct SliceCache<'a> {
@@ -20,7 +20,7 @@ pub(super) struct SliceCache<'a> {
     pub(super) api: Api<ResourceSlice>,
     pub(super) slices: BTreeMap<String, ResourceSlice>,
     selector: String,
-    limits: Limits,
+    timeouts: ClientTimeouts,
     /// Resource version of the last event.
     version: String,
     /// The current watch, with its deadline.
@@ -63,8 +63,17 @@ impl<'a> SliceCache<'a> {
         };
         let version = list.metadata.resource_version.unwrap_or_default();
         let slices = list.items.into_iter().map(|slice| (name(&slice), slice)).collect();
-        let (limits, next_watch) = (client.limits(), Instant::now());
-        Ok(Self { connection, api, slices, selector, limits, version, events: None, next_watch })
+        let (limits, next_watch) = (client.timeouts(), Instant::now());
+        Ok(Self {
+            connection,
+            api,
+            slices,
+            selector,
+            timeouts: limits,
+            version,
+            events: None,
+            next_watch,
+        })
     }
 
     /// Waits for an event. Cancel-safe.
@@ -77,17 +86,17 @@ impl<'a> SliceCache<'a> {
                 }
                 return Ok(CacheEvent::Expired);
             };
-            let event = match deadline.bound(events.next()).await {
+            let event = match deadline.timeout(events.next()).await {
                 Ok(Some(event)) => event,
                 // Limits the rate of watches if the server ends each watch at once.
                 Ok(None) => {
                     self.events = None;
-                    self.next_watch = Instant::now() + self.limits.retry_min;
+                    self.next_watch = Instant::now() + self.timeouts.retry_min;
                     continue;
                 }
                 Err(_) => {
                     let limit = self.watch_limit();
-                    return Err(ClusterError::Late(CONTEXT.to_owned(), limit));
+                    return Err(ClusterError::DeadlineExceeded(CONTEXT.to_owned(), limit));
                 }
             };
             return self.apply(event.map_err(|error| ClusterError::of(CONTEXT.to_owned(), error))?);
@@ -101,12 +110,13 @@ impl<'a> SliceCache<'a> {
 
     /// Longest duration of a watch. The server ends a watch earlier, unless the connection is dead.
     fn watch_limit(&self) -> Duration {
-        self.limits.watch + self.limits.answer
+        self.timeouts.watch_timeout + self.timeouts.response_timeout
     }
 
     /// Opens a watch. Returns `false` if the version is too old.
     async fn open(&mut self) -> Result<bool, ClusterError> {
-        let seconds = u32::try_from(self.limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
+        let seconds =
+            u32::try_from(self.timeouts.watch_timeout.as_secs()).unwrap_or(u32::MAX).max(1);
         let params = WatchParams::default().fields(&self.selector).timeout(seconds);
         let request = self.api.watch(&params, &self.version);
         let events = match self.connection.call(|| CONTEXT.to_owned(), request).await {

@@ -16,7 +16,7 @@ pub(super) enum Layout {
 }
 
 /// First minor version of Kubernetes 1 that requires counters in separate slices.
-const FIRST_SEPARATE: u32 = 35;
+const FIRST_SEPARATE_MINOR: u32 = 35;
 
 // === impl Layout ===
 
@@ -24,7 +24,8 @@ impl Layout {
     /// Layout for an API server of this version. An unknown version counts as new.
     pub(super) fn of(version: &Info) -> Self {
         let minor = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let is_old = version.major == "1" && minor.parse().is_ok_and(|it: u32| it < FIRST_SEPARATE);
+        let is_old =
+            version.major == "1" && minor.parse().is_ok_and(|it: u32| it < FIRST_SEPARATE_MINOR);
         if is_old { Self::Combined } else { Self::Separate }
     }
 

@@ -27,16 +27,16 @@ pub enum InvalidField {
     Duplicate,
     /// Attributes and capacities are named by a domain and an identifier.
     #[error("{0:?} cannot name an attribute or a capacity")]
-    FactName(String),
+    AttributeName(String),
     /// The number of attributes and capacities is limited.
-    #[error("{0} attributes and capacities are more than {MAX_FACTS}")]
-    Facts(usize),
+    #[error("{0} attributes and capacities are more than {MAX_ATTRIBUTES}")]
+    TooManyAttributes(usize),
     /// Values are short, and versions are semantic versions.
     #[error("attribute {0} has a value that is too long, no version, or not one value")]
     Value(String),
     /// Capacities are amounts.
     #[error("capacity {0} is not an amount")]
-    Amount(String),
+    Quantity(String),
     /// Taints have the syntax of labels, and their number is limited.
     #[error("taint {0:?} is not written as a label is, or there are more than {MAX_TAINTS}")]
     Taint(String),
@@ -44,40 +44,40 @@ pub enum InvalidField {
 
 const MAX_POOL_NAME: usize = 253;
 const MAX_IDENTIFIER: usize = 32;
-const MAX_FACTS: usize = 32;
+const MAX_ATTRIBUTES: usize = 32;
 const MAX_TAINTS: usize = 16;
 
 /// Checks the name of a pool.
 pub fn check_pool(name: &str) -> Result<(), InvalidField> {
     let is_valid = name.len() <= MAX_POOL_NAME && name.split('/').all(is_subdomain);
-    ok_or(is_valid, || InvalidField::PoolName(name.to_owned()))
+    ensure(is_valid, || InvalidField::PoolName(name.to_owned()))
 }
 
 /// Checks a device.
 pub fn check_device(device: &Device) -> Result<(), InvalidField> {
-    ok_or(is_label(&device.name), || InvalidField::DeviceName(device.name.clone()))?;
+    ensure(is_label(&device.name), || InvalidField::DeviceName(device.name.clone()))?;
     let attributes = || device.attributes.iter().flatten();
     let capacity = || device.capacity.iter().flatten();
     let facts = attributes().count() + capacity().count();
-    ok_or(facts <= MAX_FACTS, || InvalidField::Facts(facts))?;
+    ensure(facts <= MAX_ATTRIBUTES, || InvalidField::TooManyAttributes(facts))?;
     for name in attributes().map(|(name, _)| name).chain(capacity().map(|(name, _)| name)) {
-        ok_or(is_qualified_name(name), || InvalidField::FactName(name.clone()))?;
+        ensure(is_qualified_name(name), || InvalidField::AttributeName(name.clone()))?;
     }
     for (name, value) in attributes() {
-        ok_or(is_one_value(value), || InvalidField::Value(name.clone()))?;
+        ensure(is_one_value(value), || InvalidField::Value(name.clone()))?;
     }
     for (name, capacity) in capacity() {
         let is_amount = Amount::parse(&capacity.value.0).is_some();
-        ok_or(is_amount, || InvalidField::Amount(name.clone()))?;
+        ensure(is_amount, || InvalidField::Quantity(name.clone()))?;
     }
     let taints = device.taints.as_deref().unwrap_or_default();
     for (nth, taint) in taints.iter().enumerate() {
-        ok_or(nth < MAX_TAINTS && is_taint(taint), || InvalidField::Taint(taint.key.clone()))?;
+        ensure(nth < MAX_TAINTS && is_taint(taint), || InvalidField::Taint(taint.key.clone()))?;
     }
     Ok(())
 }
 
-fn ok_or(is_valid: bool, error: impl FnOnce() -> InvalidField) -> Result<(), InvalidField> {
+fn ensure(is_valid: bool, error: impl FnOnce() -> InvalidField) -> Result<(), InvalidField> {
     if is_valid { Ok(()) } else { Err(error()) }
 }
 

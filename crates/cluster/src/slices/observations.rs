@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::core::Status;
 
-use super::{DesiredSlices, DroppedFields, LeftOut, SliceContent, layout::Layout};
+use super::{DesiredSlices, DroppedFields, OmittedDevice, SliceContent, layout::Layout};
 
 /// Observations on one connection.
 #[derive(Default)]
@@ -18,12 +18,12 @@ pub(super) struct Observations {
     /// Pools whose refusal named no device.
     pools: BTreeMap<String, RefusedPool>,
     /// Sent and stored content of slices that the API server changed, by pool and index.
-    stored_differently: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
+    mutated_slices: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
     dropped_fields: BTreeSet<DroppedFields>,
     /// Layout of counters that the API server accepts; `None` before the first use.
     pub(super) layout: Option<Layout>,
     /// Number of observations so far. Each observation changes the next plan.
-    count: u64,
+    revision: u64,
 }
 
 struct RefusedPool {
@@ -54,7 +54,7 @@ impl Observations {
                     None => true,
                     Some(reason) => {
                         let (pool, device) = (pool.clone(), device.name.clone());
-                        accepted.left_out.push(LeftOut { pool, device, reason });
+                        accepted.omitted.push(OmittedDevice { pool, device, reason });
                         false
                     }
                 };
@@ -74,7 +74,7 @@ impl Observations {
     ) -> bool {
         let published = SliceContent::of(published).normalized();
         let sent = sent.normalized();
-        let stored = self.stored_differently.get(&(position.0.to_owned(), position.1));
+        let stored = self.mutated_slices.get(&(position.0.to_owned(), position.1));
         published == sent || stored.is_some_and(|it| it.0 == sent && it.1 == published)
     }
 
@@ -88,15 +88,15 @@ impl Observations {
         let stored = SliceContent::of(answer);
         let position = (pool.to_owned(), at);
         if stored.is_same_as(sent) {
-            self.stored_differently.remove(&position);
+            self.mutated_slices.remove(&position);
             return;
         }
         for dropped in DroppedFields::between(sent, &stored) {
             if self.dropped_fields.insert(dropped) {
-                self.count += 1;
+                self.revision += 1;
             }
         }
-        self.stored_differently.insert(position, (sent.normalized(), stored.normalized()));
+        self.mutated_slices.insert(position, (sent.normalized(), stored.normalized()));
     }
 
     /// Records a refusal: for the devices that the answer names, or else for the whole pool.
@@ -119,7 +119,7 @@ impl Observations {
         let refused = reasons.into_iter();
         let refused = refused.filter_map(|(at, reasons)| Some((sent.devices.get(at)?, reasons)));
         let refused: Vec<_> = refused.collect();
-        self.count += 1;
+        self.revision += 1;
         if refused.is_empty() {
             let (desired, mut reason) = (desired.to_vec(), status.message.clone());
             let mut previous = previous.to_vec();
@@ -146,8 +146,8 @@ impl Observations {
     }
 
     /// Number of observations so far.
-    pub(super) fn count(&self) -> u64 {
-        self.count
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
     }
 
     pub(super) fn dropped_fields(&self) -> &BTreeSet<DroppedFields> {
@@ -211,6 +211,6 @@ mod tests {
         observations.dropped_fields.insert(DroppedFields::Counters);
         let accepted = observations.apply(&desired);
         assert_eq!(accepted.pools["n1"][0].devices.len(), 1);
-        assert_eq!(accepted.left_out[0].device, "part");
+        assert_eq!(accepted.omitted[0].device, "part");
     }
 }

@@ -60,7 +60,7 @@ impl SliceReconciler {
         Self {
             owner: Owner { driver: driver.to_string(), node: client.node().to_owned() },
             observations: Observations::default(),
-            repairs: RepairBackoff::new(client.limits()),
+            repairs: RepairBackoff::new(client.timeouts()),
             published: None,
             outcome,
         }
@@ -93,7 +93,7 @@ impl SliceReconciler {
     }
 
     /// Reports a failed connection or request.
-    pub(super) fn failed(&self, error: &ClusterError) {
+    pub(super) fn report_failure(&self, error: &ClusterError) {
         let error = Some(causes(error));
         self.outcome.send_modify(|state| {
             let state = Arc::make_mut(state);
@@ -120,13 +120,13 @@ impl SliceReconciler {
             );
         }
         while !plans.is_empty() {
-            let count = self.observations.count();
+            let count = self.observations.revision();
             let execution = self.execute(plans, desired, cache).await?;
             plans = self.plans(desired, cache);
             // Each refusal and each dropped field changes the next plan, once.
-            let has_observed = self.observations.count() > count;
+            let has_observed = self.observations.revision() > count;
             if matches!(execution, Execution::Conflict) || !(plans.is_empty() || has_observed) {
-                return Ok(Next::ListAgain(self.repairs.pause()));
+                return Ok(Next::ListAgain(self.repairs.next_delay()));
             }
         }
         self.observations.prune(desired);
@@ -146,7 +146,7 @@ impl SliceReconciler {
             published.entry(&slice.spec.pool.name).or_default().push(slice);
         }
         published.retain(|pool, _| {
-            !desired.undecided.contains(*pool) || desired.pools.contains_key(*pool)
+            !desired.unknown_pools.contains(*pool) || desired.pools.contains_key(*pool)
         });
         let mut plans = Plans::new();
         for (pool, published) in published {
@@ -207,12 +207,12 @@ impl SliceReconciler {
             pool.slices += 1;
             pool.devices += spec.devices.as_ref().map_or(0, Vec::len);
         }
-        let left_out = self.observations.apply(desired).left_out;
+        let left_out = self.observations.apply(desired).omitted;
         let (error, dropped_fields) =
             (self.observations.refusals(), self.observations.dropped_fields().clone());
         self.outcome.send_if_modified(|state| {
             let errors = state.errors;
-            let now = PublishState { pools, error, errors, left_out, dropped_fields };
+            let now = PublishState { pools, error, errors, omitted: left_out, dropped_fields };
             if **state == now {
                 return false;
             }
@@ -244,8 +244,8 @@ fn log_changes(before: &PublishState, now: &PublishState) {
     for pool in before.pools.keys().filter(|pool| !now.pools.contains_key(*pool)) {
         tracing::info!(pool, "resource slices removed");
     }
-    for left_out in now.left_out.iter().filter(|it| !before.left_out.contains(it)) {
-        let super::LeftOut { pool, device, reason } = left_out;
+    for left_out in now.omitted.iter().filter(|it| !before.omitted.contains(it)) {
+        let super::OmittedDevice { pool, device, reason } = left_out;
         tracing::warn!(pool, device, reason, "device not published in ResourceSlice");
     }
     for dropped in now.dropped_fields.difference(&before.dropped_fields) {

@@ -1,18 +1,18 @@
 //! Back-off of repairs. A repair restores slices that another writer changed.
 //!
 //! Two writers could undo each other's changes forever. Therefore the pause grows with the number of recent repairs.
-//! This number falls by one each `Limits::retry_min` (a second), so occasional changes are repaired without a pause.
+//! This number falls by one each `ClientTimeouts::retry_min` (a second), so occasional changes are repaired without a pause.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use windlass_host::backoff::backoff;
 
-use crate::Limits;
+use crate::ClientTimeouts;
 
 /// Time of the next repair.
 pub(super) struct RepairBackoff {
-    limits: Limits,
+    timeouts: ClientTimeouts,
     /// Number of recent repairs.
     recent: u32,
     /// Time of the last repair.
@@ -31,21 +31,21 @@ const MAX_RECENT: u32 = IMMEDIATE_REPAIRS + 16;
 // === impl RepairBackoff ===
 
 impl RepairBackoff {
-    pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, recent: 0, last: Instant::now(), due: None }
+    pub(super) fn new(timeouts: ClientTimeouts) -> Self {
+        Self { timeouts, recent: 0, last: Instant::now(), due: None }
     }
 
     /// Permits a repair now, or returns the time of the next repair.
     pub(super) fn try_now(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
-        let due = self.due.unwrap_or_else(|| now + self.pause());
+        let due = self.due.unwrap_or_else(|| now + self.next_delay());
         self.due = (now < due).then_some(due);
         self.due.map_or(Ok(()), Err)
     }
 
     /// Counts a repair, and returns the pause before it.
-    pub(super) fn pause(&mut self) -> Duration {
-        let Limits { retry_min, retry_max, .. } = self.limits;
+    pub(super) fn next_delay(&mut self) -> Duration {
+        let ClientTimeouts { retry_min, retry_max, .. } = self.timeouts;
         let periods = self.last.elapsed().as_millis() / retry_min.as_millis().max(1);
         let expired = u32::try_from(periods).unwrap_or(u32::MAX);
         self.recent = (self.recent.saturating_sub(expired) + 1).min(MAX_RECENT);
@@ -80,12 +80,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn repairs_are_immediate_unless_another_writer_repeats_its_change_at_once() {
-        let mut repairs = RepairBackoff::new(Limits::default());
+        let mut repairs = RepairBackoff::new(ClientTimeouts::default());
         let (at_once, a_while) = (Duration::from_millis(100), Duration::from_millis(1500));
         assert_eq!(waits(&mut repairs, a_while, 50).await, [0; 50]);
         let contested = waits(&mut repairs, at_once, 16).await;
         assert_eq!(contested[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
-        assert_eq!(contested[15], Limits::default().retry_max.as_secs());
+        assert_eq!(contested[15], ClientTimeouts::default().retry_max.as_secs());
         advance(Duration::from_secs(20)).await;
         assert_eq!(waits(&mut repairs, at_once, 5).await, [0, 0, 0, 0, 1]);
     }

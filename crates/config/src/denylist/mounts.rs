@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::of_nodes;
+use super::node_danger;
 
 /// Sockets and folders of container runtimes below `/run`: with a socket a container can start privileged containers,
 /// and the folders have secrets of containers.
@@ -105,7 +105,7 @@ const BY_OWNER: &[&str] =
     &["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
 
 /// Danger of mounting a file or folder of the host, even read-only.
-pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
+pub fn mount_danger(path: &Path, kubelet_dir: &Path) -> Option<String> {
     let shown = path.display();
     let path = &*without_links(path);
     let overlaps = |other: &Path| path.starts_with(other) || other.starts_with(path);
@@ -126,7 +126,7 @@ pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     if path.iter().any(|part| KEYS.iter().any(|keys| part == *keys)) {
         return Some(format!("{shown} {SECRETS}"));
     }
-    if let Some(why) = path.to_str().filter(|_| path.starts_with("/dev")).and_then(of_nodes) {
+    if let Some(why) = path.to_str().filter(|_| path.starts_with("/dev")).and_then(node_danger) {
         return Some(why);
     }
     if is_of_process(path) {
@@ -138,7 +138,7 @@ pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
 
 /// Danger of a writable mount of the path. The node executes or trusts files in too many places to list them, so this
 /// is an allowlist.
-pub(crate) fn of_writing(path: &Path, owners: &[String]) -> Option<String> {
+pub(crate) fn write_danger(path: &Path, owners: &[String]) -> Option<String> {
     let shown = path.display();
     let path = &*without_links(path);
     let is_for_data = || {
@@ -228,7 +228,7 @@ mod tests {
     fn mounts_of_the_machines_own_files_are_refused() {
         let kubelet = Path::new("/k/kubelet");
         for bad in BAD {
-            assert!(of_mount(Path::new(bad), kubelet).is_some(), "{bad}");
+            assert!(mount_danger(Path::new(bad), kubelet).is_some(), "{bad}");
         }
         for good in [
             "/etc/darwin3/board0",
@@ -243,7 +243,7 @@ mod tests {
             "/home/kubernetes/bin/nvidia",
             "/var/lib/boards",
         ] {
-            assert_eq!(of_mount(Path::new(good), kubelet), None, "{good}");
+            assert_eq!(mount_danger(Path::new(good), kubelet), None, "{good}");
         }
     }
 
@@ -279,7 +279,7 @@ mod tests {
             "/home/acme",
             "/var/lib/../acme",
         ] {
-            assert!(of_writing(Path::new(bad), &owners).is_some(), "{bad}");
+            assert!(write_danger(Path::new(bad), &owners).is_some(), "{bad}");
         }
         for good in [
             "/opt/acme/cache",
@@ -293,7 +293,7 @@ mod tests {
             "/data/models",
             "/srv/models",
         ] {
-            assert_eq!(of_writing(Path::new(good), &owners), None, "{good}");
+            assert_eq!(write_danger(Path::new(good), &owners), None, "{good}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Merge of two maps: absent keys are copied from the other map.
 
-use super::tree::{Key, Node, Value};
+use super::tree::{Key, Value, YamlNode};
 
 // === impl Node ===
 
-impl Node {
+impl YamlNode {
     /// The items of a key's list.
     pub(crate) fn items_mut(&mut self, name: &str) -> &mut [Self] {
         let Value::Map(entries) = &mut self.value else { return &mut [] };

@@ -18,7 +18,7 @@ use serde::{
 use super::{
     Diagnostic, messages,
     spanned::{ONE_OR_MANY, SPANNED},
-    tree::{Key, Node, Value},
+    tree::{Key, Value, YamlNode},
 };
 
 /// Result of reading a document.
@@ -27,7 +27,7 @@ pub struct Reading<T> {
     /// The readable part; `None` if the root is unreadable, or if there are too many mistakes.
     pub value: Option<T>,
     /// Mistakes, in the order of the lines.
-    pub mistakes: Vec<Diagnostic>,
+    pub errors: Vec<Diagnostic>,
     /// Ignored keys, in the order of the lines.
     pub ignored: Vec<Diagnostic>,
     /// Nodes that the value lacks, since they could not be read.
@@ -39,13 +39,13 @@ pub struct Reading<T> {
 pub enum UnknownKeys {
     /// A mistake; keys are spelled exactly.
     #[default]
-    Wrong,
+    Denied,
     /// Ignored. Keys match in any case, as in Go.
     Ignored,
 }
 
 /// Reads a document.
-pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Reading<T> {
+pub fn read<'n, T: Deserialize<'n>>(root: &'n YamlNode, unknown: UnknownKeys) -> Reading<T> {
     let mut reader = Reader { unknown, ..Reader::default() };
     let mut mistakes = Vec::new();
     let value = loop {
@@ -69,7 +69,7 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
     mistakes.extend(wrong);
     mistakes.sort();
     ignored.sort();
-    Reading { value, mistakes, ignored, omitted: reader.omitted }
+    Reading { value, errors: mistakes, ignored, omitted: reader.omitted }
 }
 
 /// Maximum number of reported mistakes. Each mistake costs another pass.
@@ -99,7 +99,7 @@ struct KeyDiagnostics {
 /// Position in the tree.
 #[derive(Clone, Copy)]
 struct Cursor<'n, 'r> {
-    node: &'n Node,
+    node: &'n YamlNode,
     reader: &'r Reader,
     /// Known keys of the structs of a tuple, which are read from this node together; `None` for a single struct.
     part: Option<&'r RefCell<Vec<&'static str>>>,
@@ -126,7 +126,7 @@ const NO_LINE: u64 = 0;
 
 impl Failure {
     /// This failure at its node, or at the given one if it has none yet.
-    fn or_at(self, node: &Node) -> Self {
+    fn or_at(self, node: &YamlNode) -> Self {
         if self.line == NO_LINE { Self { id: node.id, line: node.line, ..self } } else { self }
     }
 }
@@ -174,7 +174,7 @@ impl fmt::Display for Failure {
 impl UnknownKeys {
     fn match_key(self, key: &str, fields: &[&'static str]) -> Option<&'static str> {
         let same = |field: &str| match self {
-            Self::Wrong => field == key,
+            Self::Denied => field == key,
             Self::Ignored => field.eq_ignore_ascii_case(key),
         };
         fields.iter().copied().find(|field| same(field))
@@ -185,7 +185,7 @@ impl UnknownKeys {
 
 impl Reader {
     /// True for an omitted node. Its parent is then incomplete.
-    fn omits(&self, node: &Node, parent: &Node) -> bool {
+    fn omits(&self, node: &YamlNode, parent: &YamlNode) -> bool {
         let omitted = self.omitted.contains(&node.id);
         if omitted {
             self.incomplete.borrow_mut().insert(parent.id);
@@ -196,7 +196,7 @@ impl Reader {
     fn unknown_key(&self, key: &Key, fields: &[&str]) {
         let (name, mut key_diagnostics) = (&key.text, self.key_diagnostics.borrow_mut());
         match self.unknown {
-            UnknownKeys::Wrong => {
+            UnknownKeys::Denied => {
                 key_diagnostics
                     .wrong
                     .push(Diagnostic::new(key.line, messages::unknown_field(name, fields)));
@@ -219,7 +219,7 @@ impl Reader {
 // === impl Cursor ===
 
 impl<'n, 'r> Cursor<'n, 'r> {
-    fn at(self, node: &'n Node) -> Self {
+    fn at(self, node: &'n YamlNode) -> Self {
         Self { node, part: None, ..self }
     }
 
@@ -227,10 +227,10 @@ impl<'n, 'r> Cursor<'n, 'r> {
     fn fields(
         self,
         of: &'static str,
-        entries: &'n [(Key, Node)],
+        entries: &'n [(Key, YamlNode)],
         names: &'static [&'static str],
     ) -> Fields<'n> {
-        let mut found: Vec<(&'static str, &'n Key, &'n Node)> = Vec::new();
+        let mut found: Vec<(&'static str, &'n Key, &'n YamlNode)> = Vec::new();
         for (key, node) in entries {
             let Some(name) = self.reader.unknown.match_key(&key.text, names) else { continue };
             let is_blank = || self.reader.blank.borrow().contains(&(of, name.to_owned()));
@@ -249,7 +249,7 @@ impl<'n, 'r> Cursor<'n, 'r> {
     }
 
     /// The map from which a struct is read. serde's own structs also accept a list, in the order of the fields.
-    fn map(self) -> Result<&'n [(Key, Node)], Failure> {
+    fn map(self) -> Result<&'n [(Key, YamlNode)], Failure> {
         match &self.node.value {
             Value::Map(entries) => Ok(entries),
             Value::Null => Ok(&[]),
@@ -259,7 +259,7 @@ impl<'n, 'r> Cursor<'n, 'r> {
         }
     }
 
-    fn entries(self, of: &'static str, entries: Vec<(&'n str, &'n Node)>) -> Entries<'n, 'r> {
+    fn entries(self, of: &'static str, entries: Vec<(&'n str, &'n YamlNode)>) -> Entries<'n, 'r> {
         Entries { cursor: self, of, rest: entries.into_iter(), value: None }
     }
 
@@ -276,7 +276,7 @@ impl<'n, 'r> Cursor<'n, 'r> {
         }
     }
 
-    fn unknown_keys(self, entries: &[(Key, Node)], names: &[&'static str]) {
+    fn unknown_keys(self, entries: &[(Key, YamlNode)], names: &[&'static str]) {
         let is_unknown = |key: &&Key| self.reader.unknown.match_key(&key.text, names).is_none();
         for key in entries.iter().map(|(key, _)| key).filter(is_unknown) {
             self.reader.unknown_key(key, names);
@@ -300,7 +300,7 @@ impl<'n, 'r> Cursor<'n, 'r> {
 }
 
 /// The entries of a map that a struct reads.
-type Fields<'n> = Vec<(&'static str, &'n Node)>;
+type Fields<'n> = Vec<(&'static str, &'n YamlNode)>;
 
 impl<'n> Deserializer<'n> for Cursor<'n, '_> {
     type Error = Failure;
@@ -409,7 +409,7 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
 
 struct Items<'n, 'r> {
     cursor: Cursor<'n, 'r>,
-    rest: std::slice::Iter<'n, Node>,
+    rest: std::slice::Iter<'n, YamlNode>,
 }
 
 impl<'n> SeqAccess<'n> for Items<'n, '_> {
@@ -431,8 +431,8 @@ struct Entries<'n, 'r> {
     cursor: Cursor<'n, 'r>,
     /// Name of the struct that is read; empty for a map.
     of: &'static str,
-    rest: std::vec::IntoIter<(&'n str, &'n Node)>,
-    value: Option<(&'n str, &'n Node)>,
+    rest: std::vec::IntoIter<(&'n str, &'n YamlNode)>,
+    value: Option<(&'n str, &'n YamlNode)>,
 }
 
 impl<'n> MapAccess<'n> for Entries<'n, '_> {

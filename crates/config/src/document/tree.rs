@@ -12,7 +12,7 @@ use super::Diagnostic;
 
 /// A value with its position in the file.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct YamlNode {
     /// Id that is unique in the document.
     pub(super) id: u32,
     /// The line on which it begins, from 1.
@@ -31,8 +31,8 @@ pub(super) enum Value {
     Signed(i64),
     Float(f64),
     Text(String),
-    List(Vec<Node>),
-    Map(Vec<(Key, Node)>),
+    List(Vec<YamlNode>),
+    Map(Vec<(Key, YamlNode)>),
 }
 
 #[derive(Clone, Debug)]
@@ -50,27 +50,27 @@ const MAX_DEPTH: usize = 32;
 const MAX_VALUES: usize = 250_000;
 
 /// Parses a document; an empty one is a mistake.
-pub fn parse(text: &str) -> Result<Node, Diagnostic> {
+pub fn parse(text: &str) -> Result<YamlNode, Diagnostic> {
     if is_empty_document(text) {
-        return Err(nothing(text));
+        return Err(empty_document_error(text));
     }
     let text = &*without_tabs(text);
     let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(text, options());
-    let mut root = Node::new(tree.map_err(|error| diagnostic(&error))?, text);
+    let mut root = YamlNode::new(tree.map_err(|error| diagnostic(&error))?, text);
     if matches!(root.value, Value::Null) {
-        return Err(nothing(text));
+        return Err(empty_document_error(text));
     }
     root.number(&mut 0);
     Ok(root)
 }
 
 /// Tree of the document to which a value serialises.
-pub(crate) fn of<T: Serialize>(value: &T) -> Node {
+pub(crate) fn to_tree<T: Serialize>(value: &T) -> YamlNode {
     let text = serde_saphyr::to_string(value).expect("every value has a form in YAML");
     let mut options = options();
     options.budget = None;
     let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(&text, options);
-    Node::new(tree.expect("it was just written"), &text)
+    YamlNode::new(tree.expect("it was just written"), &text)
 }
 
 /// True for a text of empty lines and comments.
@@ -80,7 +80,7 @@ pub fn is_empty_document(text: &str) -> bool {
 
 /// Error message for an empty document. An empty document does not stand for the defaults: more likely the file is just
 /// being written, or a template rendered to nothing.
-pub fn nothing(text: &str) -> Diagnostic {
+pub fn empty_document_error(text: &str) -> Diagnostic {
     let first = text.lines().position(|line| !line.trim().is_empty());
     let line = first.map_or(text.lines().count(), |above| above + 1).max(1);
     let text = "the configuration says nothing: write `{}` for the defaults";
@@ -132,7 +132,7 @@ fn exceeded_limit(problem: &str) -> Option<String> {
 
 // === impl Node ===
 
-impl Node {
+impl YamlNode {
     fn new(Spanned { value, referenced, defined, .. }: Spanned<Tree>, text: &str) -> Self {
         let span = defined.span();
         let written = span.byte_offset().zip(span.byte_len()).and_then(|(start, length)| {
@@ -174,7 +174,7 @@ impl Node {
     }
 
     /// The value of a key, ignoring the case of its letters.
-    pub fn child_like(&self, name: &str) -> Option<&Self> {
+    pub fn child_ignore_case(&self, name: &str) -> Option<&Self> {
         self.entries().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, node)| node)
     }
 
@@ -247,7 +247,7 @@ impl Node {
 }
 
 /// Nodes with equal values are equal, on any line.
-impl PartialEq for Node {
+impl PartialEq for YamlNode {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value
     }
@@ -259,7 +259,7 @@ impl PartialEq for Key {
     }
 }
 
-impl Serialize for Node {
+impl Serialize for YamlNode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.value {
             Value::Null => serializer.serialize_unit(),
@@ -281,12 +281,12 @@ impl Value {
         match tree {
             Tree::Scalar(scalar) => scalar,
             Tree::List(items) => {
-                Self::List(items.into_iter().map(|item| Node::new(item, text)).collect())
+                Self::List(items.into_iter().map(|item| YamlNode::new(item, text)).collect())
             }
             Tree::Map(entries) => {
                 let entry = |(key, value): (Spanned<String>, _)| {
                     let key = Key { line: key.referenced.line(), text: key.value };
-                    (key, Node::new(value, text))
+                    (key, YamlNode::new(value, text))
                 };
                 Self::Map(entries.into_iter().map(entry).collect())
             }

@@ -7,22 +7,22 @@ use windlass_core::{
 
 use crate::{
     Config,
-    document::{Diagnostic, Node, Spanned},
+    document::{Diagnostic, Spanned, YamlNode},
     lint,
     policy::{Policy, Resources},
     rules,
     sample_device::SampleDevice,
     selector::Selector,
     sharing::{
-        DMEM_OF_OTHERS, DRIVER_OF_OTHERS, MPS_OF_OTHERS, Sharing, SharingMethod, too_many_clients,
+        DMEM_OF_OTHERS, DRIVER_OF_OTHERS, MPS_OF_OTHERS, Sharing, SharingMethod, mps_clients_error,
     },
     source::SourceRule,
 };
 
 /// Mistakes that the types of a configuration cannot exclude. `read_mistakes` were found while the file was read.
-pub(super) fn mistakes(
+pub(super) fn validate(
     config: &Config,
-    root: &Node,
+    root: &YamlNode,
     read_mistakes: &[Diagnostic],
 ) -> Vec<Diagnostic> {
     let policy = &config.policy;
@@ -31,19 +31,19 @@ pub(super) fn mistakes(
     checker.sources(config);
     checker.resources(policy, root);
     checker.dra(policy, root);
-    checker.section(root, "health", policy.health.mistakes());
-    checker.section(root, "nics", policy.nics.mistakes());
-    checker.section(root, "watchdog", policy.watchdog.mistakes());
-    let mistakes = policy.memory_limits.mistakes(policy.watchdog.action);
+    checker.section(root, "health", policy.health.validate());
+    checker.section(root, "nics", policy.nics.validate());
+    checker.section(root, "watchdog", policy.watchdog.validate());
+    let mistakes = policy.memory_limits.validate(policy.watchdog.action);
     checker.section(root, "memoryLimits", mistakes);
-    checker.section(root, "nvFractions", config.nv_fractions.mistakes());
-    checker.section(root, "shares", policy.shares.mistakes(&policy.names_of_devices()));
-    checker.section(root, "gpu", policy.families.gpu_mistakes());
-    checker.section(root, "fpga", policy.families.fpga.mistakes());
+    checker.section(root, "nvFractions", config.nv_fractions.validate());
+    checker.section(root, "shares", policy.shares.validate(&policy.names_of_devices()));
+    checker.section(root, "gpu", policy.families.validate_gpu());
+    checker.section(root, "fpga", policy.families.fpga.validate());
     if policy.delivery.strategies.is_empty() {
         checker.wrong(root.line_of("deviceList"), NO_DEVICE_LIST);
     }
-    checker.wrong.extend(rules::overwritten_under_mps(root.line_of("gpu"), policy));
+    checker.wrong.extend(rules::overwrite_under_mps_error(root.line_of("gpu"), policy));
     checker.wrong
 }
 
@@ -64,7 +64,11 @@ const NO_DEVICE_LIST: &str = "no way to name devices: write one of cdi-cri, cdi-
     envvar, volume-mounts";
 
 /// Values with the lines of their nodes.
-fn spanned<T: Clone>(values: &[T], nodes: &[Node], line: impl Fn(&Node) -> u64) -> Vec<Spanned<T>> {
+fn spanned<T: Clone>(
+    values: &[T],
+    nodes: &[YamlNode],
+    line: impl Fn(&YamlNode) -> u64,
+) -> Vec<Spanned<T>> {
     let pairs = values.iter().zip(nodes);
     pairs.map(|(value, node)| Spanned { line: line(node), value: value.clone() }).collect()
 }
@@ -76,7 +80,7 @@ impl Checker<'_> {
         self.wrong.push(Diagnostic::new(line, text));
     }
 
-    fn section(&mut self, root: &Node, name: &str, mistakes: Vec<String>) {
+    fn section(&mut self, root: &YamlNode, name: &str, mistakes: Vec<String>) {
         let line = root.line_of(name);
         self.wrong.extend(mistakes.into_iter().map(|text| Diagnostic::new(line, text)));
     }
@@ -88,10 +92,10 @@ impl Checker<'_> {
             self.wrong.push(Diagnostic::new(source.line, text));
         }
         self.wrong.extend(rules::repeated_sources(&self.sources));
-        self.wrong.extend(rules::wrong_sources(&self.sources, &config.places.kubelet_dir));
+        self.wrong.extend(rules::source_errors(&self.sources, &config.places.kubelet_dir));
     }
 
-    fn resources(&mut self, policy: &Policy, root: &Node) {
+    fn resources(&mut self, policy: &Policy, root: &YamlNode) {
         let excluded = root.list("exclude");
         for (selector, node) in policy.exclude.iter().zip(excluded) {
             self.selector(selector, node);
@@ -111,7 +115,7 @@ impl Checker<'_> {
             if let Some(problem) = sharing_mistake(rule.sharing, &rule.devices) {
                 self.wrong(node.line_of("sharing"), problem);
             }
-            if rule.sharing.required() > Enforcement::None && !has_hook {
+            if rule.sharing.required_enforcement() > Enforcement::None && !has_hook {
                 self.wrong(node.line_of("sharing"), METHOD_WITHOUT_HOOK);
             }
         }
@@ -120,7 +124,7 @@ impl Checker<'_> {
         self.wrong.extend(rules::contradictions(&rules, &excluded, policy.unmatched));
     }
 
-    fn dra(&mut self, policy: &Policy, root: &Node) {
+    fn dra(&mut self, policy: &Policy, root: &YamlNode) {
         let Some(node) = root.child("dra") else { return };
         for (selector, node) in policy.dra.devices.iter().zip(node.list("devices")) {
             self.selector(selector, node);
@@ -131,33 +135,35 @@ impl Checker<'_> {
             }
             let (method, family) =
                 (rule.manner.method, rule.devices.source().map(SourceName::family));
-            if let Some(mistake) = family.and_then(|family| method.mistake(family)) {
+            if let Some(mistake) = family.and_then(|family| method.unsupported_reason(family)) {
                 self.wrong(node.line_of("devices"), mistake);
             }
-            if method.required() > Enforcement::None && policy.memory_limits.hook.is_none() {
+            if method.required_enforcement() > Enforcement::None
+                && policy.memory_limits.hook.is_none()
+            {
                 self.wrong(node.line_of("method"), METHOD_WITHOUT_HOOK);
             }
         }
-        if let Some(problem) = policy.dra.mig_mode_mistake() {
+        if let Some(problem) = policy.dra.validate_mig_mode() {
             self.wrong(node.line_of("migMode"), problem);
         }
     }
 
-    fn selector(&mut self, selector: &Selector, node: &Node) {
+    fn selector(&mut self, selector: &Selector, node: &YamlNode) {
         let line = node.line;
         // A kind that could not be read is a mistake already.
         let is_reported = self.read_mistakes.iter().any(|mistake| mistake.line >= line);
         if selector.kind.is_none() && selector.source.is_none() && !is_reported {
             self.wrong(line, "which devices? write kind, source, or both");
         }
-        let is_instance = selector.kind.is_some_and(DeviceKind::is_instance);
+        let is_instance = selector.kind.is_some_and(DeviceKind::is_mig_instance);
         if !is_instance && !selector.mig_profiles.is_empty() {
             let text = "only MIG instances have profiles; write kind: mig, or leave them out";
             self.wrong(line, text);
         }
         if let Some((expression, sample)) = selector.expression.as_ref().zip(self.sample(selector))
         {
-            let mistakes = lint::mistakes(expression, &sample);
+            let mistakes = lint::check(expression, &sample);
             self.wrong.extend(mistakes.into_iter().map(|text| Diagnostic::new(line, text)));
         }
     }
@@ -177,10 +183,10 @@ impl Checker<'_> {
 fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
     let Sharing::Shared(shared) = sharing else { return None };
     let family = devices.source().map(SourceName::family);
-    let is_managed = family.is_some_and(|family| family.is_managed);
+    let is_managed = family.is_some_and(|family| family.has_nvml);
     let limiter = family.and_then(|family| family.memory_limiter);
     match (shared.method, devices.kind) {
-        (SharingMethod::Mps, _) if is_managed => too_many_clients(shared.replicas),
+        (SharingMethod::Mps, _) if is_managed => mps_clients_error(shared.replicas),
         (SharingMethod::Mps, _) => Some(MPS_OF_OTHERS.to_owned()),
         (SharingMethod::Driver, _) if limiter != Some(MemoryLimiter::Driver) => {
             Some(DRIVER_OF_OTHERS.to_owned())
@@ -191,7 +197,7 @@ fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
         (SharingMethod::TimeSlicing, Some(kind)) if !kind.is_gpu() => {
             Some(format!("a {kind} has no time slices; write method: shared"))
         }
-        (_, Some(kind)) if kind.is_instance() && shared.memory_mib.is_some() => {
+        (_, Some(kind)) if kind.is_mig_instance() && shared.memory_mib.is_some() => {
             Some("only mps gives parts of a MIG instance's memory; leave memory out".to_owned())
         }
         (

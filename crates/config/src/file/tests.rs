@@ -8,9 +8,9 @@ use windlass_core::{device::DeviceKind, placement};
 
 use super::*;
 use crate::{
-    Disclosed, DraOffer, Feature, HealthPolicy, Imex, LabelOutput, NicIds, PerContainer, RdmaNode,
-    Replicas, ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod, Strategy,
-    UnlistedXids, Unmatched,
+    DeviceListStrategy, Disclosed, DraOffer, Feature, HealthPolicy, Imex, LabelOutput, NicIds,
+    PerContainer, RdmaNode, Replicas, ResourceRule, Resources, Selector, Shared, Sharing,
+    SharingMethod, UnlistedXids, Unmatched,
 };
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -146,7 +146,10 @@ fn every_key_is_read() {
     assert_eq!(config.disclose, [Disclosed::Pods, Disclosed::Serials].into());
     assert!(config.cluster.events);
     let policy = config.policy;
-    assert_eq!(policy.delivery.strategies, [Strategy::CdiAnnotations, Strategy::Envvar].into());
+    assert_eq!(
+        policy.delivery.strategies,
+        [DeviceListStrategy::CdiAnnotations, DeviceListStrategy::Envvar].into()
+    );
     let imex = Imex { channels: [0, 2047].into(), required: true };
     assert_eq!(policy.delivery.imex, imex);
     assert_eq!(policy.health.quiet_period, Duration::from_secs(120));

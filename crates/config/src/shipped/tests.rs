@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use super::*;
-use crate::{Config, Find, Sharing, SourceRule, to_yaml};
+use crate::{Config, DiscoveryRule, Sharing, SourceRule, to_yaml};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("w.yaml"), text).map_err(|error| error.to_string())
@@ -49,14 +49,14 @@ fn an_entry_wins_over_its_profile_key_by_key() {
     assert_eq!((&named.find, &named.expression), (&hailo.find, &hailo.expression));
     let text = "sources:\n- profile: hailo\n  find: {nodes: /dev/hailo0}\n  match:\n";
     let found = only_source(text);
-    assert_eq!(found.find, Find::Nodes(vec!["/dev/hailo0".to_owned()]));
+    assert_eq!(found.find, DiscoveryRule::Nodes(vec!["/dev/hailo0".to_owned()]));
     assert_eq!(found.expression, None, "a key without a value takes the profile's away");
     let alone = only_source("sources: [{profile: kvm, sharing: }]");
     assert_eq!(alone.sharing, Sharing::Exclusive);
 }
 
 #[test]
-fn contents_of_a_container_are_completed_one_level_deeper() {
+fn keys_of_give_are_merged_one_by_one() {
     let text = "sources:\n- {profile: ascend-910, give: {env: {NPU: \"{id}\"}, mounts: []}}\n";
     let give = only_source(text).give;
     assert_eq!(give.nodes.len(), 3, "the companions stay");

@@ -25,7 +25,7 @@ where
     D: Deserializer<'de>,
     V: Deserialize<'de>,
 {
-    let named = |(name, value): (String, V)| match AttributeName::given(DOMAIN, &name) {
+    let named = |(name, value): (String, V)| match AttributeName::try_new(DOMAIN, &name) {
         Some(name) => Ok((name, value)),
         None => Err(D::Error::custom(format!("{name:?} cannot name an attribute"))),
     };

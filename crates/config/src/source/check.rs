@@ -8,13 +8,15 @@ use std::{
 use windlass_core::device::SourceName;
 use windlass_host::{
     glob::is_pattern,
-    template::{check, fill_all, placeholder},
+    template::{self, fill_all, placeholder},
 };
 
-use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
+use super::{
+    DiscoveryRule, EditTemplates, Grouping, MountTemplate, NodeTemplate, Probe, ProbeTest,
+    SourceRule,
+};
 use crate::{
-    denylist,
-    lint::mistakes,
+    denylist, lint,
     steps::{CleanupSteps, Step, StepAction},
 };
 
@@ -22,7 +24,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct SourceFindings {
     /// Mistakes.
-    pub wrong: Vec<String>,
+    pub errors: Vec<String>,
     /// Parts that would expose the machine without `allowDangerous`.
     pub dangerous: Vec<String>,
 }
@@ -41,11 +43,14 @@ pub fn check_source(rule: &SourceRule, kubelet_dir: &Path) -> SourceFindings {
     let named = |texts: Vec<String>| {
         texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
     };
-    SourceFindings { wrong: named(checker.wrong), dangerous: named(checker.dangerous) }
+    SourceFindings { errors: named(checker.wrong), dangerous: named(checker.dangerous) }
 }
 
 /// The mistakes in steps on FPGAs, and in the attributes that an FPGA has to show after them.
-pub fn wrong_programming(cleanup: &CleanupSteps, expect: &BTreeMap<String, String>) -> Vec<String> {
+pub fn programming_errors(
+    cleanup: &CleanupSteps,
+    expect: &BTreeMap<String, String>,
+) -> Vec<String> {
     let rule = on_pci(SourceName::FPGA);
     let mut checker = Checker::new(&rule, Path::new("/"));
     cleanup.steps().for_each(|step| checker.step(step));
@@ -60,7 +65,7 @@ pub fn wrong_programming(cleanup: &CleanupSteps, expect: &BTreeMap<String, Strin
 }
 
 /// The mistakes in steps on the devices of a built-in source, all of which are on PCI.
-pub fn wrong_steps(source: SourceName, cleanup: &CleanupSteps) -> Vec<String> {
+pub fn step_errors(source: SourceName, cleanup: &CleanupSteps) -> Vec<String> {
     let rule = on_pci(source);
     let mut checker = Checker::new(&rule, Path::new("/"));
     cleanup.steps().for_each(|step| checker.step(step));
@@ -69,7 +74,7 @@ pub fn wrong_steps(source: SourceName, cleanup: &CleanupSteps) -> Vec<String> {
 
 /// A source of PCI devices, which have folders in sysfs.
 fn on_pci(source: SourceName) -> SourceRule {
-    SourceRule::new(source, Find::Bus("pci".to_owned()))
+    SourceRule::new(source, DiscoveryRule::Bus("pci".to_owned()))
 }
 
 /// Collects the findings about a source.
@@ -100,7 +105,7 @@ impl<'a> Checker<'a> {
 
     fn find(&mut self) {
         match &self.rule.find {
-            Find::Bus(name) => {
+            DiscoveryRule::Bus(name) => {
                 self.check_name("bus", name);
                 if self.rule.expression.is_none() && !self.rule.allow_dangerous {
                     self.add_mistake(format!(
@@ -108,18 +113,22 @@ impl<'a> Checker<'a> {
                     ));
                 }
             }
-            Find::Class(name) => {
+            DiscoveryRule::Class(name) => {
                 self.check_name("class", name);
                 self.add_danger(
                     (name == "block").then(|| format!("class block: {}", denylist::BLOCK)),
                 );
             }
-            Find::Nodes(none) | Find::Endpoints(none) if none.is_empty() => {
+            DiscoveryRule::Nodes(none) | DiscoveryRule::Endpoints(none) if none.is_empty() => {
                 self.add_mistake("nothing to look for: write a node or an endpoint");
             }
-            Find::Nodes(patterns) => patterns.iter().for_each(|pattern| self.found_nodes(pattern)),
-            Find::Files(folder) => self.folder(folder),
-            Find::Endpoints(endpoints) => self.endpoints(endpoints),
+            DiscoveryRule::Nodes(patterns) => {
+                for pattern in patterns {
+                    self.found_nodes(pattern);
+                }
+            }
+            DiscoveryRule::Files(folder) => self.folder(folder),
+            DiscoveryRule::Endpoints(endpoints) => self.endpoints(endpoints),
         }
     }
 
@@ -135,24 +144,24 @@ impl<'a> Checker<'a> {
     /// Checks a pattern of nodes, unless the source has a `match`, which may exclude dangerous nodes. Discovery checks
     /// each node that it finds again.
     fn found_nodes(&mut self, pattern: &str) {
-        match denylist::not_a_node(pattern) {
+        match denylist::node_path_error(pattern) {
             Some(wrong) => self.add_mistake(wrong),
             None if is_pattern(pattern) && self.rule.expression.is_some() => {}
-            None => self.add_danger(denylist::of_nodes(pattern)),
+            None => self.add_danger(denylist::node_danger(pattern)),
         }
     }
 
     fn nodes(&mut self, pattern: &str) {
-        match denylist::not_a_node(pattern) {
+        match denylist::node_path_error(pattern) {
             Some(wrong) => self.add_mistake(wrong),
-            None => self.add_danger(denylist::of_nodes(pattern)),
+            None => self.add_danger(denylist::node_danger(pattern)),
         }
     }
 
     fn folder(&mut self, folder: &Path) {
-        match denylist::not_a_plain_path(&folder.display().to_string()) {
+        match denylist::plain_path_error(&folder.display().to_string()) {
             Some(wrong) => self.add_mistake(wrong),
-            None => self.add_danger(denylist::of_mount(folder, self.kubelet_dir)),
+            None => self.add_danger(denylist::mount_danger(folder, self.kubelet_dir)),
         }
     }
 
@@ -172,10 +181,10 @@ impl<'a> Checker<'a> {
 
     fn unit(&mut self) {
         let patterns = match &self.rule.find {
-            Find::Nodes(patterns) => patterns.len(),
+            DiscoveryRule::Nodes(patterns) => patterns.len(),
             _ => 0,
         };
-        if self.rule.unit == Unit::Zipped && patterns < 2 {
+        if self.rule.unit == Grouping::Zipped && patterns < 2 {
             self.add_mistake(
                 "unit: zipped puts matches of several patterns together: write them in nodes",
             );
@@ -185,7 +194,7 @@ impl<'a> Checker<'a> {
     /// Lints the expression with a sample device: its mistakes are found before discovery.
     fn expression(&mut self) {
         let Some(expression) = &self.rule.expression else { return };
-        self.wrong.extend(mistakes(expression, &self.rule.sample()));
+        self.wrong.extend(lint::check(expression, &self.rule.sample()));
     }
 
     fn facts(&mut self) {
@@ -200,16 +209,16 @@ impl<'a> Checker<'a> {
 
     /// True if its devices have folders in sysfs.
     fn has_folder(&self) -> bool {
-        !matches!(self.rule.find, Find::Files(_) | Find::Endpoints(_))
+        !matches!(self.rule.find, DiscoveryRule::Files(_) | DiscoveryRule::Endpoints(_))
     }
 
     fn text(&mut self, text: &str) {
-        if let Err(unknown) = check(text) {
+        if let Err(unknown) = template::check(text) {
             self.add_mistake(format!("{text:?}: {unknown}"));
         }
     }
 
-    fn give(&mut self, give: &Give) {
+    fn give(&mut self, give: &EditTemplates) {
         give.nodes.iter().for_each(|node| self.given_node(node));
         give.mounts.iter().for_each(|mount| self.given_mount(mount));
         for (name, value) in &give.env {
@@ -222,7 +231,7 @@ impl<'a> Checker<'a> {
         give.cdi.iter().for_each(|name| self.text(name));
     }
 
-    fn given_node(&mut self, node: &GivenNode) {
+    fn given_node(&mut self, node: &NodeTemplate) {
         self.text(&node.path);
         let pattern = fill_all(&node.path, ANY);
         // A path that begins with a placeholder is checked when the device is known.
@@ -231,7 +240,7 @@ impl<'a> Checker<'a> {
         }
         let Some(inside) = &node.inside else { return };
         self.text(inside);
-        self.wrong.extend(denylist::not_a_plain_path(inside));
+        self.wrong.extend(denylist::plain_path_error(inside));
         if is_pattern(&node.path) && !inside.ends_with('/') {
             self.add_mistake(format!(
                 "{} may be several nodes, and as: {inside} is one path: end it with /",
@@ -240,22 +249,22 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn given_mount(&mut self, mount: &GivenMount) {
+    fn given_mount(&mut self, mount: &MountTemplate) {
         for path in std::iter::once(&mount.host).chain(&mount.container) {
             self.text(path);
-            self.wrong.extend(denylist::not_a_plain_path(path));
+            self.wrong.extend(denylist::plain_path_error(path));
         }
         // A path with placeholders is checked when the device is known.
         if fill_all(&mount.host, ANY) == mount.host {
             let path = Path::new(&mount.host);
-            self.add_danger(self.rule.refused_mount(mount, path, self.kubelet_dir));
+            self.add_danger(self.rule.mount_refusal(mount, path, self.kubelet_dir));
         }
     }
 
     fn probe(&mut self, probe: &Probe) {
         match &probe.test {
-            Test::Nodes => {}
-            Test::Attribute { file, equals } => {
+            ProbeTest::Nodes => {}
+            ProbeTest::Attribute { file, equals } => {
                 if !self.has_folder() {
                     self.add_mistake(format!("probe {}: {NO_FOLDER}", file.display()));
                 }
@@ -264,20 +273,20 @@ impl<'a> Checker<'a> {
                     self.text(text);
                 }
             }
-            Test::Http(url) => self.url(url),
-            Test::Tcp(address) => {
+            ProbeTest::Http(url) => self.url(url),
+            ProbeTest::Tcp(address) => {
                 self.text(address);
                 let known = fill_all(address, "host:1");
                 if known.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
                     self.add_mistake(format!("{address:?} is not an address: write host:port"));
                 }
             }
-            Test::Command(words) => self.command(words),
+            ProbeTest::Command(words) => self.command(words),
         }
     }
 
     fn step(&mut self, step: &Step) {
-        let is_managed = self.rule.name.family().is_managed;
+        let is_managed = self.rule.name.family().has_nvml;
         match &step.action {
             StepAction::Http(url) => self.url(url),
             StepAction::Command(words) => self.command(words),

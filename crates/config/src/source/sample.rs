@@ -2,7 +2,7 @@
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
-use super::{DOMAIN, Find, SourceRule};
+use super::{DOMAIN, DiscoveryRule, SourceRule};
 use crate::sample_device::{OtherAttributes, SampleDevice, any};
 
 /// Attributes that devices of a bus or a class, and device nodes, may have.
@@ -42,9 +42,11 @@ impl SourceRule {
     /// A device with every attribute that a device of the source may have.
     pub(crate) fn sample(&self) -> SampleDevice {
         let (names, others) = match &self.find {
-            Find::Bus(_) | Find::Class(_) | Find::Nodes(_) => (OF_DEVICES, OtherAttributes::None),
-            Find::Files(_) => (&OF_FILES[..], OtherAttributes::Any),
-            Find::Endpoints(_) => (&OF_ENDPOINTS[..], OtherAttributes::None),
+            DiscoveryRule::Bus(_) | DiscoveryRule::Class(_) | DiscoveryRule::Nodes(_) => {
+                (OF_DEVICES, OtherAttributes::None)
+            }
+            DiscoveryRule::Files(_) => (&OF_FILES[..], OtherAttributes::Any),
+            DiscoveryRule::Endpoints(_) => (&OF_ENDPOINTS[..], OtherAttributes::None),
         };
         let texts = names.iter().map(|name| (AttributeName::new(DOMAIN, name), any()));
         let mut attributes: Attributes = texts.collect();

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use windlass_kubelet_sim::{Container, ContainerAllocation, Event, NodeStatus, Pod, Registration};
+use windlass_kubelet_sim::{Container, ContainerAllocation, Event, NodeStatus, PluginStatus, Pod};
 
-use super::life::SPARE_DESCRIPTORS;
+use super::life::MAX_DESCRIPTOR_GROWTH;
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
     process::Process,
-    testbed::{Served, Testbed, dialled},
+    testbed::{ServedResource, Testbed, dial},
 };
 
 /// Downtime of the kubelet.
@@ -75,117 +75,118 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-pub(super) async fn restarted(testbed: &Testbed) -> Result<(), CheckError> {
+pub(super) async fn restart_kubelet(testbed: &Testbed) -> Result<(), CheckError> {
     let again = testbed.kubelet.restart().await;
     again.map_err(|error| CheckError::Failed(format!("the embedded kubelet: {error}")))
 }
 
 /// Condition that all resources are connected again, with the same numbers of devices and healthy devices.
-pub(super) fn all_connected(before: &[Served]) -> impl Fn(&NodeStatus) -> bool {
+pub(super) fn all_connected(before: &[ServedResource]) -> impl Fn(&NodeStatus) -> bool {
     |node| {
         before.iter().all(|it| {
-            let registration = node.registrations.get(&it.resource);
-            matches!(registration, Some(Registration::Connected { .. }))
-                && node.counts(&it.resource) == Some((it.devices.len(), it.healthy().len()))
+            let registration = node.plugins.get(&it.resource);
+            matches!(registration, Some(PluginStatus::Connected { .. }))
+                && node.counts(&it.resource) == Some((it.devices.len(), it.healthy_ids().len()))
         })
     }
 }
 
 async fn registers_after_restart(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
-    restarted(testbed).await?;
-    registered_again(testbed, &before).await
+    let before = testbed.start_and_wait().await?;
+    restart_kubelet(testbed).await?;
+    wait_for_registrations(testbed, &before).await
 }
 
 async fn registers_after_two_restarts(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
-    restarted(testbed).await?;
-    restarted(testbed).await?;
-    registered_again(testbed, &before).await
+    let before = testbed.start_and_wait().await?;
+    restart_kubelet(testbed).await?;
+    restart_kubelet(testbed).await?;
+    wait_for_registrations(testbed, &before).await
 }
 
 /// Kills the program, waits until the kubelet has lost it, and starts it again. Returns the time from the start until
 /// all resources are registered and listed.
-pub(super) async fn restarted_program(
+pub(super) async fn restart_program(
     testbed: &mut Testbed,
-    before: &[Served],
+    before: &[ServedResource],
 ) -> Result<Duration, CheckError> {
     Process::kill(testbed.process()).await;
-    let is_lost = |node: &NodeStatus| Served::all(node).is_empty();
-    testbed.until_seen("the kubelet has lost the plugin", is_lost).await?;
+    let is_lost = |node: &NodeStatus| ServedResource::all(node).is_empty();
+    testbed.wait_for_status("the kubelet has lost the plugin", is_lost).await?;
     testbed.start()?;
-    testbed.until("all resources are registered again", all_connected(before)).await
+    testbed.wait_until("all resources are registered again", all_connected(before)).await
 }
 
 /// Waits until all resources are connected again.
-async fn registered_again(testbed: &mut Testbed, before: &[Served]) -> CheckResult {
-    let took = testbed.until("all resources are registered again", all_connected(before)).await?;
+async fn wait_for_registrations(testbed: &mut Testbed, before: &[ServedResource]) -> CheckResult {
+    let took =
+        testbed.wait_until("all resources are registered again", all_connected(before)).await?;
     Ok(format!("{} registered again after {took:.1?}", before.len()))
 }
 
 async fn leaks_no_descriptors(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
-    restarted(testbed).await?;
-    registered_again(testbed, &before).await?;
+    let before = testbed.start_and_wait().await?;
+    restart_kubelet(testbed).await?;
+    wait_for_registrations(testbed, &before).await?;
     let first = testbed.process().usage().descriptors;
     for _ in 0..RESTARTS {
-        restarted(testbed).await?;
-        registered_again(testbed, &before).await?;
+        restart_kubelet(testbed).await?;
+        wait_for_registrations(testbed, &before).await?;
     }
     let last = testbed.process().usage().descriptors;
-    if last > first + SPARE_DESCRIPTORS {
+    if last > first + MAX_DESCRIPTOR_GROWTH {
         return failed(format!("{first} descriptors before {RESTARTS} restarts, {last} after"));
     }
     Ok(format!("{first} descriptors before, {last} after"))
 }
 
 async fn registers_at_each_new_kubelet_socket(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
-    let since = testbed.now();
+    let before = testbed.start_and_wait().await?;
+    let since = testbed.next_sequence();
     if let Err(error) = testbed.kubelet.replace_registration_socket(3) {
         return failed(format!("the embedded kubelet: {error}"));
     }
     let resource = before[0].resource.clone();
     let is_again =
         |event: &Event| matches!(event, Event::Registered { resource: it, .. } if *it == resource);
-    let took = testbed.until_event("another registration", since, is_again).await?;
-    registered_again(testbed, &before).await?;
+    let took = testbed.wait_for_event("another registration", since, is_again).await?;
+    wait_for_registrations(testbed, &before).await?;
     Ok(format!("registered again after {took:.1?}"))
 }
 
 async fn restores_its_socket(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
+    let before = testbed.start_and_wait().await?;
     let one = &before[0];
     let name = one.socket.file_name().unwrap_or_default().display().to_string();
     if testbed.kubelet.delete_socket(&name).is_err() {
         return not_applicable(format!("{} is not in the plugin folder", one.socket.display()));
     }
-    let took = until_dialled(testbed, &one.socket).await?;
+    let took = wait_until_dialled(testbed, &one.socket).await?;
     Ok(format!("{name} answers again after {took:.1?}"))
 }
 
 async fn restores_all_sockets(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
+    let before = testbed.start_and_wait().await?;
     if let Err(error) = testbed.kubelet.delete_sockets() {
         return failed(format!("the embedded kubelet: {error}"));
     }
     for served in &before {
-        until_dialled(testbed, &served.socket).await?;
+        wait_until_dialled(testbed, &served.socket).await?;
     }
-    restarted(testbed).await?;
-    registered_again(testbed, &before).await
+    restart_kubelet(testbed).await?;
+    wait_for_registrations(testbed, &before).await
 }
 
-async fn until_dialled(
+async fn wait_until_dialled(
     testbed: &mut Testbed,
     socket: &std::path::Path,
 ) -> Result<Duration, CheckError> {
-    let (started_at, limit) = (std::time::Instant::now(), testbed.subject.within.react);
+    let (started_at, limit) = (std::time::Instant::now(), testbed.subject.limits.react);
     loop {
-        if dialled(socket).await.is_ok() {
+        if dial(socket).await.is_ok() {
             return Ok(started_at.elapsed());
         }
-        testbed.alive()?;
+        testbed.check_alive()?;
         if started_at.elapsed() > limit {
             return failed(format!("{} does not answer after {limit:?}", socket.display()));
         }
@@ -194,38 +195,38 @@ async fn until_dialled(
 }
 
 async fn registers_after_a_cut_stream(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
-    let since = testbed.now();
+    let before = testbed.start_and_wait().await?;
+    let since = testbed.next_sequence();
     testbed.kubelet.close_plugin_connection(&before[0].resource).await;
     let is_again = |event: &Event| matches!(event, Event::Registered { .. });
-    let took = testbed.until_event("another registration", since, is_again).await?;
-    registered_again(testbed, &before).await?;
+    let took = testbed.wait_for_event("another registration", since, is_again).await?;
+    wait_for_registrations(testbed, &before).await?;
     Ok(format!("registered again after {took:.1?}"))
 }
 
 async fn survives_a_kubelet_downtime(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
+    let before = testbed.start_and_wait().await?;
     testbed.kubelet.stop().await;
     sleep(DOWNTIME).await;
-    testbed.alive()?;
-    restarted(testbed).await?;
-    registered_again(testbed, &before).await
+    testbed.check_alive()?;
+    restart_kubelet(testbed).await?;
+    wait_for_registrations(testbed, &before).await
 }
 
 async fn keeps_the_device_of_a_container(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started_with_devices().await?;
-    let Some(one) = before.iter().find(|it| it.healthy().len() > 1) else {
+    let before = testbed.start_with_devices().await?;
+    let Some(one) = before.iter().find(|it| it.healthy_ids().len() > 1) else {
         return not_applicable("no resource has two healthy devices");
     };
     let pod = Pod::new("first").container(Container::new("c").limit(&one.resource, 1));
     let uid = pod.uid.clone();
-    let admission = testbed.admitted(pod).await?;
-    let first = admission.allotment("c", &one.resource).map(ContainerAllocation::ids);
+    let admission = testbed.admit_pod(pod).await?;
+    let first = admission.allocation("c", &one.resource).map(ContainerAllocation::ids);
     if let Err(error) = testbed.kubelet.start_container(&uid, "c").await {
         return failed(format!("the container does not start: {error}"));
     }
-    restarted(testbed).await?;
-    registered_again(testbed, &before).await?;
+    restart_kubelet(testbed).await?;
+    wait_for_registrations(testbed, &before).await?;
     let second = testbed.admit("second", &one.resource, 1).await?;
     match first {
         Some(first) if second.iter().any(|id| first.contains(id)) => {

@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use crate::{
     case::{Case, CheckResult, failed},
-    clients::{Delays, GRPC_MESSAGE_LIMIT, allocation, answered, granted},
+    clients::{CallDurations, GRPC_MESSAGE_LIMIT, allocate_request, call_ok_within, call_within},
     testbed::Testbed,
 };
 use tokio::task::JoinSet;
 
 /// Number of sequential calls, and of parallel ones.
-const SEQUENTIAL: usize = 50;
-const PARALLEL: usize = 32;
+const SEQUENTIAL_CALLS: usize = 50;
+const PARALLEL_CALLS: usize = 32;
 
 /// Length of an unknown id, in characters.
 const LONG_ID: usize = 100_000;
@@ -86,13 +86,13 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 async fn repeats_its_response(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     for served in &all {
         let mut client = served.dial().await?;
-        let request = allocation(&[vec![served.healthy()[0].clone()]]);
+        let request = allocate_request(&[vec![served.healthy_ids()[0].clone()]]);
         let what = format!("Allocate of {}", served.resource);
-        let first = granted(&what, limit, client.allocate(request.clone())).await?;
-        let second = granted(&what, limit, client.allocate(request)).await?;
+        let first = call_ok_within(&what, limit, client.allocate(request.clone())).await?;
+        let second = call_ok_within(&what, limit, client.allocate(request)).await?;
         if first != second {
             return failed(format!("{what}: first {first:?}, then {second:?}"));
         }
@@ -101,47 +101,50 @@ async fn repeats_its_response(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn refuses_unknown_devices(testbed: &mut Testbed) -> CheckResult {
-    refuses(testbed, |_| vec!["no-such-device".to_owned()]).await
+    check_refuses(testbed, |_| vec!["no-such-device".to_owned()]).await
 }
 
 async fn refuses_partly_unknown_requests(testbed: &mut Testbed) -> CheckResult {
-    refuses(testbed, |known| vec![known, "no-such-device".to_owned()]).await
+    check_refuses(testbed, |known| vec![known, "no-such-device".to_owned()]).await
 }
 
 async fn refuses_long_ids(testbed: &mut Testbed) -> CheckResult {
-    refuses(testbed, |_| vec!["x".repeat(LONG_ID)]).await
+    check_refuses(testbed, |_| vec!["x".repeat(LONG_ID)]).await
 }
 
 /// Checks that every resource refuses the ids made from a healthy one, and then still grants the healthy one.
-async fn refuses(testbed: &mut Testbed, ids: impl Fn(String) -> Vec<String>) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+async fn check_refuses(testbed: &mut Testbed, ids: impl Fn(String) -> Vec<String>) -> CheckResult {
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     let mut refusal = String::new();
     for served in &all {
-        let (mut client, known) = (served.dial().await?, served.healthy()[0].clone());
+        let (mut client, known) = (served.dial().await?, served.healthy_ids()[0].clone());
         let what = format!("Allocate of {}", served.resource);
-        let request = allocation(&[ids(known.clone())]);
-        refusal = match answered(&what, limit, client.allocate(request)).await? {
+        let request = allocate_request(&[ids(known.clone())]);
+        refusal = match call_within(&what, limit, client.allocate(request)).await? {
             Ok(_) => return failed(format!("{what}: granted")),
             Err(status) => status.message().chars().take(120).collect(),
         };
-        let request = allocation(&[vec![known]]);
-        granted("a valid Allocate afterwards", limit, client.allocate(request)).await?;
+        let request = allocate_request(&[vec![known]]);
+        call_ok_within("a valid Allocate afterwards", limit, client.allocate(request)).await?;
     }
-    testbed.alive()?;
+    testbed.check_alive()?;
     Ok(format!("refused: {refusal}"))
 }
 
 async fn answers_each_container(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     for served in &all {
         let mut client = served.dial().await?;
-        let ids: Vec<_> = served.healthy().into_iter().rev().take(3).collect();
+        let ids: Vec<_> = served.healthy_ids().into_iter().rev().take(3).collect();
         let containers: Vec<_> = ids.iter().map(|id| vec![id.clone()]).collect();
         let what = format!("Allocate of {} for {} containers", served.resource, ids.len());
-        let together = granted(&what, limit, client.allocate(allocation(&containers))).await?;
+        let together =
+            call_ok_within(&what, limit, client.allocate(allocate_request(&containers))).await?;
         let mut alone = Vec::new();
         for container in containers {
-            let answer = granted(&what, limit, client.allocate(allocation(&[container]))).await?;
+            let answer =
+                call_ok_within(&what, limit, client.allocate(allocate_request(&[container])))
+                    .await?;
             alone.extend(answer.container_responses);
         }
         if together.container_responses != alone {
@@ -153,34 +156,34 @@ async fn answers_each_container(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn survives_empty_requests(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     for served in &all {
         let mut client = served.dial().await?;
-        for request in [allocation(&[]), allocation(&[Vec::new()])] {
+        for request in [allocate_request(&[]), allocate_request(&[Vec::new()])] {
             let containers = request.container_requests.len();
             let what = format!("Allocate of nothing for {containers} containers");
-            if let Ok(answer) = answered(&what, limit, client.allocate(request)).await?
+            if let Ok(answer) = call_within(&what, limit, client.allocate(request)).await?
                 && answer.container_responses.len() != containers
             {
                 return failed(format!("{what}: {} responses", answer.container_responses.len()));
             }
         }
-        let request = allocation(&[vec![served.healthy()[0].clone()]]);
-        granted("a valid Allocate afterwards", limit, client.allocate(request)).await?;
+        let request = allocate_request(&[vec![served.healthy_ids()[0].clone()]]);
+        call_ok_within("a valid Allocate afterwards", limit, client.allocate(request)).await?;
     }
-    testbed.alive()?;
+    testbed.check_alive()?;
     Ok(format!("{} resources answer or refuse", all.len()))
 }
 
 async fn counts_a_device_once(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     for served in &all {
-        let (mut client, id) = (served.dial().await?, served.healthy()[0].clone());
+        let (mut client, id) = (served.dial().await?, served.healthy_ids()[0].clone());
         let what = format!("Allocate of {} twice {id}", served.resource);
-        let once = allocation(&[vec![id.clone()]]);
-        let once = granted(&what, limit, client.allocate(once)).await?;
-        let twice = allocation(&[vec![id.clone(), id]]);
-        if let Ok(twice) = answered(&what, limit, client.allocate(twice)).await?
+        let once = allocate_request(&[vec![id.clone()]]);
+        let once = call_ok_within(&what, limit, client.allocate(once)).await?;
+        let twice = allocate_request(&[vec![id.clone(), id]]);
+        if let Ok(twice) = call_within(&what, limit, client.allocate(twice)).await?
             && twice != once
         {
             return failed(format!("{what}: {twice:?}; with the id once: {once:?}"));
@@ -190,13 +193,13 @@ async fn counts_a_device_once(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn allocates_all_in_one_call(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     let mut largest = 0;
     for served in &all {
         let mut client = served.dial().await?;
         let what = format!("Allocate of all of {}", served.resource);
-        let request = allocation(&[served.healthy()]);
-        let answer = granted(&what, limit, client.allocate(request)).await?;
+        let request = allocate_request(&[served.healthy_ids()]);
+        let answer = call_ok_within(&what, limit, client.allocate(request)).await?;
         if answer.container_responses.len() != 1 {
             return failed(format!("{what}: {} responses", answer.container_responses.len()));
         }
@@ -209,49 +212,53 @@ async fn allocates_all_in_one_call(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn answers_fast(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
-    let mut delays = Delays::of(testbed.process());
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    let mut delays = CallDurations::of(testbed.process());
     for served in &all {
-        let (mut client, healthy) = (served.dial().await?, served.healthy());
-        for id in healthy.iter().cycle().take(SEQUENTIAL) {
+        let (mut client, healthy) = (served.dial().await?, served.healthy_ids());
+        for id in healthy.iter().cycle().take(SEQUENTIAL_CALLS) {
             let started_at = Instant::now();
-            let request = allocation(&[vec![id.clone()]]);
-            granted("Allocate", limit, client.allocate(request)).await?;
+            let request = allocate_request(&[vec![id.clone()]]);
+            call_ok_within("Allocate", limit, client.allocate(request)).await?;
             delays.push(started_at.elapsed());
         }
     }
-    delays.checked(testbed.process())
+    delays.check_median(testbed.process())
 }
 
 async fn answers_in_parallel(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     for served in &all {
-        let (client, healthy, mut calls) = (served.dial().await?, served.healthy(), JoinSet::new());
-        for id in healthy.iter().cycle().take(PARALLEL) {
-            let (mut client, request) = (client.clone(), allocation(&[vec![id.clone()]]));
-            calls.spawn(async move { granted("Allocate", limit, client.allocate(request)).await });
+        let (client, healthy, mut calls) =
+            (served.dial().await?, served.healthy_ids(), JoinSet::new());
+        for id in healthy.iter().cycle().take(PARALLEL_CALLS) {
+            let (mut client, request) = (client.clone(), allocate_request(&[vec![id.clone()]]));
+            calls.spawn(async move {
+                call_ok_within("Allocate", limit, client.allocate(request)).await
+            });
         }
         for answer in calls.join_all().await {
             answer?;
         }
     }
-    Ok(format!("{PARALLEL} in parallel, {} resources", all.len()))
+    Ok(format!("{PARALLEL_CALLS} in parallel, {} resources", all.len()))
 }
 
 async fn survives_cancelled_calls(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     for served in &all {
-        let (client, healthy) = (served.dial().await?, served.healthy());
-        for id in healthy.iter().cycle().take(SEQUENTIAL) {
-            let (mut client, request) = (client.clone(), allocation(&[vec![id.clone()]]));
+        let (client, healthy) = (served.dial().await?, served.healthy_ids());
+        for id in healthy.iter().cycle().take(SEQUENTIAL_CALLS) {
+            let (mut client, request) = (client.clone(), allocate_request(&[vec![id.clone()]]));
             let mut call = JoinSet::new();
             call.spawn(async move { client.allocate(request).await.is_ok() });
             tokio::task::yield_now().await;
             call.shutdown().await;
         }
-        let request = allocation(&[vec![healthy[0].clone()]]);
-        granted("Allocate after cancelled calls", limit, client.clone().allocate(request)).await?;
+        let request = allocate_request(&[vec![healthy[0].clone()]]);
+        call_ok_within("Allocate after cancelled calls", limit, client.clone().allocate(request))
+            .await?;
     }
-    testbed.alive()?;
-    Ok(format!("{SEQUENTIAL} cancelled, {} resources", all.len()))
+    testbed.check_alive()?;
+    Ok(format!("{SEQUENTIAL_CALLS} cancelled, {} resources", all.len()))
 }

@@ -12,20 +12,22 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 
 use crate::{
     case::{CheckError, failed},
-    testbed::{Driver, Request, Testbed},
+    testbed::{ClaimRequest, Driver, Testbed},
 };
 
 /// Registered driver, and a claim with one of its devices.
-async fn claimed(testbed: &mut Testbed) -> Result<(Driver, ResourceClaim), CheckError> {
-    let driver = testbed.driver().await?;
-    let claim = testbed.claim(&driver, "claim", Request::Device).await?;
+async fn driver_with_claim(testbed: &mut Testbed) -> Result<(Driver, ResourceClaim), CheckError> {
+    let driver = testbed.start_driver().await?;
+    let claim = testbed.create_claim(&driver, "claim", ClaimRequest::Device).await?;
     Ok((driver, claim))
 }
 
 /// Registered driver, and its published slices.
-async fn published(testbed: &mut Testbed) -> Result<(Driver, Vec<ResourceSlice>), CheckError> {
-    let driver = testbed.driver().await?;
-    let slices = testbed.published(&driver).await?;
+async fn driver_with_slices(
+    testbed: &mut Testbed,
+) -> Result<(Driver, Vec<ResourceSlice>), CheckError> {
+    let driver = testbed.start_driver().await?;
+    let slices = testbed.wait_for_slices(&driver).await?;
     Ok((driver, slices))
 }
 

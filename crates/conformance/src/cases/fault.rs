@@ -6,8 +6,8 @@ use windlass_kubelet_sim::NodeStatus;
 
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
-    clients::listed,
-    testbed::{Served, Testbed},
+    clients::open_list_stream,
+    testbed::{ServedResource, Testbed},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -44,20 +44,20 @@ fn hook(hook: Option<&String>, flag: &str) -> Result<String, CheckError> {
 
 /// Ids of the unhealthy devices.
 fn unhealthy(node: &NodeStatus) -> BTreeSet<String> {
-    let all = Served::all(node).into_iter().flat_map(|served| served.devices);
+    let all = ServedResource::all(node).into_iter().flat_map(|served| served.devices);
     all.filter(|device| !device.is_healthy()).map(|device| device.id).collect()
 }
 
 /// Makes a device fail and waits until the kubelet lists it as unhealthy. Returns the resources before the fault, and
 /// the id of the device.
-async fn fail_one(testbed: &mut Testbed) -> Result<(Vec<Served>, String), CheckError> {
+async fn fail_one(testbed: &mut Testbed) -> Result<(Vec<ServedResource>, String), CheckError> {
     let fail = hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
-    let before = testbed.started_with_devices().await?;
-    let already = unhealthy(&testbed.kubelet.node());
-    testbed.hook(&fail).await?;
+    let before = testbed.start_with_devices().await?;
+    let already = unhealthy(&testbed.kubelet.status());
+    testbed.run_hook(&fail).await?;
     let is_reported = |node: &NodeStatus| unhealthy(node).difference(&already).next().is_some();
-    testbed.until("a device is Unhealthy", is_reported).await?;
-    let now = unhealthy(&testbed.kubelet.node());
+    testbed.wait_until("a device is Unhealthy", is_reported).await?;
+    let now = unhealthy(&testbed.kubelet.status());
     let new = now.difference(&already).next().cloned();
     new.map_or_else(
         || not_applicable("the device was healthy again at once"),
@@ -67,7 +67,7 @@ async fn fail_one(testbed: &mut Testbed) -> Result<(Vec<Served>, String), CheckE
 
 async fn a_fault_is_reported(testbed: &mut Testbed) -> CheckResult {
     let (before, id) = fail_one(testbed).await?;
-    let is_known = before.iter().any(|served| served.healthy().contains(&id));
+    let is_known = before.iter().any(|served| served.healthy_ids().contains(&id));
     if is_known {
         Ok(format!("{id} is Unhealthy"))
     } else {
@@ -77,8 +77,9 @@ async fn a_fault_is_reported(testbed: &mut Testbed) -> CheckResult {
 
 async fn a_failed_device_stays_listed(testbed: &mut Testbed) -> CheckResult {
     let (before, _) = fail_one(testbed).await?;
-    let count = |all: &[Served]| all.iter().map(|served| served.devices.len()).sum::<usize>();
-    let (was, is) = (count(&before), count(&Served::all(&testbed.kubelet.node())));
+    let count =
+        |all: &[ServedResource]| all.iter().map(|served| served.devices.len()).sum::<usize>();
+    let (was, is) = (count(&before), count(&ServedResource::all(&testbed.kubelet.status())));
     if was == is {
         Ok(format!("{is} devices as before"))
     } else {
@@ -89,22 +90,25 @@ async fn a_failed_device_stays_listed(testbed: &mut Testbed) -> CheckResult {
 async fn a_recovery_is_reported(testbed: &mut Testbed) -> CheckResult {
     let heal = hook(testbed.subject.hooks.heal.as_ref(), "--heal")?;
     let (_, id) = fail_one(testbed).await?;
-    testbed.hook(&heal).await?;
-    let took =
-        testbed.until(&format!("{id} is Healthy"), |node| !unhealthy(node).contains(&id)).await?;
+    testbed.run_hook(&heal).await?;
+    let took = testbed
+        .wait_until(&format!("{id} is Healthy"), |node| !unhealthy(node).contains(&id))
+        .await?;
     Ok(format!("{id} is Healthy after {took:.1?}"))
 }
 
 async fn a_fault_is_reported_on_every_stream(testbed: &mut Testbed) -> CheckResult {
     let fail = hook(testbed.subject.hooks.fail.as_ref(), "--fail")?;
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits);
     let mut streams = Vec::new();
     for served in &all {
-        streams.push(listed(&served.resource, limit.answer, &mut served.dial().await?).await?.0);
+        streams.push(
+            open_list_stream(&served.resource, limit.answer, &mut served.dial().await?).await?.0,
+        );
     }
-    testbed.hook(&fail).await?;
+    testbed.run_hook(&fail).await?;
     for mut stream in streams {
-        if stream.until_unhealthy(limit.react).await {
+        if stream.wait_for_unhealthy(limit.react).await {
             return Ok("reported on a stream that the kubelet did not open".to_owned());
         }
     }

@@ -7,7 +7,7 @@ use windlass_kubelet_api::deviceplugin::ContainerAllocateResponse;
 use super::cdi;
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
-    clients::{allocation, granted},
+    clients::{allocate_request, call_ok_within},
     testbed::Testbed,
 };
 
@@ -16,37 +16,37 @@ pub(super) const CASES: &[Case] = &[
         id: "C01",
         sentence: "gives device nodes absolute paths, and their host paths exist",
         source: "deviceplugin/v1beta1/api.proto, DeviceSpec; runc, CreateDevices",
-        check: |testbed| Box::pin(every_response(testbed, device_nodes)),
+        check: |testbed| Box::pin(check_responses(testbed, device_nodes)),
     },
     Case {
         id: "C02",
         sentence: "gives each device node permissions of one or more of r, w and m",
         source: "deviceplugin/v1beta1/api.proto, DeviceSpec.permissions",
-        check: |testbed| Box::pin(every_response(testbed, permissions)),
+        check: |testbed| Box::pin(check_responses(testbed, permissions)),
     },
     Case {
         id: "C03",
         sentence: "gives mounts absolute paths, and their sources exist on the host",
         source: "deviceplugin/v1beta1/api.proto, Mount",
-        check: |testbed| Box::pin(every_response(testbed, mounts)),
+        check: |testbed| Box::pin(check_responses(testbed, mounts)),
     },
     Case {
         id: "C04",
         sentence: "gives variables names that are not empty and have no `=`, and no NUL in names and values",
         source: "environ(7); OCI runtime specification, process.env",
-        check: |testbed| Box::pin(every_response(testbed, variables)),
+        check: |testbed| Box::pin(check_responses(testbed, variables)),
     },
     Case {
         id: "C05",
         sentence: "gives annotations keys that Kubernetes accepts",
         source: "apimachinery, pkg/api/validation, ValidateAnnotations",
-        check: |testbed| Box::pin(every_response(testbed, annotations)),
+        check: |testbed| Box::pin(check_responses(testbed, annotations)),
     },
     Case {
         id: "C06",
         sentence: "gives CDI names of the form vendor/class=device",
         source: "Container Device Interface 1.0, qualified names",
-        check: |testbed| Box::pin(every_response(testbed, cdi_names)),
+        check: |testbed| Box::pin(check_responses(testbed, cdi_names)),
     },
     Case {
         id: "C07",
@@ -58,7 +58,7 @@ pub(super) const CASES: &[Case] = &[
         id: "C08",
         sentence: "gives each container at least one edit",
         source: "cm/devicemanager/manager.go, GetDeviceRunContainerOptions",
-        check: |testbed| Box::pin(every_response(testbed, |it| Some(any_edit(it)))),
+        check: |testbed| Box::pin(check_responses(testbed, |it| Some(any_edit(it)))),
     },
 ];
 
@@ -66,7 +66,7 @@ pub(super) const CASES: &[Case] = &[
 type ResponseCheck = fn(&ContainerAllocateResponse) -> Option<Result<(), String>>;
 
 /// Allocates every healthy device alone, and checks each response.
-async fn every_response(testbed: &mut Testbed, flaw: ResponseCheck) -> CheckResult {
+async fn check_responses(testbed: &mut Testbed, flaw: ResponseCheck) -> CheckResult {
     let mut seen = 0;
     for response in responses(testbed).await? {
         match flaw(&response) {
@@ -79,13 +79,15 @@ async fn every_response(testbed: &mut Testbed, flaw: ResponseCheck) -> CheckResu
 }
 
 async fn responses(testbed: &mut Testbed) -> Result<Vec<ContainerAllocateResponse>, CheckError> {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     let mut responses = Vec::new();
     for served in &all {
         let mut client = served.dial().await?;
-        for id in served.healthy() {
+        for id in served.healthy_ids() {
             let what = format!("Allocate of {id}");
-            let response = granted(&what, limit, client.allocate(allocation(&[vec![id]]))).await?;
+            let response =
+                call_ok_within(&what, limit, client.allocate(allocate_request(&[vec![id]])))
+                    .await?;
             responses.extend(response.container_responses);
         }
     }
@@ -93,7 +95,7 @@ async fn responses(testbed: &mut Testbed) -> Result<Vec<ContainerAllocateRespons
 }
 
 /// Checks each item. `flaw` describes a defect of an item. `None` if there are no items.
-fn each<'a, T: 'a>(
+fn check_each<'a, T: 'a>(
     all: impl IntoIterator<Item = &'a T>,
     flaw: impl Fn(&T) -> Option<String>,
 ) -> Option<Result<(), String>> {
@@ -103,11 +105,11 @@ fn each<'a, T: 'a>(
 }
 
 fn device_nodes(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    each(&response.devices, |it| path_flaw(&it.host_path, &it.container_path))
+    check_each(&response.devices, |it| path_flaw(&it.host_path, &it.container_path))
 }
 
 fn mounts(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    each(&response.mounts, |it| path_flaw(&it.host_path, &it.container_path))
+    check_each(&response.mounts, |it| path_flaw(&it.host_path, &it.container_path))
 }
 
 fn path_flaw(host: &str, container: &str) -> Option<String> {
@@ -121,7 +123,7 @@ fn path_flaw(host: &str, container: &str) -> Option<String> {
 }
 
 fn permissions(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    each(&response.devices, |it| {
+    check_each(&response.devices, |it| {
         let letters = &it.permissions;
         let is_known = !letters.is_empty() && letters.chars().all(|c| "rwm".contains(c));
         (!is_known).then(|| format!("{} has permissions {letters:?}", it.host_path))
@@ -130,7 +132,7 @@ fn permissions(response: &ContainerAllocateResponse) -> Option<Result<(), String
 
 fn variables(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
     let variables: Vec<_> = response.envs.iter().collect();
-    each(&variables, |(name, value)| {
+    check_each(&variables, |(name, value)| {
         let is_usable = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
         (!is_usable).then(|| format!("variable {name:?} is {value:?}"))
     })
@@ -138,7 +140,7 @@ fn variables(response: &ContainerAllocateResponse) -> Option<Result<(), String>>
 
 fn annotations(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
     let keys: Vec<_> = response.annotations.keys().collect();
-    each(&keys, |key| (!is_annotation_key(key)).then(|| format!("annotation {key:?}")))
+    check_each(&keys, |key| (!is_annotation_key(key)).then(|| format!("annotation {key:?}")))
 }
 
 /// True for `prefix/name` or `name`, as for labels (`IsQualifiedName`).
@@ -162,7 +164,7 @@ fn is_annotation_key(key: &str) -> bool {
 }
 
 fn cdi_names(response: &ContainerAllocateResponse) -> Option<Result<(), String>> {
-    each(&response.cdi_devices, |it| {
+    check_each(&response.cdi_devices, |it| {
         cdi::Name::parse(&it.name).is_none().then(|| format!("{:?} is not a CDI name", it.name))
     })
 }

@@ -7,23 +7,23 @@ use tokio::time::sleep;
 
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
-    clients::{allocation, granted},
+    clients::{allocate_request, call_ok_within},
     testbed::Testbed,
 };
 
 /// Duration of the idle measurement, and the permitted share of one processor.
-const IDLE: Duration = Duration::from_secs(4);
+const IDLE_TIME: Duration = Duration::from_secs(4);
 const IDLE_PERCENT: u32 = 5;
 
 /// Number of requests: before the first measurement, and between both.
-const WARM_UP: usize = 300;
+const WARM_UP_REQUESTS: usize = 300;
 const REQUESTS: usize = 2000;
 
 /// Permitted growth of resident memory, in KiB. Caches may grow by this much.
-const LEAK_KIB: u64 = 16 * 1024;
+const MAX_GROWTH_KIB: u64 = 16 * 1024;
 
 /// Permitted growth of open descriptors. Language runtimes keep some open.
-pub(super) const SPARE_DESCRIPTORS: usize = 10;
+pub(super) const MAX_DESCRIPTOR_GROWTH: usize = 10;
 
 /// Streams must close within the stop limit divided by this. Until then the kubelet allocates the devices to pods.
 const STREAM_CLOSE_DIVISOR: u32 = 5;
@@ -68,25 +68,25 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 async fn exits_on_sigterm(testbed: &mut Testbed) -> CheckResult {
-    testbed.started().await?;
+    testbed.start_and_wait().await?;
     let started_at = std::time::Instant::now();
-    let status = end(testbed).await?;
+    let status = terminate(testbed).await?;
     Ok(format!("{status} after {:.1?}", started_at.elapsed()))
 }
 
 /// Sends SIGTERM, and waits for the exit.
-pub(super) async fn end(testbed: &mut Testbed) -> Result<ExitStatus, CheckError> {
-    let limit = testbed.subject.within.stop;
+pub(super) async fn terminate(testbed: &mut Testbed) -> Result<ExitStatus, CheckError> {
+    let limit = testbed.subject.limits.stop;
     testbed.process().signal(Signal::TERM);
-    match testbed.process().end_within(limit).await {
+    match testbed.process().wait_for_exit(limit).await {
         Some(status) => Ok(status),
         None => failed(format!("it still runs {limit:?} after SIGTERM")),
     }
 }
 
 async fn handles_sigterm(testbed: &mut Testbed) -> CheckResult {
-    testbed.started().await?;
-    let status = end(testbed).await?;
+    testbed.start_and_wait().await?;
+    let status = terminate(testbed).await?;
     match status.signal() {
         Some(signal) => failed(format!("signal {signal} killed it: it has no handler")),
         None => Ok(format!("{status}")),
@@ -94,10 +94,10 @@ async fn handles_sigterm(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn closes_its_streams(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.started().await?;
+    let served = testbed.start_and_wait().await?;
     // Measured before the exit: the kernel closes the streams of a process that has ended.
     let (started_at, limit) =
-        (std::time::Instant::now(), testbed.subject.within.stop / STREAM_CLOSE_DIVISOR);
+        (std::time::Instant::now(), testbed.subject.limits.stop / STREAM_CLOSE_DIVISOR);
     testbed.process().signal(Signal::TERM);
     let is_gone = |node: &windlass_kubelet_sim::NodeStatus| {
         served.iter().all(|it| node.counts(&it.resource).is_none_or(|(_, free)| free == 0))
@@ -109,8 +109,8 @@ async fn closes_its_streams(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn removes_its_socket(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.started().await?;
-    end(testbed).await?;
+    let served = testbed.start_and_wait().await?;
+    terminate(testbed).await?;
     match served.iter().find(|it| it.socket.exists()) {
         Some(it) => failed(format!("{} still exists", it.socket.display())),
         None => Ok(format!("{} removed", served.len())),
@@ -118,30 +118,34 @@ async fn removes_its_socket(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn is_idle(testbed: &mut Testbed) -> CheckResult {
-    testbed.started().await?;
+    testbed.start_and_wait().await?;
     // The program finishes deferred work of its start in this time.
     sleep(Duration::from_secs(1)).await;
     let before = testbed.process().load();
-    sleep(IDLE).await;
-    let percent = before.percent_until(&testbed.process().load());
-    let evidence = format!("{percent} % of a processor in {IDLE:?}");
+    sleep(IDLE_TIME).await;
+    let percent = before.cpu_percent_until(&testbed.process().load());
+    let evidence = format!("{percent} % of a processor in {IDLE_TIME:?}");
     if percent > IDLE_PERCENT { failed(evidence) } else { Ok(evidence) }
 }
 
 async fn leaks_nothing(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
-    let (mut client, healthy) = (all[0].dial().await?, all[0].healthy());
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
+    let (mut client, healthy) = (all[0].dial().await?, all[0].healthy_ids());
     let mut before = testbed.process().usage();
-    for (number, id) in healthy.iter().cycle().take(WARM_UP + REQUESTS).enumerate() {
-        if number == WARM_UP {
+    for (number, id) in healthy.iter().cycle().take(WARM_UP_REQUESTS + REQUESTS).enumerate() {
+        if number == WARM_UP_REQUESTS {
             before = testbed.process().usage();
         }
-        let request = allocation(&[vec![id.clone()]]);
-        granted("Allocate", limit, client.allocate(request)).await?;
+        let request = allocate_request(&[vec![id.clone()]]);
+        call_ok_within("Allocate", limit, client.allocate(request)).await?;
     }
     let after = testbed.process().usage();
     let grown = after.resident_kib.saturating_sub(before.resident_kib);
     let opened = after.descriptors.saturating_sub(before.descriptors);
     let evidence = format!("{grown} KiB and {opened} descriptors more after {REQUESTS} requests");
-    if grown > LEAK_KIB || opened > SPARE_DESCRIPTORS { failed(evidence) } else { Ok(evidence) }
+    if grown > MAX_GROWTH_KIB || opened > MAX_DESCRIPTOR_GROWTH {
+        failed(evidence)
+    } else {
+        Ok(evidence)
+    }
 }

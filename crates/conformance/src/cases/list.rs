@@ -9,11 +9,11 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use windlass_kubelet_api::deviceplugin::{self as wire, HEALTHY, UNHEALTHY};
 
-use super::again::{all_connected, restarted, restarted_program};
+use super::again::{all_connected, restart_kubelet, restart_program};
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
-    clients::{GRPC_MESSAGE_LIMIT, Listing, allocation, granted, listed},
-    testbed::{Served, Testbed},
+    clients::{GRPC_MESSAGE_LIMIT, ListStream, allocate_request, call_ok_within, open_list_stream},
+    testbed::{ServedResource, Testbed},
 };
 
 /// Duration of the idle measurement, and the number of lists that it permits.
@@ -21,11 +21,11 @@ const IDLE_TIME: Duration = Duration::from_secs(3);
 const MAX_LISTS: usize = 3;
 
 /// Number of streams that the case opens and drops: before the first measurement, and between both.
-const WARM_UP: usize = 300;
+const WARM_UP_STREAMS: usize = 300;
 const STREAMS: usize = 3000;
 
 /// Permitted growth of resident memory, in KiB. Caches may grow by this much.
-const LEAK_KIB: u64 = 24 * 1024;
+const MAX_GROWTH_KIB: u64 = 24 * 1024;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -103,11 +103,14 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// First list of every resource, as on the wire.
-async fn lists(testbed: &mut Testbed) -> Result<Vec<(Served, Vec<wire::Device>)>, CheckError> {
-    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
+async fn lists(
+    testbed: &mut Testbed,
+) -> Result<Vec<(ServedResource, Vec<wire::Device>)>, CheckError> {
+    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
     let mut lists = Vec::new();
     for served in all {
-        let (_stream, devices) = listed(&served.resource, limit, &mut served.dial().await?).await?;
+        let (_stream, devices) =
+            open_list_stream(&served.resource, limit, &mut served.dial().await?).await?;
         lists.push((served, devices));
     }
     Ok(lists)
@@ -128,10 +131,10 @@ async fn check_devices(
 }
 
 async fn ids_belong_to_one_resource(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.started().await?;
+    let served = testbed.start_and_wait().await?;
     let mut owners = BTreeMap::new();
     let all = served.iter().flat_map(|it| it.devices.iter().map(move |device| (it, &device.id)));
-    for (Served { resource, .. }, id) in all {
+    for (ServedResource { resource, .. }, id) in all {
         if let Some(other) = owners.insert(id, resource) {
             return failed(format!("{id} is listed by {other} and by {resource}"));
         }
@@ -178,12 +181,13 @@ async fn topology_names_a_node(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn streams_are_independent(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
     for served in &all {
-        let since = testbed.now();
-        let (first, mut one) = listed(&served.resource, limit, &mut served.dial().await?).await?;
+        let since = testbed.next_sequence();
+        let (first, mut one) =
+            open_list_stream(&served.resource, limit, &mut served.dial().await?).await?;
         let (second, mut other) =
-            listed(&served.resource, limit, &mut served.dial().await?).await?;
+            open_list_stream(&served.resource, limit, &mut served.dial().await?).await?;
         for list in [&mut one, &mut other] {
             // The kubelet keeps devices in a map, so their order is free.
             list.sort_by(|a, b| a.id.cmp(&b.id));
@@ -191,12 +195,12 @@ async fn streams_are_independent(testbed: &mut Testbed) -> CheckResult {
         if one != other {
             return failed(format!("{}: {one:?} and {other:?}", served.resource));
         }
-        for Listing(mut stream) in [first, second] {
+        for ListStream(mut stream) in [first, second] {
             if let Ok(ended @ (None | Some(Err(_)))) = timeout(limit, stream.next()).await {
                 return failed(format!("{}: a stream ended: {ended:?}", served.resource));
             }
         }
-        let (events, _) = testbed.calls().since(since);
+        let (events, _) = testbed.events().since(since);
         let is_end = |event: &&windlass_kubelet_sim::Event| {
             matches!(event, windlass_kubelet_sim::Event::StreamEnded { .. })
         };
@@ -208,9 +212,9 @@ async fn streams_are_independent(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn sends_no_lists_when_idle(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
-    let (Listing(mut stream), _) =
-        listed(&all[0].resource, limit, &mut all[0].dial().await?).await?;
+    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
+    let (ListStream(mut stream), _) =
+        open_list_stream(&all[0].resource, limit, &mut all[0].dial().await?).await?;
     let mut messages = 0;
     let count_lists = async {
         while let Some(Ok(_)) = stream.next().await {
@@ -237,24 +241,24 @@ async fn list_fits(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn ids_survive_a_program_restart(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
-    restarted_program(testbed, &before).await?;
+    let before = testbed.start_and_wait().await?;
+    restart_program(testbed, &before).await?;
     same_ids(testbed, &before)
 }
 
 async fn ids_survive_a_kubelet_restart(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
-    restarted(testbed).await?;
-    testbed.until("all resources are registered again", all_connected(&before)).await?;
+    let before = testbed.start_and_wait().await?;
+    restart_kubelet(testbed).await?;
+    testbed.wait_until("all resources are registered again", all_connected(&before)).await?;
     same_ids(testbed, &before)
 }
 
-fn same_ids(testbed: &Testbed, before: &[Served]) -> CheckResult {
-    let ids = |all: &[Served]| -> BTreeMap<String, BTreeSet<String>> {
-        let of = |it: &Served| it.devices.iter().map(|device| device.id.clone()).collect();
+fn same_ids(testbed: &Testbed, before: &[ServedResource]) -> CheckResult {
+    let ids = |all: &[ServedResource]| -> BTreeMap<String, BTreeSet<String>> {
+        let of = |it: &ServedResource| it.devices.iter().map(|device| device.id.clone()).collect();
         all.iter().map(|it| (it.resource.clone(), of(it))).collect()
     };
-    let (before, after) = (ids(before), ids(&Served::all(&testbed.kubelet.node())));
+    let (before, after) = (ids(before), ids(&ServedResource::all(&testbed.kubelet.status())));
     if before == after {
         Ok("the same ids".into())
     } else {
@@ -263,33 +267,33 @@ fn same_ids(testbed: &Testbed, before: &[Served]) -> CheckResult {
 }
 
 async fn closed_streams_are_released(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
     let (served, mut client) = (&all[0], all[0].dial().await?);
-    for _ in 0..WARM_UP {
-        listed(&served.resource, limit, &mut client).await?;
+    for _ in 0..WARM_UP_STREAMS {
+        open_list_stream(&served.resource, limit, &mut client).await?;
     }
     let before = testbed.process().usage();
     for _ in 0..STREAMS {
-        listed(&served.resource, limit, &mut client).await?;
+        open_list_stream(&served.resource, limit, &mut client).await?;
     }
     let after = testbed.process().usage();
     let grown = after.resident_kib.saturating_sub(before.resident_kib);
-    if grown > LEAK_KIB {
+    if grown > MAX_GROWTH_KIB {
         return failed(format!("{grown} KiB more after {STREAMS} closed streams"));
     }
     Ok(format!("{grown} KiB more after {STREAMS} closed streams"))
 }
 
 async fn unread_streams_block_no_call(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     for served in &all {
         let mut first = served.dial().await?;
         let what = format!("ListAndWatch of {}", served.resource);
-        let _unread = granted(&what, limit, first.list_and_watch(wire::Empty {})).await?;
+        let _unread = call_ok_within(&what, limit, first.list_and_watch(wire::Empty {})).await?;
         let mut second = served.dial().await?;
-        listed(&served.resource, limit, &mut second).await?;
-        let request = allocation(&[vec![served.healthy()[0].clone()]]);
-        granted("Allocate beside an unread stream", limit, second.allocate(request)).await?;
+        open_list_stream(&served.resource, limit, &mut second).await?;
+        let request = allocate_request(&[vec![served.healthy_ids()[0].clone()]]);
+        call_ok_within("Allocate beside an unread stream", limit, second.allocate(request)).await?;
     }
     Ok(format!("{} resources answer", all.len()))
 }

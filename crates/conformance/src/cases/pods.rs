@@ -2,10 +2,10 @@
 
 use windlass_kubelet_sim::{Container, ContainerAllocation, Pod};
 
-use super::again::restarted_program;
+use super::again::restart_program;
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
-    testbed::{Served, Testbed},
+    testbed::{ServedResource, Testbed},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -54,10 +54,13 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Resource with the most healthy devices, `at_least` or more.
-async fn largest(testbed: &mut Testbed, at_least: usize) -> Result<Served, CheckError> {
-    let all = testbed.started_with_devices().await?;
-    let largest = all.into_iter().max_by_key(|it| it.healthy().len());
-    match largest.filter(|it| it.healthy().len() >= at_least) {
+async fn largest_resource(
+    testbed: &mut Testbed,
+    at_least: usize,
+) -> Result<ServedResource, CheckError> {
+    let all = testbed.start_with_devices().await?;
+    let largest = all.into_iter().max_by_key(|it| it.healthy_ids().len());
+    match largest.filter(|it| it.healthy_ids().len() >= at_least) {
         Some(served) => Ok(served),
         None => not_applicable(format!("no resource has {at_least} healthy devices")),
     }
@@ -69,8 +72,8 @@ fn uid(name: &str) -> String {
 }
 
 async fn serves_all(testbed: &mut Testbed) -> CheckResult {
-    let served = largest(testbed, 1).await?;
-    let count = served.healthy().len();
+    let served = largest_resource(testbed, 1).await?;
+    let count = served.healthy_ids().len();
     let ids = testbed.admit("all", &served.resource, count as u64).await?;
     if ids.len() == count {
         Ok(format!("{count} devices"))
@@ -80,11 +83,12 @@ async fn serves_all(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn serves_two_containers(testbed: &mut Testbed) -> CheckResult {
-    let served = largest(testbed, 2).await?;
+    let served = largest_resource(testbed, 2).await?;
     let container = |name: &str| Container::new(name).limit(&served.resource, 1);
     let pod = Pod::new("two").container(container("a")).container(container("b"));
-    let admission = testbed.admitted(pod).await?;
-    let of = |name: &str| admission.allotment(name, &served.resource).map(ContainerAllocation::ids);
+    let admission = testbed.admit_pod(pod).await?;
+    let of =
+        |name: &str| admission.allocation(name, &served.resource).map(ContainerAllocation::ids);
     match (of("a"), of("b")) {
         (Some(a), Some(b)) if a.is_disjoint(&b) => Ok(format!("{a:?} and {b:?}")),
         other => failed(format!("the containers have {other:?}")),
@@ -92,30 +96,30 @@ async fn serves_two_containers(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn serves_again(testbed: &mut Testbed) -> CheckResult {
-    let served = largest(testbed, 1).await?;
-    let count = served.healthy().len() as u64;
+    let served = largest_resource(testbed, 1).await?;
+    let count = served.healthy_ids().len() as u64;
     for name in ["first", "second", "third"] {
         testbed.admit(name, &served.resource, count).await?;
-        testbed.kubelet.delete(&uid(name)).await;
+        testbed.kubelet.delete_pod(&uid(name)).await;
     }
     Ok(format!("three pods in turn had all {count}"))
 }
 
 async fn serves_init_containers(testbed: &mut Testbed) -> CheckResult {
-    let served = largest(testbed, 1).await?;
+    let served = largest_resource(testbed, 1).await?;
     let limit = |name: &str| Container::new(name).limit(&served.resource, 1);
-    let pod = Pod::new("init").init(limit("i")).container(limit("c"));
-    let admission = testbed.admitted(pod).await?;
-    match admission.allotment("c", &served.resource) {
+    let pod = Pod::new("init").init_container(limit("i")).container(limit("c"));
+    let admission = testbed.admit_pod(pod).await?;
+    match admission.allocation("c", &served.resource) {
         Some(it) => Ok(format!("the app has {:?}", it.ids())),
         None => failed("the app has no device"),
     }
 }
 
 async fn serves_after_a_kill(testbed: &mut Testbed) -> CheckResult {
-    let served = largest(testbed, 2).await?;
+    let served = largest_resource(testbed, 2).await?;
     let first = testbed.admit("first", &served.resource, 1).await?;
-    restarted_program(testbed, std::slice::from_ref(&served)).await?;
+    restart_program(testbed, std::slice::from_ref(&served)).await?;
     let second = testbed.admit("second", &served.resource, 1).await?;
     if first == second {
         failed(format!("both pods have {first:?}"))
@@ -125,7 +129,7 @@ async fn serves_after_a_kill(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn allows_container_starts(testbed: &mut Testbed) -> CheckResult {
-    let served = largest(testbed, 1).await?;
+    let served = largest_resource(testbed, 1).await?;
     testbed.admit("pod", &served.resource, 1).await?;
     for time in ["first", "second"] {
         if let Err(error) = testbed.kubelet.start_container(&uid("pod"), "c").await {
@@ -137,7 +141,7 @@ async fn allows_container_starts(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn answers_before_a_start(testbed: &mut Testbed) -> CheckResult {
-    let mut all = testbed.started_with_devices().await?;
+    let mut all = testbed.start_with_devices().await?;
     all.retain(|it| it.options.pre_start_required);
     let Some(served) = all.first().cloned() else {
         return not_applicable("no resource requests PreStartContainer");
@@ -149,7 +153,7 @@ async fn answers_before_a_start(testbed: &mut Testbed) -> CheckResult {
     let is_prestart = |event: &windlass_kubelet_sim::Event| {
         matches!(event, windlass_kubelet_sim::Event::PreStarted { .. })
     };
-    match testbed.calls().count(is_prestart) {
+    match testbed.events().count(is_prestart) {
         0 => failed("the kubelet did not call it"),
         count => Ok(format!("called {count} times")),
     }

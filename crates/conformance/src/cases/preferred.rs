@@ -6,12 +6,12 @@ use windlass_kubelet_api::deviceplugin as wire;
 
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
-    clients::{Delays, answered, granted},
-    testbed::{Client, Served, Testbed},
+    clients::{CallDurations, call_ok_within, call_within},
+    testbed::{Client, ServedResource, Testbed},
 };
 
 /// Number of sequential requests.
-const SEQUENTIAL: usize = 50;
+const SEQUENTIAL_CALLS: usize = 50;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -55,7 +55,7 @@ pub(super) const CASES: &[Case] = &[
         sentence: "survives a request for more devices than are available",
         source: "deviceplugin/v1beta1/api.proto, allocation_size",
         check: |testbed| {
-            Box::pin(survives(testbed, |ids| request_for(ids, &[], size_of(ids.len() + 1))))
+            Box::pin(check_survives(testbed, |ids| request_for(ids, &[], size_of(ids.len() + 1))))
         },
     },
     Case {
@@ -68,34 +68,38 @@ pub(super) const CASES: &[Case] = &[
         id: "P09",
         sentence: "survives a request for fewer devices than must be included",
         source: "deviceplugin/v1beta1/api.proto, must_include_deviceIDs",
-        check: |testbed| Box::pin(survives(testbed, |ids| request_for(ids, ids, 1))),
+        check: |testbed| Box::pin(check_survives(testbed, |ids| request_for(ids, ids, 1))),
     },
     Case {
         id: "P10",
         sentence: "survives a request whose must_include device is not available",
         source: "deviceplugin/v1beta1/api.proto, must_include_deviceIDs",
-        check: |testbed| Box::pin(survives(testbed, |ids| request_for(&ids[1..], &ids[..1], 1))),
+        check: |testbed| {
+            Box::pin(check_survives(testbed, |ids| request_for(&ids[1..], &ids[..1], 1)))
+        },
     },
     Case {
         id: "P11",
         sentence: "survives a request with devices that it does not list",
         source: "cm/devicemanager/manager.go: a list may change while the kubelet calls",
         check: |testbed| {
-            Box::pin(survives(testbed, |_| request_for(&["no-such".to_owned()], &[], 1)))
+            Box::pin(check_survives(testbed, |_| request_for(&["no-such".to_owned()], &[], 1)))
         },
     },
     Case {
         id: "P12",
         sentence: "survives a request without available devices",
         source: "deviceplugin/v1beta1/api.proto, available_deviceIDs",
-        check: |testbed| Box::pin(survives(testbed, |_| request_for(&[], &[], 1))),
+        check: |testbed| Box::pin(check_survives(testbed, |_| request_for(&[], &[], 1))),
     },
 ];
 
 /// Resources whose plugins announce `GetPreferredAllocation`, each with its client.
-async fn announcing(testbed: &mut Testbed) -> Result<Vec<(Served, Client)>, CheckError> {
+async fn resources_with_preference(
+    testbed: &mut Testbed,
+) -> Result<Vec<(ServedResource, Client)>, CheckError> {
     let mut announcing = Vec::new();
-    for served in testbed.started_with_devices().await? {
+    for served in testbed.start_with_devices().await? {
         if served.options.get_preferred_allocation_available {
             let client = served.dial().await?;
             announcing.push((served, client));
@@ -109,28 +113,28 @@ async fn announcing(testbed: &mut Testbed) -> Result<Vec<(Served, Client)>, Chec
 
 fn request_for(
     available: &[String],
-    must: &[String],
+    must_include: &[String],
     size: i32,
 ) -> wire::PreferredAllocationRequest {
     let container = wire::ContainerPreferredAllocationRequest {
         available_device_i_ds: available.to_vec(),
-        must_include_device_i_ds: must.to_vec(),
+        must_include_device_i_ds: must_include.to_vec(),
         allocation_size: size,
     };
     wire::PreferredAllocationRequest { container_requests: vec![container] }
 }
 
 /// Response to a valid request.
-async fn preferred(
+async fn get_preferred_allocation(
     testbed: &Testbed,
     client: &mut Client,
     request: wire::PreferredAllocationRequest,
 ) -> Result<Vec<String>, CheckError> {
-    let limit = testbed.subject.within.answer;
+    let limit = testbed.subject.limits.answer;
     let first = &request.container_requests[0];
     let (size, must) = (first.allocation_size, first.must_include_device_i_ds.clone());
     let what = format!("GetPreferredAllocation of {size} with {must:?}");
-    let answer = granted(&what, limit, client.get_preferred_allocation(request)).await?;
+    let answer = call_ok_within(&what, limit, client.get_preferred_allocation(request)).await?;
     match answer.container_responses.as_slice() {
         [one] => Ok(one.device_i_ds.clone()),
         other => failed(format!("{what}: {} responses", other.len())),
@@ -143,11 +147,15 @@ fn size_of(count: usize) -> i32 {
 
 async fn every_size(testbed: &mut Testbed) -> CheckResult {
     let mut requests = 0;
-    for (served, mut client) in announcing(testbed).await? {
-        let ids = served.healthy();
+    for (served, mut client) in resources_with_preference(testbed).await? {
+        let ids = served.healthy_ids();
         for size in 1..=ids.len() {
-            let answer =
-                preferred(testbed, &mut client, request_for(&ids, &[], size_of(size))).await?;
+            let answer = get_preferred_allocation(
+                testbed,
+                &mut client,
+                request_for(&ids, &[], size_of(size)),
+            )
+            .await?;
             let different: BTreeSet<_> = answer.iter().collect();
             if different.len() != size || answer.len() != size {
                 return failed(format!("{}: {size} of {ids:?}: {answer:?}", served.resource));
@@ -160,12 +168,14 @@ async fn every_size(testbed: &mut Testbed) -> CheckResult {
 
 async fn includes_required_devices(testbed: &mut Testbed) -> CheckResult {
     let mut requests = 0;
-    for (served, mut client) in announcing(testbed).await? {
-        let ids = served.healthy();
+    for (served, mut client) in resources_with_preference(testbed).await? {
+        let ids = served.healthy_ids();
         for id in &ids {
             let must = [id.clone()];
             let size = size_of(ids.len().min(2));
-            let answer = preferred(testbed, &mut client, request_for(&ids, &must, size)).await?;
+            let answer =
+                get_preferred_allocation(testbed, &mut client, request_for(&ids, &must, size))
+                    .await?;
             if !answer.contains(id) {
                 return failed(format!("{}: {id} is not in {answer:?}", served.resource));
             }
@@ -176,12 +186,13 @@ async fn includes_required_devices(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn prefers_available_devices(testbed: &mut Testbed) -> CheckResult {
-    for (served, mut client) in announcing(testbed).await? {
-        let mut ids = served.healthy();
+    for (served, mut client) in resources_with_preference(testbed).await? {
+        let mut ids = served.healthy_ids();
         if ids.len() > 1 {
             ids.remove(0);
         }
-        let answer = preferred(testbed, &mut client, request_for(&ids, &[], 1)).await?;
+        let answer =
+            get_preferred_allocation(testbed, &mut client, request_for(&ids, &[], 1)).await?;
         if let Some(id) = answer.iter().find(|id| !ids.contains(id)) {
             return failed(format!("{}: {id} is not in {ids:?}", served.resource));
         }
@@ -190,13 +201,14 @@ async fn prefers_available_devices(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn prefers_the_same(testbed: &mut Testbed) -> CheckResult {
-    for (served, mut client) in announcing(testbed).await? {
-        let ids = served.healthy();
+    for (served, mut client) in resources_with_preference(testbed).await? {
+        let ids = served.healthy_ids();
         let size = size_of(ids.len().div_ceil(2));
         let reversed: Vec<_> = ids.iter().rev().cloned().collect();
         let mut answers = BTreeSet::new();
         for ids in [&ids, &reversed, &ids] {
-            let answer = preferred(testbed, &mut client, request_for(ids, &[], size)).await?;
+            let answer =
+                get_preferred_allocation(testbed, &mut client, request_for(ids, &[], size)).await?;
             answers.insert(answer.into_iter().collect::<BTreeSet<_>>());
         }
         if answers.len() > 1 {
@@ -207,13 +219,13 @@ async fn prefers_the_same(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn answers_each_container(testbed: &mut Testbed) -> CheckResult {
-    let limit = testbed.subject.within.answer;
-    for (served, mut client) in announcing(testbed).await? {
-        let one = request_for(&served.healthy(), &[], 1).container_requests;
+    let limit = testbed.subject.limits.answer;
+    for (served, mut client) in resources_with_preference(testbed).await? {
+        let one = request_for(&served.healthy_ids(), &[], 1).container_requests;
         let request =
             wire::PreferredAllocationRequest { container_requests: [one.clone(), one].concat() };
         let what = format!("GetPreferredAllocation of {}", served.resource);
-        let answer = granted(&what, limit, client.get_preferred_allocation(request)).await?;
+        let answer = call_ok_within(&what, limit, client.get_preferred_allocation(request)).await?;
         let sizes: Vec<_> =
             answer.container_responses.iter().map(|it| it.device_i_ds.len()).collect();
         if sizes != [1, 1] {
@@ -224,49 +236,50 @@ async fn answers_each_container(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn answers_fast(testbed: &mut Testbed) -> CheckResult {
-    let announcing = announcing(testbed).await?;
-    let mut delays = Delays::of(testbed.process());
+    let announcing = resources_with_preference(testbed).await?;
+    let mut delays = CallDurations::of(testbed.process());
     for (served, mut client) in announcing {
-        let ids = served.healthy();
-        for size in (1..=ids.len()).cycle().take(SEQUENTIAL) {
+        let ids = served.healthy_ids();
+        for size in (1..=ids.len()).cycle().take(SEQUENTIAL_CALLS) {
             let started_at = Instant::now();
-            preferred(testbed, &mut client, request_for(&ids, &[], size_of(size))).await?;
+            get_preferred_allocation(testbed, &mut client, request_for(&ids, &[], size_of(size)))
+                .await?;
             delays.push(started_at.elapsed());
         }
     }
-    delays.checked(testbed.process())
+    delays.check_median(testbed.process())
 }
 
 async fn survives_odd_sizes(testbed: &mut Testbed) -> CheckResult {
-    survives(testbed, |ids| request_for(ids, &[], 0)).await?;
-    for (_, mut client) in announcing(testbed).await? {
+    check_survives(testbed, |ids| request_for(ids, &[], 0)).await?;
+    for (_, mut client) in resources_with_preference(testbed).await? {
         let ids = Vec::new();
-        let limit = testbed.subject.within.answer;
+        let limit = testbed.subject.limits.answer;
         let call = client.get_preferred_allocation(request_for(&ids, &[], -1));
         // Any response passes.
-        let _ = answered("GetPreferredAllocation of -1", limit, call).await?;
+        let _ = call_within("GetPreferredAllocation of -1", limit, call).await?;
     }
-    survives(testbed, |ids| request_for(ids, &[], i32::MIN)).await
+    check_survives(testbed, |ids| request_for(ids, &[], i32::MIN)).await
 }
 
 /// Checks that an invalid request gets a response or an error, and that a valid one succeeds afterwards.
-async fn survives(
+async fn check_survives(
     testbed: &mut Testbed,
     invalid: impl Fn(&[String]) -> wire::PreferredAllocationRequest,
 ) -> CheckResult {
-    let (mut outcome, limit) = (String::new(), testbed.subject.within.answer);
-    for (served, mut client) in announcing(testbed).await? {
-        let ids = served.healthy();
+    let (mut outcome, limit) = (String::new(), testbed.subject.limits.answer);
+    for (served, mut client) in resources_with_preference(testbed).await? {
+        let ids = served.healthy_ids();
         let call = client.get_preferred_allocation(invalid(&ids));
-        outcome = match answered("an invalid GetPreferredAllocation", limit, call).await? {
+        outcome = match call_within("an invalid GetPreferredAllocation", limit, call).await? {
             Ok(answer) => {
                 let ids = answer.container_responses.first().map(|it| it.device_i_ds.len());
                 format!("answered with {} devices", ids.unwrap_or(0))
             }
             Err(status) => format!("refused: {}", status.message()),
         };
-        preferred(testbed, &mut client, request_for(&ids, &[], 1)).await?;
+        get_preferred_allocation(testbed, &mut client, request_for(&ids, &[], 1)).await?;
     }
-    testbed.alive()?;
+    testbed.check_alive()?;
     Ok(outcome)
 }

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use windlass_kubelet_api::deviceplugin::KUBELET_SOCKET;
 use windlass_kubelet_sim::{Event, Faults, RegistrationFault};
 
-use super::again::{restarted, restarted_program};
+use super::again::{restart_kubelet, restart_program};
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
     testbed::Testbed,
@@ -80,14 +80,14 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 async fn registers(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.started().await?;
+    let served = testbed.start_and_wait().await?;
     let names: Vec<_> = served.iter().map(|it| it.resource.as_str()).collect();
     Ok(format!("registered {}", names.join(", ")))
 }
 
 async fn is_never_refused(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.started().await?;
-    let (events, _) = testbed.calls().since(0);
+    let served = testbed.start_and_wait().await?;
+    let (events, _) = testbed.events().since(0);
     let refusal = events.iter().find_map(|event| match event {
         Event::RegistrationRefused { resource, message } => Some((resource, message)),
         _ => None,
@@ -99,7 +99,7 @@ async fn is_never_refused(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn socket_is_in_the_folder(testbed: &mut Testbed) -> CheckResult {
-    let (served, folder) = (testbed.started().await?, testbed.kubelet.config().plugin_dir());
+    let (served, folder) = (testbed.start_and_wait().await?, testbed.kubelet.config().plugin_dir());
     match served.iter().find(|it| it.socket.parent() != Some(&folder)) {
         Some(it) => failed(format!("{} is served at {}", it.resource, it.socket.display())),
         None => Ok(format!("{} in the folder", served.len())),
@@ -107,10 +107,10 @@ async fn socket_is_in_the_folder(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn registers_once(testbed: &mut Testbed) -> CheckResult {
-    let served = testbed.started().await?;
-    let since = testbed.now();
+    let served = testbed.start_and_wait().await?;
+    let since = testbed.next_sequence();
     sleep(WATCH_TIME).await;
-    let (events, _) = testbed.calls().since(since);
+    let (events, _) = testbed.events().since(since);
     let again = events.iter().find_map(|event| match event {
         Event::Registered { resource, .. } => Some(resource),
         _ => None,
@@ -130,13 +130,13 @@ async fn waits_for_the_kubelet(testbed: &mut Testbed) -> CheckResult {
     sleep(DOWNTIME / 2).await;
     let before = testbed.process().load();
     sleep(DOWNTIME).await;
-    testbed.alive()?;
-    let percent = before.percent_until(&testbed.process().load());
+    testbed.check_alive()?;
+    let percent = before.cpu_percent_until(&testbed.process().load());
     if percent > BUSY_PERCENT {
         return failed(format!("used {percent} % of a processor while it waited for the kubelet"));
     }
-    restarted(testbed).await?;
-    let served = testbed.served(testbed.subject.within.recover).await?;
+    restart_kubelet(testbed).await?;
+    let served = testbed.wait_for_resources(testbed.subject.limits.recover).await?;
     Ok(format!("{} registered; {percent} % of a processor while it waited", served.len()))
 }
 
@@ -145,10 +145,10 @@ async fn tries_again(testbed: &mut Testbed) -> CheckResult {
     testbed.kubelet.set_faults(Faults { registration: refusal, ..Faults::default() });
     testbed.start()?;
     let is_refused = |event: &Event| matches!(event, Event::RegistrationRefused { .. });
-    testbed.until_event("a first registration", 0, is_refused).await?;
+    testbed.wait_for_event("a first registration", 0, is_refused).await?;
     testbed.kubelet.set_faults(Faults::default());
-    let limit = testbed.subject.within.recover;
-    let served = testbed.served(limit).await?;
+    let limit = testbed.subject.limits.recover;
+    let served = testbed.wait_for_resources(limit).await?;
     Ok(format!("{} registered after a refusal", served.len()))
 }
 
@@ -157,10 +157,10 @@ async fn survives_an_unanswered_registration(testbed: &mut Testbed) -> CheckResu
     testbed.kubelet.set_faults(hang);
     testbed.start()?;
     sleep(DOWNTIME).await;
-    testbed.alive()?;
+    testbed.check_alive()?;
     testbed.kubelet.set_faults(Faults::default());
-    restarted(testbed).await?;
-    let served = testbed.served(testbed.subject.within.recover).await?;
+    restart_kubelet(testbed).await?;
+    let served = testbed.wait_for_resources(testbed.subject.limits.recover).await?;
     Ok(format!("{} registered with the next kubelet", served.len()))
 }
 
@@ -172,10 +172,10 @@ async fn leaves_other_files_alone(testbed: &mut Testbed) -> CheckResult {
     let _listener = UnixListener::bind(&other).map_err(failed_setup)?;
     let file = folder.join("another-file");
     fs::write(&file, "theirs").map_err(failed_setup)?;
-    testbed.started().await?;
-    let limit = testbed.subject.within.stop;
+    testbed.start_and_wait().await?;
+    let limit = testbed.subject.limits.stop;
     testbed.process().signal(rustix::process::Signal::TERM);
-    testbed.process().end_within(limit).await;
+    testbed.process().wait_for_exit(limit).await;
     for path in [&other, &file, &folder.join(KUBELET_SOCKET)] {
         if !path.exists() {
             let name = path.file_name().unwrap_or_default().display().to_string();
@@ -191,7 +191,7 @@ async fn leaves_other_files_alone(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn starts_over_its_old_socket(testbed: &mut Testbed) -> CheckResult {
-    let before = testbed.started().await?;
-    let took = restarted_program(testbed, &before).await?;
+    let before = testbed.start_and_wait().await?;
+    let took = restart_program(testbed, &before).await?;
     Ok(format!("{} registered again {took:.1?} after the kill", before.len()))
 }

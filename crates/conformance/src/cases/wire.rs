@@ -20,15 +20,15 @@ use windlass_kubelet_api::deviceplugin as wire;
 
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
-    clients::{allocation, granted},
-    testbed::{Served, Testbed, dialled},
+    clients::{allocate_request, call_ok_within},
+    testbed::{ServedResource, Testbed, dial},
 };
 
 /// Number of silent connections.
-const SILENT: usize = 50;
+const SILENT_CONNECTIONS: usize = 50;
 
 /// Size of a message in bytes, above gRPC's default limit of 4 MiB.
-const LARGE: usize = 5 * 1024 * 1024;
+const LARGE_MESSAGE_BYTES: usize = 5 * 1024 * 1024;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -47,37 +47,37 @@ pub(super) const CASES: &[Case] = &[
         id: "W03",
         sentence: "survives a message that is not protobuf",
         source: "gRPC over HTTP/2: length-prefixed messages",
-        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Message)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Message)),
     },
     Case {
         id: "W04",
         sentence: "survives bytes that are not HTTP/2",
         source: "RFC 9113, 3.4: connection preface",
-        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Bytes)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Bytes)),
     },
     Case {
         id: "W05",
         sentence: "survives a message of 5 MiB",
         source: "google.golang.org/grpc, defaultServerMaxReceiveMessageSize: 4 MiB",
-        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Large)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Large)),
     },
     Case {
         id: "W06",
         sentence: "serves while fifty other clients are connected and silent",
         source: "unix(7): each process with access to the folder may connect",
-        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Silence)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Silence)),
     },
     Case {
         id: "W07",
         sentence: "survives a connection that is cut in the middle of a call",
         source: "a kubelet killed during a call",
-        check: |testbed| Box::pin(survives_garbage(testbed, Garbage::Cut)),
+        check: |testbed| Box::pin(survives_invalid_input(testbed, InvalidInput::Cut)),
     },
 ];
 
 /// Invalid input for a plugin.
 #[derive(Clone, Copy, Debug)]
-enum Garbage {
+enum InvalidInput {
     Message,
     Bytes,
     Large,
@@ -87,16 +87,16 @@ enum Garbage {
 
 /// Codec that passes messages as bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Raw;
+struct BytesCodec;
 
 async fn options_are_the_same(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
     for served in &all {
         let mut client = served.dial().await?;
         let mut request = Request::new(wire::Empty {});
         request.set_timeout(limit);
         let call = client.get_device_plugin_options(request);
-        let now = granted("GetDevicePluginOptions", limit, call).await?;
+        let now = call_ok_within("GetDevicePluginOptions", limit, call).await?;
         let (then, preferred) = (served.options, now.get_preferred_allocation_available);
         if now.pre_start_required != then.pre_start_required
             || preferred != then.get_preferred_allocation_available
@@ -108,9 +108,9 @@ async fn options_are_the_same(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn unknown_calls_are_unimplemented(testbed: &mut Testbed) -> CheckResult {
-    let (all, limit) = (testbed.started().await?, testbed.subject.within.answer);
+    let (all, limit) = (testbed.start_and_wait().await?, testbed.subject.limits.answer);
     for served in &all {
-        let call = raw(served, "/v1beta1.DevicePlugin/NoSuchCall", Bytes::new());
+        let call = call_raw(served, "/v1beta1.DevicePlugin/NoSuchCall", Bytes::new());
         let Ok(answer) = timeout(limit, call).await else {
             return failed(format!("no answer within {limit:?}"));
         };
@@ -120,15 +120,15 @@ async fn unknown_calls_are_unimplemented(testbed: &mut Testbed) -> CheckResult {
             Ok(_) => return failed("answered"),
         }
     }
-    testbed.alive()?;
+    testbed.check_alive()?;
     Ok("Unimplemented".to_owned())
 }
 
-async fn survives_garbage(testbed: &mut Testbed, garbage: Garbage) -> CheckResult {
-    let (all, limit) = (testbed.started_with_devices().await?, testbed.subject.within.answer);
+async fn survives_invalid_input(testbed: &mut Testbed, garbage: InvalidInput) -> CheckResult {
+    let (all, limit) = (testbed.start_with_devices().await?, testbed.subject.limits.answer);
     for served in &all {
         let open = send(served, garbage, limit).await?;
-        let request = allocation(&[vec![served.healthy()[0].clone()]]);
+        let request = allocate_request(&[vec![served.healthy_ids()[0].clone()]]);
         let call = async {
             served.dial().await?.allocate(request).await.map_err(|status| allocate_failure(&status))
         };
@@ -138,33 +138,37 @@ async fn survives_garbage(testbed: &mut Testbed, garbage: Garbage) -> CheckResul
             Err(_) => return failed(format!("{}: no answer within {limit:?}", served.resource)),
         }
     }
-    testbed.alive()?;
+    testbed.check_alive()?;
     Ok(format!("{} resources answer afterwards", all.len()))
 }
 
 /// Sends invalid input. Returns the connections that stay open during the next call.
 async fn send(
-    served: &Served,
-    garbage: Garbage,
+    served: &ServedResource,
+    garbage: InvalidInput,
     limit: Duration,
 ) -> Result<Vec<UnixStream>, CheckError> {
     const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
     match garbage {
         // Any response passes.
-        Garbage::Message => {
-            drop(timeout(limit, raw(served, ALLOCATE, Bytes::from_static(&[0xff; 64]))).await);
+        InvalidInput::Message => {
+            drop(timeout(limit, call_raw(served, ALLOCATE, Bytes::from_static(&[0xff; 64]))).await);
         }
-        Garbage::Large => drop(timeout(limit, raw(served, ALLOCATE, vec![0; LARGE].into())).await),
-        Garbage::Cut => cut::call_and_disconnect(connect(served).await?, (ALLOCATE, limit)).await?,
-        Garbage::Bytes => {
+        InvalidInput::Large => drop(
+            timeout(limit, call_raw(served, ALLOCATE, vec![0; LARGE_MESSAGE_BYTES].into())).await,
+        ),
+        InvalidInput::Cut => {
+            cut::call_and_disconnect(connect(served).await?, (ALLOCATE, limit)).await?;
+        }
+        InvalidInput::Bytes => {
             let mut stream = connect(served).await?;
             // The plugin may respond or close before the write ends.
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\0\xff\xfe").await;
             let _ = timeout(Duration::from_millis(200), stream.read(&mut [0; 64])).await;
         }
-        Garbage::Silence => {
+        InvalidInput::Silence => {
             let mut silent = Vec::new();
-            for _ in 0..SILENT {
+            for _ in 0..SILENT_CONNECTIONS {
                 silent.push(connect(served).await?);
             }
             return Ok(silent);
@@ -173,23 +177,24 @@ async fn send(
     Ok(Vec::new())
 }
 
-async fn connect(served: &Served) -> Result<UnixStream, CheckError> {
+async fn connect(served: &ServedResource) -> Result<UnixStream, CheckError> {
     let stream = UnixStream::connect(&served.socket).await;
     stream.map_err(|error| CheckError::Failed(format!("{}: {error}", served.socket.display())))
 }
 
 /// Calls with these bytes as the message.
-async fn raw(
-    served: &Served,
+async fn call_raw(
+    served: &ServedResource,
     path: &'static str,
     message: Bytes,
 ) -> Result<Result<Bytes, Status>, CheckError> {
-    let channel = dialled(&served.socket).await.map_err(CheckError::Failed)?;
+    let channel = dial(&served.socket).await.map_err(CheckError::Failed)?;
     let mut grpc = Grpc::new(channel);
     if let Err(error) = grpc.ready().await {
         return failed(format!("{}: {error}", served.resource));
     }
-    let answer = grpc.unary(Request::new(message), PathAndQuery::from_static(path), Raw).await;
+    let answer =
+        grpc.unary(Request::new(message), PathAndQuery::from_static(path), BytesCodec).await;
     Ok(answer.map(tonic::Response::into_inner))
 }
 
@@ -203,7 +208,7 @@ fn allocate_failure(status: &Status) -> CheckError {
 
 // === impl Raw ===
 
-impl Codec for Raw {
+impl Codec for BytesCodec {
     type Encode = Bytes;
     type Decode = Bytes;
     type Encoder = Self;
@@ -218,7 +223,7 @@ impl Codec for Raw {
     }
 }
 
-impl Encoder for Raw {
+impl Encoder for BytesCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -228,7 +233,7 @@ impl Encoder for Raw {
     }
 }
 
-impl Decoder for Raw {
+impl Decoder for BytesCodec {
     type Item = Bytes;
     type Error = Status;
 

@@ -20,9 +20,9 @@ pub(crate) struct Load {
 /// Scheduling times of one thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct ThreadTimes {
-    ran: Duration,
+    run_time: Duration,
     /// Time in the run queue.
-    waited: Duration,
+    queue_time: Duration,
 }
 
 // === impl Load ===
@@ -37,16 +37,16 @@ impl Load {
     }
 
     /// Longest time that one thread was queued, from this measurement to `now`.
-    pub(crate) fn wait_until(&self, now: &Self) -> Duration {
+    pub(crate) fn max_queue_time_until(&self, now: &Self) -> Duration {
         let wait = |(thread, times): (&OsString, &ThreadTimes)| {
             let before = self.threads.get(thread).copied().unwrap_or_default();
-            times.since(before).waited
+            times.since(before).queue_time
         };
         now.threads.iter().map(wait).max().unwrap_or_default()
     }
 
     /// Sum of the threads' loads from this measurement to `now`, in percent of one uncontended processor.
-    pub(crate) fn percent_until(&self, now: &Self) -> u32 {
+    pub(crate) fn cpu_percent_until(&self, now: &Self) -> u32 {
         let elapsed = now.at - self.at;
         let share = |(thread, times): (&OsString, &ThreadTimes)| {
             let before = self.threads.get(thread).copied().unwrap_or_default();
@@ -67,18 +67,18 @@ impl ThreadTimes {
     fn of(task: &Path) -> Option<Self> {
         let text = fs::read_to_string(task.join("schedstat")).ok()?;
         let mut nanos = text.split_whitespace().map(|it| it.parse().map(Duration::from_nanos));
-        Some(Self { ran: nanos.next()?.ok()?, waited: nanos.next()?.ok()? })
+        Some(Self { run_time: nanos.next()?.ok()?, queue_time: nanos.next()?.ok()? })
     }
 
     fn since(self, before: Self) -> Self {
-        let ran = self.ran.saturating_sub(before.ran);
-        Self { ran, waited: self.waited.saturating_sub(before.waited) }
+        let ran = self.run_time.saturating_sub(before.run_time);
+        Self { run_time: ran, queue_time: self.queue_time.saturating_sub(before.queue_time) }
     }
 
     fn share_of(self, elapsed: Duration) -> f64 {
         // The scheduler's clock differs slightly from `Instant`, so the run time may exceed the time available.
-        let runnable = elapsed.saturating_sub(self.waited).max(self.ran);
-        if self.ran.is_zero() { 0.0 } else { self.ran.div_duration_f64(runnable) }
+        let runnable = elapsed.saturating_sub(self.queue_time).max(self.run_time);
+        if self.run_time.is_zero() { 0.0 } else { self.run_time.div_duration_f64(runnable) }
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     fn load(at: Instant, threads: &[(&str, u64, u64)]) -> Load {
         let times = |&(thread, ran, waited): &(&str, _, _)| {
             let [ran, waited] = [ran, waited].map(Duration::from_millis);
-            (thread.into(), ThreadTimes { ran, waited })
+            (thread.into(), ThreadTimes { run_time: ran, queue_time: waited })
         };
         Load { at, threads: threads.iter().map(times).collect() }
     }
@@ -101,18 +101,18 @@ mod tests {
         let before =
             load(started_at, &[("loop", 1_000, 10_000), ("idle", 50, 7_000), ("ended", 9, 9)]);
         let alone = load(now, &[("loop", 4_990, 10_010), ("idle", 60, 7_000)]);
-        assert_eq!(before.percent_until(&alone), 100);
+        assert_eq!(before.cpu_percent_until(&alone), 100);
         let beside_others = load(now, &[("loop", 1_220, 13_780), ("idle", 60, 7_000)]);
-        assert_eq!(before.percent_until(&beside_others), 100);
-        assert_eq!(before.wait_until(&alone), Duration::from_millis(10));
-        assert_eq!(before.wait_until(&beside_others), Duration::from_millis(3_780));
+        assert_eq!(before.cpu_percent_until(&beside_others), 100);
+        assert_eq!(before.max_queue_time_until(&alone), Duration::from_millis(10));
+        assert_eq!(before.max_queue_time_until(&beside_others), Duration::from_millis(3_780));
         let idle = load(now, &[("loop", 1_000, 10_000), ("idle", 60, 10_500), ("new", 0, 4_000)]);
-        assert_eq!(before.percent_until(&idle), 2);
+        assert_eq!(before.cpu_percent_until(&idle), 2);
     }
 
     #[test]
     fn this_program_has_run_times() {
         let own = Load::of(["/proc/self"].iter());
-        assert!(own.threads.values().any(|it| !it.ran.is_zero()), "no thread has a run time");
+        assert!(own.threads.values().any(|it| !it.run_time.is_zero()), "no thread has a run time");
     }
 }

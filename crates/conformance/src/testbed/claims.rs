@@ -7,7 +7,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
-use windlass_cluster_sim::cluster::{Scheduled, Unscheduled};
+use windlass_cluster_sim::cluster::{ScheduledPod, SchedulingError};
 
 use super::{Driver, POLL_INTERVAL, Testbed};
 use crate::case::{CheckError, failed, not_applicable};
@@ -17,11 +17,11 @@ const CLASS: &str = "conformance";
 
 /// Kind of request in a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum ClaimRequest {
     /// One device.
     Device,
     /// One device, as the first choice of a list.
-    FirstChoice,
+    FirstAvailable,
     /// One device that a single claim can have.
     Exclusive,
     /// One device that several claims may share.
@@ -30,12 +30,12 @@ pub(crate) enum Request {
 
 // === impl Request ===
 
-impl Request {
+impl ClaimRequest {
     fn to_json(self) -> Value {
         let class = json!({"deviceClassName": CLASS, "count": 1, "allocationMode": "ExactCount"});
         match self {
             Self::Device => json!({"name": "one", "exactly": class}),
-            Self::FirstChoice => {
+            Self::FirstAvailable => {
                 let mut first = class;
                 first["name"] = "best".into();
                 json!({"name": "one", "firstAvailable": [first]})
@@ -55,40 +55,40 @@ impl Request {
 
 impl Testbed {
     /// Allocated claim of a scheduled pod with the same name.
-    pub(crate) async fn claim(
+    pub(crate) async fn create_claim(
         &mut self,
         driver: &Driver,
         name: &str,
-        request: Request,
+        request: ClaimRequest,
     ) -> Result<ResourceClaim, CheckError> {
-        let scheduled = self.scheduled(driver, name, request).await?;
+        let scheduled = self.schedule_with_claim(driver, name, request).await?;
         scheduled.claims.into_iter().next().ok_or_else(|| {
             CheckError::Failed("cannot set up the test: the scheduled pod has no claim".into())
         })
     }
 
     /// Creates a claim and schedules its pod.
-    pub(crate) async fn scheduled(
+    pub(crate) async fn schedule_with_claim(
         &mut self,
         driver: &Driver,
         name: &str,
-        request: Request,
-    ) -> Result<Scheduled, CheckError> {
+        request: ClaimRequest,
+    ) -> Result<ScheduledPod, CheckError> {
         self.put_class(driver);
-        self.put(&unallocated(name, request));
-        self.bound(&pod(name, name)).await
+        self.store_claim(&unallocated(name, request));
+        self.schedule(&pod(name, name)).await
     }
 
     /// Schedules a pod. Retries up to the start limit, because the driver may still be publishing its devices.
-    pub(crate) async fn bound(&mut self, pod: &Pod) -> Result<Scheduled, CheckError> {
-        let (started_at, limit) = (Instant::now(), self.subject.within.start);
+    pub(crate) async fn schedule(&mut self, pod: &Pod) -> Result<ScheduledPod, CheckError> {
+        let (started_at, limit) = (Instant::now(), self.subject.limits.start);
         loop {
             match self.cluster.schedule(pod) {
                 Ok(scheduled) => return Ok(scheduled),
-                Err(why @ Unscheduled::NoNode { .. }) if started_at.elapsed() >= limit => {
+                Err(why @ SchedulingError::NoNode { .. }) if started_at.elapsed() >= limit => {
                     return not_applicable(format!("no device fits the claim: {why}"));
                 }
-                Err(Unscheduled::NoNode { .. }) => sleep(POLL_INTERVAL).await,
+                Err(SchedulingError::NoNode { .. }) => sleep(POLL_INTERVAL).await,
                 Err(why) => {
                     return failed(format!(
                         "cannot set up the test: {why}: {:?}",
@@ -96,20 +96,20 @@ impl Testbed {
                     ));
                 }
             }
-            self.alive()?;
+            self.check_alive()?;
         }
     }
 
     /// Allocated claims with a device each: up to `most`, or one for each device.
-    pub(crate) async fn claims(
+    pub(crate) async fn create_claims(
         &mut self,
         driver: &Driver,
         most: usize,
     ) -> Result<Vec<ResourceClaim>, CheckError> {
-        let mut claims = vec![self.claim(driver, "claim-0", Request::Device).await?];
+        let mut claims = vec![self.create_claim(driver, "claim-0", ClaimRequest::Device).await?];
         for number in 1..most {
             let name = format!("claim-{number}");
-            self.put(&unallocated(&name, Request::Device));
+            self.store_claim(&unallocated(&name, ClaimRequest::Device));
             match self.cluster.schedule(&pod(&name, &name)) {
                 Ok(scheduled) => claims.extend(scheduled.claims),
                 Err(_) => break,
@@ -119,7 +119,7 @@ impl Testbed {
     }
 
     /// Stores a claim in the API server without validation, and returns the stored object.
-    pub(crate) fn put(&self, claim: &ResourceClaim) -> ResourceClaim {
+    pub(crate) fn store_claim(&self, claim: &ResourceClaim) -> ResourceClaim {
         self.cluster.objects().put(claim)
     }
 
@@ -128,7 +128,7 @@ impl Testbed {
         let expressions = [Some(of_driver), self.subject.devices.clone()];
         let selectors =
             expressions.into_iter().flatten().map(|it| json!({"cel": {"expression": it}}));
-        self.cluster.objects().put(&typed::<DeviceClass>(json!({
+        self.cluster.objects().put(&from_json::<DeviceClass>(json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": CLASS},
             "spec": {"selectors": selectors.collect::<Vec<_>>()},
         })));
@@ -136,8 +136,8 @@ impl Testbed {
 }
 
 /// Claim before its allocation.
-fn unallocated(name: &str, request: Request) -> ResourceClaim {
-    typed(json!({
+fn unallocated(name: &str, request: ClaimRequest) -> ResourceClaim {
+    from_json(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"namespace": "default", "name": name, "uid": uid(name)},
         "spec": {"devices": {"requests": [request.to_json()]}},
@@ -151,7 +151,7 @@ fn uid(name: &str) -> String {
 
 /// Pod with one container `c`, which uses all requests of a claim.
 pub(crate) fn pod(name: &str, claim: &str) -> Pod {
-    typed(json!({
+    from_json(json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "default", "name": name},
         "spec": {
@@ -170,6 +170,6 @@ pub(crate) fn copy_of(claim: &ResourceClaim, name: &str) -> ResourceClaim {
     copy
 }
 
-fn typed<T: DeserializeOwned>(document: Value) -> T {
+fn from_json<T: DeserializeOwned>(document: Value) -> T {
     serde_json::from_value(document).expect("a valid API object")
 }

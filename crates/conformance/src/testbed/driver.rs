@@ -18,12 +18,12 @@ use windlass_kubelet_api::{
     },
     socket::SocketPath,
 };
-use windlass_kubelet_sim::{Event, Service};
+use windlass_kubelet_sim::{DraService, Event};
 
 use super::{POLL_INTERVAL, SETTLE_TIME, Testbed};
 use crate::{
     case::{CheckError, failed, not_applicable},
-    clients::answered,
+    clients::call_within,
     process::Process,
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Driver {
 }
 
 /// Devices or error of each claim, by claim UID.
-pub(crate) type Prepared = BTreeMap<String, Result<Vec<Device>, String>>;
+pub(crate) type PrepareResults = BTreeMap<String, Result<Vec<Device>, String>>;
 
 // === impl Driver ===
 
@@ -48,17 +48,20 @@ impl Driver {
     pub(crate) async fn call_prepare(
         &self,
         claims: &[&ResourceClaim],
-    ) -> Result<Result<Prepared, Status>, CheckError> {
+    ) -> Result<Result<PrepareResults, Status>, CheckError> {
         let request = NodePrepareResourcesRequest { claims: ids(claims) };
         let mut client = self.client.clone();
         let call = client.node_prepare_resources(request);
-        let answer = answered("NodePrepareResources", CALL_LIMIT, call).await?;
+        let answer = call_within("NodePrepareResources", CALL_LIMIT, call).await?;
         let each = |(uid, one): (String, _)| (uid, devices_or_error(one));
         Ok(answer.map(|answer| answer.claims.into_iter().map(each).collect()))
     }
 
     /// Same as [`Driver::call_prepare`]. An error of the whole call fails the case.
-    pub(crate) async fn prepare(&self, claims: &[&ResourceClaim]) -> Result<Prepared, CheckError> {
+    pub(crate) async fn prepare(
+        &self,
+        claims: &[&ResourceClaim],
+    ) -> Result<PrepareResults, CheckError> {
         self.call_prepare(claims).await?.or_else(|status| {
             let (code, why) = (status.code(), status.message());
             failed(format!("the call fails for all claims: {code:?}: {why}"))
@@ -66,7 +69,10 @@ impl Driver {
     }
 
     /// Prepares one claim and returns its devices. A claim without devices fails the case.
-    pub(crate) async fn prepared(&self, claim: &ResourceClaim) -> Result<Vec<Device>, CheckError> {
+    pub(crate) async fn prepare_one(
+        &self,
+        claim: &ResourceClaim,
+    ) -> Result<Vec<Device>, CheckError> {
         devices(&self.prepare(&[claim]).await?, claim)
     }
 
@@ -76,7 +82,7 @@ impl Driver {
         let mut client = self.client.clone();
         let call = client.node_unprepare_resources(request);
         let answer =
-            answered("NodeUnprepareResources", CALL_LIMIT, call).await?.map_err(|status| {
+            call_within("NodeUnprepareResources", CALL_LIMIT, call).await?.map_err(|status| {
                 CheckError::Failed(format!("NodeUnprepareResources: {}", status.message()))
             })?;
         for claim in ids(claims) {
@@ -93,7 +99,10 @@ impl Driver {
 }
 
 /// Devices of a claim in a response. A claim without devices fails the case.
-pub(crate) fn devices(answer: &Prepared, claim: &ResourceClaim) -> Result<Vec<Device>, CheckError> {
+pub(crate) fn devices(
+    answer: &PrepareResults,
+    claim: &ResourceClaim,
+) -> Result<Vec<Device>, CheckError> {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     match answer.get(claim.metadata.uid.as_deref().unwrap_or_default()) {
         None => failed(format!("the response lacks claim {name}")),
@@ -119,7 +128,7 @@ fn ids(claims: &[&ResourceClaim]) -> Vec<Claim> {
 }
 
 /// Connects to a socket as the kubelet does.
-pub(crate) async fn dialled(socket: &Path) -> Result<Channel, String> {
+pub(crate) async fn dial(socket: &Path) -> Result<Channel, String> {
     let path = SocketPath::new(socket).map_err(|error| error.to_string())?;
     path.dial().await.map_err(|error| error.to_string())
 }
@@ -128,24 +137,24 @@ pub(crate) async fn dialled(socket: &Path) -> Result<Channel, String> {
 
 impl Testbed {
     /// Starts the program, and waits for its registration.
-    pub(crate) async fn driver(&mut self) -> Result<Driver, CheckError> {
+    pub(crate) async fn start_driver(&mut self) -> Result<Driver, CheckError> {
         self.start()?;
-        self.registered(0, self.subject.within.start).await
+        self.wait_for_registration(0, self.subject.limits.start).await
     }
 
     /// Waits until the kubelet has registered a driver, in an event with the number `since` or a higher one.
-    pub(crate) async fn registered(
+    pub(crate) async fn wait_for_registration(
         &mut self,
         since: u64,
         limit: Duration,
     ) -> Result<Driver, CheckError> {
         let started_at = Instant::now();
         loop {
-            let (events, _) = self.calls().since(since);
+            let (events, _) = self.events().since(since);
             if let Some((name, endpoint, service)) = events.iter().find_map(registration) {
-                return connected(name, endpoint, service).await;
+                return connect_driver(name, endpoint, service).await;
             }
-            self.alive()?;
+            self.check_alive()?;
             if started_at.elapsed() >= limit {
                 let refusal = events.iter().rev().find_map(refusal).unwrap_or("no refusal");
                 return failed(format!("no driver is registered after {limit:?}: {refusal}"));
@@ -155,24 +164,24 @@ impl Testbed {
     }
 
     /// Kills the program, starts it again, and waits for its registration.
-    pub(crate) async fn killed_and_started(&mut self) -> Result<Driver, CheckError> {
+    pub(crate) async fn kill_and_restart_driver(&mut self) -> Result<Driver, CheckError> {
         Process::kill(self.process()).await;
-        self.started_again().await
+        self.restart_driver().await
     }
 
     /// Starts the program after its exit, and waits for its registration.
-    pub(crate) async fn started_again(&mut self) -> Result<Driver, CheckError> {
+    pub(crate) async fn restart_driver(&mut self) -> Result<Driver, CheckError> {
         let is_lost = |node: &windlass_kubelet_sim::NodeStatus| {
             !node.drivers.values().flatten().any(|driver| driver.is_connected)
         };
-        self.until_seen("the kubelet has lost the driver", is_lost).await?;
-        let since = self.now();
+        self.wait_for_status("the kubelet has lost the driver", is_lost).await?;
+        let since = self.next_sequence();
         self.start()?;
-        self.registered(since, self.subject.within.start).await
+        self.wait_for_registration(since, self.subject.limits.start).await
     }
 
     /// Registration sockets of drivers, in the kubelet's `plugins_registry`.
-    pub(crate) fn registry(&self) -> Vec<PathBuf> {
+    pub(crate) fn registration_sockets(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.kubelet.config().registry_dir());
         let sockets = files.into_iter().flatten().flatten().filter(|file| {
             let is_hidden = file.file_name().as_encoded_bytes().starts_with(b".");
@@ -189,11 +198,11 @@ impl Testbed {
     }
 
     /// Waits until the driver's pools are complete and have devices, without a change for the settle time.
-    pub(crate) async fn published(
+    pub(crate) async fn wait_for_slices(
         &mut self,
         driver: &Driver,
     ) -> Result<Vec<ResourceSlice>, CheckError> {
-        let limit = self.subject.within.start;
+        let limit = self.subject.limits.start;
         let (started_at, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
             let now = self.slices(driver);
@@ -205,7 +214,7 @@ impl Testbed {
             {
                 return Ok(seen);
             }
-            self.alive()?;
+            self.check_alive()?;
             if started_at.elapsed() >= limit {
                 let (count, name) = (seen.len(), &driver.name);
                 return failed(format!(
@@ -234,7 +243,7 @@ fn is_complete(slice: &ResourceSlice, all: &[ResourceSlice]) -> bool {
     i64::try_from(all.iter().filter(same).count()) == Ok(slice.spec.pool.resource_slice_count)
 }
 
-fn registration(event: &Event) -> Option<(&str, &Path, Service)> {
+fn registration(event: &Event) -> Option<(&str, &Path, DraService)> {
     match event {
         Event::DriverRegistered { driver, endpoint, service } => Some((driver, endpoint, *service)),
         _ => None,
@@ -248,11 +257,15 @@ fn refusal(event: &Event) -> Option<&str> {
     }
 }
 
-async fn connected(name: &str, endpoint: &Path, service: Service) -> Result<Driver, CheckError> {
-    if service != Service::V1 {
+async fn connect_driver(
+    name: &str,
+    endpoint: &Path,
+    service: DraService,
+) -> Result<Driver, CheckError> {
+    if service != DraService::V1 {
         return not_applicable(format!("{name} speaks {service} only; the cases need v1"));
     }
-    match dialled(endpoint).await {
+    match dial(endpoint).await {
         Ok(channel) => Ok(Driver {
             name: name.to_owned(),
             endpoint: endpoint.to_owned(),

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use tonic::transport::Channel;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
-use windlass_kubelet_sim::{Device, NodeStatus, PluginOptions, Registration};
+use windlass_kubelet_sim::{Device, NodeStatus, PluginOptions, PluginStatus};
 
-use super::dialled;
+use super::dial;
 use crate::case::{CheckError, failed};
 
 /// Registered resource with a device list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Served {
+pub(crate) struct ServedResource {
     pub(crate) resource: String,
     pub(crate) socket: PathBuf,
     pub(crate) options: PluginOptions,
@@ -23,27 +23,27 @@ pub(crate) type Client = DevicePluginClient<Channel>;
 
 // === impl Served ===
 
-impl Served {
+impl ServedResource {
     /// All resources that are connected and have sent a list, by name.
     pub(crate) fn all(node: &NodeStatus) -> Vec<Self> {
-        let served = |(resource, registration): (&String, &Registration)| {
-            let Registration::Connected { endpoint, options } = registration else { return None };
+        let served = |(resource, registration): (&String, &PluginStatus)| {
+            let PluginStatus::Connected { endpoint, options } = registration else { return None };
             let devices = node.resources.get(resource)?.devices.values().cloned().collect();
             let (resource, socket) = (resource.clone(), endpoint.clone());
             Some(Self { resource, socket, options: *options, devices })
         };
-        node.registrations.iter().filter_map(served).collect()
+        node.plugins.iter().filter_map(served).collect()
     }
 
     /// Ids of its healthy devices.
-    pub(crate) fn healthy(&self) -> Vec<String> {
+    pub(crate) fn healthy_ids(&self) -> Vec<String> {
         let healthy = self.devices.iter().filter(|device| device.is_healthy());
         healthy.map(|device| device.id.clone()).collect()
     }
 
     /// Connects to its plugin as the kubelet does.
     pub(crate) async fn dial(&self) -> Result<Client, CheckError> {
-        match dialled(&self.socket).await {
+        match dial(&self.socket).await {
             Ok(channel) => Ok(Client::new(channel)),
             Err(error) => failed(format!("{}: {error}", self.resource)),
         }

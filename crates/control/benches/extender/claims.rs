@@ -188,7 +188,8 @@ fn device_name(n: usize, g: usize) -> String {
 /// A node's slices: whole GPUs of one of three products, or the partitions of each GPU, and the counters.
 fn slices(n: usize) -> Vec<ResourceSlice> {
     let contents: Vec<Value> = if is_partitioned(n) {
-        let sets = (0..GPUS).map(|g| json!({"name": set(n, g), "counters": counters(&(0..8))}));
+        let sets = (0..GPUS)
+            .map(|g| json!({"name": counter_set_name(n, g), "counters": counters(&(0..8))}));
         let partitions = |g| json!({"devices": (0..PARTITIONS.len()).map(|p| partition(n, g, p)).collect::<Vec<_>>()});
         let counters = json!({"sharedCounters": sets.collect::<Vec<_>>()});
         std::iter::once(counters).chain((0..GPUS).map(partitions)).collect()
@@ -209,7 +210,7 @@ fn slices(n: usize) -> Vec<ResourceSlice> {
     contents.into_iter().enumerate().map(slice).collect()
 }
 
-fn set(n: usize, g: usize) -> String {
+fn counter_set_name(n: usize, g: usize) -> String {
     format!("{}-counters", device_name(n, g))
 }
 
@@ -264,6 +265,7 @@ fn partition(n: usize, g: usize, index: usize) -> Value {
     attributes["gpu.nvidia.com/profile"] = json!({"string": profile});
     device["capacity"]["gpu.nvidia.com/memory"]["value"] =
         format!("{}Mi", 9984 * slices.len()).into();
-    device["consumesCounters"] = json!([{"counterSet": set(n, g), "counters": counters(slices)}]);
+    device["consumesCounters"] =
+        json!([{"counterSet": counter_set_name(n, g), "counters": counters(slices)}]);
     device
 }

@@ -124,7 +124,7 @@ impl Extender {
             namespace: Some("default".to_owned()),
             lease: "windlass-extender".to_owned(),
             identity: "bench".to_owned(),
-            gang_wait: Duration::from_secs(Config::GANG_WAIT),
+            gang_wait: Duration::from_secs(Config::DEFAULT_GANG_WAIT_SECONDS),
         };
         let start = Instant::now();
         let mut running = JoinSet::new();

@@ -15,25 +15,26 @@ pub(super) fn check(index: &mut Index) -> Vec<Finding> {
     let mut findings = Vec::new();
     let pending = index.pending();
     for pod in pending.iter().take(MAX_EXPLAINED) {
-        findings.push(waiting(&Explanation::of(index, pod)));
+        findings.push(explain_pending(&Explanation::of(index, pod)));
     }
     let unexplained = pending.len().saturating_sub(MAX_EXPLAINED);
     if unexplained > 0 {
         let detail = format!("{unexplained} more pods wait for devices");
         findings.push(
             Finding::warning(AREA, "pending pods", detail)
-                .remedy("`windlass cluster explain POD` explains each"),
+                .with_remedy("`windlass cluster explain POD` explains each"),
         );
     }
     findings
 }
 
-fn waiting(explanation: &Explanation) -> Finding {
+fn explain_pending(explanation: &Explanation) -> Finding {
     let subject = format!("pod {}", explanation.pod);
     if let Some(fitting) = explanation.fitting.first() {
         let detail = format!("waits, though node {} could serve it", fitting.node);
-        return Finding::warning(AREA, subject, detail)
-            .remedy("`kubectl describe` of the pod; does a scheduler of its schedulerName run?");
+        return Finding::warning(AREA, subject, detail).with_remedy(
+            "`kubectl describe` of the pod; does a scheduler of its schedulerName run?",
+        );
     }
     let reasons: Vec<_> = explanation
         .refused
@@ -43,12 +44,12 @@ fn waiting(explanation: &Explanation) -> Finding {
     let detail = format!("waits for {}: {}", explanation.wants, reasons.join("; "));
     let finding = Finding::warning(AREA, subject, detail);
     match explanation.remedies.first().map(Remedy::to_string) {
-        Some(remedy) => finding.remedy(remedy),
-        None if explanation.is_gang_member => finding.remedy(
+        Some(remedy) => finding.with_remedy(remedy),
+        None if explanation.is_gang_member => finding.with_remedy(
             "all pods of its gang start together: create the missing ones, or wait until all fit side by side",
         ),
         None => {
-            finding.remedy("deleting one pod would not free enough: add nodes, or request less")
+            finding.with_remedy("deleting one pod would not free enough: add nodes, or request less")
         }
     }
 }

@@ -19,11 +19,11 @@ pub(super) fn check(objects: &Objects) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for ((driver, pool), slices) in &pools {
-        findings.push(complete(driver, pool, slices));
+        findings.push(check_completeness(driver, pool, slices));
         let devices = newest(slices).flat_map(|slice| slice.spec.devices.iter().flatten());
-        findings.extend(devices.filter_map(|device| tainted(pool, device)));
+        findings.extend(devices.filter_map(|device| check_taints(pool, device)));
     }
-    findings.extend(classes(objects));
+    findings.extend(check_classes(objects));
     findings
 }
 
@@ -35,14 +35,14 @@ fn newest<'a>(slices: &'a [&'a ResourceSlice]) -> impl Iterator<Item = &'a Resou
 }
 
 /// Checks that all slices of the newest generation exist: kube-scheduler allocates nothing from an incomplete pool.
-fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
+fn check_completeness(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
     let subject = format!("pool {pool} of {driver}");
     let found = newest(slices).count();
     let expected = newest(slices).map(|slice| slice.spec.pool.resource_slice_count).max();
     let expected = expected.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
     if found < expected {
         return Finding::problem(AREA, subject, format!("{found} of {expected} slices exist"))
-            .remedy(
+            .with_remedy(
                 "the driver on this node does not run, or lacks the right to write slices: see its log",
             );
     }
@@ -52,22 +52,22 @@ fn complete(driver: &str, pool: &str, slices: &[&ResourceSlice]) -> Finding {
 }
 
 /// Taint of a device that a pod holds through the device plugin. The device is healthy, so there is no warning.
-const IN_USE: &str = "windlass.dev/device-plugin";
+const IN_USE_TAINT: &str = "windlass.dev/device-plugin";
 
 /// Warning about a device that claims cannot get because of a taint.
-fn tainted(pool: &str, device: &Device) -> Option<Finding> {
+fn check_taints(pool: &str, device: &Device) -> Option<Finding> {
     let mut taints = device.taints.iter().flatten();
-    let taint = taints.find(|taint| taint.effect != "None" && taint.key != IN_USE)?;
+    let taint = taints.find(|taint| taint.effect != "None" && taint.key != IN_USE_TAINT)?;
     let value = taint.value.as_deref().unwrap_or_default();
     let detail = format!("{}={value}:{}", taint.key, taint.effect);
     Some(
         Finding::warning(AREA, format!("device {} of {pool}", device.name), detail)
-            .remedy("`windlass doctor` on the node has the reason and the remedy"),
+            .with_remedy("`windlass doctor` on the node has the reason and the remedy"),
     )
 }
 
 /// Findings about classes: those that claims name and that do not exist, or a cluster without any class.
-fn classes(objects: &Objects) -> Vec<Finding> {
+fn check_classes(objects: &Objects) -> Vec<Finding> {
     let names = objects.classes().iter().filter_map(|class| class.metadata.name.as_deref());
     let existing: BTreeSet<_> = names.collect();
     let requests = objects.claims().iter().flat_map(|claim| {
@@ -82,13 +82,13 @@ fn classes(objects: &Objects) -> Vec<Finding> {
     let named: BTreeSet<_> = names.collect();
     let missing = named.difference(&existing).map(|name| {
         Finding::problem(AREA, format!("class {name}"), "claims name it, but it does not exist")
-            .remedy("apply deploy/options/claims/deviceclasses.yaml, or correct the claims")
+            .with_remedy("apply deploy/options/claims/deviceclasses.yaml, or correct the claims")
     });
     let mut findings: Vec<_> = missing.collect();
     if existing.is_empty() && findings.is_empty() {
         findings.push(
             Finding::warning(AREA, "classes", "no DeviceClass: no claim can name a device")
-                .remedy("apply deploy/options/claims/deviceclasses.yaml"),
+                .with_remedy("apply deploy/options/claims/deviceclasses.yaml"),
         );
     }
     findings

@@ -8,7 +8,7 @@ use windlass_core::finding::Finding;
 
 use super::Workloads;
 use crate::{
-    labels::{is_agent, is_ours},
+    labels::{is_agent, is_windlass_pod},
     objects::Objects,
 };
 
@@ -27,54 +27,59 @@ pub(super) fn check(workloads: Option<&Workloads>, objects: &Objects) -> Vec<Fin
     let Some(workloads) = workloads else {
         return vec![Finding::skipped(AREA, "workloads", "DaemonSets and Deployments are unknown")];
     };
-    let mut findings: Vec<_> = workloads.daemon_sets.iter().map(agents).collect();
+    let mut findings: Vec<_> = workloads.daemon_sets.iter().map(check_agents).collect();
     if workloads.daemon_sets.is_empty() {
         findings.push(
             Finding::problem(AREA, "agents", "no DaemonSet of Windlass")
-                .remedy("install it: docs/install.md"),
+                .with_remedy("install it: docs/install.md"),
         );
     }
-    findings.extend(workloads.deployments.iter().map(cluster_half));
-    let windlass_pods = objects.pods().iter().filter(|pod| is_ours(pod));
-    findings.extend(windlass_pods.clone().filter_map(failing));
+    findings.extend(workloads.deployments.iter().map(check_cluster_half));
+    let windlass_pods = objects.pods().iter().filter(|pod| is_windlass_pod(pod));
+    findings.extend(windlass_pods.clone().filter_map(check_pod));
     let ready_agents = windlass_pods.filter(|pod| is_agent(pod) && is_ready(pod));
     let served: Vec<_> = ready_agents.filter_map(node_of).collect();
-    findings.extend(objects.nodes().iter().filter_map(|node| unserved(node, &served)));
+    findings.extend(objects.nodes().iter().filter_map(|node| check_node(node, &served)));
     findings
 }
 
-fn title(namespace: Option<&String>, name: Option<&String>) -> String {
+fn namespaced_name(namespace: Option<&String>, name: Option<&String>) -> String {
     let text = |text: Option<&String>| text.cloned().unwrap_or_default();
     format!("{}/{}", text(namespace), text(name))
 }
 
-fn agents(set: &DaemonSet) -> Finding {
-    let subject = title(set.metadata.namespace.as_ref(), set.metadata.name.as_ref());
+fn check_agents(set: &DaemonSet) -> Finding {
+    let subject = namespaced_name(set.metadata.namespace.as_ref(), set.metadata.name.as_ref());
     let status = set.status.as_ref();
     let desired = status.map_or(0, |it| it.desired_number_scheduled);
     let ready = status.map_or(0, |it| it.number_ready);
     let detail = format!("{ready} of {desired} agents are ready");
     match (desired, ready) {
         (0, _) => Finding::warning(AREA, subject, "no node is selected for the agents")
-            .remedy("check its nodeSelector, and whether it tolerates the taints of your nodes"),
-        (desired, ready) if ready < desired => Finding::problem(AREA, subject, detail)
-            .remedy("the pods below, and `kubectl describe` of the DaemonSet, have the reason"),
+            .with_remedy(
+                "check its nodeSelector, and whether it tolerates the taints of your nodes",
+            ),
+        (desired, ready) if ready < desired => Finding::problem(AREA, subject, detail).with_remedy(
+            "the pods below, and `kubectl describe` of the DaemonSet, have the reason",
+        ),
         _ => Finding::ok(AREA, subject, detail),
     }
 }
 
-fn cluster_half(deployment: &Deployment) -> Finding {
+fn check_cluster_half(deployment: &Deployment) -> Finding {
     let metadata = &deployment.metadata;
-    let subject = title(metadata.namespace.as_ref(), metadata.name.as_ref());
+    let subject = namespaced_name(metadata.namespace.as_ref(), metadata.name.as_ref());
     let status = deployment.status.as_ref();
     let ready = status.and_then(|it| it.ready_replicas).unwrap_or(0);
     let desired = deployment.spec.as_ref().and_then(|it| it.replicas).unwrap_or(1);
     let detail = format!("{ready} of {desired} replicas are ready");
     if ready == 0 && desired > 0 {
-        Finding::problem(AREA, subject, detail)
-            .remedy("pods with `schedulerName: windlass` wait: see the logs of its two containers")
+        Finding::problem(AREA, subject, detail).with_remedy(
+            "pods with `schedulerName: windlass` wait: see the logs of its two containers",
+        )
     } else if ready < desired {
-        Finding::warning(AREA, subject, detail).remedy("another replica takes over if it fails")
+        Finding::warning(AREA, subject, detail)
+            .with_remedy("another replica takes over if it fails")
     } else {
         Finding::ok(AREA, subject, detail)
     }
@@ -91,13 +96,13 @@ fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// A finding about a Windlass pod that is not ready, with the first container that waits or has failed.
-fn failing(pod: &Pod) -> Option<Finding> {
+fn check_pod(pod: &Pod) -> Option<Finding> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let is_ending = pod.metadata.deletion_timestamp.is_some();
     if is_ready(pod) || is_ending || matches!(phase, Some("Succeeded" | "Failed")) {
         return None;
     }
-    let subject = title(pod.metadata.namespace.as_ref(), pod.metadata.name.as_ref());
+    let subject = namespaced_name(pod.metadata.namespace.as_ref(), pod.metadata.name.as_ref());
     let status = pod.status.as_ref()?;
     let init_containers = status.init_container_statuses.iter().flatten();
     let containers = init_containers.chain(status.container_statuses.iter().flatten());
@@ -117,11 +122,11 @@ fn failing(pod: &Pod) -> Option<Finding> {
     } else {
         "`kubectl logs` and `kubectl describe` of the pod have the reason"
     };
-    Some(Finding::problem(AREA, subject, format!("{reason}, on {node}")).remedy(remedy))
+    Some(Finding::problem(AREA, subject, format!("{reason}, on {node}")).with_remedy(remedy))
 }
 
 /// A finding about a node whose labels mark GPUs and that has no ready agent.
-fn unserved(node: &Node, served: &[&str]) -> Option<Finding> {
+fn check_node(node: &Node, served: &[&str]) -> Option<Finding> {
     let name = node.metadata.name.as_deref()?;
     let labels = node.metadata.labels.as_ref()?;
     let has_devices =
@@ -138,6 +143,6 @@ fn unserved(node: &Node, served: &[&str]) -> Option<Finding> {
     };
     Some(
         Finding::warning(AREA, format!("node {name}"), "has GPUs, but no ready agent")
-            .remedy(remedy),
+            .with_remedy(remedy),
     )
 }

@@ -11,11 +11,11 @@ use windlass_core::selector::Amount;
 type Quantities = BTreeMap<String, Quantity>;
 
 /// Number of nano-units in a unit.
-pub(crate) const PER_UNIT: i128 = 1_000_000_000;
+pub(crate) const NANOS_PER_UNIT: i128 = 1_000_000_000;
 /// Number of nano-units in a thousandth.
-pub(super) const PER_MILLI: i128 = 1_000_000;
+pub(super) const NANOS_PER_MILLI: i128 = 1_000_000;
 /// Number of nano-units of a byte in a MiB.
-pub(super) const PER_MIB: i128 = PER_UNIT * 1024 * 1024;
+pub(super) const NANOS_PER_MIB: i128 = NANOS_PER_UNIT * 1024 * 1024;
 
 /// Largest amount of a resource that the pod holds at any time, in nano-units of a unit.
 ///

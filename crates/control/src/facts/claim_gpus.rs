@@ -7,7 +7,7 @@ use windlass_sched::{
     request::{Gpus, ShareMemory},
 };
 
-use super::{GpuFacts, amounts::PER_MIB};
+use super::{GpuFacts, amounts::NANOS_PER_MIB};
 
 /// Name of a device in allocations.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,7 +53,7 @@ impl SliceGpu {
 pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
     let (driver, pool) = (&slice.spec.driver, &slice.spec.pool.name);
     let devices = slice.spec.devices.iter().flatten();
-    let gpus = devices.filter(|device| text(device, "type") == Some("gpu"));
+    let gpus = devices.filter(|device| string_attribute(device, "type") == Some("gpu"));
     let gpu = |device: &Device| {
         let (driver, pool) = (driver.clone(), pool.clone());
         let name = DeviceName { driver, pool, device: device.name.clone() };
@@ -61,8 +61,8 @@ pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
         let taints = device.taints.iter().flatten();
         let taint = taints.into_iter().find(|taint| effects.contains(&taint.effect.as_str()));
         let facts = GpuFacts {
-            id: text(device, "uuid").and_then(|id| id.parse::<DeviceId>().ok()),
-            model: text(device, "productName").unwrap_or_default().to_owned(),
+            id: string_attribute(device, "uuid").and_then(|id| id.parse::<DeviceId>().ok()),
+            model: string_attribute(device, "productName").unwrap_or_default().to_owned(),
             memory_mib: memory_mib(device),
             has_failed: taint.is_some(),
             only_for: None,
@@ -101,7 +101,7 @@ pub fn of_chosen(device: &ChosenDevice) -> Gpus {
 fn share<'a>(consumed: impl Iterator<Item = (&'a String, Amount)>) -> Gpus {
     let memory = consumed.filter(|(name, _)| unqualified(name) == "memory");
     let mib = memory.map(|(_, amount)| mib(amount)).sum();
-    Gpus::Share { count: 1, milli: 0, memory: ShareMemory::Mib(mib) }
+    Gpus::Share { count: 1, compute_milli: 0, memory: ShareMemory::Mib(mib) }
 }
 
 fn memory_mib(device: &Device) -> u32 {
@@ -112,11 +112,11 @@ fn memory_mib(device: &Device) -> u32 {
 }
 
 fn mib(amount: Amount) -> u32 {
-    u32::try_from((amount.nano_units() / PER_MIB).max(0)).unwrap_or(u32::MAX)
+    u32::try_from((amount.nano_units() / NANOS_PER_MIB).max(0)).unwrap_or(u32::MAX)
 }
 
 /// Value of a string attribute, in any domain.
-fn text<'a>(device: &'a Device, attribute: &str) -> Option<&'a str> {
+fn string_attribute<'a>(device: &'a Device, attribute: &str) -> Option<&'a str> {
     let attributes = device.attributes.iter().flatten();
     let mut named = attributes.filter(|(name, _)| unqualified(name) == attribute);
     named.find_map(|(_, attribute)| attribute.string.as_deref())
@@ -168,6 +168,6 @@ mod tests {
         assert_eq!(result(json!({})), Gpus::Whole(1));
         let share = json!({"shareID": "u", "consumedCapacity": {"gpu.nvidia.com/memory": "10Gi"}});
         let memory = ShareMemory::Mib(10 * 1024);
-        assert_eq!(result(share), Gpus::Share { count: 1, milli: 0, memory });
+        assert_eq!(result(share), Gpus::Share { count: 1, compute_milli: 0, memory });
     }
 }

@@ -17,7 +17,7 @@ pub(crate) const GANG: &str = "windlass.dev/gang";
 /// Annotation with the gang's size.
 const SIZE: &str = "windlass.dev/gang-size";
 /// Annotation with the key of the node label whose value all nodes of the gang must share.
-const WITHIN: &str = "windlass.dev/gang-within";
+const TOPOLOGY_KEY_ANNOTATION: &str = "windlass.dev/gang-within";
 /// Maximum size of a gang. All members of the largest gang can wait at once, and are planned and bound within the
 /// default wait in a cluster of 15,000 nodes.
 const MAX_SIZE: usize = 128;
@@ -33,7 +33,7 @@ pub struct Gang {
     /// Number of pods that start together.
     pub size: usize,
     /// Key of the node label whose value all nodes of the gang must share.
-    pub within: Option<String>,
+    pub topology_key: Option<String>,
     /// `schedulerName` of the gang's pods. Pods with another scheduler belong to another gang.
     pub scheduler: String,
 }
@@ -53,7 +53,7 @@ pub enum GangError {
     },
     /// Two members have different annotations.
     #[error(
-        "pods of gang {gang} differ in {SIZE} or {WITHIN}, pod {other} for one: set equal values on all"
+        "pods of gang {gang} differ in {SIZE} or {TOPOLOGY_KEY_ANNOTATION}, pod {other} for one: set equal values on all"
     )]
     Differs {
         /// Name of the gang.
@@ -84,10 +84,11 @@ impl Gang {
         let text = |all: &Option<BTreeMap<String, String>>, key| all.as_ref()?.get(key).cloned();
         let name = text(&pod.labels, GANG).filter(|name| !name.is_empty())?;
         let size = text(&pod.annotations, SIZE).unwrap_or_default();
-        let within = text(&pod.annotations, WITHIN).filter(|label| !label.is_empty());
+        let within =
+            text(&pod.annotations, TOPOLOGY_KEY_ANNOTATION).filter(|label| !label.is_empty());
         Some(match size.parse() {
             Ok(1..=MAX_SIZE) if !resources.accepted.accepts_all_ids() => Err(GangError::Ids(name)),
-            Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, within, scheduler }),
+            Ok(size @ 1..=MAX_SIZE) => Ok(Self { name, size, topology_key: within, scheduler }),
             _ => Err(GangError::Size { gang: name, size }),
         })
     }
@@ -119,11 +120,15 @@ mod tests {
         assert_eq!(read(json!({}), json!({SIZE: "4"})), None);
         assert_eq!(read(json!({GANG: ""}), json!({})), None);
         let scheduler = "windlass".to_owned();
-        let gang = Gang { name: "train".into(), size: 4, within: None, scheduler };
-        assert_eq!(read(label.clone(), json!({SIZE: "4", WITHIN: ""})), Some(Ok(gang.clone())));
-        let within = Some("example.com/rack".to_owned());
-        let with_rack = read(label.clone(), json!({SIZE: "4", WITHIN: "example.com/rack"}));
-        assert_eq!(with_rack, Some(Ok(Gang { within, ..gang })));
+        let gang = Gang { name: "train".into(), size: 4, topology_key: None, scheduler };
+        assert_eq!(
+            read(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY_ANNOTATION: ""})),
+            Some(Ok(gang.clone()))
+        );
+        let topology_key = Some("example.com/rack".to_owned());
+        let with_rack =
+            read(label.clone(), json!({SIZE: "4", TOPOLOGY_KEY_ANNOTATION: "example.com/rack"}));
+        assert_eq!(with_rack, Some(Ok(Gang { topology_key, ..gang })));
         for size in ["0", "-1", "129", "four", ""] {
             let error = read(label.clone(), json!({SIZE: size})).expect("a gang").expect_err(size);
             let message = error.to_string();

@@ -8,7 +8,9 @@
 //! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores` | this share of two GPUs, as for HAMi |
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
-use windlass_core::virtual_gpus::{COUNT, ContainerRequest, GpuShares, PodRequest, RequestError};
+use windlass_core::virtual_gpus::{
+    COUNT_RESOURCE, ContainerRequest, GpuShares, PodRequest, RequestError,
+};
 use windlass_sched::request::{Gpus, ShareMemory};
 
 use super::amounts;
@@ -35,11 +37,11 @@ pub enum GpuRequest {
         /// Number of GPUs, all different.
         count: u8,
         /// Compute of each in thousandths.
-        milli: u16,
+        compute_milli: u16,
         /// Memory of each.
         memory: ShareMemory,
         /// Scheme of the request's resource names.
-        by: ShareScheme,
+        scheme: ShareScheme,
     },
 }
 
@@ -95,18 +97,22 @@ impl GpuRequest {
     /// Reads the resources of a pod. All containers of the pod share its GPUs.
     pub(super) fn of(spec: &PodSpec) -> Result<Self, GpuRequestError> {
         let units = |resource| units(spec, resource);
-        let (whole, gpushare) = (units(COUNT), units(GPUSHARE_MEMORY));
+        let (whole, gpushare) = (units(COUNT_RESOURCE), units(GPUSHARE_MEMORY));
         let (memory, compute) = (units(MEMORY), units(COMPUTE));
         let has_share = (memory, compute) != (0, 0);
-        let hami = PodRequest::of(&containers(spec));
+        let hami = PodRequest::from_containers(&containers(spec));
         let exclusive = [
             (has_share, if memory > 0 { MEMORY } else { COMPUTE }),
             (gpushare > 0, GPUSHARE_MEMORY),
-            (whole > 0 || hami != Ok(PodRequest::Whole), COUNT),
+            (whole > 0 || hami != Ok(PodRequest::WholeGpus), COUNT_RESOURCE),
         ];
-        contradiction(&exclusive)?;
-        let of_one_gpu =
-            |milli, mib, by| Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by };
+        check_exclusive(&exclusive)?;
+        let of_one_gpu = |milli, mib, by| Self::Share {
+            count: 1,
+            compute_milli: milli,
+            memory: ShareMemory::Mib(mib),
+            scheme: by,
+        };
         if has_share {
             let (milli, mib) = (milli(COMPUTE, compute)?, mib(MEMORY, memory)?);
             return Ok(of_one_gpu(milli, mib, ShareScheme::Windlass));
@@ -115,12 +121,12 @@ impl GpuRequest {
             return Ok(of_one_gpu(0, mib(GPUSHARE_MEMORY, gpushare)?, ShareScheme::Gpushare));
         }
         match hami? {
-            PodRequest::Whole if whole == 0 => Ok(Self::None),
-            PodRequest::Whole => Ok(Self::Whole(count(whole)?)),
+            PodRequest::WholeGpus if whole == 0 => Ok(Self::None),
+            PodRequest::WholeGpus => Ok(Self::Whole(count(whole)?)),
             PodRequest::Shares(GpuShares { count: of_each, memory, compute_percent }) => {
                 let (milli, by) =
                     (u16::from(compute_percent) * 10, ShareScheme::Hami { whole: count(whole)? });
-                Ok(Self::Share { count: of_each, milli, memory, by })
+                Ok(Self::Share { count: of_each, compute_milli: milli, memory, scheme: by })
             }
         }
     }
@@ -130,7 +136,9 @@ impl GpuRequest {
         match self {
             Self::None => Gpus::None,
             Self::Whole(count) => Gpus::Whole(count),
-            Self::Share { count, milli, memory, .. } => Gpus::Share { count, milli, memory },
+            Self::Share { count, compute_milli: milli, memory, .. } => {
+                Gpus::Share { count, compute_milli: milli, memory }
+            }
         }
     }
 
@@ -138,7 +146,7 @@ impl GpuRequest {
     #[must_use]
     pub(crate) fn without_virtual_gpus(self) -> Self {
         match self {
-            Self::Share { by: ShareScheme::Hami { whole }, .. } => Self::Whole(whole),
+            Self::Share { scheme: ShareScheme::Hami { whole }, .. } => Self::Whole(whole),
             other => other,
         }
     }
@@ -147,7 +155,9 @@ impl GpuRequest {
     /// not for a share.
     pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
         match self {
-            Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
+            Self::Share { compute_milli: milli, memory, .. } => {
+                Some((milli, memory.mib_of(gpu_mib).unwrap_or(0)))
+            }
             Self::None | Self::Whole(_) => None,
         }
     }
@@ -170,11 +180,11 @@ fn containers(spec: &PodSpec) -> Vec<ContainerRequest> {
 
 fn units(spec: &PodSpec, resource: &str) -> u64 {
     let nano_units = amounts::of_pod(spec, resource);
-    u64::try_from(amounts::rounded_up(nano_units, amounts::PER_UNIT)).unwrap_or(u64::MAX)
+    u64::try_from(amounts::rounded_up(nano_units, amounts::NANOS_PER_UNIT)).unwrap_or(u64::MAX)
 }
 
 /// Fails if a pod uses two of these exclusive names.
-fn contradiction(all: &[(bool, &'static str)]) -> Result<(), GpuRequestError> {
+fn check_exclusive(all: &[(bool, &'static str)]) -> Result<(), GpuRequestError> {
     let mut names = all.iter().filter(|(is_named, _)| *is_named).map(|(_, name)| *name);
     match (names.next(), names.next()) {
         (Some(one), Some(other)) => Err(GpuRequestError::Contradiction { one, other }),
@@ -185,7 +195,7 @@ fn contradiction(all: &[(bool, &'static str)]) -> Result<(), GpuRequestError> {
 fn count(gpus: u64) -> Result<u8, GpuRequestError> {
     match u8::try_from(gpus) {
         Ok(count @ 1..=64) => Ok(count),
-        _ => Err(too_much(COUNT, gpus)),
+        _ => Err(too_much(COUNT_RESOURCE, gpus)),
     }
 }
 
@@ -222,7 +232,12 @@ mod tests {
     #[test]
     fn every_scheme_of_resource_names_is_read() {
         let share = |milli, mib, by| {
-            Ok(GpuRequest::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by })
+            Ok(GpuRequest::Share {
+                count: 1,
+                compute_milli: milli,
+                memory: ShareMemory::Mib(mib),
+                scheme: by,
+            })
         };
         assert_eq!(parse(json!({"cpu": "4"})), Ok(GpuRequest::None));
         assert_eq!(parse(json!({"nvidia.com/gpu": "2"})), Ok(GpuRequest::Whole(2)));
@@ -241,8 +256,11 @@ mod tests {
         let check = |limits: Value, memory, milli| {
             let mut limits = limits;
             limits["nvidia.com/gpu"] = "2".into();
-            let by = ShareScheme::Hami { whole: 2 };
-            assert_eq!(parse(limits), Ok(GpuRequest::Share { count: 2, milli, memory, by }));
+            let scheme = ShareScheme::Hami { whole: 2 };
+            assert_eq!(
+                parse(limits),
+                Ok(GpuRequest::Share { count: 2, compute_milli: milli, memory, scheme })
+            );
         };
         check(json!({"nvidia.com/gpumem": "3000"}), ShareMemory::Mib(3000), 0);
         check(json!({"nvidia.com/gpumem-percentage": "30"}), ShareMemory::Percent(30), 0);
@@ -258,7 +276,7 @@ mod tests {
         let request = request.expect("the init container has all memory of its GPU, for itself");
         assert_eq!(
             request.gpus(),
-            Gpus::Share { count: 2, milli: 0, memory: ShareMemory::Percent(100) }
+            Gpus::Share { count: 2, compute_milli: 0, memory: ShareMemory::Percent(100) }
         );
         assert_eq!(request.without_virtual_gpus(), GpuRequest::Whole(3));
         assert_eq!(request.share_of(24_576), Some((0, 24_576)));

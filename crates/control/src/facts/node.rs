@@ -10,12 +10,12 @@ use windlass_core::{
 };
 use windlass_sched::{
     gpu::Gpu,
-    node::{self, Amount as NodeAmount},
+    node::{self, ResourceUsage as NodeAmount},
     view::{Catalog, CatalogFull},
 };
 
 use super::{
-    amounts::{PER_MIB, PER_MILLI, PER_UNIT},
+    amounts::{NANOS_PER_MIB, NANOS_PER_MILLI, NANOS_PER_UNIT},
     gpu_kind::GpuKind,
 };
 
@@ -41,7 +41,7 @@ pub struct NodeFacts {
     /// Labels of the node. Slices may select nodes by labels.
     pub labels: BTreeMap<String, String>,
     /// Errors in the annotation with the node's GPUs.
-    pub mistakes: Vec<String>,
+    pub annotation_errors: Vec<String>,
 }
 
 /// A GPU of a node.
@@ -82,30 +82,30 @@ impl NodeFacts {
         let none = BTreeMap::new();
         let annotations = metadata.annotations.as_ref().unwrap_or(&none);
         let labels = metadata.labels.as_ref().unwrap_or(&none);
-        let mut mistakes = Vec::new();
+        let mut annotation_errors = Vec::new();
         let published = annotations.get(NodeDevices::ANNOTATION);
         let published = published.and_then(|text| {
             let read = NodeDevices::from_annotation(text);
-            read.map_err(|error| mistakes.push(windlass_host::causes(&error))).ok()
+            read.map_err(|error| annotation_errors.push(windlass_host::causes(&error))).ok()
         });
         let virtual_gpus = published.as_ref().is_some_and(|it| it.virtual_gpus);
         let simulated = published.as_ref().is_some_and(|it| it.simulated);
         let has_agent = published.is_some();
         let gpus = match published {
-            Some(published) => distinct(published.devices, &mut mistakes),
-            None => counted(labels, |resource| units(resource, PER_UNIT)),
+            Some(published) => without_duplicates(published.devices, &mut annotation_errors),
+            None => gpus_of_other_plugins(labels, |resource| units(resource, NANOS_PER_UNIT)),
         };
         Self {
             name: metadata.name.clone().unwrap_or_default(),
-            cpu_milli: units("cpu", PER_MILLI),
-            memory_mib: units("memory", PER_MIB),
-            pods: units("pods", PER_UNIT),
+            cpu_milli: units("cpu", NANOS_PER_MILLI),
+            memory_mib: units("memory", NANOS_PER_MIB),
+            pods: units("pods", NANOS_PER_UNIT),
             gpus,
             virtual_gpus,
             simulated,
             has_agent,
             labels: labels.clone(),
-            mistakes,
+            annotation_errors,
         }
     }
 
@@ -116,7 +116,7 @@ impl NodeFacts {
     /// The catalog is full, so one of the node's products gets no number.
     pub fn empty_node(&self, catalog: &mut Catalog) -> Result<node::Node, CatalogFull> {
         let mut gpu = |it: &GpuFacts| {
-            let gpu = Gpu::free(catalog.model(&it.kind().to_string())?, it.memory_mib);
+            let gpu = Gpu::free(catalog.intern_model(&it.kind().to_string())?, it.memory_mib);
             Ok(Gpu { is_usable: it.obstacle.is_none(), ..gpu })
         };
         Ok(node::Node {
@@ -141,7 +141,7 @@ impl GpuFacts {
 pub const MAX_GPUS: usize = 64;
 
 /// Published GPUs. A second GPU with the same id is left out, and reported in `mistakes`.
-fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
+fn without_duplicates(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
     let mut gpus: Vec<GpuFacts> = Vec::with_capacity(devices.len());
     for NodeDevice { id, model, memory_mib, obstacle, failed, only_for } in devices {
         if gpus.iter().any(|other| other.id.as_ref() == Some(&id)) {
@@ -160,7 +160,10 @@ fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFact
 }
 
 /// GPUs of other device plugins: NVIDIA's plugin describes them by labels, gpushare by resources.
-fn counted(labels: &BTreeMap<String, String>, units: impl Fn(&str) -> u32) -> Vec<GpuFacts> {
+fn gpus_of_other_plugins(
+    labels: &BTreeMap<String, String>,
+    units: impl Fn(&str) -> u32,
+) -> Vec<GpuFacts> {
     let label = |key: &str| labels.get(key).map(String::as_str).unwrap_or_default();
     let number = |key: &str| label(key).parse::<u32>().ok();
     let gpushare = units("aliyun.com/gpu-count");
@@ -202,7 +205,7 @@ mod tests {
         let ids: Vec<_> = facts.gpus.iter().filter_map(|gpu| gpu.id.as_ref()).collect();
         assert_eq!(ids.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["GPU-a", "GPU-b"]);
         assert_eq!(facts.gpus[1].obstacle.as_deref(), Some("xid 79"));
-        assert_eq!(facts.mistakes, ["annotation windlass.dev/devices has GPU-a twice"]);
+        assert_eq!(facts.annotation_errors, ["annotation windlass.dev/devices has GPU-a twice"]);
     }
 
     #[test]
@@ -230,6 +233,8 @@ mod tests {
             "status": {"allocatable": {"nvidia.com/gpu": "1"}},
         }));
         assert_eq!(facts.gpus.len(), 1);
-        assert!(facts.mistakes[0].starts_with("annotation windlass.dev/devices is unreadable"));
+        assert!(
+            facts.annotation_errors[0].starts_with("annotation windlass.dev/devices is unreadable")
+        );
     }
 }

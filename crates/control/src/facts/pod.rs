@@ -20,7 +20,7 @@ pub struct PodFacts {
     /// UID of the Pod object.
     pub uid: String,
     /// Resource version; later versions are larger (KEP-5504).
-    pub version: u64,
+    pub resource_version: u64,
     /// Namespace.
     pub namespace: String,
     /// Name.
@@ -72,7 +72,7 @@ impl PodFacts {
         let resources = ResourceRequest::of(spec, annotations, is_served_by_claims(object));
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
-            version: version.and_then(|text| text.parse().ok()).unwrap_or(0),
+            resource_version: version.and_then(|text| text.parse().ok()).unwrap_or(0),
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             node: spec.node_name.clone().filter(|name| !name.is_empty()),
@@ -88,7 +88,7 @@ impl PodFacts {
     }
 
     /// `namespace/name`.
-    pub fn title(&self) -> String {
+    pub fn namespaced_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 }
@@ -115,7 +115,7 @@ fn claims(object: &Pod) -> Vec<String> {
 
 /// Ids in the placement of a pod. An unreadable annotation is ignored, because any user may have written it.
 fn gpus(annotations: &BTreeMap<String, String>) -> Vec<DeviceId> {
-    let placement = PodPlacement::readable(annotations);
+    let placement = PodPlacement::from_annotations(annotations);
     placement.into_iter().flat_map(|it| it.devices).map(|device| device.id).collect()
 }
 
@@ -127,14 +127,14 @@ impl ResourceRequest {
         annotations: &BTreeMap<String, String>,
         is_served_by_claims: bool,
     ) -> Self {
-        let cpu = amounts::of_pod(spec, "cpu") / amounts::PER_MILLI;
+        let cpu = amounts::of_pod(spec, "cpu") / amounts::NANOS_PER_MILLI;
         // Rounded up: a node's free memory is rounded down.
-        let memory = amounts::rounded_up(amounts::of_pod(spec, "memory"), amounts::PER_MIB);
+        let memory = amounts::rounded_up(amounts::of_pod(spec, "memory"), amounts::NANOS_PER_MIB);
         Self {
             cpu_milli: u32::try_from(cpu).unwrap_or(u32::MAX),
             memory_mib: u32::try_from(memory).unwrap_or(u32::MAX),
             gpus: if is_served_by_claims { Ok(GpuRequest::None) } else { GpuRequest::of(spec) },
-            accepted: AcceptedGpus::of(annotations),
+            accepted: AcceptedGpus::from_annotations(annotations),
         }
     }
 
@@ -208,7 +208,7 @@ mod tests {
         let decided = json!({"windlass.dev/placement": r#"{"devices":[{"id":"GPU-a"}]}"#});
         let facts = pod(decided.clone());
         assert_eq!(facts.gpus.iter().map(DeviceId::as_str).collect::<Vec<_>>(), ["GPU-a"]);
-        assert_eq!((facts.title().as_str(), facts.node.as_deref()), ("ns/p", Some("n1")));
+        assert_eq!((facts.namespaced_name().as_str(), facts.node.as_deref()), ("ns/p", Some("n1")));
         assert_eq!((facts.resources.cpu_milli, facts.resources.memory_mib), (1500, 1));
         assert!(!facts.is_ended && facts.created > 0);
         let mut corrected = decided;

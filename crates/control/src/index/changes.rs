@@ -15,7 +15,11 @@ impl Index {
         let node = self.node_of(&facts.name);
         let entry = self.entry(node);
         if !entry.has_object || entry.object != facts {
-            for mistake in facts.mistakes.iter().filter(|it| !entry.object.mistakes.contains(it)) {
+            for mistake in facts
+                .annotation_errors
+                .iter()
+                .filter(|it| !entry.object.annotation_errors.contains(it))
+            {
                 tracing::warn!(node = facts.name, mistake, "node misdescribes its devices");
             }
             entry.has_object = true;
@@ -41,11 +45,12 @@ impl Index {
             self.remove_pod(&facts.uid);
             return;
         }
-        self.touch_pod(&facts.uid);
+        self.record_pod_change(&facts.uid);
         let cached = self.pods.get(&facts.uid);
         // A list and the watch run concurrently, so either may deliver an older version.
-        let is_old =
-            |cached: &PodEntry| cached.facts.version > facts.version || cached.facts == facts;
+        let is_old = |cached: &PodEntry| {
+            cached.facts.resource_version > facts.resource_version || cached.facts == facts
+        };
         if cached.is_some_and(is_old) {
             return;
         }
@@ -69,7 +74,7 @@ impl Index {
 
     /// Removes a Pod.
     pub fn remove_pod(&mut self, uid: &str) {
-        self.touch_pod(uid);
+        self.record_pod_change(uid);
         if let Some(entry) = self.pods.remove(uid) {
             self.gangs.remove(&entry.facts);
             let node = current_node(Some(&entry));
@@ -88,14 +93,14 @@ impl Index {
     /// Begins a list of all pods, and returns the list's number. The watch and binds continue during the list.
     pub fn begin_list(&mut self) -> u64 {
         self.lists += 1;
-        self.touched.insert(self.lists, HashSet::new());
+        self.changed_during_list.insert(self.lists, HashSet::new());
         self.lists
     }
 
     /// Applies a list of all pods. Changes since the list began are newer than the list: a pod removed since then is
     /// not added again, and a pod added since then is not removed.
     pub fn end_list(&mut self, list: u64, pods: Vec<PodFacts>) {
-        let touched = self.touched.remove(&list).unwrap_or_default();
+        let touched = self.changed_during_list.remove(&list).unwrap_or_default();
         let listed: HashSet<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
         for pod in pods {
             if self.pods.contains_key(&pod.uid) || !touched.contains(&pod.uid) {
@@ -111,12 +116,12 @@ impl Index {
 
     /// Ends a list that failed.
     pub fn abandon_list(&mut self, list: u64) {
-        self.touched.remove(&list);
+        self.changed_during_list.remove(&list);
     }
 
     /// Records a change of the pod in every list that is in progress.
-    pub(super) fn touch_pod(&mut self, uid: &str) {
-        for touched in self.touched.values_mut() {
+    pub(super) fn record_pod_change(&mut self, uid: &str) {
+        for touched in self.changed_during_list.values_mut() {
             touched.insert(uid.to_owned());
         }
     }
@@ -124,13 +129,13 @@ impl Index {
     /// Adds or updates a `ResourceSlice`.
     pub fn set_slice(&mut self, slice: ResourceSlice) {
         let node = self.claims.set_slice(slice);
-        self.touch(node);
+        self.mark_changed(node);
     }
 
     /// Removes a `ResourceSlice`.
     pub fn remove_slice(&mut self, name: &str) {
         let node = self.claims.remove_slice(name);
-        self.touch(node);
+        self.mark_changed(node);
     }
 
     /// Removes all `ResourceSlices` but the named ones.
@@ -143,13 +148,13 @@ impl Index {
     /// Adds or updates a `ResourceClaim`.
     pub fn set_claim(&mut self, claim: ResourceClaim) {
         let nodes = self.claims.set_claim(claim);
-        self.touch(nodes);
+        self.mark_changed(nodes);
     }
 
     /// Removes a `ResourceClaim`.
     pub fn remove_claim(&mut self, namespace: &str, name: &str) {
         let nodes = self.claims.remove_claim(&(namespace.to_owned(), name.to_owned()));
-        self.touch(nodes);
+        self.mark_changed(nodes);
     }
 
     /// Removes all `ResourceClaims` but the ones listed as `namespace/name`.
@@ -198,7 +203,7 @@ impl Index {
     }
 
     /// Marks nodes for a rebuild.
-    fn touch(&mut self, names: impl IntoIterator<Item = String>) {
+    fn mark_changed(&mut self, names: impl IntoIterator<Item = String>) {
         for name in names {
             let node = self.node_of(&name);
             self.changed.insert(node);

@@ -23,10 +23,10 @@ use windlass_sched::{
     policy::{Explanation, Rank},
     request::Request,
     scheduler::Scheduler,
-    view::{NodeIx, View},
+    view::{ClusterView, NodeIndex},
 };
 
-use super::{claims::ClaimIndex, entry::Entry};
+use super::{claims::ClaimIndex, entry::NodeEntry};
 
 /// Maximum number of shapes with cached ranks: 24 MB in a cluster of 15,000 nodes.
 const MAX_SHAPES: usize = 64;
@@ -58,9 +58,9 @@ pub(super) struct ShapeKey {
 /// The parts of the index from which ranks are computed.
 pub(super) struct Cluster<'a> {
     pub(super) claims: &'a ClaimIndex,
-    pub(super) entries: &'a [Entry],
+    pub(super) entries: &'a [NodeEntry],
     pub(super) versions: &'a [u64],
-    pub(super) view: &'a View,
+    pub(super) view: &'a ClusterView,
     pub(super) scheduler: &'a mut Scheduler,
 }
 
@@ -123,7 +123,7 @@ impl ClaimRanks {
         key: ShapeKey,
         prepare: impl FnOnce() -> Option<Claims>,
         cluster: &mut Cluster<'_>,
-        nodes: impl Iterator<Item = NodeIx>,
+        nodes: impl Iterator<Item = NodeIndex>,
         ranks: &mut [Option<Rank>],
     ) -> bool {
         let cached = self.shapes.remove(&key);
@@ -175,7 +175,7 @@ impl Shape {
         request: &Request,
         signatures: &mut NodeSignatures,
         cluster: &mut Cluster<'_>,
-        nodes: impl Iterator<Item = NodeIx>,
+        nodes: impl Iterator<Item = NodeIndex>,
         ranks: &mut [Option<Rank>],
     ) -> bool {
         let forecast = cluster.scheduler.forecast_version();
@@ -283,7 +283,7 @@ impl<'a> Cluster<'a> {
     /// The terms of a node's rank; `None` if the claims do not fit.
     pub(super) fn explain(
         &mut self,
-        node: NodeIx,
+        node: NodeIndex,
         request: &Request,
         claims: &Claims,
     ) -> Option<Explanation> {
@@ -297,7 +297,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Rank of the scheduling policy for the outcome's GPUs, with the outcome's losses deducted.
-    fn rank_part(&mut self, node: NodeIx, request: &Request, outcome: &Outcome) -> Option<Rank> {
+    fn rank_part(&mut self, node: NodeIndex, request: &Request, outcome: &Outcome) -> Option<Rank> {
         let (request, part) = self.with_gpus(node, request, outcome)?;
         let rank = self.scheduler.rank_part(self.view, node, &request, part)?;
         Some(Rank { score: rank.score + outcome.losses.points(), ..rank })
@@ -306,7 +306,7 @@ impl<'a> Cluster<'a> {
     /// The pod's request with the outcome's GPUs, and the part of the node that these GPUs make up.
     fn with_gpus(
         &self,
-        node: NodeIx,
+        node: NodeIndex,
         request: &Request,
         outcome: &Outcome,
     ) -> Option<(Request, Part)> {
@@ -315,7 +315,7 @@ impl<'a> Cluster<'a> {
         Some((Request { gpus, ..*request }, part))
     }
 
-    fn pools(&self, node: NodeIx) -> Option<&'a Pools> {
+    fn pools(&self, node: NodeIndex) -> Option<&'a Pools> {
         self.claims.pools(&self.entries[node.0 as usize].object.name)
     }
 }

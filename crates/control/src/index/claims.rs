@@ -20,7 +20,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use windlass_sched::{
-    allocator::{AllocatedDevices, Claims, Pools, Unallocated},
+    allocator::{AllocatedDevices, AllocationError, Claims, Pools},
     request::Gpus,
 };
 
@@ -79,7 +79,7 @@ impl ClaimIndex {
     }
 
     /// Removes a node that has no slices. Returns false, and keeps the node, if it has some.
-    pub(super) fn forget_node(&mut self, node: &str) -> bool {
+    pub(super) fn remove_node(&mut self, node: &str) -> bool {
         let has_slices = self.nodes.get(node).is_some_and(|slices| !slices.names.is_empty());
         if !has_slices {
             self.nodes.remove(node);
@@ -147,7 +147,7 @@ impl ClaimIndex {
         let key = key(&claim);
         let cached = self.claims.get(&key);
         if let Some(cached) = cached.filter(|cached| allocation(cached) == allocation(&claim)) {
-            let has_same_users = users(cached).eq(users(&claim));
+            let has_same_users = reserved_for(cached).eq(reserved_for(&claim));
             let nodes = allocation(&claim).filter(|_| !has_same_users).map(|it| self.nodes_of(it));
             self.claims.insert(key, claim);
             return nodes.unwrap_or_default();
@@ -221,7 +221,7 @@ impl ClaimIndex {
     }
 
     /// Devices of a node that claims hold, sorted by pool and claim.
-    pub(super) fn holds(&self, node: &str) -> Vec<ClaimHold> {
+    pub(super) fn claim_holds(&self, node: &str) -> Vec<ClaimHold> {
         let pools: BTreeSet<_> =
             self.slices_of(node).map(|slice| PoolName::of_slice(slice)).collect();
         let mut holds = Vec::new();
@@ -229,7 +229,8 @@ impl ClaimIndex {
             for key in self.holders.get(&pool).into_iter().flatten() {
                 let claim = format!("{}/{}", key.0, key.1);
                 let Some(object) = self.claims.get(key) else { continue };
-                let pods: Vec<_> = users(object).map(|name| format!("{}/{name}", key.0)).collect();
+                let pods: Vec<_> =
+                    reserved_for(object).map(|name| format!("{}/{name}", key.0)).collect();
                 let results = allocation(object).into_iter().flat_map(results);
                 for result in results.filter(|result| PoolName::of_result(result) == pool) {
                     let (device, gpus) = claim_gpus::of_result(result);
@@ -263,8 +264,8 @@ impl ClaimIndex {
     }
 
     /// Fails with the reason if kube-scheduler could not allocate the claims on the node.
-    pub(super) fn check(&self, claims: &Claims, node: &str) -> Result<(), Unallocated> {
-        let no_slices = || Unallocated::NoFit("no slices".to_owned());
+    pub(super) fn check(&self, claims: &Claims, node: &str) -> Result<(), AllocationError> {
+        let no_slices = || AllocationError::NoFit("no slices".to_owned());
         claims.choose(self.pools(node).ok_or_else(no_slices)?, &self.allocated).map(drop)
     }
 
@@ -322,7 +323,7 @@ fn key(claim: &ResourceClaim) -> (String, String) {
 }
 
 /// Names of the pods for which a claim is reserved.
-fn users(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
+fn reserved_for(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
     let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
     users.filter(|user| user.resource == "pods").map(|user| user.name.as_str())
 }

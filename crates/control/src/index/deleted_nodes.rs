@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use windlass_sched::view::NodeIx;
+use windlass_sched::view::NodeIndex;
 
 use super::Index;
 
@@ -12,7 +12,7 @@ const MAX_NAMES: usize = 4096;
 /// Free positions of deleted nodes, and the names of these nodes.
 #[derive(Debug, Default)]
 pub(super) struct DeletedNodes {
-    free: Vec<NodeIx>,
+    free: Vec<NodeIndex>,
     /// Names of deleted nodes, each with the number of the change that freed the position, oldest first.
     names: VecDeque<(u64, String)>,
 }
@@ -21,7 +21,7 @@ pub(super) struct DeletedNodes {
 
 impl DeletedNodes {
     /// A free position for a new node, if there is one.
-    pub(super) fn take_position(&mut self) -> Option<NodeIx> {
+    pub(super) fn take_position(&mut self) -> Option<NodeIndex> {
         self.free.pop()
     }
 
@@ -36,10 +36,10 @@ impl DeletedNodes {
 
 impl Index {
     /// Frees the position of a node that was just rebuilt, if it has neither an object, nor pods, nor slices.
-    pub(super) fn free_if_deleted(&mut self, node: NodeIx) {
+    pub(super) fn free_if_deleted(&mut self, node: NodeIndex) {
         let entry = &mut self.entries[node.0 as usize];
         let is_empty = !entry.has_object && entry.pods.is_empty();
-        if !is_empty || !self.claims.forget_node(&entry.object.name) {
+        if !is_empty || !self.claims.remove_node(&entry.object.name) {
             return;
         }
         let name = std::mem::take(entry).object.name;
@@ -82,18 +82,18 @@ mod tests {
             if n >= 3 {
                 index.remove_node(&name(n - 3));
             }
-            let changes = index.inspect_changed(last_change, usize::MAX);
+            let changes = index.changes_since(last_change, usize::MAX);
             let (updated, deleted) = (&changes.nodes, &changes.deleted);
             assert_eq!(updated.iter().map(|it| &it.facts.name).collect::<Vec<_>>(), [&name(n)]);
             assert_eq!(*deleted, n.checked_sub(3).map(name).into_iter().collect::<Vec<_>>());
-            last_change = changes.last;
+            last_change = changes.last_change;
         }
         assert!(index.entries.len() <= 5, "{} positions", index.entries.len());
         assert_eq!((index.nodes.len(), index.node_names().len()), (3, 3));
         let gpus: Vec<&Gpu> = index.view.nodes().iter().flat_map(|node| &node.gpus).collect();
         assert_eq!(gpus.len(), 3, "a deleted node has no GPUs");
         // A reader that saw only the first change gets the existing nodes and the deleted ones.
-        let changes = index.inspect_changed(1, usize::MAX);
+        let changes = index.changes_since(1, usize::MAX);
         assert_eq!((changes.nodes.len(), changes.deleted.len()), (3, 997));
     }
 }

@@ -17,13 +17,13 @@ use crate::facts::{DeviceName, GpuFacts, MAX_GPUS, NodeFacts, SliceGpu, claim_gp
 
 /// A node: the facts of its objects, its pods, and its occupancy.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct NodeEntry {
     /// Facts of the Node object.
     pub(super) object: NodeFacts,
     /// The same facts, with the GPUs of the node's slices.
     pub(super) facts: NodeFacts,
     /// By GPU: its device name in claim allocations, if a slice publishes the GPU.
-    pub(super) names: Vec<Option<DeviceName>>,
+    pub(super) device_names: Vec<Option<DeviceName>>,
     /// True while the Node object exists. The index may have pods of the node before that and after the deletion.
     pub(super) has_object: bool,
     /// UIDs of the node's pods.
@@ -33,7 +33,7 @@ pub(super) struct Entry {
 
 // === impl Entry ===
 
-impl Entry {
+impl NodeEntry {
     /// Finds the GPUs of the object in the slices by id, for their device names. If the object only counts GPUs, or
     /// has none, the node has the GPUs of its slices.
     pub(super) fn set_gpus(&mut self, slices: &[SliceGpu]) {
@@ -46,25 +46,25 @@ impl Entry {
                 let mut same = slices.iter().filter(|it| it.has_id(id));
                 same.next().map(|it| it.name.clone())
             };
-            self.names = self.facts.gpus.iter().map(name_of).collect();
+            self.device_names = self.facts.gpus.iter().map(name_of).collect();
             return;
         }
-        self.names = slices.iter().map(|gpu| Some(gpu.name.clone())).collect();
+        self.device_names = slices.iter().map(|gpu| Some(gpu.name.clone())).collect();
         self.facts.gpus = slices.iter().map(|gpu| gpu.facts.clone()).collect();
     }
 
     /// Removes the node's GPUs. Needed if the catalog is full and has no number for one of their products.
     pub(super) fn clear_gpus(&mut self) {
         self.facts.gpus.clear();
-        self.names.clear();
+        self.device_names.clear();
     }
 
     /// The node's GPUs that claims hold.
     pub(super) fn claim_parts(&self, claims: &ClaimIndex) -> Vec<ClaimPart> {
-        let holds = claims.holds(&self.object.name).into_iter();
+        let holds = claims.claim_holds(&self.object.name).into_iter();
         let part = |hold: ClaimHold| {
             let position = self.position(|name| *name == hold.device)?;
-            let part = Part::of(GpuSet::one(position));
+            let part = Part::of(GpuSet::single(position));
             let ClaimHold { claim, pods, gpus, .. } = hold;
             Some(ClaimPart { claim, pods, gpus, part })
         };
@@ -82,7 +82,7 @@ impl Entry {
                 Some((self.position(|name| name.is_of(slice, device))?, gpus))
             });
             positions.fold((GpuSet::default(), Gpus::None), |(set, _), (position, gpus)| {
-                (set.or(GpuSet::one(position)), gpus)
+                (set.union(GpuSet::single(position)), gpus)
             })
         };
         let (whole, _) = of_kind(|gpus| matches!(gpus, Gpus::Whole(_)));
@@ -97,6 +97,6 @@ impl Entry {
     }
 
     fn position(&self, is_match: impl Fn(&DeviceName) -> bool) -> Option<usize> {
-        self.names.iter().position(|name| name.as_ref().is_some_and(&is_match))
+        self.device_names.iter().position(|name| name.as_ref().is_some_and(&is_match))
     }
 }

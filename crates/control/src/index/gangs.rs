@@ -25,7 +25,7 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 use windlass_sched::request::Request;
 
-use super::{Assumed, Index, Placed, Refusal, current_node, node_set::NodeSet};
+use super::{AssumedPlacement, Index, PlacementDecision, Refusal, current_node, node_set::NodeSet};
 use crate::facts::{Gang, GangError, MAX_WAITING, PodFacts};
 
 /// Members of all gangs, the gangs that wait at bind, and the history of failed attempts.
@@ -87,7 +87,7 @@ pub enum Arrival {
 
 /// The other members of a pod's gang.
 #[derive(Default)]
-struct Others {
+struct OtherMembers {
     /// Members that are bound, or whose bind is being written.
     bound: Vec<String>,
     /// Members that have arrived and wait.
@@ -180,7 +180,11 @@ impl Index {
     /// # Errors
     ///
     /// As [`place`](Self::place), or the gang no longer fits. The index is unchanged.
-    pub fn arrive(&mut self, pod: &PodFacts, node: &str) -> Result<(Placed, Arrival), Refusal> {
+    pub fn arrive(
+        &mut self,
+        pod: &PodFacts,
+        node: &str,
+    ) -> Result<(PlacementDecision, Arrival), Refusal> {
         // A bind whose outcome is unknown has been written, so all members had arrived.
         let claims_may_be_missing = self.assumed_node(&pod.uid).is_some();
         let gang = match pod.gang.clone().transpose()? {
@@ -206,7 +210,7 @@ impl Index {
         let is_waiting = self.is_in_progress(wait);
         if is_waiting {
             self.count_failed_attempt(&wait.key);
-            self.release(&wait.key);
+            self.release_gang(&wait.key);
         }
         is_waiting
     }
@@ -221,7 +225,7 @@ impl Index {
     pub fn give_up_all(&mut self) -> usize {
         let keys: Vec<_> = self.gangs.waiting.keys().cloned().collect();
         for key in &keys {
-            self.release(key);
+            self.release_gang(key);
         }
         keys.len()
     }
@@ -232,18 +236,18 @@ impl Index {
         if !self.is_in_progress(wait) {
             return;
         }
-        let is_current = self.is_current(uid, number);
+        let is_current = self.is_current_decision(uid, number);
         let Some(waiting) = self.gangs.waiting.get_mut(&wait.key) else { return };
         if is_current {
             waiting.arrived.remove(uid);
         }
         if waiting.arrived.is_empty() {
-            self.release(&wait.key);
+            self.release_gang(&wait.key);
         }
     }
 
     /// Remaining back-off of the pod's gang after it was given up, if any.
-    pub fn backoff_of(&self, pod: &PodFacts, now: Instant) -> Option<Duration> {
+    pub fn remaining_backoff(&self, pod: &PodFacts, now: Instant) -> Option<Duration> {
         let backoff = self.gangs.backoffs.get(&key(pod)?)?;
         backoff.until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
@@ -286,7 +290,7 @@ impl Index {
             _ => return Ok(None),
         };
         let others = self.others(pod, &gang)?;
-        if others.awaited.is_empty() && others.arrived.is_empty() && gang.within.is_none() {
+        if others.awaited.is_empty() && others.arrived.is_empty() && gang.topology_key.is_none() {
             return Ok(None);
         }
         if let Some(node) = self.reserved_node(&pod.uid)
@@ -308,18 +312,23 @@ impl Index {
 
     /// Turns the pod's reservation on this node into its placement, if all members that have not arrived have
     /// reservations too.
-    fn use_reservation(&mut self, pod: &PodFacts, others: &Others, node: &str) -> Option<Placed> {
+    fn use_reservation(
+        &mut self,
+        pod: &PodFacts,
+        others: &OtherMembers,
+        node: &str,
+    ) -> Option<PlacementDecision> {
         let are_reserved = others.awaited.iter().all(|it| self.reserved_node(&it.uid).is_some());
         let is_on_node = self.reserved_node(&pod.uid).is_some_and(|it| it == node);
         if !are_reserved || !is_on_node || !self.has_valid_reservation(&pod.uid) {
             return None;
         }
-        let (number, node) = (self.next_number(), *self.nodes.get(node)?);
+        let (number, node) = (self.next_decision_id(), *self.nodes.get(node)?);
         let assumed = self.pods.get_mut(&pod.uid)?.assumed.as_mut()?;
         (assumed.is_reserved, assumed.number) = (false, number);
         let part = assumed.part;
-        self.touch_pod(&pod.uid);
-        Some(self.placed(node, pod, part, number))
+        self.record_pod_change(&pod.uid);
+        Some(self.decision(node, pod, part, number))
     }
 
     /// Makes a placed member wait for the members that have not arrived, or ends the wait if all have arrived.
@@ -331,11 +340,11 @@ impl Index {
         &mut self,
         pod: &PodFacts,
         key: GangKey,
-        others: &Others,
+        others: &OtherMembers,
     ) -> Result<Arrival, Refusal> {
         if !others.awaited.is_empty() {
             if let Err(refusal) = self.check_waiting_limit(&key, others) {
-                self.forget_any(&pod.uid);
+                self.forget_pod(&pod.uid);
                 drop(self.take_reservations(&key, &pod.uid));
                 return Err(refusal);
             }
@@ -353,8 +362,8 @@ impl Index {
         self.rebuild_changed();
         if let Some(lost) = others.arrived.iter().find(|uid| !self.has_valid_reservation(uid)) {
             let node = self.reserved_node(lost).cloned().unwrap_or_default();
-            self.forget_any(&pod.uid);
-            self.release(&key);
+            self.forget_pod(&pod.uid);
+            self.release_gang(&key);
             return Err(Refusal::GangLostNode(node));
         }
         for uid in &others.arrived {
@@ -373,10 +382,14 @@ impl Index {
     }
 
     /// Fails if this gang is not waiting yet and its members would exceed the limit of waiting members.
-    fn check_waiting_limit(&self, key: &GangKey, others: &Others) -> Result<(), Refusal> {
+    fn check_waiting_limit(&self, key: &GangKey, others: &OtherMembers) -> Result<(), Refusal> {
         let is_new = !self.gangs.waiting.contains_key(key);
         let count = self.waiting_count() + others.awaited.len() + 1;
-        if is_new && count > MAX_WAITING { Err(Refusal::GangsWait(MAX_WAITING)) } else { Ok(()) }
+        if is_new && count > MAX_WAITING {
+            Err(Refusal::TooManyWaiting(MAX_WAITING))
+        } else {
+            Ok(())
+        }
     }
 
     /// The other members of a pod's gang. If one is bound, the gang has started, and the result has no awaited members.
@@ -384,9 +397,9 @@ impl Index {
     /// # Errors
     ///
     /// Fewer members exist than must start together, or members describe the gang differently.
-    fn others(&self, pod: &PodFacts, gang: &Gang) -> Result<Others, Refusal> {
+    fn others(&self, pod: &PodFacts, gang: &Gang) -> Result<OtherMembers, Refusal> {
         let key = key_of(pod, gang);
-        let (mut others, mut absent) = (Others::default(), Vec::new());
+        let (mut others, mut absent) = (OtherMembers::default(), Vec::new());
         for uid in self.gangs.members.get(&key).into_iter().flatten() {
             let Some(entry) = self.pods.get(uid).filter(|_| *uid != pod.uid) else { continue };
             if !matches!(&entry.facts.gang, Some(Ok(other)) if other == gang) {
@@ -420,7 +433,7 @@ impl Index {
     }
 
     /// Removes and returns the reservations of this pod and of all members that have not arrived.
-    fn take_reservations(&mut self, key: &GangKey, uid: &str) -> Vec<(String, Assumed)> {
+    fn take_reservations(&mut self, key: &GangKey, uid: &str) -> Vec<(String, AssumedPlacement)> {
         let members = self.gangs.members.get(key).into_iter().flatten();
         let absent = members.filter(|it| *it != uid && !self.gangs.has_arrived(key, it));
         let mut uids: Vec<_> = absent.cloned().collect();
@@ -429,7 +442,7 @@ impl Index {
     }
 
     /// Removes and returns the reservations of these pods.
-    fn take_reserved(&mut self, uids: Vec<String>) -> Vec<(String, Assumed)> {
+    fn take_reserved(&mut self, uids: Vec<String>) -> Vec<(String, AssumedPlacement)> {
         let mut reservations = Vec::new();
         for uid in uids {
             let entry = self.pods.get_mut(&uid);
@@ -442,7 +455,7 @@ impl Index {
         reservations
     }
 
-    fn reserve(&mut self, reservations: Vec<(String, Assumed)>) {
+    fn reserve(&mut self, reservations: Vec<(String, AssumedPlacement)>) {
         for (uid, assumed) in reservations {
             if let Some(entry) = self.pods.get_mut(&uid) {
                 let node = assumed.node.clone();
@@ -478,7 +491,7 @@ impl Index {
     }
 
     /// Ends the wait of a gang and the reservations of all its members.
-    fn release(&mut self, key: &GangKey) {
+    fn release_gang(&mut self, key: &GangKey) {
         self.gangs.waiting.remove(key);
         self.gangs.offers.remove(key);
         let members = self.gangs.members.get(key).into_iter().flatten().cloned().collect();
@@ -489,7 +502,7 @@ impl Index {
     fn count_failed_attempt(&mut self, key: &GangKey) {
         let arrived = self.gangs.waiting.get(key).and_then(|waiting| waiting.arrived.first());
         let Some(entry) = arrived.and_then(|uid| self.pods.get(uid)) else { return };
-        let Some(Ok(Gang { within: Some(label), .. })) = &entry.facts.gang else { return };
+        let Some(Ok(Gang { topology_key: Some(label), .. })) = &entry.facts.gang else { return };
         let node = current_node(Some(entry)).and_then(|name| self.nodes.get(&name).copied());
         let value = node.and_then(|it| self.entries[it.0 as usize].object.labels.get(label));
         if let Some(value) = value.cloned() {

@@ -2,7 +2,7 @@
 
 use windlass_sched::{
     node::{Node, Part},
-    view::NodeIx,
+    view::NodeIndex,
 };
 
 use super::{
@@ -14,7 +14,7 @@ use crate::facts::{NodeFacts, PodFacts};
 
 /// A node with its state, its pods and its claims.
 #[derive(Debug)]
-pub struct Inspected<'a> {
+pub struct NodeSnapshot<'a> {
     /// Facts of the node.
     pub facts: &'a NodeFacts,
     /// Free and held resources.
@@ -51,16 +51,16 @@ pub enum GpuHolder<'a> {
 #[derive(Debug)]
 pub struct Changes<'a> {
     /// Changed nodes whose object exists.
-    pub nodes: Vec<Inspected<'a>>,
+    pub nodes: Vec<NodeSnapshot<'a>>,
     /// Names of deleted nodes.
     pub deleted: Vec<String>,
     /// Number of the newest of these changes: the `after` of the next call.
-    pub last: u64,
+    pub last_change: u64,
 }
 
 // === impl Inspected ===
 
-impl Inspected<'_> {
+impl NodeSnapshot<'_> {
     /// Holders of the GPU at a position, each with its share: compute in thousandths and memory in MiB. `None` instead
     /// of a share stands for the whole GPU.
     pub fn holders_of(
@@ -68,12 +68,12 @@ impl Inspected<'_> {
         position: usize,
     ) -> impl Iterator<Item = (GpuHolder<'_>, Option<(u16, u32)>)> {
         let gpu_mib = self.facts.gpus[position].memory_mib;
-        let pods = self.holders.iter().filter(move |holder| holder.part.gpus.has(position));
+        let pods = self.holders.iter().filter(move |holder| holder.part.gpus.contains(position));
         let pods = pods.map(move |holder| {
             let request = holder.pod.resources.gpus.as_ref().ok();
             (GpuHolder::Pod(holder.pod), request.and_then(|request| request.share_of(gpu_mib)))
         });
-        let claims = self.claims.iter().filter(move |claim| claim.part.gpus.has(position));
+        let claims = self.claims.iter().filter(move |claim| claim.part.gpus.contains(position));
         let claims = claims.map(move |held| (GpuHolder::Claim(held), held.gpus.share_of(gpu_mib)));
         pods.chain(claims)
     }
@@ -83,16 +83,16 @@ impl Inspected<'_> {
 
 impl Index {
     /// Every node whose object exists, sorted by name.
-    pub fn inspect(&mut self) -> Vec<Inspected<'_>> {
+    pub fn node_snapshots(&mut self) -> Vec<NodeSnapshot<'_>> {
         self.rebuild_changed();
-        let nodes = self.present().into_iter().map(|(_, node)| node).collect();
-        self.inspected(nodes)
+        let nodes = self.existing_nodes().into_iter().map(|(_, node)| node).collect();
+        self.snapshots_of(nodes)
     }
 
     /// Up to `limit` nodes that changed after the change number `after`, oldest change first. 0 stands for all nodes.
-    pub fn inspect_changed(&mut self, after: u64, limit: usize) -> Changes<'_> {
+    pub fn changes_since(&mut self, after: u64, limit: usize) -> Changes<'_> {
         self.rebuild_changed();
-        let versions = (0..).map(NodeIx).zip(self.versions.iter().copied());
+        let versions = (0..).map(NodeIndex).zip(self.versions.iter().copied());
         let changed = versions.filter(|(node, version)| {
             // A position without a name is free.
             *version > after && !self.entries[node.0 as usize].object.name.is_empty()
@@ -111,7 +111,7 @@ impl Index {
                 Err(name) => deleted.push(name.to_owned()),
             }
         }
-        Changes { nodes: self.inspected(nodes), deleted, last }
+        Changes { nodes: self.snapshots_of(nodes), deleted, last_change: last }
     }
 
     /// Pods without a node or an assumed placement that request GPUs or have claims, oldest first.
@@ -128,16 +128,16 @@ impl Index {
         pending
     }
 
-    fn inspected(&mut self, nodes: Vec<NodeIx>) -> Vec<Inspected<'_>> {
+    fn snapshots_of(&mut self, nodes: Vec<NodeIndex>) -> Vec<NodeSnapshot<'_>> {
         let fragmentation: Vec<_> =
             nodes.iter().map(|node| self.scheduler.node_fragmentation(&self.view, *node)).collect();
-        let inspected = |(node, fragmentation): (NodeIx, f64)| {
+        let inspected = |(node, fragmentation): (NodeIndex, f64)| {
             let entry = &self.entries[node.0 as usize];
             let holders = entry.occupancy.parts();
             let holder = |(uid, part): (&String, Part)| {
                 Some(Holder { pod: &self.pods.get(uid)?.facts, part })
             };
-            Inspected {
+            NodeSnapshot {
                 facts: &entry.facts,
                 state: self.view.node(node),
                 fragmentation,

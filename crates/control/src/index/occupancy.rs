@@ -53,7 +53,7 @@ pub(super) fn occupy(
     mut pods: Vec<(&PodFacts, Option<Part>)>,
 ) -> (Node, Occupancy) {
     for (pod, decided) in &mut pods {
-        *decided = decided.or_else(|| part_of(facts, pod));
+        *decided = decided.or_else(|| annotated_part(facts, pod));
     }
     let order = |(pod, decided): &(&PodFacts, Option<Part>)| (decided.is_none(), pod.created);
     pods.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.0.uid.cmp(&b.0.uid)));
@@ -78,13 +78,15 @@ pub(super) fn occupy(
             gpus: Gpus::None,
             models: pod.resources.models(catalog),
         });
-        let part = decided.filter(|part| node.take(&request, *part).is_ok());
+        let part = decided.filter(|part| node.allocate(&request, *part).is_ok());
         let part = part.or_else(|| {
             let free = free_part(&node, &request)?;
-            node.take(&request, free).is_ok().then_some(free)
+            node.allocate(&request, free).is_ok().then_some(free)
         });
         let part = part.unwrap_or_else(|| {
-            occupancy.conflicts.push(Conflict { holder: pod.title(), gpus: request.gpus });
+            occupancy
+                .conflicts
+                .push(Conflict { holder: pod.namespaced_name(), gpus: request.gpus });
             allocate_available(&mut node, &request)
         });
         occupancy.parts.insert(pod.uid.clone(), part);
@@ -95,23 +97,23 @@ pub(super) fn occupy(
 /// Allocates GPUs to a claim without counting a pod. Returns false if they are not free.
 fn allocate_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
     let pods = node.pods;
-    let is_allocated = node.take(request, part).is_ok();
+    let is_allocated = node.allocate(request, part).is_ok();
     node.pods = pods;
     is_allocated
 }
 
 /// The GPUs that the pod's annotation names; `None` without an annotation, or if the node lacks one of them.
-fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
+fn annotated_part(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
     let position = |id| facts.gpus.iter().position(|gpu| gpu.id.as_ref() == Some(id));
     if pod.gpus.is_empty() {
         // gpushare's index counts only for GPUs without ids.
         let index =
             pod.gpu_index.filter(|it| facts.gpus.get(*it).is_some_and(|gpu| gpu.id.is_none()));
-        return index.map(|index| Part::of(GpuSet::one(index)));
+        return index.map(|index| Part::of(GpuSet::single(index)));
     }
     let positions: Option<Vec<_>> = pod.gpus.iter().map(position).collect();
-    let gpus = positions?.into_iter().map(GpuSet::one);
-    Some(Part::of(gpus.fold(GpuSet::default(), GpuSet::or)))
+    let gpus = positions?.into_iter().map(GpuSet::single);
+    Some(Part::of(gpus.fold(GpuSet::default(), GpuSet::union)))
 }
 
 /// Free GPUs for a bound pod's request; `None` if too few are free. Unhealthy GPUs count too, because the pod may hold
@@ -122,19 +124,20 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
     let gpus = match request.gpus {
         Gpus::None => GpuSet::default(),
         Gpus::Whole(count) => {
-            let usable = node.free_gpus().and(accepted);
-            let free = node.gpus_where(Gpu::has_no_holder).and(accepted);
+            let usable = node.free_gpus().intersection(accepted);
+            let free = node.gpus_where(Gpu::has_no_holder).intersection(accepted);
             let set = if usable.len() >= u32::from(count) { usable } else { free };
             (set.len() >= u32::from(count)).then(|| set.lowest(u32::from(count)))?
         }
         Gpus::Share { count, .. } => {
             let one = Request { gpus: request.gpus.with_count(1), ..*request };
-            let fits = |at: &usize| node.clone().take(&one, Part::of(GpuSet::one(*at))).is_ok();
+            let fits =
+                |at: &usize| node.clone().allocate(&one, Part::of(GpuSet::single(*at))).is_ok();
             let mut fitting: Vec<_> = accepted.iter().filter(fits).collect();
             let preference = |at: &usize| (!node.gpus[*at].is_usable, node.gpus[*at].idle_milli());
             fitting.sort_by_key(preference);
             let chosen = fitting.get(..usize::from(count))?.iter();
-            chosen.map(|at| GpuSet::one(*at)).fold(GpuSet::default(), GpuSet::or)
+            chosen.map(|at| GpuSet::single(*at)).fold(GpuSet::default(), GpuSet::union)
         }
         // Only claims get MIG instances.
         Gpus::Partition(_) => return None,
@@ -144,19 +147,20 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
 
 /// GPUs whose product the pod accepts.
 fn accepted(node: &Node, request: &Request) -> GpuSet {
-    node.gpus_where(|gpu| request.models.has(gpu.model))
+    node.gpus_where(|gpu| request.models.contains(gpu.model))
 }
 
 /// Allocates the request's CPU and memory, and all free GPUs up to the requested number.
 fn allocate_available(node: &mut Node, request: &Request) -> Part {
     let all = node.gpus_where(Gpu::has_no_holder);
     // A pod that a user bound may be on a node without an accepted product.
-    let free = Some(all.and(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
+    let free =
+        Some(all.intersection(accepted(node, request))).filter(|it| !it.is_empty()).unwrap_or(all);
     let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
     let part = Part::of(free.lowest(u32::from(count)));
     let available = Request { gpus, ..*request };
-    node.take(&available, part).expect("the chosen GPUs are free");
+    node.allocate(&available, part).expect("the chosen GPUs are free");
     part
 }
 

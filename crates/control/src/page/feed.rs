@@ -1,4 +1,4 @@
-//! Feed of the page: updates the [`Board`], the document that all readers share, from the index.
+//! Feed of the page: updates the [`PageState`], the document that all readers share, from the index.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_host::{clock::Clock, shared::Shared};
-use windlass_page::{Board, NodeView, PendingPod, Snapshot, Source};
+use windlass_page::{NodeView, PageState, PendingPod, Snapshot, Source};
 
 use super::view;
 use crate::{
@@ -24,13 +24,13 @@ use crate::{
 };
 
 /// Minimum time between two reads of the index.
-const READ_PAUSE: Duration = Duration::from_secs(1);
+const MIN_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two reads of the index while the page has no readers. These reads keep the page's history complete.
-const UNWATCHED_PAUSE: Duration = Duration::from_secs(10);
+const IDLE_READ_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between two explanations of the pending pods.
-const EXPLAIN_PAUSE: Duration = Duration::from_secs(5);
+const EXPLAIN_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two reads of all nodes. The fragmentation of an unchanged node changes with the forecast.
-const FULL_PAUSE: Duration = Duration::from_secs(60);
+const FULL_READ_INTERVAL: Duration = Duration::from_secs(60);
 /// Number of nodes per step. A step holds the lock of the index for less than a millisecond.
 const STEP_NODES: usize = 200;
 /// Number of pending pods that are explained, oldest first.
@@ -47,7 +47,7 @@ const MAX_LONG_POLLS: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Feed {
     index: Arc<Shared<Index>>,
-    board: Shared<Board>,
+    page_state: Shared<PageState>,
     progress: Shared<Progress>,
     /// Serializes reads of the index.
     reading: Semaphore,
@@ -67,27 +67,27 @@ struct Progress {
 
 /// A read of the index that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Read {
+struct DueRead {
     /// Nodes that changed after this index change are read.
     after: u64,
     /// True if explanations of the pending pods are due too.
-    explains: bool,
+    with_explanations: bool,
 }
 
 // === impl Progress ===
 
 impl Progress {
     /// The read that is due now, if any.
-    fn due_read(&mut self, now: Instant) -> Option<Read> {
+    fn due_read(&mut self, now: Instant) -> Option<DueRead> {
         let is_due = |last: Option<Instant>, pause| last.is_none_or(|last| now - last >= pause);
-        if !is_due(self.last_read, READ_PAUSE) {
+        if !is_due(self.last_read, MIN_READ_INTERVAL) {
             return None;
         }
-        if is_due(self.last_full_read, FULL_PAUSE) {
+        if is_due(self.last_full_read, FULL_READ_INTERVAL) {
             (self.last_full_read, self.last_change) = (Some(now), 0);
         }
-        let explains = is_due(self.last_explanation, EXPLAIN_PAUSE);
-        Some(Read { after: self.last_change, explains })
+        let explains = is_due(self.last_explanation, EXPLAIN_INTERVAL);
+        Some(DueRead { after: self.last_change, with_explanations: explains })
     }
 }
 
@@ -95,10 +95,10 @@ impl Progress {
 
 impl Feed {
     pub(crate) fn new(index: Arc<Shared<Index>>, clock: Clock) -> Self {
-        let board = Board::new(Source::Cluster, env!("CARGO_PKG_VERSION"), clock.now());
+        let board = PageState::new(Source::Cluster, env!("CARGO_PKG_VERSION"), clock.now());
         Self {
             index,
-            board: Shared::new(board),
+            page_state: Shared::new(board),
             progress: Shared::default(),
             reading: Semaphore::new(1),
             long_polls: Semaphore::new(MAX_LONG_POLLS),
@@ -107,18 +107,18 @@ impl Feed {
     }
 
     /// Updates the page's history while there are no readers. Never returns.
-    pub(crate) async fn follow(&self) {
+    pub(crate) async fn run(&self) {
         loop {
             if self.is_ready() {
                 self.refresh(false).await;
             }
-            sleep(UNWATCHED_PAUSE).await;
+            sleep(IDLE_READ_INTERVAL).await;
         }
     }
 
     /// True once all objects have been read.
     pub(super) fn is_ready(&self) -> bool {
-        self.index.step(|index| index.is_synced())
+        self.index.with_lock(|index| index.is_synced())
     }
 
     /// The document as JSON, shared by all readers: complete, or the changes after the revision `after`. With a
@@ -128,12 +128,13 @@ impl Feed {
         let permit = self.long_polls.try_acquire();
         loop {
             self.refresh(true).await;
-            let is_changed = after
-                .is_none_or(|after| self.board.step(|board| board.revision()).to_string() != after);
+            let is_changed = after.is_none_or(|after| {
+                self.page_state.with_lock(|board| board.revision()).to_string() != after
+            });
             if is_changed || permit.is_err() || Instant::now() >= deadline || stop.is_cancelled() {
-                return self.board.step(|board| board.json(after));
+                return self.page_state.with_lock(|board| board.json(after));
             }
-            let next = Instant::now() + READ_PAUSE;
+            let next = Instant::now() + MIN_READ_INTERVAL;
             stop.run_until_cancelled(sleep_until(next.min(deadline))).await;
         }
     }
@@ -142,22 +143,24 @@ impl Feed {
     /// who also see explanations of the pending pods.
     async fn refresh(&self, explains: bool) {
         let Ok(_permit) = self.reading.try_acquire() else { return };
-        let Some(read) = self.progress.step(|progress| progress.due_read(Instant::now())) else {
+        let Some(read) = self.progress.with_lock(|progress| progress.due_read(Instant::now()))
+        else {
             return;
         };
         let (changed, gone, last) = self.changes(read.after).await;
-        let pending = if explains && read.explains { Some(self.pending().await) } else { None };
+        let pending =
+            if explains && read.with_explanations { Some(self.pending().await) } else { None };
         let done = Instant::now();
-        let pending = self.progress.step(|progress| {
+        let pending = self.progress.with_lock(|progress| {
             (progress.last_change, progress.last_read) = (last, Some(done));
             if let Some(pending) = pending {
                 (progress.pending, progress.last_explanation) = (pending, Some(done));
             }
             progress.pending.clone()
         });
-        let snapshot = Snapshot { changed, gone, pending, ..Snapshot::default() };
+        let snapshot = Snapshot { changed, removed: gone, pending, ..Snapshot::default() };
         let now = self.clock.now();
-        self.board.step(|board| board.update(now, snapshot));
+        self.page_state.with_lock(|board| board.update(now, snapshot));
     }
 
     /// Nodes that changed after the index change `after`, names of nodes to remove, and the number of the newest
@@ -165,14 +168,18 @@ impl Feed {
     async fn changes(&self, mut after: u64) -> (Vec<NodeView>, Vec<String>, u64) {
         let (mut views, mut gone) = (BTreeMap::new(), BTreeSet::new());
         loop {
-            let (nodes, names, last) = self.index.step(|index| {
-                let step = index.inspect_changed(after, STEP_NODES);
+            let (nodes, names, last) = self.index.with_lock(|index| {
+                let step = index.changes_since(after, STEP_NODES);
                 // Nodes without GPUs, such as the control plane's, are not shown.
                 let (with, without): (Vec<_>, Vec<_>) =
                     step.nodes.iter().partition(|node| !node.facts.gpus.is_empty());
                 let nodes: Vec<_> = with.into_iter().map(view::node).collect();
                 let without = without.into_iter().map(|node| node.facts.name.clone());
-                (nodes, step.deleted.into_iter().chain(without).collect::<Vec<_>>(), step.last)
+                (
+                    nodes,
+                    step.deleted.into_iter().chain(without).collect::<Vec<_>>(),
+                    step.last_change,
+                )
             });
             if last == after {
                 return (views.into_values().collect(), gone.into_iter().collect(), after);
@@ -192,14 +199,14 @@ impl Feed {
     }
 
     async fn pending(&self) -> Vec<PendingPod> {
-        let (pods, names) = self.index.step(|index| (index.pending(), index.node_names()));
+        let (pods, names) = self.index.with_lock(|index| (index.pending(), index.node_names()));
         let mut views = Vec::new();
         for (position, pod) in pods.iter().take(MAX_PENDING).enumerate() {
             let is_small = names.len() <= STEP_NODES;
             views.push(if position >= MAX_EXPLAINED {
                 view::pending(pod, None)
             } else if is_small {
-                let explanation = self.index.step(|index| Explanation::of(index, pod));
+                let explanation = self.index.with_lock(|index| Explanation::of(index, pod));
                 view::pending(pod, Some(explanation))
             } else if pod.claims.is_empty() {
                 view::refused(pod, self.reasons(pod, &names).await, names.len())
@@ -218,7 +225,7 @@ impl Feed {
         // A gang is planned over all nodes at once, in one step.
         let step = if pod.gang.is_some() { names.len().max(1) } else { STEP_NODES };
         for step in names.chunks(step) {
-            for reason in self.index.step(|index| reasons(index, pod, step)) {
+            for reason in self.index.with_lock(|index| reasons(index, pod, step)) {
                 *counts.entry(reason).or_default() += 1;
             }
             yield_now().await;

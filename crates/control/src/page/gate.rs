@@ -17,7 +17,7 @@ use tokio::{
 };
 use windlass_host::{causes, shared::Shared};
 
-use crate::access::ANSWER_LIMIT;
+use crate::access::REQUEST_TIMEOUT;
 
 /// Time for which a decision is cached.
 const CACHE_TTL: Duration = Duration::from_secs(60);
@@ -27,13 +27,13 @@ const MAX_CACHED: usize = 1_000;
 const MAX_REVIEWS: usize = 4;
 /// Resources that the page shows. An account that may list these in all namespaces may read the page. Claims need no
 /// right: the page shows only their names, with their pods.
-const LISTED: [&str; 2] = ["nodes", "pods"];
+const REQUIRED_RESOURCES: [&str; 2] = ["nodes", "pods"];
 
 /// Access control for readers, with a cache of decisions.
-pub(crate) struct Gate {
+pub(crate) struct Authorizer {
     client: Client,
     /// By keyed hash of the token: tokens themselves are not stored.
-    cached: Shared<HashMap<u64, Decision>>,
+    decisions: Shared<HashMap<u64, Decision>>,
     hasher: RandomState,
     /// Limits concurrent reviews.
     reviews: Semaphore,
@@ -49,10 +49,10 @@ type Decision = (Instant, Result<(), AccessError>);
 pub(super) enum AccessError {
     /// The token is missing or invalid.
     #[error("a token of this cluster is needed")]
-    NoToken,
+    Unauthenticated,
     /// The account may not read.
     #[error("{user} may not list {resource} of all namespaces")]
-    MayNotList {
+    Forbidden {
         /// Name of the account.
         user: String,
         /// The first resource that it may not list.
@@ -60,16 +60,16 @@ pub(super) enum AccessError {
     },
     /// The review failed.
     #[error("the API server did not review your token: try again")]
-    NotReviewed,
+    ReviewFailed,
 }
 
 // === impl Gate ===
 
-impl Gate {
+impl Authorizer {
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
-            cached: Shared::default(),
+            decisions: Shared::default(),
             hasher: RandomState::new(),
             reviews: Semaphore::new(MAX_REVIEWS),
             is_failing: Shared::default(),
@@ -78,24 +78,24 @@ impl Gate {
 
     /// Checks that the bearer of a token may read.
     pub(super) async fn check(&self, token: Option<&str>) -> Result<(), AccessError> {
-        let token = token.filter(|token| !token.is_empty()).ok_or(AccessError::NoToken)?;
+        let token = token.filter(|token| !token.is_empty()).ok_or(AccessError::Unauthenticated)?;
         let key = self.hasher.hash_one(token);
         let now = Instant::now();
-        let decided = self.cached.step(|cached| cached.get(&key).cloned());
+        let decided = self.decisions.with_lock(|cached| cached.get(&key).cloned());
         if let Some((since, decision)) = decided
             && now - since < CACHE_TTL
         {
             return decision;
         }
-        let Ok(decision) = timeout(ANSWER_LIMIT, self.review(token)).await else {
-            return Err(AccessError::NotReviewed);
+        let Ok(decision) = timeout(REQUEST_TIMEOUT, self.review(token)).await else {
+            return Err(AccessError::ReviewFailed);
         };
         let decision = decision?;
         // Invalid tokens are not cached, because their number is unbounded.
-        if decision == Err(AccessError::NoToken) {
+        if decision == Err(AccessError::Unauthenticated) {
             return decision;
         }
-        self.cached.step(|cached| {
+        self.decisions.with_lock(|cached| {
             if cached.len() >= MAX_CACHED {
                 cached.retain(|_, (since, _)| now - *since < CACHE_TTL);
             }
@@ -108,15 +108,15 @@ impl Gate {
 
     /// Reviews a token. Few reviews run at a time, because they use the same API server quota as binds.
     async fn review(&self, token: &str) -> Result<Result<(), AccessError>, AccessError> {
-        let _permit = self.reviews.acquire().await.map_err(|_| AccessError::NotReviewed)?;
+        let _permit = self.reviews.acquire().await.map_err(|_| AccessError::ReviewFailed)?;
         let answer = self.request_reviews(token).await;
         let was_failing =
-            self.is_failing.step(|is_failing| std::mem::replace(is_failing, answer.is_err()));
+            self.is_failing.with_lock(|is_failing| std::mem::replace(is_failing, answer.is_err()));
         answer.map_err(|error| {
             if !was_failing {
                 tracing::warn!(error = causes(&error), "readers of the page cannot be checked");
             }
-            AccessError::NotReviewed
+            AccessError::ReviewFailed
         })
     }
 
@@ -128,12 +128,12 @@ impl Gate {
         let status = reviews.create(&PostParams::default(), &review).await?.status;
         let status = status.filter(|status| status.authenticated == Some(true));
         let Some(user) = status.and_then(|status| status.user) else {
-            return Ok(Err(AccessError::NoToken));
+            return Ok(Err(AccessError::Unauthenticated));
         };
-        for resource in LISTED {
+        for resource in REQUIRED_RESOURCES {
             if !self.may_list(&user, resource).await? {
                 let user = user.username.unwrap_or_default();
-                return Ok(Err(AccessError::MayNotList { user, resource }));
+                return Ok(Err(AccessError::Forbidden { user, resource }));
             }
         }
         Ok(Ok(()))
@@ -178,7 +178,7 @@ mod tests {
     /// An API server with two accounts: alice may list everything, bob only pods.
     struct Reviews {
         review_count: Arc<AtomicUsize>,
-        gate: Gate,
+        gate: Authorizer,
         _server: JoinSet<()>,
     }
 
@@ -201,7 +201,7 @@ mod tests {
                 }
             });
             let client = Client::try_from(config).expect("a client");
-            Self { review_count, gate: Gate::new(client), _server: server }
+            Self { review_count, gate: Authorizer::new(client), _server: server }
         }
 
         async fn check(&self, token: Option<&str>) -> String {
@@ -262,7 +262,7 @@ mod tests {
         reviews.check(Some("alice")).await;
         assert_eq!(reviews.review_count.load(Ordering::Relaxed), 6);
         let unreachable = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
-        let gate = Gate::new(Client::try_from(unreachable).expect("a client"));
-        assert_eq!(gate.check(Some("alice")).await, Err(AccessError::NotReviewed));
+        let gate = Authorizer::new(Client::try_from(unreachable).expect("a client"));
+        assert_eq!(gate.check(Some("alice")).await, Err(AccessError::ReviewFailed));
     }
 }

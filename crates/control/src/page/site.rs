@@ -15,29 +15,29 @@ use tokio_util::sync::CancellationToken;
 use windlass_host::causes;
 use windlass_page::{Asset, Revision};
 
-use super::{Feed, Gate, gate::AccessError};
+use super::{Authorizer, Feed, gate::AccessError};
 use crate::{
-    agents::{AgentError, Agents},
-    server::{Answer, Site, plain, typed},
+    agents::{AgentClient, AgentError},
+    server::{Handler, HttpResponse, plain, typed},
 };
 
 /// Access policy for readers.
-pub(crate) enum Guard {
+pub(crate) enum AccessPolicy {
     /// Readers on this machine. The `Host` header must name this machine, which prevents DNS rebinding.
-    ThisMachine,
+    Loopback,
     /// Readers whose token the API server accepts.
-    Tokens(Box<Gate>),
+    BearerToken(Box<Authorizer>),
     /// All readers.
     None,
 }
 
 /// Answers of the page.
-pub(crate) struct PageSite {
+pub(crate) struct PageHandler {
     pub(crate) feed: Arc<Feed>,
-    pub(crate) guard: Guard,
+    pub(crate) access_policy: AccessPolicy,
     /// Access to agents, for details of a node; `Some` only in `windlass cluster page`. The requests use the rights of
     /// this process, and there the reader is the user who started the process.
-    pub(crate) agents: Option<Agents>,
+    pub(crate) agents: Option<AgentClient>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -50,8 +50,8 @@ const HEADERS: [(HeaderName, &str); 3] = [
 
 // === impl PageSite ===
 
-impl Site for PageSite {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+impl Handler for PageHandler {
+    async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
         let mut answer = self.page(&request).await;
         for (name, value) in HEADERS {
             answer.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -60,12 +60,14 @@ impl Site for PageSite {
     }
 }
 
-impl PageSite {
-    async fn page(&self, request: &Request<Incoming>) -> Answer {
+impl PageHandler {
+    async fn page(&self, request: &Request<Incoming>) -> HttpResponse {
         if request.method() != Method::GET {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "the page is read-only\n");
         }
-        if matches!(self.guard, Guard::ThisMachine) && !is_of_this_machine(request.headers()) {
+        if matches!(self.access_policy, AccessPolicy::Loopback)
+            && !has_loopback_host(request.headers())
+        {
             return plain(
                 StatusCode::FORBIDDEN,
                 "open the page as http://localhost or http://127.0.0.1\n",
@@ -86,7 +88,7 @@ impl PageSite {
     }
 
     /// The state document of a node's agent.
-    async fn node(&self, node: &str) -> Answer {
+    async fn node(&self, node: &str) -> HttpResponse {
         let Some(agents) = &self.agents else {
             return plain(
                 StatusCode::NOT_FOUND,
@@ -102,8 +104,8 @@ impl PageSite {
         }
     }
 
-    async fn state(&self, headers: &HeaderMap, after: Option<&str>) -> Answer {
-        if let Guard::Tokens(gate) = &self.guard
+    async fn state(&self, headers: &HeaderMap, after: Option<&str>) -> HttpResponse {
+        if let AccessPolicy::BearerToken(gate) = &self.access_policy
             && let Err(error) = gate.check(bearer(headers)).await
         {
             return refusal(&error);
@@ -119,7 +121,7 @@ impl PageSite {
 }
 
 /// True if the `Host` header names this machine.
-fn is_of_this_machine(headers: &HeaderMap) -> bool {
+fn has_loopback_host(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -133,14 +135,14 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
-fn file(asset: &Asset, headers: &HeaderMap) -> Answer {
-    let tag = asset.tag();
+fn file(asset: &Asset, headers: &HeaderMap) -> HttpResponse {
+    let tag = asset.etag();
     let cached = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let mut answer = if cached == Some(tag.as_str()) {
         let unchanged = Response::builder().status(StatusCode::NOT_MODIFIED);
         unchanged.body(Full::default()).expect("a constant status")
     } else {
-        typed(asset.media, asset.text)
+        typed(asset.media_type, asset.text)
     };
     let headers = answer.headers_mut();
     headers.insert(ETAG, HeaderValue::try_from(tag).expect("hexadecimal digits"));
@@ -148,20 +150,20 @@ fn file(asset: &Asset, headers: &HeaderMap) -> Answer {
     answer
 }
 
-fn refusal(error: &AccessError) -> Answer {
+fn refusal(error: &AccessError) -> HttpResponse {
     let text = format!("{error}\n");
     match error {
-        AccessError::NoToken => {
+        AccessError::Unauthenticated => {
             let mut answer = plain(StatusCode::UNAUTHORIZED, text);
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             answer
         }
-        AccessError::MayNotList { .. } => plain(StatusCode::FORBIDDEN, text),
-        AccessError::NotReviewed => retry_later(text),
+        AccessError::Forbidden { .. } => plain(StatusCode::FORBIDDEN, text),
+        AccessError::ReviewFailed => retry_later(text),
     }
 }
 
-fn retry_later(text: impl Into<String>) -> Answer {
+fn retry_later(text: impl Into<String>) -> HttpResponse {
     let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, text);
     answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
     answer

@@ -8,7 +8,7 @@ use windlass_page::{DeviceView, Health, HolderView, NodeView, PendingPod, Refuse
 use crate::{
     explanation::{Explanation, request_text},
     facts::PodFacts,
-    index::{GpuHolder, Inspected},
+    index::{GpuHolder, NodeSnapshot},
 };
 
 /// Converts thousandths of a GPU to GPUs.
@@ -16,7 +16,7 @@ fn gpus(milli: u32) -> f64 {
     f64::from(milli) / 1000.0
 }
 
-pub(super) fn node(node: &Inspected<'_>) -> NodeView {
+pub(super) fn node(node: &NodeSnapshot<'_>) -> NodeView {
     NodeView {
         name: node.facts.name.clone(),
         agent: node.facts.has_agent,
@@ -32,7 +32,7 @@ pub(super) fn node(node: &Inspected<'_>) -> NodeView {
     }
 }
 
-fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
+fn device(node: &NodeSnapshot<'_>, position: usize) -> DeviceView {
     let facts = &node.facts.gpus[position];
     let is_usable = facts.obstacle.is_none();
     let idle = node.state.gpus.get(position).map_or(0, windlass_sched::gpu::Gpu::idle_milli);
@@ -56,7 +56,7 @@ fn device(node: &Inspected<'_>, position: usize) -> DeviceView {
 /// A pod, or a claim. A claim has its pod if exactly one pod uses it.
 fn holder_view(holder: GpuHolder<'_>, share: Option<(u16, u32)>) -> HolderView {
     match holder {
-        GpuHolder::Pod(pod) => HolderView { pod: Some(pod.title()), ..share_view(share) },
+        GpuHolder::Pod(pod) => HolderView { pod: Some(pod.namespaced_name()), ..share_view(share) },
         GpuHolder::Claim(claim_part) => {
             let pod = match claim_part.pods.as_slice() {
                 [pod] => Some(pod.clone()),
@@ -98,7 +98,7 @@ fn bytes(mib: u32) -> u64 {
 pub(super) fn pending(pod: &PodFacts, explanation: Option<Explanation>) -> PendingPod {
     let since = Timestamp::from_second(pod.created).unwrap_or_default();
     let Some(explanation) = explanation else {
-        let (pod, request) = (pod.title(), String::new());
+        let (pod, request) = (pod.namespaced_name(), String::new());
         return PendingPod { pod, since, request, reasons: None, help: None };
     };
     let reasons = explanation.refused.into_iter();

@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, tls::TlsAcceptors, write_limit::WriteLimit};
+use super::{HttpResponse, tls::ReloadingAcceptor, write_limit::WriteLimit};
 use crate::facts::MAX_WAITING;
 
 /// Maximum number of connections of a listener. Each pod that waits for its gang has one, kube-scheduler keeps a few
@@ -30,16 +30,16 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Request handler of a listener.
-pub(crate) trait Site: Send + Sync + 'static {
+pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers one request.
-    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Answer> + Send;
+    fn respond(&self, request: Request<Incoming>) -> impl Future<Output = HttpResponse> + Send;
 }
 
 /// Serves connections until stopped, then completes open requests within `DRAIN_LIMIT`.
 pub(crate) async fn serve(
     listener: TcpListener,
-    tls: Option<TlsAcceptors>,
-    site: impl Site,
+    tls: Option<ReloadingAcceptor>,
+    site: impl Handler,
     stop: CancellationToken,
 ) {
     let (slots, tls) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), tls.map(Arc::new));
@@ -79,12 +79,12 @@ pub(crate) async fn serve(
 
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    site: Arc<impl Site>,
+    site: Arc<impl Handler>,
     stop: CancellationToken,
 ) {
     let service = service_fn(move |request| {
         let site = site.clone();
-        async move { Ok::<_, Infallible>(site.answer(request).await) }
+        async move { Ok::<_, Infallible>(site.respond(request).await) }
     });
     let mut connection = std::pin::pin!(
         http1::Builder::new()
@@ -115,8 +115,8 @@ mod tests {
     /// A site with one document.
     struct Document(Bytes);
 
-    impl Site for Document {
-        async fn answer(&self, _: Request<Incoming>) -> Answer {
+    impl Handler for Document {
+        async fn respond(&self, _: Request<Incoming>) -> HttpResponse {
             Response::new(Full::new(self.0.clone()))
         }
     }

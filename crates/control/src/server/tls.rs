@@ -46,7 +46,7 @@ pub enum TlsError {
 
 /// Acceptor of TLS connections, with the newest certificate.
 #[derive(Debug)]
-pub(crate) struct TlsAcceptors {
+pub(crate) struct ReloadingAcceptor {
     files: TlsFiles,
     current: Shared<LoadedConfig>,
 }
@@ -59,7 +59,7 @@ struct LoadedConfig {
 
 // === impl TlsAcceptors ===
 
-impl TlsAcceptors {
+impl ReloadingAcceptor {
     /// Reads the files.
     pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
         let modified = modified(&files.certificate);
@@ -73,7 +73,7 @@ impl TlsAcceptors {
 
     fn config(&self) -> Arc<ServerConfig> {
         let modified = modified(&self.files.certificate);
-        self.current.step(|current| {
+        self.current.with_lock(|current| {
             if modified.is_some() && modified != current.modified {
                 match self.files.read() {
                     Ok(config) => *current = LoadedConfig { config, modified },

@@ -16,13 +16,13 @@ const NO_USE_ID: &str = "nvidia.com/nouse-gpuuuid";
 /// A pod's choice of GPUs. The default accepts all GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcceptedGpus {
-    products: Choice,
-    ids: Choice,
+    products: Filter,
+    ids: Filter,
 }
 
 /// Lists of accepted and refused texts. An empty list `allowed` accepts all texts that are not refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Choice {
+struct Filter {
     allowed: Vec<String>,
     refused: Vec<String>,
 }
@@ -31,22 +31,22 @@ struct Choice {
 
 impl AcceptedGpus {
     /// Reads a pod's annotations.
-    pub fn of(annotations: &BTreeMap<String, String>) -> Self {
+    pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Self {
         let lower = |text: &str| text.to_lowercase();
         Self {
-            products: Choice::of(annotations, [USE_PRODUCT, NO_USE_PRODUCT], lower),
-            ids: Choice::of(annotations, [USE_ID, NO_USE_ID], str::to_owned),
+            products: Filter::of(annotations, [USE_PRODUCT, NO_USE_PRODUCT], lower),
+            ids: Filter::of(annotations, [USE_ID, NO_USE_ID], str::to_owned),
         }
     }
 
     /// True if the annotations name no product.
     pub fn accepts_all_products(&self) -> bool {
-        self.products == Choice::default()
+        self.products == Filter::default()
     }
 
     /// True if the annotations name no id.
     pub fn accepts_all_ids(&self) -> bool {
-        self.ids == Choice::default()
+        self.ids == Filter::default()
     }
 
     /// True for a product of this name.
@@ -63,7 +63,7 @@ impl AcceptedGpus {
 
 // === impl Choice ===
 
-impl Choice {
+impl Filter {
     /// Reads two annotations with comma-separated texts, each normalised by `normalise`.
     fn of(
         annotations: &BTreeMap<String, String>,
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn accepted(key: &str, value: &str) -> AcceptedGpus {
-        AcceptedGpus::of(&[(key.to_owned(), value.to_owned())].into())
+        AcceptedGpus::from_annotations(&[(key.to_owned(), value.to_owned())].into())
     }
 
     #[test]

@@ -35,17 +35,17 @@ impl PodPlacement {
     /// Key of the annotation on the pod.
     pub const ANNOTATION: &'static str = "windlass.dev/placement";
     /// Key of the agent's annotation for a pod that got GPUs other than the chosen ones.
-    pub const CORRECTION: &'static str = "windlass.dev/placed";
+    pub const PLACED_ANNOTATION: &'static str = "windlass.dev/placed";
 
     /// Values of a pod's placement annotations, not parsed: the agent's correction, then the decision.
-    pub fn texts(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
-        let keys = [Self::CORRECTION, Self::ANNOTATION].into_iter();
+    pub fn annotation_values(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
+        let keys = [Self::PLACED_ANNOTATION, Self::ANNOTATION].into_iter();
         keys.filter_map(|key| annotations.get(key)).map(String::as_str)
     }
 
     /// The first readable of these placements.
-    pub fn readable(annotations: &BTreeMap<String, String>) -> Option<Self> {
-        Self::texts(annotations).find_map(|text| Self::from_annotation(text).ok())
+    pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        Self::annotation_values(annotations).find_map(|text| Self::from_annotation(text).ok())
     }
 
     /// Reads the annotation's value.

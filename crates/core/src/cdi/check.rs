@@ -8,9 +8,9 @@ use super::{ContainerEdits, Hook, Spec, SpecDevice, SpecMount, SpecNode, version
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// Path of keys, `devices[0].containerEdits`.
-    pub at: String,
+    pub path: String,
     /// The problem and its correction.
-    pub what: String,
+    pub message: String,
 }
 
 /// Longest class of a kind, and longest label of a vendor, in characters.
@@ -20,11 +20,11 @@ const MAX_LABEL: usize = 63;
 const MAX_VENDOR: usize = 253;
 
 /// Mount options that make the source a host path.
-const BINDS: [&str; 2] = ["bind", "rbind"];
+const BIND_OPTIONS: [&str; 2] = ["bind", "rbind"];
 
 /// All mistakes of a document, in document order; empty for a valid document.
 pub fn check(spec: &Spec) -> Vec<Mistake> {
-    let mut found = Findings::default();
+    let mut found = Validator::default();
     found.version(spec);
     found.kind(&spec.kind);
     if spec.devices.is_empty() {
@@ -43,17 +43,17 @@ pub fn check(spec: &Spec) -> Vec<Mistake> {
 }
 
 #[derive(Default)]
-struct Findings(Vec<Mistake>);
+struct Validator(Vec<Mistake>);
 
 // === impl Findings ===
 
-impl Findings {
+impl Validator {
     fn add(&mut self, at: impl fmt::Display, what: impl fmt::Display) {
-        self.0.push(Mistake { at: at.to_string(), what: what.to_string() });
+        self.0.push(Mistake { path: at.to_string(), message: what.to_string() });
     }
 
     fn version(&mut self, spec: &Spec) {
-        let (needed, because) = version::required(spec);
+        let (needed, because) = version::min_version(spec);
         let written = &spec.cdi_version;
         match version::rank(written) {
             None => self.add(
@@ -136,7 +136,7 @@ impl Findings {
 
     /// Only bind mounts have a host path; others name a file system, such as `tmpfs`.
     fn mount(&mut self, at: &str, mount: &SpecMount) {
-        let binds = mount.options.iter().any(|option| BINDS.contains(&option.as_str()));
+        let binds = mount.options.iter().any(|option| BIND_OPTIONS.contains(&option.as_str()));
         if binds || mount.host_path.as_os_str().is_empty() {
             self.absolute(&format!("{at}.hostPath"), &mount.host_path);
         }
@@ -165,7 +165,7 @@ impl Findings {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.at, self.what)
+        write!(f, "{}: {}", self.path, self.message)
     }
 }
 

@@ -202,7 +202,7 @@ impl SpecMount {
     }
 
     /// A file or folder of the host, including mounts below it.
-    pub fn bound(
+    pub fn bind(
         host_path: impl Into<PathBuf>,
         container_path: impl Into<PathBuf>,
         writable: bool,

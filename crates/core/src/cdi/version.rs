@@ -47,7 +47,7 @@ const FEATURES: &[(Requirement, FeatureTest)] = &[
 ];
 
 /// The lowest version that supports the document, and the feature that requires it.
-pub(super) fn required(spec: &Spec) -> Requirement {
+pub(super) fn min_version(spec: &Spec) -> Requirement {
     let newest = FEATURES.iter().find(|(_, uses)| uses(spec));
     newest.map_or(EARLIEST, |(requirement, _)| *requirement)
 }
@@ -74,7 +74,7 @@ mod tests {
         let devices = vec![SpecDevice::new("a", edits)];
         let mut spec = Spec::new(&Kind::new("gpu"), devices, ContainerEdits::default());
         change(&mut spec);
-        required(&spec).0
+        min_version(&spec).0
     }
 
     #[test]

@@ -19,15 +19,15 @@ pub struct Family {
     /// channels.
     pub has_toolkit: bool,
     /// True if the driver manages GPUs: MPS, time slices, compute processes, resets.
-    pub is_managed: bool,
+    pub has_nvml: bool,
     /// Mechanism that can limit a cgroup's memory on the family's GPUs.
     pub memory_limiter: Option<MemoryLimiter>,
     /// Name of the capacity with a GPU's memory, if the driver reports it.
     pub memory: Option<&'static AttributeName>,
     /// True if programming a device changes its function, as for FPGAs. The attributes show the function.
-    pub is_programmed: bool,
+    pub is_programmable: bool,
     /// Attribute of every device that its driver describes. A device that is only found on the bus lacks it.
-    pub described_by: Option<&'static AttributeName>,
+    pub driver_attribute: Option<&'static AttributeName>,
     /// Attributes that the family's devices may have.
     pub attributes: &'static [&'static [AttributeGroup]],
 }
@@ -94,25 +94,25 @@ const FUNCTION: &[AttributeGroup] = &[
 ];
 
 /// Defaults; also the facts of configured sources.
-const NO_FAMILY: Family = Family {
+const DEFAULT_FAMILY: Family = Family {
     name: "",
     cdi_class: None,
     prefix: None,
     partitioning: Partitioning::Never,
     has_toolkit: false,
-    is_managed: false,
+    has_nvml: false,
     memory_limiter: None,
     memory: None,
-    is_programmed: false,
-    described_by: None,
+    is_programmable: false,
+    driver_attribute: None,
     attributes: &[],
 };
 
 #[rustfmt::skip]
 static FAMILIES: &[Family] = &[
     Family {
-        name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), partitioning: Partitioning::Mig, has_toolkit: true, is_managed: true,
-        memory_limiter: Some(MemoryLimiter::Driver), memory: Some(&NVIDIA_MEMORY), is_programmed: false, described_by: Some(&PRODUCT_NAME),
+        name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), partitioning: Partitioning::Mig, has_toolkit: true, has_nvml: true,
+        memory_limiter: Some(MemoryLimiter::Driver), memory: Some(&NVIDIA_MEMORY), is_programmable: false, driver_attribute: Some(&PRODUCT_NAME),
         attributes: &[&[
             group("nvidia.com", AttributeType::Text, &[
                 "type", "productName", "brand", "architecture", "uuid", "serial", "parentUUID", "profile",
@@ -144,7 +144,7 @@ static FAMILIES: &[Family] = &[
             group("dra.net", AttributeType::Int, &["mtu"]),
             group("dra.net", AttributeType::Bool, &["rdma"]),
         ]],
-        ..NO_FAMILY
+        ..DEFAULT_FAMILY
     },
     Family {
         name: "amd", partitioning: Partitioning::Parts, memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&AMD_MEMORY),
@@ -155,7 +155,7 @@ static FAMILIES: &[Family] = &[
             ]),
             group("amd.com", AttributeType::VersionOrText, &["driverVersion", "firmware"]),
         ], FUNCTION],
-        ..NO_FAMILY
+        ..DEFAULT_FAMILY
     },
     Family {
         name: "intel", memory_limiter: Some(MemoryLimiter::Kernel), memory: Some(&INTEL_MEMORY),
@@ -163,10 +163,10 @@ static FAMILIES: &[Family] = &[
             group("gpu.intel.com", AttributeType::Text, &["driver", "family", "pciId"]),
             group("gpu.intel.com", AttributeType::Bool, &["integrated", "virtualFunction"]),
         ], FUNCTION],
-        ..NO_FAMILY
+        ..DEFAULT_FAMILY
     },
     Family {
-        name: "fpga", is_programmed: true,
+        name: "fpga", is_programmable: true,
         attributes: &[&[
             group("amd.com", AttributeType::Text, &[
                 "shell", "shellTimestamp", "logicUuid", "serialNumber", "deviceID", "managementFunction",
@@ -174,9 +174,9 @@ static FAMILIES: &[Family] = &[
             group("amd.com", AttributeType::Int, &["fpgas"]),
             group("fpga.intel.com", AttributeType::Text, &["interfaceId", "afuId", "bitstreamId"]),
         ], FUNCTION],
-        ..NO_FAMILY
+        ..DEFAULT_FAMILY
     },
-    Family { name: "nvme", ..NO_FAMILY },
+    Family { name: "nvme", ..DEFAULT_FAMILY },
 ];
 
 const fn group(
@@ -191,29 +191,29 @@ const fn group(
 
 impl SourceName {
     /// NVIDIA's GPUs and their MIG instances.
-    pub const NVIDIA: Self = Self::fixed("nvidia");
+    pub const NVIDIA: Self = Self::from_static("nvidia");
     /// Source of GPUs for a rule that names no source.
     pub const DEFAULT_GPUS: Self = Self::NVIDIA;
     /// Network interfaces.
-    pub const NICS: Self = Self::fixed("nics");
+    pub const NICS: Self = Self::from_static("nics");
     /// AMD's GPUs and their partitions.
-    pub const AMD: Self = Self::fixed("amd");
+    pub const AMD: Self = Self::from_static("amd");
     /// Intel's GPUs.
-    pub const INTEL: Self = Self::fixed("intel");
+    pub const INTEL: Self = Self::from_static("intel");
     /// FPGAs.
-    pub const FPGA: Self = Self::fixed("fpga");
+    pub const FPGA: Self = Self::from_static("fpga");
     /// NVMe drives: located for topology, never allocated.
-    pub const NVME: Self = Self::fixed("nvme");
+    pub const NVME: Self = Self::from_static("nvme");
 
     /// Sources of GPUs whose memory can be limited per cgroup.
     pub fn with_limited_memory() -> impl Iterator<Item = Self> {
         let limited = FAMILIES.iter().filter(|family| family.memory_limiter.is_some());
-        limited.map(|family| Self::fixed(family.name))
+        limited.map(|family| Self::from_static(family.name))
     }
 
     /// The sources of this table, in its order.
     pub fn built_in() -> impl Iterator<Item = Self> {
-        FAMILIES.iter().map(|family| Self::fixed(family.name))
+        FAMILIES.iter().map(|family| Self::from_static(family.name))
     }
 
     /// True for families of this table.
@@ -223,7 +223,7 @@ impl SourceName {
 
     /// Declared facts of the source's family.
     pub fn family(&self) -> &'static Family {
-        FAMILIES.iter().find(|family| family.name == self.as_str()).unwrap_or(&NO_FAMILY)
+        FAMILIES.iter().find(|family| family.name == self.as_str()).unwrap_or(&DEFAULT_FAMILY)
     }
 }
 

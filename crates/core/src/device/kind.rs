@@ -11,7 +11,7 @@ use crate::health::Reason;
 #[derive(Debug)]
 pub struct KindFacts {
     /// Word in tables and in the configuration.
-    pub word: &'static str,
+    pub name: &'static str,
     /// Plural in sentences.
     pub plural: &'static str,
     /// Prefix of short names; `None` if the source decides.
@@ -46,7 +46,7 @@ macro_rules! kinds {
 kinds! {
     /// A whole GPU.
     Gpu => KindFacts {
-        word: "gpu",
+        name: "gpu",
         plural: "GPUs",
         prefix: None,
         default_source: Some(SourceName::NVIDIA),
@@ -55,7 +55,7 @@ kinds! {
     };
     /// A MIG instance: a slice of a GPU with memory and engines of its own.
     Mig => KindFacts {
-        word: "mig",
+        name: "mig",
         plural: "MIG instances",
         prefix: None,
         default_source: Some(SourceName::NVIDIA),
@@ -64,7 +64,7 @@ kinds! {
     };
     /// A network or RDMA interface, or a virtual function of one.
     Nic => KindFacts {
-        word: "nic",
+        name: "nic",
         plural: "NICs",
         prefix: Some("NIC"),
         default_source: None,
@@ -73,7 +73,7 @@ kinds! {
     };
     /// A reconfigurable board.
     Fpga => KindFacts {
-        word: "fpga",
+        name: "fpga",
         plural: "FPGAs",
         prefix: Some("FPGA"),
         default_source: None,
@@ -82,7 +82,7 @@ kinds! {
     };
     /// An NVMe drive.
     Nvme => KindFacts {
-        word: "nvme",
+        name: "nvme",
         plural: "NVMe drives",
         prefix: Some("nvme"),
         default_source: None,
@@ -91,7 +91,7 @@ kinds! {
     };
     /// Any other device; its source defines it.
     Other => KindFacts {
-        word: "other",
+        name: "other",
         plural: "devices other than GPUs",
         prefix: None,
         default_source: None,
@@ -132,7 +132,7 @@ impl DeviceKind {
     }
 
     /// True for a MIG instance, which has a profile.
-    pub fn is_instance(self) -> bool {
+    pub fn is_mig_instance(self) -> bool {
         self == Self::Mig
     }
 
@@ -149,6 +149,6 @@ impl DeviceKind {
 
 impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.facts().word)
+        f.pad(self.facts().name)
     }
 }

@@ -67,7 +67,7 @@ impl DeviceNode {
     }
 
     /// Path in the container.
-    pub fn inside(&self) -> &PathBuf {
+    pub fn container_path(&self) -> &PathBuf {
         self.inside.as_ref().unwrap_or(&self.path)
     }
 }
@@ -76,7 +76,7 @@ impl DeviceNode {
 
 impl Access {
     /// The letters of the devices cgroup.
-    pub fn letters(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "r",
             Self::Write => "w",
@@ -110,7 +110,7 @@ impl FromStr for Access {
 
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.letters())
+        f.pad(self.as_str())
     }
 }
 

@@ -33,7 +33,7 @@ impl PartitionCapacity {
     pub fn can_coexist(&self, one: &PossiblePartition, other: &PossiblePartition) -> bool {
         !one.partition.overlaps(&other.partition)
             && (one.partition.gpu != other.partition.gpu
-                || self.is_enough(&self.needs(one), &self.needs(other)))
+                || self.fits_both(&self.needs(one), &self.needs(other)))
     }
 
     /// Index pairs of one GPU's partitions that cannot coexist.
@@ -45,7 +45,7 @@ impl PartitionCapacity {
         for (at, (one, needs)) in all.iter().enumerate() {
             let others = all.iter().enumerate().skip(at + 1);
             let conflicting =
-                others.filter(|(_, (it, other))| one.overlaps(it) || !self.is_enough(needs, other));
+                others.filter(|(_, (it, other))| one.overlaps(it) || !self.fits_both(needs, other));
             exclusive.extend(conflicting.map(|(other, _)| [at, other]));
         }
         exclusive
@@ -56,7 +56,7 @@ impl PartitionCapacity {
         self.amounts.keys().map(|name| it.amount(name)).collect()
     }
 
-    fn is_enough(&self, one: &[u64], other: &[u64]) -> bool {
+    fn fits_both(&self, one: &[u64], other: &[u64]) -> bool {
         let both = one.iter().zip(other).map(|(one, other)| one + other);
         both.zip(self.amounts.values()).all(|(both, most)| both <= amount_of(*most))
     }
@@ -104,7 +104,7 @@ impl PossiblePartition {
 
 impl Partition {
     /// True if both are the same placement or cannot coexist.
-    pub fn takes_from(
+    pub fn conflicts_with(
         &self,
         other: &Self,
         room: &PartitionCapacity,

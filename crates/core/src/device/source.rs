@@ -24,7 +24,7 @@ impl SourceName {
     /// Longest name: device ids append to it.
     pub const MAX_CHARS: usize = 24;
 
-    pub(super) const fn fixed(name: &'static str) -> Self {
+    pub(super) const fn from_static(name: &'static str) -> Self {
         Self(Cow::Borrowed(name))
     }
 }

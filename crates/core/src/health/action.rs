@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing; `IGNORE`.
-    Nothing,
+    Ignore,
     /// `RESTART_APP`.
     RestartProgram,
     /// `RESET_GPU`; also for procedures that begin with a reset.
@@ -32,14 +32,14 @@ serialize_as_text!(Action);
 impl Action {
     /// True if the device itself needs attention.
     pub fn concerns_operator(self) -> bool {
-        !matches!(self, Self::Nothing | Self::RestartProgram)
+        !matches!(self, Self::Ignore | Self::RestartProgram)
     }
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Nothing => "nothing",
+            Self::Ignore => "nothing",
             Self::RestartProgram => "restart the program",
             Self::ResetGpu => "reset the GPU",
             Self::RestartMachine => "restart the machine",

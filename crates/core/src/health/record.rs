@@ -28,7 +28,7 @@ pub struct HealthRecord {
 impl HealthRecord {
     /// The record after a reboot, which resets every device: past failures stay, the quiet period ends.
     #[must_use]
-    pub fn as_history(self) -> Self {
+    pub fn into_history(self) -> Self {
         Self { state: HealthState::Unknown, last_failure: None, relapses: 0, ..self }
     }
 }

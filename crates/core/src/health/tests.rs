@@ -131,7 +131,7 @@ fn a_clock_set_back_during_a_restart_costs_one_quiet_period_and_one_set_forward_
 fn after_a_reboot_failures_are_history_and_start_no_quiet_period() {
     let mut earlier = HealthTracker::new(QUIET, at(0));
     earlier.observe(&xid(), at(10));
-    let mut tracker = HealthTracker::resume(earlier.record().as_history(), QUIET, at(11));
+    let mut tracker = HealthTracker::resume(earlier.record().into_history(), QUIET, at(11));
     assert_eq!((tracker.health().state, tracker.recovers_at()), (HealthState::Unknown, None));
     tracker.observe(&Observation::Passed, at(12));
     assert!(tracker.health().is_healthy());

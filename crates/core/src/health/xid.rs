@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use self::Verdict::{Application, Critical, Informational};
 use super::Action::{
-    self, CheckBoard, CheckLinks, ContactSupport, Nothing, ResetGpu, RestartMachine,
-    RestartProgram, UpdateDriver,
+    self, CheckBoard, CheckLinks, ContactSupport, Ignore, ResetGpu, RestartMachine, RestartProgram,
+    UpdateDriver,
 };
 
 /// Consequence of an XID for the next pod on the GPU.
@@ -45,7 +45,7 @@ pub struct XidRule {
 const UNKNOWN: (Verdict, &str) = (Critical, "not in the XID catalogue");
 
 /// The verdict on an XID and its meaning.
-pub fn judge(code: u64) -> (Verdict, &'static str) {
+pub fn classify(code: u64) -> (Verdict, &'static str) {
     let rule = RULES.iter().find(|rule| rule.code == code);
     rule.map_or(UNKNOWN, |rule| (rule.verdict, rule.meaning))
 }
@@ -76,32 +76,32 @@ const RULES: &[XidRule] = &[
     rule(13, Application, RestartProgram, "graphics engine exception", "an illegal instruction or address of the program"),
     rule(31, Application, RestartProgram, "GPU memory page fault", "the program touched memory it does not own"),
     rule(32, Critical, RestartProgram, "invalid or corrupted push buffer stream", "usually the bus or the driver, not the program"),
-    rule(38, Critical, Nothing, "driver firmware error", "the driver's own state is in doubt"),
-    rule(43, Application, Nothing, "GPU stopped processing", "the driver ended a faulty program"),
-    rule(44, Critical, Nothing, "graphics engine fault during context switch", "the engine's state is in doubt"),
-    rule(45, Application, Nothing, "preemptive cleanup", "follows another error or a killed program"),
+    rule(38, Critical, Ignore, "driver firmware error", "the driver's own state is in doubt"),
+    rule(43, Application, Ignore, "GPU stopped processing", "the driver ended a faulty program"),
+    rule(44, Critical, Ignore, "graphics engine fault during context switch", "the engine's state is in doubt"),
+    rule(45, Application, Ignore, "preemptive cleanup", "follows another error or a killed program"),
     rule(46, Critical, ResetGpu, "GPU stopped processing", "the GPU timed out on its own"),
     rule(48, Critical, ResetGpu, "double-bit ECC error", "memory that cannot be corrected; needs a reset"),
     rule(54, Critical, CheckBoard, "auxiliary power is not connected", "the board is not powered as it must be"),
     rule(61, Critical, ContactSupport, "internal micro-controller breakpoint", "firmware stopped; needs a reset"),
     rule(62, Critical, ResetGpu, "internal micro-controller halt", "firmware halted; needs a reset"),
-    rule(63, Informational, Nothing, "ECC page retirement or row remapping recorded", "the bad row is already out of use; takes effect at the next reset"),
+    rule(63, Informational, Ignore, "ECC page retirement or row remapping recorded", "the bad row is already out of use; takes effect at the next reset"),
     rule(64, Critical, ResetGpu, "ECC page retirement or row remapping failed", "the bad row stays in use"),
     rule(68, Application, RestartProgram, "video processor exception", "a stream that the decoder could not take"),
     rule(69, Application, RestartProgram, "graphics engine class error", "a wrong method or value from the program"),
     rule(74, Critical, CheckLinks, "NVLink error", "traffic to peers is broken or slow"),
     rule(78, Critical, UpdateDriver, "vGPU start error", "the virtual GPU did not come up"),
     rule(79, Critical, RestartMachine, "GPU has fallen off the bus", "the device does not answer; needs a reset or a reboot"),
-    rule(92, Informational, Nothing, "high single-bit ECC error rate", "every error was corrected"),
+    rule(92, Informational, Ignore, "high single-bit ECC error rate", "every error was corrected"),
     rule(94, Informational, RestartProgram, "contained ECC error", "only the program that hit it was ended"),
     rule(95, Critical, ResetGpu, "uncontained ECC error", "other programs may have been hit; needs a reset"),
     rule(109, Application, ResetGpu, "context switch timeout", "a program that does not yield"),
     rule(110, Critical, ResetGpu, "security fault error", "needs a reset"),
     rule(119, Critical, ResetGpu, "GSP RPC timeout", "the GPU's system processor does not answer; needs a reset"),
     rule(120, Critical, ResetGpu, "GSP error", "the GPU's system processor failed; needs a reset"),
-    rule(121, Informational, Nothing, "C2C link corrected error", "every error was corrected"),
+    rule(121, Informational, Ignore, "C2C link corrected error", "every error was corrected"),
     rule(136, Critical, ResetGpu, "link training failed", "a link is missing since boot"),
-    rule(137, Application, Nothing, "NVLink privilege error", "a program's access to a peer was refused"),
+    rule(137, Application, Ignore, "NVLink privilege error", "a program's access to a peer was refused"),
     rule(140, Critical, ResetGpu, "unrecovered ECC error", "memory that cannot be corrected; needs a reset"),
     rule(143, Critical, ResetGpu, "GPU initialization failed", "the device did not come up"),
     rule(144, Critical, CheckLinks, "NVLink error", "fifth generation, system access window"),
@@ -111,9 +111,9 @@ const RULES: &[XidRule] = &[
     rule(148, Critical, CheckLinks, "NVLink error", "fifth generation, power and link control"),
     rule(149, Critical, CheckLinks, "NVLink error", "fifth generation, network interface"),
     rule(150, Critical, CheckLinks, "NVLink error", "fifth generation, switch or memory engine"),
-    rule(154, Informational, Nothing, "GPU recovery action changed", "the probe reads the action"),
+    rule(154, Informational, Ignore, "GPU recovery action changed", "the probe reads the action"),
     rule(156, Informational, ResetGpu, "resource retirement recorded", "the bad part is out of use, or will be after a reset"),
-    rule(157, Critical, Nothing, "resource retirement failed", "the bad part stays in use"),
+    rule(157, Critical, Ignore, "resource retirement failed", "the bad part stays in use"),
 ];
 
 #[cfg(test)]
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn program_errors_are_not_critical_and_unknown_codes_are() {
         for (code, expected) in [(13, Application), (63, Informational), (79, Critical)] {
-            assert_eq!(judge(code).0, expected, "XID {code}");
+            assert_eq!(classify(code).0, expected, "XID {code}");
         }
-        assert_eq!(judge(9_999).0, Critical);
+        assert_eq!(classify(9_999).0, Critical);
     }
 
     #[test]

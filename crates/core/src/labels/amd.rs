@@ -26,7 +26,7 @@ const COMPUTE_UNITS: AttributeName = AttributeName::new(DOMAIN, "computeUnits");
 const SIMD_UNITS: AttributeName = AttributeName::new(DOMAIN, "simdUnits");
 
 /// The labels; empty without AMD GPUs.
-pub(super) fn gpus(input: &LabelInput<'_>) -> Vec<Label> {
+pub(super) fn gpu_labels(input: &LabelInput<'_>) -> Vec<Label> {
     let devices = input.inventory.devices.iter();
     let is_labelled = |device: &&Device| {
         device.source == SourceName::AMD && !device.partitioned && !device.health.has_vanished()
@@ -145,7 +145,7 @@ mod tests {
             enforcement: None,
             timestamp: None,
         };
-        gpus(&input).into_iter().collect()
+        gpu_labels(&input).into_iter().collect()
     }
 
     #[test]

@@ -60,15 +60,15 @@ pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
         device,
         offering: input.offerings.get(&device.id).copied(),
     };
-    let named =
-        present(input, DeviceKind::Mig).filter(|device| device.text(&MIG_PROFILE).is_some());
+    let named = present(input, DeviceKind::Mig)
+        .filter(|device| device.text_attribute(&MIG_PROFILE).is_some());
     named.map(instance).collect()
 }
 
 /// Present devices of a kind whose product name is known.
 fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item = &'a Device> {
     let present = input.inventory.of_kind(kind).filter(|device| !device.health.has_vanished());
-    present.filter(|device| device.text(&PRODUCT).is_some())
+    present.filter(|device| device.text_attribute(&PRODUCT).is_some())
 }
 
 // === impl Gpu ===
@@ -76,7 +76,7 @@ fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item =
 impl Gpu<'_> {
     /// Product name in label spelling.
     pub(super) fn model(&self) -> String {
-        spelling::sanitised(self.device.text(&PRODUCT).unwrap_or_default())
+        spelling::sanitised(self.device.text_attribute(&PRODUCT).unwrap_or_default())
     }
 
     pub(super) fn memory_mib(&self) -> Option<u64> {
@@ -89,11 +89,11 @@ impl Gpu<'_> {
     }
 
     pub(super) fn driver_version(&self) -> Option<&str> {
-        self.device.text(&DRIVER)
+        self.device.text_attribute(&DRIVER)
     }
 
     pub(super) fn cuda_version(&self) -> Option<&str> {
-        self.device.text(&CUDA)
+        self.device.text_attribute(&CUDA)
     }
 
     pub(super) fn is_mig_capable(&self) -> bool {
@@ -102,14 +102,14 @@ impl Gpu<'_> {
 
     /// NVLink domain: cluster UUID and clique.
     pub(super) fn fabric(&self) -> Option<(&str, String)> {
-        let cluster = self.device.text(&FABRIC_CLUSTER)?;
+        let cluster = self.device.text_attribute(&FABRIC_CLUSTER)?;
         let clique = self.device.attributes.get(&FABRIC_CLIQUE)?;
         Some((cluster, clique.to_string()))
     }
 
     /// PCI base class and subclass, `0302`.
     pub(super) fn pci_class(&self) -> Option<&str> {
-        let class = self.device.text(&PCI_CLASS)?;
+        let class = self.device.text_attribute(&PCI_CLASS)?;
         class.trim_start_matches("0x").get(..4)
     }
 
@@ -123,12 +123,13 @@ impl Gpu<'_> {
 impl Instance<'_> {
     /// Product name of the GPU in label spelling.
     pub(super) fn model(&self) -> String {
-        spelling::sanitised(self.device.text(&PRODUCT).unwrap_or_default())
+        spelling::sanitised(self.device.text_attribute(&PRODUCT).unwrap_or_default())
     }
 
     /// Profile in label spelling: keys cannot contain `+`.
     pub(super) fn mig_profile(&self) -> String {
-        let profile = self.device.text(&MIG_PROFILE).unwrap_or_default().replace('+', ".");
+        let profile =
+            self.device.text_attribute(&MIG_PROFILE).unwrap_or_default().replace('+', ".");
         spelling::sanitised(&profile)
     }
 
@@ -140,7 +141,7 @@ impl Instance<'_> {
             Some((*label, amount))
         };
         let memory = self.device.memory_mib().map(|mib| ("memory", mib));
-        let slices = slices(self.device.text(&MIG_PROFILE).unwrap_or_default());
+        let slices = slices(self.device.text_attribute(&MIG_PROFILE).unwrap_or_default());
         let slices = slices.map(|(gi, ci)| [("slices.gi", gi), ("slices.ci", ci)]);
         let engines = ENGINES.iter().filter_map(engine);
         memory.into_iter().chain(slices.into_iter().flatten()).chain(engines).collect()

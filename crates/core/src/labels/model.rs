@@ -43,7 +43,7 @@ pub(super) fn most_frequent<T: PartialEq>(items: &[T]) -> Option<&T> {
 /// Labels per model, `windlass.dev/gpu.<model>.count` and so on, for nodes with several models.
 ///
 /// `replicas` is the most frequent value, `shares` the sum over the model's GPUs.
-pub(super) fn each(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
+pub(super) fn model_labels(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
     let whole = models(gpus).into_iter().flat_map(|model| model.labels());
     let mut parts: BTreeMap<(String, String), usize> = BTreeMap::new();
     for part in instances {
@@ -63,7 +63,7 @@ impl Model<'_> {
     }
 
     /// Number of GPUs without MIG instances.
-    pub(super) fn whole(&self) -> usize {
+    pub(super) fn unpartitioned_count(&self) -> usize {
         self.gpus.iter().filter(|gpu| !gpu.is_partitioned).count()
     }
 
@@ -103,7 +103,7 @@ impl Model<'_> {
         let mut labels = Vec::new();
         labels.extend(self.memory_mib().map(|mib| label("memory", mib.to_string())));
         if let Some((major, minor)) = self.compute() {
-            labels.push(label("family", family(major, minor).to_owned()));
+            labels.push(label("family", architecture(major, minor).to_owned()));
             labels.push(label("compute.major", major.to_string()));
             labels.push(label("compute.minor", minor.to_string()));
         }
@@ -112,7 +112,7 @@ impl Model<'_> {
 }
 
 /// Architecture name of a compute capability in gpu-feature-discovery.
-fn family(major: u32, minor: u32) -> &'static str {
+fn architecture(major: u32, minor: u32) -> &'static str {
     match (major, minor) {
         (1, _) => "tesla",
         (2, _) => "fermi",
@@ -161,7 +161,7 @@ mod tests {
             ((13, 0), "rubin"),
             ((4, 0), "undefined"),
         ] {
-            assert_eq!(family(capability.0, capability.1), expected, "{capability:?}");
+            assert_eq!(architecture(capability.0, capability.1), expected, "{capability:?}");
         }
     }
 }

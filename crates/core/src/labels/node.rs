@@ -10,7 +10,7 @@ use super::{
 const UNKNOWN: &str = "unknown";
 
 /// Labels independent of GPUs.
-pub(super) fn always(input: &LabelInput<'_>) -> impl Iterator<Item = Label> {
+pub(super) fn host_labels(input: &LabelInput<'_>) -> impl Iterator<Item = Label> {
     let timestamp = input.timestamp.map(|time| nvidia("gfd.timestamp", time.as_second()));
     let simulated = input.inventory.simulated.as_deref();
     let simulated = simulated.map(|profile| windlass("simulated", sanitised(profile)));
@@ -18,7 +18,7 @@ pub(super) fn always(input: &LabelInput<'_>) -> impl Iterator<Item = Label> {
     vgpu(&input.host.vgpu).into_iter().chain(timestamp).chain(simulated).chain(enforcement)
 }
 
-pub(super) fn with_gpus(input: &LabelInput<'_>, gpus: &[Gpu<'_>]) -> Vec<Label> {
+pub(super) fn gpu_labels(input: &LabelInput<'_>, gpus: &[Gpu<'_>]) -> Vec<Label> {
     let machine = input.host.machine.as_deref().unwrap_or(UNKNOWN);
     let capable = gpus.iter().any(Gpu::is_mig_capable);
     // gpu-feature-discovery has one sharing rule for all GPUs. Here the label is true if any GPU is under MPS.

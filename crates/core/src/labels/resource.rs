@@ -13,7 +13,7 @@ use super::{
 const GPU: &str = "gpu";
 
 /// Labels of whole GPUs, for the model with the most GPUs outside MIG mode; the first model wins a tie.
-pub(super) fn gpus(gpus: &[Gpu<'_>]) -> Vec<Label> {
+pub(super) fn gpu_labels(gpus: &[Gpu<'_>]) -> Vec<Label> {
     // `max_by_key` returns the last maximum.
     let models = models(gpus);
     let Some(model) = models.iter().rev().max_by_key(|model| rank(model)) else {
@@ -24,10 +24,10 @@ pub(super) fn gpus(gpus: &[Gpu<'_>]) -> Vec<Label> {
 }
 
 fn rank(model: &Model<'_>) -> (usize, usize) {
-    (model.whole(), model.count())
+    (model.unpartitioned_count(), model.count())
 }
 
-pub(super) fn instances(
+pub(super) fn instance_labels(
     names: InstanceNames,
     gpus: &[Gpu<'_>],
     instances: &[Instance<'_>],

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{Device, DeviceKind, Extras, Place, SourceName},
+    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
     health::{HealthTracker, Observation, Reason},
 };
 
@@ -84,9 +84,9 @@ impl Node {
             health: HealthTracker::new(std::time::Duration::ZERO, now).health().clone(),
             attributes: BTreeMap::from([(named("productName"), AttributeValue::string(model))]),
             capacity: BTreeMap::from([(named("memory"), Quantity::Bytes(40_960 << 20))]),
-            place: Place::default(),
+            place: Location::default(),
             nodes: Vec::new(),
-            extras: Extras::default(),
+            extras: ExtraEdits::default(),
             withheld: None,
             exclusive_use_refusal: None,
             sharing_refusal: None,

@@ -88,7 +88,7 @@ impl Affinity {
     }
 
     /// Affinity of the path that data takes: links, else PCIe.
-    pub(super) fn by_data(self) -> i64 {
+    pub(super) fn data_path(self) -> i64 {
         if self.primary > 0 { self.primary } else { self.pcie }
     }
 }

@@ -58,11 +58,11 @@ struct TermComparison {
 /// Every other set lacks one of the chosen devices. So the search runs again without each of them in turn; the
 /// best result is the runner-up.
 pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation, PlacementError> {
-    let resolved = ResolvedRequest::read(topology, request)?;
+    let resolved = ResolvedRequest::resolve(topology, request)?;
     let found = resolved.best(topology, |_| true).ok_or_else(|| resolved.no_node(topology))?;
     let optional = found.positions.iter().filter(|at| !resolved.required.contains(at));
     let others = optional.filter_map(|&without| resolved.best(topology, |at| at != without));
-    let second = others.reduce(SearchResult::or);
+    let second = others.reduce(SearchResult::better);
     let alternative = second.map(|second| Alternative {
         devices: topology.ids(&second.positions),
         connections: Connections::of(topology, &second.positions),
@@ -84,7 +84,7 @@ pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation,
 
 impl Explanation {
     /// The deciding difference in one line; `None` without an alternative.
-    pub fn verdict(&self) -> Option<String> {
+    pub fn deciding_difference(&self) -> Option<String> {
         let alternative = self.alternative.as_ref()?;
         let term = alternative.lost_by;
         let of = |score: &Score| score.terms().find(|(other, _)| *other == term);

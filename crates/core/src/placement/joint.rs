@@ -27,16 +27,16 @@ use search::JointResult;
 #[derive(Clone, Copy, Debug)]
 pub struct JointRequest<'a> {
     /// The GPUs, or parts of GPUs.
-    pub gpus: Wanted<'a>,
+    pub gpus: DeviceRequest<'a>,
     /// The NICs.
-    pub nics: Wanted<'a>,
+    pub nics: DeviceRequest<'a>,
     /// Permitted distance of GPU and NIC in each pair.
     pub alignment: Alignment,
 }
 
 /// Number and candidates of one kind of device.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct DeviceRequest<'a> {
     /// Candidate ids. Ids outside the topology belong to removed devices and count as unavailable.
     pub available: &'a [&'a str],
     /// Ids that the answer must contain; a subset of `available`.
@@ -93,7 +93,7 @@ pub struct Pair {
 pub enum JointError {
     /// The request is for no device.
     #[error("neither GPUs nor NICs requested")]
-    Nothing,
+    EmptyRequest,
     /// The GPUs have no answer.
     #[error("GPUs: {0}")]
     Gpus(PlacementError),
@@ -102,7 +102,7 @@ pub enum JointError {
     Nics(PlacementError),
     /// One device is a candidate of both kinds.
     #[error("{0} is named both as a GPU and as a NIC")]
-    Both(DeviceId),
+    InBothKinds(DeviceId),
     /// No choice keeps all pairs within the permitted distance.
     #[error(
         "{gpus} GPUs and {nics} NICs requested, paired within {within}; the nearest possible \
@@ -142,48 +142,48 @@ pub fn choose_joint(
 ) -> Result<JointChoice, JointError> {
     let JointRequest { gpus, nics, alignment } = request;
     match (gpus.size, nics.size) {
-        (0, 0) => return Err(JointError::Nothing),
+        (0, 0) => return Err(JointError::EmptyRequest),
         (_, 0) => {
             nics.check_no_required().map_err(JointError::Nics)?;
-            return gpus.alone(topology).map(JointChoice::of_gpus).map_err(JointError::Gpus);
+            return gpus.choose_alone(topology).map(JointChoice::of_gpus).map_err(JointError::Gpus);
         }
         (0, _) => {
             gpus.check_no_required().map_err(JointError::Gpus)?;
-            return nics.alone(topology).map(JointChoice::of_nics).map_err(JointError::Nics);
+            return nics.choose_alone(topology).map(JointChoice::of_nics).map_err(JointError::Nics);
         }
         _ => {}
     }
-    let problem = read(topology, gpus, nics)?;
+    let problem = resolve(topology, gpus, nics)?;
     let found = alignment.best(topology, &problem)?;
     Ok(JointChoice::of(topology, &problem, found))
 }
 
-fn read(
+fn resolve(
     topology: &Topology,
-    gpus: Wanted<'_>,
-    nics: Wanted<'_>,
+    gpus: DeviceRequest<'_>,
+    nics: DeviceRequest<'_>,
 ) -> Result<JointProblem, JointError> {
-    let gpus = gpus.read(topology).map_err(JointError::Gpus)?;
-    let nics = nics.read(topology).map_err(JointError::Nics)?;
+    let gpus = gpus.resolve(topology).map_err(JointError::Gpus)?;
+    let nics = nics.resolve(topology).map_err(JointError::Nics)?;
     match gpus.available.iter().find(|at| nics.available.binary_search(at).is_ok()) {
-        Some(&both) => Err(JointError::Both(topology.id(both).clone())),
+        Some(&both) => Err(JointError::InBothKinds(topology.id(both).clone())),
         None => Ok(JointProblem::new(topology, &gpus, &nics)),
     }
 }
 
 // === impl Wanted ===
 
-impl<'a> Wanted<'a> {
+impl<'a> DeviceRequest<'a> {
     fn request(self) -> Request<'a> {
         let Self { available, required, size } = self;
         Request { available, required, near: &[], size, policy: Policy::Aligned }
     }
 
-    fn read(self, topology: &Topology) -> Result<ResolvedRequest, PlacementError> {
-        ResolvedRequest::read(topology, self.request())
+    fn resolve(self, topology: &Topology) -> Result<ResolvedRequest, PlacementError> {
+        ResolvedRequest::resolve(topology, self.request())
     }
 
-    fn alone(self, topology: &Topology) -> Result<Choice, PlacementError> {
+    fn choose_alone(self, topology: &Topology) -> Result<Choice, PlacementError> {
         super::choose(topology, self.request())
     }
 

@@ -22,13 +22,13 @@ pub(super) struct Problem {
     /// Packed affinity between members of two classes, `weights[a * classes + b]`; symmetric.
     weights: Vec<i64>,
     /// Contribution of the required devices.
-    pub(super) start: GivenTotals,
+    pub(super) base: BaseTotals,
     pub(super) groups: Vec<GroupLoad>,
 }
 
 /// Contribution of the required devices and the container's other devices.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct GivenTotals {
+pub(super) struct BaseTotals {
     /// Packed affinity among these devices.
     pub(super) weight: i64,
     pub(super) near_nics: i64,
@@ -44,12 +44,12 @@ pub(super) struct Class {
     /// Number of eligible members: all or none.
     pub(super) eligible: usize,
     /// Common traits of the members.
-    pub(super) traits: Traits,
+    pub(super) properties: Properties,
 }
 
 /// Traits of a device besides its affinity with other optional devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Traits {
+pub(super) struct Properties {
     /// Packed affinity with the required devices and the container's other devices.
     pub(super) fixed: i64,
     pub(super) near_nics: i64,
@@ -90,7 +90,7 @@ type AffinityMeasure = fn(&Topology, usize, usize) -> i64;
 /// Indices of groups and NUMA nodes.
 struct Numbering<'a> {
     topology: &'a Topology,
-    weigh: AffinityMeasure,
+    measure: AffinityMeasure,
     groups: Vec<&'a Group>,
     numa_nodes: Vec<u32>,
 }
@@ -106,7 +106,7 @@ impl Problem {
         terms: &'static [Term],
         eligible: impl Fn(usize) -> bool,
     ) -> Self {
-        let weigh = weigh_by(terms);
+        let weigh = affinity_measure(terms);
         let numbering = Numbering::of(topology, positions, weigh);
         let Positions { available, required, near, .. } = positions;
         let is_required = |at: &usize| required.binary_search(at).is_ok();
@@ -117,15 +117,15 @@ impl Problem {
             let is_equal = |&other: &usize| weigh(topology, a, other) == weigh(topology, b, other);
             others.iter().filter(|&&other| other != a && other != b).all(is_equal)
         };
-        let traits = |at| Traits {
+        let traits = |at| Properties {
             shares: positions.shares_of(at),
-            ..numbering.traits(at, &given, eligible(at))
+            ..numbering.properties(at, &given, eligible(at))
         };
         let mut classes: Vec<Class> = Vec::with_capacity(free.len());
         for &at in &free {
             let traits = traits(at);
             let is_same = |class: &&mut Class| {
-                class.traits == traits && are_interchangeable(class.members[0], at)
+                class.properties == traits && are_interchangeable(class.members[0], at)
             };
             match classes.iter_mut().find(is_same) {
                 Some(class) => class.add(at),
@@ -138,7 +138,7 @@ impl Problem {
             missing: size - required.len(),
             weights: weights(&classes, |a, b| weigh(topology, a, b)),
             classes,
-            start: numbering.start(required, near),
+            base: numbering.start(required, near),
             groups: numbering.loads(positions),
         }
     }
@@ -170,7 +170,7 @@ impl Problem {
 }
 
 /// Affinity of an objective. If links are a term of their own, PCIe does not replace missing links.
-fn weigh_by(terms: &[Term]) -> AffinityMeasure {
+fn affinity_measure(terms: &[Term]) -> AffinityMeasure {
     if terms.contains(&Term::Links) { Topology::packed_links } else { Topology::packed_affinity }
 }
 
@@ -195,20 +195,20 @@ impl Positions<'_> {
 // === impl Class ===
 
 impl Class {
-    fn new(first: usize, traits: Traits) -> Self {
-        Self { members: vec![first], eligible: traits.is_eligible.into(), traits }
+    fn new(first: usize, properties: Properties) -> Self {
+        Self { members: vec![first], eligible: properties.is_eligible.into(), properties }
     }
 
     fn add(&mut self, member: usize) {
         self.members.push(member);
-        self.eligible += usize::from(self.traits.is_eligible);
+        self.eligible += usize::from(self.properties.is_eligible);
     }
 }
 
 // === impl Numbering ===
 
 impl<'a> Numbering<'a> {
-    fn of(topology: &'a Topology, positions: Positions<'_>, weigh: AffinityMeasure) -> Self {
+    fn of(topology: &'a Topology, positions: Positions<'_>, measure: AffinityMeasure) -> Self {
         let devices = || positions.available.iter().map(|&at| topology.device(at));
         let near = positions.near.iter().map(|&at| topology.device(at));
         let mut groups: Vec<_> = devices().map(|device| &device.group).collect();
@@ -218,13 +218,13 @@ impl<'a> Numbering<'a> {
         groups.dedup();
         numa_nodes.sort_unstable();
         numa_nodes.dedup();
-        Self { topology, weigh, groups, numa_nodes }
+        Self { topology, measure, groups, numa_nodes }
     }
 
-    fn traits(&self, at: usize, given: &[usize], is_eligible: bool) -> Traits {
+    fn properties(&self, at: usize, given: &[usize], is_eligible: bool) -> Properties {
         let device = self.topology.device(at);
-        Traits {
-            fixed: given.iter().map(|&other| (self.weigh)(self.topology, at, other)).sum(),
+        Properties {
+            fixed: given.iter().map(|&other| (self.measure)(self.topology, at, other)).sum(),
             near_nics: device.nic,
             shares: 0,
             group: self.group(device).expect("the groups are those of the available devices"),
@@ -233,12 +233,12 @@ impl<'a> Numbering<'a> {
         }
     }
 
-    fn start(&self, required: &[usize], near: &[usize]) -> GivenTotals {
-        let mut start = GivenTotals::default();
+    fn start(&self, required: &[usize], near: &[usize]) -> BaseTotals {
+        let mut start = BaseTotals::default();
         for (nth, &at) in required.iter().enumerate() {
             let others = required[nth + 1..].iter().chain(near);
             start.weight +=
-                others.map(|&other| (self.weigh)(self.topology, at, other)).sum::<i64>();
+                others.map(|&other| (self.measure)(self.topology, at, other)).sum::<i64>();
             start.near_nics += self.topology.device(at).nic;
         }
         let given = required.iter().chain(near).map(|&at| self.topology.device(at));

@@ -28,8 +28,8 @@ pub(super) struct Remaining {
 /// Evaluator by affinity, exact or approximate.
 #[derive(Debug)]
 enum Evaluator {
-    Sets(Sets),
-    Neighbours(Neighbours),
+    Exact(Sets),
+    Approximate(Neighbours),
 }
 
 // === impl Remaining ===
@@ -38,19 +38,19 @@ impl Remaining {
     pub(super) fn of(problem: &Problem) -> Self {
         let devices: usize = problem.classes.iter().map(|class| class.members.len()).sum();
         let data = if devices <= MAX_EXACT {
-            Evaluator::Sets(Sets::of(problem, devices))
+            Evaluator::Exact(Sets::of(problem, devices))
         } else {
-            Evaluator::Neighbours(Neighbours::of(problem, Affinity::by_data))
+            Evaluator::Approximate(Neighbours::of(problem, Affinity::data_path))
         };
         let pcie = || Neighbours::of(problem, |affinity| affinity.pcie);
         Self { data, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
     }
 
     /// Usefulness by affinity of the devices that remain after taking `counts` of each class.
-    pub(super) fn by_data(&mut self, problem: &Problem, counts: &[usize]) -> i64 {
+    pub(super) fn usefulness(&mut self, problem: &Problem, counts: &[usize]) -> i64 {
         match &mut self.data {
-            Evaluator::Sets(sets) => sets.usefulness(problem, counts),
-            Evaluator::Neighbours(neighbours) => neighbours.usefulness(problem, counts),
+            Evaluator::Exact(sets) => sets.usefulness(problem, counts),
+            Evaluator::Approximate(neighbours) => neighbours.usefulness(problem, counts),
         }
     }
 

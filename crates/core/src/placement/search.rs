@@ -68,7 +68,7 @@ pub(super) fn best_set(problem: &Problem) -> SearchResult {
 
 impl SearchResult {
     /// The better of two results, exact if both are.
-    pub(super) fn or(self, other: Self) -> Self {
+    pub(super) fn better(self, other: Self) -> Self {
         let (steps, exact) = (self.steps + other.steps, self.exact && other.exact);
         let order = self.score.cmp(&other.score).then(other.positions.cmp(&self.positions));
         let better = if order.is_lt() { other } else { self };
@@ -101,7 +101,7 @@ impl<'a> Search<'a> {
     fn branch(&mut self, class: usize, missing: usize, left: usize) -> bool {
         self.steps += 1;
         if missing == 0 {
-            self.compare();
+            self.update_best();
             return true;
         }
         if self.steps * self.bounds.classes() > MAX_WORK {
@@ -117,7 +117,7 @@ impl<'a> Search<'a> {
         for taken in (least..=eligible.min(missing)).rev() {
             self.state.take(self.problem, class, taken);
             exact &= self.branch(class + 1, missing - taken, others);
-            self.state.give_back(self.problem, class, taken);
+            self.state.undo_take(self.problem, class, taken);
         }
         exact
     }
@@ -128,7 +128,7 @@ impl<'a> Search<'a> {
     }
 
     /// Replaces the best set by a better one, or by an equal one with lower positions.
-    fn compare(&mut self) {
+    fn update_best(&mut self) {
         let best = self.best.as_ref().map(|best| best.score);
         let order =
             best.map_or(Ordering::Greater, |best| best.compared_with(|term| self.value(term)));
@@ -151,7 +151,7 @@ impl<'a> Search<'a> {
 
     fn value(&mut self, term: Term) -> i64 {
         match term {
-            Term::Remaining => self.remaining.by_data(self.problem, &self.state.counts),
+            Term::Remaining => self.remaining.usefulness(self.problem, &self.state.counts),
             Term::RemainingPcie => self.remaining.by_pcie(self.problem, &self.state.counts),
             _ => self.state.value(self.problem, term),
         }

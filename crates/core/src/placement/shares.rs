@@ -94,7 +94,7 @@ pub struct Share {
 pub enum ShareError {
     /// The request is for no replica.
     #[error("0 replicas requested")]
-    Nothing,
+    EmptyRequest,
     /// The request exceeds the available replicas.
     #[error("{size} replicas requested, {available} available")]
     TooFew {
@@ -116,25 +116,29 @@ pub enum ShareError {
     RequiredUnavailable(ReplicaId),
     /// The required replicas are on several devices, although one is permitted.
     #[error("replicas of one device requested, and the required ones are of {0} devices")]
-    RequiredOnSeveral(usize),
+    RequiredOnSeveralDevices(usize),
     /// No single device has enough replicas.
-    #[error("{size} replicas of one device requested, and none has more than {most} available")]
-    TooFewOnOne {
+    #[error(
+        "{size} replicas of one device requested, and none has more than {available} available"
+    )]
+    TooFewOnOneDevice {
         /// Requested number.
         size: usize,
         /// The most that one device has.
-        most: usize,
+        available: usize,
     },
     /// The required replicas are on several NUMA nodes.
     #[error("replicas of one NUMA node requested, and the required ones are on several")]
-    RequiredOnNodes,
+    RequiredOnSeveralNumaNodes,
     /// No NUMA node with the required replicas has enough.
-    #[error("{size} replicas of one NUMA node requested, and none has more than {most} available")]
+    #[error(
+        "{size} replicas of one NUMA node requested, and none has more than {available} available"
+    )]
     NoNumaNode {
         /// Requested number.
         size: usize,
         /// The most that one node has.
-        most: usize,
+        available: usize,
     },
 }
 
@@ -154,8 +158,10 @@ fn filled<'a>(
     check_size(&pools, required, size)?;
     // A single device is on a single NUMA node, so the span suffices.
     let pools = match (span, policy) {
-        (Span::OneDevice, _) => limit::of_one_device(pools, size)?,
-        (Span::AnyDevices, Policy::NumaStrict) => limit::of_one_node(topology, pools, size)?,
+        (Span::OneDevice, _) => limit::restrict_to_one_device(pools, size)?,
+        (Span::AnyDevices, Policy::NumaStrict) => {
+            limit::restrict_to_one_node(topology, pools, size)?
+        }
         (Span::AnyDevices, _) => pools,
     };
     let near = request.near.iter().filter_map(|id| topology.position(id));
@@ -194,7 +200,7 @@ fn take_required(
 fn check_size(pools: &[Pool], required: usize, size: usize) -> Result<(), ShareError> {
     let available: usize = pools.iter().map(Pool::available).sum();
     match size {
-        0 => Err(ShareError::Nothing),
+        0 => Err(ShareError::EmptyRequest),
         _ if size > available => Err(ShareError::TooFew { size, available }),
         _ if size < required => Err(ShareError::TooManyRequired { size, required }),
         _ => Ok(()),

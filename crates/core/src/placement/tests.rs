@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::{
-    device::{Device, DeviceKind, Extras, Place, SourceName},
+    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
     health::{Health, HealthTracker, Observation, Reason},
     inventory::Inventory,
     nvlink::NvLinks,
@@ -28,9 +28,9 @@ pub(super) fn gpu(index: u32, bus: u8, numa: u32) -> Device {
         health: Health::unknown(Timestamp::UNIX_EPOCH),
         attributes: BTreeMap::new(),
         capacity: BTreeMap::new(),
-        place: Place { pci: Some(pci), path, numa_node: Some(numa), ..Place::default() },
+        place: Location { pci: Some(pci), path, numa_node: Some(numa), ..Location::default() },
         nodes: Vec::new(),
-        extras: Extras::default(),
+        extras: ExtraEdits::default(),
         withheld: None,
         exclusive_use_refusal: None,
         sharing_refusal: None,
@@ -55,7 +55,7 @@ pub(super) fn nic(index: u32, numa: u32) -> Device {
 pub(super) fn placed(device: Device, path: &str, numa_node: Option<u32>) -> Device {
     let pci = path.rsplit('/').next().and_then(|end| end.parse().ok());
     let path = PciePath::from_sysfs(path);
-    Device { place: Place { pci, path, numa_node, ..device.place }, ..device }
+    Device { place: Location { pci, path, numa_node, ..device.place }, ..device }
 }
 
 /// Eight GPUs on two NUMA nodes, four each.
@@ -222,7 +222,8 @@ fn a_vanished_device_is_not_in_use() {
         let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
         let policy = Policy::Distributed;
         let request = Request { available: &ids, required: &[], near: &[], size: 1, policy };
-        choose(&Topology::of(&inventory), request).expect("an answer").devices[0].to_string()
+        choose(&Topology::from_inventory(&inventory), request).expect("an answer").devices[0]
+            .to_string()
     };
     let mut gone = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
     let vanished = Observation::Failed(Reason::Vanished, "another layout".to_owned());

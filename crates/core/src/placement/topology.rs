@@ -48,7 +48,7 @@ pub(super) enum Group {
 impl Topology {
     /// The topology of an inventory without vanished devices: MIG instances of an earlier layout would count
     /// as in use.
-    pub fn of(inventory: &Inventory) -> Self {
+    pub fn from_inventory(inventory: &Inventory) -> Self {
         let devices = inventory.devices.iter();
         Self::from_devices(devices.filter(|device| !device.health.has_vanished()))
     }
@@ -56,7 +56,7 @@ impl Topology {
     /// The topology of the devices. The first device with a duplicate id counts, in the inventory's order.
     pub fn from_devices<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Self {
         let mut devices: Vec<_> = devices.into_iter().collect();
-        devices.sort_by(|a, b| a.order().cmp(&b.order()));
+        devices.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
         let mut by_id: Vec<_> = (0..devices.len()).collect();
         by_id.sort_by(|&a, &b| devices[a].id.cmp(&devices[b].id));
         by_id.dedup_by(|a, b| devices[*a].id == devices[*b].id);

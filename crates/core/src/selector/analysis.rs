@@ -10,7 +10,7 @@ use cel::common::ast::{
     },
 };
 
-use super::{DeviceExpression, check::position_of, literal, located};
+use super::{DeviceExpression, check::position_of, literal, with_position};
 use crate::{
     attribute::{AttributeName, AttributeValue},
     device::Device,
@@ -96,7 +96,7 @@ impl DeviceExpression {
                 _ => {}
             }
             if let Some(Reference::Attribute(domain, name)) = reference_of(node) {
-                names.push(AttributeName::published(&domain, &name));
+                names.push(AttributeName::from_slice_name(&domain, &name));
             }
         });
         // `device` alone, or `device.attributes` without a key, can read any attribute.
@@ -125,11 +125,11 @@ impl DeviceExpression {
     }
 
     /// A problem, prefixed with line and column of a name in the expression.
-    pub fn located(&self, name: &str, problem: &str) -> String {
+    pub fn with_position(&self, name: &str, problem: &str) -> String {
         let text = self.as_str();
         let quoted = || position_of(&text.replace(['"', '\''], " "), name);
         match position_of(text, name).or_else(quoted) {
-            Some((line, column)) => located(line, column, problem),
+            Some((line, column)) => with_position(line, column, problem),
             None => problem.to_owned(),
         }
     }

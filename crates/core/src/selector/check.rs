@@ -71,7 +71,7 @@ pub(super) fn check(
     expression: &IdedExpr,
     fields: &'static [&'static str],
 ) -> Result<(), CheckError> {
-    let Weight { work, .. } = Walk { fields, scope: Vec::new() }.weigh(expression, 0)?;
+    let Cost { work, .. } = CostEstimator { fields, scope: Vec::new() }.estimate(expression, 0)?;
     if work > MAX_WORK {
         return check_error(format!(
             "it may take {work} steps for one device and {MAX_WORK} are allowed: nest fewer loops"
@@ -82,7 +82,7 @@ pub(super) fn check(
 
 /// Upper bounds on an expression's evaluation and on its value, saturating.
 #[derive(Clone, Copy)]
-struct Weight {
+struct Cost {
     /// Evaluation steps.
     work: u64,
     /// Bytes of the value, nested values included.
@@ -92,20 +92,20 @@ struct Weight {
 }
 
 /// State of the check: fields of `device`, and loop variables in scope with their bounds.
-struct Walk<'a> {
+struct CostEstimator<'a> {
     fields: &'static [&'static str],
-    scope: Vec<(&'a str, Weight)>,
+    scope: Vec<(&'a str, Cost)>,
 }
 
 // === impl Walk ===
 
-impl<'a> Walk<'a> {
-    fn weigh(&mut self, node: &'a IdedExpr, depth: usize) -> Result<Weight, CheckError> {
+impl<'a> CostEstimator<'a> {
+    fn estimate(&mut self, node: &'a IdedExpr, depth: usize) -> Result<Cost, CheckError> {
         if depth > MAX_DEPTH {
             return check_error(format!("it nests deeper than {MAX_DEPTH} levels"));
         }
         match &node.expr {
-            Expr::Literal(literal) => Ok(Weight::leaf(size(literal))),
+            Expr::Literal(literal) => Ok(Cost::leaf(size(literal))),
             Expr::Ident(name) => self.variable(name),
             Expr::Select(select) => self.select(select, depth),
             Expr::List(list) => self.sum(list.elements.iter(), depth),
@@ -128,40 +128,40 @@ impl<'a> Walk<'a> {
         &mut self,
         nodes: impl Iterator<Item = &'a IdedExpr>,
         depth: usize,
-    ) -> Result<Weight, CheckError> {
-        let mut sum = Weight::leaf(1);
+    ) -> Result<Cost, CheckError> {
+        let mut sum = Cost::leaf(1);
         for node in nodes {
-            sum = sum.and(self.weigh(node, depth + 1)?);
+            sum = sum.and(self.estimate(node, depth + 1)?);
         }
         Ok(sum)
     }
 
-    fn variable(&self, name: &str) -> Result<Weight, CheckError> {
+    fn variable(&self, name: &str) -> Result<Cost, CheckError> {
         if let Some((_, weight)) = self.scope.iter().rev().find(|(other, _)| *other == name) {
             return Ok(*weight);
         }
         match name {
-            "device" => Ok(Weight { work: 1, size: DEVICE_SIZE, items: DEVICE_ITEMS }),
-            _ if TYPES.contains(&name) => Ok(Weight::leaf(1)),
+            "device" => Ok(Cost { work: 1, size: DEVICE_SIZE, items: DEVICE_ITEMS }),
+            _ if TYPES.contains(&name) => Ok(Cost::leaf(1)),
             _ => check_error_at(name, format!("unknown variable {name:?}: use \"device\"")),
         }
     }
 
-    fn select(&mut self, select: &'a SelectExpr, depth: usize) -> Result<Weight, CheckError> {
+    fn select(&mut self, select: &'a SelectExpr, depth: usize) -> Result<Cost, CheckError> {
         let of_device = matches!(&select.operand.expr, Expr::Ident(name) if name == "device");
         if of_device && !self.fields.contains(&select.field.as_str()) && !self.is_shadowed() {
             let fields = self.fields.join(", ");
             let problem = format!("device has no {:?}: there are {fields}", select.field);
             return check_error_at(&select.field, problem);
         }
-        Ok(self.weigh(&select.operand, depth + 1)?.and(Weight { work: 1, ..Weight::NONE }))
+        Ok(self.estimate(&select.operand, depth + 1)?.and(Cost { work: 1, ..Cost::NONE }))
     }
 
     fn is_shadowed(&self) -> bool {
         self.scope.iter().any(|(name, _)| *name == "device")
     }
 
-    fn call(&mut self, call: &'a CallExpr, depth: usize) -> Result<Weight, CheckError> {
+    fn call(&mut self, call: &'a CallExpr, depth: usize) -> Result<Cost, CheckError> {
         let name = call.func_name.as_str();
         let operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
         if !operator && !FUNCTIONS.contains(&name) {
@@ -182,9 +182,9 @@ impl<'a> Walk<'a> {
         };
         let work = inputs.work.saturating_add(traversed);
         if LOGIC_FUNCTIONS.contains(&name) || BOOLEAN_FUNCTIONS.contains(&name) {
-            return Ok(Weight { work, ..Weight::leaf(1) });
+            return Ok(Cost { work, ..Cost::leaf(1) });
         }
-        Ok(Weight { work, size: inputs.size.saturating_add(NUMBER_SIZE), ..inputs })
+        Ok(Cost { work, size: inputs.size.saturating_add(NUMBER_SIZE), ..inputs })
     }
 
     /// Macros only append to their accumulator, so each round adds at most one round's size.
@@ -192,26 +192,26 @@ impl<'a> Walk<'a> {
         &mut self,
         comprehension: &'a ComprehensionExpr,
         depth: usize,
-    ) -> Result<Weight, CheckError> {
-        let range = self.weigh(&comprehension.iter_range, depth + 1)?;
-        let initial = self.weigh(&comprehension.accu_init, depth + 1)?;
+    ) -> Result<Cost, CheckError> {
+        let range = self.estimate(&comprehension.iter_range, depth + 1)?;
+        let initial = self.estimate(&comprehension.accu_init, depth + 1)?;
         let outer = self.scope.len();
-        let item = Weight { work: 1, ..range };
-        self.scope.push((&comprehension.accu_var, Weight { work: 1, ..Weight::NONE }));
+        let item = Cost { work: 1, ..range };
+        self.scope.push((&comprehension.accu_var, Cost { work: 1, ..Cost::NONE }));
         self.scope.push((&comprehension.iter_var, item));
         self.scope.extend(comprehension.iter_var2.as_deref().map(|name| (name, item)));
         let round = [&comprehension.loop_cond, &comprehension.loop_step];
         let round = self.sum(round.into_iter(), depth)?;
-        let result = self.weigh(&comprehension.result, depth + 1)?;
+        let result = self.estimate(&comprehension.result, depth + 1)?;
         self.scope.truncate(outer);
-        let before = Weight { work: range.work, ..Weight::NONE };
+        let before = Cost { work: range.work, ..Cost::NONE };
         Ok(before.and(initial).and(round.times(range.items)).and(result))
     }
 }
 
 // === impl Weight ===
 
-impl Weight {
+impl Cost {
     const NONE: Self = Self { work: 0, size: 0, items: 0 };
 
     fn leaf(size: u64) -> Self {
@@ -239,10 +239,10 @@ impl Weight {
 
 impl CheckError {
     /// The problem with line and column of the name.
-    pub(super) fn located(&self, text: &str) -> String {
+    pub(super) fn with_position(&self, text: &str) -> String {
         let place = self.name.as_deref().and_then(|name| position_of(text, name));
         match place {
-            Some((line, column)) => super::located(line, column, &self.problem),
+            Some((line, column)) => super::with_position(line, column, &self.problem),
             None => self.problem.clone(),
         }
     }

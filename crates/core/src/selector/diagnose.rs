@@ -9,7 +9,7 @@ impl DeviceExpression {
     /// Explains why the device is not selected; `None` for a selected device.
     ///
     /// Names the first conjunct that is false or fails to evaluate, with the device's values.
-    pub fn why_not(&self, device: &Device) -> Option<String> {
+    pub fn explain_mismatch(&self, device: &Device) -> Option<String> {
         let answer = self.matches(device);
         if answer == Ok(true) {
             return None;

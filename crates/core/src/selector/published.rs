@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_published_device_has_dras_fields_and_none_of_windlass() {
-        let name = |name| AttributeName::published("gpu.example.com", name);
+        let name = |name| AttributeName::from_slice_name("gpu.example.com", name);
         let device = PublishedDevice {
             id: "gpu.example.com/n1/gpu-0".to_owned(),
             driver: "gpu.example.com".to_owned(),

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{DeviceKind, Extras, Place, SourceName},
+    device::{DeviceKind, ExtraEdits, Location, SourceName},
     health::Health,
 };
 
@@ -37,9 +37,9 @@ fn h100() -> Device {
             (nvidia("memory"), Quantity::Bytes(81_559 << 20)),
             (nvidia("multiprocessors"), Quantity::Count(132)),
         ]),
-        place: Place::default(),
+        place: Location::default(),
         nodes: Vec::new(),
-        extras: Extras::default(),
+        extras: ExtraEdits::default(),
         withheld: None,
         exclusive_use_refusal: None,
         sharing_refusal: None,
@@ -284,7 +284,7 @@ fn an_unselected_device_is_explained_with_its_values() {
         ),
         ("quantity('x') == quantity('1')".to_owned(), Some("\"x\" is not a quantity".to_owned())),
     ] {
-        let why = expression(&text).why_not(&h100());
+        let why = expression(&text).explain_mismatch(&h100());
         match (why, expected) {
             (Some(why), Some(expected)) => assert!(why.contains(&expected), "{why}"),
             (why, expected) => assert_eq!(why, expected, "{text}"),

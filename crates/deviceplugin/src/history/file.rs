@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use windlass_host::{
     causes,
-    files::{self, Links, MAX_BYTES, Readers},
+    files::{self, FileAccess, MAX_BYTES, Symlinks},
 };
 
 use super::{RecordedChoice, writer::Lines};
@@ -59,7 +59,7 @@ impl HistoryFile {
     /// Reads the choices, newest first. Blocks.
     pub(super) fn read(&self) -> Result<Vec<RecordedChoice>, HistoryError> {
         let path = || self.path.clone();
-        let text = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
+        let text = match files::read_regular(&self.path, Symlinks::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(HistoryError::Read(path(), source)),
@@ -86,7 +86,7 @@ impl HistoryFile {
 
     /// Writes one choice per line. Blocks.
     pub(super) fn write(&self, lines: &Lines) -> io::Result<()> {
-        files::replace(&self.path, text(lines).as_bytes(), Readers::Everyone).map(drop)
+        files::replace(&self.path, text(lines).as_bytes(), FileAccess::Everyone).map(drop)
     }
 }
 
@@ -96,8 +96,8 @@ fn text(lines: &Lines) -> String {
 }
 
 /// Serializes a parsed document again; `path` appears in errors only.
-pub fn reread(path: &Path, read: &[u8]) -> Result<Vec<u8>, HistoryError> {
-    Ok(text(&Lines::of(&parse(path, read)?)).into_bytes())
+pub fn reserialize(path: &Path, read: &[u8]) -> Result<Vec<u8>, HistoryError> {
+    Ok(text(&Lines::from_choices(&parse(path, read)?)).into_bytes())
 }
 
 fn parse(path: &Path, text: &[u8]) -> Result<Vec<RecordedChoice>, HistoryError> {

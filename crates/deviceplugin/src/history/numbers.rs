@@ -70,7 +70,7 @@ impl FromStr for ReplicaNumbers {
         let wrong = || InvalidReplicaNumbers(text.to_owned());
         let mut numbers = Self::default();
         for word in text.split(',').filter(|_| !text.is_empty()) {
-            let run = run(word).ok_or_else(wrong)?;
+            let run = parse_range(word).ok_or_else(wrong)?;
             if numbers.0.last().is_some_and(|last| last.end() >= run.start()) {
                 return Err(wrong());
             }
@@ -81,7 +81,7 @@ impl FromStr for ReplicaNumbers {
 }
 
 /// Parses `3` or `0-2`. The limit bounds the work of iterating over the range.
-fn run(word: &str) -> Option<RangeInclusive<u32>> {
+fn parse_range(word: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last < Replicas::MAX).then_some(first..=last)

@@ -35,7 +35,7 @@ pub struct HistoryWriter {
     dropped: watch::Sender<usize>,
     lines: Lines,
     /// Deadline of the next write.
-    due: Option<Instant>,
+    next_write: Option<Instant>,
     /// True once the file of the previous agent was merged into `lines`.
     merged: bool,
     last_error: Option<String>,
@@ -61,7 +61,7 @@ const MAX_CHOICES: usize = 256;
 const MAX_BYTES: usize = 256 * 1024;
 
 /// Creates the writer and its sender.
-pub fn history(state_dir: &Path, clock: Clock) -> (HistoryWriter, HistorySender) {
+pub fn history_channel(state_dir: &Path, clock: Clock) -> (HistoryWriter, HistorySender) {
     let (choices, queue) = mpsc::channel(CAPACITY);
     let dropped = watch::Sender::new(0);
     let writer = HistoryWriter {
@@ -69,7 +69,7 @@ pub fn history(state_dir: &Path, clock: Clock) -> (HistoryWriter, HistorySender)
         queue,
         dropped: dropped.clone(),
         lines: Lines::default(),
-        due: None,
+        next_write: None,
         merged: false,
         last_error: None,
     };
@@ -96,7 +96,7 @@ impl HistoryWriter {
     /// Runs until cancelled, then writes the choices that were sent before.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
-            let due = self.due;
+            let due = self.next_write;
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(choice) = self.queue.recv() => self.add(&choice),
@@ -109,19 +109,19 @@ impl HistoryWriter {
             self.add(&choice);
         }
         // A failed write gets one more attempt at shutdown.
-        if self.due.is_some() || self.last_error.is_some() {
+        if self.next_write.is_some() || self.last_error.is_some() {
             self.write().await;
         }
     }
 
     fn add(&mut self, choice: &RecordedChoice) {
         self.lines.push(line(choice));
-        self.due.get_or_insert_with(|| Instant::now() + WRITE_DELAY);
+        self.next_write.get_or_insert_with(|| Instant::now() + WRITE_DELAY);
     }
 
     /// Writes on a blocking thread.
     async fn write(&mut self) {
-        self.due = None;
+        self.next_write = None;
         let file = self.file.clone();
         let mut lines = std::mem::take(&mut self.lines);
         let merged = self.merged;
@@ -160,7 +160,7 @@ fn line(choice: &RecordedChoice) -> String {
 
 impl Lines {
     /// Serializes as many choices as fit.
-    pub(super) fn of(choices: &[RecordedChoice]) -> Self {
+    pub(super) fn from_choices(choices: &[RecordedChoice]) -> Self {
         let mut lines = Self::default();
         for choice in choices {
             lines.push_older(line(choice));
@@ -225,7 +225,8 @@ mod tests {
 
     /// Runs a writer from start to shutdown with choices of these sizes.
     async fn run_with(folder: &TempDir, sizes: impl IntoIterator<Item = usize>) {
-        let (writer, sender) = history(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
+        let (writer, sender) =
+            history_channel(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
         let stop = CancellationToken::new();
         for size in sizes {
             sender.send(|at| choice(at, size));
@@ -268,7 +269,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn choices_are_written_in_batches() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (writer, sender) = history(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
+        let (writer, sender) =
+            history_channel(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
         let stop = CancellationToken::new();
         let scenario = async {
             sender.send(|at| choice(at, 1));

@@ -8,7 +8,7 @@ use windlass_host::counters::CounterFamily;
 #[derive(Clone, Debug)]
 pub(crate) struct PlacementMetrics {
     exact: Counter,
-    best_found: Counter,
+    best_effort: Counter,
     refused: Counter,
 }
 
@@ -31,7 +31,7 @@ impl PlacementFamilies {
         Self { choices, refusals }
     }
 
-    pub(super) fn of(&self, resource: &ResourceName) -> PlacementMetrics {
+    pub(super) fn for_resource(&self, resource: &ResourceName) -> PlacementMetrics {
         let resource = ("resource", resource.to_string());
         let choices = |exact: &str| {
             let labels = vec![("exact", exact.to_owned()), resource.clone()];
@@ -39,7 +39,7 @@ impl PlacementFamilies {
         };
         PlacementMetrics {
             exact: choices("true"),
-            best_found: choices("false"),
+            best_effort: choices("false"),
             refused: self.refusals.get_or_create_owned(&vec![resource.clone()]),
         }
     }
@@ -49,13 +49,13 @@ impl PlacementFamilies {
 
 impl PlacementMetrics {
     /// Counts a choice; `exact` if the search proved it optimal.
-    pub(crate) fn chosen(&self, exact: bool) {
-        let counter = if exact { &self.exact } else { &self.best_found };
+    pub(crate) fn count_choice(&self, exact: bool) {
+        let counter = if exact { &self.exact } else { &self.best_effort };
         counter.inc();
     }
 
     /// Counts a request without a valid choice.
-    pub(crate) fn refused(&self) {
+    pub(crate) fn count_refusal(&self) {
         self.refused.inc();
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     fn exact_and_best_effort_choices_are_counted_apart_from_zero() {
         let mut registry = Registry::default();
         let families = PlacementFamilies::register(&mut registry);
-        let metrics = families.of(&"nvidia.com/gpu".parse().expect("valid"));
+        let metrics = families.for_resource(&"nvidia.com/gpu".parse().expect("valid"));
         let page = || {
             let mut text = String::new();
             prometheus_client::encoding::text::encode(&mut text, &registry).expect("written");
@@ -85,10 +85,10 @@ mod tests {
             }
         };
         check(0, 0, 0);
-        metrics.chosen(true);
-        metrics.chosen(true);
-        metrics.chosen(false);
-        metrics.refused();
+        metrics.count_choice(true);
+        metrics.count_choice(true);
+        metrics.count_choice(false);
+        metrics.count_refusal();
         check(2, 1, 1);
     }
 }

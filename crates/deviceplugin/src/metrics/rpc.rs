@@ -35,7 +35,7 @@ pub(crate) struct RpcMetrics {
 pub(crate) struct Call<'a> {
     metrics: &'a RpcMetrics,
     method: Method,
-    begun: Instant,
+    started_at: Instant,
 }
 
 #[derive(Clone)]
@@ -78,7 +78,7 @@ impl RpcFamilies {
         Self { seconds, allocations }
     }
 
-    pub(super) fn of(&self, resource: &ResourceName) -> RpcMetrics {
+    pub(super) fn for_resource(&self, resource: &ResourceName) -> RpcMetrics {
         let seconds = |method: Method| {
             let labels =
                 vec![("method", method.name().to_owned()), ("resource", resource.to_string())];
@@ -106,8 +106,8 @@ impl fmt::Debug for RpcFamilies {
 
 impl RpcMetrics {
     /// Starts the timer of a call.
-    pub(crate) fn begin(&self, method: Method) -> Call<'_> {
-        Call { metrics: self, method, begun: Instant::now() }
+    pub(crate) fn start_timer(&self, method: Method) -> Call<'_> {
+        Call { metrics: self, method, started_at: Instant::now() }
     }
 }
 
@@ -115,8 +115,8 @@ impl RpcMetrics {
 
 impl Call<'_> {
     /// Observes the latency and returns the answer.
-    pub(crate) fn end<T, E>(self, answer: Result<T, E>) -> Result<T, E> {
-        let taken = self.begun.elapsed().as_secs_f64();
+    pub(crate) fn observe<T, E>(self, answer: Result<T, E>) -> Result<T, E> {
+        let taken = self.started_at.elapsed().as_secs_f64();
         self.metrics.seconds[self.method as usize].observe(taken);
         match (self.method, &answer) {
             (Method::Allocate, Ok(_)) => drop(self.metrics.granted.inc()),
@@ -142,11 +142,11 @@ mod tests {
     fn an_allocation_is_counted_by_its_outcome() {
         let mut registry = Registry::default();
         let families = RpcFamilies::register(&mut registry);
-        let metrics = families.of(&"nvidia.com/gpu".parse().expect("valid"));
-        let passed = metrics.begin(Method::Allocate).end::<_, ()>(Ok(7));
+        let metrics = families.for_resource(&"nvidia.com/gpu".parse().expect("valid"));
+        let passed = metrics.start_timer(Method::Allocate).observe::<_, ()>(Ok(7));
         assert_eq!(passed, Ok(7));
-        assert_eq!(metrics.begin(Method::Allocate).end::<(), _>(Err("no")), Err("no"));
-        assert_eq!(metrics.begin(Method::Prefer).end::<_, ()>(Ok(())), Ok(()));
+        assert_eq!(metrics.start_timer(Method::Allocate).observe::<(), _>(Err("no")), Err("no"));
+        assert_eq!(metrics.start_timer(Method::Prefer).observe::<_, ()>(Ok(())), Ok(()));
         assert_eq!((metrics.granted.get(), metrics.refused.get()), (1, 1));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("written");

@@ -7,8 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 use windlass_cdi::{
-    container_edits::{self, MpsGrant, grant},
-    memory_limits::{GpuMemory, HookLimit, WeakLimit, replica_name},
+    container_edits::{self, MpsClientEdits, allocation_edits},
+    memory_limits::{GpuMemory, HookLimit, WeakLimitError, replica_name},
 };
 use windlass_config::{PerContainer, Sharing, SharingMethod};
 use windlass_core::device::{Device, DeviceId};
@@ -16,14 +16,14 @@ use windlass_host::{abbreviate::first_few, presence};
 use windlass_kubelet_api::deviceplugin::{ContainerAllocateRequest, ContainerAllocateResponse};
 use windlass_resources::{
     NodeState,
-    offers::{Allocatable, Offer, OfferedDevice, ResolvedId, Withdrawn},
+    offers::{Allocatability, Offer, OfferedDevice, ResolvedId, WithdrawnId},
 };
 
 use super::{
     super::wire::{self, Refusal},
     MAX_LOGGED_IDS, Service,
 };
-use crate::shares::{SHARE, share_name};
+use crate::shares::{SHARE_KIND, share_name};
 
 const VANISHED: &str = "no longer on this node";
 
@@ -46,10 +46,10 @@ impl Service {
     ) -> Result<ContainerAllocateResponse, Refusal> {
         let (ids, offer) = (&request.devices_ids, self.offer(state));
         if ids.is_empty() {
-            return Err(Refusal::Empty { resource: self.name() });
+            return Err(Refusal::NoIds { resource: self.name() });
         }
         self.check_known(&offer, ids)?;
-        if offer.are_shares(ids) {
+        if offer.are_share_tokens(ids) {
             return Ok(self.allocate_share(state, ids));
         }
         let devices = self.devices(state, &offer, ids)?;
@@ -59,9 +59,9 @@ impl Service {
             state.check_documents(&devices).map_err(Refusal::Cdi)?;
         }
         let limits = self.limits(state, &offer, ids)?;
-        self.take(state, ids, &devices)?;
-        let mps = self.mps_client(&offer, &devices);
-        let grant = grant(container_edits::AllocationRequest {
+        self.reserve_devices(state, ids, &devices)?;
+        let mps = self.mps_client_edits(&offer, &devices);
+        let grant = allocation_edits(container_edits::AllocationRequest {
             resource: &self.resource,
             devices: &devices,
             delivery: &state.policy.delivery,
@@ -72,7 +72,7 @@ impl Service {
             simulated: state.inventory.simulated.as_deref(),
         });
         let allocated = devices.iter().map(|device| device.id.clone()).collect();
-        self.recent.step(|recent| recent.record(&self.resource, allocated, Instant::now()));
+        self.recent.with_lock(|recent| recent.record(&self.resource, allocated, Instant::now()));
         let devices = first_few(ids, MAX_LOGGED_IDS);
         tracing::info!(resource = self.resource.as_str(), devices, "allocated");
         Ok(wire::container_response(grant, &self.roots.dev))
@@ -81,8 +81,8 @@ impl Service {
     /// Answers with a CDI name that has no document yet. The agent writes it at `PreStartContainer`, when the pod is
     /// known.
     fn allocate_share(&self, state: &NodeState, ids: &[String]) -> ContainerAllocateResponse {
-        let name = SHARE.qualify(share_name(self.resource.as_str(), ids));
-        let grant = container_edits::grant_share(
+        let name = SHARE_KIND.qualify(share_name(self.resource.as_str(), ids));
+        let grant = container_edits::share_edits(
             name,
             &self.resource,
             &state.policy.delivery,
@@ -96,14 +96,19 @@ impl Service {
 
     /// Takes the devices in the ledger, unless a claim holds them. The ledger drops the entry if the kubelet's
     /// checkpoint never lists it.
-    fn take(&self, state: &NodeState, ids: &[String], devices: &[&Device]) -> Result<(), Refusal> {
+    fn reserve_devices(
+        &self,
+        state: &NodeState,
+        ids: &[String],
+        devices: &[&Device],
+    ) -> Result<(), Refusal> {
         let overlaps = devices.iter().map(|device| state.overlaps.overlap(&device.id));
         let taken = self.ledger.take_for_container(&self.resource, &overlaps.collect::<Vec<_>>());
         taken.map_err(|conflict| {
             if let Some(holder) = conflict.holder() {
                 tracing::info!(resource = self.resource.as_str(), %holder, %conflict, "refused");
             }
-            Refusal::Taken {
+            Refusal::Conflict {
                 resource: self.name(),
                 ids: ids.to_vec(),
                 conflict: Box::new(conflict),
@@ -120,7 +125,7 @@ impl Service {
     ) -> Result<Vec<&'a Device>, Refusal> {
         let mut devices: Vec<&Device> = Vec::with_capacity(ids.len());
         for id in ids {
-            let resolved = match offer.find(id) {
+            let resolved = match offer.resolve(id) {
                 Some(ResolvedId::Token) => self.pool(state, offer, id)?,
                 _ => vec![self.allocatable(state, offer, id)?],
             };
@@ -143,7 +148,7 @@ impl Service {
         let (allocatable, refused): (Vec<_>, Vec<_>) = offer
             .devices
             .iter()
-            .map(|(device, offered)| self.device(state, token, device, &offered.state))
+            .map(|(device, offered)| self.check_device(state, token, device, &offered.state))
             .partition(Result::is_ok);
         match refused.into_iter().next() {
             Some(Err(refusal)) if allocatable.is_empty() => Err(refusal),
@@ -158,31 +163,32 @@ impl Service {
         offer: &Offer,
         id: &str,
     ) -> Result<&'a Device, Refusal> {
-        match offer.find(id) {
+        match offer.resolve(id) {
             Some(ResolvedId::Device(device, offered)) => {
-                self.device(state, id, device, &offered.state)
+                self.check_device(state, id, device, &offered.state)
             }
             Some(ResolvedId::Token) => {
                 // Any device of the pool serves: a token stands for the whole pool.
                 let pool = self.pool(state, offer, id)?;
                 pool.last().copied().ok_or_else(|| self.refusal(id, VANISHED))
             }
-            Some(ResolvedId::Withdrawn(Withdrawn { state: Allocatable::No(why), .. })) => {
-                Err(self.refusal(id, why))
-            }
+            Some(ResolvedId::Withdrawn(WithdrawnId {
+                state: Allocatability::Blocked(why),
+                ..
+            })) => Err(self.refusal(id, why)),
             Some(ResolvedId::Withdrawn(_)) | None => Err(self.refusal(id, VANISHED)),
         }
     }
 
     /// The device, if it is allocatable and its device nodes exist; `id` is the requested id, for the refusal.
-    fn device<'a>(
+    fn check_device<'a>(
         &self,
         state: &'a NodeState,
         id: &str,
         device: &DeviceId,
-        allocatable: &Allocatable,
+        allocatable: &Allocatability,
     ) -> Result<&'a Device, Refusal> {
-        if let Allocatable::No(why) = allocatable {
+        if let Allocatability::Blocked(why) = allocatable {
             return Err(self.refusal(id, why));
         }
         let device =
@@ -193,7 +199,7 @@ impl Service {
     }
 
     fn refusal(&self, id: &str, why: &str) -> Refusal {
-        Refusal::NotAllocatable { resource: self.name(), id: id.to_owned(), why: why.to_owned() }
+        Refusal::NotAllocatable { resource: self.name(), id: id.to_owned(), reason: why.to_owned() }
     }
 
     /// Refuses an id that occurs twice, in one container or in two.
@@ -202,7 +208,7 @@ impl Service {
         let repeated: Vec<_> = ids.filter(|id| !seen.insert(*id)).cloned().collect();
         match repeated.as_slice() {
             [] => Ok(()),
-            _ => Err(Refusal::Duplicate { resource: self.name(), ids: repeated }),
+            _ => Err(Refusal::DuplicateIds { resource: self.name(), ids: repeated }),
         }
     }
 
@@ -238,17 +244,17 @@ impl Service {
         offer: &Offer,
         device: &DeviceId,
         count: u32,
-    ) -> Result<Option<HookLimit>, WeakLimit> {
+    ) -> Result<Option<HookLimit>, WeakLimitError> {
         let shared = offer.devices.get(device).and_then(OfferedDevice::shared);
         let gpu = state.inventory.get(device.as_str());
-        let memory = gpu.zip(shared).and_then(|(gpu, shared)| GpuMemory::of_replica(gpu, shared));
+        let memory = gpu.zip(shared).and_then(|(gpu, shared)| GpuMemory::from_replica(gpu, shared));
         memory.map_or(Ok(None), |memory| self.limits.limit(&memory, count, state.limit_rules()))
     }
 
     /// Client settings for the MPS daemon of a shared device.
-    fn mps_client(&self, offer: &Offer, devices: &[&Device]) -> Option<MpsGrant> {
+    fn mps_client_edits(&self, offer: &Offer, devices: &[&Device]) -> Option<MpsClientEdits> {
         offer.shared().filter(|shared| shared.method == SharingMethod::Mps)?;
-        devices.first().map(|device| self.mps.container(&device.id))
+        devices.first().map(|device| self.mps.client_edits(&device.id))
     }
 
     /// Refuses two devices whose nodes have the same path in the container.
@@ -256,12 +262,12 @@ impl Service {
         let mut taken: BTreeMap<&Path, (&Path, &Device)> = BTreeMap::new();
         for device in devices {
             for node in &device.nodes {
-                let before = taken.insert(node.inside(), (&node.path, device));
+                let before = taken.insert(node.container_path(), (&node.path, device));
                 if let Some((_, other)) = before.filter(|(path, _)| *path != node.path) {
                     return Err(Refusal::SharedPath {
                         resource: self.name(),
                         ids: vec![other.id.to_string(), device.id.to_string()],
-                        path: node.inside().display().to_string(),
+                        path: node.container_path().display().to_string(),
                     });
                 }
             }

@@ -44,7 +44,7 @@ struct PreferenceRequest<'a> {
 pub(super) struct Preference {
     ids: Vec<String>,
     policy: Policy,
-    why: String,
+    reason: String,
     steps: u64,
     exact: bool,
     /// Record for the history; `None` if placement compared no sets.
@@ -75,32 +75,35 @@ impl Service {
             near: self.near(state),
         };
         if offer.counts_shares() {
-            return preference_request.among_tokens();
+            return preference_request.prefer_tokens();
         }
         match offer.sharing() {
             Sharing::Exclusive => {
-                let sets = self.decided.borrow().clone();
-                let decided = preference_request.decided(&sets);
-                decided.map_or_else(|| preference_request.among_devices(), Ok)
+                let sets = self.decisions.borrow().clone();
+                let decided = preference_request.decided_preference(&sets);
+                decided.map_or_else(|| preference_request.prefer_devices(), Ok)
             }
-            Sharing::Shared(shared) => preference_request.among_replicas(shared),
-            Sharing::Pooled(_) => preference_request.among_tokens(),
+            Sharing::Shared(shared) => preference_request.prefer_replicas(shared),
+            Sharing::Pooled(_) => preference_request.prefer_tokens(),
         }
     }
 
     /// Devices on this node that the same container probably has.
     fn near(&self, state: &NodeState) -> Vec<DeviceId> {
-        let recent = self.recent.step(|recent| recent.clone());
+        let recent = self.recent.with_lock(|recent| recent.clone());
         recent
-            .others(&self.resource, Instant::now())
+            .other_devices(&self.resource, Instant::now())
             .filter(|id| state.topology.position(id.as_str()).is_some())
             .cloned()
             .collect()
     }
 
     /// Logs and records the choice, and converts it for the kubelet.
-    pub(super) fn answer(&self, preferred: Preference) -> ContainerPreferredAllocationResponse {
-        let Preference { ids, policy, why, steps, exact, candidates } = preferred;
+    pub(super) fn record_response(
+        &self,
+        preferred: Preference,
+    ) -> ContainerPreferredAllocationResponse {
+        let Preference { ids, policy, reason: why, steps, exact, candidates } = preferred;
         tracing::info!(
             resource = self.resource.as_str(),
             devices = first_few(&ids, MAX_LOGGED_IDS),
@@ -110,7 +113,7 @@ impl Service {
             exact,
             "preferred"
         );
-        self.placements.chosen(exact);
+        self.placements.count_choice(exact);
         let (resource, size) = (self.resource.clone(), ids.len());
         if let Some(candidates) = candidates {
             self.choices.send(|at| RecordedChoice {

@@ -1,7 +1,7 @@
 //! Guess of the devices that the same container got from other resources.
 //!
 //! The kubelet allocates one resource after another, in any order, and does not name the container. Allocations within
-//! [`WINDOW`] count as one container's until a resource repeats: a container requests each resource once.
+//! [`GROUP_WINDOW`] count as one container's until a resource repeats: a container requests each resource once.
 //!
 //! Placement uses the guess as a preference only.
 
@@ -12,20 +12,20 @@ use windlass_core::{device::DeviceId, resource::ResourceName};
 
 /// Devices that probably belong to one container.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SameContainer {
+pub(crate) struct AllocationGroup {
     devices: BTreeMap<ResourceName, Vec<DeviceId>>,
     last: Option<Instant>,
 }
 
 /// Longest time between two allocations of one container. Resources of one admission follow within milliseconds, and
 /// unrelated pods usually later.
-const WINDOW: Duration = Duration::from_secs(1);
+const GROUP_WINDOW: Duration = Duration::from_secs(1);
 
 // === impl SameContainer ===
 
-impl SameContainer {
+impl AllocationGroup {
     /// Devices of other resources, for a container that now requests this one.
-    pub(super) fn others(
+    pub(super) fn other_devices(
         &self,
         resource: &ResourceName,
         now: Instant,
@@ -43,7 +43,7 @@ impl SameContainer {
     }
 
     fn is_joined_by(&self, resource: &ResourceName, now: Instant) -> bool {
-        let recent = self.last.is_some_and(|last| now.duration_since(last) < WINDOW);
+        let recent = self.last.is_some_and(|last| now.duration_since(last) < GROUP_WINDOW);
         recent && !self.devices.contains_key(resource)
     }
 }
@@ -56,13 +56,13 @@ mod tests {
         text.parse().expect("valid")
     }
 
-    fn others(same_container: &SameContainer, resource: &str, now: Instant) -> Vec<String> {
-        same_container.others(&name(resource), now).map(ToString::to_string).collect()
+    fn others(same_container: &AllocationGroup, resource: &str, now: Instant) -> Vec<String> {
+        same_container.other_devices(&name(resource), now).map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_repeated_resource_starts_another_container() {
-        let (mut same_container, begun) = (SameContainer::default(), Instant::now());
+        let (mut same_container, begun) = (AllocationGroup::default(), Instant::now());
         let ids = |id: &str| vec![id.parse().expect("valid")];
         assert!(others(&same_container, "a/nic", begun).is_empty());
         same_container.record(&name("a/gpu"), ids("GPU-3"), begun);
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn an_allocation_after_the_window_starts_another_container() {
-        let (mut same_container, begun) = (SameContainer::default(), Instant::now());
+        let (mut same_container, begun) = (AllocationGroup::default(), Instant::now());
         same_container.record(&name("a/gpu"), vec!["GPU-3".parse().expect("valid")], begun);
-        assert!(others(&same_container, "a/nic", begun + WINDOW).is_empty());
-        same_container.record(&name("a/nic"), Vec::new(), begun + WINDOW);
-        assert!(others(&same_container, "a/fpga", begun + WINDOW).is_empty());
+        assert!(others(&same_container, "a/nic", begun + GROUP_WINDOW).is_empty());
+        same_container.record(&name("a/nic"), Vec::new(), begun + GROUP_WINDOW);
+        assert!(others(&same_container, "a/fpga", begun + GROUP_WINDOW).is_empty());
     }
 }

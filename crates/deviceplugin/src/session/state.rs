@@ -25,7 +25,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use windlass_config::SessionLimits;
+use windlass_config::KubeletLimits;
 use windlass_host::{backoff::backoff, deadline::Deadline};
 use windlass_kubelet_api::socket::SocketIdentity;
 
@@ -55,35 +55,35 @@ pub(super) enum Input {
     /// A device list stream opened or ended.
     Stream(StreamEvent),
     /// Outcome of the registration call.
-    Answered(Outcome),
+    Answered(RegistrationOutcome),
     /// The deadline of the state has passed.
-    Due,
+    TimerElapsed,
     /// The options differ from those at registration.
     OptionsChanged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwnSocket {
-    InPlace,
+    Bound,
     Replaced,
     /// Deleted, and binding it again failed.
     Missing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RegistrationOutcome {
     Accepted,
     Failed,
 }
 
 /// Shortest successful session. After it, failures count from zero again.
-const GOOD_SESSION: Duration = Duration::from_secs(10);
+const MIN_STABLE_SESSION: Duration = Duration::from_secs(10);
 
 // === impl State ===
 
 impl State {
     /// The transition function.
-    pub(super) fn next(self, input: Input, now: Instant, limits: &SessionLimits) -> Self {
+    pub(super) fn next(self, input: Input, now: Instant, limits: &KubeletLimits) -> Self {
         match (self, input) {
             (
                 _,
@@ -91,17 +91,20 @@ impl State {
                 | Input::Checked { own: OwnSocket::Missing, .. },
             ) => Self::NoKubelet,
             (state, Input::Checked { kubelet: Some(kubelet), own }) => {
-                let unchanged = own == OwnSocket::InPlace && state.kubelet() == Some(kubelet);
+                let unchanged = own == OwnSocket::Bound && state.kubelet() == Some(kubelet);
                 if unchanged { state } else { Self::Waiting { kubelet, until: now, attempt: 0 } }
             }
-            (Self::Waiting { kubelet, attempt, .. }, Input::Due) => {
+            (Self::Waiting { kubelet, attempt, .. }, Input::TimerElapsed) => {
                 Self::Registering { kubelet, attempt }
             }
-            (Self::Registering { kubelet, attempt }, Input::Answered(Outcome::Accepted)) => {
+            (
+                Self::Registering { kubelet, attempt },
+                Input::Answered(RegistrationOutcome::Accepted),
+            ) => {
                 let until = Deadline::starting_at(now, limits.stream_deadline);
                 Self::Registered { kubelet, until, attempt }
             }
-            (Self::Registered { kubelet, mut until, attempt }, Input::Due) => {
+            (Self::Registered { kubelet, mut until, attempt }, Input::TimerElapsed) => {
                 if until.has_passed(now) {
                     Self::waiting(kubelet, attempt, now, limits)
                 } else {
@@ -111,7 +114,7 @@ impl State {
             // A stream that opened during a refused registration was not the kubelet's.
             (
                 Self::Registering { kubelet, attempt } | Self::Serving { kubelet, attempt, .. },
-                Input::Answered(Outcome::Failed),
+                Input::Answered(RegistrationOutcome::Failed),
             ) => Self::waiting(kubelet, attempt, now, limits),
             (
                 Self::Registering { kubelet, attempt } | Self::Registered { kubelet, attempt, .. },
@@ -121,7 +124,7 @@ impl State {
                 Self::Serving { kubelet, stream, since, attempt },
                 Input::Stream(StreamEvent::Ended(ended)),
             ) if ended == stream => {
-                let attempt = if now - since >= GOOD_SESSION { 0 } else { attempt };
+                let attempt = if now - since >= MIN_STABLE_SESSION { 0 } else { attempt };
                 Self::waiting(kubelet, attempt, now, limits)
             }
             (state, Input::OptionsChanged) => match state.kubelet() {
@@ -137,7 +140,7 @@ impl State {
         kubelet: SocketIdentity,
         attempt: u32,
         now: Instant,
-        limits: &SessionLimits,
+        limits: &KubeletLimits,
     ) -> Self {
         let attempt = attempt.saturating_add(1);
         let pause = backoff(limits.retry_min, limits.retry_max, attempt);
@@ -182,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: SessionLimits = SessionLimits {
+    const LIMITS: KubeletLimits = KubeletLimits {
         register_deadline: Duration::from_secs(15),
         stream_deadline: Duration::from_secs(5),
         retry_min: Duration::from_millis(100),
@@ -193,8 +196,8 @@ mod tests {
         check_interval: Duration::from_secs(10),
     };
 
-    const OURS: StreamId = StreamId(1);
-    const FOREIGN: StreamId = StreamId(2);
+    const OWN_STREAM: StreamId = StreamId(1);
+    const OTHER_STREAM: StreamId = StreamId(2);
 
     /// Two different sockets.
     fn sockets() -> (SocketIdentity, SocketIdentity) {
@@ -209,7 +212,7 @@ mod tests {
     }
 
     fn checked(kubelet: Option<SocketIdentity>) -> Input {
-        Input::Checked { kubelet, own: OwnSocket::InPlace }
+        Input::Checked { kubelet, own: OwnSocket::Bound }
     }
 
     fn run(inputs: &[Input]) -> State {
@@ -220,9 +223,9 @@ mod tests {
     fn serving(kubelet: SocketIdentity) -> [Input; 4] {
         [
             checked(Some(kubelet)),
-            Input::Due,
-            Input::Answered(Outcome::Accepted),
-            Input::Stream(StreamEvent::Opened(OURS)),
+            Input::TimerElapsed,
+            Input::Answered(RegistrationOutcome::Accepted),
+            Input::Stream(StreamEvent::Opened(OWN_STREAM)),
         ]
     }
 
@@ -239,9 +242,13 @@ mod tests {
     #[test]
     fn a_stream_that_opens_before_the_answer_counts() {
         let (kubelet, _) = sockets();
-        let early = [checked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(OURS))];
+        let early = [
+            checked(Some(kubelet)),
+            Input::TimerElapsed,
+            Input::Stream(StreamEvent::Opened(OWN_STREAM)),
+        ];
         assert!(matches!(run(&early), State::Serving { .. }));
-        let answered = [&early[..], &[Input::Answered(Outcome::Accepted)]].concat();
+        let answered = [&early[..], &[Input::Answered(RegistrationOutcome::Accepted)]].concat();
         assert!(matches!(run(&answered), State::Serving { .. }));
     }
 
@@ -249,7 +256,7 @@ mod tests {
     fn every_loss_leads_to_a_new_registration() {
         let (kubelet, other) = sockets();
         for loss in [
-            Input::Stream(StreamEvent::Ended(OURS)),
+            Input::Stream(StreamEvent::Ended(OWN_STREAM)),
             checked(Some(other)),
             Input::Checked { kubelet: Some(kubelet), own: OwnSocket::Replaced },
         ] {
@@ -265,12 +272,15 @@ mod tests {
         let (kubelet, _) = sockets();
         let state = run(&serving(kubelet));
         let now = Instant::now();
-        for event in [StreamEvent::Opened(FOREIGN), StreamEvent::Ended(FOREIGN)] {
+        for event in [StreamEvent::Opened(OTHER_STREAM), StreamEvent::Ended(OTHER_STREAM)] {
             assert_eq!(state.next(Input::Stream(event), now, &LIMITS), state);
         }
-        let early =
-            [checked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(FOREIGN))];
-        let refused = [&early[..], &[Input::Answered(Outcome::Failed)]].concat();
+        let early = [
+            checked(Some(kubelet)),
+            Input::TimerElapsed,
+            Input::Stream(StreamEvent::Opened(OTHER_STREAM)),
+        ];
+        let refused = [&early[..], &[Input::Answered(RegistrationOutcome::Failed)]].concat();
         assert!(matches!(run(&refused), State::Waiting { .. }), "the stream was not the kubelet's");
     }
 
@@ -280,7 +290,7 @@ mod tests {
         let state = run(&serving(kubelet));
         let now = Instant::now();
         assert_eq!(state.next(checked(Some(kubelet)), now, &LIMITS), state);
-        assert_eq!(state.next(Input::Due, now, &LIMITS), state);
+        assert_eq!(state.next(Input::TimerElapsed, now, &LIMITS), state);
     }
 
     #[test]
@@ -290,9 +300,9 @@ mod tests {
         let mut state = State::Registering { kubelet, attempt: 0 };
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            state = state.next(Input::Answered(Outcome::Failed), now, &LIMITS);
+            state = state.next(Input::Answered(RegistrationOutcome::Failed), now, &LIMITS);
             pauses.push(state.due().expect("waiting") - now);
-            state = state.next(Input::Due, now, &LIMITS);
+            state = state.next(Input::TimerElapsed, now, &LIMITS);
         }
         let expected = [100, 200, 400, 800, 1000, 1000].map(Duration::from_millis);
         assert_eq!(pauses, expected);
@@ -304,7 +314,7 @@ mod tests {
         let (begun, mut state) = (Instant::now(), run(&serving(kubelet)[..3]));
         while let State::Registered { until, .. } = state {
             assert!(until.next_check() < begun + LIMITS.stream_deadline * 2, "it waits for ever");
-            state = state.next(Input::Due, until.next_check(), &LIMITS);
+            state = state.next(Input::TimerElapsed, until.next_check(), &LIMITS);
         }
         assert!(matches!(state, State::Waiting { attempt: 1, .. }));
     }
@@ -313,7 +323,7 @@ mod tests {
     fn a_pause_of_the_agent_does_not_count_against_the_kubelet() {
         let (kubelet, _) = sockets();
         let woken = Instant::now() + LIMITS.stream_deadline * 10;
-        let state = run(&serving(kubelet)[..3]).next(Input::Due, woken, &LIMITS);
+        let state = run(&serving(kubelet)[..3]).next(Input::TimerElapsed, woken, &LIMITS);
         assert!(matches!(state, State::Registered { .. }), "its call may still be waiting");
     }
 }

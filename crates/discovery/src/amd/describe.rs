@@ -13,16 +13,16 @@ use windlass_core::{
 use windlass_host::{Host, PciFunction};
 
 use super::kfd::Node;
-use crate::facts::{attributes, of_function, text};
+use crate::facts::{attributes, function_attributes, text_value};
 
 const DOMAIN: &str = "amd.com";
 
-const fn named(name: &'static str) -> AttributeName {
+const fn attribute_name(name: &'static str) -> AttributeName {
     AttributeName::new(DOMAIN, name)
 }
 
 /// Partition mode, `cpx_nps4`.
-pub(super) const PARTITION_PROFILE: AttributeName = named("partitionProfile");
+pub(super) const PARTITION_PROFILE: AttributeName = attribute_name("partitionProfile");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartitionMode {
@@ -33,7 +33,7 @@ pub(super) struct PartitionMode {
 }
 
 /// Compute partition mode of an unpartitioned GPU.
-const WHOLE: &str = "spx";
+const UNPARTITIONED_MODE: &str = "spx";
 
 /// Default resource of a device: `amd.com/gpu`, or the partition mode's name under `naming: mixed`. A GPU without
 /// partition modes is always `amd.com/gpu`.
@@ -48,7 +48,7 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
 /// Partition mode of a GPU; `None` if it has no partition modes.
 pub(super) fn partition_mode(host: &Host, folder: &Path) -> Option<PartitionMode> {
     let mode = |file: &str| {
-        let mode = host.text(folder.join(file))?.to_ascii_lowercase();
+        let mode = host.read_text(folder.join(file))?.to_ascii_lowercase();
         (!mode.is_empty() && mode.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(mode)
     };
     let (compute, memory) = ("current_compute_partition", "current_memory_partition");
@@ -56,43 +56,46 @@ pub(super) fn partition_mode(host: &Host, folder: &Path) -> Option<PartitionMode
 }
 
 /// Attributes common to a GPU and its partitions.
-pub(super) fn of_gpu(
+pub(super) fn gpu_attributes(
     host: &Host,
     function: &PciFunction,
     partition_mode: Option<&PartitionMode>,
 ) -> Attributes {
-    let attribute = |file: &str| host.text(function.folder().join(file)).and_then(text);
-    let version = host.text("/sys/module/amdgpu/version");
+    let attribute = |file: &str| host.read_text(function.folder().join(file)).and_then(text_value);
+    let version = host.read_text("/sys/module/amdgpu/version");
     let mode = |of: fn(&PartitionMode) -> &String| {
-        partition_mode.map(of).and_then(|mode| text(mode.to_uppercase()))
+        partition_mode.map(of).and_then(|mode| text_value(mode.to_uppercase()))
     };
     let own = attributes(
         DOMAIN,
         [
-            ("type", text("gpu")),
+            ("type", text_value("gpu")),
             ("productName", attribute("product_name")),
-            ("deviceID", function.device.as_ref().and_then(text)),
+            ("deviceID", function.device.as_ref().and_then(text_value)),
             ("driverVersion", version.map(|version| AttributeValue::version(&version))),
             ("computePartition", mode(|mode| &mode.compute)),
             ("memoryPartition", mode(|mode| &mode.memory)),
-            ("partitionProfile", partition_mode.and_then(|mode| text(mode.to_string()))),
+            ("partitionProfile", partition_mode.and_then(|mode| text_value(mode.to_string()))),
         ],
     );
-    own.into_iter().chain(of_function(host, function)).collect()
+    own.into_iter().chain(function_attributes(host, function)).collect()
 }
 
-pub(super) fn of_node(node: &Node) -> Attributes {
+pub(super) fn node_attributes(node: &Node) -> Attributes {
     let target = gfx_name(node.gfx_target);
     let family = target.as_deref().and_then(chip_family);
-    attributes(DOMAIN, [("gfxTarget", target.and_then(text)), ("family", family.and_then(text))])
+    attributes(
+        DOMAIN,
+        [("gfxTarget", target.and_then(text_value)), ("family", family.and_then(text_value))],
+    )
 }
 
 pub(super) fn capacities(node: &Node) -> Capacities {
     let units = node.simds.checked_div(node.simds_per_cu);
     let capacities = [
-        (named("memory"), Some(Quantity::Bytes(node.memory_bytes))),
-        (named("computeUnits"), units.map(Quantity::Count)),
-        (named("simdUnits"), Some(Quantity::Count(node.simds))),
+        (attribute_name("memory"), Some(Quantity::Bytes(node.memory_bytes))),
+        (attribute_name("computeUnits"), units.map(Quantity::Count)),
+        (attribute_name("simdUnits"), Some(Quantity::Count(node.simds))),
     ];
     let non_zero = |amount: Option<Quantity>| {
         amount.filter(|it| !matches!(it, Quantity::Bytes(0) | Quantity::Count(0)))
@@ -102,9 +105,9 @@ pub(super) fn capacities(node: &Node) -> Capacities {
 
 /// Memory size that the graphics driver reports.
 pub(super) fn memory(host: &Host, function: &PciFunction) -> Capacities {
-    let bytes = host.text(function.folder().join("mem_info_vram_total"));
+    let bytes = host.read_text(function.folder().join("mem_info_vram_total"));
     let bytes = bytes.and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
-    bytes.map(|bytes| (named("memory"), Quantity::Bytes(bytes))).into_iter().collect()
+    bytes.map(|bytes| (attribute_name("memory"), Quantity::Bytes(bytes))).into_iter().collect()
 }
 
 /// Compiler target name: major and minor version, stepping in hexadecimal.
@@ -140,7 +143,7 @@ fn chip_family(target: &str) -> Option<&'static str> {
 impl PartitionMode {
     /// True if the GPU is split into several devices.
     pub(super) fn is_partitioned(&self) -> bool {
-        self.compute != WHOLE
+        self.compute != UNPARTITIONED_MODE
     }
 }
 

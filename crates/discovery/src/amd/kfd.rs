@@ -13,7 +13,7 @@ use windlass_host::Host;
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     /// Generation number and properties of all nodes at the last read.
-    text: String,
+    cached_text: String,
     nodes: Vec<Node>,
     /// Number of nodes that are unreadable to the agent. KFD answers `EPERM` unless the device cgroup permits
     /// the render node (`node_show` of `kfd_topology.c`).
@@ -44,13 +44,13 @@ pub(super) const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 const GENERATION: &str = "/sys/class/kfd/kfd/topology/generation_id";
 
 /// Limit on nodes, and on links of each node: far above 64 partitions and the CPUs beside them.
-const MAX: usize = 1_024;
+const MAX_ENTRIES: usize = 1_024;
 
 /// `HSA_IOLINK_TYPE_XGMI` (`drivers/gpu/drm/amd/amdkfd/kfd_crat.h`).
 const XGMI: u64 = 11;
 
 /// Local memory: `HSA_MEM_HEAP_TYPE_FB_PUBLIC` and `_PRIVATE` (`kfd_topology.h`).
-const OWN_MEMORY: [u64; 2] = [1, 2];
+const LOCAL_HEAP_TYPES: [u64; 2] = [1, 2];
 
 /// Bandwidth of a link that reports none: the slowest that AMD built, in an MI50.
 const DEFAULT_MBPS: u32 = 46_000;
@@ -60,10 +60,11 @@ const DEFAULT_MBPS: u32 = 46_000;
 impl Topology {
     /// Reads the topology if it changed.
     pub(super) fn refresh(&mut self, host: &Host) {
-        let numbers = host.names(NODES).into_iter().take(MAX).filter_map(|it| it.parse().ok());
+        let numbers =
+            host.entry_names(NODES).into_iter().take(MAX_ENTRIES).filter_map(|it| it.parse().ok());
         let (mut nodes, mut unreadable) = (Vec::<(u32, String)>::new(), 0);
         for number in numbers {
-            match host.try_text(format!("{NODES}/{number}/properties")) {
+            match host.try_read_text(format!("{NODES}/{number}/properties")) {
                 Ok(text) => nodes.push((number, text)),
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => unreadable += 1,
                 // The node disappeared in between.
@@ -73,10 +74,10 @@ impl Topology {
         self.unreadable = unreadable;
         nodes.sort_unstable();
         let texts = nodes.iter().map(|(number, text)| format!("{number}\n{text}\n"));
-        let text = host.text(GENERATION).into_iter().chain(texts).collect::<String>();
-        if text != self.text {
+        let text = host.read_text(GENERATION).into_iter().chain(texts).collect::<String>();
+        if text != self.cached_text {
             let nodes = nodes.iter().filter_map(|(number, text)| Node::read(host, *number, text));
-            (self.text, self.nodes) = (text, nodes.collect());
+            (self.cached_text, self.nodes) = (text, nodes.collect());
         }
     }
 
@@ -120,15 +121,15 @@ impl Node {
 
     /// The PCI function of a GPU or partition.
     fn function(&self, functions: &BTreeSet<PciAddress>) -> Option<PciAddress> {
-        let exact = PciAddress::at(self.domain, self.location);
+        let exact = PciAddress::from_requester_id(self.domain, self.location);
         [exact, exact.first_function()].into_iter().find(|address| functions.contains(address))
     }
 
     /// Partition number within the function.
-    fn part(&self, of: PciAddress) -> u32 {
-        let at = PciAddress::at(self.domain, self.location);
+    fn partition_number(&self, of: PciAddress) -> u32 {
+        let at = PciAddress::from_requester_id(self.domain, self.location);
         match self.partition {
-            0 => at.number().saturating_sub(of.number()),
+            0 => at.to_requester_id().saturating_sub(of.to_requester_id()),
             number => number.into(),
         }
     }
@@ -141,28 +142,32 @@ impl Node {
 
 /// Nodes of a function with their partition numbers. During partitioning the first listed node need not be
 /// the first partition, so the driver's numbers apply. Without distinct numbers, partitions are numbered in list order.
-pub(super) fn numbered<'a>(
+pub(super) fn with_partition_numbers<'a>(
     nodes: &[&'a Node],
     of: PciAddress,
 ) -> impl Iterator<Item = (u32, &'a Node)> {
-    let numbers: BTreeSet<_> = nodes.iter().map(|node| node.part(of)).collect();
+    let numbers: BTreeSet<_> = nodes.iter().map(|node| node.partition_number(of)).collect();
     let are_distinct = numbers.len() == nodes.len();
-    let number =
-        move |(nth, node): (u32, &'a Node)| (if are_distinct { node.part(of) } else { nth }, node);
+    let number = move |(nth, node): (u32, &'a Node)| {
+        (if are_distinct { node.partition_number(of) } else { nth }, node)
+    };
     (0..).zip(nodes.to_vec()).map(number)
 }
 
 fn memory(host: &Host, number: u32) -> u64 {
-    let banks = below(host, number, "mem_banks");
-    let own = banks
-        .filter(|bank| property(bank, "heap_type").is_some_and(|heap| OWN_MEMORY.contains(&heap)));
+    let banks = read_properties(host, number, "mem_banks");
+    let own = banks.filter(|bank| {
+        property(bank, "heap_type").is_some_and(|heap| LOCAL_HEAP_TYPES.contains(&heap))
+    });
     own.filter_map(|bank| property(&bank, "size_in_bytes")).sum()
 }
 
 /// xGMI bandwidth in MB/s by peer node: of direct links, and of routes through other GPUs.
 fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
     let mut links = BTreeMap::new();
-    for link in ["io_links", "p2p_links"].iter().flat_map(|kind| below(host, number, kind)) {
+    for link in
+        ["io_links", "p2p_links"].iter().flat_map(|kind| read_properties(host, number, kind))
+    {
         let to = property(&link, "node_to").and_then(|to| u32::try_from(to).ok());
         if let (Some(to), Some(XGMI)) = (to, property(&link, "type")) {
             let mbps = property(&link, "max_bandwidth").and_then(|mbps| u32::try_from(mbps).ok());
@@ -177,10 +182,10 @@ fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
 }
 
 /// Texts of the `properties` files below a node's folder `kind`.
-fn below(host: &Host, number: u32, kind: &str) -> impl Iterator<Item = String> {
+fn read_properties(host: &Host, number: u32, kind: &str) -> impl Iterator<Item = String> {
     let folder = format!("{NODES}/{number}/{kind}");
-    let names = host.names(&folder).into_iter().take(MAX);
-    names.filter_map(move |name| host.text(format!("{folder}/{name}/properties")))
+    let names = host.entry_names(&folder).into_iter().take(MAX_ENTRIES);
+    names.filter_map(move |name| host.read_text(format!("{folder}/{name}/properties")))
 }
 
 /// Value of a `name value` line.
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn partitions_have_the_numbers_of_the_driver() {
-        let function = PciAddress::at(0, [0x0a, 0]);
+        let function = PciAddress::from_requester_id(0, [0x0a, 0]);
         let numbers = |nodes: &[(u8, u8)]| -> Vec<u32> {
             let node = |(partition, low): &(u8, u8)| Node {
                 partition: *partition,
@@ -232,7 +237,7 @@ mod tests {
             };
             let nodes: Vec<_> = nodes.iter().map(node).collect();
             let nodes: Vec<_> = nodes.iter().collect();
-            numbered(&nodes, function).map(|(number, _)| number).collect()
+            with_partition_numbers(&nodes, function).map(|(number, _)| number).collect()
         };
         assert_eq!(numbers(&[(1, 0), (3, 0)]), [1, 3], "in the highest bits");
         assert_eq!(numbers(&[(0, 2), (0, 5)]), [2, 5], "in the lowest");

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use windlass_config::{GivenMount, GivenNode, SourceRule, denylist};
+use windlass_config::{MountTemplate, NodeTemplate, SourceRule, denylist};
 use windlass_core::{
-    device::{Device, DeviceKind, DeviceNode, Mount, Place},
+    device::{Device, DeviceKind, DeviceNode, Location, Mount},
     health::Reason,
 };
 use windlass_host::{
@@ -40,7 +40,8 @@ pub(super) struct BuiltDevice {
 impl DeviceBuilder<'_> {
     /// Device of a single candidate, for the evaluation of the selector.
     pub(super) fn preview(&self, index: u32, candidate: &Candidate) -> Device {
-        let Candidate { attributes, place, origin, folder, nodes, .. } = candidate.clone();
+        let Candidate { attributes, location: place, origin, folder, nodes, .. } =
+            candidate.clone();
         let id = id(&self.rule.name, &candidate.identity);
         let new = Device::new(id, DeviceKind::Other, self.rule.name.clone(), Timestamp::UNIX_EPOCH);
         Device { index, attributes, place, origin: Some(origin), folder, nodes, ..new }
@@ -50,7 +51,7 @@ impl DeviceBuilder<'_> {
         let first = group.members.first()?;
         let id = id(&self.rule.name, &group.identity);
         let device = Device { id, ..self.preview(index, first) };
-        let device = Device { place: common_place(&group.members), nodes: Vec::new(), ..device };
+        let device = Device { place: common_location(&group.members), nodes: Vec::new(), ..device };
         let failure = group.members.iter().find_map(|member| member.failure.clone());
         let ambiguity =
             || group.ambiguity.clone().map(|ambiguity| (Reason::NodeMissing, ambiguity));
@@ -77,13 +78,13 @@ impl DeviceBuilder<'_> {
         built.device.nodes.extend(found.map(|node| DeviceNode { access, ..node.clone() }));
     }
 
-    fn add_node(&self, built: &mut BuiltDevice, given: &GivenNode, group: &Group) {
+    fn add_node(&self, built: &mut BuiltDevice, given: &NodeTemplate, group: &Group) {
         let pattern = match fill_with(&given.path, &built.device, escaped) {
             Ok(pattern) => pattern,
             Err(_) if given.optional => return,
             Err(missing) => return built.withhold(format!("{}: {missing}", given.path)),
         };
-        if let Some(why) = denylist::not_a_node(&pattern) {
+        if let Some(why) = denylist::node_path_error(&pattern) {
             return built.withhold(why);
         }
         let paths = match self.nodes.paths(&pattern) {
@@ -99,7 +100,7 @@ impl DeviceBuilder<'_> {
                     continue;
                 }
             };
-            let named = match self.nodes.at(&path, &target) {
+            let named = match self.nodes.nodes_at(&path, &target) {
                 Ok(named) => named,
                 Err(why) => return built.withhold(why),
             };
@@ -117,12 +118,12 @@ impl DeviceBuilder<'_> {
     fn add_named_node(
         &self,
         built: &mut BuiltDevice,
-        given: &GivenNode,
+        given: &NodeTemplate,
         path: &Path,
         named: NamedNode,
         group: &Group,
     ) {
-        let NamedNode { name, node: target } = named;
+        let NamedNode { matched_path: name, resolved_path: target } = named;
         let path_inside = match given.inside.as_deref().map(|text| fill(text, &built.device)) {
             None => name,
             Some(Ok(text)) => {
@@ -157,7 +158,7 @@ impl DeviceBuilder<'_> {
         of_group.or_else(|| self.nodes.folder(path))
     }
 
-    fn add_mount(&self, built: &mut BuiltDevice, given: &GivenMount) {
+    fn add_mount(&self, built: &mut BuiltDevice, given: &MountTemplate) {
         let fill =
             |text: &str| fill(text, &built.device).map_err(|missing| format!("{text}: {missing}"));
         let host = fill(&given.host);
@@ -170,13 +171,13 @@ impl DeviceBuilder<'_> {
         let dangerous = || {
             let real = self.host.canonicalize(&host);
             let mut paths = std::iter::once(&host).chain(&real);
-            let why = paths.find_map(|path| self.rule.refused_mount(given, path, self.kubelet_dir));
+            let why = paths.find_map(|path| self.rule.mount_refusal(given, path, self.kubelet_dir));
             why.filter(|_| !self.rule.allow_dangerous)
         };
-        if let Some(why) = denylist::not_a_plain_path(&text).or_else(dangerous) {
+        if let Some(why) = denylist::plain_path_error(&text).or_else(dangerous) {
             return built.withhold(why);
         }
-        if !self.host.has(&host) {
+        if !self.host.exists(&host) {
             built.fail(Reason::NotReady, format!("{text} is not there"));
         }
         let writable = given.writable;
@@ -215,11 +216,11 @@ impl DeviceBuilder<'_> {
     }
 
     fn check_nodes(&self, built: &mut BuiltDevice) {
-        let missing = built.device.nodes.iter().filter(|node| !self.host.has(&node.path));
+        let missing = built.device.nodes.iter().filter(|node| !self.host.exists(&node.path));
         built.missing = missing.map(|node| node.path.display().to_string()).collect();
         built.report_missing_nodes();
         if !self.rule.allow_dangerous {
-            let why = built.device.nodes.iter().find_map(|node| self.nodes.danger(node));
+            let why = built.device.nodes.iter().find_map(|node| self.nodes.access_refusal(node));
             built.device.withheld = built.device.withheld.take().or(why);
         }
     }
@@ -253,20 +254,21 @@ impl BuiltDevice {
 
 /// The device with its nodes at their paths inside the container.
 fn with_container_paths(device: &Device) -> Device {
-    let as_in_container = |node: &DeviceNode| DeviceNode::new(node.inside());
+    let as_in_container = |node: &DeviceNode| DeviceNode::new(node.container_path());
     let nodes = device.own_nodes().map(as_in_container);
     Device { nodes: nodes.collect(), ..device.clone() }
 }
 
 /// Topology that all members share: PCI address, PCI path and NUMA node.
-fn common_place(members: &[Candidate]) -> Place {
-    let Some((first, others)) = members.split_first() else { return Place::default() };
-    let same = |differs: &dyn Fn(&Place) -> bool| !others.iter().any(|other| differs(&other.place));
-    let Place { pci, path, numa_node, .. } = &first.place;
-    Place {
+fn common_location(members: &[Candidate]) -> Location {
+    let Some((first, others)) = members.split_first() else { return Location::default() };
+    let same =
+        |differs: &dyn Fn(&Location) -> bool| !others.iter().any(|other| differs(&other.location));
+    let Location { pci, path, numa_node, .. } = &first.location;
+    Location {
         pci: pci.filter(|_| same(&|other| other.pci != *pci)),
         path: path.clone().filter(|_| same(&|other| other.path != *path)),
         numa_node: numa_node.filter(|_| same(&|other| other.numa_node != *numa_node)),
-        ..Place::default()
+        ..Location::default()
     }
 }

@@ -1,7 +1,7 @@
 //! Diagnosis of a configured source: its verdict on every candidate. Runs on request only.
 
 use serde::Serialize;
-use windlass_config::{Find, Places, SourceRule};
+use windlass_config::{DiscoveryRule, HostPaths, SourceRule};
 use windlass_core::device::DeviceId;
 
 use super::{
@@ -47,7 +47,7 @@ pub struct CandidateVerdict {
 /// # Errors
 ///
 /// Fails if the scan fails, such as for a folder with too many entries.
-pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, String> {
+pub fn diagnose(places: &HostPaths, rule: &SourceRule) -> Result<SourceDiagnosis, String> {
     let host = places.host();
     let mut serials = Serials::default();
     serials.refresh(&host);
@@ -59,20 +59,23 @@ pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, S
     let (mut verdicts, mut selected) = (Vec::new(), Vec::new());
     for (index, candidate) in (0..).zip(candidates) {
         let why = rule.expression.as_ref();
-        let why = why.and_then(|it| it.why_not(&builder.preview(index, &candidate)));
+        let why = why.and_then(|it| it.explain_mismatch(&builder.preview(index, &candidate)));
         match why {
             Some(why) => verdicts.push(CandidateVerdict::without_device(&candidate, why)),
             None => selected.push(candidate),
         }
     }
-    let (devices, leftover) = grouped(rule, selected);
+    let (devices, leftover) = group_verdicts(rule, selected);
     notes.extend(leftover);
     let candidates = devices.into_iter().chain(verdicts).collect();
-    Ok(SourceDiagnosis { places: searched_places(&rule.find), notes, candidates })
+    Ok(SourceDiagnosis { places: search_targets(&rule.find), notes, candidates })
 }
 
 /// Verdicts on selected candidates, and a diagnostic about leftovers.
-fn grouped(rule: &SourceRule, selected: Vec<Candidate>) -> (Vec<CandidateVerdict>, Option<String>) {
+fn group_verdicts(
+    rule: &SourceRule,
+    selected: Vec<Candidate>,
+) -> (Vec<CandidateVerdict>, Option<String>) {
     let all: Vec<_> = selected.iter().map(Candidate::blank_verdict).collect();
     let (groups, leftover) = unit::groups(rule, selected);
     let (mut verdicts, mut ids) = (Vec::new(), Vec::new());
@@ -102,13 +105,13 @@ fn grouped(rule: &SourceRule, selected: Vec<Candidate>) -> (Vec<CandidateVerdict
 const NO_PARTNER: &str = "a device needs a match of every pattern, and another pattern has none";
 
 /// Searched locations.
-fn searched_places(find: &Find) -> Vec<String> {
+fn search_targets(find: &DiscoveryRule) -> Vec<String> {
     match find {
-        Find::Bus(name) => vec![format!("/sys/bus/{name}/devices")],
-        Find::Class(name) => vec![format!("/sys/class/{name}")],
-        Find::Nodes(patterns) => patterns.clone(),
-        Find::Files(folder) => vec![folder.display().to_string()],
-        Find::Endpoints(endpoints) => endpoints.clone(),
+        DiscoveryRule::Bus(name) => vec![format!("/sys/bus/{name}/devices")],
+        DiscoveryRule::Class(name) => vec![format!("/sys/class/{name}")],
+        DiscoveryRule::Nodes(patterns) => patterns.clone(),
+        DiscoveryRule::Files(folder) => vec![folder.display().to_string()],
+        DiscoveryRule::Endpoints(endpoints) => endpoints.clone(),
     }
 }
 

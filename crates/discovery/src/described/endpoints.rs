@@ -3,13 +3,13 @@
 use super::find::{Candidate, FindResult};
 
 /// One candidate per address, in configured order.
-pub(super) fn of(endpoints: &[String]) -> FindResult {
+pub(super) fn candidates(endpoints: &[String]) -> FindResult {
     let candidates = endpoints.iter().map(|endpoint| candidate(endpoint)).collect();
     FindResult { candidates, ..FindResult::default() }
 }
 
 fn candidate(endpoint: &str) -> Candidate {
-    let (host, port) = split(endpoint);
+    let (host, port) = split_host_port(endpoint);
     let (identity, origin) = (endpoint.to_owned(), endpoint.to_owned());
     let mut candidate = Candidate { identity, origin, ..Candidate::default() };
     candidate.add_text("endpoint", Some(endpoint));
@@ -20,7 +20,7 @@ fn candidate(endpoint: &str) -> Candidate {
 }
 
 /// Host and port. An IPv6 address before a port is in brackets.
-pub(crate) fn split(endpoint: &str) -> (&str, Option<&str>) {
+pub(crate) fn split_host_port(endpoint: &str) -> (&str, Option<&str>) {
     let (host, port) = match endpoint.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
         _ => (endpoint, None),
@@ -40,7 +40,7 @@ mod tests {
             ("fd00::1", "fd00::1", None),
             ("[fd00::1]:6001", "fd00::1", Some("6001")),
         ] {
-            assert_eq!(split(endpoint), (host, port), "{endpoint}");
+            assert_eq!(split_host_port(endpoint), (host, port), "{endpoint}");
         }
     }
 }

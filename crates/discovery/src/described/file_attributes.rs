@@ -12,7 +12,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
-    external::{DeadlinePool, Late, SOON},
+    external::{DeadlineExceeded, DeadlinePool, MAX_DEADLINE},
 };
 
 use super::find::Candidate;
@@ -44,9 +44,11 @@ impl FileAttributes {
             self.scanned.insert(key.clone());
             let (host, files) = (host.clone(), rule.attributes.clone());
             let reading = move || read(&host, &folder, &files);
-            match self.pool.call(key.clone(), SOON, reading) {
+            match self.pool.call(key.clone(), MAX_DEADLINE, reading) {
                 Ok(attributes) => drop(self.last_attributes.insert(key.clone(), attributes)),
-                Err(Late) => drop(candidate.failure.get_or_insert_with(failure::no_answer)),
+                Err(DeadlineExceeded) => {
+                    candidate.failure.get_or_insert_with(failure::unresponsive);
+                }
             }
             candidate
                 .attributes
@@ -63,6 +65,6 @@ impl FileAttributes {
 }
 
 fn read(host: &Host, folder: &Path, files: &BTreeMap<AttributeName, PathBuf>) -> Attributes {
-    let value = |file: &PathBuf| host.line(folder.join(file)).map(AttributeValue::string);
+    let value = |file: &PathBuf| host.read_line(folder.join(file)).map(AttributeValue::string);
     files.iter().filter_map(|(name, file)| Some((name.clone(), value(file)?))).collect()
 }

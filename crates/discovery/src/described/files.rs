@@ -15,12 +15,12 @@ const MAX_BYTES: u64 = 64 * 1024;
 const MAX_ATTRIBUTES: usize = 16;
 
 /// Keys of a file that do not become attributes: Windlass sets `name` and `path`, and `numa` is the NUMA node.
-const RESERVED: [&str; 3] = ["name", "path", "numa"];
+const RESERVED_KEYS: [&str; 3] = ["name", "path", "numa"];
 
 /// Files in a folder. Hidden ones are skipped: a mounted `ConfigMap` keeps its versions there.
-pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
+pub(super) fn candidates(host: &Host, folder: &Path) -> Result<FindResult, String> {
     let mut found = FindResult::default();
-    host.refusal(&folder.display().to_string()).map_or(Ok(()), Err)?;
+    host.folder_error(&folder.display().to_string()).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, folder)? else {
         found.notes.push(format!("this node has no {}", folder.display()));
         return Ok(found);
@@ -28,7 +28,7 @@ pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
     for name in names.iter().filter(|name| !name.starts_with('.')) {
         let path = folder.join(name);
         match host.resolve_link(&path).filter(|target| host.path(target).is_file()) {
-            Some(target) => found.candidates.push(board(host, name, &path, &target)),
+            Some(target) => found.candidates.push(candidate(host, name, &path, &target)),
             // A folder is no board. The other case, a dangling link, gets a note: its target may appear later.
             None if host.path(&path).is_dir() => {}
             None => found.notes.push(format!("{} is not a file", path.display())),
@@ -37,7 +37,7 @@ pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
     Ok(found)
 }
 
-fn board(host: &Host, name: &str, path: &Path, target: &Path) -> Candidate {
+fn candidate(host: &Host, name: &str, path: &Path, target: &Path) -> Candidate {
     let (identity, origin) = (name.to_owned(), path.display().to_string());
     let mut board = Candidate { identity, origin, ..Candidate::default() };
     board.add_text("name", Some(name));
@@ -61,15 +61,16 @@ fn read(host: &Host, path: &Path) -> Option<String> {
 impl Candidate {
     fn add_content(&mut self, content: serde_json::Map<String, Value>) {
         let numa = content.get("numa").and_then(Value::as_u64);
-        self.place.numa_node = numa.and_then(|node| node.try_into().ok());
+        self.location.numa_node = numa.and_then(|node| node.try_into().ok());
         self.add_numa_node();
-        let others = content.into_iter().filter(|(name, _)| !RESERVED.contains(&name.as_str()));
+        let others =
+            content.into_iter().filter(|(name, _)| !RESERVED_KEYS.contains(&name.as_str()));
         for (name, value) in others.take(MAX_ATTRIBUTES) {
-            let name = AttributeName::given(DOMAIN, &name);
+            let name = AttributeName::try_new(DOMAIN, &name);
             self.attributes.extend(name.zip(attribute(value)));
         }
         if let Some(endpoint) = self.text("endpoint").map(str::to_owned) {
-            let (host, port) = super::endpoints::split(&endpoint);
+            let (host, port) = super::endpoints::split_host_port(&endpoint);
             self.add_text("host", Some(host));
             self.add_text("port", port);
         }

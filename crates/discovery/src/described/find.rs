@@ -5,10 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_config::{Find, SourceRule};
+use windlass_config::{DiscoveryRule, SourceRule};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes},
-    device::{DeviceNode, Place},
+    device::{DeviceNode, Location},
     health::Reason,
 };
 use windlass_host::Host;
@@ -38,7 +38,7 @@ pub(super) struct Candidate {
     /// Sysfs folder of the candidate or of its device node; the configured attribute files are in it.
     pub(super) folder: Option<PathBuf>,
     pub(super) attributes: Attributes,
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) nodes: Vec<DeviceNode>,
     /// Reason to withhold the candidate from allocation.
     pub(super) withheld: Option<String>,
@@ -65,16 +65,16 @@ pub(super) fn find(
     serials: &Serials,
 ) -> Result<FindResult, String> {
     let mut found = match &rule.find {
-        Find::Bus(bus) => sysfs::bus(&Sysfs::new(host, serials), bus)?,
-        Find::Class(class) => sysfs::class(&Sysfs::new(host, serials), class)?,
-        Find::Nodes(patterns) => nodes::matching(&Nodes::new(host, serials), patterns)?,
-        Find::Files(folder) => files::inside(host, folder)?,
-        Find::Endpoints(endpoints) => endpoints::of(endpoints),
+        DiscoveryRule::Bus(bus) => sysfs::bus(&Sysfs::new(host, serials), bus)?,
+        DiscoveryRule::Class(class) => sysfs::class(&Sysfs::new(host, serials), class)?,
+        DiscoveryRule::Nodes(patterns) => nodes::candidates(&Nodes::new(host, serials), patterns)?,
+        DiscoveryRule::Files(folder) => files::candidates(host, folder)?,
+        DiscoveryRule::Endpoints(endpoints) => endpoints::candidates(endpoints),
     };
     for candidate in &mut found.candidates {
         candidate.attributes.extend(rule.facts.clone());
     }
-    let order = |it: &Candidate| (it.pattern, natural(&it.identity), it.identity.clone());
+    let order = |it: &Candidate| (it.pattern, natural_sort_key(&it.identity), it.identity.clone());
     found.candidates.sort_by_cached_key(order);
     Ok(found)
 }
@@ -107,7 +107,7 @@ impl Candidate {
 /// Names in a folder; `None` if the folder does not exist. An unreadable or too large folder is an error, because its
 /// content is unknown.
 pub(super) fn entries(host: &Host, folder: &Path) -> Result<Option<Vec<String>>, String> {
-    let names = match host.some_names(folder, MAX_ENTRIES + 1) {
+    let names = match host.try_entry_names(folder, MAX_ENTRIES + 1) {
         Ok(names) => names,
         Err(error) if is_no_folder(error.kind()) => return Ok(None),
         Err(error) => return Err(format!("cannot read {}: {error}", folder.display())),
@@ -124,7 +124,7 @@ fn is_no_folder(kind: ErrorKind) -> bool {
 }
 
 /// Sort key with numbers as numbers: `video10` sorts after `video9`.
-pub(super) fn natural(name: &str) -> Vec<(String, u64)> {
+pub(super) fn natural_sort_key(name: &str) -> Vec<(String, u64)> {
     let (mut parts, mut rest) = (Vec::new(), name);
     while !rest.is_empty() {
         let text = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn numbers_in_names_sort_by_value() {
         let mut names = ["video10", "video9", "a", "0000:0a:00.0", "video"];
-        names.sort_by_key(|name| natural(name));
+        names.sort_by_key(|name| natural_sort_key(name));
         assert_eq!(names, ["0000:0a:00.0", "a", "video", "video9", "video10"]);
     }
 }

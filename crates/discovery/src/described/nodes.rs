@@ -16,11 +16,11 @@ use windlass_config::denylist;
 use windlass_core::device::DeviceNode;
 use windlass_host::{
     Host,
-    glob::{escaped, fits, is_pattern, wildcard_texts},
+    glob::{escaped, is_pattern, name_matches, wildcard_texts},
 };
 
 use super::{
-    find::{Candidate, FindResult, MAX_ENTRIES, entries, natural},
+    find::{Candidate, FindResult, MAX_ENTRIES, entries, natural_sort_key},
     sysfs::{Sysfs, number_parts},
     usb::Serials,
 };
@@ -36,14 +36,14 @@ pub(super) struct Nodes<'a> {
 /// A device node and the path that the pattern matched.
 pub(super) struct NamedNode {
     /// Path that the pattern matched; may be a link.
-    pub(super) name: PathBuf,
+    pub(super) matched_path: PathBuf,
     /// Path of the node without links.
-    pub(super) node: PathBuf,
+    pub(super) resolved_path: PathBuf,
 }
 
 /// Candidates for the nodes that match a pattern. A node that several paths lead to counts once: under its first
 /// pattern, and under its own name rather than the name of a link.
-pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindResult, String> {
+pub(super) fn candidates(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindResult, String> {
     let mut found = FindResult::default();
     let mut seen = BTreeSet::new();
     for (pattern, text) in patterns.iter().enumerate() {
@@ -57,8 +57,8 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindRes
                     continue;
                 }
             };
-            let mut named = nodes.at(&path, &target)?;
-            named.retain(|it| seen.insert(it.node.clone()));
+            let mut named = nodes.nodes_at(&path, &target)?;
+            named.retain(|it| seen.insert(it.resolved_path.clone()));
             let candidate = nodes.candidate(&path, &target, named);
             let wildcards = wildcard_texts(text, path.to_str().unwrap_or_default());
             found.candidates.extend(candidate.map(|it| Candidate { pattern, wildcards, ..it }));
@@ -71,7 +71,7 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindRes
 const DEV: &str = "/dev";
 
 /// File systems below `/dev` without devices.
-const NO_DEVICES: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", "/dev/shm"];
+const NON_DEVICE_MOUNTS: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", "/dev/shm"];
 
 /// Nodes that match the patterns in the configuration of a device family.
 ///
@@ -81,9 +81,9 @@ const NO_DEVICES: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", "/de
 pub(crate) fn matching_nodes(host: &Host, patterns: &[String]) -> Result<Vec<DeviceNode>, String> {
     let serials = Serials::default();
     let nodes = Nodes::new(host, &serials);
-    let found = matching(&nodes, patterns)?.candidates;
+    let found = candidates(&nodes, patterns)?.candidates;
     let found: Vec<_> = found.into_iter().flat_map(|candidate| candidate.nodes).collect();
-    found.iter().find_map(|node| nodes.danger(node)).map_or(Ok(found.clone()), Err)
+    found.iter().find_map(|node| nodes.access_refusal(node)).map_or(Ok(found.clone()), Err)
 }
 
 // === impl Nodes ===
@@ -101,11 +101,11 @@ impl<'a> Nodes<'a> {
             for folder in paths {
                 if is_pattern(part) {
                     let names = entries(self.host, &folder)?.unwrap_or_default();
-                    let names = names.iter().filter(|name| fits(part, name));
+                    let names = names.iter().filter(|name| name_matches(part, name));
                     next.extend(names.map(|name| folder.join(name)));
                 } else {
                     let path = folder.join(part);
-                    let exists = self.host.try_has(&path);
+                    let exists = self.host.try_exists(&path);
                     let unread = |error| format!("cannot read {}: {error}", path.display());
                     next.extend(exists.map_err(unread)?.then_some(path));
                 }
@@ -128,22 +128,25 @@ impl<'a> Nodes<'a> {
     }
 
     /// The node at a path, or all nodes below a folder. Links are skipped, as in container runtimes.
-    pub(super) fn at(&self, path: &Path, target: &Path) -> Result<Vec<NamedNode>, String> {
+    pub(super) fn nodes_at(&self, path: &Path, target: &Path) -> Result<Vec<NamedNode>, String> {
         if !self.host.path(target).is_dir() {
-            return Ok(vec![NamedNode { name: path.to_owned(), node: target.to_owned() }]);
+            return Ok(vec![NamedNode {
+                matched_path: path.to_owned(),
+                resolved_path: target.to_owned(),
+            }]);
         }
         let named = |node: PathBuf| {
             let below = node.strip_prefix(target).unwrap_or(&node);
-            NamedNode { name: path.join(below), node }
+            NamedNode { matched_path: path.join(below), resolved_path: node }
         };
-        Ok(self.below(target)?.into_iter().map(named).collect())
+        Ok(self.nodes_below(target)?.into_iter().map(named).collect())
     }
 
     /// All device nodes below a folder, sorted.
-    fn below(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+    fn nodes_below(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
         let (mut nodes, mut folders, mut seen) = (Vec::new(), vec![folder.to_owned()], 0);
         while let Some(next) = folders.pop() {
-            if NO_DEVICES.iter().any(|other| next == Path::new(other)) {
+            if NON_DEVICE_MOUNTS.iter().any(|other| next == Path::new(other)) {
                 continue;
             }
             let names = entries(self.host, &next)?.unwrap_or_default();
@@ -163,7 +166,7 @@ impl<'a> Nodes<'a> {
                 }
             }
         }
-        nodes.sort_by_cached_key(|node| natural(&node.display().to_string()));
+        nodes.sort_by_cached_key(|node| natural_sort_key(&node.display().to_string()));
         Ok(nodes)
     }
 
@@ -176,7 +179,7 @@ impl<'a> Nodes<'a> {
     fn candidate(&self, path: &Path, target: &Path, named: Vec<NamedNode>) -> Option<Candidate> {
         let mut candidate = match &named[..] {
             [] => return None,
-            [only] if only.node == target => self.described(target),
+            [only] if only.resolved_path == target => self.candidate_with_attributes(target),
             _ => {
                 let mut folder = Candidate::default();
                 folder.rename(&name_of(target));
@@ -185,7 +188,7 @@ impl<'a> Nodes<'a> {
         };
         candidate.add_text("path", target.to_str());
         candidate.origin = path.display().to_string();
-        let node = |NamedNode { name, node }: NamedNode| {
+        let node = |NamedNode { matched_path: name, resolved_path: node }: NamedNode| {
             let inside = (name != node).then_some(name);
             DeviceNode { inside, proof: self.folder(&node), ..DeviceNode::new(node) }
         };
@@ -194,7 +197,7 @@ impl<'a> Nodes<'a> {
     }
 
     /// A node with the attributes of its sysfs folder.
-    fn described(&self, path: &Path) -> Candidate {
+    fn candidate_with_attributes(&self, path: &Path) -> Candidate {
         let (name, folder) = (name_of(path), self.folder(path));
         let mut candidate = match &folder {
             Some(folder) => {
@@ -231,7 +234,7 @@ impl<'a> Nodes<'a> {
 
     fn folders_by_name(&self) -> BTreeMap<String, PathBuf> {
         let listed = ["/sys/dev/char", "/sys/dev/block"].into_iter().flat_map(|list| {
-            let names = self.host.some_names(list, MAX_ENTRIES).unwrap_or_default();
+            let names = self.host.try_entry_names(list, MAX_ENTRIES).unwrap_or_default();
             names
                 .into_iter()
                 .filter_map(move |name| self.host.resolve_link(Path::new(list).join(name)))
@@ -240,10 +243,10 @@ impl<'a> Nodes<'a> {
     }
 
     /// Reason why a container must not have access to a node.
-    pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
+    pub(super) fn access_refusal(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
         let block = || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));
-        denylist::of_nodes(&escaped(path)).or_else(block)
+        denylist::node_danger(&escaped(path)).or_else(block)
     }
 
     /// True for a block device, by sysfs or by file type.

@@ -25,7 +25,7 @@ use windlass_core::{
 };
 use windlass_host::Host;
 
-use attempt::{AttemptEnv, PendingRead, attempt};
+use attempt::{AttemptEnv, PendingRead, run_attempt};
 
 pub(super) use attempt::ProbeSpec;
 
@@ -61,7 +61,7 @@ struct ProbeSchedule {
     spec: ProbeSpec,
     generation: u64,
     /// Next start; `None` while the probe runs.
-    due: Option<Instant>,
+    next_start: Option<Instant>,
     /// Consecutive failed attempts.
     failures: u32,
     /// Unfinished read of an earlier attempt.
@@ -103,14 +103,14 @@ impl ProbeHandle {
 
     pub(super) fn observation(&self, device: &Device) -> Observation {
         match self.results.borrow().get(&device.id) {
-            None => Observation::Awaited,
+            None => Observation::Pending,
             Some(Ok(())) => Observation::Passed,
             Some(Err((reason, detail))) => Observation::Failed(*reason, detail.clone()),
         }
     }
 
     pub(super) fn set(&self, specs: ProbeSpecs) {
-        windlass_host::watch::publish(&self.specs, Arc::new(specs));
+        windlass_host::watch::publish_if_changed(&self.specs, Arc::new(specs));
     }
 }
 
@@ -121,10 +121,10 @@ impl Prober {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             self.start_due();
-            let next = self.schedules.values().filter_map(|schedule| schedule.due).min();
+            let next = self.schedules.values().filter_map(|schedule| schedule.next_start).min();
             tokio::select! {
                 () = stop.cancelled() => return,
-                Ok(()) = self.specs.changed() => self.adopt(),
+                Ok(()) = self.specs.changed() => self.apply_specs(),
                 Some(outcome) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     self.apply_outcome(outcome.expect("probing neither panics nor is cancelled"));
                 }
@@ -134,7 +134,7 @@ impl Prober {
     }
 
     /// Applies a new set of probes: unchanged ones continue, new ones start at once.
-    fn adopt(&mut self) {
+    fn apply_specs(&mut self) {
         let specs = self.specs.borrow_and_update().clone();
         self.schedules.retain(|device, schedule| specs.get(device) == Some(&schedule.spec));
         for (device, spec) in specs.iter() {
@@ -147,22 +147,22 @@ impl Prober {
         }
         let mut results = self.results.borrow().as_ref().clone();
         results.retain(|device, _| specs.contains_key(device));
-        windlass_host::watch::publish(&self.results, Arc::new(results));
+        windlass_host::watch::publish_if_changed(&self.results, Arc::new(results));
     }
 
     fn start_due(&mut self) {
         let now = Instant::now();
         for (device, schedule) in &mut self.schedules {
-            if schedule.due.is_none_or(|due| due > now) {
+            if schedule.next_start.is_none_or(|due| due > now) {
                 continue;
             }
-            schedule.due = None;
+            schedule.next_start = None;
             let (device, generation) = (device.clone(), schedule.generation);
             let env =
                 AttemptEnv { host: self.host.clone(), pending: mem::take(&mut schedule.pending) };
             let spec = schedule.spec.clone();
             self.tasks.spawn(async move {
-                let (result, pending) = attempt(&device, &spec, env).await;
+                let (result, pending) = run_attempt(&device, &spec, env).await;
                 AttemptOutcome { device, generation, result, pending }
             });
         }
@@ -179,9 +179,9 @@ impl Prober {
             return;
         };
         schedule.pending = pending;
-        schedule.due = Some(Instant::now() + schedule.spec.every);
+        schedule.next_start = Some(Instant::now() + schedule.spec.interval);
         schedule.failures = if result.is_ok() { 0 } else { schedule.failures.saturating_add(1) };
-        if result.is_ok() || schedule.failures >= schedule.spec.failures {
+        if result.is_ok() || schedule.failures >= schedule.spec.failure_threshold {
             self.set_result(&device, Some(result));
         }
     }
@@ -192,7 +192,7 @@ impl Prober {
             Some(result) => drop(results.insert(device.clone(), result)),
             None => drop(results.remove(device)),
         }
-        if windlass_host::watch::publish(&self.results, Arc::new(results)) {
+        if windlass_host::watch::publish_if_changed(&self.results, Arc::new(results)) {
             self.change_notifier.notify_one();
         }
     }
@@ -205,7 +205,7 @@ impl ProbeSchedule {
         Self {
             spec,
             generation,
-            due: Some(Instant::now()),
+            next_start: Some(Instant::now()),
             failures: 0,
             pending: PendingRead::default(),
         }
@@ -213,7 +213,7 @@ impl ProbeSchedule {
 }
 
 /// Minimum probe interval. Shorter configured intervals are raised to it.
-pub(super) const MIN_INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests;

@@ -6,10 +6,10 @@ use windlass_core::attribute::{AttributeValue, standard};
 use windlass_host::{Host, PciFunction};
 
 use super::{
-    find::{Candidate, FindResult, entries, natural},
+    find::{Candidate, FindResult, entries, natural_sort_key},
     usb::{self, Serials},
 };
-use crate::facts::of_virtualization;
+use crate::facts::virtualization_attributes;
 
 /// Sysfs of a host, during a scan.
 pub(super) struct Sysfs<'a> {
@@ -38,7 +38,7 @@ fn list_candidates(
     is_skipped: &dyn Fn(&str) -> bool,
 ) -> Result<FindResult, String> {
     let (mut found, host) = (FindResult::default(), sysfs.host);
-    host.refusal(list).map_or(Ok(()), Err)?;
+    host.folder_error(list).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, Path::new(list))? else {
         found.notes.push(format!("this node has no {list}"));
         return Ok(found);
@@ -56,7 +56,7 @@ fn list_candidates(
 /// Sets the identity of each part of a device: identity of the device, name of the part without digits, and a counter.
 /// The kernel's digits may depend on other devices of the bus, as the first digit of `dvb0.frontend0` does.
 pub(super) fn number_parts(candidates: &mut [Candidate]) {
-    candidates.sort_by_cached_key(|candidate| natural(&candidate.origin));
+    candidates.sort_by_cached_key(|candidate| natural_sort_key(&candidate.origin));
     let mut seen = std::collections::BTreeMap::<String, u32>::new();
     for candidate in candidates.iter_mut().filter(|candidate| candidate.is_part()) {
         let stem = candidate.stem();
@@ -83,18 +83,18 @@ impl<'a> Sysfs<'a> {
             identity,
             origin: folder.display().to_string(),
             folder: Some(folder.to_owned()),
-            place: host.place_of(folder),
+            location: host.location_of(folder),
             nodes: host.nodes_of(folder).into_iter().map(|found| found.node).collect(),
             ..Candidate::default()
         };
         candidate.add_text("name", Some(name));
         candidate.add_text("subsystem", host.link_name(folder.join("subsystem")));
         candidate.add_text("devName", host.uevent(folder, "DEVNAME"));
-        candidate.add_text("ofCompatible", host.line(folder.join("of_node/compatible")));
+        candidate.add_text("ofCompatible", host.read_line(folder.join("of_node/compatible")));
         if let Some(device) = &device {
             self.add_device_attributes(&mut candidate, device);
         }
-        candidate.add_place(host, folder);
+        candidate.add_location(host, folder);
         candidate
     }
 
@@ -105,7 +105,7 @@ impl<'a> Sysfs<'a> {
         candidate
             .add_text("driver", host.link_name(device.join("driver")).filter(|it| it != "usb"));
         candidate.add_text("iommuGroup", host.link_name(device.join("iommu_group")));
-        candidate.add_text("ofCompatible", host.line(device.join("of_node/compatible")));
+        candidate.add_text("ofCompatible", host.read_line(device.join("of_node/compatible")));
         if let Some(usb) = usb {
             usb::add_attributes(host, &usb, candidate);
         }
@@ -144,12 +144,12 @@ impl Candidate {
 
     /// Adds Kubernetes' standard attributes and PCI ids. A device below a PCI function gets only the PCIe root and the
     /// NUMA node.
-    fn add_place(&mut self, host: &Host, folder: &Path) {
+    fn add_location(&mut self, host: &Host, folder: &Path) {
         let Some(function) = host.function_above(folder) else {
             self.add_numa_node();
             return;
         };
-        if self.place.pci.is_some() {
+        if self.location.pci.is_some() {
             self.add_function(host, &function);
         } else {
             let root = function.path.as_ref().map(|path| AttributeValue::string(path.root()));
@@ -162,19 +162,19 @@ impl Candidate {
         self.attributes.extend(function.attributes());
         self.add_text("pciVendor", function.vendor.clone());
         self.add_text("pciDevice", function.device.clone());
-        self.attributes.extend(of_virtualization(host, function));
+        self.attributes.extend(virtualization_attributes(host, function));
         let folder = function.folder();
         let id = |file: &str| {
-            let text = host.text(folder.join(file))?;
+            let text = host.read_text(folder.join(file))?;
             Some(text.trim_start_matches("0x").to_owned())
         };
         self.add_text("pciSubsystemVendor", id("subsystem_vendor"));
         self.add_text("pciSubsystemDevice", id("subsystem_device"));
-        self.add_text("acpiIndex", host.text(folder.join("acpi_index")));
+        self.add_text("acpiIndex", host.read_text(folder.join("acpi_index")));
     }
 
     pub(super) fn add_numa_node(&mut self) {
-        let node = self.place.numa_node.map(|node| AttributeValue::Int(node.into()));
+        let node = self.location.numa_node.map(|node| AttributeValue::Int(node.into()));
         self.attributes.extend(node.map(|node| (standard::NUMA_NODE, node)));
     }
 }

@@ -9,10 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_config::{Find, SourceRule, Unit};
+use windlass_config::{DiscoveryRule, Grouping, SourceRule};
 use windlass_host::glob::fill_wildcards;
 
-use super::find::{Candidate, natural};
+use super::find::{Candidate, natural_sort_key};
 
 /// Candidates that form one device.
 #[derive(Debug, Default)]
@@ -31,21 +31,23 @@ pub(super) fn groups(
     candidates: Vec<Candidate>,
 ) -> (Vec<Group>, Option<String>) {
     match (&rule.find, rule.unit) {
-        (_, Unit::Each) => (candidates.into_iter().map(Group::single).collect(), None),
-        (_, Unit::All) if candidates.is_empty() => (Vec::new(), None),
-        (_, Unit::All) => (vec![Group::of(ALL, candidates)], None),
-        (Find::Nodes(patterns), Unit::Zipped) => zipped(patterns, candidates),
+        (_, Grouping::Each) => (candidates.into_iter().map(Group::single).collect(), None),
+        (_, Grouping::All) if candidates.is_empty() => (Vec::new(), None),
+        (_, Grouping::All) => (vec![Group::new(ALL_IDENTITY, candidates)], None),
+        (DiscoveryRule::Nodes(patterns), Grouping::Zipped) => {
+            group_by_pattern(patterns, candidates)
+        }
         // Rejected by the configuration.
-        (_, Unit::Zipped) => (Vec::new(), None),
+        (_, Grouping::Zipped) => (Vec::new(), None),
     }
 }
 
-/// Identity of the single device of [`Unit::All`].
-const ALL: &str = "all";
+/// Identity of the single device of [`Grouping::All`].
+const ALL_IDENTITY: &str = "all";
 
 /// Property that the matches of one device share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum GroupKey {
     Device(String),
     Wildcards(Vec<String>),
 }
@@ -54,7 +56,10 @@ enum Key {
 type Column = Vec<Candidate>;
 
 /// Devices with one match per pattern.
-fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Option<String>) {
+fn group_by_pattern(
+    patterns: &[String],
+    candidates: Vec<Candidate>,
+) -> (Vec<Group>, Option<String>) {
     let mut columns: Vec<Column> = patterns.iter().map(|_| Column::new()).collect();
     for candidate in candidates {
         columns[candidate.pattern].push(candidate);
@@ -68,9 +73,9 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
             (unmatched > 0).then(|| format!("{unmatched} matches have no partner")),
         );
     }
-    let by_device = |it: &Candidate| it.device.clone().map(Key::Device);
-    let by_text = |it: &Candidate| Some(Key::Wildcards(it.wildcards.clone()));
-    let by_board = |it: &Candidate| board(it).map(|board| Key::Device(board.to_owned()));
+    let by_device = |it: &Candidate| it.device.clone().map(GroupKey::Device);
+    let by_text = |it: &Candidate| Some(GroupKey::Wildcards(it.wildcards.clone()));
+    let by_board = |it: &Candidate| board(it).map(|board| GroupKey::Device(board.to_owned()));
     let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
     // Two incomplete boards may have no key with a match of every pattern. Their boards still tell matches apart.
     if is_common_key(&columns, by_device) || unique_keys(&columns, by_board).is_some() {
@@ -86,9 +91,9 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
 /// Keys of each pattern's matches. `None` if a match has no key, or two matches of a pattern have the same key.
 fn unique_keys(
     columns: &[Column],
-    key: impl Fn(&Candidate) -> Option<Key>,
-) -> Option<Vec<BTreeSet<Key>>> {
-    let keys = |column: &Column| -> Option<BTreeSet<Key>> {
+    key: impl Fn(&Candidate) -> Option<GroupKey>,
+) -> Option<Vec<BTreeSet<GroupKey>>> {
+    let keys = |column: &Column| -> Option<BTreeSet<GroupKey>> {
         let keys = column.iter().map(&key).collect::<Option<BTreeSet<_>>>()?;
         (keys.len() == column.len()).then_some(keys)
     };
@@ -96,7 +101,7 @@ fn unique_keys(
 }
 
 /// True if a key identifies every match, and some device has a match of every pattern.
-fn is_common_key(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
+fn is_common_key(columns: &[Column], key: impl Fn(&Candidate) -> Option<GroupKey>) -> bool {
     let in_common = unique_keys(columns, key)
         .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
     in_common.is_some_and(|keys| !keys.is_empty())
@@ -104,12 +109,12 @@ fn is_common_key(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) ->
 
 /// PCI function or USB device of a match. `None` on a system on a chip, where each channel is a bus device.
 fn board(candidate: &Candidate) -> Option<&str> {
-    let is_board = candidate.place.pci.is_some() || candidate.text("usbVendor").is_some();
+    let is_board = candidate.location.pci.is_some() || candidate.text("usbVendor").is_some();
     candidate.device.as_deref().filter(|_| is_board)
 }
 
 /// Reason why a group of matches with common text is ambiguous: the matches belong to several boards.
-fn of_several_boards(members: &[Candidate]) -> Option<String> {
+fn board_ambiguity(members: &[Candidate]) -> Option<String> {
     let boards = members.iter().map(board).collect::<Option<BTreeSet<_>>>()?;
     let boards = Vec::from_iter(boards);
     (boards.len() > 1).then(|| {
@@ -122,24 +127,25 @@ fn of_several_boards(members: &[Candidate]) -> Option<String> {
 fn group_by_key(
     patterns: &[String],
     columns: Vec<Column>,
-    key: impl Fn(&Candidate) -> Option<Key>,
+    key: impl Fn(&Candidate) -> Option<GroupKey>,
 ) -> Vec<Group> {
-    let mut rows: BTreeMap<Key, Vec<Candidate>> = BTreeMap::new();
+    let mut rows: BTreeMap<GroupKey, Vec<Candidate>> = BTreeMap::new();
     for candidate in columns.into_iter().flatten() {
         rows.entry(key(&candidate).expect("zipped() checked that every match has a key"))
             .or_default()
             .push(candidate);
     }
-    let group = |(key, members): (Key, Vec<Candidate>)| {
+    let group = |(key, members): (GroupKey, Vec<Candidate>)| {
         let is_missing = |nth: &usize| !members.iter().any(|member| member.pattern == *nth);
-        let missing = (0..patterns.len()).filter(is_missing).map(|nth| key.node(&patterns[nth]));
+        let missing =
+            (0..patterns.len()).filter(is_missing).map(|nth| key.expected_node(&patterns[nth]));
         let missing = missing.collect();
         let identity = key.identity(&patterns[0], &members);
-        let ambiguity = of_several_boards(&members);
-        Group { missing, ambiguity, ..Group::of(&identity, members) }
+        let ambiguity = board_ambiguity(&members);
+        Group { missing, ambiguity, ..Group::new(&identity, members) }
     };
     let mut groups: Vec<_> = rows.into_iter().map(group).collect();
-    groups.sort_by_cached_key(|group| natural(&group.identity));
+    groups.sort_by_cached_key(|group| natural_sort_key(&group.identity));
     groups
 }
 
@@ -153,7 +159,7 @@ fn group_by_rank(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> V
     let group = |_| {
         let members: Vec<_> = columns.iter_mut().filter_map(Iterator::next).collect();
         let identity = members.first().map(|first| first.identity.clone()).unwrap_or_default();
-        Group { ambiguity: is_guess.then(ambiguity), ..Group::of(&identity, members) }
+        Group { ambiguity: is_guess.then(ambiguity), ..Group::new(&identity, members) }
     };
     (0..rows).map(group).collect()
 }
@@ -162,17 +168,17 @@ fn group_by_rank(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> V
 
 impl Group {
     fn single(candidate: Candidate) -> Self {
-        Self::of(&candidate.identity.clone(), vec![candidate])
+        Self::new(&candidate.identity.clone(), vec![candidate])
     }
 
-    fn of(identity: &str, members: Vec<Candidate>) -> Self {
+    fn new(identity: &str, members: Vec<Candidate>) -> Self {
         Self { identity: identity.to_owned(), members, ..Self::default() }
     }
 }
 
 // === impl Key ===
 
-impl Key {
+impl GroupKey {
     /// Identity of the device: that of the bus device, or that of the first pattern's match, even if the match is
     /// missing.
     fn identity(&self, first: &str, members: &[Candidate]) -> String {
@@ -187,7 +193,7 @@ impl Key {
     }
 
     /// Expected node for a pattern.
-    fn node(&self, pattern: &str) -> String {
+    fn expected_node(&self, pattern: &str) -> String {
         match self {
             Self::Device(_) => pattern.to_owned(),
             Self::Wildcards(parts) => fill_wildcards(pattern, parts),
@@ -199,8 +205,8 @@ impl Key {
 mod tests {
     use super::*;
 
-    fn rule(unit: Unit) -> SourceRule {
-        let find = Find::Nodes(vec!["/dev/tx*".to_owned(), "/dev/rx*".to_owned()]);
+    fn rule(unit: Grouping) -> SourceRule {
+        let find = DiscoveryRule::Nodes(vec!["/dev/tx*".to_owned(), "/dev/rx*".to_owned()]);
         SourceRule { unit, ..SourceRule::new("dma".parse().expect("valid"), find) }
     }
 
@@ -222,7 +228,7 @@ mod tests {
     }
 
     fn grouped(found: &[(&str, &str)]) -> Vec<String> {
-        let (devices, _) = groups(&rule(Unit::Zipped), candidates(found));
+        let (devices, _) = groups(&rule(Grouping::Zipped), candidates(found));
         let grouped = |group: Group| {
             let names = group.members.iter().map(|it| it.identity.clone()).collect::<Vec<_>>();
             let lacks = group.missing.iter().map(|node| format!(", lacks {node}"));
@@ -298,15 +304,16 @@ mod tests {
 
     #[test]
     fn a_pattern_without_a_match_makes_no_device() {
-        let (devices, left) = groups(&rule(Unit::Zipped), candidates(&[("tx0", ""), ("tx1", "")]));
+        let (devices, left) =
+            groups(&rule(Grouping::Zipped), candidates(&[("tx0", ""), ("tx1", "")]));
         assert!(devices.is_empty());
         assert_eq!(left.as_deref(), Some("2 matches have no partner"));
     }
 
     #[test]
     fn unit_all_of_no_candidates_makes_no_device() {
-        assert!(groups(&rule(Unit::All), Vec::new()).0.is_empty());
-        let (devices, _) = groups(&rule(Unit::All), candidates(&[("tx0", ""), ("rx0", "")]));
+        assert!(groups(&rule(Grouping::All), Vec::new()).0.is_empty());
+        let (devices, _) = groups(&rule(Grouping::All), candidates(&[("tx0", ""), ("rx0", "")]));
         assert_eq!((devices.len(), devices[0].members.len()), (1, 2));
     }
 }

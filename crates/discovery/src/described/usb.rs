@@ -30,9 +30,9 @@ struct SerialKey {
 #[derive(Debug, Default)]
 struct SerialHolders {
     /// Port of the device that is identified by the serial number.
-    owner: Option<String>,
+    owner_port: Option<String>,
     /// Ports of devices that are identified by port, because another device had the number when they appeared.
-    others: BTreeSet<String>,
+    other_ports: BTreeSet<String>,
 }
 
 /// Attributes with their sysfs files.
@@ -44,19 +44,19 @@ const ATTRIBUTES: [(&str, &str); 5] = [
     ("usbProductName", "product"),
 ];
 
-const LIST: &str = "/sys/bus/usb/devices";
+const USB_DEVICES: &str = "/sys/bus/usb/devices";
 
 /// Folder of the USB device at or above a folder. Devices of other buses, `usb-serial` and `hid`, may lie
 /// between.
 pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
     let below_devices = |folder: &&Path| folder.starts_with("/sys/devices");
     let mut above = folder.ancestors().take_while(below_devices);
-    above.find(|folder| host.has(folder.join("idVendor"))).map(Path::to_owned)
+    above.find(|folder| host.exists(folder.join("idVendor"))).map(Path::to_owned)
 }
 
 pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
     for (attribute, file) in ATTRIBUTES {
-        candidate.add_text(attribute, host.line(device.join(file)));
+        candidate.add_text(attribute, host.read_line(device.join(file)));
     }
     candidate.add_text("usbPort", port(host, device));
     let interfaces = interfaces(host, device);
@@ -64,19 +64,19 @@ pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candida
         let all: BTreeSet<_> = interfaces.iter().filter_map(read).collect();
         all.into_iter().collect::<Vec<_>>().join(" ")
     };
-    let class = of_each(&|interface| host.line(interface.join("bInterfaceClass")));
+    let class = of_each(&|interface| host.read_line(interface.join("bInterfaceClass")));
     candidate.add_text("usbInterfaceClass", Some(class));
     let drivers = of_each(&|interface| host.link_name(interface.join("driver")));
     candidate.add_text("driver", Some(drivers));
 }
 
 pub(super) fn identity(host: &Host, device: &Path, serials: &Serials) -> String {
-    let place = place(host, device);
-    serials.name_of(host, device, &place).unwrap_or(place)
+    let place = port_or_folder(host, device);
+    serials.serial_identity(host, device, &place).unwrap_or(place)
 }
 
 /// Port, or sysfs folder if the port is unknown.
-fn place(host: &Host, device: &Path) -> String {
+fn port_or_folder(host: &Host, device: &Path) -> String {
     port(host, device).unwrap_or_else(|| device.display().to_string())
 }
 
@@ -87,7 +87,7 @@ fn port(host: &Host, device: &Path) -> Option<String> {
     let hub = device.ancestors().find(|folder| is_root_hub(folder))?;
     let controller = hub.parent()?;
     let mut hubs: Vec<_> =
-        host.folders(controller).into_iter().filter(|folder| is_root_hub(folder)).collect();
+        host.subfolders(controller).into_iter().filter(|folder| is_root_hub(folder)).collect();
     hubs.sort_by_key(|folder| number(folder));
     let nth = hubs.iter().position(|folder| Some(folder.as_os_str()) == hub.file_name())?;
     let controller = controller.ancestors().find(|folder| !is_numbered(folder))?;
@@ -114,7 +114,7 @@ fn number(folder: &Path) -> Option<u32> {
 
 fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
     let is_interface = |folder: &PathBuf| folder.to_string_lossy().contains(':');
-    let own = host.folders(device).into_iter().filter(is_interface);
+    let own = host.subfolders(device).into_iter().filter(is_interface);
     own.map(|folder| device.join(folder)).collect()
 }
 
@@ -123,12 +123,14 @@ fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
 impl Serials {
     /// Reads the devices on the bus. If the bus is unreadable, the last state stays.
     pub(super) fn refresh(&mut self, host: &Host) {
-        let Ok(names) = host.some_names(LIST, MAX_ENTRIES) else { return };
+        let Ok(names) = host.try_entry_names(USB_DEVICES, MAX_ENTRIES) else { return };
         let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
         for name in names {
-            let Some(device) = host.resolve_link(Path::new(LIST).join(name)) else { continue };
-            if let Some(key) = SerialKey::of(host, &device) {
-                present.entry(key).or_default().insert(place(host, &device));
+            let Some(device) = host.resolve_link(Path::new(USB_DEVICES).join(name)) else {
+                continue;
+            };
+            if let Some(key) = SerialKey::read(host, &device) {
+                present.entry(key).or_default().insert(port_or_folder(host, &device));
             }
         }
         self.0.retain(|key, _| present.contains_key(key));
@@ -138,9 +140,9 @@ impl Serials {
     }
 
     /// Serial number of a device, if the device is identified by it.
-    fn name_of(&self, host: &Host, device: &Path, place: &str) -> Option<String> {
-        let key = SerialKey::of(host, device)?;
-        let owner = self.0.get(&key)?.owner.as_deref();
+    fn serial_identity(&self, host: &Host, device: &Path, place: &str) -> Option<String> {
+        let key = SerialKey::read(host, device)?;
+        let owner = self.0.get(&key)?.owner_port.as_deref();
         (owner == Some(place)).then_some(key.serial)
     }
 }
@@ -151,15 +153,16 @@ impl SerialHolders {
     /// Updates the ports at which the number is present. Devices that appear together are all identified by port,
     /// since none had the number before.
     fn update(&mut self, places: BTreeSet<String>) {
-        self.others.retain(|place| places.contains(place));
+        self.other_ports.retain(|place| places.contains(place));
         let is_alone = places.len() == 1;
-        let known =
-            |place: &String| self.owner.as_ref() == Some(place) || self.others.contains(place);
+        let known = |place: &String| {
+            self.owner_port.as_ref() == Some(place) || self.other_ports.contains(place)
+        };
         let new: Vec<_> = places.into_iter().filter(|place| !known(place)).collect();
         if is_alone && !new.is_empty() {
-            self.owner = new.into_iter().next();
+            self.owner_port = new.into_iter().next();
         } else {
-            self.others.extend(new);
+            self.other_ports.extend(new);
         }
     }
 }
@@ -168,8 +171,8 @@ impl SerialHolders {
 
 impl SerialKey {
     /// The key of a device with a serial number.
-    fn of(host: &Host, device: &Path) -> Option<Self> {
-        let line = |file: &str| host.line(device.join(file));
+    fn read(host: &Host, device: &Path) -> Option<Self> {
+        let line = |file: &str| host.read_line(device.join(file));
         Some(Self { serial: line("serial")?, vendor: line("idVendor"), product: line("idProduct") })
     }
 }
@@ -195,7 +198,7 @@ mod tests {
         let mut holders = SerialHolders::default();
         let mut owner = |places: &[&str]| {
             holders.update(places.iter().map(|place| (*place).to_owned()).collect());
-            holders.owner.clone().filter(|owner| places.contains(&owner.as_str()))
+            holders.owner_port.clone().filter(|owner| places.contains(&owner.as_str()))
         };
         assert_eq!(owner(&["a"]).as_deref(), Some("a"));
         assert_eq!(owner(&["a", "b"]).as_deref(), Some("a"));

@@ -19,7 +19,7 @@ use windlass_host::{FoundNode, Host, PciFunction, drm_nodes};
 
 use super::{ObservedDevice, is_identifier, not_ready};
 use crate::{
-    facts::{attributes, of_function, text},
+    facts::{attributes, function_attributes, text_value},
     failure::{self, Failure},
 };
 
@@ -37,8 +37,8 @@ pub(super) const SHELL_TIMESTAMP: AttributeName = AttributeName::new(DOMAIN, TIM
 const VENDORS: [&str; 4] = ["10ee", "3475", "1d0f", "13fe"];
 
 /// Marker files of XRT's drivers.
-const USER: &str = "user_pf";
-const MANAGEMENT: &str = "mgmt_pf";
+const USER_MARKER: &str = "user_pf";
+const MANAGEMENT_MARKER: &str = "mgmt_pf";
 
 /// Prefixes of the folder with serial number and sensors: the satellite controller, or its successor on newer boards.
 const CONTROLLERS: [&str; 2] = ["xmc.u.", "hwmon_sdm.u."];
@@ -63,8 +63,8 @@ struct BoardReader<'a> {
 pub(super) fn boards(host: &Host) -> BTreeMap<PciAddress, Board> {
     let mut boards: BTreeMap<PciAddress, Board> = BTreeMap::new();
     for function in host.pci_functions(|it| it.is_of_vendor(&VENDORS)) {
-        let is = |mark: &str| host.has(function.folder().join(mark));
-        let (is_user, is_management) = (is(USER), is(MANAGEMENT));
+        let has_marker = |mark: &str| host.exists(function.folder().join(mark));
+        let (is_user, is_management) = (has_marker(USER_MARKER), has_marker(MANAGEMENT_MARKER));
         if is_user || is_management {
             let board = boards.entry(function.address.first_function()).or_default();
             let role = if is_user { &mut board.user } else { &mut board.management };
@@ -80,10 +80,14 @@ impl Board {
     /// The device without attributes and nodes, which come from reading the board.
     pub(super) fn device(&self) -> Option<Device> {
         let main_function = self.main_function()?;
-        let address = main_function.address.first_function().dashed();
+        let address = main_function.address.first_function().to_dashed();
         let id = format!("{}-{address}", SourceName::FPGA).parse().ok()?;
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
-        Some(Device { place: main_function.place(), folder: Some(main_function.folder()), ..new })
+        Some(Device {
+            place: main_function.location(),
+            folder: Some(main_function.folder()),
+            ..new
+        })
     }
 
     /// Reads the board. May block forever: firmware answers some files, except during reset.
@@ -113,23 +117,26 @@ impl BoardReader<'_> {
         let own = attributes(
             DOMAIN,
             [
-                ("type", text("alveo")),
-                (SHELL_NAME, name.and_then(text)),
-                (TIMESTAMP_NAME, timestamp.and_then(text)),
-                ("logicUuid", uuid.and_then(text)),
-                ("serialNumber", serial.and_then(text)),
-                ("deviceID", main_function.device.as_ref().and_then(text)),
-                ("managementFunction", management.and_then(|of| text(of.address.to_string()))),
+                ("type", text_value("alveo")),
+                (SHELL_NAME, name.and_then(text_value)),
+                (TIMESTAMP_NAME, timestamp.and_then(text_value)),
+                ("logicUuid", uuid.and_then(text_value)),
+                ("serialNumber", serial.and_then(text_value)),
+                ("deviceID", main_function.device.as_ref().and_then(text_value)),
+                (
+                    "managementFunction",
+                    management.and_then(|of| text_value(of.address.to_string())),
+                ),
             ],
         );
-        own.into_iter().chain(of_function(self.host, main_function)).collect()
+        own.into_iter().chain(function_attributes(self.host, main_function)).collect()
     }
 
     /// Shell name and build time. The folder's number changes at each reset.
     fn shell(&self, user: &Path) -> Option<(String, String)> {
         let mut roms = self.entries_with_prefix(user, "rom");
         roms.find_map(|rom| {
-            let read = |file: &str| self.host.text(format!("{rom}/{file}"));
+            let read = |file: &str| self.host.read_text(format!("{rom}/{file}"));
             let (name, timestamp) = (read("VBNV")?, read("timestamp")?);
             (is_identifier(&name) && is_identifier(&timestamp)).then_some((name, timestamp))
         })
@@ -137,14 +144,14 @@ impl BoardReader<'_> {
 
     /// UUID of the loaded logic. If several layers report one, the last counts, as in AMD's plugin.
     fn logic_uuid(&self, user: &Path) -> Option<String> {
-        let text = self.host.text(user.join("logic_uuids"))?;
+        let text = self.host.read_text(user.join("logic_uuids"))?;
         text.lines().last().map(|line| line.trim().to_owned())
     }
 
     fn serial(&self, user: &Path) -> Option<String> {
         let mut folders =
             CONTROLLERS.iter().flat_map(|begin| self.entries_with_prefix(user, begin));
-        let read = |folder: String| self.host.text(format!("{folder}/serial_num"));
+        let read = |folder: String| self.host.read_text(format!("{folder}/serial_num"));
         folders.find_map(|folder| read(folder).filter(|serial| !serial.is_empty()))
     }
 
@@ -161,13 +168,14 @@ impl BoardReader<'_> {
         let is_engine = |found: &FoundNode| found.name.starts_with(QDMA);
         let engine = self.host.nodes_of(&folder).into_iter().find(is_engine).map(|it| it.node);
         // Older drivers create the node without a sysfs entry.
-        let named = || DeviceNode::new(format!("/dev/xfpga/{QDMA}{}.0", user.address.number()));
+        let named =
+            || DeviceNode::new(format!("/dev/xfpga/{QDMA}{}.0", user.address.to_requester_id()));
         let has_engine = self.entries_with_prefix(&folder, QDMA).next().is_some();
         render.chain(engine.or_else(|| has_engine.then(named))).collect()
     }
 
     fn management_node(&self, function: &PciFunction) -> Option<DeviceNode> {
-        let instance = self.host.text(function.folder().join("instance"))?;
+        let instance = self.host.read_text(function.folder().join("instance"))?;
         let is_number = instance.bytes().all(|byte| byte.is_ascii_digit());
         (is_number && !instance.is_empty())
             .then(|| DeviceNode::new(format!("/dev/xclmgmt{instance}")))
@@ -186,16 +194,17 @@ impl BoardReader<'_> {
                 "the identifier of its logic is all ones (ffff...): its firmware crashed",
             );
         }
-        if self.host.text(folder.join("ready")).is_some_and(|ready| is_zero(&ready)) {
+        if self.host.read_text(folder.join("ready")).is_some_and(|ready| is_zero(&ready)) {
             return not_ready("its driver reports it as not ready");
         }
         let functions = [Some(user), board.management.as_ref()];
         let firewall = functions.into_iter().flatten().find_map(|function| self.firewall(function));
         let power = || self.power(&folder);
-        let overheating =
-            || self.overheating(&folder).or_else(|| failure::of_heat(self.host, &folder));
+        let overheating = || {
+            self.overheating(&folder).or_else(|| failure::overheating_failure(self.host, &folder))
+        };
         let failure = firewall.or_else(power).or_else(overheating);
-        failure::observation(failure.or_else(|| failure::of_nodes(self.host, nodes)))
+        failure::observation(failure.or_else(|| failure::node_failure(self.host, nodes)))
     }
 
     /// Failure by a tripped firewall between board and host. A tripped firewall blocks transfers until a board reset.
@@ -203,7 +212,7 @@ impl BoardReader<'_> {
         let folder = function.folder();
         let mut firewalls = self.entries_with_prefix(&folder, "firewall.");
         let level = firewalls.find_map(|folder| {
-            self.host.text(format!("{folder}/detected_level")).filter(|level| !is_zero(level))
+            self.host.read_text(format!("{folder}/detected_level")).filter(|level| !is_zero(level))
         })?;
         Some((Reason::NeedsReset, format!("its firewall tripped at level {level}")))
     }
@@ -211,7 +220,9 @@ impl BoardReader<'_> {
     fn power(&self, user: &Path) -> Option<Failure> {
         let mut controllers = self.entries_with_prefix(user, CONTROLLERS[0]);
         let warns = |folder: String| {
-            self.host.text(format!("{folder}/xmc_power_warn")).is_some_and(|text| !is_zero(&text))
+            self.host
+                .read_text(format!("{folder}/xmc_power_warn"))
+                .is_some_and(|text| !is_zero(&text))
         };
         let detail = "its power draw is beyond what the board allows".to_owned();
         controllers.any(warns).then_some((Reason::OutOfBounds, detail))
@@ -223,7 +234,8 @@ impl BoardReader<'_> {
         let mut controllers =
             CONTROLLERS.iter().flat_map(|begin| self.entries_with_prefix(user, begin));
         controllers.find_map(|folder| {
-            let celsius = |file: &str| self.host.text(format!("{folder}/{file}"))?.parse().ok();
+            let celsius =
+                |file: &str| self.host.read_text(format!("{folder}/{file}"))?.parse().ok();
             let own = || celsius("scaling_critical_temp_threshold").filter(|limit| *limit > 0);
             let limit: u32 = self.rules.hottest_celsius.or_else(own)?;
             let now: u32 = celsius("xmc_fpga_temp").filter(|now| *now >= limit)?;
@@ -238,7 +250,7 @@ impl BoardReader<'_> {
         begin: &'static str,
     ) -> impl Iterator<Item = String> {
         let at = folder.display().to_string();
-        let names = self.host.names(folder).into_iter();
+        let names = self.host.entry_names(folder).into_iter();
         names.filter(move |name| name.starts_with(begin)).map(move |name| format!("{at}/{name}"))
     }
 }

@@ -35,11 +35,11 @@ enum ExpectedIdentity {
 #[derive(Debug, PartialEq, Eq)]
 pub enum IdentityMismatch {
     /// The FPGA reports no identity yet; it may need time after programming.
-    Silent,
+    NoIdentity,
     /// The FPGA has the expected identity, but is not ready yet, for this reason.
     NotReady(String),
     /// The FPGA has another identity, which the text describes.
-    Other(String),
+    WrongIdentity(String),
 }
 
 // === impl FpgaIdentity ===
@@ -51,7 +51,7 @@ impl FpgaIdentity {
     /// # Errors
     ///
     /// Fails if a configured text needs an attribute that the device lacks.
-    pub fn of(rules: &FpgaRules, device: &Device) -> Result<Option<Self>, MissingValue> {
+    pub fn for_device(rules: &FpgaRules, device: &Device) -> Result<Option<Self>, MissingValue> {
         let expected = if rules.expect.is_empty() {
             resource(device).map(ExpectedIdentity::Resource)
         } else {
@@ -72,12 +72,12 @@ impl FpgaIdentity {
 
     /// Reads the FPGA and compares its identity. Blocks, forever if its firmware hangs.
     pub fn check(&self, host: &Host) -> Result<(), IdentityMismatch> {
-        let (device, observation) = self.read(host).ok_or(IdentityMismatch::Silent)?;
+        let (device, observation) = self.read(host).ok_or(IdentityMismatch::NoIdentity)?;
         match &self.expected {
             ExpectedIdentity::Resource(expected) => {
-                let actual = resource(&device).ok_or(IdentityMismatch::Silent)?;
+                let actual = resource(&device).ok_or(IdentityMismatch::NoIdentity)?;
                 if actual != *expected {
-                    return Err(IdentityMismatch::Other(format!(
+                    return Err(IdentityMismatch::WrongIdentity(format!(
                         "it is {actual}, and not {expected}"
                     )));
                 }
@@ -92,7 +92,7 @@ impl FpgaIdentity {
             Observation::Failed(_, why) | Observation::Fault(_, why) => {
                 Err(IdentityMismatch::NotReady(why))
             }
-            Observation::Passed | Observation::Overdue(_) | Observation::Awaited => Ok(()),
+            Observation::Passed | Observation::Overdue(_) | Observation::Pending => Ok(()),
         }
     }
 
@@ -108,7 +108,8 @@ impl FpgaIdentity {
 
 fn check_attribute(device: &Device, name: &str, expected: &str) -> Result<(), IdentityMismatch> {
     let actual =
-        fill(&placeholder(name), device).map_err(|_: MissingValue| IdentityMismatch::Silent)?;
-    let other = || IdentityMismatch::Other(format!("its {name} is {actual}, and not {expected}"));
+        fill(&placeholder(name), device).map_err(|_: MissingValue| IdentityMismatch::NoIdentity)?;
+    let other =
+        || IdentityMismatch::WrongIdentity(format!("its {name} is {actual}, and not {expected}"));
     if actual == expected { Ok(()) } else { Err(other()) }
 }

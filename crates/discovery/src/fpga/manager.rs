@@ -17,13 +17,13 @@ use windlass_core::{
 use windlass_host::{
     Host,
     entry_limits::EntryLimits,
-    external::{Late, ScanPool},
+    external::{DeadlineExceeded, ScanPool},
 };
 
-use super::{ObservedDevice, no_answer, not_ready};
+use super::{ObservedDevice, not_ready, unresponsive};
 use crate::{
     described::matching_nodes,
-    facts::{attributes, text},
+    facts::{attributes, text_value},
 };
 
 pub(super) const DOMAIN: &str = "windlass.dev";
@@ -39,7 +39,7 @@ pub(super) const REGIONS: &str = "/sys/class/fpga_region";
 const OPERATING: &str = "operating";
 
 /// State of a manager that cannot query its chip, and of most unprogrammed chips.
-const UNKNOWN: &str = "unknown";
+const UNKNOWN_STATE: &str = "unknown";
 
 const NO_NODE: &str = "it is programmed, but no driver made a node that is known to be its own: write \
                        `fpga: {nodes: [...]}` if there is one";
@@ -48,7 +48,7 @@ const NO_NODE: &str = "it is programmed, but no driver made a node that is known
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
 /// Maximum number of entries read per class. Machines have a few dozen.
-const MAX: usize = 1_000;
+const MAX_ENTRIES: usize = 1_000;
 
 /// FPGA managers, read with a deadline each.
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ impl Managers {
         limits: &mut EntryLimits,
         patterns: &[String],
     ) -> Vec<ObservedDevice> {
-        let (managers, regions, patterns) = managers_on_node(host, limits, patterns);
+        let (managers, regions, patterns) = find_managers(host, limits, patterns);
         let found = managers.iter().filter_map(|manager| {
             let read = ManagerReport::reader(host, manager, &regions);
             let report = self.pool.call(manager.clone(), read);
@@ -89,18 +89,18 @@ impl Managers {
 
 /// Reads the manager of one device. May block forever.
 pub(super) fn find(host: &Host, patterns: &[String], id: &DeviceId) -> Option<ObservedDevice> {
-    let (managers, regions, patterns) =
-        managers_on_node(host, &mut EntryLimits::default(), patterns);
+    let (managers, regions, patterns) = find_managers(host, &mut EntryLimits::default(), patterns);
     let observed = |manager: &PathBuf, report| device(host, manager, report, &regions, patterns);
     let has_id = |(device, _): &ObservedDevice| device.id == *id;
-    let manager =
-        managers.iter().find(|it| observed(it, Err(Late)).as_ref().is_some_and(has_id))?;
+    let manager = managers
+        .iter()
+        .find(|it| observed(it, Err(DeadlineExceeded)).as_ref().is_some_and(has_id))?;
     observed(manager, Ok(ManagerReport::reader(host, manager, &regions)()))
 }
 
 /// Managers, and the regions and patterns if there is a single manager. With several managers, only numbers in the
 /// device tree assign regions to managers, and sysfs does not show these numbers.
-fn managers_on_node<'a>(
+fn find_managers<'a>(
     host: &Host,
     limits: &mut EntryLimits,
     patterns: &'a [String],
@@ -114,7 +114,7 @@ fn managers_on_node<'a>(
 
 /// Entries of a class that belong to the chip rather than to a PCI function.
 fn chip_entries(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
-    let names = limits.names(host, class, MAX).into_iter();
+    let names = limits.entry_names(host, class, MAX_ENTRIES).into_iter();
     let folders = names.filter_map(|name| host.canonicalize(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
@@ -127,7 +127,7 @@ fn is_pci(part: &std::ffi::OsStr) -> bool {
 fn device(
     host: &Host,
     manager: &Path,
-    report: Result<ManagerReport, Late>,
+    report: Result<ManagerReport, DeadlineExceeded>,
     regions: &[PathBuf],
     patterns: &[String],
 ) -> Option<ObservedDevice> {
@@ -139,7 +139,7 @@ fn device(
     nodes.sort_unstable();
     nodes.dedup_by(|a, b| a.path == b.path);
     let (attributes, observation) = match (report, configured) {
-        (Err(Late), _) => (Attributes::new(), no_answer()),
+        (Err(DeadlineExceeded), _) => (Attributes::new(), unresponsive()),
         (Ok(report), Err(why)) => (report.attributes(), not_ready(why)),
         (Ok(report), Ok(_)) => (report.attributes(), report.observe(&nodes)),
     };
@@ -152,9 +152,10 @@ fn device(
 fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     let parents = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
     let folders = parents.filter_map(|folder| host.canonicalize(folder.join("device")));
-    let xrt = host.names(XRT).into_iter().take(MAX).map(|name| Path::new(XRT).join(name));
+    let xrt =
+        host.entry_names(XRT).into_iter().take(MAX_ENTRIES).map(|name| Path::new(XRT).join(name));
     // A driver's folder also contains files and its module.
-    let xrt = xrt.filter(|entry| host.has(entry.join("uevent")));
+    let xrt = xrt.filter(|entry| host.exists(entry.join("uevent")));
     let xrt = xrt.filter_map(|device| host.canonicalize(device)).filter(|_| !regions.is_empty());
     let found = folders.chain(xrt).flat_map(|folder| host.nodes_of(folder));
     found.map(|found| found.node).collect()
@@ -163,7 +164,7 @@ fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
 /// Name of the loaded firmware, by manager or device tree.
 fn firmware(host: &Host, folder: &Path) -> Option<String> {
     let files = ["firmware", "device/of_node/firmware-name", "of_node/firmware-name"];
-    let mut texts = files.iter().filter_map(|file| host.text(folder.join(file)));
+    let mut texts = files.iter().filter_map(|file| host.read_text(folder.join(file)));
     texts.find_map(|text| {
         Some(text.trim_matches('\0').trim().to_owned()).filter(|it| !it.is_empty())
     })
@@ -171,7 +172,7 @@ fn firmware(host: &Host, folder: &Path) -> Option<String> {
 
 /// Most specific device tree name; names are separated by NUL.
 fn compatible(host: &Host, manager: &Path) -> Option<String> {
-    let text = host.text(manager.join("device/of_node/compatible"))?;
+    let text = host.read_text(manager.join("device/of_node/compatible"))?;
     text.split('\0').next().map(str::to_owned)
 }
 
@@ -184,8 +185,8 @@ impl ManagerReport {
         move || {
             let mut folders = [&manager].into_iter().chain(&regions);
             Self {
-                name: host.text(manager.join("name")),
-                state: host.text(manager.join("state")),
+                name: host.read_text(manager.join("name")),
+                state: host.read_text(manager.join("state")),
                 firmware: folders.find_map(|folder| firmware(&host, folder)),
                 compatible: compatible(&host, &manager),
             }
@@ -193,11 +194,11 @@ impl ManagerReport {
     }
 
     fn attributes(&self) -> Attributes {
-        let attribute = |value: &Option<String>| value.as_ref().and_then(text);
+        let attribute = |value: &Option<String>| value.as_ref().and_then(text_value);
         attributes(
             DOMAIN,
             [
-                ("type", text("fpga-manager")),
+                ("type", text_value("fpga-manager")),
                 (MANAGER_NAME, attribute(&self.name)),
                 ("firmware", attribute(&self.firmware)),
                 ("compatible", attribute(&self.compatible)),
@@ -209,7 +210,7 @@ impl ManagerReport {
         match self.state.as_deref() {
             Some(OPERATING) if nodes.is_empty() => not_ready(NO_NODE),
             Some(OPERATING) => Observation::Passed,
-            Some(UNKNOWN) => not_ready("its manager does not know whether it is programmed"),
+            Some(UNKNOWN_STATE) => not_ready("its manager does not know whether it is programmed"),
             Some(state) => {
                 not_ready(format!("its manager reports {state:?}: it is not programmed"))
             }

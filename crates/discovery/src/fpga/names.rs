@@ -16,18 +16,23 @@ const MAX_CHARS: usize = 63;
 const DIGITS: usize = 32;
 
 /// Common suffix of manager names.
-const ENDING: &str = "-fpga-manager";
+const MANAGER_SUFFIX: &str = "-fpga-manager";
 
 /// Default resource; `None` for an unknown program.
 pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
     let shell = || {
-        let name = format!("{}-{}", device.text(&SHELL)?, device.text(&SHELL_TIMESTAMP)?);
+        let name = format!(
+            "{}-{}",
+            device.text_attribute(&SHELL)?,
+            device.text_attribute(&SHELL_TIMESTAMP)?
+        );
         Some((alveo::DOMAIN, as_resource_part(&name)))
     };
     let region = || {
-        let interface = device.text(&INTERFACE).filter(|id| is_hexadecimal(id))?;
+        let interface = device.text_attribute(&INTERFACE).filter(|id| is_hexadecimal(id))?;
         let is_function = device.id.as_str().contains("-port-");
-        let function = device.text(&FUNCTION).filter(|id| is_function && is_hexadecimal(id));
+        let function =
+            device.text_attribute(&FUNCTION).filter(|id| is_function && is_hexadecimal(id));
         let name = match function {
             Some(function) => function_name(interface, function)?,
             None if is_function => return None,
@@ -36,8 +41,8 @@ pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
         Some((regions::DOMAIN, name))
     };
     let logic = || {
-        let name = device.text(&MANAGER)?.to_lowercase().replace(' ', "-");
-        let name = name.strip_suffix(ENDING).unwrap_or(&name);
+        let name = device.text_attribute(&MANAGER)?.to_lowercase().replace(' ', "-");
+        let name = name.strip_suffix(MANAGER_SUFFIX).unwrap_or(&name);
         Some((manager::DOMAIN, as_resource_part(&format!("fpga-{name}"))))
     };
     let (domain, name) = shell().or_else(region).or_else(logic)?;

@@ -22,11 +22,11 @@ use windlass_core::{
 use windlass_host::{
     Host,
     entry_limits::EntryLimits,
-    external::{Late, ScanPool},
+    external::{DeadlineExceeded, ScanPool},
 };
 
-use super::{ObservedDevice, is_identifier, no_answer, not_ready};
-use crate::facts::{attributes, of_function, text};
+use super::{ObservedDevice, is_identifier, not_ready, unresponsive};
+use crate::facts::{attributes, function_attributes, text_value};
 
 pub(super) const DOMAIN: &str = "fpga.intel.com";
 const INTERFACE_ID: &str = "interfaceId";
@@ -65,7 +65,7 @@ const DRIVERS: [DriverNames; 2] = [
 ];
 
 /// Maximum number of entries read per class or folder. Machines have a few dozen.
-const MAX: usize = 1_000;
+const MAX_ENTRIES: usize = 1_000;
 
 /// Regions, read with a deadline each.
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ struct Region {
     /// Address of the board's PCI function.
     address: PciAddress,
     /// Index among the regions of that function.
-    nth: usize,
+    index: usize,
     folder: PathBuf,
     engine: Option<PathBuf>,
     ports: Vec<PathBuf>,
@@ -121,7 +121,8 @@ impl Regions {
 pub(super) fn find(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<ObservedDevice> {
     let regions = all_regions(host, &mut EntryLimits::default());
     let has_id = |(device, _): &ObservedDevice| device.id == *id;
-    let region = regions.iter().find(|it| it.devices(Err(Late), mode).iter().any(has_id))?;
+    let region =
+        regions.iter().find(|it| it.devices(Err(DeadlineExceeded), mode).iter().any(has_id))?;
     region.devices(Ok(&region.report(mode)), mode).into_iter().find(has_id)
 }
 
@@ -133,7 +134,7 @@ fn all_regions(host: &Host, limits: &mut EntryLimits) -> Vec<Region> {
 /// Outermost regions with ports. Regions inside other regions are skipped.
 fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) -> Vec<Region> {
     let class = Path::new("/sys/class").join(driver.class);
-    let names = limits.names(host, &class, MAX).into_iter();
+    let names = limits.entry_names(host, &class, MAX_ENTRIES).into_iter();
     let names = names.filter(|name| name.starts_with(driver.region));
     let mut folders: Vec<_> =
         names.filter_map(|name| host.canonicalize(class.join(name))).collect();
@@ -142,13 +143,13 @@ fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) 
     folders.dedup_by(|folder, outer| folder.starts_with(outer));
     let mut counts: BTreeMap<PciAddress, usize> = BTreeMap::new();
     let region = |folder: PathBuf| {
-        let address = function_of(&folder)?;
+        let address = pci_function_of(&folder)?;
         let count = counts.entry(address).or_default();
         let nth = std::mem::replace(count, *count + 1);
         let ports = entries_with_prefix(host, &folder, driver.port);
         let engine = engine(host, driver, &folder, address);
         let host = host.clone();
-        Some(Region { host, driver, address, nth, folder, engine, ports })
+        Some(Region { host, driver, address, index: nth, folder, engine, ports })
     };
     folders.into_iter().filter_map(region).filter(|region| !region.ports.is_empty()).collect()
 }
@@ -172,7 +173,11 @@ fn engine(
 // === impl Region ===
 
 impl Region {
-    fn devices(&self, report: Result<&RegionReport, Late>, mode: FpgaMode) -> Vec<ObservedDevice> {
+    fn devices(
+        &self,
+        report: Result<&RegionReport, DeadlineExceeded>,
+        mode: FpgaMode,
+    ) -> Vec<ObservedDevice> {
         match mode {
             FpgaMode::Af => self.functions(report),
             FpgaMode::Region => vec![self.region_device(report, None)],
@@ -184,13 +189,14 @@ impl Region {
     }
 
     /// One device per port.
-    fn functions(&self, report: Result<&RegionReport, Late>) -> Vec<ObservedDevice> {
+    fn functions(&self, report: Result<&RegionReport, DeadlineExceeded>) -> Vec<ObservedDevice> {
         let function = |(nth, port): (usize, &PathBuf)| {
             let number = number(&self.host, port)?;
-            let function = report.map(|report| (report, report.function_of(nth)));
+            let function = report.map(|report| (report, report.port_function(nth)));
             let node = node(&self.host, port);
-            let device = self.device(&format!("port-{}-{number}", self.nth), function, vec![node]);
-            Some(in_folder(port, device))
+            let device =
+                self.device(&format!("port-{}-{number}", self.index), function, vec![node]);
+            Some(with_cleanup_folder(port, device))
         };
         self.ports.iter().enumerate().filter_map(function).collect()
     }
@@ -198,25 +204,26 @@ impl Region {
     /// One device per region, with the engine's node if given.
     fn region_device(
         &self,
-        report: Result<&RegionReport, Late>,
+        report: Result<&RegionReport, DeadlineExceeded>,
         engine: Option<DeviceNode>,
     ) -> ObservedDevice {
         let nodes = self.ports.iter().map(|port| node(&self.host, port)).chain(engine).collect();
         let device = report.map(|report| (report, None));
-        let mut found = self.device(&format!("region-{}", self.nth), device, nodes);
+        let mut found = self.device(&format!("region-{}", self.index), device, nodes);
         // Several ports have no common function.
         if let (Ok(report), [_]) = (report, self.ports.as_slice()) {
-            let function = report.function_of(0).filter(|id| is_identifier(id)).and_then(text);
+            let function =
+                report.port_function(0).filter(|id| is_identifier(id)).and_then(text_value);
             found.0.attributes.extend(function.map(|id| (FUNCTION, id)));
         }
-        in_folder(&self.folder, found)
+        with_cleanup_folder(&self.folder, found)
     }
 
     /// A device with the attributes of its region and the function id of its port.
     fn device(
         &self,
         name: &str,
-        report: Result<(&RegionReport, Option<String>), Late>,
+        report: Result<(&RegionReport, Option<String>), DeadlineExceeded>,
         nodes: Vec<DeviceNode>,
     ) -> ObservedDevice {
         let pci = self.host.pci_function(self.address);
@@ -227,11 +234,11 @@ impl Region {
                 let observation = self.observe(report, function.as_deref(), &nodes);
                 (observation, report.attributes(function))
             }
-            Err(Late) => (no_answer(), Attributes::new()),
+            Err(DeadlineExceeded) => (unresponsive(), Attributes::new()),
         };
         let device = Device {
-            attributes: own.into_iter().chain(of_function(&self.host, &pci)).collect(),
-            place: pci.place(),
+            attributes: own.into_iter().chain(function_attributes(&self.host, &pci)).collect(),
+            place: pci.location(),
             nodes,
             ..Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH)
         };
@@ -251,8 +258,8 @@ impl Region {
         let engine = self.engine.as_ref();
         RegionReport {
             interface: self.interface(),
-            bitstream: engine.and_then(|engine| self.host.text(engine.join("bitstream_id"))),
-            functions: ports.map(|port| self.host.text(port.join("afu_id"))).collect(),
+            bitstream: engine.and_then(|engine| self.host.read_text(engine.join("bitstream_id"))),
+            functions: ports.map(|port| self.host.read_text(port.join("afu_id"))).collect(),
         }
     }
 
@@ -265,7 +272,7 @@ impl Region {
                 .flat_map(|place| entries_with_prefix(&self.host, place, step))
                 .collect();
         }
-        places.iter().find_map(|file| self.host.text(file))
+        places.iter().find_map(|file| self.host.read_text(file))
     }
 
     fn observe(
@@ -280,7 +287,7 @@ impl Region {
         if [Some(interface), function].iter().flatten().any(|id| !is_identifier(id)) {
             return not_ready("its identifiers are all ones (ffff...): its firmware crashed");
         }
-        match nodes.iter().find(|node| !self.host.has(&node.path)) {
+        match nodes.iter().find(|node| !self.host.exists(&node.path)) {
             None => Observation::Passed,
             Some(node) => {
                 let detail = format!("{} is not there", node.path.display());
@@ -291,7 +298,7 @@ impl Region {
 }
 
 /// Sets the folder in which cleanup steps may write.
-fn in_folder(folder: &Path, (device, observation): ObservedDevice) -> ObservedDevice {
+fn with_cleanup_folder(folder: &Path, (device, observation): ObservedDevice) -> ObservedDevice {
     (Device { folder: Some(folder.to_owned()), ..device }, observation)
 }
 
@@ -299,19 +306,19 @@ fn in_folder(folder: &Path, (device, observation): ObservedDevice) -> ObservedDe
 
 impl RegionReport {
     /// Function id of the n-th port.
-    fn function_of(&self, nth: usize) -> Option<String> {
+    fn port_function(&self, nth: usize) -> Option<String> {
         self.functions.get(nth).cloned().flatten()
     }
 
     fn attributes(&self, function: Option<String>) -> Attributes {
-        let valid = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text);
+        let valid = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text_value);
         attributes(
             DOMAIN,
             [
-                ("type", text("region")),
+                ("type", text_value("region")),
                 (INTERFACE_ID, valid(self.interface.clone())),
                 (FUNCTION_ID, valid(function)),
-                ("bitstreamId", self.bitstream.as_ref().and_then(text)),
+                ("bitstreamId", self.bitstream.as_ref().and_then(text_value)),
             ],
         )
     }
@@ -326,17 +333,17 @@ fn node(host: &Host, folder: &Path) -> DeviceNode {
 /// Port number on the board, else the number in the folder's name.
 fn number(host: &Host, port: &Path) -> Option<u32> {
     let counted = || port.file_name()?.to_str()?.rsplit('.').next().map(str::to_owned);
-    host.text(port.join("id")).or_else(counted)?.parse().ok()
+    host.read_text(port.join("id")).or_else(counted)?.parse().ok()
 }
 
 /// PCI function above a sysfs folder.
-fn function_of(folder: &Path) -> Option<PciAddress> {
+fn pci_function_of(folder: &Path) -> Option<PciAddress> {
     let mut names = folder.iter().rev().filter_map(|name| name.to_str());
     names.find_map(|name| name.parse().ok())
 }
 
 /// Paths of a folder's entries with a name prefix, sorted by name.
 fn entries_with_prefix(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
-    let names = host.some_names(folder, MAX).unwrap_or_default().into_iter();
+    let names = host.try_entry_names(folder, MAX_ENTRIES).unwrap_or_default().into_iter();
     names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
 }

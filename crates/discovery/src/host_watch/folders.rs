@@ -5,35 +5,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_config::{Find, Policy};
+use windlass_config::{DiscoveryRule, Policy};
 use windlass_host::{
     Host,
     directories::DirectoryChanges,
-    glob::{fits, is_pattern},
+    glob::{is_pattern, name_matches},
 };
 
 /// Maximum number of watched folders. Changes in further folders are found by regular scans.
 const MAX_FOLDERS: usize = 512;
 
 /// Device lists of sysfs. Real sysfs sends no inotify events; a simulated one does.
-const SIMULATED: [&str; 4] =
+const SYSFS_DEVICE_LISTS: [&str; 4] =
     ["/sys/bus/*/devices", "/sys/bus/*/drivers", "/sys/bus/*/drivers/*", "/sys/class/*"];
 
 /// Folders in which the appearance of an entry may change the devices of a source.
-pub(super) fn watched(host: &Host, policy: &Policy) -> BTreeMap<PathBuf, DirectoryChanges> {
+pub(super) fn watched_folders(host: &Host, policy: &Policy) -> BTreeMap<PathBuf, DirectoryChanges> {
     let host = &host.for_one_scan();
     let mut requested = BTreeMap::from([(host.path("/dev"), DirectoryChanges::Entries)]);
     let mut add = |folder: &str, changes: DirectoryChanges| {
-        for folder in expanded(host, folder) {
+        for folder in expand_pattern(host, folder) {
             requested.entry(host.path(folder)).or_insert(changes);
         }
     };
     let mut patterns: Vec<&String> = policy.families.fpga.nodes.iter().collect();
     for rule in &policy.sources {
-        let found: &[String] = if let Find::Nodes(patterns) = &rule.find { patterns } else { &[] };
+        let found: &[String] =
+            if let DiscoveryRule::Nodes(patterns) = &rule.find { patterns } else { &[] };
         let given = rule.give.nodes.iter().map(|node| &node.path);
         patterns.extend(found.iter().chain(given));
-        if let Find::Files(folder) = &rule.find {
+        if let DiscoveryRule::Files(folder) = &rule.find {
             folder.to_str().into_iter().for_each(|folder| add(folder, DirectoryChanges::Contents));
         }
     }
@@ -42,7 +43,7 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> BTreeMap<PathBuf, Directo
         add(pattern, DirectoryChanges::Entries);
     }
     if host.simulated().is_some() {
-        for folder in SIMULATED {
+        for folder in SYSFS_DEVICE_LISTS {
             add(folder, DirectoryChanges::Entries);
         }
     }
@@ -50,7 +51,7 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> BTreeMap<PathBuf, Directo
 }
 
 /// Folders that a pattern matches, or the folders in which matches would appear.
-fn expanded(host: &Host, pattern: &str) -> BTreeSet<PathBuf> {
+fn expand_pattern(host: &Host, pattern: &str) -> BTreeSet<PathBuf> {
     let (mut folders, mut missing) = (vec![PathBuf::from("/")], BTreeSet::new());
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
         let mut next = Vec::new();
@@ -71,14 +72,14 @@ fn expanded(host: &Host, pattern: &str) -> BTreeSet<PathBuf> {
 /// Folders in a folder that match one component of a pattern.
 fn matching_folders(host: &Host, folder: &Path, part: &str) -> Vec<PathBuf> {
     let names = if is_pattern(part) {
-        let mut names = host.some_names(folder, MAX_FOLDERS).unwrap_or_default();
-        names.retain(|name| fits(part, name));
+        let mut names = host.try_entry_names(folder, MAX_FOLDERS).unwrap_or_default();
+        names.retain(|name| name_matches(part, name));
         names
     } else {
         vec![part.to_owned()]
     };
     let folders = names.iter().map(|name| folder.join(name));
-    folders.filter(|folder| host.has_folder(folder)).collect()
+    folders.filter(|folder| host.is_dir(folder)).collect()
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    fn rule(name: &str, find: Find) -> SourceRule {
+    fn rule(name: &str, find: DiscoveryRule) -> SourceRule {
         SourceRule::new(name.parse().expect("valid"), find)
     }
 
@@ -102,17 +103,17 @@ mod tests {
             fs::create_dir_all(root.path().join(folder)).expect("made");
         }
         let host = Host::new(root.path(), "/");
-        let nodes = |pattern: &str| Find::Nodes(vec![pattern.to_owned()]);
+        let nodes = |pattern: &str| DiscoveryRule::Nodes(vec![pattern.to_owned()]);
         let sources = vec![
             rule("a", nodes("/dev/snd/*")),
             rule("b", nodes("/dev/dvb/adapter*/frontend0")),
             rule("c", nodes("/dev/serial/by-id/*")),
-            rule("d", Find::Files("/etc/darwin3".into())),
+            rule("d", DiscoveryRule::Files("/etc/darwin3".into())),
             rule("e", nodes("/dev/input")),
         ];
         let mut policy = Policy { sources, ..Policy::default() };
         policy.families.fpga.nodes = vec!["/dev/logic/dma*".to_owned()];
-        let requested = watched(&host, &policy);
+        let requested = watched_folders(&host, &policy);
         let paths: Vec<_> =
             requested.keys().filter_map(|it| it.strip_prefix(root.path()).ok()).collect();
         let expected =

@@ -11,23 +11,23 @@ use super::{
 };
 
 /// Makes the partition unless it exists. Returns its MIG device.
-pub(super) fn make(nvml: &Nvml, partition: &Partition) -> Result<DeviceId, MigFailure> {
+pub(super) fn create(nvml: &Nvml, partition: &Partition) -> Result<DeviceId, MigFailure> {
     let gpu = gpu_in_mig_mode(nvml, &partition.gpu)?;
-    if let Some(instance) = existing(&gpu, partition)? {
-        return fill(&gpu, &instance);
+    if let Some(instance) = find_instance(&gpu, partition)? {
+        return ensure_compute_instance(&gpu, &instance);
     }
-    let instance = make_instance(&gpu, partition)?;
-    fill(&gpu, &instance).map_err(|why| undo(&instance, why))
+    let instance = create_instance(&gpu, partition)?;
+    ensure_compute_instance(&gpu, &instance).map_err(|why| roll_back(&instance, why))
 }
 
 /// Removes the instance at a placement. Returns its MIG device, if it was complete.
 pub(super) fn remove(nvml: &Nvml, at: &Partition) -> Result<Option<DeviceId>, MigFailure> {
     let gpu = match gpu_in_mig_mode(nvml, &at.gpu) {
         // Without MIG there is no instance.
-        Err(MigFailure::Off) => return Ok(None),
+        Err(MigFailure::MigDisabled) => return Ok(None),
         gpu => gpu?,
     };
-    let Some(instance) = existing(&gpu, at)? else { return Ok(None) };
+    let Some(instance) = find_instance(&gpu, at)? else { return Ok(None) };
     let device = complete_device(&gpu, &instance);
     destroy_instance(&instance).map(|()| device)
 }
@@ -53,42 +53,42 @@ pub(super) fn gpu(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
 
 fn gpu_in_mig_mode(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
     let gpu = gpu(nvml, id)?;
-    if gpu.mig_mode()? == MigMode::Enabled { Ok(gpu) } else { Err(MigFailure::Off) }
+    if gpu.mig_mode()? == MigMode::Enabled { Ok(gpu) } else { Err(MigFailure::MigDisabled) }
 }
 
 /// The GPU instance of a profile at a placement.
-fn existing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError> {
+fn find_instance(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError> {
     for instance in gpu.gpu_instances_of(at.profile_id)? {
-        if instance.info()?.placement == place(at) {
+        if instance.info()?.placement == mig_placement(at) {
             return Ok(Some(instance));
         }
     }
     Ok(None)
 }
 
-fn make_instance(gpu: &Gpu, partition: &Partition) -> Result<GpuInstance, MigFailure> {
-    gpu.make_gpu_instance(partition.profile_id, place(partition)).map_err(|error| {
+fn create_instance(gpu: &Gpu, partition: &Partition) -> Result<GpuInstance, MigFailure> {
+    gpu.create_gpu_instance(partition.profile_id, mig_placement(partition)).map_err(|error| {
         if error.is_insufficient_resources() {
-            MigFailure::NoRoom(blocking_instances(gpu, partition))
+            MigFailure::PlacementOccupied(blocking_instances(gpu, partition))
         } else {
             error.into()
         }
     })
 }
 
-fn place(partition: &Partition) -> MigPlacement {
+fn mig_placement(partition: &Partition) -> MigPlacement {
     MigPlacement { start: partition.start, size: partition.size }
 }
 
 /// Fills the GPU instance with a compute instance, unless it has one. Returns the MIG device of both.
-fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, MigFailure> {
+fn ensure_compute_instance(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, MigFailure> {
     let compute = match sole_compute_instance(instance)? {
         Some(compute) => compute,
-        None => instance.fill()?,
+        None => instance.create_compute_instance()?,
     };
     let device = device_of(gpu, instance.info()?.id, compute.id()?)?;
     if is_partial(mig_profile_in(&device.device.name()?)) {
-        return Err(MigFailure::Divided);
+        return Err(MigFailure::SeveralComputeInstances);
     }
     Ok(id_of(&device.device)?)
 }
@@ -114,7 +114,7 @@ fn device_of(
 /// The compute instance of a GPU instance, if it has one. Fails if it has several.
 fn sole_compute_instance(instance: &GpuInstance) -> Result<Option<ComputeInstance>, MigFailure> {
     let mut inside = instance.compute_instances()?;
-    if inside.len() > 1 { Err(MigFailure::Divided) } else { Ok(inside.pop()) }
+    if inside.len() > 1 { Err(MigFailure::SeveralComputeInstances) } else { Ok(inside.pop()) }
 }
 
 /// True for a compute instance that does not fill its GPU instance: `1c.3g.20gb`.
@@ -143,10 +143,10 @@ fn destroyed_or_absent(destroyed: Result<(), NvmlError>) -> Result<(), MigFailur
 }
 
 /// Removes an instance that could not be filled, and returns the error for the caller.
-fn undo(instance: &GpuInstance, why: MigFailure) -> MigFailure {
+fn roll_back(instance: &GpuInstance, why: MigFailure) -> MigFailure {
     match destroy_instance(instance) {
         Ok(()) => why,
-        Err(undo) => MigFailure::HalfMade { refused: Box::new(why), undo: Box::new(undo) },
+        Err(undo) => MigFailure::RollbackFailed { cause: Box::new(why), rollback: Box::new(undo) },
     }
 }
 

@@ -9,19 +9,19 @@ use super::{
 };
 
 /// Turns MIG on, if it is off and no process computes on the GPU.
-pub(super) fn turn_on(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
+pub(super) fn enable(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
     let gpu = gpu(nvml, id)?;
     if gpu.mig_mode()? == MigMode::Enabled {
         return Ok(());
     }
     check_idle(&gpu)?;
-    checked(gpu.turn_mig_on(), || gpu.turn_mig_off())?;
+    revert_on_error(gpu.enable_mig(), || gpu.disable_mig())?;
     tracing::info!(gpu = %id, "MIG turned on for a claim");
     Ok(())
 }
 
 /// Turns MIG off, if it is on, without instances or compute processes.
-pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
+pub(super) fn disable(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
     let gpu = gpu(nvml, id)?;
     if gpu.mig_mode()? != MigMode::Enabled {
         return Ok(());
@@ -31,17 +31,17 @@ pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
         return Err(MigFailure::HasInstances(existing.join(", ")));
     }
     check_idle(&gpu)?;
-    checked(gpu.turn_mig_off(), || gpu.turn_mig_on())?;
+    revert_on_error(gpu.disable_mig(), || gpu.enable_mig())?;
     tracing::info!(gpu = %id, "MIG turned off for a claim");
     Ok(())
 }
 
 fn check_idle(gpu: &Gpu) -> Result<(), MigFailure> {
-    if gpu.computing()?.is_empty() { Ok(()) } else { Err(MigFailure::InUse) }
+    if gpu.compute_pids()?.is_empty() { Ok(()) } else { Err(MigFailure::InUse) }
 }
 
 /// Result of a mode change. A failed change is reverted; otherwise NVML would apply it at the next reset.
-fn checked(
+fn revert_on_error(
     outcome: Result<(), NvmlError>,
     revert: impl FnOnce() -> Result<(), NvmlError>,
 ) -> Result<(), MigFailure> {

@@ -5,7 +5,7 @@ use windlass_nvml::{Gpu, NvmlError};
 
 /// UUID of a GPU or MIG instance. A UUID that is not a valid device id is a driver error.
 pub(crate) fn id_of(device: &Gpu) -> Result<DeviceId, NvmlError> {
-    device.uuid()?.parse().map_err(|_| NvmlError::nonsense("nvmlDeviceGetUUID"))
+    device.uuid()?.parse().map_err(|_| NvmlError::invalid_answer("nvmlDeviceGetUUID"))
 }
 
 /// Profile in the name of an instance, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.

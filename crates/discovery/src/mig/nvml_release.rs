@@ -17,34 +17,34 @@ use super::{MigFailure, PartitionError};
 
 /// Handle to request a shutdown of NVML.
 #[derive(Clone, Debug)]
-pub struct NvmlReleaseHandle(mpsc::Sender<oneshot::Sender<NvmlRelease>>);
+pub struct NvmlShutdownHandle(mpsc::Sender<oneshot::Sender<NvmlShutdownGuard>>);
 
 /// Keeps NVML shut down until it is dropped.
 #[derive(Debug)]
-pub struct NvmlRelease {
+pub struct NvmlShutdownGuard {
     _until_dropped: oneshot::Sender<Infallible>,
 }
 
 /// Requests for a shutdown. A requester may have timed out.
-pub type NvmlReleaseRequests = mpsc::Receiver<oneshot::Sender<NvmlRelease>>;
+pub type NvmlShutdownRequests = mpsc::Receiver<oneshot::Sender<NvmlShutdownGuard>>;
 
 /// Capacity of the request channel.
 const MAX_REQUESTS: usize = 64;
 
 /// Delay between retries; each attempt makes the driver access the GPU.
-pub const PAUSE: Duration = Duration::from_millis(500);
+pub const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 // === impl NvmlReleaseHandle ===
 
-impl NvmlReleaseHandle {
+impl NvmlShutdownHandle {
     /// Creates a handle and the receiver of its requests.
-    pub fn new() -> (Self, NvmlReleaseRequests) {
+    pub fn new() -> (Self, NvmlShutdownRequests) {
         let (send, requests) = mpsc::channel(MAX_REQUESTS);
         (Self(send), requests)
     }
 
     /// Waits until NVML is shut down; `None` if the agent stops.
-    pub(crate) async fn request(&self) -> Option<NvmlRelease> {
+    pub(crate) async fn request(&self) -> Option<NvmlShutdownGuard> {
         let (reply, answer) = oneshot::channel();
         self.0.send(reply).await.ok()?;
         answer.await.ok()
@@ -52,7 +52,10 @@ impl NvmlReleaseHandle {
 }
 
 /// Grants the first request and further requests that arrive meanwhile. Returns when the last grant is dropped.
-pub async fn rest(first: oneshot::Sender<NvmlRelease>, requests: &mut NvmlReleaseRequests) {
+pub async fn grant_until_dropped(
+    first: oneshot::Sender<NvmlShutdownGuard>,
+    requests: &mut NvmlShutdownRequests,
+) {
     let mut granted = JoinSet::new();
     grant(first, &mut granted);
     while !granted.is_empty() {
@@ -63,10 +66,10 @@ pub async fn rest(first: oneshot::Sender<NvmlRelease>, requests: &mut NvmlReleas
     }
 }
 
-fn grant(request: oneshot::Sender<NvmlRelease>, granted: &mut JoinSet<()>) {
+fn grant(request: oneshot::Sender<NvmlShutdownGuard>, granted: &mut JoinSet<()>) {
     let (until_dropped, dropped) = oneshot::channel();
     // The grant of a requester that has timed out is dropped at once.
-    drop(request.send(NvmlRelease { _until_dropped: until_dropped }));
+    drop(request.send(NvmlShutdownGuard { _until_dropped: until_dropped }));
     granted.spawn(async move { drop(dropped.await) });
 }
 
@@ -78,8 +81,10 @@ pub async fn retry_until_initialised<T, F: Future<Output = Result<T, PartitionEr
 ) -> Result<T, PartitionError> {
     loop {
         match call().await {
-            Err(PartitionError { why: MigFailure::NoDriver, .. }) if !cancelled.is_cancelled() => {
-                sleep(PAUSE).await;
+            Err(PartitionError { failure: MigFailure::NoDriver, .. })
+                if !cancelled.is_cancelled() =>
+            {
+                sleep(RETRY_DELAY).await;
             }
             outcome => return outcome,
         }
@@ -92,12 +97,12 @@ mod tests {
 
     #[tokio::test]
     async fn nvml_stays_shut_down_until_the_last_release_is_dropped() {
-        let (handle, mut requests) = NvmlReleaseHandle::new();
+        let (handle, mut requests) = NvmlShutdownHandle::new();
         let (first, second) = (handle.clone(), handle);
         let releases = async { tokio::join!(first.request(), second.request()) };
         let granting = async {
             let request = requests.recv().await.expect("two requests");
-            rest(request, &mut requests).await;
+            grant_until_dropped(request, &mut requests).await;
         };
         let using = async {
             let (first, second) = releases.await;

@@ -5,7 +5,7 @@ use std::fmt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
-use windlass_host::{blocking, keyed::Tasks};
+use windlass_host::{blocking, keyed::KeyedTasks};
 use windlass_nvml::Nvml;
 
 use super::{MigFailure, MigNotice};
@@ -17,7 +17,7 @@ pub struct MigWorker {
     library: watch::Receiver<Option<Nvml>>,
     notices: mpsc::Sender<MigNotice>,
     /// Running tasks, one per GPU.
-    running: Tasks<DeviceId, ()>,
+    running: KeyedTasks<DeviceId, ()>,
 }
 
 /// A task on a GPU, which sends its own answer.
@@ -62,7 +62,7 @@ impl MigWorker {
         library: watch::Receiver<Option<Nvml>>,
         notices: mpsc::Sender<MigNotice>,
     ) -> Self {
-        Self { requests, library, notices, running: Tasks::default() }
+        Self { requests, library, notices, running: KeyedTasks::default() }
     }
 
     /// Runs tasks until stopped. Hanging threads are abandoned.
@@ -73,8 +73,8 @@ impl MigWorker {
                 Some(request) = self.requests.recv() => self.start(request),
                 // A failed task may have changed the GPU too. If the channel is full, the next regular scan finds
                 // the change.
-                Some((gpu, ())) = self.running.next() => {
-                    drop(self.notices.try_send(MigNotice::Done(gpu)));
+                Some((gpu, ())) = self.running.join_next() => {
+                    drop(self.notices.try_send(MigNotice::TaskDone(gpu)));
                 }
             }
         }
@@ -82,7 +82,7 @@ impl MigWorker {
 
     fn start(&mut self, MigRequest { gpu, run }: MigRequest) {
         let library = self.library.clone();
-        self.running.begin(gpu, async move {
+        self.running.submit(gpu, async move {
             // The task may have waited, so it uses NVML as of its start.
             let library = library.borrow().clone();
             blocking(move || run(library.as_ref())).await;

@@ -33,20 +33,20 @@ pub const VDPA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "vdpaDevice");
 /// Host interface through which the adapter's switch reaches a virtual function.
 pub const REPRESENTOR: AttributeName = AttributeName::new(DOMAIN, "representor");
 
-type Fact = (AttributeName, Option<AttributeValue>);
+type NamedValue = (AttributeName, Option<AttributeValue>);
 
 impl NicScan<'_> {
     pub(super) fn attributes(&self, function: &Function) -> Attributes {
         let facts = identity(function).into_iter();
         let facts = facts.chain(interface(function)).chain(self.rdma(function));
         let facts = facts.chain(virtualization(function)).chain(self.parent(function));
-        let facts = facts.chain(as_dranet(function));
+        let facts = facts.chain(dranet_attributes(function));
         let present = facts.filter_map(|(name, value)| Some((name, value?)));
         present.chain(function.pci.attributes()).collect()
     }
 
     /// Attributes of a subfunction's parent.
-    fn parent(&self, function: &Function) -> Vec<Fact> {
+    fn parent(&self, function: &Function) -> Vec<NamedValue> {
         if !function.is_subfunction() {
             return Vec::new();
         }
@@ -62,13 +62,13 @@ impl NicScan<'_> {
         ]
     }
 
-    fn rdma(&self, function: &Function) -> Vec<Fact> {
+    fn rdma(&self, function: &Function) -> Vec<NamedValue> {
         let device = function.rdma.first();
         let port = device.and_then(|device| device.port_report.ports.first());
         let of_port = |text: Option<&String>| text.map(AttributeValue::string);
         // `4: ACTIVE` without the number.
         let state = port.and_then(|port| port.state.as_deref()?.rsplit(' ').next());
-        let networks = device.and_then(|_| self.networks.name());
+        let networks = device.and_then(|_| self.rdma_netns.name());
         vec![
             windlass("rdma", Some(AttributeValue::Bool(device.is_some()))),
             (RDMA_DEVICE, device.map(|device| AttributeValue::string(&device.name))),
@@ -81,7 +81,7 @@ impl NicScan<'_> {
     }
 }
 
-fn windlass(name: &'static str, value: Option<AttributeValue>) -> Fact {
+fn windlass(name: &'static str, value: Option<AttributeValue>) -> NamedValue {
     (AttributeName::new(DOMAIN, name), value)
 }
 
@@ -89,7 +89,7 @@ fn text(text: Option<&String>) -> Option<AttributeValue> {
     text.map(AttributeValue::string)
 }
 
-fn identity(function: &Function) -> Vec<Fact> {
+fn identity(function: &Function) -> Vec<NamedValue> {
     let subfunction = Some(&function.name).filter(|_| function.is_subfunction());
     vec![
         (DRIVER, text(function.driver.as_ref())),
@@ -100,7 +100,7 @@ fn identity(function: &Function) -> Vec<Fact> {
     ]
 }
 
-fn interface(function: &Function) -> Vec<Fact> {
+fn interface(function: &Function) -> Vec<NamedValue> {
     let interface = function.interfaces.first();
     vec![
         windlass("ifName", interface.map(|it| AttributeValue::string(&it.name))),
@@ -109,7 +109,7 @@ fn interface(function: &Function) -> Vec<Fact> {
     ]
 }
 
-fn virtualization(function: &Function) -> Vec<Fact> {
+fn virtualization(function: &Function) -> Vec<NamedValue> {
     let physical = function.physical.as_ref();
     let of_physical = |of: fn(&Physical) -> Option<AttributeValue>| physical.and_then(of);
     let vdpa = function.vdpa.first();
@@ -130,7 +130,7 @@ fn virtualization(function: &Function) -> Vec<Fact> {
     ]
 }
 
-fn as_dranet(function: &Function) -> Vec<Fact> {
+fn dranet_attributes(function: &Function) -> Vec<NamedValue> {
     let dranet = |name, value| (AttributeName::new(DRANET, name), value);
     let interface = function.interfaces.first();
     let encapsulation = interface.and_then(|it| it.encapsulation);

@@ -21,13 +21,14 @@ const UNIT_BYTES: u64 = 4;
 
 /// Counters of the ports of the function's first RDMA device. Blocks: firmware answers reads of some files.
 pub(crate) fn sample(host: &Host, device: &Device) -> Sample {
-    let Some(rdma) = device.text(&RDMA_DEVICE) else { return Sample::default() };
+    let Some(rdma) = device.text_attribute(&RDMA_DEVICE) else { return Sample::default() };
     let folder = Path::new("/sys/class/infiniband").join(rdma).join("ports");
-    let ports = host.names(&folder).into_iter().enumerate().map(|(index, name)| {
+    let ports = host.entry_names(&folder).into_iter().enumerate().map(|(index, name)| {
         let folder = folder.join(&name);
         // The scan has already read the state of the first port.
-        let scanned_state = device.text(&PORT_STATE).filter(|_| index == 0).map(str::to_owned);
-        let state = scanned_state.or_else(|| host.text(folder.join("state")));
+        let scanned_state =
+            device.text_attribute(&PORT_STATE).filter(|_| index == 0).map(str::to_owned);
+        let state = scanned_state.or_else(|| host.read_text(folder.join("state")));
         let is_active = state.as_deref().map(is_active);
         PortSample { is_active, port: name, ..counters(host, &folder.join("counters")) }
     });

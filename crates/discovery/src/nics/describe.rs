@@ -24,7 +24,7 @@ impl NicScan<'_> {
         let device = Device {
             index,
             attributes: self.attributes(function),
-            place: function.pci.place(),
+            place: function.pci.location(),
             withheld: node_set.withheld,
             exclusive_use_refusal: self.exclusive_use_refusal(function),
             sharing_refusal: self.sharing_refusal(function),
@@ -50,7 +50,8 @@ impl NicScan<'_> {
     /// possible, because the host keeps the function.
     fn exclusive_use_refusal(&self, function: &Function) -> Option<String> {
         let interfaces = function.interfaces.iter();
-        let mut uses = interfaces.filter_map(|it| self.uses.of(self.host, &it.name));
+        let mut uses =
+            interfaces.filter_map(|it| self.host_use.exclusive_use_refusal(self.host, &it.name));
         let virtual_functions = function.virtual_functions.map_or(0, |(_, made)| made);
         let parts = self.subfunctions.get(&function.address);
         let parts = parts.filter(|_| !function.is_subfunction()).copied();
@@ -61,7 +62,7 @@ impl NicScan<'_> {
 
     /// Reason why containers cannot share the function's RDMA device.
     fn sharing_refusal(&self, function: &Function) -> Option<String> {
-        match self.networks {
+        match self.rdma_netns {
             _ if function.rdma.is_empty() => Some(NO_RDMA.to_owned()),
             _ if self.policy.rdma_nodes.is_empty() => Some(NO_NODES.to_owned()),
             RdmaNetns::Exclusive => Some(ONE_NETWORK.to_owned()),
@@ -73,7 +74,7 @@ impl NicScan<'_> {
 /// Name that survives reboots. The bus numbers subfunctions in creation order; the administrator's number is
 /// stable.
 fn stable_name(function: &Function) -> String {
-    let address = function.address.dashed();
+    let address = function.address.to_dashed();
     match function.subfunction_number {
         Some(number) => format!("nic-{address}-sf{number}"),
         None if function.is_subfunction() => format!("nic-{}", function.name),

@@ -83,7 +83,7 @@ pub(super) const MAX_LISTED: usize = 4_000;
 const SUBFUNCTION: &str = ".sf.";
 
 /// All network functions of the host. Unreadable functions are skipped.
-pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
+pub(super) fn find_functions(host: &Host, ports: &mut PortReader) -> FunctionList {
     let mut found = FunctionList::default();
     // Several lists may contain the same function, so the map has one entry per name.
     let mut folders = BTreeMap::new();
@@ -92,11 +92,11 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
     folders.extend(pci.keys().map(|it| (it.to_string(), format!("{PCI}/{it}"))));
     let subfunctions = found
         .limits
-        .names(host, AUXILIARY, MAX_LISTED)
+        .entry_names(host, AUXILIARY, MAX_LISTED)
         .into_iter()
         .filter(|name| name.contains(SUBFUNCTION));
     folders.extend(subfunctions.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
-    for rdma in found.limits.names(host, INFINIBAND, MAX_LISTED) {
+    for rdma in found.limits.entry_names(host, INFINIBAND, MAX_LISTED) {
         // Older kernels place a software device below the function through which it sends.
         let is_hardware = |folder: &String| !rdma::is_software(host, &rdma::folder(folder, &rdma));
         let hardware = hardware_of(host, &rdma).map(|(name, bus)| (format!("{bus}/{name}"), name));
@@ -136,7 +136,7 @@ fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, P
     let mut found = BTreeMap::new();
     for function in functions.iter().filter(|function| function.has_virtual_functions()) {
         let representors = interface::representors(host, &function.folder);
-        for link in host.names(&function.folder) {
+        for link in host.entry_names(&function.folder) {
             let Some(index) = link.strip_prefix("virtfn").and_then(|it| it.parse().ok()) else {
                 continue;
             };
@@ -162,7 +162,7 @@ impl Reader<'_> {
             Ok(address) => address,
             Err(_) => parent(host, &folder)?,
         };
-        let number = |file: &str| host.text(folder.join(file))?.parse().ok();
+        let number = |file: &str| host.read_text(folder.join(file))?.parse().ok();
         let virtual_functions = number("sriov_totalvfs").filter(|total| *total > 0);
         let own = |pci: &PciFunction| pci.driver.clone();
         let pci = self.pci.entry(address).or_insert_with(|| host.pci_function(address)).clone();
@@ -178,7 +178,7 @@ impl Reader<'_> {
             virtual_functions: virtual_functions
                 .map(|total| (total, number("sriov_numvfs").unwrap_or(0))),
             subfunction_number: number("sfnum"),
-            acpi_index: host.text(folder.join("acpi_index")).filter(|text| !text.is_empty()),
+            acpi_index: host.read_text(folder.join("acpi_index")).filter(|text| !text.is_empty()),
             name,
             folder,
         })
@@ -190,7 +190,7 @@ impl Reader<'_> {
 impl Function {
     /// Sort key: functions with RDMA devices by name of the first one, `mlx5_10` after `mlx5_9`; then the others by
     /// address.
-    pub(super) fn order(&self) -> impl Ord + use<> {
+    pub(super) fn sort_key(&self) -> impl Ord + use<> {
         let rdma = self.rdma.first().map(|rdma| (rdma.name.len(), rdma.name.clone()));
         (rdma.is_none(), rdma, self.address, self.name.len(), self.name.clone())
     }

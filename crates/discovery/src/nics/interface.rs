@@ -25,13 +25,13 @@ pub(super) struct Interface {
 }
 
 /// `IFF_UP` of linux/if.h.
-const UP: u32 = 1;
+const IFF_UP: u32 = 1;
 
 /// Interfaces of a device, without representors. A virtio interface is in the folder of a child device.
 pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) -> Vec<Interface> {
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
-        let names = limits.names(host, net, MAX_LISTED).into_iter();
+        let names = limits.entry_names(host, net, MAX_LISTED).into_iter();
         let own = names.filter(|name| !is_representor(host, &net.join(name)));
         own.map(|name| Interface::read(host, net, name)).collect::<Vec<_>>()
     };
@@ -42,7 +42,7 @@ pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) ->
 pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> {
     let net = folder.join("net");
     // `of_device` reports a folder with too many entries.
-    let names = host.some_names(&net, MAX_LISTED).unwrap_or_default().into_iter();
+    let names = host.try_entry_names(&net, MAX_LISTED).unwrap_or_default().into_iter();
     names.filter_map(|name| Some((representor_index(host, &net.join(&name))?, name))).collect()
 }
 
@@ -50,11 +50,11 @@ pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> 
 /// `pf0hpf` a whole function. The uplink port is `p0` or `p0s1` (`__devlink_port_phys_port_name_get` in the
 /// kernel).
 fn is_representor(host: &Host, folder: &Path) -> bool {
-    host.text(folder.join("phys_port_name")).is_some_and(|port| port.contains("pf"))
+    host.read_text(folder.join("phys_port_name")).is_some_and(|port| port.contains("pf"))
 }
 
 fn representor_index(host: &Host, folder: &Path) -> Option<u32> {
-    let port = host.text(folder.join("phys_port_name"))?;
+    let port = host.read_text(folder.join("phys_port_name"))?;
     let (physical, index) = port.rsplit_once("vf")?;
     index.parse().ok().filter(|_| physical.contains("pf"))
 }
@@ -62,7 +62,7 @@ fn representor_index(host: &Host, folder: &Path) -> Option<u32> {
 fn net_folders(host: &Host, folder: &Path) -> Vec<PathBuf> {
     let below = |folder: &Path, prefix: &'static str| {
         let folder = folder.to_owned();
-        let children = host.folders(&folder).into_iter();
+        let children = host.subfolders(&folder).into_iter();
         let fits = move |name: &PathBuf| name.to_str().is_some_and(|name| name.starts_with(prefix));
         children.filter(fits).map(move |name| folder.join(name)).collect::<Vec<_>>()
     };
@@ -76,7 +76,7 @@ fn net_folders(host: &Host, folder: &Path) -> Vec<PathBuf> {
 
 impl Interface {
     fn read(host: &Host, net: &Path, name: String) -> Self {
-        let text = |file: &str| host.text(net.join(&name).join(file));
+        let text = |file: &str| host.read_text(net.join(&name).join(file));
         let flags = text("flags")
             .and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
         Self {
@@ -89,7 +89,7 @@ impl Interface {
                 "32" => Some("infiniband"),
                 _ => None,
             }),
-            is_up: flags.is_none_or(|flags| flags & UP != 0),
+            is_up: flags.is_none_or(|flags| flags & IFF_UP != 0),
             carrier: text("carrier").map(|carrier| carrier == "1"),
             name,
         }

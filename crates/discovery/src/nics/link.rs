@@ -21,7 +21,7 @@ impl NicScan<'_> {
         failure::observation(own.or_else(|| match &function.physical {
             None => link_down(function),
             Some(physical) => {
-                let physical = self.physical.get(&physical.address)?;
+                let physical = self.physical_functions.get(&physical.address)?;
                 let (reason, why) = unresponsive(physical).or_else(|| link_down(physical))?;
                 Some((reason, format!("physical function: {why}")))
             }
@@ -31,25 +31,25 @@ impl NicScan<'_> {
 
 /// Failure of a function whose RDMA device did not answer: its last values may be stale.
 fn unresponsive(function: &Function) -> Option<Failure> {
-    function.rdma.iter().any(|rdma| rdma.port_report.is_late).then(failure::no_answer)
+    function.rdma.iter().any(|rdma| rdma.port_report.is_unresponsive).then(failure::unresponsive)
 }
 
 fn link_down(function: &Function) -> Option<Failure> {
-    no_traffic(function).map(|why| (Reason::LinkDown, why))
+    traffic_obstacle(function).map(|why| (Reason::LinkDown, why))
 }
 
 /// Reason why no traffic can flow, if there is one.
-fn no_traffic(function: &Function) -> Option<String> {
+fn traffic_obstacle(function: &Function) -> Option<String> {
     let is_up = function.interfaces.iter().any(|interface| interface.is_up);
     match function.rdma.first() {
-        Some(rdma) if rdma.is_infiniband() || is_up => inactive(rdma),
+        Some(rdma) if rdma.is_infiniband() || is_up => rdma_obstacle(rdma),
         Some(_) => None,
-        None => function.interfaces.iter().find_map(unplugged),
+        None => function.interfaces.iter().find_map(carrier_obstacle),
     }
 }
 
 /// Reason why no traffic can flow through an RDMA device: none of its ports is active.
-fn inactive(rdma: &RdmaDevice) -> Option<String> {
+fn rdma_obstacle(rdma: &RdmaDevice) -> Option<String> {
     let ports = &rdma.port_report.ports;
     let first = ports.first().filter(|_| ports.iter().all(|port| !port.is_active()))?;
     let state = first.state.as_deref().unwrap_or("in no known state");
@@ -58,7 +58,7 @@ fn inactive(rdma: &RdmaDevice) -> Option<String> {
 }
 
 /// Reason why no traffic can flow through an interface: it is up and has no carrier.
-fn unplugged(interface: &Interface) -> Option<String> {
+fn carrier_obstacle(interface: &Interface) -> Option<String> {
     let is_unplugged = interface.is_up && interface.carrier == Some(false);
     is_unplugged.then(|| format!("{} is up and has no carrier", interface.name))
 }

@@ -42,15 +42,16 @@ impl NicScan<'_> {
                 let Vfio { nodes, withheld } = vfio::of_device(self.host, &function.folder);
                 NodeSet { nodes, withheld, missing: None }
             }
-            Some(driver) if vfio::is_uio(driver) => {
-                NodeSet { nodes: vfio::uio(self.host, &function.folder), ..NodeSet::default() }
-            }
+            Some(driver) if vfio::is_uio(driver) => NodeSet {
+                nodes: vfio::uio_nodes(self.host, &function.folder),
+                ..NodeSet::default()
+            },
             _ => self.kernel_driver_nodes(function),
         };
         if self.policy.vhost_net {
             self.add_shared(&mut set, &VHOST_NET);
         }
-        let missing = set.nodes.iter().find(|node| !self.host.has(&node.path));
+        let missing = set.nodes.iter().find(|node| !self.host.exists(&node.path));
         let missing = missing.map(|node| missing_file(&node.path));
         set.missing = set.missing.or(missing);
         set
@@ -61,7 +62,8 @@ impl NicScan<'_> {
         for rdma in &function.rdma {
             set.missing = set.missing.or_else(|| self.incomplete(rdma));
             let configured = rdma.nodes.iter().filter(|(kind, node)| {
-                self.is_configured(*kind) && (!self.is_optional(*kind) || self.host.has(&node.path))
+                self.is_configured(*kind)
+                    && (!self.is_optional(*kind) || self.host.exists(&node.path))
             });
             set.nodes.extend(configured.map(|(_, node)| node.clone()));
         }
@@ -78,7 +80,7 @@ impl NicScan<'_> {
     /// Adds nodes that all devices share. If one of them is missing, adds none, unless the configuration awaits
     /// missing nodes.
     fn add_shared(&self, set: &mut NodeSet, paths: &[&str]) {
-        if self.awaits_nodes() || paths.iter().all(|path| self.host.has(path)) {
+        if self.awaits_nodes() || paths.iter().all(|path| self.host.exists(path)) {
             set.nodes.extend(paths.iter().map(DeviceNode::shared));
         }
     }
@@ -101,7 +103,7 @@ impl NicScan<'_> {
         let required = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];
         let is_required = |kind| self.is_configured(kind) && !self.is_optional(kind);
         let mut required = required.iter().filter(|(kind, _)| is_required(*kind));
-        let (_, name) = required.find(|(kind, _)| !rdma.has(*kind))?;
+        let (_, name) = required.find(|(kind, _)| !rdma.has_node(*kind))?;
         let why = format!("{} has no {name} node yet: is ib_{name} loaded?", rdma.name);
         Some((Reason::NotReady, why))
     }

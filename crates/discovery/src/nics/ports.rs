@@ -29,7 +29,7 @@ pub(super) struct Port {
 pub(super) struct PortReport {
     pub(super) ports: Vec<Port>,
     /// True if the device did not answer. The ports then have their last values, or none.
-    pub(super) is_late: bool,
+    pub(super) is_unresponsive: bool,
 }
 
 /// Reader of ports, by folder of the RDMA device.
@@ -50,7 +50,7 @@ impl PortReader {
     pub(super) fn read(&mut self, host: &Host, rdma: PathBuf) -> PortReport {
         let folder = rdma.join("ports");
         let bare: Vec<_> =
-            host.names(&folder).into_iter().map(|it| Port::new(host, &folder, it)).collect();
+            host.entry_names(&folder).into_iter().map(|it| Port::new(host, &folder, it)).collect();
         let (host_clone, ports) = (host.clone(), bare.clone());
         let read = move || {
             ports.into_iter().map(|port| port.with_attributes(&host_clone, &folder)).collect()
@@ -60,11 +60,11 @@ impl PortReader {
         let is_unresponsive = self.is_unresponsive(host, &function);
         if !is_unresponsive && let Ok(ports) = self.pool.call(rdma.clone(), read) {
             self.last_ports.insert(rdma, ports.clone());
-            return PortReport { ports, is_late: false };
+            return PortReport { ports, is_unresponsive: false };
         }
         self.unresponsive.extend(function.file_name().map(|name| name.display().to_string()));
         let last = self.last_ports.get(&rdma).cloned();
-        PortReport { ports: last.unwrap_or(bare), is_late: true }
+        PortReport { ports: last.unwrap_or(bare), is_unresponsive: true }
     }
 
     fn is_unresponsive(&self, host: &Host, function: &Path) -> bool {
@@ -86,13 +86,13 @@ impl PortReader {
 impl Port {
     /// A port with its link layer, which the kernel reports without asking the device.
     fn new(host: &Host, ports: &Path, number: String) -> Self {
-        let link_layer = host.text(ports.join(&number).join("link_layer"));
+        let link_layer = host.read_text(ports.join(&number).join("link_layer"));
         Self { number, link_layer, state: None, phys_state: None, rate: None, pkey: None }
     }
 
     /// Adds the attributes that the device itself reports. May block forever.
     fn with_attributes(self, host: &Host, ports: &Path) -> Self {
-        let text = |file: &str| host.text(ports.join(&self.number).join(file));
+        let text = |file: &str| host.read_text(ports.join(&self.number).join(file));
         let (state, phys_state) = (text("state"), text("phys_state"));
         Self { state, phys_state, rate: text("rate"), pkey: text("pkeys/0"), ..self }
     }

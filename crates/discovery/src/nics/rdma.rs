@@ -32,7 +32,7 @@ pub(super) enum RdmaNetns {
 }
 
 /// Default names of software RDMA devices: `rxe_register_device` and `siw_device_create` in the kernel.
-const SOFTWARE: [&str; 2] = ["rxe", "Software iWARP"];
+const SOFTWARE_DEVICE_NAMES: [&str; 2] = ["rxe", "Software iWARP"];
 
 const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 
@@ -42,7 +42,7 @@ pub(super) fn folder(function: impl AsRef<Path>, name: &str) -> PathBuf {
 }
 
 pub(super) fn of_device(host: &Host, ports: &mut PortReader, function: &Path) -> Vec<RdmaDevice> {
-    let mut names = host.names(function.join("infiniband"));
+    let mut names = host.entry_names(function.join("infiniband"));
     names.retain(|name| !is_software(host, &folder(function, name)));
     names.sort_by_key(|name| (name.len(), name.clone()));
     names.into_iter().map(|name| RdmaDevice::read(host, ports, function, name)).collect()
@@ -51,16 +51,16 @@ pub(super) fn of_device(host: &Host, ports: &mut PortReader, function: &Path) ->
 /// True for a software RDMA device. A renamed `rxe` device is recognised by its `parent` file, which only
 /// this driver has.
 pub(super) fn is_software(host: &Host, folder: &Path) -> bool {
-    let description = host.text(folder.join("node_desc")).unwrap_or_default();
-    let [rxe, siw] = SOFTWARE;
-    description == rxe || description.starts_with(siw) || host.has(folder.join("parent"))
+    let description = host.read_text(folder.join("node_desc")).unwrap_or_default();
+    let [rxe, siw] = SOFTWARE_DEVICE_NAMES;
+    description == rxe || description.starts_with(siw) || host.exists(folder.join("parent"))
 }
 
 /// True if a module for RDMA on this driver is loaded: one that uses the driver's module and `ib_core`, as
 /// `mlx5_ib` does.
 pub(super) fn has_rdma_driver(host: &Host, function: &Path) -> bool {
     let Some(module) = host.link_name(function.join("driver/module")) else { return false };
-    let users_of = |module: &str| host.names(format!("/sys/module/{module}/holders"));
+    let users_of = |module: &str| host.entry_names(format!("/sys/module/{module}/holders"));
     let users_of_rdma = users_of("ib_core");
     users_of(&module).iter().any(|name| users_of_rdma.contains(name))
 }
@@ -72,8 +72,9 @@ impl RdmaDevice {
         let port_report = ports.read(host, folder(function, &name));
         let own = |class: &str| {
             let class = function.join(class);
-            let entries = host.names(&class).into_iter().map(|entry| class.join(entry));
-            let is_own = |entry: &PathBuf| host.text(entry.join("ibdev")).as_deref() == Some(&name);
+            let entries = host.entry_names(&class).into_iter().map(|entry| class.join(entry));
+            let is_own =
+                |entry: &PathBuf| host.read_text(entry.join("ibdev")).as_deref() == Some(&name);
             entries.filter(is_own).collect::<Vec<_>>()
         };
         let folders = own("infiniband_verbs").into_iter().chain(own("infiniband_mad"));
@@ -86,7 +87,7 @@ impl RdmaDevice {
         self.port_report.ports.first().is_some_and(is_it)
     }
 
-    pub(super) fn has(&self, kind: RdmaNode) -> bool {
+    pub(super) fn has_node(&self, kind: RdmaNode) -> bool {
         self.nodes.iter().any(|(other, _)| *other == kind)
     }
 }
@@ -107,7 +108,7 @@ fn node(host: &Host, folder: &Path) -> Option<(RdmaNode, DeviceNode)> {
 
 impl RdmaNetns {
     pub(super) fn read(host: &Host) -> Self {
-        match host.text(NETNS_MODE).as_deref() {
+        match host.read_text(NETNS_MODE).as_deref() {
             Some("Y" | "1") => Self::Shared,
             Some("N" | "0") => Self::Exclusive,
             _ => Self::Unknown,

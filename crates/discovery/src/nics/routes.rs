@@ -11,7 +11,7 @@ pub(super) struct Route<'a> {
 
 /// Parses a line of `route`: interface, destination, and mask as eighth field, in host byte order
 /// (`proc_net_route`, proc(5)).
-pub(super) fn ipv4(line: &str) -> Option<Route<'_>> {
+pub(super) fn parse_ipv4(line: &str) -> Option<Route<'_>> {
     let fields: Vec<_> = line.split_ascii_whitespace().collect();
     let [interface, destination, _, _, _, _, _, mask, ..] = fields[..] else { return None };
     let [destination, mask] = [destination, mask].map(|word| u32::from_str_radix(word, 16).ok());
@@ -20,7 +20,7 @@ pub(super) fn ipv4(line: &str) -> Option<Route<'_>> {
 
 /// Parses a line of `ipv6_route`: destination, prefix length, and interface as last of ten fields (kernel
 /// documentation, `ipv6_route`). Skips link-local and multicast routes, which every interface has.
-pub(super) fn ipv6(line: &str) -> Option<Route<'_>> {
+pub(super) fn parse_ipv6(line: &str) -> Option<Route<'_>> {
     let fields: Vec<_> = line.split_ascii_whitespace().collect();
     let [destination, length, _, _, _, _, _, _, _, interface] = fields[..] else { return None };
     let destination = u128::from_str_radix(destination, 16).ok()?;
@@ -46,7 +46,7 @@ mod tests {
             ("eth1\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000080\t0\t0\t0", Some(("eth1", false))),
             ("", None),
         ] {
-            assert_eq!(summary(ipv4(line)), expected, "{line}");
+            assert_eq!(summary(parse_ipv4(line)), expected, "{line}");
         }
     }
 
@@ -63,7 +63,7 @@ mod tests {
             (format!("{multicast} 08 {zero} 00 {zero} 100 1 0 1 eth1"), None),
             ("eth1".to_owned(), None),
         ] {
-            assert_eq!(summary(ipv6(&line)), expected, "{line}");
+            assert_eq!(summary(parse_ipv6(&line)), expected, "{line}");
         }
     }
 }

@@ -7,10 +7,10 @@ use std::{
 
 use windlass_host::{
     Host,
-    files::{Links, open_regular},
+    files::{Symlinks, open_regular},
 };
 
-use super::routes::{Route, ipv4, ipv6};
+use super::routes::{Route, parse_ipv4, parse_ipv6};
 
 /// Interfaces of the host's routes.
 #[derive(Debug, Default)]
@@ -44,9 +44,9 @@ const PLAIN_MASTERS: [(&str, &str); 2] = [("bonding", "bond"), ("bridge", "bridg
 impl HostUse {
     pub(super) fn read(host: &Host) -> Self {
         let mut uses = Self::default();
-        let ipv4 = uses.read_table(host, IPV4, ipv4);
+        let ipv4 = uses.read_table(host, IPV4, parse_ipv4);
         // Kernels without IPv6 have no such table.
-        let ipv6 = match uses.read_table(host, IPV6, ipv6) {
+        let ipv6 = match uses.read_table(host, IPV6, parse_ipv6) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             read => read,
         };
@@ -65,7 +65,7 @@ impl HostUse {
         path: &str,
         parse: fn(&str) -> Option<Route<'_>>,
     ) -> io::Result<()> {
-        let table = open_regular(&host.path(path), Links::Followed)?;
+        let table = open_regular(&host.path(path), Symlinks::Followed)?;
         let mut table = BufReader::new(table.take(MAX_TABLE_BYTES));
         let mut routes = 0;
         for line in table.by_ref().lines().take(MAX_ROUTES + 2) {
@@ -88,7 +88,7 @@ impl HostUse {
     }
 
     /// Reason why an interface cannot be used exclusively by a container.
-    pub(super) fn of(&self, host: &Host, interface: &str) -> Option<String> {
+    pub(super) fn exclusive_use_refusal(&self, host: &Host, interface: &str) -> Option<String> {
         let all = with_upper_interfaces(host, interface);
         let over = |routes: &BTreeSet<String>, what: &str| {
             let route = all.iter().find(|name| routes.contains(*name))?;
@@ -103,17 +103,17 @@ impl HostUse {
 }
 
 pub(super) fn is_in_bond(host: &Host, interface: &str) -> bool {
-    host.has(format!("{NET}/{interface}/master/bonding"))
+    host.exists(format!("{NET}/{interface}/master/bonding"))
 }
 
 /// Reason why an interface is in use: its master is in use, or may be.
 fn part_in_use(host: &Host, interface: &str) -> Option<String> {
     let master = host.link_name(format!("{NET}/{interface}/master"))?;
     let folder = format!("{NET}/{master}");
-    let kind = PLAIN_MASTERS.iter().find(|(own, _)| host.has(format!("{folder}/{own}")));
+    let kind = PLAIN_MASTERS.iter().find(|(own, _)| host.exists(format!("{folder}/{own}")));
     match kind {
         None => Some(format!("{interface} is a part of {master}")),
-        Some(_) if host.text(format!("{folder}/operstate")).as_deref() == Some("down") => None,
+        Some(_) if host.read_text(format!("{folder}/operstate")).as_deref() == Some("down") => None,
         Some((_, kind)) => {
             Some(format!("{interface} is a part of the {kind} {master}, which is in use"))
         }
@@ -135,7 +135,7 @@ fn with_upper_interfaces(host: &Host, interface: &str) -> Vec<String> {
 
 fn upper_interfaces(host: &Host, interface: &str) -> impl Iterator<Item = String> {
     let folder = format!("{NET}/{interface}");
-    let uppers = host.names(&folder).into_iter();
+    let uppers = host.entry_names(&folder).into_iter();
     let uppers = uppers.filter_map(|name| name.strip_prefix("upper_").map(str::to_owned));
     uppers.chain(host.link_name(format!("{folder}/master")))
 }

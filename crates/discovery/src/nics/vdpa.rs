@@ -36,8 +36,8 @@ impl VdpaList {
     /// Reads the list once for all functions.
     pub(super) fn read(host: &Host, limits: &mut EntryLimits) -> Self {
         let mut listed = Self::default();
-        for name in limits.names(host, DEVICES, MAX_LISTED) {
-            let link = host.link(Path::new(DEVICES).join(&name)).unwrap_or_default();
+        for name in limits.entry_names(host, DEVICES, MAX_LISTED) {
+            let link = host.read_link(Path::new(DEVICES).join(&name)).unwrap_or_default();
             if let Some(function) = link.rsplit('/').nth(1) {
                 listed.0.entry(function.to_owned()).or_default().push(name);
             }
@@ -59,7 +59,7 @@ fn read(host: &Host, function: &Path, name: String) -> Option<Vdpa> {
         "virtio_vdpa" => VdpaKind::Virtio,
         "vhost_vdpa" => {
             let is_node = |child: &String| child.starts_with("vhost-vdpa-");
-            let child = host.names(&folder).into_iter().find(is_node)?;
+            let child = host.entry_names(&folder).into_iter().find(is_node)?;
             VdpaKind::Vhost(host.node_or(&folder.join(&child), Path::new("/dev").join(&child)))
         }
         _ => return None,

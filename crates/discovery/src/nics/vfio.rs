@@ -14,7 +14,7 @@ pub(super) struct Vfio {
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 
 /// Drivers that a member may have without making its IOMMU group unusable (`vfio_dev_driver_allowed` in the kernel).
-const ALLOWED: [&str; 1] = ["pci-stub"];
+const ALLOWED_GROUP_DRIVERS: [&str; 1] = ["pci-stub"];
 
 /// PCI class of bridges, which do not count as members.
 const BRIDGE: &str = "0x06";
@@ -29,24 +29,24 @@ pub(super) fn of_device(host: &Host, folder: &Path) -> Vfio {
     let group = host.link_name(folder.join("iommu_group"));
     let withheld = match group {
         None => Some("no IOMMU group: is the IOMMU on?".to_owned()),
-        Some(group) => other_user(host, folder, &group),
+        Some(group) => group_conflict(host, folder, &group),
     };
     Vfio { nodes: host.vfio_nodes(folder), withheld }
 }
 
-pub(super) fn uio(host: &Host, folder: &Path) -> Vec<DeviceNode> {
+pub(super) fn uio_nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
     let folder = folder.join("uio");
     let node = |name: &String| host.node_or(&folder.join(name), Path::new("/dev").join(name));
-    host.names(&folder).iter().map(node).collect()
+    host.entry_names(&folder).iter().map(node).collect()
 }
 
 /// Reason why the IOMMU group is unusable: a member with another driver blocks the whole group. The function
 /// itself is a member, so a list without it is incomplete.
-fn other_user(host: &Host, folder: &Path, group: &str) -> Option<String> {
+fn group_conflict(host: &Host, folder: &Path, group: &str) -> Option<String> {
     let listed = format!("{GROUPS}/{group}/devices");
-    let members = host.names(&listed);
+    let members = host.entry_names(&listed);
     let is_own = |member: &String| folder.file_name().is_some_and(|name| name == member.as_str());
-    let exists = |member: &String| host.has(Path::new(&listed).join(member));
+    let exists = |member: &String| host.exists(Path::new(&listed).join(member));
     if !members.iter().any(is_own) || !members.iter().all(exists) {
         return Some(format!(
             "the members of its IOMMU group {group} cannot be read: the agent needs {GROUPS}"
@@ -62,7 +62,7 @@ fn other_user(host: &Host, folder: &Path, group: &str) -> Option<String> {
             }
         };
         let driver = driver.filter(|_| !class.starts_with(BRIDGE))?;
-        let is_allowed = is_vfio(&driver) || ALLOWED.contains(&driver.as_str());
+        let is_allowed = is_vfio(&driver) || ALLOWED_GROUP_DRIVERS.contains(&driver.as_str());
         (!is_allowed)
             .then(|| format!("{member} is in its IOMMU group {group} and has the driver {driver}"))
     })

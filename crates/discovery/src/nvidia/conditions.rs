@@ -10,16 +10,16 @@ use windlass_core::{
 use windlass_nvml::{Fabric, Gpu, RecoveryAction, Remote, RowRemapping, Slowdown};
 
 use super::{
-    describe::named,
+    describe::attribute_name,
     fabric,
     facts::{LinkFacts, MigFacts},
 };
 
-const PENDING_ROW: AttributeName = named("pendingRowRemap");
-const PENDING_PAGE: AttributeName = named("pendingPageRetirement");
-const NVLINK_DEGRADED: AttributeName = named("nvlinkDegraded");
-const THERMAL: AttributeName = named("thermalSlowdown");
-const POWER: AttributeName = named("powerSlowdown");
+const PENDING_ROW: AttributeName = attribute_name("pendingRowRemap");
+const PENDING_PAGE: AttributeName = attribute_name("pendingPageRetirement");
+const NVLINK_DEGRADED: AttributeName = attribute_name("nvlinkDegraded");
+const THERMAL: AttributeName = attribute_name("thermalSlowdown");
+const POWER: AttributeName = attribute_name("powerSlowdown");
 
 /// State of a GPU that changes between probes. Conditions that the GPU does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,7 +37,7 @@ pub(super) struct Conditions {
 
 /// Readings of a probe that health and telemetry share, so that the driver is called once.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Readings {
+pub(super) struct ProbeReadings {
     /// Uncorrected memory errors since the driver was loaded.
     pub(super) uncorrected_errors: Option<u64>,
     pub(super) rows: Option<RowRemapping>,
@@ -63,7 +63,7 @@ pub(super) struct ProbeTime {
 
 // === impl Readings ===
 
-impl Readings {
+impl ProbeReadings {
     /// Reads all values. A failing read leaves its value unknown; other reads of the probe detect an unresponsive GPU.
     pub(super) fn read(gpu: &Gpu) -> Self {
         Self {
@@ -79,8 +79,8 @@ impl Readings {
 impl Conditions {
     /// Conditions from the probe's readings, the earlier conditions, and further reads. A failing read leaves its
     /// condition unknown.
-    pub(super) fn read(gpu: &Gpu, readings: Readings, before: &Self, time: ProbeTime) -> Self {
-        let Readings { rows, slowdown, .. } = readings;
+    pub(super) fn read(gpu: &Gpu, readings: ProbeReadings, before: &Self, time: ProbeTime) -> Self {
+        let ProbeReadings { rows, slowdown, .. } = readings;
         // GPUs with row remapping retire no pages.
         let pages = || gpu.page_retirement_pending().ok().flatten();
         let after = |before, now| SlowdownHistory::after(before, now, time);
@@ -91,7 +91,7 @@ impl Conditions {
             row_remap_failed: rows.is_some_and(|rows| rows.failed),
             recovery: gpu.recovery_action().ok().flatten(),
             thermal: slowdown.map(|now| after(before.thermal, now.is_thermal())),
-            power: slowdown.map(|now| after(before.power, now.is_by_power())),
+            power: slowdown.map(|now| after(before.power, now.is_power_brake())),
         }
     }
 

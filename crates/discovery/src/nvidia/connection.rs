@@ -9,10 +9,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
 use windlass_config::HealthPolicy;
-use windlass_host::{Roots, clock::until, deadline, pending_call::PendingCall};
+use windlass_host::{Roots, clock::wait_until, deadline, pending_call::PendingCall};
 use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 
-pub(super) use self::slot::NumberedSet;
+pub(super) use self::slot::NumberedEventSet;
 use self::slot::Slot;
 use super::{
     ConnectError, ConnectionEnd,
@@ -21,7 +21,7 @@ use super::{
     facts::DriverFacts,
     probe::ProbeReport,
     procfs::{Fingerprint, ListedGpu},
-    samples::Samples,
+    samples::TelemetryReader,
     tracked::TrackedDevices,
 };
 
@@ -31,19 +31,19 @@ pub(super) struct Connection {
     roots: Roots,
     policy: HealthPolicy,
     fingerprint: Fingerprint,
-    event_set: NumberedSet,
+    event_set: NumberedEventSet,
     events: EventWatch,
     /// Events that match no GPU yet, while some GPU's first probe is pending.
     unmatched: Vec<Event>,
-    answers: JoinSet<CallResult>,
-    round: Round,
+    running_calls: JoinSet<CallResult>,
+    driver_check: DriverCheck,
     slots: Vec<Slot>,
     /// Baselines of earlier initialisations.
-    earlier: Arc<Baselines>,
-    samples: Samples,
+    earlier_baselines: Arc<Baselines>,
+    telemetry: TelemetryReader,
     /// Call that reads the kernel module's list of GPUs, once a GPU does not report its id.
     listing: PendingCall,
-    listed: Option<Vec<ListedGpu>>,
+    listed_gpus: Option<Vec<ListedGpu>>,
     /// Start of the time in which a GPU is lost or the GPU count unknown. Only a new initialisation may end that state.
     lost_since: Option<Instant>,
     /// Maximum duration of that state before the connection ends.
@@ -54,37 +54,37 @@ pub(super) struct Connection {
 pub(super) struct Driver {
     pub(super) nvml: Nvml,
     pub(super) facts: DriverFacts,
-    pub(super) listening: Listening,
+    pub(super) listener: EventListener,
     pub(super) fingerprint: Fingerprint,
 }
 
 /// Event set with its waiting thread.
-pub(super) struct Listening {
+pub(super) struct EventListener {
     pub(super) set: Arc<EventSet>,
     pub(super) watch: EventWatch,
 }
 
 /// Round: the periodic check of GPU count and driver fingerprint, started together with a probe of every GPU.
-struct Round {
+struct DriverCheck {
     call: PendingCall,
     error: Option<String>,
-    next: Instant,
+    next_start: Instant,
     /// The event wait failed: every GPU is to be probed, once a new count confirms the indices.
     probe_all: bool,
     /// The event wait failed while a count was pending. That count may be outdated, so another follows.
     is_outdated: bool,
     /// The event wait failed: another event set is needed.
-    renew_events: bool,
+    needs_event_set: bool,
     /// Creation time of the event set; limits retries with a driver that refuses every wait.
     events_created: Instant,
 }
 
 /// Result of a blocking thread.
 enum CallResult {
-    Round(Fingerprint, Result<u32, NvmlError>),
-    Gpu(usize, Box<Result<ProbeReport, NvmlError>>),
-    Listed(Vec<ListedGpu>),
-    Events(Result<Listening, ConnectError>),
+    DriverCheck(Fingerprint, Result<u32, NvmlError>),
+    Probe(usize, Box<Result<ProbeReport, NvmlError>>),
+    Listing(Vec<ListedGpu>),
+    EventSet(Result<EventListener, ConnectError>),
 }
 
 // === impl Connection ===
@@ -98,53 +98,54 @@ impl Connection {
         policy: &HealthPolicy,
         lost_gpu_delay: Duration,
         earlier: Baselines,
-        samples: Samples,
+        telemetry: TelemetryReader,
     ) -> Self {
         let (call, error, probe_all, is_outdated, renew_events) = Default::default();
         let now = Instant::now();
         Self {
-            events: driver.listening.watch,
-            event_set: NumberedSet { number: 0, set: driver.listening.set },
+            events: driver.listener.watch,
+            event_set: NumberedEventSet { number: 0, set: driver.listener.set },
             fingerprint: driver.fingerprint,
             roots: roots.clone(),
             policy: policy.clone(),
             nvml: driver.nvml,
             driver: Arc::new(driver.facts),
             unmatched: Vec::new(),
-            answers: JoinSet::new(),
-            round: Round {
+            running_calls: JoinSet::new(),
+            driver_check: DriverCheck {
                 call,
                 error,
-                next: now,
+                next_start: now,
                 probe_all,
                 is_outdated,
-                renew_events,
+                needs_event_set: renew_events,
                 events_created: now,
             },
             slots: Vec::new(),
-            earlier: Arc::new(earlier),
-            samples,
+            earlier_baselines: Arc::new(earlier),
+            telemetry,
             listing: PendingCall::default(),
-            listed: None,
+            listed_gpus: None,
             lost_since: None,
             lost_gpu_delay,
         }
     }
 
     /// Applies a policy; the next round comes no later than its interval.
-    pub(super) fn adopt(&mut self, policy: &HealthPolicy) {
+    pub(super) fn apply_policy(&mut self, policy: &HealthPolicy) {
         self.policy = policy.clone();
-        self.round.next = self.round.next.min(Instant::now() + policy.probe_interval);
+        self.driver_check.next_start =
+            self.driver_check.next_start.min(Instant::now() + policy.probe_interval);
     }
 
     /// True once every GPU answered or missed a deadline. A snapshot before that would be incomplete.
     pub(super) fn has_seen_every_gpu(&self) -> bool {
-        self.round.call.is_settled() && self.slots.iter().all(Slot::is_settled)
+        self.driver_check.call.is_settled() && self.slots.iter().all(Slot::is_settled)
     }
 
     /// Baselines for the next initialisation, including those of absent and unresponsive GPUs.
     pub(super) fn baselines(&self) -> Baselines {
-        let mut baselines = (*self.earlier).clone();
+        let mut baselines = (*self.earlier_baselines).clone();
         baselines.extend(self.slots.iter().filter_map(Slot::baseline));
         baselines
     }
@@ -168,25 +169,25 @@ impl Connection {
 
     /// Reason why the GPU count is unknown.
     pub(super) fn error(&self) -> Option<&str> {
-        self.round.error.as_deref()
+        self.driver_check.error.as_deref()
     }
 
     /// Waits for the next event and handles it. Returns the reason if the connection ends.
     pub(super) async fn step(&mut self, tracked: &mut TrackedDevices) -> Option<ConnectionEnd> {
-        let wake = self.next_wake(tracked);
+        let wake = self.next_deadline(tracked);
         let ended = tokio::select! {
-            Some(answer) = self.answers.join_next() => self.handle_answer(answer, tracked),
+            Some(answer) = self.running_calls.join_next() => self.handle_answer(answer, tracked),
             messages = self.events.next() => {
                 for message in messages {
                     self.handle_message(message, tracked);
                 }
                 None
             }
-            reading = self.samples.next() => {
-                self.samples.apply(reading, tracked.now());
+            reading = self.telemetry.next() => {
+                self.telemetry.apply(reading, tracked.now());
                 None
             }
-            () = until(wake) => self.wake(tracked),
+            () = wait_until(wake) => self.handle_deadlines(tracked),
         };
         self.check_lost_gpus();
         ended
@@ -201,9 +202,18 @@ impl Connection {
     pub(super) async fn shut_down(self) {
         let limit = self.policy.event_wait + self.policy.call_deadline;
         let ended = tokio::task::spawn_blocking(move || {
-            let Self { events, event_set, unmatched, slots, samples, answers, nvml, .. } = self;
+            let Self {
+                events,
+                event_set,
+                unmatched,
+                slots,
+                telemetry: samples,
+                running_calls: answers,
+                nvml,
+                ..
+            } = self;
             drop((event_set, unmatched, slots, samples, answers, nvml));
-            events.end();
+            events.join();
         });
         if deadline::timeout(limit, ended).await.is_err() {
             tracing::warn!(
@@ -215,26 +225,29 @@ impl Connection {
 
     /// Earliest time of the next round, a deadline, a possible recovery, or the end of the connection for a lost
     /// GPU.
-    fn next_wake(&self, tracked: &TrackedDevices) -> Instant {
+    fn next_deadline(&self, tracked: &TrackedDevices) -> Instant {
         let calls = self.slots.iter().map(|slot| &slot.call);
-        let pending = calls.chain([&self.round.call, &self.listing]);
+        let pending = calls.chain([&self.driver_check.call, &self.listing]);
         let overdue = pending.filter_map(PendingCall::next_check).min();
         let idle = self.slots.iter().filter(|slot| slot.call.is_idle());
         let recovery = tracked.next_recovery(idle.flat_map(|slot| &slot.ids));
         let recovery = recovery.map(|time| tracked.clock().instant_of(time));
         let lost_gpu = self.lost_since.map(|since| since + self.lost_gpu_delay);
-        [overdue, recovery, lost_gpu].into_iter().flatten().fold(self.round.next, Instant::min)
+        [overdue, recovery, lost_gpu]
+            .into_iter()
+            .flatten()
+            .fold(self.driver_check.next_start, Instant::min)
     }
 
-    fn wake(&mut self, tracked: &mut TrackedDevices) -> Option<ConnectionEnd> {
+    fn handle_deadlines(&mut self, tracked: &mut TrackedDevices) -> Option<ConnectionEnd> {
         let now = Instant::now();
         if self.lost_since.is_some_and(|since| now >= since + self.lost_gpu_delay) {
-            return Some(ConnectionEnd::Lost);
+            return Some(ConnectionEnd::GpuLost);
         }
         self.mark_overdue(now, tracked);
-        if now >= self.round.next {
-            self.round.next = now + self.policy.probe_interval;
-            self.start_round(now);
+        if now >= self.driver_check.next_start {
+            self.driver_check.next_start = now + self.policy.probe_interval;
+            self.start_driver_check(now);
             self.probe_every_gpu(now, tracked);
             self.start_event_wait(now);
         } else {
@@ -244,6 +257,6 @@ impl Connection {
     }
 }
 
-fn position(index: usize) -> u32 {
+fn nvml_index(index: usize) -> u32 {
     u32::try_from(index).expect("NVML counts GPUs in 32 bits")
 }

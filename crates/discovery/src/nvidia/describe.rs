@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use windlass_config::{MigStrategy, Policy};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, Quantity},
-    device::{Device, DeviceId, DeviceKind, DeviceNode, Extras, Partition, Place, SourceName},
+    device::{
+        Device, DeviceId, DeviceKind, DeviceNode, ExtraEdits, Location, Partition, SourceName,
+    },
     nvlink::NvLinks,
     pci::PciAddress,
     resource::ResourceName,
@@ -31,15 +33,15 @@ pub(super) struct Describer<'a> {
 const DOMAIN: &str = "nvidia.com";
 
 /// Attribute in NVIDIA's domain.
-pub(super) const fn named(name: &'static str) -> AttributeName {
+pub(super) const fn attribute_name(name: &'static str) -> AttributeName {
     AttributeName::new(DOMAIN, name)
 }
 
 /// Profile of a MIG instance.
-pub const MIG_PROFILE: AttributeName = named("profile");
+pub const MIG_PROFILE: AttributeName = attribute_name("profile");
 
 /// Position of a MIG instance on its GPU.
-const INSTANCE_INDEX: AttributeName = named("instanceIndex");
+const INSTANCE_INDEX: AttributeName = attribute_name("instanceIndex");
 
 /// Infix of MIG profiles with graphics.
 const GRAPHICS: &str = "gfx";
@@ -52,7 +54,7 @@ const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated")
 
 /// Default resource of a device, as in NVIDIA's plugin.
 pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
-    if !device.kind.is_instance() || policy.mig == MigStrategy::Single {
+    if !device.kind.is_mig_instance() || policy.mig == MigStrategy::Single {
         return "nvidia.com/gpu".parse().ok();
     }
     let profile = device.attributes.get(&MIG_PROFILE)?.to_string();
@@ -65,12 +67,12 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
 impl Describer<'_> {
     /// A GPU and its instances, the GPU first.
     pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Vec<Device> {
-        let place = self.place(facts);
+        let place = self.location(facts);
         let memory = facts.memory_bytes.map(Quantity::Bytes);
         let gpu = Device {
             index,
             attributes: self.gpu_attributes(index, facts, &place),
-            capacity: memory.map(|bytes| (named("memory"), bytes)).into_iter().collect(),
+            capacity: memory.map(|bytes| (attribute_name("memory"), bytes)).into_iter().collect(),
             place,
             nodes: facts.minor.map(node).into_iter().collect(),
             extras: facts.graphics.clone(),
@@ -84,12 +86,12 @@ impl Describer<'_> {
     }
 
     /// A GPU that NVML cannot describe, with data from the kernel module and sysfs.
-    pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
+    pub(super) fn placeholder_gpu(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
         let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
         Device {
             index,
-            attributes: self.common("gpu").into_iter().chain(attributes).collect(),
-            place: listed.map(|gpu| gpu.function.place()).unwrap_or_default(),
+            attributes: self.common_attributes("gpu").into_iter().chain(attributes).collect(),
+            place: listed.map(|gpu| gpu.function.location()).unwrap_or_default(),
             nodes: listed.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
             extras: listed.map(|gpu| gpu.graphics.clone()).unwrap_or_default(),
             ..self.device(&placeholder_id(index, listed), DeviceKind::Gpu)
@@ -110,15 +112,15 @@ impl Describer<'_> {
         Some(format!("the driver names no device node for capability {missing}"))
     }
 
-    fn place(&self, facts: &GpuFacts) -> Place {
+    fn location(&self, facts: &GpuFacts) -> Location {
         let nvlinks = nvlinks(&facts.links);
         match facts.pci_bus_id.as_deref().unwrap_or_default().parse() {
-            Ok(address) => Place { nvlinks, ..self.host.pci_function(address).place() },
-            Err(_) => Place { nvlinks, ..Place::default() },
+            Ok(address) => Location { nvlinks, ..self.host.pci_function(address).location() },
+            Err(_) => Location { nvlinks, ..Location::default() },
         }
     }
 
-    fn common(&self, kind: &str) -> Attributes {
+    fn common_attributes(&self, kind: &str) -> Attributes {
         let driver = self.driver;
         let simulated = driver.simulated.as_deref().map(AttributeValue::string);
         let values = [
@@ -131,7 +133,7 @@ impl Describer<'_> {
     }
 
     /// Attributes that a GPU and its instances share.
-    fn model(&self, kind: &str, facts: &GpuFacts, place: &Place) -> Attributes {
+    fn model_attributes(&self, kind: &str, facts: &GpuFacts, place: &Location) -> Attributes {
         let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
         let function = place.pci.map(|address| self.host.pci_function(address).attributes());
         let values = [
@@ -141,10 +143,14 @@ impl Describer<'_> {
             ("cudaComputeCapability", capability.as_deref().map(AttributeValue::version)),
         ];
         let values = attributes(DOMAIN, values);
-        self.common(kind).into_iter().chain(values).chain(function.into_iter().flatten()).collect()
+        self.common_attributes(kind)
+            .into_iter()
+            .chain(values)
+            .chain(function.into_iter().flatten())
+            .collect()
     }
 
-    fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Place) -> Attributes {
+    fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Location) -> Attributes {
         let values = [
             ("uuid", Some(AttributeValue::string(facts.id.as_str()))),
             ("index", Some(AttributeValue::Int(index.into()))),
@@ -156,26 +162,30 @@ impl Describer<'_> {
         ];
         let values = attributes(DOMAIN, values);
         let conditions = facts.conditions.attributes(&facts.links);
-        self.model("gpu", facts, place).into_iter().chain(values).chain(conditions).collect()
+        self.model_attributes("gpu", facts, place)
+            .into_iter()
+            .chain(values)
+            .chain(conditions)
+            .collect()
     }
 
     fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Device {
         let values = [
-            (named("uuid"), AttributeValue::string(part.id.as_str())),
-            (named("parentUUID"), AttributeValue::string(gpu.id.as_str())),
-            (named("parentIndex"), AttributeValue::Int(gpu.index.into())),
+            (attribute_name("uuid"), AttributeValue::string(part.id.as_str())),
+            (attribute_name("parentUUID"), AttributeValue::string(gpu.id.as_str())),
+            (attribute_name("parentIndex"), AttributeValue::Int(gpu.index.into())),
             (INSTANCE_INDEX, AttributeValue::Int(part.index.into())),
             (MIG_PROFILE, AttributeValue::string(&part.profile)),
         ];
-        let model = self.model("mig", facts, &gpu.place);
+        let model = self.model_attributes("mig", facts, &gpu.place);
         let has_graphics = part.profile.contains(GRAPHICS);
         Device {
             index: gpu.index,
             attributes: model.into_iter().chain(values).collect(),
-            capacity: capacities(&part.share),
-            place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
+            capacity: capacities(&part.capacities),
+            place: Location { nvlinks: NvLinks::default(), ..gpu.place.clone() },
             nodes: self.instance_nodes(facts.minor, part),
-            extras: if has_graphics { gpu.extras.clone() } else { Extras::default() },
+            extras: if has_graphics { gpu.extras.clone() } else { ExtraEdits::default() },
             parent: Some(gpu.id.clone()),
             part: Some(part.index),
             partition: partition(gpu, part),
@@ -206,7 +216,7 @@ fn node(minor: u32) -> DeviceNode {
 }
 
 fn partition(gpu: &Device, part: &InstanceFacts) -> Option<Partition> {
-    let place = part.place?;
+    let place = part.instance_info?;
     Some(Partition {
         gpu: gpu.id.clone(),
         profile: part.profile.as_str().into(),
@@ -242,7 +252,7 @@ fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> DeviceId {
     if let Some(id) = listed.and_then(|gpu| gpu.id.clone()) {
         return id;
     }
-    let name = listed.map(|gpu| format!("nvidia-pci-{}", gpu.function.address.dashed()));
+    let name = listed.map(|gpu| format!("nvidia-pci-{}", gpu.function.address.to_dashed()));
     let name = name.unwrap_or_else(|| format!("nvidia-index-{index}"));
     name.parse().expect("made of letters, digits and '-'")
 }

@@ -29,12 +29,12 @@ pub(super) struct EventWatch {
     received: mpsc::Receiver<EventMessage>,
     /// Commands to the thread: length of the next waits, or `None` for a pause. Closing the channel ends the thread.
     commands: Sender<Option<Duration>>,
-    state: State,
+    state: WaitState,
     long_wait: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WaitState {
     Paused,
     /// Waits of this length follow each other.
     Waiting(Duration),
@@ -70,7 +70,7 @@ impl EventWatch {
             // Closing the channel reports that the library is released.
             drop(send);
         })?;
-        Ok(Self { received, commands, state: State::Paused, long_wait })
+        Ok(Self { received, commands, state: WaitState::Paused, long_wait })
     }
 
     /// Switches to long waits, unless a pause is about to begin.
@@ -84,8 +84,8 @@ impl EventWatch {
     }
 
     fn wait(&mut self, length: Duration) {
-        let next = State::Waiting(length);
-        if self.state != State::Pausing && self.state != next {
+        let next = WaitState::Waiting(length);
+        if self.state != WaitState::Pausing && self.state != next {
             self.state = next;
             // Sending fails if the thread has ended after a failed wait.
             let _ = self.commands.send(Some(length));
@@ -94,15 +94,15 @@ impl EventWatch {
 
     /// Pauses the thread after the running wait. The thread then sends [`EventMessage::Paused`].
     pub(super) fn pause(&mut self) {
-        if matches!(self.state, State::Waiting(_)) {
-            self.state = State::Pausing;
+        if matches!(self.state, WaitState::Waiting(_)) {
+            self.state = WaitState::Pausing;
             let _ = self.commands.send(None);
         }
     }
 
     /// True if no wait is running.
     pub(super) fn is_paused(&self) -> bool {
-        self.state == State::Paused
+        self.state == WaitState::Paused
     }
 
     /// Waits for messages and returns them as one batch. Waits forever after the end of the thread.
@@ -112,13 +112,13 @@ impl EventWatch {
             std::future::pending::<()>().await;
         }
         if batch.iter().any(|message| matches!(message, EventMessage::Paused)) {
-            self.state = State::Paused;
+            self.state = WaitState::Paused;
         }
         batch
     }
 
     /// Ends the thread and blocks until the thread has released the library.
-    pub(super) fn end(mut self) {
+    pub(super) fn join(mut self) {
         drop(self.commands);
         while self.received.blocking_recv().is_some() {}
     }

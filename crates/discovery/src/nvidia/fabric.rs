@@ -3,12 +3,12 @@
 use windlass_core::attribute::{AttributeName, AttributeValue};
 use windlass_nvml::{Fabric, FabricHealth, FabricState};
 
-use super::describe::named;
+use super::describe::attribute_name;
 
-const STATE: AttributeName = named("fabricState");
-const CLUSTER: AttributeName = named("fabricClusterUUID");
-const CLIQUE: AttributeName = named("fabricCliqueID");
-const DEGRADED: AttributeName = named("fabricDegraded");
+const STATE: AttributeName = attribute_name("fabricState");
+const CLUSTER: AttributeName = attribute_name("fabricClusterUUID");
+const CLIQUE: AttributeName = attribute_name("fabricCliqueID");
+const DEGRADED: AttributeName = attribute_name("fabricDegraded");
 
 /// Attributes of a fabric GPU. Cluster and clique exist only in a joined multi-node fabric.
 pub(super) fn attributes(fabric: &Fabric) -> impl Iterator<Item = (AttributeName, AttributeValue)> {

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use windlass_core::device::{DeviceId, Extras, PossiblePartition};
-use windlass_nvml::{Gpu, GpuInstanceInfo, MigMode, MigShare, Nvml, NvmlError, Remote};
+use windlass_core::device::{DeviceId, ExtraEdits, PossiblePartition};
+use windlass_nvml::{Gpu, GpuInstanceInfo, MigCapacities, MigMode, Nvml, NvmlError, Remote};
 
 use super::conditions::Conditions;
 use crate::mig::{id_of, mig_profile_in};
@@ -35,7 +35,7 @@ pub(super) struct GpuFacts {
     pub(super) partitions: Option<Arc<[PossiblePartition]>>,
     pub(super) conditions: Conditions,
     /// DRM nodes, which may appear later than the GPU.
-    pub(super) graphics: Extras,
+    pub(super) graphics: ExtraEdits,
 }
 
 /// NVLinks of a GPU.
@@ -69,9 +69,9 @@ pub(super) struct InstanceFacts {
     pub(super) profile: String,
     pub(super) gpu_instance: u32,
     pub(super) compute_instance: u32,
-    pub(super) share: MigShare,
+    pub(super) capacities: MigCapacities,
     /// Profile and placement, if the agent has the permission to read them.
-    pub(super) place: Option<GpuInstanceInfo>,
+    pub(super) instance_info: Option<GpuInstanceInfo>,
 }
 
 // === impl DriverFacts ===
@@ -110,7 +110,7 @@ impl GpuFacts {
             memory_bytes: memory(&gpu, &mig)?,
             links,
             conditions: Conditions::default(),
-            graphics: Extras::default(),
+            graphics: ExtraEdits::default(),
             partitions: None,
             mig,
             gpu,
@@ -132,7 +132,7 @@ impl GpuFacts {
 /// Total memory in bytes; `None` in MIG mode without the monitor capability. The read also proves that the GPU answers.
 pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError> {
     match gpu.memory() {
-        Err(error) if error.is_permission() && matches!(mig, MigFacts::Enabled(_)) => Ok(None),
+        Err(error) if error.is_no_permission() && matches!(mig, MigFacts::Enabled(_)) => Ok(None),
         memory => Ok(memory?.map(|memory| memory.total)),
     }
 }
@@ -187,8 +187,11 @@ impl InstanceFacts {
             profile: mig_profile_in(&name).to_owned(),
             gpu_instance: instance.gpu_instance,
             compute_instance: instance.compute_instance,
-            share: instance.share,
-            place: gpu.gpu_instance(instance.gpu_instance).and_then(|found| found.info()).ok(),
+            capacities: instance.capacities,
+            instance_info: gpu
+                .gpu_instance(instance.gpu_instance)
+                .and_then(|found| found.info())
+                .ok(),
         })
     }
 }

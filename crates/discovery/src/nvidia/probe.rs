@@ -12,11 +12,11 @@ use windlass_nvml::{Gpu, Nvml, NvmlError};
 
 use super::{
     baseline::Baselines,
-    conditions::{Conditions, ProbeTime, Readings},
-    connection::NumberedSet,
+    conditions::{Conditions, ProbeReadings, ProbeTime},
+    connection::NumberedEventSet,
     describe::{Describer, NO_NODE},
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
-    partition::possible,
+    partition::possible_partitions,
 };
 use crate::mig::id_of;
 
@@ -30,12 +30,12 @@ pub(super) struct Probe {
     /// Facts of an earlier probe.
     pub(super) last_facts: Option<GpuFacts>,
     /// Baselines of earlier initialisations.
-    pub(super) earlier: Arc<Baselines>,
+    pub(super) earlier_baselines: Arc<Baselines>,
     /// True if every device was usable at the last probe. Otherwise the devices are described again, since the obstacle
     /// may no longer exist.
     pub(super) had_no_obstacles: bool,
     /// Event set that the GPU is to join; `None` if it is not to join one now.
-    pub(super) watch_in: Option<NumberedSet>,
+    pub(super) event_set_to_join: Option<NumberedEventSet>,
 }
 
 /// Devices, if described again, and reasons why some of them are unusable.
@@ -44,14 +44,14 @@ type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
 pub(super) struct ProbeReport {
     pub(super) facts: GpuFacts,
     /// The GPU and its instances, if anything changed.
-    pub(super) described: Option<Vec<Device>>,
+    pub(super) devices: Option<Vec<Device>>,
     /// Reasons why single instances are unusable.
     pub(super) obstacles: BTreeMap<DeviceId, String>,
     /// Failure of the GPU, although it answers.
     pub(super) failure: Option<(Reason, String)>,
-    pub(super) readings: Readings,
+    pub(super) readings: ProbeReadings,
     /// Number of the joined event set.
-    pub(super) watched_in: Option<u64>,
+    pub(super) event_set_number: Option<u64>,
 }
 
 // === impl Probe ===
@@ -63,22 +63,29 @@ impl Probe {
         let last_facts = self.last_facts.as_ref();
         let mig = MigFacts::read(&gpu, last_facts.map(|last_facts| &last_facts.mig))?;
         memory(&gpu, &mig)?;
-        let watched_in = self.watch_in.as_ref().map(|events| events.number);
-        if let Some(events) = &self.watch_in
+        let watched_in = self.event_set_to_join.as_ref().map(|events| events.number);
+        if let Some(events) = &self.event_set_to_join
             && !events.set.watch(&gpu)?
         {
             tracing::info!(device = %id, "the driver reports no events of this GPU; it is polled");
         }
-        let readings = Readings::read(&gpu);
+        let readings = ProbeReadings::read(&gpu);
         let facts = self.facts(gpu, id, mig, readings)?;
         let address = facts.pci_bus_id.as_deref().and_then(|address| address.parse().ok());
-        let graphics = address.map(|address| drm_nodes::of_function(&self.roots, address));
+        let graphics = address.map(|address| drm_nodes::edits_of_function(&self.roots, address));
         let facts = GpuFacts { graphics: graphics.unwrap_or_default(), ..facts };
         let is_unchanged = self.had_no_obstacles && last_facts == Some(&facts);
         let (described, obstacles) =
             if is_unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
         let failure = facts.conditions.failure(&facts.links);
-        Ok(ProbeReport { facts, described, obstacles, failure, readings, watched_in })
+        Ok(ProbeReport {
+            facts,
+            devices: described,
+            obstacles,
+            failure,
+            readings,
+            event_set_number: watched_in,
+        })
     }
 
     /// Facts of the GPU. Facts of the last probe are reused if the GPU, its MIG instances and its links are the same.
@@ -88,13 +95,13 @@ impl Probe {
         gpu: Gpu,
         id: DeviceId,
         mig: MigFacts,
-        readings: Readings,
+        readings: ProbeReadings,
     ) -> Result<GpuFacts, NvmlError> {
         let last_facts = self
             .last_facts
             .as_ref()
             .filter(|last_facts| last_facts.id == id && last_facts.gpu == gpu);
-        let earlier = || self.earlier.get(&id).map(|it| (&it.links, &it.conditions));
+        let earlier = || self.earlier_baselines.get(&id).map(|it| (&it.links, &it.conditions));
         let before = last_facts
             .map(|last_facts| (&last_facts.links, &last_facts.conditions))
             .or_else(earlier);
@@ -134,7 +141,7 @@ impl Probe {
         if let Some(partitions) = last_facts.and_then(|last_facts| last_facts.partitions.clone()) {
             return Some(partitions);
         }
-        let read = possible(gpu, id);
+        let read = possible_partitions(gpu, id);
         if let (Err(error), None) = (&read, &self.last_facts) {
             tracing::info!(device = %id, %error, "MIG partitions unknown: the GPU stays undivided");
         }

@@ -18,20 +18,20 @@ use windlass_core::{
 };
 use windlass_nvml::{Counters, Gpu, NvLinkCounters, RowRemapping, Slowdown, SlowdownCause};
 
-use super::{conditions::Readings, facts::InstanceFacts, probe::ProbeReport};
+use super::{conditions::ProbeReadings, facts::InstanceFacts, probe::ProbeReport};
 use crate::{
     mig::id_of,
     telemetry::{self, Telemetry},
 };
 
 /// Telemetry reader and publisher.
-pub(super) struct Samples {
+pub(super) struct TelemetryReader {
     sender: watch::Sender<Arc<Telemetry>>,
     /// GPUs that answered a probe and have not been read since, by index.
-    marked: BTreeMap<usize, Target>,
+    pending: BTreeMap<usize, ReadTarget>,
     /// Indices of GPUs with a running read.
     running: BTreeSet<usize>,
-    readings: JoinSet<Reading>,
+    running_reads: JoinSet<Reading>,
     /// Last energy counter of each GPU.
     energy: BTreeMap<DeviceId, Energy>,
 }
@@ -50,11 +50,11 @@ pub(super) struct Reading {
 
 /// A GPU and its instances to read, with the readings of the probe. An instance is read only if its index still has
 /// its UUID.
-struct Target {
+struct ReadTarget {
     gpu: Gpu,
     id: DeviceId,
     instances: Vec<InstanceFacts>,
-    readings: Readings,
+    readings: ProbeReadings,
     links: LinkCounts,
     energy: Option<Energy>,
 }
@@ -73,32 +73,32 @@ const ENERGY_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 // === impl Samples ===
 
-impl Samples {
+impl TelemetryReader {
     pub(super) fn new(sender: watch::Sender<Arc<Telemetry>>) -> Self {
-        let (marked, running, readings, energy) = Default::default();
-        Self { sender, marked, running, readings, energy }
+        let (pending, running, running_reads, energy) = Default::default();
+        Self { sender, pending, running, running_reads, energy }
     }
 
     /// Marks a GPU for reading after a probe that it answered, if telemetry has a receiver.
-    pub(super) fn mark(&mut self, index: usize, probed: &ProbeReport) {
+    pub(super) fn enqueue(&mut self, index: usize, probed: &ProbeReport) {
         if !self.sender.is_closed() {
             let energy = self.energy.get(&probed.facts.id).copied();
-            self.marked.insert(index, Target::of(probed, energy));
+            self.pending.insert(index, ReadTarget::from_report(probed, energy));
         }
     }
 
     /// Starts the reads of all marked GPUs, except of GPUs whose last read still runs.
     pub(super) fn start_reads(&mut self, now: Timestamp, probe_interval: Duration) {
-        let until = telemetry::end_of_validity(now, probe_interval);
-        let (marked, running) = (std::mem::take(&mut self.marked), &mut self.running);
+        let until = telemetry::expires_at(now, probe_interval);
+        let (marked, running) = (std::mem::take(&mut self.pending), &mut self.running);
         for (index, target) in marked.into_iter().filter(|(index, _)| running.insert(*index)) {
-            self.readings.spawn_blocking(move || target.read(index, now, until));
+            self.running_reads.spawn_blocking(move || target.read(index, now, until));
         }
     }
 
     /// Next finished read; waits forever without a running one.
     pub(super) async fn next(&mut self) -> Reading {
-        match self.readings.join_next().await {
+        match self.running_reads.join_next().await {
             Some(read) => read.expect("reading neither panics nor is cancelled while this lives"),
             None => std::future::pending().await,
         }
@@ -113,8 +113,8 @@ impl Samples {
 
 // === impl Target ===
 
-impl Target {
-    fn of(probed: &ProbeReport, energy: Option<Energy>) -> Self {
+impl ReadTarget {
+    fn from_report(probed: &ProbeReport, energy: Option<Energy>) -> Self {
         let ProbeReport { facts, readings, .. } = probed;
         Self {
             gpu: facts.gpu.clone(),
@@ -137,7 +137,9 @@ impl Target {
             is_same.then(|| (part.id, memory(&device)))
         });
         let all = std::iter::once(gpu_sample).chain(parts);
-        let samples = all.map(|(id, sample)| (id, Sample { at, until, ..sample })).collect();
+        let samples = all
+            .map(|(id, sample)| (id, Sample { read_at: at, stale_at: until, ..sample }))
+            .collect();
         Reading { index, samples, energy: (self.id, energy) }
     }
 
@@ -152,7 +154,8 @@ impl Target {
 
     /// All sensors of the GPU but the energy counter. A failing sensor counts as absent.
     fn sample(&self) -> Sample {
-        let (gpu, Readings { uncorrected_errors, rows, slowdown }) = (&self.gpu, self.readings);
+        let (gpu, ProbeReadings { uncorrected_errors, rows, slowdown }) =
+            (&self.gpu, self.readings);
         let busy = gpu.utilization().ok().flatten();
         let link = gpu.pcie_link().ok().flatten();
         let Counters { corrected_errors, pcie_replays, nvlink } =
@@ -173,7 +176,7 @@ impl Target {
             corrected_errors: corrected_errors.filter(|_| uncorrected_errors.is_some()),
             uncorrected_errors,
             remapped_rows: rows.map(remapped_rows),
-            nvlinks: self.links.with(nvlink),
+            nvlinks: self.links.to_sample(nvlink),
             ..memory(gpu)
         }
     }
@@ -183,7 +186,7 @@ impl Target {
 
 impl LinkCounts {
     /// Sample of the links; `None` if no link was ever up, as without NVLink or in MIG mode.
-    fn with(&self, counters: NvLinkCounters) -> Option<NvLinkSample> {
+    fn to_sample(&self, counters: NvLinkCounters) -> Option<NvLinkSample> {
         let bytes = |kib: u64| kib.saturating_mul(KIB);
         (self.up + self.down > 0).then_some(NvLinkSample {
             up: self.up,

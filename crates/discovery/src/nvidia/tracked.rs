@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use windlass_core::{
-    device::{Device, DeviceId, DeviceKind, Extras},
+    device::{Device, DeviceId, DeviceKind, ExtraEdits},
     health::{HealthTracker, Observation, Reason},
 };
 use windlass_host::clock::Clock;
 
 use super::procfs::ListedGpu;
-use crate::{health_store::Records, log};
+use crate::{health_store::HealthRecords, log};
 
 /// Devices by id, present and vanished.
 ///
@@ -20,7 +20,7 @@ use crate::{health_store::Records, log};
 pub(super) struct TrackedDevices {
     devices: BTreeMap<DeviceId, TrackedDevice>,
     /// Records of an earlier agent process for devices that this process has not found yet.
-    earlier_records: Records,
+    earlier_records: HealthRecords,
     quiet_period: Duration,
     clock: Clock,
 }
@@ -40,7 +40,12 @@ const MAX_VANISHED_PARTS: usize = 256;
 
 impl TrackedDevices {
     pub(super) fn new(quiet_period: Duration, clock: Clock) -> Self {
-        Self { devices: BTreeMap::new(), earlier_records: Records::new(), quiet_period, clock }
+        Self {
+            devices: BTreeMap::new(),
+            earlier_records: HealthRecords::new(),
+            quiet_period,
+            clock,
+        }
     }
 
     pub(super) fn set_quiet_period(&mut self, quiet_period: Duration) {
@@ -49,12 +54,12 @@ impl TrackedDevices {
     }
 
     /// Stores the records of an earlier agent process. A device resumes its record when it is described.
-    pub(super) fn set_earlier_records(&mut self, records: Records) {
+    pub(super) fn set_earlier_records(&mut self, records: HealthRecords) {
         self.earlier_records = records;
     }
 
     /// Records for the next agent process: every device that had failures.
-    pub(super) fn records(&self) -> Records {
+    pub(super) fn records(&self) -> HealthRecords {
         let record = |(id, entry): (&DeviceId, &TrackedDevice)| {
             let record = entry.tracker.record();
             (!record.failures.is_empty()).then(|| (id.clone(), record))
@@ -111,7 +116,7 @@ impl TrackedDevices {
         let Some(entry) = self.devices.get_mut(id) else { return };
         if let Observation::Failed(Reason::Vanished | Reason::DriverGone, _) = observation {
             // The DRM nodes of this device may belong to another device by now.
-            entry.device.extras = Extras::default();
+            entry.device.extras = ExtraEdits::default();
         }
         let change = entry.tracker.observe(observation, now);
         let health = entry.tracker.health();

@@ -5,7 +5,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use windlass_config::{Find, Places, SourceRule};
+use windlass_config::{DiscoveryRule, HostPaths, SourceRule};
 use windlass_core::device::{DeviceKind, DeviceNode};
 
 use super::*;
@@ -13,9 +13,9 @@ use super::*;
 const NAME: SourceName = SourceName::NVME;
 
 /// Finds nothing, and counts scans.
-struct Counting(watch::Sender<u32>);
+struct CountingScanner(watch::Sender<u32>);
 
-impl Scanner for Counting {
+impl Scanner for CountingScanner {
     fn names(&self) -> Vec<SourceName> {
         vec![NAME]
     }
@@ -38,10 +38,10 @@ struct RunningScanner {
 impl RunningScanner {
     fn start() -> Self {
         let (counting, scans) = watch::channel(0);
-        Self::of(Counting(counting), scans)
+        Self::with_scanner(CountingScanner(counting), scans)
     }
 
-    fn of(scanner: impl Scanner, scans: watch::Receiver<u32>) -> Self {
+    fn with_scanner(scanner: impl Scanner, scans: watch::Receiver<u32>) -> Self {
         let health =
             HealthPolicy { probe_interval: Duration::from_secs(3600), ..Default::default() };
         let policy = Policy { health, ..Policy::default() };
@@ -49,9 +49,9 @@ impl RunningScanner {
         let (events_sender, host) = watch::channel(0);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let watcher = Watcher::new(Box::new(scanner), Host::new("/nowhere", "/"), clock);
+        let watcher = ScannerTask::new(Box::new(scanner), Host::new("/nowhere", "/"), clock);
         let (publisher, _) = Publisher::new([NAME], &Arc::default());
-        let triggers = ScanTriggers { policies: adopted, host };
+        let triggers = ScanTriggers { policies: adopted, host_events: host };
         running.spawn(watcher.run(triggers, publisher, stop.clone()));
         Self { scans, events_sender, stop, running, _policies: policies }
     }
@@ -71,7 +71,7 @@ async fn a_host_with_constant_events_is_scanned_twice_a_second() {
     sleep(Duration::from_secs(60)).await;
     assert_eq!(rig.scans(), 1);
     rig.notify_event();
-    sleep(BURST * 2).await;
+    sleep(EVENT_DEBOUNCE * 2).await;
     assert_eq!(rig.scans(), 2, "the first event after a quiet interval counts at once");
     let noisy = Duration::from_secs(10);
     let until = Instant::now() + noisy;
@@ -79,7 +79,7 @@ async fn a_host_with_constant_events_is_scanned_twice_a_second() {
         rig.notify_event();
         sleep(Duration::from_millis(5)).await;
     }
-    let most = noisy.as_millis() / MIN_INTERVAL.as_millis();
+    let most = noisy.as_millis() / MIN_SCAN_INTERVAL.as_millis();
     assert!((most - 2..=most).contains(&u128::from(rig.scans() - 2)), "{} scans", rig.scans());
 }
 
@@ -90,15 +90,15 @@ async fn a_pending_event_does_not_delay_the_stop() {
     rig.notify_event();
     sleep(Duration::from_millis(1)).await;
     rig.stop.cancel();
-    let stopped = timeout(BURST / 2, rig.running.join_next()).await;
+    let stopped = timeout(EVENT_DEBOUNCE / 2, rig.running.join_next()).await;
     stopped.expect("at once").expect("it ran").expect("it did not panic");
 }
 
 /// Returns the next result of a list at each scan. Each device has a node named after the end of its name;
 /// `?` is a failed scan.
-struct Scripted(std::vec::IntoIter<&'static str>);
+struct ScriptedScanner(std::vec::IntoIter<&'static str>);
 
-impl Scanner for Scripted {
+impl Scanner for ScriptedScanner {
     fn names(&self) -> Vec<SourceName> {
         vec![NAME]
     }
@@ -116,15 +116,15 @@ impl Scanner for Scripted {
             device.nodes.push(DeviceNode::new(format!("/dev/{node}")));
             (device, Observation::Passed)
         });
-        Scan { states, found: found.collect(), ..Scan::default() }
+        Scan { states, devices: found.collect(), ..Scan::default() }
     }
 }
 
 /// Text of the snapshot after each scan, with a note if the next scan is early.
 fn snapshots_of<const SCANS: usize>(script: [&'static str; SCANS]) -> [String; SCANS] {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let scripted = Box::new(Scripted(Vec::from(script).into_iter()));
-    let mut watcher = Some(Watcher::new(scripted, Host::new("/nowhere", "/"), clock));
+    let scripted = Box::new(ScriptedScanner(Vec::from(script).into_iter()));
+    let mut watcher = Some(ScannerTask::new(scripted, Host::new("/nowhere", "/"), clock));
     script.map(|_| {
         let scanned = watcher.take().expect("returned by the last scan").scan_and_apply();
         let name = |device: &Device| {
@@ -172,13 +172,13 @@ fn a_tracked_device_needs_no_second_scan_when_it_is_back() {
 #[tokio::test(start_paused = true)]
 async fn a_host_that_always_has_a_new_device_is_scanned_twice_a_second() {
     let (counting, scans) = watch::channel(0);
-    let rig = RunningScanner::of(NewDevicePerScan(counting), scans);
+    let rig = RunningScanner::with_scanner(NewDevicePerScan(counting), scans);
     // Devices of the first scan are tracked at once.
     sleep(Duration::from_secs(1)).await;
     rig.notify_event();
     let lasts = Duration::from_secs(10);
     sleep(lasts).await;
-    let most = lasts.as_millis() / MIN_INTERVAL.as_millis();
+    let most = lasts.as_millis() / MIN_SCAN_INTERVAL.as_millis();
     assert!((most - 2..=most + 2).contains(&u128::from(rig.scans())), "{} scans", rig.scans());
 }
 
@@ -195,7 +195,7 @@ impl Scanner for NewDevicePerScan {
         let id = format!("it-{}", *self.0.borrow()).parse().expect("an id");
         let device = Device::new(id, DeviceKind::Other, NAME, Timestamp::UNIX_EPOCH);
         let states = [(NAME, SourceState::Ready(String::new()))].into();
-        Scan { states, found: vec![(device, Observation::Passed)], ..Scan::default() }
+        Scan { states, devices: vec![(device, Observation::Passed)], ..Scan::default() }
     }
 }
 
@@ -226,8 +226,8 @@ impl UnreadableHost {
     }
 }
 
-fn watcher(scanner: Box<dyn Scanner>, sealed: &UnreadableHost) -> Watcher {
-    Watcher::new(scanner, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
+fn watcher(scanner: Box<dyn Scanner>, sealed: &UnreadableHost) -> ScannerTask {
+    ScannerTask::new(scanner, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
 }
 
 /// Checks a scanner's states while each of its folders is unreadable, and after the folder is readable again.
@@ -255,7 +255,7 @@ fn an_unreadable_folder_is_a_failure_and_a_missing_one_is_absence() {
 #[test]
 fn an_unreadable_function_is_a_failure_only_if_no_device_is_found() {
     let sealed = UnreadableHost::new();
-    let state = |watcher: &Watcher| watcher.states[&NAME].clone();
+    let state = |watcher: &ScannerTask| watcher.states[&NAME].clone();
     sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
     let scanned = watcher(Box::new(crate::nvme::Nvme), &sealed).scan_and_apply();
     let SourceState::Failing(why) = state(&scanned) else { panic!("{:?}", scanned.states) };
@@ -270,21 +270,24 @@ fn an_unreadable_function_is_a_failure_only_if_no_device_is_found() {
 #[test]
 fn a_described_source_fails_on_an_unreadable_folder() {
     let name: SourceName = "scope".parse().expect("valid");
-    let bus = Find::Bus("usb".to_owned());
-    let node = Find::Nodes(vec![format!("/dev/{}", "x".repeat(300))]);
+    let bus = DiscoveryRule::Bus("usb".to_owned());
+    let node = DiscoveryRule::Nodes(vec![format!("/dev/{}", "x".repeat(300))]);
     for (find, folder) in [
         (bus, "/sys/bus/usb/devices"),
-        (Find::Class("tty".to_owned()), "/sys/class/tty"),
-        (Find::Files("/etc/boards".into()), "/etc/boards"),
-        (Find::Nodes(vec!["/dev/sn*/*".to_owned()]), "/dev/snd"),
+        (DiscoveryRule::Class("tty".to_owned()), "/sys/class/tty"),
+        (DiscoveryRule::Files("/etc/boards".into()), "/etc/boards"),
+        (DiscoveryRule::Nodes(vec!["/dev/sn*/*".to_owned()]), "/dev/snd"),
         // The kernel refuses names of this length.
         (node, "/dev/xxx"),
     ] {
         let sealed = UnreadableHost::new();
         let sources = vec![SourceRule::new(name.clone(), find)];
         let policy = Policy { sources, ..Policy::default() };
-        let (described, _) =
-            crate::described::Described::new(&Places::default(), &policy, &sealed.host());
+        let (described, _) = crate::described::ConfiguredSources::new(
+            &HostPaths::default(),
+            &policy,
+            &sealed.host(),
+        );
         sealed.seal(folder);
         let scanned = watcher(Box::new(described), &sealed).scan_and_apply();
         let SourceState::Failing(why) = &scanned.states[&name] else {

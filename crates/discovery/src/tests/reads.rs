@@ -2,20 +2,20 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
 
-use windlass_config::{Config, Find, Places, SourceRule};
-use windlass_host::{Access, AccessLog, Host};
+use windlass_config::{Config, DiscoveryRule, HostPaths, SourceRule};
+use windlass_host::{AccessKind, AccessLog, Host};
 use windlass_machine::MachineProfile;
 
 use super::{config, machine_of, scanners};
-use crate::{described::Described, scanner::Scanner};
+use crate::{described::ConfiguredSources, scanner::Scanner};
 
 /// Number of accesses by kind and path, or by kind and content.
-type Counts = BTreeMap<(Access, PathBuf), u32>;
+type Counts = BTreeMap<(AccessKind, PathBuf), u32>;
 
 /// Scans once with each scanner. Returns the accesses of each scan.
 fn accesses_by_scan(config: &Config) -> Vec<Counts> {
     let (host, log) = Host::new(&config.places.host_root, "/").with_access_log();
-    let (described, _) = Described::new(&config.places, &config.policy, &host);
+    let (described, _) = ConfiguredSources::new(&config.places, &config.policy, &host);
     let described: Box<dyn Scanner> = Box::new(described);
     let scan = |mut scanner: Box<dyn Scanner>| {
         drop(scanner.scan(&host.for_one_scan()));
@@ -26,12 +26,12 @@ fn accesses_by_scan(config: &Config) -> Vec<Counts> {
 
 fn by_file(host: &Host, log: &AccessLog) -> Counts {
     let mut counts = Counts::new();
-    for (access, path) in log.take() {
+    for (access, path) in log.drain() {
         let own = host.path(&path);
         let file = match access {
-            Access::Text => own.canonicalize().unwrap_or(own),
+            AccessKind::Text => own.canonicalize().unwrap_or(own),
             // A folder with two paths is listed through both.
-            Access::Names | Access::Link | Access::Kind => own,
+            AccessKind::Names | AccessKind::Link | AccessKind::Kind => own,
         };
         *counts.entry((access, file)).or_default() += 1;
     }
@@ -40,12 +40,12 @@ fn by_file(host: &Host, log: &AccessLog) -> Counts {
 
 fn described_everywhere(config: &mut Config) {
     let rule = |name: &str, find| SourceRule::new(name.parse().expect("valid"), find);
-    let bus = |name: &str| Find::Bus(name.to_owned());
+    let bus = |name: &str| DiscoveryRule::Bus(name.to_owned());
     config.policy.sources = vec![
         rule("pci", bus("pci")),
         rule("usb", bus("usb")),
-        rule("interfaces", Find::Class("net".to_owned())),
-        rule("screens", Find::Nodes(vec!["/dev/dri/*".to_owned()])),
+        rule("interfaces", DiscoveryRule::Class("net".to_owned())),
+        rule("screens", DiscoveryRule::Nodes(vec!["/dev/dri/*".to_owned()])),
     ];
 }
 
@@ -69,8 +69,10 @@ fn a_file_is_read_once_for_all_families() {
     for (access, count) in accesses_by_scan(&config(&folder, &machine)).into_iter().flatten() {
         *all.entry(access).or_default() += count;
     }
-    let twice: Vec<_> =
-        all.iter().filter(|((access, _), count)| *access == Access::Text && **count > 1).collect();
+    let twice: Vec<_> = all
+        .iter()
+        .filter(|((access, _), count)| *access == AccessKind::Text && **count > 1)
+        .collect();
     assert!(twice.is_empty(), "{twice:#?}");
 }
 
@@ -109,7 +111,7 @@ fn host_with(functions: usize) -> (tempfile::TempDir, Config) {
     fs::write(first.join("class"), "0x020000").expect("written");
     fs::write(first.join("sriov_totalvfs"), functions.to_string()).expect("written");
     fs::write(first.join("sriov_numvfs"), functions.to_string()).expect("written");
-    let places = Places { host_root: root.path().to_owned(), ..Places::default() };
+    let places = HostPaths { host_root: root.path().to_owned(), ..HostPaths::default() };
     let config = Config { places, ..Config::default() };
     (root, config)
 }

@@ -10,10 +10,10 @@ use windlass_core::{
 };
 
 use super::CatalogEntry;
-use crate::published::published;
+use crate::published::published_name;
 
 /// Attributes that identify a board. They are not published.
-const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
+const UNPUBLISHED_ATTRIBUTES: [&str; 2] = ["serial", "serialNumber"];
 
 /// Attributes that vary with load. They are not published: each change would cost a write to the API server, and no
 /// expression selects by them.
@@ -35,31 +35,32 @@ pub(super) fn of(
     enforcement: Option<Enforcement>,
     driver: &DriverName,
 ) -> Attributes {
-    let is_published = |name: &str| !PRIVATE.contains(&name) && !TRANSIENT.contains(&name);
+    let is_published =
+        |name: &str| !UNPUBLISHED_ATTRIBUTES.contains(&name) && !TRANSIENT.contains(&name);
     let public = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
     let mut attributes: Attributes =
-        public.map(|(name, value)| (published(name), value.clone())).collect();
+        public.map(|(name, value)| (published_name(name), value.clone())).collect();
     let kind = AttributeValue::string(device.kind.to_string());
     let source = AttributeValue::string(device.source.as_str());
-    let enforcement = enforcement.map(|it| (ENFORCEMENT, AttributeValue::string(it.word())));
+    let enforcement = enforcement.map(|it| (ENFORCEMENT, AttributeValue::string(it.as_str())));
     for (name, value) in [(TYPE, kind), (SOURCE, source)].into_iter().chain(enforcement) {
-        attributes.insert(AttributeName::published(driver.as_str(), name), value);
+        attributes.insert(AttributeName::from_slice_name(driver.as_str(), name), value);
     }
     attributes
 }
 
 /// Capacities of a device. A device that is shared by count has a capacity of shares.
 pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -> Capacities {
-    let of_device = device.capacity.iter().map(|(name, amount)| (published(name), *amount));
+    let of_device = device.capacity.iter().map(|(name, amount)| (published_name(name), *amount));
     let shares = sharing
         .replicas()
-        .map(|replicas| (shares_of(driver), Quantity::Count(replicas.get().into())));
+        .map(|replicas| (shares_capacity_name(driver), Quantity::Count(replicas.get().into())));
     of_device.chain(shares).collect()
 }
 
 /// Name of the capacity that counts shares.
-pub(crate) fn shares_of(driver: &DriverName) -> AttributeName {
-    AttributeName::published(driver.as_str(), "shares")
+pub(crate) fn shares_capacity_name(driver: &DriverName) -> AttributeName {
+    AttributeName::from_slice_name(driver.as_str(), "shares")
 }
 
 /// Gives all devices of a kind the same attributes: a CEL expression that asks for a missing one fails the allocation

@@ -27,7 +27,7 @@ struct CommonAttributes {
 
 /// Gives all configured devices the same attributes, in all pools.
 pub(super) fn unify(pools: &mut BTreeMap<String, Pool>, driver: &DriverName) {
-    let name = AttributeName::published(driver.as_str(), TYPE);
+    let name = AttributeName::from_slice_name(driver.as_str(), TYPE);
     let other = AttributeValue::string(DeviceKind::Other.to_string());
     let is_configured = |entry: &CatalogEntry| entry.attributes.get(&name) == Some(&other);
     let mut common = CommonAttributes::default();

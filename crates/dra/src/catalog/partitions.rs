@@ -21,7 +21,7 @@ use windlass_config::{DriverName, Sharing};
 use windlass_core::{
     attribute::{AttributeName, Quantity},
     device::{Device, Partition, PartitionCapacity, PossiblePartition},
-    partition::{full_gpu, prospective},
+    partition::{prospective_device, with_mig_off},
 };
 use windlass_resources::{NodeState, offers::present_parts};
 
@@ -51,7 +51,7 @@ pub(super) fn gpus<'a>(
     let gpus =
         state.inventory.devices.iter().filter(|gpu| state.policy.creates_instances_for_claims(gpu));
     let mut gpus: Vec<_> = gpus.collect();
-    gpus.sort_by_key(|gpu| state.policy.dra.may_switch(gpu));
+    gpus.sort_by_key(|gpu| state.policy.dra.may_switch_mig(gpu));
     let partitionable = |gpu: &'a Device| {
         let capacity = PartitionCapacity::of(&gpu.partitions);
         PartitionableGpu { gpu, state, ledger, driver, capacity }
@@ -65,7 +65,7 @@ impl PartitionableGpu<'_> {
     pub(super) fn counters(&self) -> Counters {
         let slices = 0..self.capacity.slices;
         let amounts = self.capacity.amounts.iter().map(|(name, amount)| (counter(name), *amount));
-        self.of_set(amounts.chain(slices.map(memory_slice)))
+        self.counter_set(amounts.chain(slices.map(memory_slice)))
     }
 
     /// Partitions in the order in which the scheduler tries them.
@@ -74,21 +74,21 @@ impl PartitionableGpu<'_> {
         let mut all: Vec<_> = self.gpu.partitions.iter().map(|it| (self.rank(it), it)).collect();
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         let entry = |(_, possible): (_, &PossiblePartition)| {
-            let device = prospective(self.gpu, possible);
+            let device = prospective_device(self.gpu, possible);
             let profile = Some(possible.partition.profile.as_str());
-            policy.takes(&device, profile).then(|| self.entry(&device, possible))
+            policy.offers(&device, profile).then(|| self.entry(&device, possible))
         };
         all.into_iter().filter_map(entry).collect()
     }
 
     /// The full GPU with MIG mode off, if the policy offers it.
-    pub(super) fn full(&self) -> Option<CatalogEntry> {
+    pub(super) fn full_gpu_entry(&self) -> Option<CatalogEntry> {
         let Self { gpu, state, ledger, driver, .. } = *self;
-        if !state.policy.dra.may_switch(gpu) {
+        if !state.policy.dra.may_switch_mig(gpu) {
             return None;
         }
-        let device = full_gpu(gpu);
-        state.policy.dra.takes(&device, None).then(|| CatalogEntry {
+        let device = with_mig_off(gpu);
+        state.policy.dra.offers(&device, None).then(|| CatalogEntry {
             taints: self.taints(gpu, |_| true),
             consumes: Some(self.counters()),
             ..CatalogEntry::of(&device, Sharing::Exclusive, state, ledger, driver)
@@ -116,14 +116,14 @@ impl PartitionableGpu<'_> {
             attributes: attributes::of(device, None, self.driver),
             capacity: attributes::capacity(device, Sharing::Exclusive, self.driver),
             taints: self
-                .taints(device, |existing| partition.takes_from(existing, &self.capacity, all)),
+                .taints(device, |existing| partition.conflicts_with(existing, &self.capacity, all)),
             partition: Some(partition.clone()),
-            consumes: Some(self.of_set(amounts.chain(partition.slices().map(memory_slice)))),
+            consumes: Some(self.counter_set(amounts.chain(partition.slices().map(memory_slice)))),
             is_claimed: self.ledger.is_claimed(&device.id),
         }
     }
 
-    fn of_set(&self, amounts: impl Iterator<Item = (String, Quantity)>) -> Counters {
+    fn counter_set(&self, amounts: impl Iterator<Item = (String, Quantity)>) -> Counters {
         let set = format!("{}-counters", DeviceName::of(&self.gpu.id));
         Counters { set, amounts: amounts.collect() }
     }

@@ -13,7 +13,7 @@ use windlass_core::{
     health::{Health, HealthState},
     inventory::Inventory,
 };
-use windlass_resources::offers::Claimable;
+use windlass_resources::offers::ClaimableDevices;
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn gpu(id: &str, index: u32) -> Device {
 fn state(devices: Vec<Device>) -> NodeState {
     let claimable = devices.iter().map(|device| (device.id.clone(), Sharing::Exclusive)).collect();
     let inventory = Inventory { devices, ..Inventory::default() };
-    let overlaps = Arc::new(Overlaps::of(&inventory));
+    let overlaps = Arc::new(Overlaps::from_inventory(&inventory));
     NodeState { inventory, claimable, overlaps, policy: Arc::default(), ..NodeState::default() }
 }
 
@@ -84,7 +84,7 @@ fn described(source: &str, id: &str, facts: &[(String, i64)]) -> Device {
     let id = id.parse().expect("an id");
     let mut device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
     let fact = |(name, number): &(String, i64)| {
-        (AttributeName::published("acme.dev", name), AttributeValue::Int(*number))
+        (AttributeName::from_slice_name("acme.dev", name), AttributeValue::Int(*number))
     };
     device.attributes.extend(facts.iter().map(fact));
     device
@@ -96,7 +96,7 @@ fn configured_devices_have_the_attributes_of_all_sources() {
     let catalog = catalog(vec![camera, described("boards", "board", &[])]);
     let attribute = |pool: &str, device: &str, domain: &str, name: &str| {
         let entry = catalog.find(pool, device).expect("it is there");
-        entry.attributes.get(&AttributeName::published(domain, name)).cloned()
+        entry.attributes.get(&AttributeName::from_slice_name(domain, name)).cloned()
     };
     let vendor = |pool, device| attribute(pool, device, "acme.dev", "usbVendor");
     assert_eq!(vendor("n1/cameras", "camera"), Some(AttributeValue::Int(5)));
@@ -149,12 +149,16 @@ fn a_containers_device_and_its_overlap_are_tainted_until_its_release() {
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=gpu.shared"]);
     assert_eq!(taints(&state, &ledger, "mig-0c"), ["device-plugin=gpu.shared"]);
     assert!(taints(&state, &ledger, "gpu-0b").is_empty());
-    ledger.recorded(&RecordedDevices::default(), Instant::now() + CHECKPOINT_GRACE, Duration::ZERO);
+    ledger.apply_checkpoint(
+        &RecordedDevices::default(),
+        Instant::now() + CHECKPOINT_GRACE,
+        Duration::ZERO,
+    );
     assert!(taints(&state, &ledger, "gpu-0a").is_empty());
 }
 
 #[test]
 fn every_device_is_tainted_while_devices_of_containers_are_unknown() {
-    let (ledger, state) = (SharedLedger::unread(), state(vec![gpu("GPU-0a", 0)]));
+    let (ledger, state) = (SharedLedger::with_unknown_containers(), state(vec![gpu("GPU-0a", 0)]));
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=not-known"]);
 }

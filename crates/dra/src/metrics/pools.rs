@@ -15,7 +15,7 @@ pub struct DraMetrics {
     slices: Family<Labels, Gauge>,
     devices: Family<Labels, Gauge>,
     generation: Family<Labels, Gauge>,
-    left_out: Gauge,
+    omitted_devices: Gauge,
     dropped_fields: Family<Labels, Gauge>,
     errors: Counter,
 }
@@ -33,7 +33,7 @@ impl DraMetrics {
         let help = "Generation of a published pool";
         registry.register("dra_pool_generation", help, metrics.generation.clone());
         let help = "Devices that are offered to claims, but cannot be published";
-        registry.register("dra_devices_left_out", help, metrics.left_out.clone());
+        registry.register("dra_devices_left_out", help, metrics.omitted_devices.clone());
         let help = "1 for a disabled feature gate whose fields the API server drops";
         registry.register("dra_dropped_fields", help, metrics.dropped_fields.clone());
         let help = "Failures and refusals while ResourceSlices were published";
@@ -56,7 +56,7 @@ impl DraMetrics {
             let gate = dropped.gate().unwrap_or("unknown").to_owned();
             self.dropped_fields.get_or_create_owned(&vec![("gate", gate)]).set(1);
         }
-        self.left_out.set(i64::try_from(state.left_out.len()).unwrap_or(i64::MAX));
+        self.omitted_devices.set(i64::try_from(state.omitted.len()).unwrap_or(i64::MAX));
         self.errors.inc_by(state.errors.saturating_sub(self.errors.get()));
     }
 }

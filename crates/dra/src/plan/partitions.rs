@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use windlass_allocations::ledger::ClaimRef;
 use windlass_core::{
     device::{Device, DeviceId, Partition},
-    partition::{full_gpu, instance_at, prospective},
+    partition::{instance_at, prospective_device, with_mig_off},
 };
 
 use super::{PlanInputs, Refusal};
@@ -32,7 +32,7 @@ impl<'a> PlanInputs<'a> {
                 Ok(Cow::Borrowed(device))
             }
             Some(device) => Err(match self.holder(place) {
-                Some(by) => Refusal::Taken {
+                Some(by) => Refusal::HeldByClaim {
                     request: request(),
                     device: result.device.clone(),
                     by: by.clone(),
@@ -44,16 +44,16 @@ impl<'a> PlanInputs<'a> {
                 },
             }),
             None if result.access == Access::Admin => {
-                Err(Refusal::NoInstance { request: request(), place: place.clone() })
+                Err(Refusal::MissingInstance { request: request(), place: place.clone() })
             }
             None => {
                 self.check_clean(result, &place.gpu)?;
                 let gpu = self.state.inventory.get(place.gpu.as_str());
                 let possible = |gpu: &Device| {
                     let it = gpu.partitions.iter().find(|it| it.partition == *place)?;
-                    Some(prospective(gpu, it))
+                    Some(prospective_device(gpu, it))
                 };
-                let vanished = || Refusal::Unknown {
+                let vanished = || Refusal::UnknownDevice {
                     request: request(),
                     pool: result.pool.clone(),
                     device: offered.name.to_string(),
@@ -66,8 +66,8 @@ impl<'a> PlanInputs<'a> {
 
     /// The full GPU with MIG mode off, if the driver switches its MIG mode for claims; else the device itself.
     pub(super) fn full_device(&self, device: &'a Device) -> Cow<'a, Device> {
-        if self.state.policy.switches_for_claims(device) {
-            Cow::Owned(full_gpu(device))
+        if self.state.policy.switches_mig_for_claims(device) {
+            Cow::Owned(with_mig_off(device))
         } else {
             Cow::Borrowed(device)
         }
@@ -76,14 +76,14 @@ impl<'a> PlanInputs<'a> {
     /// Fails if the GPU is not clean after its last full use. Cleanup states exist for devices, not for
     /// placements.
     fn check_clean(&self, result: &AllocatedDevice, gpu: &DeviceId) -> Result<(), Refusal> {
-        let refused = |why: &'static str| Refusal::Unusable {
+        let refused = |why: &'static str| Refusal::UnusableDevice {
             request: result.request.clone(),
             device: gpu.clone(),
             why: format!("{why} after its last user"),
         };
         let why = match self.cleanup_states.get(gpu) {
             Some(state) => state.unready(),
-            None => self.state.unready.get(gpu).copied(),
+            None => self.state.pending_cleanups.get(gpu).copied(),
         };
         why.map_or(Ok(()), |why| Err(refused(why)))
     }

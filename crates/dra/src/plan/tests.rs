@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use windlass_allocations::ledger::Ledger;
-use windlass_config::{MpsSettings, Places, Sharing};
+use windlass_config::{HostPaths, MpsSettings, Sharing};
 use windlass_core::{
     device::{DeviceKind, SourceName},
     health::{Health, HealthState},
@@ -40,7 +40,7 @@ fn claim(results: &[(&str, &str)]) -> Claim {
     };
     let results = results.iter().map(result).collect();
     let (reference, name_in_pod) = (reference("c"), "links".to_owned());
-    Claim { reference, name_in_pod, results, configs: Vec::new() }
+    Claim { reference, pod_claim_name: name_in_pod, results, configs: Vec::new() }
 }
 
 /// Plan of a claim on a node with these boards, all with one sharing, beside recorded claims.
@@ -62,21 +62,21 @@ fn planned_on(
 ) -> Result<Vec<PreparedDevice>, String> {
     let driver = DriverName::default();
     let catalog = Catalog::of(state, "n1", &driver, &Ledger::default());
-    let mps = &MpsPlaces::new(&Places::default(), &MpsSettings::default());
+    let mps = &MpsFolders::new(&HostPaths::default(), &MpsSettings::default());
     let cleanup_states = &CleanupStates::new();
     let (driver, catalog) = (&driver, &catalog);
-    let documents = &ClaimDocuments::new(&Places::default());
+    let documents = &ClaimDocuments::new(&HostPaths::default());
     let inputs = PlanInputs { driver, state, catalog, cleanup_states, records, mps, documents };
     plan(claim, &inputs).map(|plan| plan.devices).map_err(|refusal| refusal.to_string())
 }
 
-fn alone(boards: Vec<Device>) -> (Vec<Device>, Sharing) {
+fn exclusive(boards: Vec<Device>) -> (Vec<Device>, Sharing) {
     (boards, Sharing::Exclusive)
 }
 
 #[test]
 fn variables_are_joined_for_the_devices_of_one_request() {
-    let boards = alone(["b0", "b1", "b2"].map(board).into());
+    let boards = exclusive(["b0", "b1", "b2"].map(board).into());
     let claim = claim(&[("pair", "b0"), ("one", "b1"), ("pair", "b2")]);
     let held = planned(&claim, boards, &Records::new()).expect("planned");
     let is_own = |it: &&String| it.starts_with("WINDLASS_CLAIM_");
@@ -96,10 +96,10 @@ fn variables_are_joined_for_the_devices_of_one_request() {
 
 #[test]
 fn every_request_of_every_claim_has_variables_of_its_own() {
-    let boards = || alone(["b0", "b1", "b2", "b3"].map(board).into());
+    let boards = || exclusive(["b0", "b1", "b2", "b3"].map(board).into());
     let mut left = claim(&[("pair", "b0"), ("my-one", "b1"), ("pair", "b2")]);
     let held = planned(&left, boards(), &Records::new()).expect("planned");
-    left.name_in_pod = "other.links".to_owned();
+    left.pod_claim_name = "other.links".to_owned();
     left.results = claim(&[("pair", "b3")]).results;
     let of_another = planned(&left, boards(), &Records::new()).expect("planned");
     // A container runtime keeps the last value of each name.
@@ -124,10 +124,10 @@ fn every_request_of_every_claim_has_variables_of_its_own() {
 
 #[test]
 fn requests_that_share_a_variable_are_reported() {
-    let boards = || alone(["b0", "b1"].map(board).into());
+    let boards = || exclusive(["b0", "b1"].map(board).into());
     let warning = |results: &[(&str, &str)]| {
         let held = planned(&claim(results), boards(), &Records::new()).expect("planned");
-        variables::overlapping(&held)
+        variables::conflict_warning(&held)
     };
     assert_eq!(warning(&[("a", "b0"), ("a", "b1")]), None, "joined");
     let expected = "several requests have BOARDS, BOARD_0: a container that gets them all has the \
@@ -139,7 +139,7 @@ fn requests_that_share_a_variable_are_reported() {
 fn a_claim_gets_all_devices_or_none_with_the_first_reason() {
     let mut sick = board("sick");
     sick.health = Health::unknown(Timestamp::UNIX_EPOCH);
-    let boards = || alone(vec![board("b0"), sick.clone()]);
+    let boards = || exclusive(vec![board("b0"), sick.clone()]);
     for (results, expected) in [
         (&[("a", "b0"), ("a", "b9")][..], "request a: pool n1/boards has no device b9 (yet)"),
         (&[("a", "b0"), ("b/x", "sick")], "request b/x: sick cannot be used: not probed yet"),
@@ -150,12 +150,12 @@ fn a_claim_gets_all_devices_or_none_with_the_first_reason() {
     let mut with_admin_access = claim(&[("a", "sick")]);
     with_admin_access.results[0].access = Access::Admin;
     let held = planned(&with_admin_access, boards(), &Records::new()).expect("to monitor it");
-    assert_eq!(held[0].usage, Use::Admin);
+    assert_eq!(held[0].usage, ClaimUse::Admin);
 }
 
 #[test]
 fn a_name_that_another_claim_holds_is_taken_even_if_its_device_is_unknown() {
-    let boards = || alone(vec![board("b0")]);
+    let boards = || exclusive(vec![board("b0")]);
     let mut held = planned(&claim(&[("a", "b0")]), boards(), &Records::new()).expect("planned");
     held[0].device = None;
     let (claim_ref, state) = (reference("other"), Stage::PrepareStarted);
@@ -177,10 +177,10 @@ fn a_device_that_is_no_longer_offered_to_claims_is_refused_with_the_reason() {
 
 #[test]
 fn a_device_that_a_claim_has_twice_is_taken_with_the_stronger_use() {
-    let boards = alone(vec![board("b0")]);
+    let boards = exclusive(vec![board("b0")]);
     let mut twice = claim(&[("a", "b0"), ("b", "b0")]);
     twice.results[1].access = Access::Admin;
     let held = planned(&twice, boards, &Records::new()).expect("planned");
-    let uses = uses_to_take(&held, &NodeState::default());
-    assert_eq!(uses.iter().map(|(_, usage)| *usage).collect::<Vec<_>>(), [Use::Alone]);
+    let uses = ledger_uses(&held, &NodeState::default());
+    assert_eq!(uses.iter().map(|(_, usage)| *usage).collect::<Vec<_>>(), [ClaimUse::Exclusive]);
 }

@@ -5,32 +5,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_cdi::container_edits::{self, plain, upper};
+use windlass_cdi::container_edits::{self, replace_punctuation, to_env_name};
 use windlass_core::{cdi::ContainerEdits, resource::ResourceName};
 
 use crate::record::PreparedDevice;
 
 /// Prefix of variables that belong to one request of one claim.
-const OWN: &str = "WINDLASS_CLAIM";
+const CLAIM_PREFIX: &str = "WINDLASS_CLAIM";
 
 /// Separator between the parts of such a name.
-const BETWEEN: &str = "__";
+const SEPARATOR: &str = "__";
 
 /// Variables for a request, under the pod's name for the claim.
-pub(super) fn of_request(
+pub(super) fn request_variables(
     claim: &str,
     resource: &ResourceName,
     envs: BTreeMap<String, String>,
 ) -> ContainerEdits {
     let request = resource.as_str().split('/').next_back().unwrap_or_default();
-    let own = [OWN, &upper(claim)].join("_") + BETWEEN + &upper(request);
-    let ids = container_edits::variable(resource);
+    let own = [CLAIM_PREFIX, &to_env_name(claim)].join("_") + SEPARATOR + &to_env_name(request);
+    let ids = container_edits::resource_variable(resource);
     let mut env = Vec::new();
     for (name, value) in envs {
         if name == ids {
             env.push(format!("{own}={value}"));
         } else if container_edits::depends_on_devices(&name) {
-            env.push(format!("{own}{BETWEEN}{}={value}", plain(&name)));
+            env.push(format!("{own}{SEPARATOR}{}={value}", replace_punctuation(&name)));
         }
         env.push(format!("{name}={value}"));
     }
@@ -38,13 +38,13 @@ pub(super) fn of_request(
 }
 
 /// A warning for a container that gets all requests of a claim: variables with several values.
-pub(crate) fn overlapping(devices: &[PreparedDevice]) -> Option<String> {
+pub(crate) fn conflict_warning(devices: &[PreparedDevice]) -> Option<String> {
     let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for held in devices {
         let has_own = |name: &str| {
-            let end = format!("{BETWEEN}{}", plain(name));
+            let end = format!("{SEPARATOR}{}", replace_punctuation(name));
             let names = held.edits.env.iter().filter_map(|it| it.split_once('='));
-            names.filter(|(it, _)| it.starts_with(OWN)).any(|(it, _)| it.ends_with(&end))
+            names.filter(|(it, _)| it.starts_with(CLAIM_PREFIX)).any(|(it, _)| it.ends_with(&end))
         };
         for (name, value) in held.edits.env.iter().filter_map(|it| it.split_once('=')) {
             if has_own(name) {
@@ -58,7 +58,7 @@ pub(crate) fn overlapping(devices: &[PreparedDevice]) -> Option<String> {
         let names = names.join(", ");
         format!(
             "several requests have {names}: a container that gets them all has the last, and each as \
-             {OWN}_<claim>{BETWEEN}<request>{BETWEEN}<variable>"
+             {CLAIM_PREFIX}_<claim>{SEPARATOR}<request>{SEPARATOR}<variable>"
         )
     })
 }

@@ -6,7 +6,7 @@ use windlass_host::causes;
 use super::{Input, Preparer, waiting::PlanError};
 use crate::{
     claim::Claim,
-    plan::{self, Plan, named_devices, plan, uses_to_take},
+    plan::{self, Plan, ledger_uses, named_devices, plan},
     record::{PreparedClaim, Stage},
     status::Failure,
 };
@@ -16,7 +16,7 @@ use crate::{
 impl Preparer {
     /// Compares a prepared claim with its ResourceClaim in the API server.
     pub(super) fn compare(&mut self, uid: &str) {
-        let (environment, entry) = (self.environment.clone(), self.entry(uid).cloned());
+        let (environment, entry) = (self.environment.clone(), self.record(uid).cloned());
         self.spawn(uid, async move {
             match entry {
                 Some(entry) if environment.is_reallocated(&entry).await => Input::Reallocated,
@@ -27,11 +27,13 @@ impl Preparer {
 
     /// Reads the ResourceClaim from the API server.
     pub(super) fn read(&mut self, uid: &str) {
-        let Some(claim) = self.slots.get(uid).map(|slot| slot.claim.clone()) else { return };
+        let Some(claim) = self.tracked_claims.get(uid).map(|slot| slot.claim.clone()) else {
+            return;
+        };
         let environment = self.environment.clone();
         self.spawn(uid, async move {
             match environment.read(&claim).await {
-                Ok(claim) => Input::Read(claim.into()),
+                Ok(claim) => Input::ClaimRead(claim.into()),
                 Err(error) => Input::Failed(causes(&error).into()),
             }
         });
@@ -41,10 +43,10 @@ impl Preparer {
     /// earlier devices have to be released first.
     pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
         let uid = &claim.reference.uid;
-        if self.entry(uid).is_some_and(|entry| !entry.is_for(&claim)) {
+        if self.record(uid).is_some_and(|entry| !entry.matches(&claim)) {
             return Input::Reallocated;
         }
-        match self.take(&claim) {
+        match self.plan_and_hold(&claim) {
             Ok(()) if self.needs_mig_changes(uid) => Input::NeedsMigChange(claim),
             Ok(()) => Input::Planned,
             Err(cause) => self.blocked_input(uid, &cause).unwrap_or_else(|| {
@@ -63,7 +65,7 @@ impl Preparer {
     }
 
     /// Plans the devices of a claim, and takes them in the ledger.
-    pub(super) fn take(&mut self, claim: &Claim) -> Result<(), PlanError> {
+    pub(super) fn plan_and_hold(&mut self, claim: &Claim) -> Result<(), PlanError> {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);
         let (cleanup_states, records) = (self.environment.cleanup.states(), self.records());
@@ -77,12 +79,10 @@ impl Preparer {
             documents: &self.environment.documents,
         };
         let Plan { devices, limits } = plan(claim, &inputs)?;
-        self.environment
-            .ledger
-            .take_for_claim(&claim.reference, &uses_to_take(&devices, &state))?;
-        let slot = self.slots.get_mut(&claim.reference.uid);
+        self.environment.ledger.take_for_claim(&claim.reference, &ledger_uses(&devices, &state))?;
+        let slot = self.tracked_claims.get_mut(&claim.reference.uid);
         let slot = slot.expect("the slot of a claim that is not idle stays");
-        slot.entry = Some(PreparedClaim {
+        slot.record = Some(PreparedClaim {
             claim: claim.reference.clone(),
             state: Stage::PrepareStarted,
             devices,

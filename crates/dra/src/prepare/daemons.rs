@@ -1,7 +1,7 @@
 //! Wait for the MPS daemons of a claim's devices: until they serve, or until they have ended.
 
 use tokio::time::{Duration, sleep};
-use windlass_allocations::ledger::Use;
+use windlass_allocations::ledger::ClaimUse;
 use windlass_core::device::DeviceId;
 use windlass_host::{blocking, deadline};
 use windlass_lifecycle::mps::MpsState;
@@ -23,7 +23,9 @@ impl Environment {
         for (device, usage) in entry.uses() {
             if usage.needs_daemon() {
                 self.wait_for_daemon(device).await?;
-            } else if usage == Use::Alone || matches!(usage, Use::Portion(it) if it.is_whole()) {
+            } else if usage == ClaimUse::Exclusive
+                || matches!(usage, ClaimUse::Portion(it) if it.is_whole())
+            {
                 self.wait_for_daemon_end(device).await?;
             }
         }

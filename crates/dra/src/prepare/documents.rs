@@ -9,16 +9,17 @@ impl Preparer {
     /// call prepare before that.
     pub(super) fn check(&mut self) {
         self.journal.check();
-        for uid in self.slots.keys().cloned().collect::<Vec<_>>() {
+        for uid in self.tracked_claims.keys().cloned().collect::<Vec<_>>() {
             self.step(&uid, Input::Check);
         }
     }
 
     /// Rewrites a document that differs from the record. The copy of the state file is written first, so that a folder
     /// with documents always has the data to write them again.
-    pub(super) fn restore(&mut self, uid: &str) {
-        let Some(entry) = self.entry(uid).cloned() else { return };
-        let (documents, checked) = (self.environment.documents.clone(), self.journal.checked());
+    pub(super) fn restore_document(&mut self, uid: &str) {
+        let Some(entry) = self.record(uid).cloned() else { return };
+        let (documents, checked) =
+            (self.environment.documents.clone(), self.journal.wait_checked());
         self.spawn(uid, async {
             checked.await;
             blocking(move || documents.restore(&entry)).await.into()
@@ -26,9 +27,9 @@ impl Preparer {
     }
 
     /// Logs why a document cannot be rewritten, once.
-    pub(super) fn log_unwritten(&mut self, uid: &str, unwritten: Option<String>) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        if slot.unwritten == unwritten {
+    pub(super) fn log_document_error(&mut self, uid: &str, unwritten: Option<String>) {
+        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
+        if slot.document_error == unwritten {
             return;
         }
         if let Some(why) = &unwritten {
@@ -37,6 +38,6 @@ impl Preparer {
                 "CDI document of a claim not written: its containers cannot restart"
             );
         }
-        slot.unwritten = unwritten;
+        slot.document_error = unwritten;
     }
 }

@@ -7,15 +7,15 @@ use std::{
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::{sync::watch, time::Duration};
-use windlass_allocations::ledger::{ClaimRef, SharedLedger, Use};
+use windlass_allocations::ledger::{ClaimRef, ClaimUse, SharedLedger};
 use windlass_cluster::Claims;
 use windlass_config::DriverName;
 use windlass_core::device::{DeviceId, DeviceNode};
 use windlass_discovery::mig::MigHandle;
 use windlass_host::{Roots, blocking, deadline, presence};
 use windlass_lifecycle::{
-    cleanup::{CleanupHandle, NotReady},
-    mps::{MpsPlaces, MpsStates},
+    cleanup::{CleanupHandle, NotReadyError},
+    mps::{MpsFolders, MpsStates},
 };
 use windlass_resources::NodeState;
 
@@ -46,7 +46,7 @@ pub(crate) struct Environment {
     pub(crate) cleanup: CleanupHandle,
     pub(crate) metrics: ClaimMetrics,
     /// Folders and states of the MPS daemons.
-    pub(crate) mps: MpsPlaces,
+    pub(crate) mps: MpsFolders,
     pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
@@ -57,20 +57,20 @@ pub(super) enum ReadError {
         "claims cannot be read: this node has no name in the cluster; give it with --node-name or \
          NODE_NAME"
     )]
-    Nameless,
+    NoNodeName,
     #[error(transparent)]
     Claim(#[from] ClaimError),
 }
 
 /// A claim that may be orphaned.
-pub(super) struct Suspect {
+pub(super) struct OrphanCandidate {
     pub(super) claim: ClaimRef,
     /// Number of its requests at the check; `None` for a refused claim without a slot.
-    pub(super) requests: Option<u64>,
+    pub(super) request_count: Option<u64>,
 }
 
 /// A device and one of its device nodes, which must exist.
-pub(super) type NodeOf = (DeviceId, DeviceNode);
+pub(super) type NodeOfDevice = (DeviceId, DeviceNode);
 
 /// Longest wait for the ResourceClaim of a completed claim.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -86,7 +86,7 @@ impl Environment {
     }
 
     pub(super) async fn read(&self, claim: &ClaimRef) -> Result<Claim, ReadError> {
-        let claims = self.claims.as_ref().ok_or(ReadError::Nameless)?;
+        let claims = self.claims.as_ref().ok_or(ReadError::NoNodeName)?;
         let object = claims.get(claim).await.map_err(ClaimError::from)?;
         let object = object.ok_or_else(|| ClaimError::NotFound(claim.clone()))?;
         let claim = Claim::read(object, claim, &self.driver)?;
@@ -104,10 +104,10 @@ impl Environment {
 
     /// Waits until the claim's devices are clean and prepared. Devices with admin access are left out.
     pub(super) async fn wait_for_cleanup(&self, entry: &PreparedClaim) -> Result<(), String> {
-        let used = entry.uses().filter(|(_, usage)| *usage != Use::Admin);
+        let used = entry.uses().filter(|(_, usage)| *usage != ClaimUse::Admin);
         let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
-        let ready = self.cleanup.join(&entry.claim.uid, devices).await;
-        ready.map_err(|NotReady { device, why }| {
+        let ready = self.cleanup.prepare_claim(&entry.claim.uid, devices).await;
+        ready.map_err(|NotReadyError { device, reason: why }| {
             format!("{device} is not ready for the claim: {why}")
         })
     }
@@ -116,7 +116,7 @@ impl Environment {
     pub(super) fn write_document(
         &self,
         entry: &PreparedClaim,
-        nodes: &[NodeOf],
+        nodes: &[NodeOfDevice],
     ) -> Result<(), String> {
         for (device, node) in nodes {
             presence::check(&self.roots, [node]).map_err(|why| format!("{device}: {why}"))?;
@@ -132,12 +132,12 @@ impl Environment {
         let found = deadline::timeout(COMPARE_TIMEOUT, read).await;
         let object = found.ok().and_then(Result::ok).flatten();
         let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
-        claim.is_some_and(|claim| !entry.is_for(&claim))
+        claim.is_some_and(|claim| !entry.matches(&claim))
     }
 
     /// Orphaned claims among the known ones: by the API server they have no device of this node any more, and the
     /// kubelet does not know them.
-    pub(super) async fn orphaned(&self, known: Vec<Suspect>) -> Vec<Suspect> {
+    pub(super) async fn find_orphaned(&self, known: Vec<OrphanCandidate>) -> Vec<OrphanCandidate> {
         let record = self.kubelet_checkpoint.clone();
         let of_kubelet = blocking(move || record.uids().map_err(|error| error.to_string())).await;
         let (Ok(of_kubelet), Some(claims)) = (of_kubelet, &self.claims) else { return Vec::new() };
@@ -163,8 +163,8 @@ impl Environment {
 }
 
 /// Device nodes of a claim's devices.
-pub(super) fn nodes(devices: &[PreparedDevice], state: &NodeState) -> Vec<NodeOf> {
-    let found = devices.iter().filter_map(|held| held.found(&state.inventory));
+pub(super) fn nodes(devices: &[PreparedDevice], state: &NodeState) -> Vec<NodeOfDevice> {
+    let found = devices.iter().filter_map(|held| held.find_in(&state.inventory));
     let devices: BTreeMap<_, _> = found.map(|device| (&device.id, device)).collect();
     devices
         .into_values()

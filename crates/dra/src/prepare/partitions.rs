@@ -13,7 +13,7 @@
 use std::fmt;
 
 use tokio::time::Duration;
-use windlass_allocations::ledger::Use;
+use windlass_allocations::ledger::ClaimUse;
 use windlass_core::{
     device::{DeviceId, Partition},
     partition::instance_at,
@@ -50,7 +50,7 @@ impl Preparer {
 
     fn mig_changes(&self, uid: &str) -> Vec<MigChange> {
         let state = self.environment.state.borrow();
-        let devices = self.entry(uid).into_iter().flat_map(|entry| &entry.devices);
+        let devices = self.record(uid).into_iter().flat_map(|entry| &entry.devices);
         devices.filter_map(|held| MigChange::of(held, &state)).collect()
     }
 
@@ -65,16 +65,16 @@ impl Preparer {
             (self.mig_changes(uid), self.save(), self.environment.clone());
         self.spawn(uid, async move {
             if let Err(why) = recorded.await {
-                return Input::Unrecorded(why);
+                return Input::RecordFailed(why);
             }
-            let changed = environment.apply_all(&mig_changes).await;
+            let changed = environment.apply_mig_changes(&mig_changes).await;
             changed.map_or_else(|why| Input::Failed(why.into()), |()| Input::MigChanged(claim))
         });
     }
 
     /// Plans again, now with the ids of the claim's instances.
-    pub(super) fn plan_again(&mut self, claim: &Claim) -> Input {
-        match self.take(claim) {
+    pub(super) fn replan(&mut self, claim: &Claim) -> Input {
+        match self.plan_and_hold(claim) {
             Ok(()) if self.lacks_instances(&claim.reference.uid) => {
                 Input::Failed("a MIG instance vanished right after it was made".to_owned().into())
             }
@@ -88,16 +88,17 @@ impl Preparer {
 
 impl Environment {
     /// Applies the changes, and waits until the resulting devices are healthy and have their CDI documents.
-    async fn apply_all(&self, mig_changes: &[MigChange]) -> Result<(), String> {
-        let changed = deadline::beside(INVENTORY_TIMEOUT, async |deadline_passed| {
+    async fn apply_mig_changes(&self, mig_changes: &[MigChange]) -> Result<(), String> {
+        let changed = deadline::cancel_after(INVENTORY_TIMEOUT, async |deadline_passed| {
             for change in mig_changes {
-                retry_until_initialised(&deadline_passed, || self.apply(change)).await?;
+                retry_until_initialised(&deadline_passed, || self.apply_mig_change(change)).await?;
             }
             Ok(())
         });
         changed.await.map_err(|error: PartitionError| causes(&error))?;
-        let lacking =
-            |state: &NodeState| mig_changes.iter().find(|change| !change.is_served(state)).cloned();
+        let lacking = |state: &NodeState| {
+            mig_changes.iter().find(|change| !change.is_complete(state)).cloned()
+        };
         let mut state = self.state.clone();
         let found =
             deadline::timeout(INVENTORY_TIMEOUT, state.wait_for(|state| lacking(state).is_none()))
@@ -113,31 +114,31 @@ impl Environment {
 
     /// Applies one change. It asks NVIDIA's driver even if the inventory shows the change: the inventory may be
     /// outdated.
-    async fn apply(&self, change: &MigChange) -> Result<(), PartitionError> {
+    async fn apply_mig_change(&self, change: &MigChange) -> Result<(), PartitionError> {
         let place = match change {
-            MigChange::FullGpu(gpu) => return self.partitions.turn_mig_off(gpu).await,
+            MigChange::FullGpu(gpu) => return self.partitions.disable_mig(gpu).await,
             MigChange::Instance(place) => place,
         };
-        let may_switch = switches(&self.state.borrow(), &place.gpu);
+        let may_switch = switches_mig_mode(&self.state.borrow(), &place.gpu);
         if may_switch {
-            self.partitions.turn_mig_on(&place.gpu).await?;
+            self.partitions.enable_mig(&place.gpu).await?;
         }
-        let device = self.partitions.make(place).await?;
+        let device = self.partitions.create(place).await?;
         tracing::info!(%place, %device, "MIG instance made for a claim");
         Ok(())
     }
 
     /// Removes the instances of a claim, and waits until the inventory lacks them, up to a deadline.
     pub(super) async fn remove_instances(&self, places: &[Partition]) -> Result<(), String> {
-        let removed = deadline::beside(INVENTORY_TIMEOUT, async |deadline_passed| {
+        let removed = deadline::cancel_after(INVENTORY_TIMEOUT, async |deadline_passed| {
             for place in places {
                 match retry_until_initialised(&deadline_passed, || self.partitions.remove(place))
                     .await
                 {
                     // The instance vanished with its GPU.
-                    Err(error) if matches!(error.why, MigFailure::NoGpu) => {}
+                    Err(error) if matches!(error.failure, MigFailure::NoGpu) => {}
                     // A reset removes the instance of a lost GPU. The release does not wait for it.
-                    Err(PartitionError { why: MigFailure::Driver(error), .. })
+                    Err(PartitionError { failure: MigFailure::Driver(error), .. })
                         if error.is_lost() =>
                     {
                         tracing::warn!(%place, %error, "GPU of a claim's MIG instance lost, claim released");
@@ -160,14 +161,14 @@ impl Environment {
 }
 
 /// Placements of a claim's instances.
-pub(super) fn places(entry: &PreparedClaim) -> Vec<Partition> {
+pub(super) fn placements(entry: &PreparedClaim) -> Vec<Partition> {
     entry.devices.iter().filter_map(|held| held.partition.clone()).collect()
 }
 
 /// True if the driver switches the MIG mode of this GPU for claims.
-fn switches(state: &NodeState, gpu: &DeviceId) -> bool {
+fn switches_mig_mode(state: &NodeState, gpu: &DeviceId) -> bool {
     let gpu = state.inventory.get(gpu.as_str());
-    gpu.is_some_and(|gpu| state.policy.switches_for_claims(gpu))
+    gpu.is_some_and(|gpu| state.policy.switches_mig_for_claims(gpu))
 }
 
 // === impl MigChange ===
@@ -177,12 +178,16 @@ impl MigChange {
     fn of(held: &PreparedDevice, state: &NodeState) -> Option<Self> {
         match &held.partition {
             Some(place) => held.cdi.is_empty().then(|| Self::Instance(place.clone())),
-            None if held.usage == Use::Admin => None,
-            None => held.device.clone().filter(|device| switches(state, device)).map(Self::FullGpu),
+            None if held.usage == ClaimUse::Admin => None,
+            None => held
+                .device
+                .clone()
+                .filter(|device| switches_mig_mode(state, device))
+                .map(Self::FullGpu),
         }
     }
 
-    fn is_served(&self, state: &NodeState) -> bool {
+    fn is_complete(&self, state: &NodeState) -> bool {
         let device = match self {
             Self::Instance(place) => instance_at(&state.inventory, place),
             Self::FullGpu(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),

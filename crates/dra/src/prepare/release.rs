@@ -5,8 +5,8 @@ use windlass_host::blocking;
 
 use super::{
     Notice, Preparer,
-    environment::{Environment, Suspect},
-    partitions::places,
+    environment::{Environment, OrphanCandidate},
+    partitions::placements,
 };
 use crate::{
     queue::{Operation, Request},
@@ -15,20 +15,20 @@ use crate::{
 
 impl Preparer {
     /// Undoes the steps of a claim. A claim without a record may still have devices to clean.
-    pub(super) fn remove(&mut self, uid: &str) {
+    pub(super) fn undo_steps(&mut self, uid: &str) {
         let (environment, of, entry) =
-            (self.environment.clone(), uid.to_owned(), self.entry(uid).cloned());
+            (self.environment.clone(), uid.to_owned(), self.record(uid).cloned());
         self.spawn(uid, async move { environment.undo_steps(&of, entry.as_ref()).await.into() });
     }
 
     /// Answers the callers with an error, and keeps the claim with the devices of its old allocation. A new allocation
     /// has to wait for their release.
     pub(super) fn refuse_release(&mut self, uid: &str, why: String) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.answer_preparing(&Err(format!(
+        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
+        slot.reply_to_prepare(&Err(format!(
             "devices of its earlier allocation cannot be released: {why}"
         )));
-        slot.answer_releasing(&Err(why));
+        slot.reply_to_release(&Err(why));
         drop(self.save());
     }
 
@@ -36,28 +36,30 @@ impl Preparer {
     pub(super) fn release(&mut self, uid: &str) {
         self.environment.ledger.release_claim(uid);
         self.failures.clear(uid);
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.entry = None;
-        slot.answer_releasing(&Ok(()));
+        let Some(slot) = self.tracked_claims.get_mut(uid) else { return };
+        slot.record = None;
+        slot.reply_to_release(&Ok(()));
     }
 
     /// Checks for orphaned claims.
     pub(super) fn find_orphans(&mut self) {
-        let settled = self.slots.values().filter(|slot| slot.state.is_settled());
-        let prepared = settled.filter_map(|slot| Some(slot.recorded()?.claim.clone()));
+        let settled = self.tracked_claims.values().filter(|slot| slot.state.is_settled());
+        let prepared = settled.filter_map(|slot| Some(slot.persisted_record()?.claim.clone()));
         let claims = prepared.chain(self.failures.refused());
-        let known = claims.map(|claim| Suspect { requests: self.requests(&claim.uid), claim });
+        let known = claims
+            .map(|claim| OrphanCandidate { request_count: self.request_count(&claim.uid), claim });
         let (known, environment): (Vec<_>, _) = (known.collect(), self.environment.clone());
         if !known.is_empty() {
-            self.watches.spawn(async move { Notice::Orphaned(environment.orphaned(known).await) });
+            self.watches
+                .spawn(async move { Notice::Orphaned(environment.find_orphaned(known).await) });
         }
     }
 
     /// Releases orphaned claims, except those that were requested since the check.
-    pub(super) fn release_orphans(&mut self, suspects: Vec<Suspect>) {
+    pub(super) fn release_orphans(&mut self, suspects: Vec<OrphanCandidate>) {
         tracing::trace!(found = suspects.len(), "checked for orphaned claims");
-        for Suspect { claim, requests } in suspects {
-            if self.requests(&claim.uid) != requests {
+        for OrphanCandidate { claim, request_count: requests } in suspects {
+            if self.request_count(&claim.uid) != requests {
                 continue;
             }
             tracing::info!(%claim, uid = claim.uid, "releasing orphaned claim");
@@ -67,8 +69,8 @@ impl Preparer {
         }
     }
 
-    fn requests(&self, uid: &str) -> Option<u64> {
-        Some(self.slots.get(uid)?.requests)
+    fn request_count(&self, uid: &str) -> Option<u64> {
+        Some(self.tracked_claims.get(uid)?.request_count)
     }
 }
 
@@ -79,8 +81,8 @@ impl Environment {
         blocking(move || documents.remove(&of)).await?;
         if let Some(entry) = entry {
             self.reset_time_slices(entry).await?;
-            self.remove_instances(&places(entry)).await?;
+            self.remove_instances(&placements(entry)).await?;
         }
-        self.cleanup.leave(uid).await
+        self.cleanup.release_claim(uid).await
     }
 }

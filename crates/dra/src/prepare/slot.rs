@@ -11,42 +11,50 @@ use super::{
 };
 
 /// A claim in preparation, prepared or in release.
-pub(super) struct Slot {
+pub(super) struct TrackedClaim {
     pub(super) claim: ClaimRef,
     pub(super) state: State,
     /// Its record, if any.
-    pub(super) entry: Option<PreparedClaim>,
+    pub(super) record: Option<PreparedClaim>,
     /// Reason of the last failure to rewrite its document.
-    pub(super) unwritten: Option<String>,
+    pub(super) document_error: Option<String>,
     /// Number of requests so far.
-    pub(super) requests: u64,
-    pub(super) preparing: Vec<Reply<Vec<PreparedDevice>>>,
-    pub(super) releasing: Vec<Reply<()>>,
+    pub(super) request_count: u64,
+    pub(super) prepare_replies: Vec<Reply<Vec<PreparedDevice>>>,
+    pub(super) release_replies: Vec<Reply<()>>,
 }
 
 // === impl Slot ===
 
-impl Slot {
+impl TrackedClaim {
     pub(super) fn new(claim: ClaimRef) -> Self {
-        let (entry, unwritten, preparing, releasing) = Default::default();
+        let (record, document_error, prepare_replies, release_replies) = Default::default();
         let state = State::Idle(None);
-        Self { claim, state, entry, unwritten, requests: 0, preparing, releasing }
+        Self {
+            claim,
+            state,
+            record,
+            document_error,
+            request_count: 0,
+            prepare_replies,
+            release_replies,
+        }
     }
 
-    pub(super) fn of(entry: PreparedClaim) -> Self {
+    pub(super) fn from_record(entry: PreparedClaim) -> Self {
         let state = State::Idle(Some(entry.state));
-        Self { state, entry: Some(entry.clone()), ..Self::new(entry.claim) }
+        Self { state, record: Some(entry.clone()), ..Self::new(entry.claim) }
     }
 
     /// Enters a state, and updates the record's stage.
     pub(super) fn enter(&mut self, state: State) {
         let (claim, uid) = (&self.claim, &self.claim.uid);
-        if let (Some(entry), Some(stage)) = (&mut self.entry, state.recorded()) {
+        if let (Some(entry), Some(stage)) = (&mut self.record, state.recorded_stage()) {
             entry.state = stage;
         }
         match (self.state, state) {
             (State::Completing, State::Idle(Some(Stage::PrepareCompleted))) => {
-                let devices = self.entry.iter().flat_map(|entry| &entry.devices);
+                let devices = self.record.iter().flat_map(|entry| &entry.devices);
                 let devices: Vec<_> = devices.map(|held| held.name.as_str()).collect();
                 tracing::info!(%claim, uid, devices = devices.join(" "), "claim prepared");
             }
@@ -59,13 +67,13 @@ impl Slot {
         self.state = state;
     }
 
-    pub(super) fn recorded(&self) -> Option<&PreparedClaim> {
-        self.entry.as_ref().filter(|_| self.state.recorded().is_some())
+    pub(super) fn persisted_record(&self) -> Option<&PreparedClaim> {
+        self.record.as_ref().filter(|_| self.state.recorded_stage().is_some())
     }
 
     /// The next request of an idle claim.
     pub(super) fn next_request(&self) -> Option<Input> {
-        match (self.preparing.is_empty(), self.releasing.is_empty()) {
+        match (self.prepare_replies.is_empty(), self.release_replies.is_empty()) {
             (false, _) => Some(Input::Prepare),
             (true, false) => Some(Input::Release),
             (true, true) => None,
@@ -74,26 +82,26 @@ impl Slot {
 
     /// True if no caller waits for its preparation.
     pub(super) fn is_abandoned(&self) -> bool {
-        self.preparing.iter().all(Reply::is_closed)
+        self.prepare_replies.iter().all(Reply::is_closed)
     }
 
     /// True if the claim has a device of which only the name is known.
     pub(super) fn has_unknown_devices(&self) -> bool {
         let has_unknown_devices =
             |entry: &PreparedClaim| entry.devices.iter().any(|held| held.device.is_none());
-        self.recorded().is_some_and(has_unknown_devices)
+        self.persisted_record().is_some_and(has_unknown_devices)
     }
 
     /// Answers the callers of the preparation.
-    pub(super) fn answer_preparing(&mut self, outcome: &Result<Vec<PreparedDevice>, String>) {
-        for reply in self.preparing.drain(..) {
+    pub(super) fn reply_to_prepare(&mut self, outcome: &Result<Vec<PreparedDevice>, String>) {
+        for reply in self.prepare_replies.drain(..) {
             let _ = reply.send(outcome.clone());
         }
     }
 
     /// Answers the callers of the release.
-    pub(super) fn answer_releasing(&mut self, outcome: &Result<(), String>) {
-        for reply in self.releasing.drain(..) {
+    pub(super) fn reply_to_release(&mut self, outcome: &Result<(), String>) {
+        for reply in self.release_replies.drain(..) {
             let _ = reply.send(outcome.clone());
         }
     }

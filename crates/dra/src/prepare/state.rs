@@ -16,7 +16,7 @@
 //! ```
 //!
 //! A failure leads back to `Idle`, and is the answer to the kubelet, which retries. A request during work is served
-//! once the claim is `Idle`. If a read shows another allocation, the claim goes to `Removing` too. Any other input
+//! once the claim is `Idle`. If a read shows another allocation, the claim goes to `UndoingSteps` too. Any other input
 //! is late, and changes nothing.
 
 use windlass_host::deadline::Deadline;
@@ -25,25 +25,25 @@ use super::waiting::Blocker;
 use crate::{claim::Claim, record::Stage, status::Failure};
 
 /// Stage of the claim in the record; `None` without a record.
-pub(super) type Recorded = Option<Stage>;
+pub(super) type RecordedStage = Option<Stage>;
 
-const STARTED: Recorded = Some(Stage::PrepareStarted);
-const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
+const STARTED: RecordedStage = Some(Stage::PrepareStarted);
+const COMPLETED: RecordedStage = Some(Stage::PrepareCompleted);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// No task works on the claim.
-    Idle(Recorded),
+    Idle(RecordedStage),
     /// The claim is completed. Its ResourceClaim is compared, because it may have a new allocation.
     Comparing,
     /// The ResourceClaim is read for the plan. A claim that waited before has the deadline of that wait.
-    Reading(Recorded, Option<Deadline>),
+    Reading(RecordedStage, Option<Deadline>),
     /// Other claims hold the devices, and are expected to release them before the deadline.
-    Waiting(Recorded, Deadline),
+    Waiting(RecordedStage, Deadline),
     /// The plan is recorded, and GPUs change for it: an instance is made, or MIG mode is turned off.
-    ChangingMig(Recorded),
+    ChangingMig(RecordedStage),
     /// The plan is recorded, and its steps are carried out.
-    Executing(Recorded),
+    Executing(RecordedStage),
     /// All steps are done. The completion is recorded before the kubelet is answered.
     Completing,
     /// The claim is completed, and its steps are checked.
@@ -51,7 +51,7 @@ pub(super) enum State {
     /// The claim is completed, and its missing document is rewritten. A release waits for that.
     Restoring,
     /// The steps are undone while the claim is still recorded, so that its unclean devices are not allocated meanwhile.
-    Removing(Recorded),
+    UndoingSteps(RecordedStage),
     /// All steps are undone, and the record is removed.
     DroppingRecord,
 }
@@ -68,7 +68,7 @@ pub(super) enum Input {
     /// The ResourceClaim has another allocation.
     Reallocated,
     /// The ResourceClaim was read.
-    Read(Box<Claim>),
+    ClaimRead(Box<Claim>),
     /// The devices are planned and taken in the ledger.
     Planned,
     /// The devices are planned and taken in the ledger, and GPUs have to change first.
@@ -85,12 +85,12 @@ pub(super) enum Input {
     /// The claim is refused, or its work failed after none or some of its steps.
     Failed(Failure),
     /// The work was not begun: the record could not be written.
-    Unrecorded(String),
+    RecordFailed(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    Nothing,
+    None,
     Compare,
     Read,
     /// Plan the claim's devices, and take them in the ledger.
@@ -100,20 +100,20 @@ pub(super) enum Action {
     Abandon,
     ChangeMig(Box<Claim>),
     /// Plan again, with the ids of the new instances.
-    PlanAgain(Box<Claim>),
+    Replan(Box<Claim>),
     Execute,
     /// Record the claim's stage.
     Record,
     /// Answer the callers with the prepared devices.
-    Answer,
+    Reply,
     /// Answer the callers with an error.
     Refuse(Failure),
     /// Release the taken devices in the ledger, and refuse.
-    Undo(String),
+    RollBack(String),
     Restore,
     /// Log why the document cannot be written, once.
-    LogUnwritten(Option<String>),
-    Remove,
+    LogDocumentError(Option<String>),
+    UndoSteps,
     /// Release all devices in the ledger, and answer the callers.
     Release,
     /// Answer the callers of the release with an error.
@@ -124,12 +124,12 @@ pub(super) enum Action {
 
 impl State {
     /// Stage of the claim in the record.
-    pub(super) fn recorded(self) -> Recorded {
+    pub(super) fn recorded_stage(self) -> RecordedStage {
         match self {
             Self::Idle(recorded)
             | Self::Reading(recorded, _)
             | Self::Waiting(recorded, _)
-            | Self::Removing(recorded) => recorded,
+            | Self::UndoingSteps(recorded) => recorded,
             Self::ChangingMig(_) | Self::Executing(_) => STARTED,
             Self::Comparing | Self::Completing | Self::Checking | Self::Restoring => COMPLETED,
             Self::DroppingRecord => None,
@@ -141,10 +141,10 @@ impl State {
         matches!(self, Self::Idle(_) | Self::Restoring)
     }
 
-    pub(super) fn next(self, input: Input) -> (Self, Action) {
+    pub(super) fn transition(self, input: Input) -> (Self, Action) {
         match self {
             Self::Idle(_) | Self::Restoring => self.idle(input),
-            Self::Removing(_) | Self::DroppingRecord => self.releasing(input),
+            Self::UndoingSteps(_) | Self::DroppingRecord => self.releasing(input),
             Self::Comparing | Self::Reading(..) | Self::Waiting(..) => self.reading(input),
             Self::Checking | Self::ChangingMig(_) | Self::Executing(_) | Self::Completing => {
                 self.executing(input)
@@ -157,24 +157,28 @@ impl State {
             (Self::Idle(COMPLETED), Input::Prepare) => (Self::Comparing, Action::Compare),
             (Self::Idle(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
             // A claim without a record may still have devices to clean.
-            (Self::Idle(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
-            (Self::Idle(COMPLETED), Input::Check) => (Self::Restoring, Action::Restore),
-            (Self::Restoring, Input::Done) => (Self::Idle(COMPLETED), Action::LogUnwritten(None)),
-            (Self::Restoring, Input::Failed(Failure { why, .. })) => {
-                (Self::Idle(COMPLETED), Action::LogUnwritten(Some(why)))
+            (Self::Idle(recorded), Input::Release) => {
+                (Self::UndoingSteps(recorded), Action::UndoSteps)
             }
-            _ => (self, Action::Nothing),
+            (Self::Idle(COMPLETED), Input::Check) => (Self::Restoring, Action::Restore),
+            (Self::Restoring, Input::Done) => {
+                (Self::Idle(COMPLETED), Action::LogDocumentError(None))
+            }
+            (Self::Restoring, Input::Failed(Failure { why, .. })) => {
+                (Self::Idle(COMPLETED), Action::LogDocumentError(Some(why)))
+            }
+            _ => (self, Action::None),
         }
     }
 
     fn reading(self, input: Input) -> (Self, Action) {
-        let before = self.recorded();
+        let before = self.recorded_stage();
         match (self, input) {
             (Self::Comparing, Input::Unchanged) => (Self::Checking, Action::Execute),
             (Self::Comparing | Self::Reading(..), Input::Reallocated) => {
-                (Self::Removing(before), Action::Remove)
+                (Self::UndoingSteps(before), Action::UndoSteps)
             }
-            (Self::Reading(..), Input::Read(claim)) => (self, Action::Plan(claim)),
+            (Self::Reading(..), Input::ClaimRead(claim)) => (self, Action::Plan(claim)),
             (Self::Reading(..), Input::Planned) => (Self::Executing(before), Action::Execute),
             (Self::Reading(..), Input::NeedsMigChange(claim)) => {
                 (Self::ChangingMig(before), Action::ChangeMig(claim))
@@ -189,52 +193,52 @@ impl State {
             (Self::Waiting(..), Input::Release | Input::Abandoned) => {
                 (Self::Idle(before), Action::Abandon)
             }
-            _ => (self, Action::Nothing),
+            _ => (self, Action::None),
         }
     }
 
     fn executing(self, input: Input) -> (Self, Action) {
         match (self, input) {
             (Self::ChangingMig(_), Input::MigChanged(claim)) => {
-                (Self::ChangingMig(STARTED), Action::PlanAgain(claim))
+                (Self::ChangingMig(STARTED), Action::Replan(claim))
             }
             (Self::ChangingMig(before), Input::Planned) => {
                 (Self::Executing(before), Action::Execute)
             }
             (Self::Executing(_), Input::Done) => (Self::Completing, Action::Record),
             (Self::Completing | Self::Checking, Input::Done) => {
-                (Self::Idle(COMPLETED), Action::Answer)
+                (Self::Idle(COMPLETED), Action::Reply)
             }
             (Self::Checking, Input::Failed(why)) => (Self::Idle(COMPLETED), Action::Refuse(why)),
             (Self::ChangingMig(_) | Self::Executing(_), Input::Failed(why)) => {
                 (Self::Idle(STARTED), Action::Refuse(why))
             }
             // Without a record no step was done.
-            (Self::ChangingMig(None) | Self::Executing(None), Input::Unrecorded(why)) => {
-                (Self::Idle(None), Action::Undo(why))
+            (Self::ChangingMig(None) | Self::Executing(None), Input::RecordFailed(why)) => {
+                (Self::Idle(None), Action::RollBack(why))
             }
             (
                 Self::ChangingMig(_) | Self::Executing(_) | Self::Completing,
-                Input::Unrecorded(why),
+                Input::RecordFailed(why),
             ) => (Self::Idle(STARTED), Action::Refuse(why.into())),
-            _ => (self, Action::Nothing),
+            _ => (self, Action::None),
         }
     }
 
     fn releasing(self, input: Input) -> (Self, Action) {
         match (self, input) {
-            (Self::Removing(None) | Self::DroppingRecord, Input::Done) => {
+            (Self::UndoingSteps(None) | Self::DroppingRecord, Input::Done) => {
                 (Self::Idle(None), Action::Release)
             }
-            (Self::Removing(Some(_)), Input::Done) => (Self::DroppingRecord, Action::Record),
+            (Self::UndoingSteps(Some(_)), Input::Done) => (Self::DroppingRecord, Action::Record),
             // The document may be removed, and other steps undone, so the claim is no longer completed.
-            (Self::Removing(recorded), Input::Failed(Failure { why, .. })) => {
+            (Self::UndoingSteps(recorded), Input::Failed(Failure { why, .. })) => {
                 (Self::Idle(recorded.and(STARTED)), Action::RefuseRelease(why))
             }
-            (Self::DroppingRecord, Input::Unrecorded(why)) => {
+            (Self::DroppingRecord, Input::RecordFailed(why)) => {
                 (Self::Idle(STARTED), Action::RefuseRelease(why))
             }
-            _ => (self, Action::Nothing),
+            _ => (self, Action::None),
         }
     }
 }
@@ -243,8 +247,8 @@ impl State {
 
 impl Input {
     /// `Done` if the record was written.
-    pub(super) fn of_record(recorded: Result<(), String>) -> Self {
-        recorded.map_or_else(Self::Unrecorded, |()| Self::Done)
+    pub(super) fn from_record(recorded: Result<(), String>) -> Self {
+        recorded.map_or_else(Self::RecordFailed, |()| Self::Done)
     }
 }
 

@@ -10,7 +10,7 @@ use super::environment::Environment;
 use crate::{record::PreparedClaim, time_slice::Interval};
 
 /// Deadline of `nvidia-smi`. It first queries every GPU of the node, which takes seconds each without persistence mode.
-const LIMIT: Duration = Duration::from_secs(20);
+const NVIDIA_SMI_TIMEOUT: Duration = Duration::from_secs(20);
 
 // === impl Environment ===
 
@@ -37,9 +37,11 @@ impl Environment {
         let failed = |why| format!("cannot set the time slice of {device} to {interval:?}: {why}");
         let arguments =
             ["compute-policy", "-i", device.as_str(), "--set-timeslice", interval.number()];
-        match deadline::timeout(LIMIT, self.partitions.nvidia_smi().run(&arguments)).await {
+        match deadline::timeout(NVIDIA_SMI_TIMEOUT, self.partitions.nvidia_smi().run(&arguments))
+            .await
+        {
             Ok(done) => done.map_err(|error| failed(causes(&error))),
-            Err(_) => Err(failed(format!("nvidia-smi did not end within {LIMIT:?}"))),
+            Err(_) => Err(failed(format!("nvidia-smi did not end within {NVIDIA_SMI_TIMEOUT:?}"))),
         }
     }
 }

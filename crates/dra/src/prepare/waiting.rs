@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use windlass_allocations::ledger::{ClaimHolds, ClaimRef, Conflict, Ledger};
 use windlass_host::{causes, deadline::Deadline};
 
-use super::{Input, Notice, Preparer, State, slot::Slot};
+use super::{Input, Notice, Preparer, State, slot::TrackedClaim};
 use crate::plan::Refusal;
 
 /// Reason why a claim cannot be planned.
@@ -23,16 +23,16 @@ pub(super) struct PlanError {
 /// Holders of a device that a claim waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Blocker {
-    One(ClaimRef),
+    Claim(ClaimRef),
     /// Claims with shares of the device.
-    Sharers,
+    ShareHolders,
 }
 
 // === impl PlanError ===
 
 impl From<Refusal> for PlanError {
     fn from(refusal: Refusal) -> Self {
-        let blocker = refusal.holder().cloned().map(Blocker::One);
+        let blocker = refusal.holder().cloned().map(Blocker::Claim);
         Self { why: causes(&refusal), blocker }
     }
 }
@@ -40,8 +40,8 @@ impl From<Refusal> for PlanError {
 impl From<Conflict> for PlanError {
     fn from(conflict: Conflict) -> Self {
         let blocker = match &conflict {
-            Conflict::Exceeded { .. } | Conflict::NoShareLeft { .. } => Some(Blocker::Sharers),
-            _ => conflict.holder().cloned().map(Blocker::One),
+            Conflict::Exceeded { .. } | Conflict::NoShareLeft { .. } => Some(Blocker::ShareHolders),
+            _ => conflict.holder().cloned().map(Blocker::Claim),
         };
         Self { why: conflict.to_string(), blocker }
     }
@@ -63,15 +63,15 @@ impl Preparer {
     /// Input of a claim that waits for other claims to release its devices. `None` once its deadline has passed, or if
     /// the claim itself has a request for release.
     pub(super) fn blocked_input(&self, uid: &str, cause: &PlanError) -> Option<Input> {
-        let (others, slot) = (cause.blocker.clone()?, self.slots.get(uid)?);
+        let (others, slot) = (cause.blocker.clone()?, self.tracked_claims.get(uid)?);
         let State::Reading(_, deadline) = slot.state else { return None };
         let mut wait = deadline.unwrap_or_else(|| Deadline::after(self.wait_limit));
         let ledger = self.environment.ledger.watch();
         let ledger = ledger.borrow();
         // A holder that the ledger lacks would end each wait at once: the claim would retry in a loop.
         if wait.has_passed(Instant::now())
-            || !slot.releasing.is_empty()
-            || others.have_released(ledger.claims(), &ledger)
+            || !slot.release_replies.is_empty()
+            || others.has_released(ledger.claims(), &ledger)
         {
             return None;
         }
@@ -86,24 +86,24 @@ impl Preparer {
         let (mut ledger, uid) = (self.environment.ledger.watch(), uid.to_owned());
         let before = ledger.borrow().claims().clone();
         self.watches.spawn(async move {
-            let released = ledger.wait_for(|ledger| others.have_released(&before, ledger));
+            let released = ledger.wait_for(|ledger| others.has_released(&before, ledger));
             // The next plan shows whether the devices are free.
-            drop(deadline.bound(released).await);
+            drop(deadline.timeout(released).await);
             Notice::Released(uid, deadline)
         });
     }
 
     /// Reads the claim again, if a caller still waits. The API server may have deleted the claim.
     pub(super) fn retry_after_wait(&mut self, uid: &str, deadline: Deadline) {
-        let is_abandoned = self.slots.get(uid).is_some_and(Slot::is_abandoned);
+        let is_abandoned = self.tracked_claims.get(uid).is_some_and(TrackedClaim::is_abandoned);
         let input = if is_abandoned { Input::Abandoned } else { Input::Released(deadline) };
         self.step(uid, input);
     }
 
     /// Answers the callers that the claim is to be released.
     pub(super) fn abandon(&mut self, uid: &str) {
-        if let Some(slot) = self.slots.get_mut(uid) {
-            slot.answer_preparing(&Err("released before it was prepared".to_owned()));
+        if let Some(slot) = self.tracked_claims.get_mut(uid) {
+            slot.reply_to_prepare(&Err("released before it was prepared".to_owned()));
         }
     }
 }
@@ -111,10 +111,10 @@ impl Preparer {
 // === impl Blocker ===
 
 impl Blocker {
-    fn have_released(&self, before: &ClaimHolds, now: &Ledger) -> bool {
+    fn has_released(&self, before: &ClaimHolds, now: &Ledger) -> bool {
         match self {
-            Self::One(claim) => !now.is_held_by(&claim.uid),
-            Self::Sharers => now.claims() != before,
+            Self::Claim(claim) => !now.is_held_by(&claim.uid),
+            Self::ShareHolders => now.claims() != before,
         }
     }
 }
@@ -122,8 +122,8 @@ impl Blocker {
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::One(claim) => claim.fmt(f),
-            Self::Sharers => f.write_str("claims that share the device"),
+            Self::Claim(claim) => claim.fmt(f),
+            Self::ShareHolders => f.write_str("claims that share the device"),
         }
     }
 }

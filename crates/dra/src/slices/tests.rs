@@ -126,7 +126,7 @@ fn a_device_that_exceeds_a_limit_is_left_out_of_its_pool() {
     odd.attributes.insert(AttributeName::new("windlass.dev", "model"), long);
     let desired = published(vec![odd, nic(2), nic(2)], Sharing::Exclusive);
     assert_eq!(desired.pools["n1/nics"][0].devices.len(), 1);
-    let why: Vec<_> = desired.left_out.iter().map(|it| it.reason.as_str()).collect();
+    let why: Vec<_> = desired.omitted.iter().map(|it| it.reason.as_str()).collect();
     assert!(why[0].contains("windlass.dev/model"), "{why:?}");
     assert_eq!(why[1], "another device of the pool has this name");
 }

@@ -14,19 +14,19 @@ use windlass_core::attribute::{AttributeName, AttributeValue, Quantity};
 
 use super::SliceOptions;
 use crate::{
-    catalog::{CatalogEntry, Counters, Taint, shares_of},
-    consumable_capacity::{ConsumableCapacity, compute_of},
+    catalog::{CatalogEntry, Counters, Taint, shares_capacity_name},
+    consumable_capacity::{ConsumableCapacity, compute_capacity_name},
 };
 
 pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device {
     let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
-    let shares = shares_of(options.driver);
+    let shares = shares_capacity_name(options.driver);
     let replicas = entry.sharing.replicas().map(|it| u64::from(it.get()));
     let capacity = |(name, amount): (&AttributeName, &Quantity)| {
         let request_policy = match (&entry.consumable, replicas) {
-            (Some(consumable), _) => Some(by_amount(name, consumable, options.driver)),
-            (None, Some(_)) if *name == shares => Some(share_count(*amount)),
-            (None, Some(replicas)) => Some(equal_part(*amount, replicas)),
+            (Some(consumable), _) => Some(share_amount_policy(name, consumable, options.driver)),
+            (None, Some(_)) if *name == shares => Some(share_count_policy(*amount)),
+            (None, Some(replicas)) => Some(equal_part_policy(*amount, replicas)),
             (None, None) => None,
         };
         let value = Amount(amount.to_string());
@@ -74,61 +74,61 @@ fn attribute(value: &AttributeValue) -> DeviceAttribute {
 }
 
 /// Request policy of the capacity of shares. The default is one share.
-fn share_count(shares: Quantity) -> CapacityRequestPolicy {
+fn share_count_policy(shares: Quantity) -> CapacityRequestPolicy {
     let one = Quantity::Count(1);
-    in_steps(&one, &one, shares > one)
+    policy_in_steps(&one, &one, shares > one)
 }
 
 /// Request policy of another capacity of a shared device. The default is an equal part: without a policy, the first
 /// claim takes all. Memory has steps of one mebibyte.
-fn equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
+fn equal_part_policy(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
     const MIB: u64 = 1 << 20;
     match whole {
         Quantity::Bytes(bytes) if bytes / replicas >= MIB => {
             let part = Quantity::Bytes(bytes / replicas / MIB * MIB);
-            in_steps(&part, &Quantity::Bytes(MIB), bytes >= 2 * MIB)
+            policy_in_steps(&part, &Quantity::Bytes(MIB), bytes >= 2 * MIB)
         }
-        Quantity::Bytes(bytes) => of(&Quantity::Bytes(bytes / replicas)),
-        Quantity::Count(count) => of(&Quantity::Count(count / replicas)),
+        Quantity::Bytes(bytes) => policy_with_default(&Quantity::Bytes(bytes / replicas)),
+        Quantity::Count(count) => policy_with_default(&Quantity::Count(count / replicas)),
     }
 }
 
 /// Request policy of shares by amounts. The default is all memory, which makes a claim exclusive, and no compute. Other
 /// capacities are not enforced: their default is zero.
-fn by_amount(
+fn share_amount_policy(
     name: &AttributeName,
     consumable: &ConsumableCapacity,
     driver: &DriverName,
 ) -> CapacityRequestPolicy {
     let bytes = |mebibytes: u64| Quantity::Bytes(mebibytes << 20);
     if *name == consumable.memory_name {
-        let (all, least) = (bytes(consumable.memory), bytes(consumable.min_memory));
-        let step =
-            (consumable.min_memory < consumable.memory).then(|| Amount(bytes(1).to_string()));
+        let (all, least) = (bytes(consumable.memory_mib), bytes(consumable.min_memory_mib));
+        let step = (consumable.min_memory_mib < consumable.memory_mib)
+            .then(|| Amount(bytes(1).to_string()));
         let min = Amount(least.to_string());
         let range = CapacityRequestPolicyRange { min, max: None, step };
-        return CapacityRequestPolicy { valid_range: Some(range), ..of(&all) };
+        return CapacityRequestPolicy { valid_range: Some(range), ..policy_with_default(&all) };
     }
     let none = Quantity::Count(0);
-    if *name == compute_of(driver) {
+    if *name == compute_capacity_name(driver) {
         let (min, step) = (Amount(none.to_string()), Some(Amount("1".to_owned())));
         let range = CapacityRequestPolicyRange { min, max: None, step };
-        return CapacityRequestPolicy { valid_range: Some(range), ..of(&none) };
+        return CapacityRequestPolicy { valid_range: Some(range), ..policy_with_default(&none) };
     }
-    of(&none)
+    policy_with_default(&none)
 }
 
-fn of(default: &Quantity) -> CapacityRequestPolicy {
+fn policy_with_default(default: &Quantity) -> CapacityRequestPolicy {
     let default = Some(Amount(default.to_string()));
     CapacityRequestPolicy { default, valid_range: None, valid_values: None }
 }
 
 /// Request policy with a minimum of one step. `has_room` adds the step: the API server refuses one that exceeds the
 /// capacity.
-fn in_steps(default: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
+fn policy_in_steps(default: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
     let step = || Amount(step.to_string());
     let range = CapacityRequestPolicyRange { min: step(), max: None, step: has_room.then(step) };
-    CapacityRequestPolicy { valid_range: Some(range), ..of(default) }
+    CapacityRequestPolicy { valid_range: Some(range), ..policy_with_default(default) }
 }
 
 fn taint(taint: &Taint, SliceOptions { driver, taints }: SliceOptions<'_>) -> DeviceTaint {

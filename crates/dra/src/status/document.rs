@@ -34,7 +34,7 @@ pub(super) struct DeviceReport {
 
 /// Facts about the devices of a claim.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
+pub(super) struct StatusInputs<'a> {
     pub(super) inventory: &'a Inventory,
     pub(super) excesses: &'a MemoryExcesses,
     /// Reason of a failed preparation.
@@ -50,7 +50,7 @@ struct Condition {
     status: &'static str,
     reason: String,
     message: String,
-    since: Timestamp,
+    last_transition: Timestamp,
 }
 
 /// Condition: the device is prepared for the claim.
@@ -63,16 +63,16 @@ const HEALTHY: &str = "Healthy";
 const EXCEEDED: &str = "MemoryExceeded";
 
 /// The API server's limit for a message, in bytes.
-const LONGEST_MESSAGE: usize = 32 * 1024;
+const MAX_MESSAGE_BYTES: usize = 32 * 1024;
 
 /// Reports about the devices of a claim.
 pub(super) fn devices(
     entry: &PreparedClaim,
-    facts: &Facts<'_>,
+    facts: &StatusInputs<'_>,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
-    let Facts { inventory, excesses, why, now } = *facts;
+    let StatusInputs { inventory, excesses, why, now } = *facts;
     let report = |held: &PreparedDevice| {
-        let device = held.found(inventory);
+        let device = held.find_in(inventory);
         let conditions = [ready(entry, why, now), healthy(device, now)];
         let excess =
             device.and_then(|device| excesses.get(&(entry.claim.uid.clone(), device.id.clone())));
@@ -88,12 +88,12 @@ pub(super) fn is_same(
     written: &BTreeMap<DeviceKey, DeviceReport>,
     desired: &BTreeMap<DeviceKey, DeviceReport>,
 ) -> bool {
-    *written == with_times(desired.clone(), written)
+    *written == with_transition_times(desired.clone(), written)
 }
 
 /// Keeps the times of unchanged conditions. An interface that moved into a container keeps the name under
 /// which it was found.
-pub(super) fn with_times(
+pub(super) fn with_transition_times(
     mut desired: BTreeMap<DeviceKey, DeviceReport>,
     written: &BTreeMap<DeviceKey, DeviceReport>,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
@@ -104,7 +104,7 @@ pub(super) fn with_times(
             conditions.chain(report.exceeded.iter_mut().zip(&before.exceeded))
         {
             if condition.status == before.status {
-                condition.since = before.since;
+                condition.last_transition = before.last_transition;
             }
         }
         report.network = report.network.take().or_else(|| before.network.clone());
@@ -168,19 +168,19 @@ fn earlier(device: &AllocatedDeviceStatus, kind: &'static str) -> Option<Conditi
     let found = device.conditions.iter().flatten().find(|condition| condition.type_ == kind)?;
     let status = ["True", "False", "Unknown"].into_iter().find(|word| *word == found.status)?;
     let (reason, message) = (found.reason.clone(), found.message.clone());
-    Some(Condition { kind, status, reason, message, since: found.last_transition_time.0 })
+    Some(Condition { kind, status, reason, message, last_transition: found.last_transition_time.0 })
 }
 
 fn ready(entry: &PreparedClaim, why: Option<&str>, since: Timestamp) -> Condition {
     let (status, reason, message) = match (entry.state, why) {
         (Stage::PrepareCompleted, _) => {
-            ("True", "Prepared", variables::overlapping(&entry.devices).unwrap_or_default())
+            ("True", "Prepared", variables::conflict_warning(&entry.devices).unwrap_or_default())
         }
         (Stage::PrepareStarted, Some(why)) => ("False", "PrepareFailed", why.to_owned()),
         (Stage::PrepareStarted, None) => ("False", "Preparing", String::new()),
     };
-    let message = windlass_host::abbreviate::beginning(&message, LONGEST_MESSAGE).to_owned();
-    Condition { kind: READY, status, reason: reason.to_owned(), message, since }
+    let message = windlass_host::abbreviate::prefix(&message, MAX_MESSAGE_BYTES).to_owned();
+    Condition { kind: READY, status, reason: reason.to_owned(), message, last_transition: since }
 }
 
 fn healthy(device: Option<&Device>, now: Timestamp) -> Condition {
@@ -189,7 +189,7 @@ fn healthy(device: Option<&Device>, now: Timestamp) -> Condition {
         status,
         reason: reason.to_owned(),
         message,
-        since,
+        last_transition: since,
     };
     let Some(Device { health, .. }) = device else {
         return condition("False", "Gone", "it is not on this node".to_owned(), now);
@@ -209,7 +209,7 @@ fn exceeded(excess: &MemoryExcess, since: Timestamp) -> Condition {
         status: "True",
         reason: "GpuMemoryExceeded".to_owned(),
         message: format!("{used_mib} MiB in use, but the share is {limit_mib} MiB"),
-        since,
+        last_transition: since,
     }
 }
 
@@ -253,7 +253,7 @@ impl DeviceReport {
 
 impl Condition {
     fn document(&self) -> Value {
-        let Self { kind, status, reason, message, since } = self;
+        let Self { kind, status, reason, message, last_transition: since } = self;
         json!({
             "type": kind, "status": status, "reason": reason, "message": message,
             // Conditions have whole seconds.
@@ -288,7 +288,7 @@ mod tests {
             ],
             limits: None,
         };
-        let facts = Facts {
+        let facts = StatusInputs {
             inventory: &Inventory::default(),
             excesses: &MemoryExcesses::new(),
             why: None,

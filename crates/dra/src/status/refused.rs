@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tokio::time::{Duration, Instant, sleep_until};
-use windlass_host::optional;
+use windlass_host::or_pending;
 
 use super::{
     ClaimReport,
@@ -20,8 +20,8 @@ struct RefusedReport {
     devices: BTreeMap<DeviceKey, DeviceReport>,
     why: String,
     /// Number of consecutive refusals.
-    times: u32,
-    until: Instant,
+    refusal_count: u32,
+    retry_at: Instant,
 }
 
 // === impl RefusedReports ===
@@ -40,9 +40,9 @@ impl RefusedReports {
         if previous.as_ref().is_none_or(|it| it.why != why) {
             tracing::error!(claim = %reference, error = why, "claim status refused by the API server");
         }
-        let times = previous.map_or(0, |it| it.times).saturating_add(1);
+        let times = previous.map_or(0, |it| it.refusal_count).saturating_add(1);
         let until = Instant::now() + pause(times);
-        self.0.insert(uid, RefusedReport { devices, why, times, until });
+        self.0.insert(uid, RefusedReport { devices, why, refusal_count: times, retry_at: until });
     }
 
     pub(super) fn remove(&mut self, uid: &str) {
@@ -55,20 +55,20 @@ impl RefusedReports {
     }
 
     /// True if the same report was refused and its retry is not due yet.
-    pub(super) fn waits(
+    pub(super) fn is_backing_off(
         &self,
         uid: &str,
         devices: &BTreeMap<DeviceKey, DeviceReport>,
         now: Instant,
     ) -> bool {
-        let refusal = self.0.get(uid).filter(|it| now < it.until);
+        let refusal = self.0.get(uid).filter(|it| now < it.retry_at);
         refusal.is_some_and(|it| it.devices.len() == devices.len() && is_same(&it.devices, devices))
     }
 
     /// Waits until the first of the reports that wait at `now` is due.
-    pub(super) async fn due(&self, now: Instant) {
-        let retries = self.0.values().map(|it| it.until).filter(|until| now < *until);
-        optional(retries.min().map(sleep_until)).await;
+    pub(super) async fn wait_until_due(&self, now: Instant) {
+        let retries = self.0.values().map(|it| it.retry_at).filter(|until| now < *until);
+        or_pending(retries.min().map(sleep_until)).await;
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn waits(refused: &RefusedReports, uid: &str) -> bool {
-        refused.waits(uid, &BTreeMap::new(), Instant::now())
+        refused.is_backing_off(uid, &BTreeMap::new(), Instant::now())
     }
 
     #[tokio::test(start_paused = true)]
@@ -96,7 +96,7 @@ mod tests {
             refused.record("u".to_owned(), claim(), "forbidden".to_owned(), pause);
             let begun = Instant::now();
             assert!(waits(&refused, "u") && !waits(&refused, "v"));
-            refused.due(begun).await;
+            refused.wait_until_due(begun).await;
             assert_eq!(begun.elapsed().as_secs(), seconds);
             assert!(!waits(&refused, "u"), "it is due");
         }

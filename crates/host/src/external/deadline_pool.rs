@@ -23,7 +23,7 @@ pub struct DeadlinePool<K, A> {
 
 /// The call missed its deadline, panicked, or found no free thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Late;
+pub struct DeadlineExceeded;
 
 /// A thread with its channels.
 #[derive(Debug)]
@@ -47,29 +47,29 @@ impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
         key: K,
         limit: Duration,
         call: impl FnOnce() -> A + Send + 'static,
-    ) -> Result<A, Late> {
+    ) -> Result<A, DeadlineExceeded> {
         let is_busy =
             |worker: &Worker<A>| worker.answers.try_recv().err() == Some(TryRecvError::Empty);
         if self.late.get(&key).is_some_and(is_busy) {
-            return Err(Late);
+            return Err(DeadlineExceeded);
         }
         self.late.remove(&key);
         if self.late.len() >= MAX_LATE {
-            return Err(Late);
+            return Err(DeadlineExceeded);
         }
         let idle = self.idle.take().map_or_else(Worker::start, Ok);
-        let worker = idle.map_err(|_| Late)?;
+        let worker = idle.map_err(|_| DeadlineExceeded)?;
         if let Some(answer) = worker.run(Box::new(call), limit) {
             self.idle = Some(worker);
             Ok(answer)
         } else {
             self.late.insert(key, worker);
-            Err(Late)
+            Err(DeadlineExceeded)
         }
     }
 
     /// Number of hanging calls.
-    pub fn late(&self) -> usize {
+    pub fn hanging(&self) -> usize {
         self.late.len()
     }
 
@@ -134,10 +134,13 @@ mod tests {
     fn a_hanging_call_delays_no_other_key_and_is_not_repeated() {
         let (answer, call) = channel::<u32>();
         let mut pool = DeadlinePool::default();
-        assert_eq!(pool.call("a", SHORT, move || call.recv().unwrap_or_default()), Err(Late));
+        assert_eq!(
+            pool.call("a", SHORT, move || call.recv().unwrap_or_default()),
+            Err(DeadlineExceeded)
+        );
         assert_eq!(pool.call("b", LONG, || 2), Ok(2));
-        assert_eq!(pool.call("a", LONG, || 1), Err(Late), "at once");
-        assert_eq!(pool.late(), 1);
+        assert_eq!(pool.call("a", LONG, || 1), Err(DeadlineExceeded), "at once");
+        assert_eq!(pool.hanging(), 1);
         answer.send(7).expect("it waits for it");
         let until = Instant::now() + LONG;
         let answered = std::iter::repeat_with(|| {
@@ -146,14 +149,17 @@ mod tests {
         });
         let answered = answered.take_while(|_| Instant::now() < until).find_map(Result::ok);
         assert_eq!(answered, Some(1), "a new answer, and not the one that was late");
-        assert_eq!(pool.late(), 0);
+        assert_eq!(pool.hanging(), 0);
     }
 
     #[test]
     fn a_dropped_key_starts_a_new_call() {
         let (_answer, call) = channel::<u32>();
         let mut pool = DeadlinePool::default();
-        assert_eq!(pool.call("a", SHORT, move || call.recv().unwrap_or_default()), Err(Late));
+        assert_eq!(
+            pool.call("a", SHORT, move || call.recv().unwrap_or_default()),
+            Err(DeadlineExceeded)
+        );
         pool.end_round(|key| *key == "b");
         assert_eq!(pool.call("a", LONG, || 1), Ok(1));
     }
@@ -161,7 +167,7 @@ mod tests {
     #[test]
     fn a_call_that_panics_counts_as_late() {
         let mut pool = DeadlinePool::default();
-        assert_eq!(pool.call("a", LONG, || -> u32 { panic!("a bug") }), Err(Late));
+        assert_eq!(pool.call("a", LONG, || -> u32 { panic!("a bug") }), Err(DeadlineExceeded));
         assert_eq!(pool.call("a", LONG, || 1), Ok(1));
     }
 }

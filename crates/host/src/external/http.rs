@@ -24,7 +24,7 @@ pub enum GetError {
     NoHttp,
     /// The status is not a success.
     #[error("the answer is {0}")]
-    Refused(String),
+    BadStatus(String),
 }
 
 /// Components of a URL.
@@ -55,7 +55,7 @@ pub async fn get(url: &str) -> Result<(), GetError> {
     let line = first_line(&mut stream).await?;
     let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split_once(' '));
     let (_, status) = status.ok_or(GetError::NoHttp)?;
-    if status.starts_with('2') { Ok(()) } else { Err(GetError::Refused(status.to_owned())) }
+    if status.starts_with('2') { Ok(()) } else { Err(GetError::BadStatus(status.to_owned())) }
 }
 
 async fn first_line(stream: &mut TcpStream) -> io::Result<String> {

@@ -28,10 +28,10 @@ pub enum ProgramError {
     Relative(String),
     /// The program did not start.
     #[error("cannot run {0}")]
-    Run(String, #[source] io::Error),
+    Spawn(String, #[source] io::Error),
     /// The program failed.
     #[error("{program} ended with {status}{output}")]
-    Ended {
+    Failed {
         /// Path of the program.
         program: String,
         /// Exit status.
@@ -65,7 +65,7 @@ pub async fn run(device: &DeviceId, words: &[String]) -> Result<(), ProgramError
 
 /// Runs a command named `program`. Dropping the future kills it and its children.
 pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), ProgramError> {
-    let failed = |error| ProgramError::Run(program.to_owned(), error);
+    let failed = |error| ProgramError::Spawn(program.to_owned(), error);
     // A program may report errors on either stream. The agent's copies of the writing end are dropped below, so the
     // pipe closes with the program.
     let (pipe, writer) = std::io::pipe().map_err(failed)?;
@@ -88,7 +88,7 @@ pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), Progr
         let _ = deadline::timeout(OUTPUT_GRACE, reading).await;
         status
     };
-    Err(ProgramError::Ended { program: program.to_owned(), status, output: in_one_line(&output) })
+    Err(ProgramError::Failed { program: program.to_owned(), status, output: in_one_line(&output) })
 }
 
 /// Process group of a program, killed on drop while the program runs.

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{DeadlinePool, Late};
+use super::{DeadlineExceeded, DeadlinePool};
 
 /// Deadline pool for the devices of a family, with a thread per hanging device.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct ScanPool<K, A> {
 }
 
 /// Deadline of the first device in a scan. The kernel answers in microseconds, healthy firmware in milliseconds.
-pub const SOON: Duration = Duration::from_millis(500);
+pub const MAX_DEADLINE: Duration = Duration::from_millis(500);
 
 /// Shortest deadline, after other devices hung in this scan.
 const MIN_DEADLINE: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
         &mut self,
         device: K,
         read: impl FnOnce() -> A + Send + 'static,
-    ) -> Result<A, Late> {
+    ) -> Result<A, DeadlineExceeded> {
         let limit = self.limit();
         let begun = Instant::now();
         let answer = self.pool.call(device, limit, read);
@@ -42,7 +42,7 @@ impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
 
     /// Deadline of the next device.
     fn limit(&self) -> Duration {
-        SOON.saturating_sub(self.time_lost / 2).max(MIN_DEADLINE)
+        MAX_DEADLINE.saturating_sub(self.time_lost / 2).max(MIN_DEADLINE)
     }
 
     /// Ends a scan. Drops devices that are no longer present.
@@ -71,11 +71,15 @@ mod tests {
             let (answer, call) = channel::<u32>();
             unanswered.push(answer);
             let answered = pool.call(device, move || call.recv().unwrap_or_default());
-            assert_eq!(answered, Err(Late));
+            assert_eq!(answered, Err(DeadlineExceeded));
         }
         assert_eq!(pool.call(20, || 7), Ok(7), "a device that answers is read all the same");
-        assert!((SOON * 2..SOON * 5).contains(&pool.time_lost), "{:?}", pool.time_lost);
+        assert!(
+            (MAX_DEADLINE * 2..MAX_DEADLINE * 5).contains(&pool.time_lost),
+            "{:?}",
+            pool.time_lost
+        );
         pool.end_scan(|_| true);
-        assert_eq!(pool.limit(), SOON, "the next scan has the whole limit");
+        assert_eq!(pool.limit(), MAX_DEADLINE, "the next scan has the whole limit");
     }
 }

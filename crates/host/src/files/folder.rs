@@ -14,19 +14,19 @@ use rustix::fs::{Mode, OFlags};
 const MODE: u32 = 0o755;
 
 /// Creates a folder and its missing parents. Existing ones keep their permissions.
-pub fn make_all(path: &Path) -> io::Result<()> {
-    match make(path) {
+pub fn create_dir_all(path: &Path) -> io::Result<()> {
+    match create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         outcome => return outcome,
     }
     match path.parent() {
-        Some(above) => make_all(above).and_then(|()| make(path)),
+        Some(above) => create_dir_all(above).and_then(|()| create_dir(path)),
         None => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
 /// Creates a folder in an existing one, unless it exists.
-pub fn make(path: &Path) -> io::Result<()> {
+pub fn create_dir(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(path) {
         Ok(()) => set_mode(path),
         Err(_) if fs::metadata(path).is_ok_and(|found| found.is_dir()) => Ok(()),
@@ -53,12 +53,12 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
         let before = mode(folder.path());
         let path = folder.path().join("a/b");
-        make_all(&path).expect("made");
-        make_all(&path).expect("there");
+        create_dir_all(&path).expect("made");
+        create_dir_all(&path).expect("there");
         assert_eq!((mode(&path), mode(&folder.path().join("a"))), (MODE, MODE));
         assert_eq!(mode(folder.path()), before);
         fs::write(path.join("file"), "").expect("written");
-        let error = make_all(&path.join("file/c")).expect_err("a file is in the way");
+        let error = create_dir_all(&path.join("file/c")).expect_err("a file is in the way");
         assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
     }
 

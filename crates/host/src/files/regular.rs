@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 
 /// Treatment of a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
+pub enum Symlinks {
     /// Followed, as for files of a mounted `ConfigMap`.
     Followed,
     /// Refused, as for files that agents and kubelets replace.
@@ -46,7 +46,7 @@ pub const MAX_BYTES: u64 = 32 << 20;
 ///
 /// The system's error, such as [`NotFound`](io::ErrorKind::NotFound); otherwise
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) with the reason.
-pub fn read_regular(path: &Path, links: Links, most_bytes: u64) -> io::Result<Vec<u8>> {
+pub fn read_regular(path: &Path, links: Symlinks, most_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path, links)?;
     if file.metadata()?.len() > most_bytes {
         return Err(FileRefusal::Size(most_bytes).into());
@@ -59,7 +59,7 @@ pub fn read_regular(path: &Path, links: Links, most_bytes: u64) -> io::Result<Ve
 /// # Errors
 ///
 /// As [`read_regular`], except for the size.
-pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
+pub fn open_regular(path: &Path, links: Symlinks) -> io::Result<File> {
     // Opening a device may have effects, so the type is checked before opening, and once more after it.
     check(&links.metadata(path)?)?;
     let flags =
@@ -74,7 +74,7 @@ pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
 /// # Errors
 ///
 /// As [`read_regular`], and for invalid UTF-8.
-pub fn read_regular_text(path: &Path, links: Links, most_bytes: u64) -> io::Result<String> {
+pub fn read_regular_text(path: &Path, links: Symlinks, most_bytes: u64) -> io::Result<String> {
     text(read_regular(path, links, most_bytes)?)
 }
 
@@ -83,7 +83,7 @@ pub fn read_regular_text(path: &Path, links: Links, most_bytes: u64) -> io::Resu
 /// # Errors
 ///
 /// As [`read_regular_text`].
-pub fn text_of(from: impl io::Read, most_bytes: u64) -> io::Result<String> {
+pub fn read_text(from: impl io::Read, most_bytes: u64) -> io::Result<String> {
     text(bytes_of(from, most_bytes)?)
 }
 
@@ -126,7 +126,7 @@ fn kind(found: FileType) -> &'static str {
 
 // === impl Links ===
 
-impl Links {
+impl Symlinks {
     fn metadata(self, path: &Path) -> io::Result<Metadata> {
         match self {
             Self::Followed => fs::metadata(path),
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn refused(path: &Path) -> String {
-        read_regular(path, Links::Refused, 4).expect_err("refused").to_string()
+        read_regular(path, Symlinks::Refused, 4).expect_err("refused").to_string()
     }
 
     #[test]
@@ -183,15 +183,15 @@ mod tests {
             "it is larger than 4 bytes, the most that is read"
         );
         let text = |links, name| read_regular_text(&at(name), links, 4).expect("read");
-        assert_eq!(text(Links::Refused, "file"), "1234");
-        assert_eq!(text(Links::Followed, "link"), "1234");
+        assert_eq!(text(Symlinks::Refused, "file"), "1234");
+        assert_eq!(text(Symlinks::Followed, "link"), "1234");
         fs::write(at("binary"), b"\xff\xfe").expect("written");
-        let binary = read_regular_text(&at("binary"), Links::Refused, 4).expect_err("no text");
+        let binary = read_regular_text(&at("binary"), Symlinks::Refused, 4).expect_err("no text");
         assert_eq!(binary.to_string(), "it is not UTF-8 text");
-        let endless = text_of(io::repeat(b'x'), 1 << 20).expect_err("no end");
+        let endless = read_text(io::repeat(b'x'), 1 << 20).expect_err("no end");
         assert_eq!(endless.to_string(), "it is larger than 1 MiB, the most that is read");
-        assert_eq!(text_of(&b"{}"[..], 4).expect("small"), "{}");
-        let absent = read_regular(&at("absent"), Links::Refused, 4).expect_err("absent");
+        assert_eq!(read_text(&b"{}"[..], 4).expect("small"), "{}");
+        let absent = read_regular(&at("absent"), Symlinks::Refused, 4).expect_err("absent");
         assert_eq!(absent.kind(), io::ErrorKind::NotFound);
     }
 }

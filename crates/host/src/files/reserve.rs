@@ -14,7 +14,7 @@ use std::{
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
-use super::{Readers, replace};
+use super::{FileAccess, replace};
 
 /// Size of a spare in bytes, enough for the health records of several hundred devices.
 const BYTES: usize = 64 << 10;
@@ -26,13 +26,13 @@ pub(crate) fn create_spares(path: &Path) -> io::Result<()> {
     let (present, missing): (Vec<_>, Vec<_>) =
         spare_paths(path)?.into_iter().partition(|it| is_full_size(it));
     for spare in missing.iter().take(required.saturating_sub(present.len())) {
-        replace(spare, &vec![b' '; BYTES], Readers::Owner)?;
+        replace(spare, &vec![b' '; BYTES], FileAccess::Owner)?;
     }
     Ok(())
 }
 
 /// Replaces a file by a spare with this content. Blocks.
-pub(crate) fn write_into_spare(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+pub(crate) fn write_into_spare(path: &Path, content: &[u8], readers: FileAccess) -> io::Result<()> {
     let spare = spare_paths(path)?.into_iter().find(|spare| is_full_size(spare));
     let spare = spare.ok_or(io::ErrorKind::NotFound)?;
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -75,19 +75,20 @@ mod tests {
             let files = fs::read_dir(folder.path()).expect("a folder").flatten();
             files.map(|file| file.metadata().expect("there").len()).sum::<u64>()
         };
-        replace(&path, b"old", Readers::Owner).expect("written");
+        replace(&path, b"old", FileAccess::Owner).expect("written");
         create_spares(&path).expect("created");
         let size = blocks();
         for content in ["one", "two"] {
-            write_into_spare(&path, content.as_bytes(), Readers::Owner).expect("there is room");
+            write_into_spare(&path, content.as_bytes(), FileAccess::Owner).expect("there is room");
             assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), content);
             assert_eq!(blocks(), size, "no block more is needed");
         }
         create_spares(&path).expect("created");
         fs::remove_file(&path).expect("there");
-        write_into_spare(&path, b"three", Readers::Owner).expect("there is room");
+        write_into_spare(&path, b"three", FileAccess::Owner).expect("there is room");
         assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), "three");
-        let error = write_into_spare(&path, b"four", Readers::Owner).expect_err("the room is used");
+        let error =
+            write_into_spare(&path, b"four", FileAccess::Owner).expect_err("the room is used");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
@@ -97,7 +98,7 @@ mod tests {
         let path = folder.path().join("a.json");
         create_spares(&path).expect("created");
         for content in ["one", "two", "three"] {
-            write_into_spare(&path, content.as_bytes(), Readers::Owner).expect("there is room");
+            write_into_spare(&path, content.as_bytes(), FileAccess::Owner).expect("there is room");
             assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), content);
         }
         // A folder in place of its draft makes every write of a new file fail.
@@ -106,6 +107,6 @@ mod tests {
             fs::create_dir(draft(spare)).expect("made");
         }
         create_spares(&path).expect("the spare exists already");
-        write_into_spare(&path, b"four", Readers::Owner).expect("there is room");
+        write_into_spare(&path, b"four", FileAccess::Owner).expect("there is room");
     }
 }

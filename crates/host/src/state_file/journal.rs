@@ -45,7 +45,7 @@ pub struct Writer<T> {
     newest: watch::Receiver<Versioned<T>>,
     checks: watch::Receiver<u64>,
     written: watch::Sender<Written>,
-    waiting: &'static str,
+    failure_message: &'static str,
 }
 
 /// Progress of the writes.
@@ -71,7 +71,7 @@ impl<T: Default + PartialEq> Journal<T> {
             newest: newest.subscribe(),
             checks: checks.subscribe(),
             written: sender,
-            waiting,
+            failure_message: waiting,
         };
         (Self { newest, written, checks }, writer)
     }
@@ -90,7 +90,7 @@ impl<T: Default + PartialEq> Journal<T> {
     }
 
     /// Waits until the current content is written, or its write failed.
-    pub fn recorded(&self) -> impl Future<Output = Result<(), String>> + Send + use<T> {
+    pub fn wait_written(&self) -> impl Future<Output = Result<(), String>> + Send + use<T> {
         let (version, mut written) = (self.newest.borrow().0, self.written.clone());
         async move {
             let settled = written.wait_for(|written| written.outcome(version).is_some()).await;
@@ -105,7 +105,7 @@ impl<T: Default + PartialEq> Journal<T> {
     }
 
     /// Waits until every check requested so far has finished.
-    pub fn checked(&self) -> impl Future<Output = ()> + Send + use<T> {
+    pub fn wait_checked(&self) -> impl Future<Output = ()> + Send + use<T> {
         let (checks, mut written) = (*self.checks.borrow(), self.written.clone());
         async move {
             // An error means that the writer has ended, and checks no more.
@@ -140,7 +140,7 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
             let write_error =
                 blocking(write).await.err().map(|error| format!("cannot write {path}: {error}"));
             if let Some(why) = write_error.as_ref().filter(|why| error.as_ref() != Some(why)) {
-                tracing::error!(why, "{}", self.waiting);
+                tracing::error!(why, "{}", self.failure_message);
             }
             self.written.send_modify(|written| {
                 written.checks = checks;
@@ -186,7 +186,7 @@ mod tests {
     use super::{super::Format, *};
     use crate::Host;
 
-    const FORMAT: Format = Format { what: "record of words", about: "words" };
+    const FORMAT: Format = Format { name: "record of words", content_key: "words" };
 
     fn journal() -> (TempDir, StateFile<String>, Journal<String>, Writer<String>) {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -207,11 +207,11 @@ mod tests {
         fs::write(&state, "").expect("a file in place of the folder");
         journal.write("one".to_owned());
         let waiting_task = async {
-            let why = journal.recorded().await.expect_err("there is no folder");
+            let why = journal.wait_written().await.expect_err("there is no folder");
             assert!(why.contains("state/words.json"), "{why}");
             fs::remove_file(&state).expect("removed");
             sleep(RETRY_DELAY * 2).await;
-            journal.recorded().await
+            journal.wait_written().await
         };
         tokio::select! {
             () = writer.run() => panic!("the journal is still open"),
@@ -228,10 +228,10 @@ mod tests {
         let waiting_task = async {
             let begun = Instant::now();
             journal.write("one".to_owned());
-            journal.recorded().await.expect_err("refused");
+            journal.wait_written().await.expect_err("refused");
             fs::remove_file(&state).expect("removed");
             journal.write("one".to_owned());
-            journal.recorded().await.expect("written");
+            journal.wait_written().await.expect("written");
             assert!(
                 begun.elapsed() < RETRY_DELAY,
                 "an equal content is written again at once after a failure"
@@ -249,10 +249,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn intermediate_versions_are_skipped_and_the_last_is_written_at_the_end() {
         let (_folder, file, journal, writer) = journal();
-        journal.recorded().await.expect("no write is pending");
+        journal.wait_written().await.expect("no write is pending");
         let first = {
             journal.write("one".to_owned());
-            journal.recorded()
+            journal.wait_written()
         };
         journal.write("two".to_owned());
         drop(journal);
@@ -266,13 +266,13 @@ mod tests {
         let (_folder, file, journal, writer) = journal();
         let waiting_task = async {
             journal.check();
-            journal.checked().await;
+            journal.wait_checked().await;
             assert_eq!(on_disk(&file), None, "nothing is known yet");
             journal.write("one".to_owned());
-            journal.recorded().await.expect("written");
+            journal.wait_written().await.expect("written");
             fs::remove_file(file.path()).expect("it was there");
             journal.check();
-            journal.checked().await;
+            journal.wait_checked().await;
             assert_eq!(on_disk(&file).as_deref(), Some("one"));
             assert_eq!(journal.watch().borrow().0, 1, "it is no new version");
         };
@@ -283,10 +283,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_its_writer_no_wait_lasts_for_ever() {
+    async fn waits_end_once_the_writer_is_dropped() {
         let (_folder, _file, journal, writer) = journal();
         journal.write("one".to_owned());
-        let recorded = journal.recorded();
+        let recorded = journal.wait_written();
         drop(writer);
         assert_eq!(recorded.await, Err("the agent ends".to_owned()));
     }

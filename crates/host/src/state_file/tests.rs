@@ -6,13 +6,13 @@ use tempfile::TempDir;
 
 use super::*;
 
-const FORMAT: Format = Format { what: "record of words", about: "words" };
+const FORMAT: Format = Format { name: "record of words", content_key: "words" };
 
 fn copied_file() -> (TempDir, StateFile<String>, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (path, copy) = (folder.path().join("state/words.json"), folder.path().join("run/words"));
     let host = Host::new(folder.path(), folder.path());
-    let file = StateFile::new(path, FORMAT, host).copied_to(copy.clone());
+    let file = StateFile::new(path, FORMAT, host).with_copy(copy.clone());
     (folder, file, copy)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     device::DeviceIds,
-    grant::Grant,
+    grant::RunContainerOptions,
     manager::{Manager, PendingChoice},
     pod::Pod,
 };
@@ -34,14 +34,14 @@ pub struct ContainerAllocation {
     /// Device ids by NUMA node; -1 for devices without a node.
     pub devices: BTreeMap<i64, Vec<String>>,
     /// The plugin's answer to `Allocate`.
-    pub grant: Grant,
+    pub run_options: RunContainerOptions,
     /// The `GetPreferredAllocation` call of this admission, if the kubelet made one.
-    pub preference: Option<Question>,
+    pub preference: Option<PreferredAllocationCall>,
 }
 
 /// A `GetPreferredAllocation` call and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct PreferredAllocationCall {
     /// Devices to choose from, including those of `must_include`.
     pub available: DeviceIds,
     /// Devices that the answer has to contain.
@@ -49,23 +49,27 @@ pub struct Question {
     /// Number of devices to allocate, including those of `must_include`.
     pub size: usize,
     /// Device ids in the plugin's answer, not validated.
-    pub answer: Vec<String>,
+    pub preferred: Vec<String>,
 }
 
 /// `GetPreferredAllocation` calls by container and resource.
-pub(super) type Questions = BTreeMap<(String, String), Question>;
+pub(super) type PreferredAllocationCalls = BTreeMap<(String, String), PreferredAllocationCall>;
 
 // === impl Admission ===
 
 impl Admission {
-    pub(super) fn of(manager: &Manager, pod: &Pod, mut questions: Questions) -> Self {
+    pub(super) fn of(
+        manager: &Manager,
+        pod: &Pod,
+        mut questions: PreferredAllocationCalls,
+    ) -> Self {
         let containers = pod.in_admission_order().map(|container| {
             let holdings = manager.holdings.container(&pod.uid, &container.name);
             let resources = holdings.into_iter().flatten().map(|(resource, holding)| {
                 let key = (container.name.clone(), resource.clone());
                 let allotment = ContainerAllocation {
                     devices: holding.by_numa.clone(),
-                    grant: holding.grant.clone(),
+                    run_options: holding.run_options.clone(),
                     preference: questions.remove(&key),
                 };
                 (resource.clone(), allotment)
@@ -77,7 +81,7 @@ impl Admission {
     }
 
     /// Devices of a resource, allocated to a container.
-    pub fn allotment(&self, container: &str, resource: &str) -> Option<&ContainerAllocation> {
+    pub fn allocation(&self, container: &str, resource: &str) -> Option<&ContainerAllocation> {
         self.containers.iter().find(|found| found.name == container)?.resources.get(resource)
     }
 }
@@ -93,14 +97,14 @@ impl ContainerAllocation {
 
 // === impl Question ===
 
-impl Question {
+impl PreferredAllocationCall {
     /// The call for a pending choice, before its answer.
-    pub(super) fn about(choice: &PendingChoice) -> Self {
+    pub(super) fn from_choice(choice: &PendingChoice) -> Self {
         Self {
             available: choice.available(),
-            must_include: choice.taken.clone(),
+            must_include: choice.chosen.clone(),
             size: choice.request.size,
-            answer: Vec::new(),
+            preferred: Vec::new(),
         }
     }
 }

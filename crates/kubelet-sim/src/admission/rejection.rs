@@ -12,14 +12,14 @@ use crate::{
 #[error("pod rejected: {reason}: {message}")]
 pub struct Rejection {
     /// The pod's `status.reason`.
-    pub reason: Reason,
+    pub reason: RejectionReason,
     /// The pod's `status.message`.
     pub message: String,
 }
 
 /// A pod's `status.reason` after a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum RejectionReason {
     /// `UnexpectedAdmissionError`: the allocation of devices failed.
     UnexpectedAdmissionError,
     /// `TopologyAffinityError`: the devices cannot be aligned as the topology policy requires.
@@ -27,7 +27,7 @@ pub enum Reason {
     /// `OutOf<resource>`: the node has too little of this resource.
     OutOf(String),
     /// The embedded kubelet stopped or panicked during the admission. The real kubelet has no such reason.
-    KubeletGone,
+    KubeletEnded,
 }
 
 /// Cause of a rejection, before its conversion to the pod's status.
@@ -44,17 +44,22 @@ impl RejectionCause {
     pub(super) fn into_rejection(self) -> Rejection {
         let (reason, cause) = match self {
             Self::Allocation(ended @ (ManagerError::Stopped | ManagerError::Panic(_))) => {
-                return Rejection { reason: Reason::KubeletGone, message: ended.to_string() };
+                return Rejection {
+                    reason: RejectionReason::KubeletEnded,
+                    message: ended.to_string(),
+                };
             }
             Self::Allocation(error) => (
-                Reason::UnexpectedAdmissionError,
+                RejectionReason::UnexpectedAdmissionError,
                 format!("Allocate failed due to {error}, which is unexpected"),
             ),
             Self::Misaligned => (
-                Reason::TopologyAffinityError,
+                RejectionReason::TopologyAffinityError,
                 "Resources cannot be allocated with Topology locality".to_owned(),
             ),
-            Self::Insufficient(error) => (Reason::OutOf(error.resource.clone()), error.to_string()),
+            Self::Insufficient(error) => {
+                (RejectionReason::OutOf(error.resource.clone()), error.to_string())
+            }
         };
         Rejection { reason, message: format!("Pod was rejected: {cause}") }
     }
@@ -80,13 +85,13 @@ impl From<KubeletEnded> for Rejection {
 
 // === impl Reason ===
 
-impl fmt::Display for Reason {
+impl fmt::Display for RejectionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnexpectedAdmissionError => f.write_str("UnexpectedAdmissionError"),
             Self::TopologyAffinityError => f.write_str("TopologyAffinityError"),
             Self::OutOf(resource) => write!(f, "OutOf{resource}"),
-            Self::KubeletGone => f.write_str("KubeletGone"),
+            Self::KubeletEnded => f.write_str("KubeletGone"),
         }
     }
 }

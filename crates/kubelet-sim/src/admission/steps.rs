@@ -4,7 +4,9 @@ use super::Rejection;
 use crate::{
     device::DeviceIds,
     event::Event,
-    manager::{Answer, Choice, Manager, ManagerError, PendingChoice, Request, device_count},
+    manager::{
+        Choice, ContainerResponse, Manager, ManagerError, PendingChoice, Request, device_count,
+    },
     manager_task::ManagerTask,
     plugin::{Plugin, RpcError},
     pod::Container,
@@ -18,7 +20,7 @@ pub(super) enum Step {
     /// Call `Allocate` with these devices.
     Allocate(DeviceIds),
     /// Call `GetPreferredAllocation`, then complete the choice.
-    CallPreferred(Plugin, Box<PendingChoice>),
+    GetPreferredAllocation(Plugin, Box<PendingChoice>),
 }
 
 // === impl Manager, for admission ===
@@ -53,11 +55,11 @@ impl Manager {
         let endpoint = self.endpoints.get(&request.resource);
         let endpoint =
             endpoint.ok_or_else(|| ManagerError::NoEndpoint(request.resource.clone()))?;
-        if !endpoint.wants_preferred() {
+        if !endpoint.has_preferred_allocation() {
             return self.complete(choice, &DeviceIds::new()).map(Step::Allocate);
         }
         let plugin = endpoint.plugin(&request.resource).map_err(ManagerError::Preferred)?;
-        Ok(Step::CallPreferred(plugin, Box::new(choice)))
+        Ok(Step::GetPreferredAllocation(plugin, Box::new(choice)))
     }
 
     /// The plugin to call for `Allocate`. The inner error is that of a stopped endpoint. A missing
@@ -83,7 +85,7 @@ impl ManagerTask {
         &mut self,
         request: &Request,
         devices: DeviceIds,
-        answer: Result<Option<Answer>, RpcError>,
+        answer: Result<Option<ContainerResponse>, RpcError>,
     ) -> Result<(), ManagerError> {
         let outcome = match answer {
             Err(error) => {
@@ -91,9 +93,10 @@ impl ManagerTask {
                 Err(ManagerError::Allocate(error))
             }
             Ok(None) => Err(ManagerError::EmptyResponse),
-            Ok(Some(answer)) => {
-                self.manager.grant(request, &devices, answer).map_err(ManagerError::from)
-            }
+            Ok(Some(answer)) => self
+                .manager
+                .record_allocation(request, &devices, answer)
+                .map_err(ManagerError::from),
         };
         self.events.push(match &outcome {
             Ok(()) => Event::allocated(request, devices),

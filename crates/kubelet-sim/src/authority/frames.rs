@@ -82,12 +82,12 @@ impl Rewriter {
         while !bytes.is_empty() {
             bytes = match self.state {
                 State::Preface(missing) => {
-                    let (rest, left) = pass(bytes, missing, out);
+                    let (rest, left) = copy_unchanged(bytes, missing, out);
                     self.state = if left == 0 { State::FrameHeader } else { State::Preface(left) };
                     rest
                 }
                 State::Body(missing) => {
-                    let (rest, left) = pass(bytes, missing, out);
+                    let (rest, left) = copy_unchanged(bytes, missing, out);
                     self.state = if left == 0 { State::FrameHeader } else { State::Body(left) };
                     rest
                 }
@@ -134,13 +134,13 @@ impl Rewriter {
     /// Handles a complete frame of a header block in `partial`. Rewrites the block after its last frame.
     fn end_block_frame(&mut self, out: &mut Vec<u8>) {
         let frame = Frame(std::mem::take(&mut self.partial));
-        let is_last = frame.has(END_HEADERS);
+        let is_last = frame.has_flag(END_HEADERS);
         self.frames.push(frame);
         self.state = State::FrameHeader;
         let size: usize = self.frames.iter().map(|frame| frame.0.len()).sum();
         if is_last || size > MAX_BLOCK_BYTES {
             let frames = std::mem::take(&mut self.frames);
-            match rewritten(&frames, &self.replacement) {
+            match rewrite_block(&frames, &self.replacement) {
                 Some(bytes) => out.extend(bytes),
                 None => out.extend(frames.into_iter().flat_map(|frame| frame.0)),
             }
@@ -151,7 +151,7 @@ impl Rewriter {
 // === impl Frame ===
 
 impl Frame {
-    fn has(&self, flag: u8) -> bool {
+    fn has_flag(&self, flag: u8) -> bool {
         self.0[4] & flag != 0
     }
 
@@ -159,17 +159,17 @@ impl Frame {
     fn parts(&self) -> Option<(&[u8], &[u8])> {
         let mut payload = &self.0[FRAME_HEADER_BYTES..];
         let is_headers = self.0[3] == HEADERS;
-        if is_headers && self.has(PADDED) {
+        if is_headers && self.has_flag(PADDED) {
             let (&padding, rest) = payload.split_first()?;
             payload = rest.get(..rest.len().checked_sub(usize::from(padding))?)?;
         }
-        let priority = if is_headers && self.has(PRIORITY) { PRIORITY_BYTES } else { 0 };
+        let priority = if is_headers && self.has_flag(PRIORITY) { PRIORITY_BYTES } else { 0 };
         payload.split_at_checked(priority)
     }
 }
 
 /// Frames of the block with another `:authority`; `None` if the block has none or is malformed.
-fn rewritten(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
+fn rewrite_block(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
     let first = frames.first().filter(|frame| frame.0[3] == HEADERS)?;
     let mut block = first.parts()?.0.to_vec();
     let mut fields = Vec::new();
@@ -196,7 +196,7 @@ fn rewritten(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
 }
 
 /// Copies up to `missing` bytes to `out`. Returns the rest of the bytes, and the number still missing.
-fn pass<'a>(bytes: &'a [u8], missing: usize, out: &mut Vec<u8>) -> (&'a [u8], usize) {
+fn copy_unchanged<'a>(bytes: &'a [u8], missing: usize, out: &mut Vec<u8>) -> (&'a [u8], usize) {
     let count = bytes.len().min(missing);
     let (passed, rest) = bytes.split_at(count);
     out.extend_from_slice(passed);

@@ -1,7 +1,7 @@
 //! Client connection with the `:authority` that Go's gRPC derives from a socket's path.
 //!
 //! The `http` crate refuses such an authority in a client too. So the client gets a placeholder of the
-//! same length, and [`Outgoing`] replaces the placeholder in the client's bytes. With equal lengths, the
+//! same length, and [`OutgoingAuthorityShim`] replaces the placeholder in the client's bytes. With equal lengths, the
 //! HPACK tables of both sides have equal sizes and evict the same entries.
 
 use std::{
@@ -18,31 +18,31 @@ use super::Rewriter;
 
 /// Characters besides letters and digits that `encodeAuthority` of grpc-go leaves unescaped
 /// (`clientconn.go`).
-const PLAIN: &[u8] = b"-_.~!$&'()*+,;=:[]@";
+const UNESCAPED: &[u8] = b"-_.~!$&'()*+,;=:[]@";
 
 /// Authority that a Go client derives from a socket's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AuthorityOf(String);
+pub(crate) struct GoAuthority(String);
 
 /// A byte stream that replaces `:authority` in outgoing HTTP/2 requests.
 #[derive(Debug)]
-pub(crate) struct Outgoing<S> {
+pub(crate) struct OutgoingAuthorityShim<S> {
     inner: S,
     rewriter: Rewriter,
     /// Rewritten bytes.
-    ready: Vec<u8>,
+    rewritten: Vec<u8>,
     /// Number of bytes in `ready` that the socket took already.
-    taken: usize,
+    consumed: usize,
 }
 
 // === impl AuthorityOf ===
 
-impl AuthorityOf {
+impl GoAuthority {
     /// Percent-encodes the path, as grpc-go does.
-    pub(crate) fn path(path: &Path) -> Self {
+    pub(crate) fn from_path(path: &Path) -> Self {
         let mut authority = String::new();
         for byte in path.as_os_str().as_encoded_bytes() {
-            if byte.is_ascii_alphanumeric() || PLAIN.contains(byte) {
+            if byte.is_ascii_alphanumeric() || UNESCAPED.contains(byte) {
                 authority.push(char::from(*byte));
             } else {
                 let _ = write!(authority, "%{byte:02X}");
@@ -59,35 +59,35 @@ impl AuthorityOf {
 
 // === impl Outgoing ===
 
-impl<S> Outgoing<S> {
+impl<S> OutgoingAuthorityShim<S> {
     /// Wraps a connection before its first write.
-    pub(crate) fn new(inner: S, authority: &AuthorityOf) -> Self {
+    pub(crate) fn new(inner: S, authority: &GoAuthority) -> Self {
         Self {
             inner,
             rewriter: Rewriter::with_authority(&authority.0),
-            ready: Vec::new(),
-            taken: 0,
+            rewritten: Vec::new(),
+            consumed: 0,
         }
     }
 }
 
-impl<S: AsyncWrite + Unpin> Outgoing<S> {
+impl<S: AsyncWrite + Unpin> OutgoingAuthorityShim<S> {
     /// Writes all rewritten bytes to the socket.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.taken < self.ready.len() {
-            let waiting = &self.ready[self.taken..];
+        while self.consumed < self.rewritten.len() {
+            let waiting = &self.rewritten[self.consumed..];
             match ready!(Pin::new(&mut self.inner).poll_write(cx, waiting))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                count => self.taken += count,
+                count => self.consumed += count,
             }
         }
-        self.ready.clear();
-        self.taken = 0;
+        self.rewritten.clear();
+        self.consumed = 0;
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Outgoing<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for OutgoingAuthorityShim<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -97,7 +97,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Outgoing<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Outgoing<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for OutgoingAuthorityShim<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -105,7 +105,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Outgoing<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         ready!(this.poll_drain(cx))?;
-        this.rewriter.push(buf, &mut this.ready);
+        this.rewriter.push(buf, &mut this.rewritten);
         // If the socket is full, the next write or flush sends the rest.
         if let Poll::Ready(Err(error)) = this.poll_drain(cx) {
             return Poll::Ready(Err(error));
@@ -137,7 +137,7 @@ mod tests {
             ("/k/gpu.example.com@reg.sock", "%2Fk%2Fgpu.example.com@reg.sock"),
             ("/a b/ü", "%2Fa%20b%2F%C3%BC"),
         ] {
-            let authority = AuthorityOf::path(Path::new(path));
+            let authority = GoAuthority::from_path(Path::new(path));
             assert_eq!(authority.0, expected);
             assert_eq!(authority.placeholder_uri().len(), "http://".len() + expected.len());
         }

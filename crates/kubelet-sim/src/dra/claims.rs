@@ -68,7 +68,7 @@ impl Claims {
         let claim = entry.or_insert_with(|| Claim::new(claim));
         if claim.state.claim_uid != *uid {
             let uid = claim.state.claim_uid.clone();
-            return Err(ClaimError::OldClaim { name: name.clone(), uid });
+            return Err(ClaimError::UidMismatch { name: name.clone(), uid });
         }
         claim.state.pod_uids.insert(pod.to_owned());
         Ok(claim)

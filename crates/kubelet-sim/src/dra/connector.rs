@@ -23,7 +23,7 @@ use tonic::{
     transport::{Channel, Endpoint, Error},
 };
 
-use crate::authority::{AuthorityOf, Outgoing};
+use crate::authority::{GoAuthority, OutgoingAuthorityShim};
 
 /// The kubelet's `:authority` on a DRA socket.
 const LOCALHOST: &str = "http://localhost";
@@ -44,18 +44,18 @@ struct TrackedStream {
 
 /// Connects to a registration socket.
 pub(super) async fn registration(socket: &Path) -> Result<Channel, Error> {
-    let authority = AuthorityOf::path(socket);
+    let authority = GoAuthority::from_path(socket);
     let endpoint = Endpoint::from_shared(authority.placeholder_uri())?;
     let socket = socket.to_owned();
     let connect = move || {
         let (socket, authority) = (socket.clone(), authority.clone());
-        async move { Ok(Outgoing::new(UnixStream::connect(socket).await?, &authority)) }
+        async move { Ok(OutgoingAuthorityShim::new(UnixStream::connect(socket).await?, &authority)) }
     };
     endpoint.connect_with_connector(Connector { connect }).await
 }
 
 /// A lazy channel to a DRA socket, and a receiver that is true while the channel is connected.
-pub(super) fn driver(socket: PathBuf) -> (Channel, watch::Receiver<bool>) {
+pub(super) fn lazy_driver_channel(socket: PathBuf) -> (Channel, watch::Receiver<bool>) {
     let (connected, is_connected) = watch::channel(false);
     let connected = Arc::new(connected);
     let connect = move || {
@@ -186,7 +186,7 @@ mod tests {
     #[tokio::test]
     async fn a_dra_socket_is_called_with_localhost_and_its_connection_is_reported() {
         let (_dir, path, listener) = bind("dra.sock");
-        let (channel, is_connected) = driver(path);
+        let (channel, is_connected) = lazy_driver_channel(path);
         assert!(!*is_connected.borrow(), "no call yet");
         let call = async {
             let mut client = DraResourceHealthClient::new(channel);

@@ -25,7 +25,7 @@ use crate::plugin::RpcError;
 
 /// Version of the DRA service that the kubelet calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
+pub enum DraService {
     /// `v1.DRAPlugin`.
     V1,
     /// `v1beta1.DRAPlugin`.
@@ -36,7 +36,7 @@ pub enum Service {
 #[derive(Clone, Debug)]
 pub(crate) struct Driver {
     pub(crate) name: String,
-    pub(crate) service: Service,
+    pub(crate) service: DraService,
     /// True while the DRA socket has a connection.
     pub(crate) connected: watch::Receiver<bool>,
     endpoint: PathBuf,
@@ -46,11 +46,11 @@ pub(crate) struct Driver {
 }
 
 /// A driver's answers by claim UID: the devices, or the error text. A released claim has no devices.
-pub(crate) type ClaimAnswers = BTreeMap<String, Result<Vec<Device>, String>>;
+pub(crate) type ClaimResults = BTreeMap<String, Result<Vec<Device>, String>>;
 
 // === impl Service ===
 
-impl Service {
+impl DraService {
     /// Services that the kubelet supports (`servicesSupportedByKubelet`).
     const ALL: [Self; 2] = [Self::V1, Self::V1Beta1];
 
@@ -78,7 +78,7 @@ impl Service {
     }
 }
 
-impl fmt::Display for Service {
+impl fmt::Display for DraService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -98,10 +98,10 @@ impl Driver {
     pub(crate) fn new(
         name: String,
         endpoint: PathBuf,
-        service: Service,
+        service: DraService,
         timeout: Duration,
     ) -> Self {
-        let (channel, connected) = connector::driver(endpoint.clone());
+        let (channel, connected) = connector::lazy_driver_channel(endpoint.clone());
         let closed = CancellationToken::new();
         Self { name, service, connected, endpoint, channel, timeout, closed }
     }
@@ -121,9 +121,9 @@ impl Driver {
     }
 
     /// `NodePrepareResources`.
-    pub(crate) async fn prepare(&self, claims: &[ClaimId]) -> Result<ClaimAnswers, RpcError> {
+    pub(crate) async fn prepare(&self, claims: &[ClaimId]) -> Result<ClaimResults, RpcError> {
         match self.service {
-            Service::V1 => {
+            DraService::V1 => {
                 let claims = claims.iter().map(to_v1).collect();
                 let request = self.request(v1::NodePrepareResourcesRequest { claims });
                 let mut client = DraPluginClient::new(self.channel.clone());
@@ -132,7 +132,7 @@ impl Driver {
                     (claim.error, claim.devices.into_iter().map(from_v1).collect())
                 }))
             }
-            Service::V1Beta1 => {
+            DraService::V1Beta1 => {
                 let claims = claims.iter().map(to_v1beta1).collect();
                 let request = self.request(v1beta1::NodePrepareResourcesRequest { claims });
                 let mut client = OldClient::new(self.channel.clone());
@@ -145,16 +145,16 @@ impl Driver {
     }
 
     /// `NodeUnprepareResources`.
-    pub(crate) async fn unprepare(&self, claims: &[ClaimId]) -> Result<ClaimAnswers, RpcError> {
+    pub(crate) async fn unprepare(&self, claims: &[ClaimId]) -> Result<ClaimResults, RpcError> {
         match self.service {
-            Service::V1 => {
+            DraService::V1 => {
                 let claims = claims.iter().map(to_v1).collect();
                 let request = self.request(v1::NodeUnprepareResourcesRequest { claims });
                 let mut client = DraPluginClient::new(self.channel.clone());
                 let answer = self.call(client.node_unprepare_resources(request)).await?;
                 Ok(to_answers(answer.claims, |claim| (claim.error, Vec::new())))
             }
-            Service::V1Beta1 => {
+            DraService::V1Beta1 => {
                 let claims = claims.iter().map(to_v1beta1).collect();
                 let request = self.request(v1beta1::NodeUnprepareResourcesRequest { claims });
                 let mut client = OldClient::new(self.channel.clone());
@@ -194,7 +194,7 @@ impl Driver {
 fn to_answers<T>(
     claims: BTreeMap<String, T>,
     parts: impl Fn(T) -> (String, Vec<Device>),
-) -> ClaimAnswers {
+) -> ClaimResults {
     let to_answer = |(uid, claim)| match parts(claim) {
         (error, devices) if error.is_empty() => (uid, Ok(devices)),
         (error, _) => (uid, Err(error)),
@@ -217,8 +217,8 @@ fn from_v1(device: v1::Device) -> Device {
         pool_name: device.pool_name,
         device_name: device.device_name,
         share_id: device.share_id,
-        request_names: not_empty(device.request_names),
-        cdi_device_ids: not_empty(device.cdi_device_ids),
+        request_names: none_if_empty(device.request_names),
+        cdi_device_ids: none_if_empty(device.cdi_device_ids),
     }
 }
 
@@ -227,13 +227,13 @@ fn from_v1beta1(device: v1beta1::Device) -> Device {
         pool_name: device.pool_name,
         device_name: device.device_name,
         share_id: None,
-        request_names: not_empty(device.request_names),
-        cdi_device_ids: not_empty(device.cdi_device_ids),
+        request_names: none_if_empty(device.request_names),
+        cdi_device_ids: none_if_empty(device.cdi_device_ids),
     }
 }
 
 /// A list as Go decodes it from protobuf: an empty list is nil.
-fn not_empty(names: Vec<String>) -> Option<Vec<String>> {
+fn none_if_empty(names: Vec<String>) -> Option<Vec<String>> {
     (!names.is_empty()).then_some(names)
 }
 
@@ -241,17 +241,17 @@ fn not_empty(names: Vec<String>) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn check(offered: &[&str], expected: Result<Service, &str>) {
+    fn check(offered: &[&str], expected: Result<DraService, &str>) {
         let offered: Vec<String> = offered.iter().map(|&name| name.to_owned()).collect();
-        assert_eq!(Service::choose(&offered), expected.map_err(str::to_owned));
+        assert_eq!(DraService::choose(&offered), expected.map_err(str::to_owned));
     }
 
     #[test]
     fn the_kubelet_chooses_the_first_supported_service_in_the_drivers_list() {
         check(&["v1alpha1.DRAResourceHealth", "v1beta1.DRAPlugin", "v1.DRAPlugin"], {
-            Ok(Service::V1Beta1)
+            Ok(DraService::V1Beta1)
         });
-        check(&["v1.DRAPlugin", "v1beta1.DRAPlugin"], Ok(Service::V1));
+        check(&["v1.DRAPlugin", "v1beta1.DRAPlugin"], Ok(DraService::V1));
         check(&[], Err("empty list of supported gRPC services (aka supported versions)"));
         check(
             &["1.0.0", "v2.DRAPlugin"],

@@ -16,7 +16,7 @@ pub(crate) struct Drivers {
 /// The driver has registered this endpoint already.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {} already registered for DRA driver plugin {driver}", endpoint.display())]
-pub(crate) struct EndpointTaken {
+pub(crate) struct EndpointAlreadyRegistered {
     driver: String,
     endpoint: PathBuf,
 }
@@ -25,11 +25,11 @@ pub(crate) struct EndpointTaken {
 
 impl Drivers {
     /// Adds the newest endpoint of a driver.
-    pub(crate) fn add(&mut self, driver: Driver) -> Result<(), EndpointTaken> {
+    pub(crate) fn add(&mut self, driver: Driver) -> Result<(), EndpointAlreadyRegistered> {
         let endpoints = self.by_name.entry(driver.name.clone()).or_default();
         if endpoints.iter().any(|known| known.endpoint() == driver.endpoint()) {
             let endpoint = driver.endpoint().to_owned();
-            return Err(EndpointTaken { driver: driver.name, endpoint });
+            return Err(EndpointAlreadyRegistered { driver: driver.name, endpoint });
         }
         endpoints.push(driver);
         Ok(())

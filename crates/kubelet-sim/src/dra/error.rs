@@ -23,7 +23,7 @@ pub(crate) enum ClaimError {
     #[error(
         "old ResourceClaim with same name {name} and different UID {uid} still exists (previous pod force-deleted?!)"
     )]
-    OldClaim { name: String, uid: String },
+    UidMismatch { name: String, uid: String },
     #[error(
         "checkpoint ResourceClaim {what}: could not save checkpoint dra_manager_state: {message}"
     )]

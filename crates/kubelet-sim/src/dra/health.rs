@@ -13,7 +13,7 @@ const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// Health of a device of a DRA driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HealthWord {
+pub enum ResourceHealthStatus {
     /// `Healthy`.
     Healthy,
     /// `Unhealthy`.
@@ -27,7 +27,7 @@ pub enum HealthWord {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceHealth {
     /// Health of the device.
-    pub(crate) health: HealthWord,
+    pub(crate) health: ResourceHealthStatus,
     /// The driver's explanation; may be empty.
     pub(crate) message: String,
 }
@@ -93,9 +93,9 @@ impl HealthReport {
     /// Converts a protobuf message, received now. The driver's own time in the message is ignored.
     pub(crate) fn from_proto(device: wire::DeviceHealth) -> Self {
         let health = match device.health() {
-            HealthStatus::Healthy => HealthWord::Healthy,
-            HealthStatus::Unhealthy => HealthWord::Unhealthy,
-            HealthStatus::Unknown => HealthWord::Unknown,
+            HealthStatus::Healthy => ResourceHealthStatus::Healthy,
+            HealthStatus::Unhealthy => ResourceHealthStatus::Unhealthy,
+            HealthStatus::Unknown => ResourceHealthStatus::Unknown,
         };
         let seconds = u64::try_from(device.health_check_timeout_seconds).unwrap_or_default();
         let timeout = if seconds == 0 { DEFAULT_TIMEOUT } else { Duration::from_secs(seconds) };
@@ -116,7 +116,7 @@ impl HealthReport {
     }
 }
 
-impl fmt::Display for HealthWord {
+impl fmt::Display for ResourceHealthStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Healthy => "Healthy",
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(cache.update("drv", vec![report(HealthStatus::Unhealthy, -1)]).len(), 0);
         tokio::time::advance(Duration::from_secs(20)).await;
         let known = cache.get("drv", "pool", "dev");
-        assert_eq!((known.health, &*known.message), (HealthWord::Unhealthy, "why"));
+        assert_eq!((known.health, &*known.message), (ResourceHealthStatus::Unhealthy, "why"));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(cache.get("drv", "pool", "dev"), DeviceHealth::default());
         assert_eq!(cache.update("drv", vec![report(HealthStatus::Unhealthy, 5)]).len(), 1);

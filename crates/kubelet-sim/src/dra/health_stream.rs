@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Reads an endpoint's health until the endpoint is closed, then drops the driver's health.
-pub(super) async fn follow(handle: ManagerHandle, driver: Driver) {
+pub(super) async fn watch_health(handle: ManagerHandle, driver: Driver) {
     tokio::select! {
         // Returns only if the kubelet ended.
         _ = read_streams(&handle, &driver) => {}
@@ -40,8 +40,8 @@ async fn read_streams(handle: &ManagerHandle, driver: &Driver) -> Result<(), Kub
         let (name, endpoint) = (driver.name.clone(), driver.endpoint().to_owned());
         let end = move |task: &mut ManagerTask| {
             task.dra.health.clear(&name);
-            task.events.push(Event::HealthEnded { driver: name, endpoint, reason });
-            task.config.dra.health_pause
+            task.events.push(Event::HealthStreamEnded { driver: name, endpoint, reason });
+            task.config.dra.health_retry_delay
         };
         let pause = handle.update(end).await?;
         tokio::time::sleep(pause).await;

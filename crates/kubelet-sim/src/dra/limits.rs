@@ -14,7 +14,7 @@ pub struct DraLimits {
     pub notify: Duration,
     /// First pause after a failed registration (`initialDurationBeforeRetry`: 500 ms). Each further failure
     /// doubles the pause, up to 122 s.
-    pub registration_pause: Duration,
+    pub registration_retry_min: Duration,
     /// Deadline of `NodePrepareResources` and `NodeUnprepareResources` (`defaultClientCallTimeout`: 45 s).
     pub call: Duration,
     /// Period of the reconciliation, which releases claims of inactive pods (`defaultReconcilePeriod`: 60 s).
@@ -23,7 +23,7 @@ pub struct DraLimits {
     /// (`defaultWipingDelay`: 30 s).
     pub wipe_delay: Duration,
     /// Pause between the end of a health stream and the next call of `NodeWatchResources` (5 s).
-    pub health_pause: Duration,
+    pub health_retry_delay: Duration,
 }
 
 impl Default for DraLimits {
@@ -32,11 +32,11 @@ impl Default for DraLimits {
             registry_period: Duration::from_secs(1),
             get_info: Duration::from_secs(1),
             notify: Duration::from_secs(5),
-            registration_pause: Duration::from_millis(500),
+            registration_retry_min: Duration::from_millis(500),
             call: Duration::from_secs(45),
             reconcile_period: Duration::from_secs(60),
             wipe_delay: Duration::from_secs(30),
-            health_pause: Duration::from_secs(5),
+            health_retry_delay: Duration::from_secs(5),
         }
     }
 }

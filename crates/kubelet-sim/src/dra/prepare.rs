@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::{
     ClaimCall, ClaimError, ClaimId,
-    driver::{ClaimAnswers, Driver},
+    driver::{ClaimResults, Driver},
 };
 use crate::{
     event::Event,
@@ -48,7 +48,7 @@ pub(crate) async fn prepare(handle: &ManagerHandle, pod: &Pod) -> Result<(), Cla
 
 impl Batch {
     /// Makes the call, and logs call and answer as events.
-    pub(super) async fn run(&self, handle: &ManagerHandle) -> Result<ClaimAnswers, ClaimError> {
+    pub(super) async fn run(&self, handle: &ManagerHandle) -> Result<ClaimResults, ClaimError> {
         let called = Event::DriverCalled {
             call: self.call,
             pod: self.pod.clone(),
@@ -66,7 +66,7 @@ impl Batch {
         answer.map_err(|error| ClaimError::Call { call: self.call, error })
     }
 
-    fn answer_event(&self, answer: &Result<ClaimAnswers, RpcError>) -> Event {
+    fn answer_event(&self, answer: &Result<ClaimResults, RpcError>) -> Event {
         let error = match answer {
             Ok(answers) => answers.values().find_map(|answer| answer.clone().err()),
             Err(error) => Some(error.to_string()),
@@ -127,7 +127,7 @@ impl ManagerTask {
         Ok((batches.into_values().collect(), unprepared))
     }
 
-    fn store_devices(&mut self, batch: &Batch, answer: ClaimAnswers) -> Result<(), ClaimError> {
+    fn store_devices(&mut self, batch: &Batch, answer: ClaimResults) -> Result<(), ClaimError> {
         let claims = &mut self.dra.claims;
         let store =
             |claim: &ClaimId, devices| claims.add_devices(claim, &batch.driver.name, devices);

@@ -34,7 +34,7 @@ use self::{
 use crate::{config::Config, fault::Faults, manager_task::ManagerHandle};
 
 /// Longest pause between two attempts (`maxDurationBeforeRetry`).
-const MAX_PAUSE: Duration = Duration::from_secs(122);
+const RETRY_MAX: Duration = Duration::from_secs(122);
 
 /// Registration state of a socket.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ enum SocketState {
     /// The plugin of this socket file is registered.
     Registered { identity: SocketIdentity, plugin: RegisteredEndpoint },
     /// The last attempt failed; the next one follows after `until`.
-    BackingOff { until: Instant, pause: Duration },
+    BackingOff { retry_at: Instant, pause: Duration },
 }
 
 struct Registry {
@@ -101,7 +101,7 @@ impl Registry {
             .iter()
             .filter(|(socket, state)| match state {
                 SocketState::Registered { identity, .. } => found.get(*socket) != Some(identity),
-                SocketState::BackingOff { until, .. } => {
+                SocketState::BackingOff { retry_at: until, .. } => {
                     !found.contains_key(*socket) && *until <= Instant::now()
                 }
                 SocketState::Registering => false,
@@ -123,7 +123,9 @@ impl Registry {
     fn register_if_due(&mut self, socket: PathBuf, identity: SocketIdentity) {
         let last = match self.sockets.get(&socket) {
             None => None,
-            Some(SocketState::BackingOff { until, pause }) if *until <= Instant::now() => {
+            Some(SocketState::BackingOff { retry_at: until, pause })
+                if *until <= Instant::now() =>
+            {
                 Some(*pause)
             }
             Some(
@@ -132,8 +134,8 @@ impl Registry {
                 | SocketState::BackingOff { .. },
             ) => return,
         };
-        let first = self.config.dra.registration_pause;
-        let pause = last.map_or(first, |last| (last * 2).min(MAX_PAUSE));
+        let first = self.config.dra.registration_retry_min;
+        let pause = last.map_or(first, |last| (last * 2).min(RETRY_MAX));
         let attempt = RegistrationAttempt {
             handle: self.handle.clone(),
             config: Arc::clone(&self.config),
@@ -151,7 +153,7 @@ impl Registry {
         let AttemptResult { socket, identity, plugin, pause } = attempt;
         let state = match plugin {
             Some(plugin) => SocketState::Registered { identity, plugin },
-            None => SocketState::BackingOff { until: Instant::now() + pause, pause },
+            None => SocketState::BackingOff { retry_at: Instant::now() + pause, pause },
         };
         self.sockets.insert(socket, state);
     }

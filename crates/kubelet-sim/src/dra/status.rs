@@ -8,7 +8,7 @@ use std::{
 use windlass_kubelet_api::dra::checkpoint::Device;
 
 use super::{
-    ClaimOrigin, Dra, HealthWord, PodClaim, Service,
+    ClaimOrigin, Dra, DraService, PodClaim, ResourceHealthStatus,
     claims::{Claim, serves},
     driver::Driver,
 };
@@ -48,7 +48,7 @@ pub struct DriverStatus {
     /// Path of the DRA socket.
     pub endpoint: PathBuf,
     /// Version of the DRA service in use.
-    pub service: Service,
+    pub service: DraService,
     /// True while the DRA socket has a connection.
     pub is_connected: bool,
 }
@@ -59,7 +59,7 @@ pub struct ClaimDeviceHealth {
     /// The first CDI device name, or `<driver>/<pool>/<device>` for a device without one.
     pub resource_id: String,
     /// Health of the device.
-    pub health: HealthWord,
+    pub health: ResourceHealthStatus,
     /// The driver's explanation.
     pub message: Option<String>,
 }

@@ -47,7 +47,7 @@ async fn release(handle: &ManagerHandle, release: ClaimRelease) -> Result<(), Cl
     let outcome = try_release(handle, release).await;
     let event = match &outcome {
         Ok(()) => Event::PodReleased { pod },
-        Err(error) => Event::UnprepareFailed { pod, message: in_context(error) },
+        Err(error) => Event::UnprepareFailed { pod, message: with_worker_prefix(error) },
     };
     // A stopped kubelet logs nothing.
     let _ = handle.read(move |task| task.events.push(event)).await;
@@ -67,7 +67,7 @@ async fn try_release(handle: &ManagerHandle, release: ClaimRelease) -> Result<()
 }
 
 /// Text of the error with the prefix of the pod worker.
-pub(crate) fn in_context(error: &ClaimError) -> String {
+pub(crate) fn with_worker_prefix(error: &ClaimError) -> String {
     format!("unprepare dynamic resources: {error}")
 }
 

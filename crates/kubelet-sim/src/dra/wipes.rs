@@ -19,7 +19,7 @@ enum Wipe {
     /// The driver has a connection.
     Connected,
     /// The driver has no connection. The deletion follows at this time.
-    At(Instant),
+    Scheduled(Instant),
     /// The driver has no connection, and the deletion was announced.
     Announced,
 }
@@ -38,12 +38,12 @@ impl Wipes {
             self.drivers.keys().map(|name| (name.clone(), false)).collect();
         connected.extend(registered.map(|(name, connected)| (name.clone(), connected)));
         for (name, is_connected) in connected {
-            let scheduled = Wipe::At(Instant::now() + delay);
+            let scheduled = Wipe::Scheduled(Instant::now() + delay);
             let wipe = self.drivers.entry(name).or_insert(scheduled);
             *wipe = match *wipe {
                 _ if is_connected => Wipe::Connected,
                 Wipe::Connected => scheduled,
-                unchanged @ (Wipe::At(_) | Wipe::Announced) => unchanged,
+                unchanged @ (Wipe::Scheduled(_) | Wipe::Announced) => unchanged,
             };
         }
     }
@@ -51,7 +51,7 @@ impl Wipes {
     /// Time of the next deletion.
     pub(crate) fn next(&self) -> Option<Instant> {
         let times = self.drivers.values().filter_map(|wipe| match wipe {
-            Wipe::At(time) => Some(*time),
+            Wipe::Scheduled(time) => Some(*time),
             Wipe::Connected | Wipe::Announced => None,
         });
         times.min()
@@ -60,7 +60,7 @@ impl Wipes {
     /// Names of the drivers whose deletion is due. Returns each deletion once.
     pub(crate) fn take_due(&mut self) -> Vec<String> {
         let now = Instant::now();
-        let is_due = |wipe: &Wipe| matches!(wipe, Wipe::At(time) if *time <= now);
+        let is_due = |wipe: &Wipe| matches!(wipe, Wipe::Scheduled(time) if *time <= now);
         let due = self.drivers.iter_mut().filter(|(_, wipe)| is_due(wipe));
         due.map(|(name, wipe)| {
             *wipe = Wipe::Announced;

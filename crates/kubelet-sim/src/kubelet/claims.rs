@@ -29,7 +29,7 @@ pub enum SyncError {
 
 /// Next work of a pod worker.
 enum Work {
-    Nothing,
+    Idle,
     Prepare(Pod),
     Release(Pod),
 }
@@ -47,7 +47,7 @@ impl Kubelet {
         let work = work.ok_or_else(|| SyncError::NotAdmitted(pod_uid.to_owned()))?;
         let done = ended.run_until_cancelled(async {
             match work {
-                Work::Nothing => Ok(()),
+                Work::Idle => Ok(()),
                 Work::Prepare(pod) => {
                     let prepared = worker.run(dra::prepare(&handle, &pod)).await;
                     let prepared = prepared.unwrap_or(Err(ClaimError::Cancelled));
@@ -107,9 +107,9 @@ impl Kubelet {
 fn next_work(task: &ManagerTask, uid: &str) -> Option<Work> {
     let record = task.manager.pods.get(uid)?;
     match record.phase {
-        PodPhase::Admitted if record.pod.claims.is_empty() => Some(Work::Nothing),
+        PodPhase::Admitted if record.pod.claims.is_empty() => Some(Work::Idle),
         PodPhase::Admitted if record.is_ending => Some(Work::Release(record.pod.clone())),
-        PodPhase::Admitted if record.has_sandbox => Some(Work::Nothing),
+        PodPhase::Admitted if record.has_sandbox => Some(Work::Idle),
         PodPhase::Admitted => Some(Work::Prepare(record.pod.clone())),
         PodPhase::Pending | PodPhase::Succeeded | PodPhase::Failed { .. } => None,
     }
@@ -140,7 +140,7 @@ async fn release(handle: &ManagerHandle, pod: &Pod) -> Result<(), SyncError> {
     match dra::unprepare(handle, pod).await {
         Ok(()) => {}
         Err(ClaimError::Stopped) => return Err(SyncError::Stopped(pod.uid.clone())),
-        Err(error) => return Err(SyncError::Unprepare(dra::in_context(&error))),
+        Err(error) => return Err(SyncError::Unprepare(dra::with_worker_prefix(&error))),
     }
     let uid = pod.uid.clone();
     let succeed = move |task: &mut ManagerTask| task.manager.set_phase(&uid, PodPhase::Succeeded);

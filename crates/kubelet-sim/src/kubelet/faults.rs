@@ -5,7 +5,7 @@ use std::io;
 use tonic::transport::Channel;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 
-use super::{Kubelet, KubeletError, State, admit_again, set_sources_ready};
+use super::{Kubelet, KubeletError, State, readmit_pods, set_sources_ready};
 use crate::{
     directory,
     fault::{Faults, PodSourceFault},
@@ -33,7 +33,7 @@ impl Kubelet {
         };
         // A stopped kubelet admits no pod.
         let pods = handle.read(unknown).await.unwrap_or_default();
-        admit_again((&handle, &ended), pods).await;
+        readmit_pods((&handle, &ended), pods).await;
         set_sources_ready(&handle).await;
     }
 
@@ -76,7 +76,7 @@ impl Kubelet {
 
     /// gRPC client on the kubelet's own connection to the plugin of a resource. Tests use it for calls
     /// that a kubelet does not make. The connection stays open as long as the client exists.
-    pub async fn plugin(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
+    pub async fn plugin_client(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
         let (handle, _) = self.handle()?;
         let resource = resource.to_owned();
         let find = move |task: &ManagerTask| {

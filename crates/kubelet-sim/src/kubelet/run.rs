@@ -46,7 +46,7 @@ pub(super) struct Sockets {
     pod_resources: UnixListener,
     claims: Claims,
     /// True if the plugin folder had no file of a previous run.
-    is_new_machine: bool,
+    should_reset_capacities: bool,
 }
 
 /// Tasks of a running kubelet. A drop cancels them.
@@ -67,7 +67,7 @@ pub(super) struct Run {
 
 impl SurvivingState {
     /// Active pods, which a new run admits again.
-    pub(super) fn pods_to_admit_again(&self) -> Vec<crate::pod::Pod> {
+    pub(super) fn pods_to_readmit(&self) -> Vec<crate::pod::Pod> {
         let active = self.pods.values().filter(|record| record.is_active());
         active.map(|record| record.pod.clone()).collect()
     }
@@ -80,7 +80,7 @@ impl SurvivingState {
 
     /// Sets the capacities to 0. The real kubelet takes an empty plugin folder as the sign of a new
     /// machine with the former node's name.
-    fn on_new_machine(mut self) -> Self {
+    fn with_capacities_reset(mut self) -> Self {
         self.capacities.values_mut().for_each(|capacity| *capacity = 0);
         self
     }
@@ -111,12 +111,12 @@ impl Sockets {
     pub(super) fn bind(config: &Config) -> Result<Self, KubeletError> {
         let claims = Claims::restore(ClaimsFile::in_dir(&config.dir).read_or_create()?);
         let is_new_machine = directory::is_empty(&config.plugin_dir())?;
-        directory::clean_up(&config.plugin_dir(), config.cleanup)?;
+        directory::clean_up(&config.plugin_dir(), config.plugin_dir_cleanup)?;
         Ok(Self {
             registration: bind(config.registration_socket())?,
             pod_resources: bind(config.pod_resources_socket())?,
             claims,
-            is_new_machine,
+            should_reset_capacities: is_new_machine,
         })
     }
 }
@@ -128,8 +128,13 @@ impl Run {
     pub(super) fn begin(context: TaskContext, sockets: Sockets, surviving: SurvivingState) -> Self {
         let config = Arc::clone(&context.config);
         let ended = context.ended.clone();
-        let Sockets { registration: listener, pod_resources, claims, is_new_machine } = sockets;
-        let surviving = if is_new_machine { surviving.on_new_machine() } else { surviving };
+        let Sockets {
+            registration: listener,
+            pod_resources,
+            claims,
+            should_reset_capacities: is_new_machine,
+        } = sockets;
+        let surviving = if is_new_machine { surviving.with_capacities_reset() } else { surviving };
         let (handle, commands) = ManagerHandle::new();
         let registration = ServerContext {
             handle: handle.clone(),
@@ -145,9 +150,9 @@ impl Run {
         let mut servers = JoinSet::new();
         servers.spawn(registration::serve(listener, registration.clone()));
         let reconciling = dra::reconcile_periodically(handle.clone(), config.dra.reconcile_period);
-        servers.spawn(until(ended.clone(), reconciling));
+        servers.spawn(run_until_cancelled(ended.clone(), reconciling));
         let watching = dra::watch_registry(handle.clone(), Arc::clone(&config), faults);
-        servers.spawn(until(ended.clone(), watching));
+        servers.spawn(run_until_cancelled(ended.clone(), watching));
         let serving =
             podresources::serve(pod_resources, handle.clone(), config, ended.child_token());
         servers.spawn(serving);
@@ -184,7 +189,7 @@ impl Run {
     }
 }
 
-async fn until(ended: CancellationToken, work: impl Future<Output = ()>) {
+async fn run_until_cancelled(ended: CancellationToken, work: impl Future<Output = ()>) {
     ended.run_until_cancelled(work).await.unwrap_or(());
 }
 

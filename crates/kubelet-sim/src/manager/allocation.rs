@@ -2,26 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use super::{Holding, Manager, Request, UnlistedDevice, holding::Retained};
-use crate::{device::DeviceIds, grant::Grant};
+use super::{Holding, Manager, Request, UnlistedDevice, holding::RetainOutcome};
+use crate::{device::DeviceIds, grant::RunContainerOptions};
 
 /// A plugin's answer to `Allocate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct ContainerResponse {
     /// Encoded answer, for the checkpoint.
     pub(crate) encoded: Vec<u8>,
     /// Decoded answer.
-    pub(crate) grant: Grant,
+    pub(crate) run_options: RunContainerOptions,
 }
 
 impl Manager {
     /// Records the devices as allocated to the container. Fails if a device left the plugin's list
     /// during `Allocate`; the real kubelet panics then.
-    pub(crate) fn grant(
+    pub(crate) fn record_allocation(
         &mut self,
         request: &Request,
         devices: &DeviceIds,
-        answer: Answer,
+        answer: ContainerResponse,
     ) -> Result<(), UnlistedDevice> {
         let mut by_numa = BTreeMap::<i64, Vec<String>>::new();
         let listed = self.devices.get(&request.resource);
@@ -32,7 +32,7 @@ impl Manager {
                 by_numa.entry(*node).or_default().push(id.clone());
             }
         }
-        self.holdings.insert(request, Holding::new(by_numa, answer.encoded, answer.grant));
+        self.holdings.insert(request, Holding::new(by_numa, answer.encoded, answer.run_options));
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl Manager {
         let pods = &self.pods;
         let is_active = |uid: &str| pods.get(uid).is_some_and(super::PodRecord::is_active);
         self.affinities.retain(|(pod, _), _| is_active(pod));
-        if self.holdings.retain(is_active) == Retained::Fewer {
+        if self.holdings.retain(is_active) == RetainOutcome::SomeDropped {
             self.recompute_allocated();
         }
     }
@@ -63,14 +63,14 @@ mod tests {
         *,
     };
 
-    fn answer() -> Answer {
-        Answer { encoded: Vec::new(), grant: Grant::default() }
+    fn answer() -> ContainerResponse {
+        ContainerResponse { encoded: Vec::new(), run_options: RunContainerOptions::default() }
     }
 
     #[test]
     fn a_device_of_two_nodes_is_recorded_under_both() {
         let mut manager = manager(vec![device("a", &[0, 1]), device("b", &[])]);
-        manager.grant(&request("pod", "c", 2), &ids("a b"), answer()).expect("listed");
+        manager.record_allocation(&request("pod", "c", 2), &ids("a b"), answer()).expect("listed");
         let holding = manager.holdings.get("pod", "c", GPU).expect("granted");
         let expected = [(-1, vec!["b"]), (0, vec!["a"]), (1, vec!["a"])];
         let expected =
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_device_that_left_the_list_during_allocate_is_a_panic() {
         let mut manager = manager(vec![device("a", &[])]);
-        let granted = manager.grant(&request("pod", "c", 1), &ids("z"), answer());
+        let granted = manager.record_allocation(&request("pod", "c", 1), &ids("z"), answer());
         assert_eq!(granted, Err(UnlistedDevice { id: "z".to_owned() }));
     }
 

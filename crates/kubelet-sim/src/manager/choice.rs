@@ -49,7 +49,7 @@ pub(crate) struct PendingChoice {
     /// Request of the container.
     pub(crate) request: Request,
     /// Chosen devices, sent to the plugin as must-include.
-    pub(crate) taken: DeviceIds,
+    pub(crate) chosen: DeviceIds,
     /// Devices that the plugin may prefer.
     pub(crate) eligible: DeviceIds,
     /// Sets to take the missing devices from if the preference is too short, in this order.
@@ -72,7 +72,7 @@ struct DevicesByAffinity {
 impl PendingChoice {
     /// Devices that the plugin gets as available.
     pub(crate) fn available(&self) -> DeviceIds {
-        self.eligible.union(&self.taken).cloned().collect()
+        self.eligible.union(&self.chosen).cloned().collect()
     }
 }
 
@@ -83,8 +83,8 @@ impl Manager {
             return Ok(Choice::NotNeeded);
         }
         let mut taken = DeviceIds::new();
-        let reusable = self.reusable.of(&request.pod, &request.resource);
-        if self.take(request, &mut taken, &reusable) {
+        let reusable = self.reusable.reusable_for(&request.pod, &request.resource);
+        if self.take_devices(request, &mut taken, &reusable) {
             return Ok(Choice::Devices(taken));
         }
         let available = self.available(&request.resource);
@@ -94,16 +94,21 @@ impl Manager {
             let available = available.len();
             return Err(ManagerError::Unavailable { resource, requested: needed, available });
         }
-        let split = self.by_affinity(request, &available);
+        let split = self.filter_by_affinity(request, &available);
         let (eligible, fallbacks) = if needed < split.aligned.len() {
             (split.aligned.clone(), vec![split.aligned])
         } else {
-            if self.take(request, &mut taken, &split.aligned) {
+            if self.take_devices(request, &mut taken, &split.aligned) {
                 return Ok(Choice::Devices(taken));
             }
             (available, vec![split.unaligned, split.without_node])
         };
-        Ok(Choice::Pending(PendingChoice { request: request.clone(), taken, eligible, fallbacks }))
+        Ok(Choice::Pending(PendingChoice {
+            request: request.clone(),
+            chosen: taken,
+            eligible,
+            fallbacks,
+        }))
     }
 
     /// Completes a choice with the plugin's preference, which may be empty, short or invalid.
@@ -112,10 +117,10 @@ impl Manager {
         choice: PendingChoice,
         preferred: &DeviceIds,
     ) -> Result<DeviceIds, ManagerError> {
-        let PendingChoice { request, mut taken, eligible, fallbacks } = choice;
+        let PendingChoice { request, chosen: mut taken, eligible, fallbacks } = choice;
         let preferred = preferred.intersection(&eligible).cloned().collect();
         for source in std::iter::once(&preferred).chain(&fallbacks) {
-            if self.take(&request, &mut taken, source) {
+            if self.take_devices(&request, &mut taken, source) {
                 return Ok(taken);
             }
         }
@@ -154,7 +159,12 @@ impl Manager {
 
     /// Moves devices from `source` to `taken`, up to the requested number, and marks them as allocated.
     /// Returns true if `taken` has the requested number.
-    fn take(&mut self, request: &Request, taken: &mut DeviceIds, source: &DeviceIds) -> bool {
+    fn take_devices(
+        &mut self,
+        request: &Request,
+        taken: &mut DeviceIds,
+        source: &DeviceIds,
+    ) -> bool {
         let in_use = self.allocated.entry(request.resource.clone()).or_default();
         let missing = request.size - taken.len();
         let more: Vec<_> = source.difference(taken).take(missing).cloned().collect();
@@ -164,7 +174,7 @@ impl Manager {
     }
 
     /// Splits free devices by the topology manager's hint for the container.
-    fn by_affinity(&self, request: &Request, available: &DeviceIds) -> DevicesByAffinity {
+    fn filter_by_affinity(&self, request: &Request, available: &DeviceIds) -> DevicesByAffinity {
         let key = (request.pod.clone(), request.container.clone());
         let hint = self.affinities.get(&key).copied();
         let listed = self.devices.get(&request.resource);
@@ -245,7 +255,7 @@ mod tests {
     fn without_topology_the_plugin_is_called_even_if_all_devices_are_needed() {
         let mut manager = without_topology(2);
         let pending = choose_pending(&mut manager, 2);
-        assert_eq!((pending.available(), pending.taken.clone()), (ids("d0 d1"), ids("")));
+        assert_eq!((pending.available(), pending.chosen.clone()), (ids("d0 d1"), ids("")));
         assert_eq!(manager.complete(pending, &ids("")), Ok(ids("d0 d1")));
     }
 
@@ -291,7 +301,7 @@ mod tests {
         let mut manager = two_nodes();
         align(&mut manager, &[0]);
         let pending = choose_pending(&mut manager, 5);
-        assert_eq!(pending.taken, ids("a0 a1 a2 a3"));
+        assert_eq!(pending.chosen, ids("a0 a1 a2 a3"));
         assert_eq!(pending.available(), ids("a0 a1 a2 a3 b0 b1 b2 b3"));
         assert_eq!(manager.complete(pending, &ids("b2")), Ok(ids("a0 a1 a2 a3 b2")));
     }
@@ -315,7 +325,7 @@ mod tests {
 
         align(&mut manager, &[0]);
         let pending = choose_pending(&mut manager, 3);
-        assert_eq!(pending.taken, ids("a0 a1"));
+        assert_eq!(pending.chosen, ids("a0 a1"));
         assert_eq!((pending.available(), pending.request.size), (ids("a0 a1 a2 a3"), 3));
     }
 
@@ -335,7 +345,7 @@ mod tests {
         let mut manager = manager(vec![device("x", &[0, 1]), device("y", &[1])]);
         align(&mut manager, &[0]);
         let pending = choose_pending(&mut manager, 2);
-        assert_eq!((pending.taken, pending.fallbacks), (ids("x"), vec![ids("y"), ids("")]));
+        assert_eq!((pending.chosen, pending.fallbacks), (ids("x"), vec![ids("y"), ids("")]));
     }
 
     #[test]

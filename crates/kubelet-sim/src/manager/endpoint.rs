@@ -104,12 +104,12 @@ impl Endpoint {
     }
 
     /// True if the plugin's options include `GetPreferredAllocation`.
-    pub(crate) fn wants_preferred(&self) -> bool {
+    pub(crate) fn has_preferred_allocation(&self) -> bool {
         self.options.is_some_and(|options| options.get_preferred_allocation_available)
     }
 
     /// True if the plugin's options include `PreStartContainer`.
-    pub(crate) fn wants_pre_start(&self) -> bool {
+    pub(crate) fn requires_pre_start(&self) -> bool {
         self.options.is_some_and(|options| options.pre_start_required)
     }
 }
@@ -126,7 +126,7 @@ impl Client {
 impl Manager {
     /// Adds a client for a registration that passed the checks, in place of another with its key. The
     /// caller dials next.
-    pub(crate) fn client_begins(&mut self, resource: &str, socket: &Path) -> Client {
+    pub(crate) fn add_client(&mut self, resource: &str, socket: &Path) -> Client {
         let socket = match self.release {
             Release::UpTo1_36 => None,
             Release::From1_37 => Some(socket.to_owned()),
@@ -230,7 +230,7 @@ mod tests {
 
     /// Registers a plugin: adds its client, stores a token, sets the endpoint. Returns client and token.
     fn register(manager: &mut Manager, socket: &str) -> (Client, CancellationToken) {
-        let client = manager.client_begins(GPU, Path::new(socket));
+        let client = manager.add_client(GPU, Path::new(socket));
         let close = CancellationToken::new();
         manager.client_dialled(&client, close.clone());
         manager.client_connected(&client, endpoint(socket));
@@ -268,14 +268,14 @@ mod tests {
     async fn a_newer_plugin_that_still_dials_stays_open_and_its_own_end_changes_nothing() {
         let mut manager = node(Release::UpTo1_36);
         let (first, _) = register(&mut manager, "one.sock");
-        let second = manager.client_begins(GPU, Path::new("two.sock"));
+        let second = manager.add_client(GPU, Path::new("two.sock"));
         manager.stream_ended(&first, Instant::now());
         assert_eq!(manager.counts()[GPU], (1, 0), "the old endpoint is stopped");
 
         let close = CancellationToken::new();
         manager.client_dialled(&second, close.clone());
         manager.client_connected(&second, endpoint("two.sock"));
-        manager.list(GPU, vec![device("a", &[])]);
+        manager.set_devices(GPU, vec![device("a", &[])]);
         assert_eq!(manager.counts()[GPU], (1, 1));
         manager.stream_ended(&second, Instant::now());
         assert!(!close.is_cancelled());
@@ -285,8 +285,8 @@ mod tests {
     #[tokio::test]
     async fn of_two_dialling_plugins_a_stream_end_closes_only_the_newer_one() {
         let mut manager = node(Release::UpTo1_36);
-        let first = manager.client_begins(GPU, Path::new("one.sock"));
-        let second = manager.client_begins(GPU, Path::new("two.sock"));
+        let first = manager.add_client(GPU, Path::new("one.sock"));
+        let second = manager.add_client(GPU, Path::new("two.sock"));
         let [one, two] = [&first, &second].map(|client| {
             let close = CancellationToken::new();
             manager.client_dialled(client, close.clone());
@@ -300,7 +300,7 @@ mod tests {
     async fn after_a_failed_registration_the_end_of_the_older_stream_changes_nothing() {
         let mut manager = node(Release::UpTo1_36);
         let (first, _) = register(&mut manager, "one.sock");
-        let failing = manager.client_begins(GPU, Path::new("two.sock"));
+        let failing = manager.add_client(GPU, Path::new("two.sock"));
         manager.client_failed(&failing);
         manager.stream_ended(&first, Instant::now());
         assert_eq!(manager.counts()[GPU], (1, 1));

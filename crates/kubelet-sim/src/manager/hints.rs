@@ -4,7 +4,7 @@ use super::{Manager, UnlistedDevice};
 use crate::{
     device::DeviceIds,
     pod::{Container, Pod},
-    topology::{Demand, Hints, NumaMask, merge},
+    topology::{HintRequest, Hints, NumaMask, merge},
 };
 
 /// Decision of the topology manager.
@@ -28,7 +28,7 @@ impl Manager {
         for (resource, size) in self.device_limits(&container.limits) {
             let holding = self.holdings.get(&pod.uid, &container.name, &resource);
             let held = holding.map(super::Holding::ids).unwrap_or_default();
-            let reusable = self.reusable.of(&pod.uid, &resource);
+            let reusable = self.reusable.reusable_for(&pod.uid, &resource);
             hints.push(self.hints_of(&resource, size, (&held, &reusable))?);
         }
         let containers = [container.name.as_str()];
@@ -83,12 +83,12 @@ impl Manager {
             if available.union(reusable).count() < size {
                 return Ok(Hints::Unsatisfiable);
             }
-            Demand { machine, devices, available: &available, reusable, size }
+            HintRequest { numa_nodes: machine, devices, available: &available, reusable, size }
         } else {
             if held.len() != size {
                 return Ok(Hints::Unsatisfiable);
             }
-            Demand { machine, devices, available: held, reusable: &none, size }
+            HintRequest { numa_nodes: machine, devices, available: held, reusable: &none, size }
         };
         demand.hints().map(Hints::Masks)
     }

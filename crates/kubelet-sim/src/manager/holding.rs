@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Request;
-use crate::{device::DeviceIds, grant::Grant};
+use crate::{device::DeviceIds, grant::RunContainerOptions};
 
 /// Holdings of one container, by resource.
 pub(crate) type ContainerHoldings = BTreeMap<String, Holding>;
@@ -23,7 +23,7 @@ pub(crate) struct Holding {
     /// The encoded `ContainerAllocateResponse`, for the checkpoint.
     pub(crate) response: Vec<u8>,
     /// The decoded response.
-    pub(crate) grant: Grant,
+    pub(crate) run_options: RunContainerOptions,
 }
 
 // === impl Holding ===
@@ -32,9 +32,9 @@ impl Holding {
     pub(crate) fn new(
         by_numa: BTreeMap<i64, Vec<String>>,
         response: Vec<u8>,
-        grant: Grant,
+        run_options: RunContainerOptions,
     ) -> Self {
-        Self { by_numa, response, grant }
+        Self { by_numa, response, run_options }
     }
 
     /// Ids, each once.
@@ -80,10 +80,10 @@ impl Holdings {
     }
 
     /// Drops the holdings of inactive pods.
-    pub(crate) fn retain(&mut self, is_active: impl Fn(&str) -> bool) -> Retained {
+    pub(crate) fn retain(&mut self, is_active: impl Fn(&str) -> bool) -> RetainOutcome {
         let before = self.by_pod.len();
         self.by_pod.retain(|pod, _| is_active(pod));
-        if self.by_pod.len() == before { Retained::All } else { Retained::Fewer }
+        if self.by_pod.len() == before { RetainOutcome::All } else { RetainOutcome::SomeDropped }
     }
 
     /// Ids in use, by resource.
@@ -109,9 +109,9 @@ impl Holdings {
 
 /// Outcome of [`Holdings::retain`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retained {
+pub(crate) enum RetainOutcome {
     /// All holdings remain.
     All,
     /// The holdings of at least one pod were dropped.
-    Fewer,
+    SomeDropped,
 }

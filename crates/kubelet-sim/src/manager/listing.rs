@@ -11,7 +11,7 @@ impl Manager {
     ///
     /// Of a device listed twice, the last entry wins. But both entries count for the sets of ids, so an
     /// id can be healthy and unhealthy at once.
-    pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) -> Vec<String> {
+    pub(crate) fn set_devices(&mut self, resource: &str, devices: Vec<Device>) -> Vec<String> {
         let old = self.devices.remove(resource).unwrap_or_default();
         let (mut healthy, mut unhealthy) = (DeviceIds::new(), DeviceIds::new());
         let mut listed = BTreeMap::new();
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_new_list_replaces_the_old_one() {
         let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
-        manager.list(GPU, vec![device("c", &[])]);
+        manager.set_devices(GPU, vec![device("c", &[])]);
         assert_eq!(manager.healthy[GPU], ids("c"));
         assert_eq!(manager.devices[GPU].len(), 1);
     }
@@ -123,9 +123,9 @@ mod tests {
         let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
         hold(&mut manager, "pod", "c", "a");
         let none: [&str; 0] = [];
-        assert_eq!(manager.list(GPU, vec![device("a", &[]), unhealthy("b")]), none);
-        assert_eq!(manager.list(GPU, vec![unhealthy("a")]), ["pod"]);
-        assert_eq!(manager.list(GPU, vec![]), none);
-        assert_eq!(manager.list(GPU, vec![unhealthy("a")]), ["pod"]);
+        assert_eq!(manager.set_devices(GPU, vec![device("a", &[]), unhealthy("b")]), none);
+        assert_eq!(manager.set_devices(GPU, vec![unhealthy("a")]), ["pod"]);
+        assert_eq!(manager.set_devices(GPU, vec![]), none);
+        assert_eq!(manager.set_devices(GPU, vec![unhealthy("a")]), ["pod"]);
     }
 }

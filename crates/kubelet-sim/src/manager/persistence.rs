@@ -8,7 +8,7 @@ use windlass_kubelet_api::{
 };
 
 use super::{Endpoint, Holding, Manager, Request};
-use crate::{device::DeviceIds, grant::Grant};
+use crate::{device::DeviceIds, grant::RunContainerOptions};
 
 impl Manager {
     /// Converts the state to a checkpoint. Without holdings, the list of pods is Go's nil slice.
@@ -39,7 +39,7 @@ impl Manager {
             let Ok(response) = ContainerAllocateResponse::decode(&*entry.allocate_response) else {
                 continue;
             };
-            let grant = Grant::from_proto(&response);
+            let grant = RunContainerOptions::from_proto(&response);
             let request = Request {
                 pod: entry.pod_uid,
                 container: entry.container_name,

@@ -16,7 +16,7 @@ pub(crate) struct ReusableDevices {
 
 impl ReusableDevices {
     /// Devices of a resource that the pod's next container may reuse.
-    pub(super) fn of(&self, pod: &str, resource: &str) -> DeviceIds {
+    pub(super) fn reusable_for(&self, pod: &str, resource: &str) -> DeviceIds {
         if self.pod != pod {
             return DeviceIds::new();
         }
@@ -39,7 +39,7 @@ impl Manager {
 
     /// Updates the reusable devices after the allocation for a container. An init container that runs
     /// to completion adds its devices; any other container removes its devices.
-    pub(crate) fn container_served(&mut self, pod: &str, container: &str, role: Option<InitRole>) {
+    pub(crate) fn update_reusable(&mut self, pod: &str, container: &str, role: Option<InitRole>) {
         match role {
             Some(InitRole::RunsToCompletion) => self.allow_reuse(pod, container),
             Some(InitRole::Sidecar) | None => self.forbid_reuse(pod, container),
@@ -75,18 +75,18 @@ mod tests {
         let mut manager = manager(vec![]);
         manager.switch_to_pod("pod");
         hold(&mut manager, "pod", "init", "a b c");
-        manager.container_served("pod", "init", Some(InitRole::RunsToCompletion));
-        assert_eq!(manager.reusable.of("pod", GPU), ids("a b c"));
+        manager.update_reusable("pod", "init", Some(InitRole::RunsToCompletion));
+        assert_eq!(manager.reusable.reusable_for("pod", GPU), ids("a b c"));
 
         hold(&mut manager, "pod", "sidecar", "a");
-        manager.container_served("pod", "sidecar", Some(InitRole::Sidecar));
-        assert_eq!(manager.reusable.of("pod", GPU), ids("b c"));
+        manager.update_reusable("pod", "sidecar", Some(InitRole::Sidecar));
+        assert_eq!(manager.reusable.reusable_for("pod", GPU), ids("b c"));
 
         hold(&mut manager, "pod", "app", "b");
-        manager.container_served("pod", "app", None);
-        assert_eq!(manager.reusable.of("pod", GPU), ids("c"));
+        manager.update_reusable("pod", "app", None);
+        assert_eq!(manager.reusable.reusable_for("pod", GPU), ids("c"));
 
         manager.switch_to_pod("next");
-        assert_eq!(manager.reusable.of("pod", GPU), ids(""));
+        assert_eq!(manager.reusable.reusable_for("pod", GPU), ids(""));
     }
 }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 /// A token bucket, refilled as time passes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket {
+pub(super) struct TokenBucket {
     per_second: f64,
     burst: f64,
     tokens: f64,
@@ -13,7 +13,7 @@ pub(super) struct Bucket {
 
 // === impl Bucket ===
 
-impl Bucket {
+impl TokenBucket {
     /// A full bucket.
     pub(super) fn new(per_second: u32, burst: u32, now: Instant) -> Self {
         let (per_second, burst) = (f64::from(per_second), f64::from(burst));
@@ -21,7 +21,7 @@ impl Bucket {
     }
 
     /// Takes a token; false if the bucket is empty.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
+    pub(super) fn try_take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.tokens = self.burst.min(self.tokens + passed * self.per_second);
         self.filled_at = now;
@@ -42,10 +42,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn ten_calls_pass_at_once_then_one_per_ten_milliseconds() {
         let start = Instant::now();
-        let mut bucket = Bucket::new(100, 10, start);
-        assert_eq!((0..200).filter(|_| bucket.take(start)).count(), 10);
-        assert!(bucket.take(start + Duration::from_millis(10)));
-        assert!(!bucket.take(start + Duration::from_millis(15)));
-        assert!(bucket.take(start + Duration::from_millis(20)));
+        let mut bucket = TokenBucket::new(100, 10, start);
+        assert_eq!((0..200).filter(|_| bucket.try_take(start)).count(), 10);
+        assert!(bucket.try_take(start + Duration::from_millis(10)));
+        assert!(!bucket.try_take(start + Duration::from_millis(15)));
+        assert!(bucket.try_take(start + Duration::from_millis(20)));
     }
 }

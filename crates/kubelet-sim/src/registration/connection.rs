@@ -83,7 +83,7 @@ impl Connection {
 
     async fn begin(&self) -> Result<Client, KubeletEnded> {
         let (resource, socket) = (self.resource.clone(), self.socket.clone());
-        self.handle.update(move |task| task.manager.client_begins(&resource, &socket)).await
+        self.handle.update(move |task| task.manager.add_client(&resource, &socket)).await
     }
 
     /// Dials and calls `GetDevicePluginOptions`. Fails if the `Register` call is cancelled.
@@ -138,7 +138,7 @@ impl Connection {
 
     /// Reads `ListAndWatch` until the stream ends. Returns the reason of the end.
     async fn watch(&mut self, plugin: &Plugin) -> Result<String, KubeletEnded> {
-        let mut stream = match plugin.watch().await {
+        let mut stream = match plugin.list_and_watch().await {
             Ok(stream) => stream,
             Err(error) => return Ok(error.to_string()),
         };
@@ -159,7 +159,7 @@ impl Connection {
                 Err(status) => return Ok(RpcError::from(status).to_string()),
             };
             let resource = self.resource.clone();
-            self.handle.update(move |task| task.list(&resource, devices)).await?;
+            self.handle.update(move |task| task.set_devices(&resource, devices)).await?;
         }
     }
 }

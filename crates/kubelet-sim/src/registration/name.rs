@@ -29,17 +29,22 @@ pub(super) fn is_extended_resource(name: &str) -> bool {
 fn is_subdomain(domain: &str) -> bool {
     domain.split('.').all(|label| {
         let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-        is_framed(label, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), inner)
+        has_valid_ends_and_middle(label, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), inner)
     })
 }
 
 fn is_name_part(part: &str) -> bool {
     let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
-    part.len() <= MAX_NAME_PART && is_framed(part, |c| c.is_ascii_alphanumeric(), inner)
+    part.len() <= MAX_NAME_PART
+        && has_valid_ends_and_middle(part, |c| c.is_ascii_alphanumeric(), inner)
 }
 
 /// True if the first and last byte satisfy `outer`, and the bytes between them `inner`.
-fn is_framed(text: &str, outer: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
+fn has_valid_ends_and_middle(
+    text: &str,
+    outer: impl Fn(u8) -> bool,
+    inner: impl Fn(u8) -> bool,
+) -> bool {
     match text.as_bytes() {
         [] => false,
         [only] => outer(*only),

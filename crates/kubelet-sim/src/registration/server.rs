@@ -49,7 +49,7 @@ pub(crate) async fn serve(listener: UnixListener, context: ServerContext) {
     let incoming = incoming::connections(listener, ended.clone());
     let server = server()
         .add_service(RegistrationServer::new(Registrar { context }))
-        .add_service(DevicePluginServer::new(NotAPlugin))
+        .add_service(DevicePluginServer::new(UnimplementedPlugin))
         .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
     if let Err(error) = server.await {
         tracing::error!(%error, "the registration server ended");
@@ -169,16 +169,16 @@ fn timeout(text: &str) -> Option<Duration> {
 
 /// Device plugin service that fails each call with Go's error for an unknown service. The kubelet calls
 /// it if a plugin registers `kubelet.sock` as its endpoint.
-struct NotAPlugin;
+struct UnimplementedPlugin;
 
-impl NotAPlugin {
+impl UnimplementedPlugin {
     fn unknown<T>() -> Result<T, Status> {
         Err(Status::unimplemented("unknown service v1beta1.DevicePlugin"))
     }
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for NotAPlugin {
+impl DevicePlugin for UnimplementedPlugin {
     type ListAndWatchStream = tokio_stream::Pending<Result<wire::ListAndWatchResponse, Status>>;
 
     async fn get_device_plugin_options(

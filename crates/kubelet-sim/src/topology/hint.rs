@@ -30,9 +30,9 @@ pub(crate) enum Hints {
 
 /// A request for devices of one resource, and the devices to serve it from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Demand<'a> {
+pub(crate) struct HintRequest<'a> {
     /// NUMA nodes of the machine.
-    pub(crate) machine: &'a [i64],
+    pub(crate) numa_nodes: &'a [i64],
     /// All listed devices by id, including allocated and unhealthy ones.
     pub(crate) devices: &'a BTreeMap<String, Device>,
     /// Free devices, or the devices that the container or pod holds already.
@@ -46,13 +46,13 @@ pub(crate) struct Demand<'a> {
 
 // === impl Demand ===
 
-impl Demand<'_> {
+impl HintRequest<'_> {
     /// Every mask that can serve the request. A mask is preferred if no smaller mask has enough devices,
     /// free or not.
     pub(crate) fn hints(&self) -> Result<Vec<Hint>, UnlistedDevice> {
         let nodes = self.nodes_with_devices();
         let masks = NumaMask::subsets(&nodes);
-        let narrowest = self.narrowest(&masks, nodes.len());
+        let narrowest = self.min_affinity_size(&masks, nodes.len());
         let mut hints = Vec::new();
         for mask in masks {
             if self.serves(mask)? {
@@ -69,12 +69,12 @@ impl Demand<'_> {
         let listed: BTreeSet<i64> =
             self.devices.values().flat_map(Device::nodes).copied().collect();
         let nodes: Vec<i64> =
-            listed.into_iter().filter(|node| self.machine.contains(node)).collect();
-        if nodes.is_empty() { self.machine.to_vec() } else { nodes }
+            listed.into_iter().filter(|node| self.numa_nodes.contains(node)).collect();
+        if nodes.is_empty() { self.numa_nodes.to_vec() } else { nodes }
     }
 
     /// Number of nodes in the smallest mask with enough devices, free or not; at most `upper`.
-    fn narrowest(&self, masks: &[NumaMask], upper: usize) -> usize {
+    fn min_affinity_size(&self, masks: &[NumaMask], upper: usize) -> usize {
         masks
             .iter()
             .filter(|mask| {
@@ -135,8 +135,8 @@ mod tests {
     /// Compares hints as text: the node numbers, then a star if the hint is preferred.
     fn check(devices: &BTreeMap<String, Device>, sets: (&str, &str, usize), expected: &[&str]) {
         let (available, reusable, size) = sets;
-        let demand = Demand {
-            machine: &[0, 1, 2],
+        let demand = HintRequest {
+            numa_nodes: &[0, 1, 2],
             devices,
             available: &ids(available),
             reusable: &ids(reusable),
@@ -197,8 +197,13 @@ mod tests {
         let listed = devices(&[&[0]]);
         let held = ids("z");
         let none = DeviceIds::new();
-        let demand =
-            Demand { machine: &[0], devices: &listed, available: &held, reusable: &none, size: 1 };
+        let demand = HintRequest {
+            numa_nodes: &[0],
+            devices: &listed,
+            available: &held,
+            reusable: &none,
+            size: 1,
+        };
         assert_eq!(demand.hints(), Err(UnlistedDevice { id: "z".to_owned() }));
     }
 }

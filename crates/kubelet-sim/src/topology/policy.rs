@@ -30,7 +30,7 @@ pub enum TopologyScope {
 
 /// Decision of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct PolicyDecision {
     /// NUMA nodes to take devices from; `None` for any.
     pub(crate) affinity: Option<NumaMask>,
     /// True if the policy admits the container or pod.
@@ -38,26 +38,26 @@ pub(crate) struct Verdict {
 }
 
 /// Merges the hints of all resources and applies the policy. `machine` has all nodes of the machine.
-pub(crate) fn merge(policy: TopologyPolicy, machine: NumaMask, hints: &[Hints]) -> Verdict {
+pub(crate) fn merge(policy: TopologyPolicy, machine: NumaMask, hints: &[Hints]) -> PolicyDecision {
     let options: Vec<Vec<Hint>> = if hints.is_empty() {
         vec![vec![Hint { affinity: None, preferred: true }]]
     } else {
         hints.iter().map(options).collect()
     };
     match policy {
-        TopologyPolicy::None => Verdict { affinity: None, admitted: true },
+        TopologyPolicy::None => PolicyDecision { affinity: None, admitted: true },
         TopologyPolicy::BestEffort => {
-            Verdict { affinity: best(machine, &options).affinity, admitted: true }
+            PolicyDecision { affinity: best(machine, &options).affinity, admitted: true }
         }
         TopologyPolicy::Restricted => {
             let hint = best(machine, &options);
-            Verdict { affinity: hint.affinity, admitted: hint.preferred }
+            PolicyDecision { affinity: hint.affinity, admitted: hint.preferred }
         }
         TopologyPolicy::SingleNumaNode => {
             let single: Vec<_> = options.into_iter().map(single_node).collect();
             let hint = best(machine, &single);
             let affinity = hint.affinity.filter(|mask| *mask != machine);
-            Verdict { affinity, admitted: hint.preferred }
+            PolicyDecision { affinity, admitted: hint.preferred }
         }
     }
 }
@@ -82,17 +82,17 @@ fn single_node(hints: Vec<Hint>) -> Vec<Hint> {
 /// The best merge of one hint per resource. If no merge contains a node: all nodes of the machine, not
 /// preferred.
 fn best(machine: NumaMask, options: &[Vec<Hint>]) -> Hint {
-    let widest_need = widest_need(options);
+    let widest_need = max_of_min_affinity_counts(options);
     permutations(options)
         .iter()
-        .map(|hints| merge_one(machine, hints))
+        .map(|hints| merge_permutation(machine, hints))
         .filter(|hint| mask(*hint).count() > 0)
         .reduce(|current, candidate| better(current, candidate, widest_need))
         .unwrap_or(Hint { affinity: Some(machine), preferred: false })
 }
 
 /// The maximum, over all resources, of the number of nodes in the resource's smallest hint.
-fn widest_need(options: &[Vec<Hint>]) -> u32 {
+fn max_of_min_affinity_counts(options: &[Vec<Hint>]) -> u32 {
     options
         .iter()
         .filter_map(|hints| {
@@ -115,7 +115,7 @@ fn permutations(options: &[Vec<Hint>]) -> Vec<Vec<Hint>> {
 
 /// Merges one hint per resource: the intersection of all masks. The merged hint is preferred if all
 /// hints are preferred and all masks are equal.
-fn merge_one(machine: NumaMask, hints: &[Hint]) -> Hint {
+fn merge_permutation(machine: NumaMask, hints: &[Hint]) -> Hint {
     let masks: Vec<NumaMask> = hints.iter().filter_map(|hint| hint.affinity).collect();
     let equal = masks.windows(2).all(|pair| pair[0] == pair[1]);
     let merged = masks.iter().fold(machine, |all, mask| all.and(*mask));
@@ -126,7 +126,7 @@ fn merge_one(machine: NumaMask, hints: &[Hint]) -> Hint {
 /// The better of two merged hints. A preferred hint beats others. Of two preferred hints, the smaller
 /// one is better. Of two hints that are not preferred, the order is:
 ///
-/// 1. hints with `widest_need` nodes,
+/// 1. hints with `max_of_min_affinity_counts` nodes,
 /// 2. smaller hints, the largest of them first,
 /// 3. larger hints, the smallest of them first.
 fn better(current: Hint, candidate: Hint, widest_need: u32) -> Hint {
@@ -188,7 +188,7 @@ mod tests {
     fn check(policy: TopologyPolicy, hints: &[Hints], expected: (Option<&[i64]>, bool)) {
         let verdict = merge(policy, nodes(&[0, 1]), hints);
         let (affinity, admitted) = expected;
-        let expected = Verdict { affinity: affinity.map(nodes), admitted };
+        let expected = PolicyDecision { affinity: affinity.map(nodes), admitted };
         assert_eq!(verdict, expected, "{policy:?} {hints:?}");
     }
 

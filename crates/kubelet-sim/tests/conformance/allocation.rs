@@ -4,11 +4,11 @@ use tonic::Status;
 use windlass_kubelet_api::deviceplugin::{
     CdiDevice, ContainerAllocateResponse, DevicePluginOptions, Mount,
 };
-use windlass_kubelet_sim::{Condition, Container, Event, Pod, Reason};
+use windlass_kubelet_sim::{Container, Event, KubeletState, Pod, RejectionReason};
 
 use super::{
-    plugin::{Allocate, Call, Method, Plugin},
-    support::{DEADLINE, GPU, NIC, Node, SHORT, device, devices, ids, pod},
+    plugin::{AllocateBehaviour, Call, Method, Plugin},
+    support::{DEADLINE, GPU, NIC, Node, SHORT_TIMEOUT, device, devices, ids, pod},
 };
 
 /// A node, and a plugin with this number of healthy devices.
@@ -30,9 +30,9 @@ fn env(name: &str, value: &str) -> ContainerAllocateResponse {
 async fn a_request_makes_one_allocate_call_with_one_container_and_all_ids() {
     let (node, plugin) = node_with(2).await;
     let admission = node.kubelet.admit(pod("pod", GPU, 2)).await.expect("admitted");
-    let allotment = admission.allotment("c", GPU).expect("allocated");
+    let allotment = admission.allocation("c", GPU).expect("allocated");
     assert_eq!(allotment.ids(), ids("d0 d1"));
-    assert_eq!(allotment.grant.envs["VISIBLE"], "d0,d1");
+    assert_eq!(allotment.run_options.envs["VISIBLE"], "d0,d1");
     assert_eq!(plugin.calls(), [Call::Allocate(vec![vec!["d0".to_owned(), "d1".to_owned()]])]);
 }
 
@@ -53,7 +53,7 @@ async fn a_request_for_too_many_devices_is_rejected_without_a_call() {
 async fn a_pod_with_an_unregistered_resource_is_admitted_without_devices() {
     let node = Node::start();
     assert_eq!(node.admit("pod", GPU, 2).await, ids(""));
-    assert!(node.kubelet.node().pods["pod-uid"].is_admitted());
+    assert!(node.kubelet.status().pods["pod-uid"].is_admitted());
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn a_pod_admitted_again_with_another_quantity_is_rejected() {
 
 #[tokio::test]
 async fn an_expired_resource_that_a_pod_still_holds_cannot_be_allocated() {
-    let node = Node::start_with(|config| config.grace_period = SHORT);
+    let node = Node::start_with(|config| config.grace_period = SHORT_TIMEOUT);
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(2)).await;
     node.wait_for_counts(GPU, 2, 2).await;
     node.admit("holder", GPU, 1).await;
@@ -96,39 +96,40 @@ async fn an_expired_resource_that_a_pod_still_holds_cannot_be_allocated() {
 #[tokio::test]
 async fn an_error_of_allocate_is_the_pods_message_and_frees_the_devices() {
     let (node, plugin) = node_with(2).await;
-    plugin.script().allocate = Allocate::Fail(Status::failed_precondition("MIG is off"));
+    plugin.script().allocate = AllocateBehaviour::Fail(Status::failed_precondition("MIG is off"));
     node.expect_allocation_error(
         ("pod", 2),
         "rpc error: code = FailedPrecondition desc = MIG is off",
     )
     .await;
-    plugin.script().allocate = Allocate::Ids;
+    plugin.script().allocate = AllocateBehaviour::Ids;
     assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
 }
 
 #[tokio::test]
-async fn an_answer_without_container_response_leaks_devices_until_a_pods_devices_are_freed() {
+async fn an_empty_allocate_answer_leaks_devices_until_the_next_release() {
     let (node, plugin) = node_with(3).await;
     node.admit("short-lived", GPU, 1).await;
-    plugin.script().allocate = Allocate::Answer(Vec::new());
+    plugin.script().allocate = AllocateBehaviour::Answer(Vec::new());
     node.expect_allocation_error(("pod", 1), "no containers return in allocation response ").await;
-    plugin.script().allocate = Allocate::Ids;
+    plugin.script().allocate = AllocateBehaviour::Ids;
     assert_eq!(node.in_use(GPU), ids("d0 d1"));
     node.expect_allocation_error(
         ("next", 2),
         "requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1",
     )
     .await;
-    node.kubelet.delete("short-lived-uid").await;
+    node.kubelet.delete_pod("short-lived-uid").await;
     assert_eq!(node.admit("last", GPU, 3).await, ids("d0 d1 d2"));
 }
 
 #[tokio::test]
 async fn of_two_container_responses_the_first_is_used() {
     let (node, plugin) = node_with(1).await;
-    plugin.script().allocate = Allocate::Answer(vec![env("E", "first"), env("E", "second")]);
+    plugin.script().allocate =
+        AllocateBehaviour::Answer(vec![env("E", "first"), env("E", "second")]);
     let admission = node.kubelet.admit(pod("pod", GPU, 1)).await.expect("admitted");
-    assert_eq!(admission.allotment("c", GPU).expect("allocated").grant.envs["E"], "first");
+    assert_eq!(admission.allocation("c", GPU).expect("allocated").run_options.envs["E"], "first");
 }
 
 #[tokio::test]
@@ -136,12 +137,12 @@ async fn a_hanging_allocate_blocks_the_admission_of_other_pods() {
     let (node, plugin) = node_with(2).await;
     plugin.script().unanswered = Some(Method::Allocate);
     let other = async {
-        let waiting = tokio::time::timeout(SHORT, node.kubelet.admit(Pod::new("other")));
+        let waiting = tokio::time::timeout(SHORT_TIMEOUT, node.kubelet.admit(Pod::new("other")));
         waiting.await.expect_err("the first admission blocks it");
         node.kubelet.stop().await;
     };
     let (stuck, ()) = tokio::join!(biased; node.kubelet.admit(pod("stuck", GPU, 1)), other);
-    assert_eq!(stuck.expect_err("stopped").reason, Reason::KubeletGone);
+    assert_eq!(stuck.expect_err("stopped").reason, RejectionReason::KubeletEnded);
 }
 
 #[tokio::test]
@@ -180,14 +181,14 @@ async fn a_pod_that_does_not_fit_the_node_is_rejected_after_allocate_and_freed_l
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(2)).await;
     node.wait_for_counts(GPU, 2, 2).await;
     let rejection = node.expect_rejection("pod", GPU, 2).await;
-    assert_eq!(rejection.reason, Reason::OutOf(GPU.to_owned()));
+    assert_eq!(rejection.reason, RejectionReason::OutOf(GPU.to_owned()));
     assert_eq!(rejection.reason.to_string(), "OutOfexample.com/gpu");
     assert_eq!(
         rejection.message,
         "Pod was rejected: Node didn't have enough resource: example.com/gpu, requested: 2, used: 2, capacity: 2"
     );
     assert_eq!(node.in_use(GPU), ids("d0 d1"));
-    node.kubelet.delete("early-uid").await;
+    node.kubelet.delete_pod("early-uid").await;
     assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
     assert!(plugin.calls().iter().filter(|call| matches!(call, Call::Allocate(_))).count() == 2);
 }
@@ -197,7 +198,7 @@ async fn if_the_second_resource_fails_the_first_one_stays_allocated_until_garbag
     let (node, gpus) = node_with(1).await;
     let nics = Plugin::registered(&node.kubelet, NIC, devices(1)).await;
     node.wait_for_counts(NIC, 1, 1).await;
-    nics.script().allocate = Allocate::Fail(Status::internal("no link"));
+    nics.script().allocate = AllocateBehaviour::Fail(Status::internal("no link"));
     let both = Pod::new("pod").container(Container::new("c").limit(GPU, 1).limit(NIC, 1));
     node.kubelet.admit(both).await.expect_err("rejected");
     assert_eq!((node.in_use(GPU), node.in_use(NIC)), (ids("d0"), ids("")));
@@ -209,9 +210,10 @@ async fn if_the_second_resource_fails_the_first_one_stays_allocated_until_garbag
 async fn app_containers_reuse_an_init_containers_devices() {
     let (node, _plugin) = node_with(2).await;
     let of = |name: &str, size| Container::new(name).limit(GPU, size);
-    let pod = Pod::new("pod").init(of("i", 2)).container(of("a", 1)).container(of("b", 1));
+    let pod =
+        Pod::new("pod").init_container(of("i", 2)).container(of("a", 1)).container(of("b", 1));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    let allocated = |name| admission.allotment(name, GPU).expect("allocated").ids();
+    let allocated = |name| admission.allocation(name, GPU).expect("allocated").ids();
     assert_eq!(allocated("i"), ids("d0 d1"));
     assert_eq!((allocated("a"), allocated("b")), (ids("d0"), ids("d1")));
 }
@@ -221,13 +223,13 @@ async fn devices_that_sidecars_reuse_are_not_reused_by_app_containers() {
     let (node, _plugin) = node_with(6).await;
     let of = |name: &str, size| Container::new(name).limit(GPU, size);
     let pod = Pod::new("pod")
-        .init(of("i", 3))
+        .init_container(of("i", 3))
         .sidecar(of("s1", 1))
         .sidecar(of("s2", 2))
         .container(of("a1", 1))
         .container(of("a2", 2));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    let allocated = |name| admission.allotment(name, GPU).expect("allocated").ids();
+    let allocated = |name| admission.allocation(name, GPU).expect("allocated").ids();
     let inits = (allocated("i"), allocated("s1"), allocated("s2"));
     assert_eq!(inits, (ids("d0 d1 d2"), ids("d0"), ids("d1 d2")));
     assert_eq!((allocated("a1"), allocated("a2")), (ids("d3"), ids("d4 d5")));
@@ -248,8 +250,9 @@ async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
             ..env("E", host)
         }
     };
-    gpus.script().allocate = Allocate::Answer(vec![answer("/gpu", &["v/c=b", "v/c=a", "v/c=b"])]);
-    nics.script().allocate = Allocate::Answer(vec![answer("/nic", &["v/c=a", "v/c=n"])]);
+    gpus.script().allocate =
+        AllocateBehaviour::Answer(vec![answer("/gpu", &["v/c=b", "v/c=a", "v/c=b"])]);
+    nics.script().allocate = AllocateBehaviour::Answer(vec![answer("/nic", &["v/c=a", "v/c=n"])]);
     let both = Pod::new("pod").container(Container::new("c").limit(GPU, 1).limit(NIC, 1));
     node.kubelet.admit(both).await.expect("admitted");
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
@@ -260,16 +263,16 @@ async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
 #[tokio::test]
 async fn a_device_that_leaves_the_list_during_allocate_panics_the_kubelet() {
     let (node, plugin) = node_with(1).await;
-    plugin.script().allocate = Allocate::DropDevices;
+    plugin.script().allocate = AllocateBehaviour::DropDevices;
     let rejection = node.expect_rejection("pod", GPU, 1).await;
-    assert_eq!(rejection.reason, Reason::KubeletGone);
+    assert_eq!(rejection.reason, RejectionReason::KubeletEnded);
     assert!(rejection.message.contains("nil pointer dereference"), "{}", rejection.message);
     node.wait_for_event(|event| matches!(event, Event::Panicked { .. })).await;
-    assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
+    assert!(matches!(node.kubelet.status().kubelet, KubeletState::Panicked(_)));
 
-    plugin.script().allocate = Allocate::Ids;
+    plugin.script().allocate = AllocateBehaviour::Ids;
     node.kubelet.restart().await.expect("restarted");
-    assert_eq!(node.kubelet.node().kubelet, Condition::Running);
+    assert_eq!(node.kubelet.status().kubelet, KubeletState::Running);
 }
 
 #[tokio::test]
@@ -286,7 +289,7 @@ async fn a_checkpoint_that_cannot_be_written_rejects_the_pod() {
 #[tokio::test]
 async fn a_test_can_make_calls_that_a_kubelet_does_not_make() {
     let (node, plugin) = node_with(1).await;
-    let mut client = node.kubelet.plugin(GPU).await.expect("connected");
+    let mut client = node.kubelet.plugin_client(GPU).await.expect("connected");
     let container = windlass_kubelet_api::deviceplugin::ContainerAllocateRequest {
         devices_ids: vec!["unknown".to_owned(), "unknown".to_owned()],
     };

@@ -5,7 +5,7 @@ use tokio::{
     net::UnixStream,
 };
 use tonic::codegen::http::{Request, Response};
-use windlass_kubelet_sim::{Event, authority::Shim};
+use windlass_kubelet_sim::{Event, authority::IncomingAuthorityShim};
 
 use super::{
     plugin::Plugin,
@@ -138,8 +138,9 @@ async fn an_h2_client_sends_many_requests_through_the_shim() {
     const REQUESTS: usize = 200;
     let (client_end, server_end) = tokio::io::duplex(1024);
     let server = async {
-        let mut server =
-            h2::server::handshake(Shim::new(server_end)).await.expect("HTTP/2 handshake");
+        let mut server = h2::server::handshake(IncomingAuthorityShim::new(server_end))
+            .await
+            .expect("HTTP/2 handshake");
         let mut seen = Vec::new();
         while let Some(accepted) = server.accept().await {
             let (request, mut answer) = accepted.expect("accepted");

@@ -6,7 +6,7 @@ use windlass_kubelet_sim::{Event, Faults, Health, StreamFault};
 
 use super::{
     plugin::{Call, Plugin},
-    support::{GPU, Node, SHORT, device, devices},
+    support::{GPU, Node, SHORT_TIMEOUT, device, devices},
 };
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn the_end_of_a_stream_keeps_capacity_and_the_kubelet_does_not_reconnect()
         let calls = plugin.calls();
         assert_eq!(calls[..2], [Call::Options, Call::ListAndWatch]);
         assert_eq!(calls.iter().filter(|call| **call == Call::ListAndWatch).count(), 1);
-        let health = &node.kubelet.node().pods["pod-uid"].containers["c"].health[GPU]["d0"];
+        let health = &node.kubelet.status().pods["pod-uid"].containers["c"].health[GPU]["d0"];
         assert_eq!(*health, Health::Healthy, "a lost plugin changes no pod's status");
         let cause = format!("no healthy devices present; cannot allocate unhealthy devices {GPU}");
         node.expect_allocation_error(("late", 1), &cause).await;
@@ -60,7 +60,7 @@ async fn a_plugin_that_registers_within_the_grace_period_restores_its_counts() {
 
 #[tokio::test]
 async fn after_the_grace_period_a_lost_plugins_resource_has_capacity_0() {
-    let node = Node::start_with(|config| config.grace_period = SHORT);
+    let node = Node::start_with(|config| config.grace_period = SHORT_TIMEOUT);
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(2)).await;
     node.wait_for_counts(GPU, 2, 2).await;
     plugin.end_streams(Ok(()));
@@ -102,7 +102,7 @@ async fn the_status_of_a_pod_follows_its_devices_health() {
         })
         .await;
     }
-    let syncs = node.kubelet.calls().count(|event| matches!(event, Event::PodsSynced { .. }));
+    let syncs = node.kubelet.events().count(|event| matches!(event, Event::PodsSynced { .. }));
     assert_eq!(syncs, 3, "no sync when the device leaves the list");
 }
 
@@ -114,9 +114,9 @@ async fn a_fault_can_leave_streams_unread() {
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     plugin.wait_for_streams(1).await;
     // The plugin sends the answer to this call after all its earlier messages.
-    let mut client = node.kubelet.plugin(GPU).await.expect("connected");
+    let mut client = node.kubelet.plugin_client(GPU).await.expect("connected");
     client.get_device_plugin_options(Empty {}).await.expect("answered");
-    assert_eq!(node.kubelet.node().counts(GPU), None);
+    assert_eq!(node.kubelet.status().counts(GPU), None);
     node.kubelet.set_faults(Faults::default());
     node.wait_for_counts(GPU, 1, 1).await;
 }

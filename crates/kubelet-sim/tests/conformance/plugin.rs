@@ -35,8 +35,8 @@ pub(crate) struct Script {
     pub(crate) unanswered: Option<Method>,
     pub(crate) options: Result<wire::DevicePluginOptions, Status>,
     pub(crate) preferred: Result<Vec<String>, Status>,
-    pub(crate) allocate: Allocate,
-    pub(crate) pre_start: PreStart,
+    pub(crate) allocate: AllocateBehaviour,
+    pub(crate) pre_start: PreStartBehaviour,
 }
 
 /// Method that can be left unanswered.
@@ -49,7 +49,7 @@ pub(crate) enum Method {
 
 /// Behaviour of `Allocate`.
 #[derive(Clone, Debug)]
-pub(crate) enum Allocate {
+pub(crate) enum AllocateBehaviour {
     /// Returns one response per container request, with the ids in the environment variable `VISIBLE`.
     Ids,
     /// Returns exactly these container responses.
@@ -61,7 +61,7 @@ pub(crate) enum Allocate {
 
 /// Behaviour of `PreStartContainer`.
 #[derive(Clone, Debug)]
-pub(crate) enum PreStart {
+pub(crate) enum PreStartBehaviour {
     Succeed,
     Fail(Status),
     Hang,
@@ -102,8 +102,8 @@ impl Default for Script {
             unanswered: None,
             options: Ok(wire::DevicePluginOptions::default()),
             preferred: Ok(Vec::new()),
-            allocate: Allocate::Ids,
-            pre_start: PreStart::Succeed,
+            allocate: AllocateBehaviour::Ids,
+            pre_start: PreStartBehaviour::Succeed,
         }
     }
 }
@@ -120,7 +120,7 @@ impl Plugin {
             calls: watch::Sender::new(Vec::new()),
             content: watch::Sender::new(StreamContent::NoList),
             open_streams: watch::Sender::new(0),
-            kubelet_events: Mutex::new(Some(kubelet.calls())),
+            kubelet_events: Mutex::new(Some(kubelet.events())),
         });
         let mut plugin = Self {
             resource: resource.to_owned(),
@@ -334,12 +334,12 @@ impl DevicePlugin for Service {
             .collect();
         let script = self.record_call(Method::Allocate, Call::Allocate(ids.clone())).await;
         let container_responses = match script.allocate {
-            Allocate::Ids => ids.iter().map(|ids| visible(ids)).collect(),
-            Allocate::Answer(responses) => responses,
-            Allocate::Fail(status) => return Err(status),
-            Allocate::DropDevices => {
+            AllocateBehaviour::Ids => ids.iter().map(|ids| response_with_ids(ids)).collect(),
+            AllocateBehaviour::Answer(responses) => responses,
+            AllocateBehaviour::Fail(status) => return Err(status),
+            AllocateBehaviour::DropDevices => {
                 self.drop_devices().await;
-                ids.iter().map(|ids| visible(ids)).collect()
+                ids.iter().map(|ids| response_with_ids(ids)).collect()
             }
         };
         Ok(Response::new(wire::AllocateResponse { container_responses }))
@@ -353,15 +353,15 @@ impl DevicePlugin for Service {
         self.0.calls.send_modify(|calls| calls.push(call));
         let pre_start = self.current_script().pre_start;
         match pre_start {
-            PreStart::Succeed => Ok(Response::new(wire::PreStartContainerResponse {})),
-            PreStart::Fail(status) => Err(status),
-            PreStart::Hang => std::future::pending().await,
+            PreStartBehaviour::Succeed => Ok(Response::new(wire::PreStartContainerResponse {})),
+            PreStartBehaviour::Fail(status) => Err(status),
+            PreStartBehaviour::Hang => std::future::pending().await,
         }
     }
 }
 
 /// A container response with the ids in the environment variable `VISIBLE`.
-fn visible(ids: &[String]) -> wire::ContainerAllocateResponse {
+fn response_with_ids(ids: &[String]) -> wire::ContainerAllocateResponse {
     let envs = [("VISIBLE".to_owned(), ids.join(","))].into();
     wire::ContainerAllocateResponse { envs, ..Default::default() }
 }

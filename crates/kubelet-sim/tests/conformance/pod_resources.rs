@@ -41,7 +41,7 @@ async fn list_has_an_entry_per_device_and_node_and_omits_finished_init_container
     let plugin = Plugin::registered(&node.kubelet, GPU, devices).await;
     node.wait_for_counts(GPU, 2, 2).await;
     let pod = Pod::new("pod")
-        .init(Container::new("init").limit(GPU, 2))
+        .init_container(Container::new("init").limit(GPU, 2))
         .sidecar(Container::new("side").limit(GPU, 1))
         .container(Container::new("app").limit(GPU, 1));
     node.kubelet.admit(pod).await.expect("admitted");
@@ -55,7 +55,7 @@ async fn list_has_an_entry_per_device_and_node_and_omits_finished_init_container
     assert_eq!(ids_and_nodes(&containers[0].devices), [("both", Some(0)), ("both", Some(1))]);
     assert_eq!(ids_and_nodes(&containers[1].devices), [("plain", None)]);
 
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     assert_eq!(list(&node).await, []);
 }
 
@@ -135,7 +135,7 @@ async fn list_accumulates_the_cdi_names_of_a_claims_devices() {
     assert_eq!(list(&node).await[0].containers[0].dynamic_resources, [], "not prepared yet");
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(grant.cdi_devices.len(), 3, "two devices of one claim, one of the other");
-    let health = &node.kubelet.node().pods["pod-uid"].containers["c"].claim_health;
+    let health = &node.kubelet.status().pods["pod-uid"].containers["c"].claim_health;
     assert_eq!(health.keys().collect::<Vec<_>>(), ["claim:devices"]);
 
     let pods = list(&node).await;

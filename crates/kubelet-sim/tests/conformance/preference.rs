@@ -62,7 +62,10 @@ async fn a_request_that_reusable_devices_cover_makes_no_call() {
     let node = Node::start();
     let plugin = register_with_preference(&node, devices(4)).await;
     let of = |name: &str| Container::new(name).limit(GPU, 2);
-    node.kubelet.admit(Pod::new("pod").init(of("i")).container(of("c"))).await.expect("admitted");
+    node.kubelet
+        .admit(Pod::new("pod").init_container(of("i")).container(of("c")))
+        .await
+        .expect("admitted");
     assert_eq!(
         take_preference_calls(&plugin),
         [("d0 d1 d2 d3".to_owned(), String::new(), 2)],
@@ -78,10 +81,10 @@ async fn the_call_has_aligned_devices_must_include_devices_and_the_whole_size() 
     plugin.script().preferred = Ok(preferred.to_vec());
     let init = Container::new("i").limit(GPU, 2);
     let app = Container::new("c").limit(GPU, 3);
-    let pod = Pod::new("pod").init(init).container(app);
+    let pod = Pod::new("pod").init_container(init).container(app);
     let admission = node.kubelet.admit(pod).await.expect("admitted");
     // The hint for both containers is node 0, so d5 is not aligned.
-    let allotment = |name| admission.allotment(name, GPU).expect("allocated");
+    let allotment = |name| admission.allocation(name, GPU).expect("allocated");
     assert_eq!(allotment("i").ids(), ids("d1 d2"));
     assert_eq!(allotment("c").ids(), ids("d1 d2 d3"));
     let aligned = || "d0 d1 d2 d3".to_owned();
@@ -89,7 +92,7 @@ async fn the_call_has_aligned_devices_must_include_devices_and_the_whole_size() 
     assert_eq!(take_preference_calls(&plugin), expected);
     let question = allotment("c").preference.clone().expect("the plugin was called");
     assert_eq!((question.available, question.must_include), (ids("d0 d1 d2 d3"), ids("d1 d2")));
-    assert_eq!((question.size, &question.answer[..]), (3, &preferred[..]));
+    assert_eq!((question.size, &question.preferred[..]), (3, &preferred[..]));
 }
 
 #[tokio::test]
@@ -97,9 +100,9 @@ async fn a_request_for_exactly_the_remaining_aligned_devices_makes_no_call() {
     let node = Node::start_with(|config| config.topology = TopologyPolicy::BestEffort);
     let plugin = register_with_preference(&node, two_nodes()).await;
     let init = Container::new("i").limit(GPU, 2);
-    let pod = Pod::new("pod").init(init).container(Container::new("c").limit(GPU, 4));
+    let pod = Pod::new("pod").init_container(init).container(Container::new("c").limit(GPU, 4));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    assert_eq!(admission.allotment("c", GPU).expect("allocated").ids(), ids("d0 d1 d2 d3"));
+    assert_eq!(admission.allocation("c", GPU).expect("allocated").ids(), ids("d0 d1 d2 d3"));
     assert_eq!(take_preference_calls(&plugin).len(), 1, "for the init container only");
 }
 
@@ -109,10 +112,10 @@ async fn reused_devices_must_be_included() {
     let plugin = register_with_preference(&node, devices(8)).await;
     plugin.script().preferred = Ok(vec!["d0".to_owned(), "d5".to_owned(), "d6".to_owned()]);
     let init = Container::new("i").limit(GPU, 2);
-    let pod = Pod::new("pod").init(init).container(Container::new("c").limit(GPU, 4));
+    let pod = Pod::new("pod").init_container(init).container(Container::new("c").limit(GPU, 4));
     let admission = node.kubelet.admit(pod).await.expect("admitted");
-    assert_eq!(admission.allotment("i", GPU).expect("allocated").ids(), ids("d0 d5"));
-    assert_eq!(admission.allotment("c", GPU).expect("allocated").ids(), ids("d0 d1 d5 d6"));
+    assert_eq!(admission.allocation("i", GPU).expect("allocated").ids(), ids("d0 d5"));
+    assert_eq!(admission.allocation("c", GPU).expect("allocated").ids(), ids("d0 d1 d5 d6"));
     let all = "d0 d1 d2 d3 d4 d5 d6 d7".to_owned();
     assert_eq!(take_preference_calls(&plugin)[1], (all, "d0 d5".to_owned(), 4));
 }

@@ -8,12 +8,12 @@ use windlass_kubelet_api::{
     socket::SocketPath,
 };
 use windlass_kubelet_sim::{
-    Config, Event, Faults, Kubelet, KubeletError, Registration, RegistrationFault, Release,
+    Config, Event, Faults, Kubelet, KubeletError, PluginStatus, RegistrationFault, Release,
 };
 
 use super::{
-    plugin::{Allocate, Call, Method, Plugin, register},
-    support::{DEADLINE, GPU, NIC, Node, SHORT, device, devices},
+    plugin::{AllocateBehaviour, Call, Method, Plugin, register},
+    support::{DEADLINE, GPU, NIC, Node, SHORT_TIMEOUT, device, devices},
 };
 
 fn check_refused(outcome: Result<(), Status>, expected: &str) {
@@ -27,8 +27,8 @@ async fn a_valid_registration_succeeds_after_the_call_for_options() {
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.register().await.expect("registered");
     assert_eq!(plugin.calls().first(), Some(&Call::Options));
-    let registrations = &node.kubelet.node().registrations;
-    assert!(matches!(registrations[GPU], Registration::Connected { .. }), "{registrations:?}");
+    let registrations = &node.kubelet.status().plugins;
+    assert!(matches!(registrations[GPU], PluginStatus::Connected { .. }), "{registrations:?}");
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn names_that_are_no_extended_resources_are_refused() {
 
 #[tokio::test]
 async fn registration_of_a_missing_socket_fails_after_the_dial_timeout() {
-    let node = Node::start_with(|config| config.dial_timeout = SHORT);
+    let node = Node::start_with(|config| config.dial_timeout = SHORT_TIMEOUT);
     let started = tokio::time::Instant::now();
     for endpoint in ["missing.sock", ""] {
         let request = RegisterRequest {
@@ -78,7 +78,7 @@ async fn registration_of_a_missing_socket_fails_after_the_dial_timeout() {
         let expected = "failed to dial device plugin: context deadline exceeded";
         check_refused(register(&socket, request).await, expected);
     }
-    assert!(started.elapsed() >= SHORT * 2);
+    assert!(started.elapsed() >= SHORT_TIMEOUT * 2);
 }
 
 #[tokio::test]
@@ -114,8 +114,8 @@ async fn a_failed_call_for_options_leaves_no_list_and_no_resource() {
         "failed to get device plugin options: rpc error: code = Internal desc = broken",
     );
     assert_eq!(plugin.calls(), [Call::Options]);
-    let status = node.kubelet.node();
-    assert!(status.resources.is_empty() && status.registrations.is_empty());
+    let status = node.kubelet.status();
+    assert!(status.resources.is_empty() && status.plugins.is_empty());
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn a_registered_resource_is_absent_until_its_first_list() {
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.register().await.expect("registered");
     plugin.wait_for_streams(1).await;
-    assert_eq!(node.kubelet.node().counts(GPU), None);
+    assert_eq!(node.kubelet.status().counts(GPU), None);
     plugin.set_devices(devices(1));
     node.wait_for_counts(GPU, 1, 1).await;
 }
@@ -156,7 +156,7 @@ async fn a_plugin_that_registers_twice_has_two_open_streams() {
         let is_new = |event: &&Event| matches!(event, Event::ListReceived { devices, .. } if devices.len() == 3);
         events.iter().filter(is_new).count() == 2
     };
-    node.kubelet.calls().wait_for(both, DEADLINE).await.expect("both streams are read");
+    node.kubelet.events().wait_for(both, DEADLINE).await.expect("both streams are read");
 }
 
 /// Two plugins of one resource: the first with one device, the second, registered later, with two.
@@ -180,7 +180,7 @@ async fn up_to_1_36_the_end_of_the_old_stream_disconnects_the_new_plugin() {
     node.wait_for_counts(GPU, 2, 0).await;
     second.wait_for_streams(0).await;
     second.set_devices(devices(5));
-    assert_eq!(node.kubelet.node().counts(GPU), Some((2, 0)));
+    assert_eq!(node.kubelet.status().counts(GPU), Some((2, 0)));
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn from_1_37_the_end_of_the_old_stream_changes_nothing() {
     let [first, second] = two_plugins(&node).await;
     first.end_streams(Ok(()));
     node.wait_for_event(|event| matches!(event, Event::StreamEnded { .. })).await;
-    assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
+    assert_eq!(node.kubelet.status().counts(GPU), Some((2, 2)));
     second.set_devices(devices(5));
     node.wait_for_counts(GPU, 5, 5).await;
 }
@@ -203,20 +203,20 @@ async fn a_new_plugins_list_replaces_the_old_ones() {
     other.set_devices(vec![device("x", "Healthy")]);
     other.register().await.expect("registered");
     node.wait_for_counts(GPU, 1, 1).await;
-    assert!(node.kubelet.node().resources[GPU].devices.contains_key("x"));
+    assert!(node.kubelet.status().resources[GPU].devices.contains_key("x"));
 }
 
 #[tokio::test]
 async fn after_a_failed_second_registration_the_end_of_the_stream_changes_nothing() {
-    let node = Node::start_with(|config| config.dial_timeout = SHORT);
+    let node = Node::start_with(|config| config.dial_timeout = SHORT_TIMEOUT);
     let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     node.wait_for_counts(GPU, 1, 1).await;
     let request = RegisterRequest { endpoint: "missing.sock".to_owned(), ..first.request() };
     first.register_as(request).await.expect_err("no such socket");
-    first.script().allocate = Allocate::Fail(Status::unavailable("dead"));
+    first.script().allocate = AllocateBehaviour::Fail(Status::unavailable("dead"));
     first.end_streams(Err(Status::unavailable("dying")));
     node.wait_for_event(|event| matches!(event, Event::StreamEnded { .. })).await;
-    assert_eq!(node.kubelet.node().counts(GPU), Some((1, 1)));
+    assert_eq!(node.kubelet.status().counts(GPU), Some((1, 1)));
     node.expect_allocation_error(("pod", 1), "rpc error: code = Unavailable desc = dead").await;
 }
 
@@ -230,7 +230,7 @@ async fn a_fault_can_refuse_registrations_or_leave_them_unanswered() {
 
     let hang = RegistrationFault::Hang;
     node.kubelet.set_faults(Faults { registration: hang, ..Faults::default() });
-    tokio::time::timeout(SHORT, plugin.register()).await.expect_err("no answer");
+    tokio::time::timeout(SHORT_TIMEOUT, plugin.register()).await.expect_err("no answer");
 
     node.kubelet.set_faults(Faults::default());
     plugin.register().await.expect("registered");
@@ -246,22 +246,22 @@ async fn a_cancelled_register_call_registers_nothing() {
         resource_name: GPU.to_owned(),
         options: None,
     };
-    tokio::time::timeout(SHORT, register(&socket, request)).await.expect_err("cancelled");
+    tokio::time::timeout(SHORT_TIMEOUT, register(&socket, request)).await.expect_err("cancelled");
     let is_cancelled = |event: &Event| matches!(event, Event::RegistrationRefused { message, .. } if message == "failed to dial device plugin: context canceled");
     node.wait_for_event(is_cancelled).await;
     // The kubelet no longer dials the socket.
     let late = Plugin::serve(&node.kubelet, GPU, "late.sock");
     late.set_devices(devices(1));
-    let status = node.kubelet.node();
-    assert!(status.registrations.is_empty() && status.resources.is_empty(), "{status:?}");
+    let status = node.kubelet.status();
+    assert!(status.plugins.is_empty() && status.resources.is_empty(), "{status:?}");
     let registered = |event: &Event| matches!(event, Event::Registered { .. });
-    assert_eq!(node.kubelet.calls().count(registered), 0);
+    assert_eq!(node.kubelet.events().count(registered), 0);
     assert_eq!(late.calls(), []);
 }
 
 /// The old stream ends between `Register` and the connection to the new plugin.
 #[tokio::test]
-async fn a_plugin_still_being_dialled_when_the_old_stream_ends_works_and_its_end_changes_nothing() {
+async fn a_plugin_dialled_while_the_old_stream_ends_stays_registered() {
     let node = Node::start();
     let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     node.wait_for_counts(GPU, 1, 1).await;
@@ -285,12 +285,12 @@ async fn a_plugin_still_being_dialled_when_the_old_stream_ends_works_and_its_end
     second.end_streams(Ok(()));
     let is_second_end = |event: &Event| matches!(event, Event::StreamEnded { endpoint, .. } if endpoint.ends_with("two.sock"));
     node.wait_for_event(is_second_end).await;
-    assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
+    assert_eq!(node.kubelet.status().counts(GPU), Some((2, 2)));
 }
 
 /// The old stream ends after the connection to the new plugin, before its options.
 #[tokio::test]
-async fn a_plugin_without_an_answer_for_options_when_the_old_stream_ends_is_not_registered() {
+async fn a_plugin_asked_for_options_while_the_old_stream_ends_is_dropped() {
     let node = Node::start();
     let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     node.wait_for_counts(GPU, 1, 1).await;

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use windlass_kubelet_api::checkpoint::{Checkpoint, FILE};
-use windlass_kubelet_sim::{Condition, Event, Pod, PodPhase, Reason, Registration};
+use windlass_kubelet_sim::{Event, KubeletState, PluginStatus, Pod, PodPhase, RejectionReason};
 
 use super::{
     plugin::{Call, Plugin},
@@ -24,7 +24,7 @@ async fn node_with_pod() -> (Node, Plugin) {
 }
 
 fn phase(node: &Node, uid: &str) -> PodPhase {
-    node.kubelet.node().pods[uid].phase.clone()
+    node.kubelet.status().pods[uid].phase.clone()
 }
 
 /// Expects that the pod failed with this text.
@@ -47,9 +47,9 @@ async fn a_restart_deletes_all_sockets_and_a_new_registration_restores_the_count
     node.kubelet.restart().await.expect("restarted");
     assert!(!socket.exists());
     plugin.wait_for_streams(0).await;
-    assert_eq!(node.kubelet.node().counts(GPU), Some((0, 0)));
-    let registration = node.kubelet.node().registrations[GPU].clone();
-    assert_eq!(registration, Registration::Stopped { endpoint: None });
+    assert_eq!(node.kubelet.status().counts(GPU), Some((0, 0)));
+    let registration = node.kubelet.status().plugins[GPU].clone();
+    assert_eq!(registration, PluginStatus::Stopped { endpoint: None });
 
     plugin.rebind(&node.kubelet);
     plugin.register().await.expect("registered");
@@ -66,10 +66,10 @@ async fn a_failed_restart_keeps_the_pods_for_the_next_restart() {
     std::fs::create_dir(&socket).expect("a folder in its place");
     for _ in 0..2 {
         node.kubelet.restart().await.expect_err("a folder has the socket's path");
-        assert_eq!(node.kubelet.node().kubelet, Condition::Stopped);
+        assert_eq!(node.kubelet.status().kubelet, KubeletState::Stopped);
     }
     let rejection = node.kubelet.admit(pod("late", GPU, 1)).await.expect_err("a stopped kubelet");
-    assert_eq!(rejection.reason, Reason::KubeletGone);
+    assert_eq!(rejection.reason, RejectionReason::KubeletEnded);
 
     std::fs::remove_dir(&socket).expect("the folder is empty");
     node.kubelet.restart().await.expect("restarted");
@@ -89,7 +89,7 @@ async fn the_next_call_completes_a_cancelled_stop() {
         }
     }
     node.kubelet.stop().await;
-    assert_eq!(node.kubelet.node().kubelet, Condition::Stopped);
+    assert_eq!(node.kubelet.status().kubelet, KubeletState::Stopped);
     node.kubelet.restart().await.expect("restarted");
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
 }
@@ -103,16 +103,16 @@ async fn concurrent_stops_restarts_and_deletions_lose_no_effect() {
     let (first, (), (), second, ()) = tokio::join!(
         kubelet.restart(),
         kubelet.stop(),
-        kubelet.delete("other-uid"),
+        kubelet.delete_pod("other-uid"),
         kubelet.restart(),
         kubelet.stop(),
     );
     first.and(second).expect("both restarted");
-    assert_eq!(kubelet.node().kubelet, Condition::Stopped, "the last call is a stop");
+    assert_eq!(kubelet.status().kubelet, KubeletState::Stopped, "the last call is a stop");
     kubelet.restart().await.expect("restarted");
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
-    assert!(!kubelet.node().pods.contains_key("other-uid"));
-    let count = |expected: Event| kubelet.calls().count(move |event| *event == expected);
+    assert!(!kubelet.status().pods.contains_key("other-uid"));
+    let count = |expected: Event| kubelet.events().count(move |event| *event == expected);
     assert_eq!((count(Event::Started), count(Event::Stopped)), (4, 3));
 }
 
@@ -152,7 +152,7 @@ async fn a_pod_that_lost_its_device_is_not_admitted_again() {
 #[tokio::test]
 async fn a_pod_that_succeeded_is_not_admitted_again_and_its_devices_are_free() {
     let (node, mut plugin) = node_with_pod().await;
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     node.kubelet.reboot().await.expect("rebooted");
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Succeeded);
     plugin.rebind(&node.kubelet);
@@ -165,7 +165,7 @@ async fn a_pod_that_succeeded_is_not_admitted_again_and_its_devices_are_free() {
 async fn garbage_collection_frees_the_devices_of_a_pod_deleted_while_the_kubelet_was_stopped() {
     let (node, mut plugin) = node_with_pod().await;
     node.kubelet.stop().await;
-    node.kubelet.delete("pod-uid").await;
+    node.kubelet.delete_pod("pod-uid").await;
     node.kubelet.restart().await.expect("restarted");
     assert_eq!(node.in_use(GPU), ids("d0"), "no garbage collection yet");
     plugin.rebind(&node.kubelet);
@@ -196,10 +196,10 @@ async fn a_real_kubelets_checkpoint_is_restored() {
     std::fs::create_dir_all(&plugins).expect("a folder");
     std::fs::write(plugins.join(FILE), GOLDEN).expect("written");
     let node = Node::start_in(dir, |_| ());
-    let gpus = &node.kubelet.node().resources["nvidia.com/gpu"];
+    let gpus = &node.kubelet.status().resources["nvidia.com/gpu"];
     assert_eq!((gpus.capacity, gpus.in_use.len()), (0, 4));
     let ignored = |event: &Event| matches!(event, Event::CheckpointIgnored { .. });
-    assert_eq!(node.kubelet.calls().count(ignored), 0);
+    assert_eq!(node.kubelet.events().count(ignored), 0);
 }
 
 #[tokio::test]
@@ -209,9 +209,9 @@ async fn a_kubelet_with_a_corrupt_checkpoint_starts_with_an_empty_state() {
     std::fs::create_dir_all(&plugins).expect("a folder");
     std::fs::write(plugins.join(FILE), GOLDEN.replacen("0003", "0009", 1)).expect("written");
     let node = Node::start_in(dir, |_| ());
-    assert!(node.kubelet.node().resources.is_empty());
+    assert!(node.kubelet.status().resources.is_empty());
     let is_corrupt = |event: &Event| matches!(event, Event::CheckpointIgnored { message } if message.contains("checksum 3711385807"));
-    assert_eq!(node.kubelet.calls().count(is_corrupt), 1);
+    assert_eq!(node.kubelet.events().count(is_corrupt), 1);
 }
 
 #[tokio::test]
@@ -222,22 +222,22 @@ async fn a_lost_checkpoint_keeps_the_nodes_counts_and_an_empty_folder_resets_the
     node.kubelet.stop().await;
     std::fs::remove_file(folder.join(FILE)).expect("the checkpoint exists");
     node.kubelet.restart().await.expect("restarted");
-    assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
+    assert_eq!(node.kubelet.status().counts(GPU), Some((2, 2)));
     assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
 
     node.kubelet.stop().await;
     std::fs::remove_dir_all(&folder).expect("the folder exists");
     std::fs::create_dir(&folder).expect("an empty folder");
     node.kubelet.restart().await.expect("restarted");
-    assert_eq!(node.kubelet.node().counts(GPU), Some((0, 0)));
+    assert_eq!(node.kubelet.status().counts(GPU), Some((0, 0)));
 }
 
 #[tokio::test]
 async fn lists_and_allocations_write_the_checkpoint_and_the_deletion_of_a_pod_does_not() {
     let (node, plugin) = node_with_pod().await;
-    let written = || node.kubelet.calls().count(|event| *event == Event::CheckpointWritten);
+    let written = || node.kubelet.events().count(|event| *event == Event::CheckpointWritten);
     assert_eq!(written(), 2, "one list, one allocation");
-    node.kubelet.delete("pod-uid").await;
+    node.kubelet.delete_pod("pod-uid").await;
     assert_eq!(written(), 2);
     let read = || {
         let json = std::fs::read_to_string(node.kubelet.config().plugin_dir().join(FILE));

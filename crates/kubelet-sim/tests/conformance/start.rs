@@ -2,16 +2,16 @@
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::DevicePluginOptions;
-use windlass_kubelet_sim::{Condition, StartError};
+use windlass_kubelet_sim::{KubeletState, StartError};
 
 use super::{
-    plugin::{Allocate, Call, Plugin, PreStart},
-    support::{GPU, Node, SHORT, devices, pod},
+    plugin::{AllocateBehaviour, Call, Plugin, PreStartBehaviour},
+    support::{GPU, Node, SHORT_TIMEOUT, devices, pod},
 };
 
 /// A node with an admitted pod. Its plugin requires `PreStartContainer`.
 async fn node_with_pod(size: u64) -> (Node, Plugin) {
-    let node = Node::start_with(|config| config.pre_start_timeout = SHORT);
+    let node = Node::start_with(|config| config.pre_start_timeout = SHORT_TIMEOUT);
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.set_devices(devices(2));
     plugin.script().options =
@@ -35,7 +35,7 @@ async fn every_start_calls_pre_start_with_the_same_devices_and_no_allocate() {
     for _ in 0..2 {
         let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
         assert_eq!(grant.envs["VISIBLE"], "d0,d1");
-        assert!(node.kubelet.node().pods["pod-uid"].containers["c"].running);
+        assert!(node.kubelet.status().pods["pod-uid"].containers["c"].running);
         assert_eq!(plugin.take_calls(), [Call::PreStart(vec!["d0".to_owned(), "d1".to_owned()])]);
         node.kubelet.stop_container("pod-uid", "c").await;
     }
@@ -55,16 +55,16 @@ async fn an_error_a_timeout_and_a_lost_plugin_fail_the_start() {
         let prefix = "device plugin PreStartContainer rpc failed with err: ";
         expect_start_error(&node, &format!("{prefix}{cause}")).await;
     };
-    plugin.script().pre_start = PreStart::Fail(Status::internal("reset failed"));
+    plugin.script().pre_start = PreStartBehaviour::Fail(Status::internal("reset failed"));
     check("rpc error: code = Internal desc = reset failed").await;
-    plugin.script().pre_start = PreStart::Hang;
+    plugin.script().pre_start = PreStartBehaviour::Hang;
     check("rpc error: code = DeadlineExceeded desc = context deadline exceeded").await;
     plugin.end_streams(Ok(()));
     node.wait_for_counts(GPU, 2, 0).await;
     check(&format!("endpoint &{{{GPU}}} has been stopped")).await;
 
     plugin.set_devices(devices(2));
-    plugin.script().pre_start = PreStart::Succeed;
+    plugin.script().pre_start = PreStartBehaviour::Succeed;
     plugin.register().await.expect("registered");
     node.wait_for_counts(GPU, 2, 2).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
@@ -97,9 +97,9 @@ async fn containers_of_pods_that_were_rejected_or_have_ended_do_not_start() {
     let start = |uid| node.kubelet.start_container(uid, "c");
     node.expect_rejection("big", GPU, 9).await;
     assert_eq!(start("big-uid").await, Err(not_admitted("big-uid")));
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     assert_eq!(start("pod-uid").await, Err(not_admitted("pod-uid")));
-    assert!(!node.kubelet.node().pods["pod-uid"].containers["c"].running);
+    assert!(!node.kubelet.status().pods["pod-uid"].containers["c"].running);
     assert_eq!(plugin.calls(), []);
 }
 
@@ -109,10 +109,10 @@ async fn a_device_that_leaves_the_list_during_the_starts_allocate_panics_the_kub
     node.kubelet.admit(pod("pod", GPU, 1)).await.expect("admitted without devices");
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     node.wait_for_counts(GPU, 1, 1).await;
-    plugin.script().allocate = Allocate::DropDevices;
+    plugin.script().allocate = AllocateBehaviour::DropDevices;
     let error = node.kubelet.start_container("pod-uid", "c").await.expect_err("a panic");
     assert_eq!(error, StartError::Stopped("pod-uid".to_owned()));
-    assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
+    assert!(matches!(node.kubelet.status().kubelet, KubeletState::Panicked(_)));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use windlass_kubelet_sim::{
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Time limit that tests let pass.
-pub(crate) const SHORT: Duration = Duration::from_millis(100);
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub(crate) const GPU: &str = "example.com/gpu";
 pub(crate) const NIC: &str = "example.com/nic";
@@ -63,7 +63,7 @@ impl Node {
     /// Waits until the event log has an event that fulfils a condition.
     pub(crate) async fn wait_for_event(&self, condition: impl Fn(&Event) -> bool) {
         let any = |events: &[Event]| events.iter().any(&condition);
-        if let Err(events) = self.kubelet.calls().wait_for(any, DEADLINE).await {
+        if let Err(events) = self.kubelet.events().wait_for(any, DEADLINE).await {
             panic!("no such event: {events:#?}");
         }
     }
@@ -71,7 +71,7 @@ impl Node {
     /// Admits a pod with one container and returns its devices.
     pub(crate) async fn admit(&self, name: &str, resource: &str, size: u64) -> DeviceIds {
         let admission = self.kubelet.admit(pod(name, resource, size)).await.expect("admitted");
-        admission.allotment("c", resource).map(ContainerAllocation::ids).unwrap_or_default()
+        admission.allocation("c", resource).map(ContainerAllocation::ids).unwrap_or_default()
     }
 
     /// Expects a pod with one container to be rejected.
@@ -95,7 +95,7 @@ impl Node {
 
     /// Ids of a resource's allocated devices.
     pub(crate) fn in_use(&self, resource: &str) -> DeviceIds {
-        let node = self.kubelet.node();
+        let node = self.kubelet.status();
         node.resources.get(resource).map(|status| status.in_use.clone()).unwrap_or_default()
     }
 }

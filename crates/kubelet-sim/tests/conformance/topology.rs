@@ -1,7 +1,7 @@
 //! Topology policies and scopes: allocated devices, and rejections.
 
 use windlass_kubelet_api::{checkpoint::FILE, deviceplugin::Device};
-use windlass_kubelet_sim::{Reason, Rejection, TopologyPolicy, TopologyScope};
+use windlass_kubelet_sim::{Rejection, RejectionReason, TopologyPolicy, TopologyScope};
 
 use super::{
     plugin::Plugin,
@@ -18,7 +18,7 @@ async fn node(policy: TopologyPolicy) -> (Node, Plugin) {
 }
 
 fn check_misaligned(rejection: &Rejection) {
-    assert_eq!(rejection.reason, Reason::TopologyAffinityError);
+    assert_eq!(rejection.reason, RejectionReason::TopologyAffinityError);
     let expected = "Pod was rejected: Resources cannot be allocated with Topology locality";
     assert_eq!(rejection.message, expected);
 }
@@ -47,7 +47,7 @@ async fn restricted_rejects_devices_of_two_nodes_if_one_node_could_have_enough()
         node.kubelet.admit(pod("pair", GPU, 2)).await
     };
     let admission = pair(TopologyPolicy::BestEffort).await.expect("two healthy devices");
-    assert_eq!(admission.allotment("c", GPU).expect("allocated").ids(), ids("d0 d2"));
+    assert_eq!(admission.allocation("c", GPU).expect("allocated").ids(), ids("d0 d2"));
     check_misaligned(&pair(TopologyPolicy::Restricted).await.expect_err("on two nodes"));
 }
 
@@ -84,8 +84,8 @@ async fn scope_pod_aligns_all_containers_together() {
         |name: &str| windlass_kubelet_sim::Pod::new(name).container(of("a")).container(of("b"));
     node.admit("one", GPU, 1).await;
     let admission = node.kubelet.admit(pair("pair")).await.expect("admitted on node 1");
-    let allocated = |name| admission.allotment(name, GPU).expect("allocated").ids();
+    let allocated = |name| admission.allocation(name, GPU).expect("allocated").ids();
     assert_eq!((allocated("a"), allocated("b")), (ids("d2"), ids("d3")));
     let rejection = node.kubelet.admit(pair("late")).await.expect_err("one device is left");
-    assert_eq!(rejection.reason, Reason::TopologyAffinityError);
+    assert_eq!(rejection.reason, RejectionReason::TopologyAffinityError);
 }

@@ -98,7 +98,7 @@ impl Node for Embedded {
 
     async fn delete(&mut self, pod: &str) {
         let pod = self.pods.remove(pod).expect("an earlier step runs the pod");
-        self.kubelet.delete(&pod.uid).await;
+        self.kubelet.delete_pod(&pod.uid).await;
     }
 
     async fn environment(&self, pod: &str, container: &str) -> BTreeMap<String, String> {
@@ -107,7 +107,7 @@ impl Node for Embedded {
     }
 
     async fn health(&self, pod: &str, container: &str) -> Vec<String> {
-        let node = self.kubelet.node();
+        let node = self.kubelet.status();
         let health = &node.pods[&self.pod(pod).uid].containers[container].health;
         let lines = health.iter().flat_map(|(resource, devices)| {
             devices.iter().map(move |(id, health)| {
@@ -122,7 +122,7 @@ impl Node for Embedded {
     }
 
     async fn counts(&mut self) -> BTreeMap<String, (u64, u64)> {
-        let node = self.kubelet.node();
+        let node = self.kubelet.status();
         let counts = node.resources.iter().map(|(resource, status)| {
             (resource.clone(), (status.capacity as u64, status.allocatable as u64))
         });
@@ -145,7 +145,7 @@ impl Node for Embedded {
 
     async fn start_kubelet(&mut self) -> BTreeMap<String, Outcome> {
         self.kubelet.restart().await.expect("restarted");
-        let node = self.kubelet.node();
+        let node = self.kubelet.status();
         let outcomes = self.pods.iter().map(|(name, pod)| {
             let outcome = match node.pods[&pod.uid].phase.clone() {
                 PodPhase::Failed { reason, message } => Outcome::Rejected { reason, message },

@@ -34,11 +34,11 @@ type Client = PodResourcesListerClient<Channel>;
 impl Observation {
     /// Observes until two observations are equal. A real kubelet answers a little before it writes its
     /// checkpoint.
-    pub(crate) async fn stable(node: &impl Node) -> Self {
-        let mut last = Self::once(node).await;
+    pub(crate) async fn wait_until_stable(node: &impl Node) -> Self {
+        let mut last = Self::observe(node).await;
         loop {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let next = Self::once(node).await;
+            let next = Self::observe(node).await;
             if next == last {
                 return next;
             }
@@ -46,7 +46,7 @@ impl Observation {
         }
     }
 
-    async fn once(node: &impl Node) -> Self {
+    async fn observe(node: &impl Node) -> Self {
         let pods = pods(node).await;
         let (holders, registered) = match checkpoint(node) {
             Ok(checkpoint) => (holders(&checkpoint), registered(&checkpoint)),

@@ -13,18 +13,18 @@ use super::{
 };
 
 /// Deadline of each step. A real kubelet syncs its pods only every few seconds.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs a script. Returns its transcript: each step, its outcome, the plugin calls, and the changes of
 /// the kubelet's visible state.
 pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String {
     let (plugins, calls) = (BTreeMap::new(), BTreeMap::new());
-    let mut player = Player { node, plugins, calls, is_down: false };
+    let mut player = ScriptRunner { node, plugins, calls, is_down: false };
     let mut previous = Observation::default();
     let mut text = String::new();
     for step in &script.steps {
         writeln!(text, "{step}").expect("into a string");
-        let outcome = tokio::time::timeout(LIMIT, player.play(step)).await;
+        let outcome = tokio::time::timeout(STEP_TIMEOUT, player.run_step(step)).await;
         let outcome = outcome.unwrap_or_else(|_| "did not happen in time".to_owned());
         let root = player.node.root().display().to_string();
         for line in outcome.replace(&root, "ROOT").lines() {
@@ -32,7 +32,8 @@ pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String 
         }
         text.push_str(&player.new_calls());
         if step.is_complete() && !player.is_down {
-            let observing = tokio::time::timeout(LIMIT, Observation::stable(player.node));
+            let observing =
+                tokio::time::timeout(STEP_TIMEOUT, Observation::wait_until_stable(player.node));
             let current = observing.await.expect("the kubelet's state becomes stable");
             text.push_str(&current.changes_since(&previous));
             previous = current;
@@ -42,7 +43,7 @@ pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String 
 }
 
 /// A node and the plugins of a script.
-struct Player<'a, N> {
+struct ScriptRunner<'a, N> {
     node: &'a mut N,
     plugins: BTreeMap<&'static str, Plugin>,
     /// Number of calls in the transcript so far, by plugin.
@@ -53,13 +54,13 @@ struct Player<'a, N> {
 
 // === impl Player ===
 
-impl<N: Node> Player<'_, N> {
+impl<N: Node> ScriptRunner<'_, N> {
     /// Runs one step, and describes its outcome.
-    async fn play(&mut self, step: &Step) -> String {
+    async fn run_step(&mut self, step: &Step) -> String {
         match step {
-            Step::Serve { plugin, resource, wants } => {
+            Step::Serve { plugin, resource, requested_call: wants } => {
                 if let Some(mut old) = self.plugins.remove(plugin) {
-                    old.die();
+                    old.kill();
                 }
                 let served = Plugin::serve(&self.node.plugin_dir(), plugin, resource, *wants);
                 self.plugins.insert(plugin, served);
@@ -70,11 +71,11 @@ impl<N: Node> Player<'_, N> {
                 return answer(self.plugin(plugin).register_as(resource, version).await);
             }
             Step::List(plugin, devices) => self.plugin(plugin).list(devices),
-            Step::Behave(plugin, behaviour) => self.plugin(plugin).behave(*behaviour),
+            Step::SetBehaviour(plugin, behaviour) => self.plugin(plugin).set_behaviour(*behaviour),
             Step::EndStreams(plugin) => self.plugin(plugin).end_streams(),
-            Step::Die(name) => {
+            Step::Kill(name) => {
                 let plugin = self.plugins.get_mut(name).expect("an earlier step serves the plugin");
-                plugin.die();
+                plugin.kill();
             }
             Step::WaitForStreams(plugin, count) => {
                 self.plugin(plugin).wait_for_streams(*count).await;

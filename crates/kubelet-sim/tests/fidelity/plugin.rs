@@ -47,7 +47,7 @@ struct Process {
 
 struct Shared {
     name: &'static str,
-    wanted: OptionalCall,
+    requested_call: OptionalCall,
     behaviour: Mutex<Behaviour>,
     calls: watch::Sender<Vec<String>>,
     content: watch::Sender<StreamContent>,
@@ -78,7 +78,7 @@ impl Plugin {
     ) -> Self {
         let shared = Arc::new(Shared {
             name,
-            wanted,
+            requested_call: wanted,
             behaviour: Mutex::new(Behaviour::Right),
             calls: watch::Sender::new(Vec::new()),
             content: watch::Sender::new(StreamContent::NoList),
@@ -120,7 +120,7 @@ impl Plugin {
         self.shared.content.send_replace(StreamContent::End);
     }
 
-    pub(crate) fn behave(&self, behaviour: Behaviour) {
+    pub(crate) fn set_behaviour(&self, behaviour: Behaviour) {
         *self.shared.behaviour.lock().expect("nobody panicked with it") = behaviour;
     }
 
@@ -136,7 +136,7 @@ impl Plugin {
     }
 
     /// Ends the process, and removes its socket.
-    pub(crate) fn die(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process.kill();
         // The file is missing if a restarted kubelet deleted it.
         let _ = fs::remove_file(self.dir.join(&self.endpoint));
@@ -215,8 +215,8 @@ impl DevicePlugin for Service {
             return Err(Status::internal("no options today"));
         }
         Ok(Response::new(wire::DevicePluginOptions {
-            pre_start_required: self.0.wanted == OptionalCall::PreStart,
-            get_preferred_allocation_available: self.0.wanted == OptionalCall::Preference,
+            pre_start_required: self.0.requested_call == OptionalCall::PreStart,
+            get_preferred_allocation_available: self.0.requested_call == OptionalCall::Preference,
         }))
     }
 

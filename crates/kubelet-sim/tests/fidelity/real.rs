@@ -22,7 +22,7 @@ pub(crate) use self::namespace::{KUBELET, RunMode, run_child, run_mode};
 use super::{
     node::{Node, Outcome},
     observation,
-    play::LIMIT,
+    play::STEP_TIMEOUT,
 };
 
 /// The kubelet's default root folder.
@@ -69,7 +69,9 @@ impl Real {
         fs::write(format!("{DIR}/kubelet.yaml"), config).expect("written");
         // This value exists before the wait, so that a panic drops it and prints the kubelet's log.
         let started = Self { process: Some(spawn()), pods: BTreeMap::new() };
-        tokio::time::timeout(LIMIT, wait_for_sockets()).await.expect("a kubelet that serves");
+        tokio::time::timeout(STEP_TIMEOUT, wait_for_sockets())
+            .await
+            .expect("a kubelet that serves");
         started
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct Script {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// A plugin binds its socket, or replaces it.
-    Serve { plugin: &'static str, resource: &'static str, wants: OptionalCall },
+    Serve { plugin: &'static str, resource: &'static str, requested_call: OptionalCall },
     /// The plugin registers its own resource.
     Register(&'static str),
     /// The plugin registers as another resource, or in another version.
@@ -26,11 +26,11 @@ pub(crate) enum Step {
     /// The plugin sends this list on all its streams, current and future.
     List(&'static str, &'static str),
     /// The plugin changes its behaviour.
-    Behave(&'static str, Behaviour),
+    SetBehaviour(&'static str, Behaviour),
     /// The plugin ends each stream, as a stopping plugin does.
     EndStreams(&'static str),
     /// The plugin's process ends, and its socket is removed.
-    Die(&'static str),
+    Kill(&'static str),
     /// Waits until the plugin has this many open streams.
     WaitForStreams(&'static str, usize),
     /// Waits until `GetAllocatableResources` has these devices of a resource. A device has one entry per
@@ -88,17 +88,17 @@ impl Step {
     /// True if all effects of the step have occurred when it returns. After the other steps, the script
     /// has a step that waits for the effects.
     pub(crate) fn is_complete(&self) -> bool {
-        !matches!(self, Self::Register(_) | Self::List(..) | Self::EndStreams(_) | Self::Die(_))
+        !matches!(self, Self::Register(_) | Self::List(..) | Self::EndStreams(_) | Self::Kill(_))
     }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Serve { plugin, resource, wants: OptionalCall::None } => {
+            Self::Serve { plugin, resource, requested_call: OptionalCall::None } => {
                 write!(f, "{plugin} serves {resource}")
             }
-            Self::Serve { plugin, resource, wants } => {
+            Self::Serve { plugin, resource, requested_call: wants } => {
                 write!(f, "{plugin} serves {resource} and wants {wants:?}")
             }
             Self::Register(plugin) => write!(f, "{plugin} registers"),
@@ -106,9 +106,9 @@ impl fmt::Display for Step {
                 write!(f, "{plugin} registers {resource:?} in version {version:?}")
             }
             Self::List(plugin, devices) => write!(f, "{plugin} lists {}", or_nothing(devices)),
-            Self::Behave(plugin, behaviour) => write!(f, "{plugin} behaves: {behaviour:?}"),
+            Self::SetBehaviour(plugin, behaviour) => write!(f, "{plugin} behaves: {behaviour:?}"),
             Self::EndStreams(plugin) => write!(f, "{plugin} ends its streams"),
-            Self::Die(plugin) => write!(f, "{plugin} dies"),
+            Self::Kill(plugin) => write!(f, "{plugin} dies"),
             Self::WaitForStreams(plugin, count) => write!(f, "{plugin} has {count} streams"),
             Self::WaitForHealthy(resource, ids) => {
                 write!(f, "{resource} has {}", or_nothing(ids))

@@ -19,7 +19,7 @@ pub(crate) fn all() -> Vec<Script> {
         refusals(),
         numa_nodes(),
         lost_streams(),
-        zombie(),
+        lost_plugin_after_failed_registration(),
         restarts(),
         reboots(),
         broken_checkpoint(),
@@ -27,7 +27,7 @@ pub(crate) fn all() -> Vec<Script> {
 }
 
 fn serve(plugin: &'static str, resource: &'static str, wants: OptionalCall) -> Step {
-    Step::Serve { plugin, resource, wants }
+    Step::Serve { plugin, resource, requested_call: wants }
 }
 
 /// Steps in which a plugin binds its socket, lists devices and registers, until the kubelet has the list.
@@ -66,9 +66,9 @@ pub(crate) fn registration() -> Script {
         as_other("kubernetes.io/gpu", "v1beta1"),
         as_other("Example.com/gpu", "v1beta1"),
         as_other("example.com/gpu/more", "v1beta1"),
-        Step::Behave("gpu", Behaviour::OptionsFail),
+        Step::SetBehaviour("gpu", Behaviour::OptionsFail),
         as_other(GPU, "v1beta1"),
-        Step::Behave("gpu", Behaviour::Right),
+        Step::SetBehaviour("gpu", Behaviour::Right),
         Step::Register("gpu"),
         Step::Count,
         Step::List("gpu", "d0 d1 d2!"),
@@ -147,7 +147,7 @@ pub(crate) fn init_containers() -> Script {
     steps.extend([
         Step::Run(
             Pod::new("plain")
-                .init(container("init", GPU, 2))
+                .init_container(container("init", GPU, 2))
                 .container(container("same", GPU, 2))
                 .container(container("other", GPU, 1)),
         ),
@@ -155,7 +155,7 @@ pub(crate) fn init_containers() -> Script {
         Step::Delete("plain"),
         Step::Run(
             Pod::new("sides")
-                .init(container("init", GPU, 1))
+                .init_container(container("init", GPU, 1))
                 .sidecar(container("side", GPU, 2))
                 .sidecar(container("second", GPU, 1))
                 .container(container("one", GPU, 1))
@@ -165,8 +165,8 @@ pub(crate) fn init_containers() -> Script {
         Step::Delete("sides"),
         Step::Run(
             Pod::new("grows")
-                .init(container("small", GPU, 1))
-                .init(container("large", GPU, 3))
+                .init_container(container("small", GPU, 1))
+                .init_container(container("large", GPU, 3))
                 .container(container("c", GPU, 3)),
         ),
     ]);
@@ -180,9 +180,9 @@ pub(crate) fn preference() -> Script {
     steps.extend([
         run_pod("asked", GPU, 1),
         run_pod("unasked", NIC, 2),
-        Step::Behave("gpu", Behaviour::PreferenceFails),
+        Step::SetBehaviour("gpu", Behaviour::PreferenceFails),
         run_pod("failed", GPU, 1),
-        Step::Behave("gpu", Behaviour::PrefersUnknown),
+        Step::SetBehaviour("gpu", Behaviour::PrefersUnknown),
         run_pod("filled", GPU, 2),
     ]);
     Script { name: "preference", steps }
@@ -195,7 +195,7 @@ pub(crate) fn pre_start() -> Script {
         run_pod("a", GPU, 1),
         Step::RestartContainer("a", "c"),
         Step::Delete("a"),
-        Step::Behave("gpu", Behaviour::PreStartFailsOnce),
+        Step::SetBehaviour("gpu", Behaviour::PreStartFailsOnce),
         run_pod("b", GPU, 1),
         run_pod("nothing", GPU, 0),
     ]);
@@ -206,14 +206,14 @@ pub(crate) fn pre_start() -> Script {
 pub(crate) fn refusals() -> Script {
     let mut steps = register("gpu", GPU, OptionalCall::None, "d0");
     steps.extend([
-        Step::Behave("gpu", Behaviour::AllocateFails),
+        Step::SetBehaviour("gpu", Behaviour::AllocateFails),
         run_pod("refused", GPU, 1),
-        Step::Behave("gpu", Behaviour::Right),
+        Step::SetBehaviour("gpu", Behaviour::Right),
         run_pod("next", GPU, 1),
         Step::Delete("next"),
-        Step::Behave("gpu", Behaviour::AllocatesNothing),
+        Step::SetBehaviour("gpu", Behaviour::AllocatesNothing),
         run_pod("empty", GPU, 1),
-        Step::Behave("gpu", Behaviour::Right),
+        Step::SetBehaviour("gpu", Behaviour::Right),
         run_pod("after", GPU, 1),
     ]);
     Script { name: "refusals", steps }
@@ -266,7 +266,7 @@ pub(crate) fn lost_streams() -> Script {
         Step::Register("new"),
         Step::WaitForHealthy(GPU, "d1 d2 d3"),
         run_pod("rest", GPU, 2),
-        Step::Die("new"),
+        Step::Kill("new"),
         Step::WaitForHealthy(GPU, ""),
         Step::Count,
         run_pod("after", GPU, 1),
@@ -275,12 +275,12 @@ pub(crate) fn lost_streams() -> Script {
 }
 
 /// A plugin whose second registration fails. Its later end has no effect on the node's counts.
-pub(crate) fn zombie() -> Script {
+pub(crate) fn lost_plugin_after_failed_registration() -> Script {
     let mut steps = register("gpu", GPU, OptionalCall::None, "d0");
     steps.extend([
-        Step::Behave("gpu", Behaviour::OptionsFail),
+        Step::SetBehaviour("gpu", Behaviour::OptionsFail),
         Step::RegisterAs { plugin: "gpu", resource: GPU, version: "v1beta1" },
-        Step::Die("gpu"),
+        Step::Kill("gpu"),
         run_pod("refused", GPU, 1),
         Step::Count,
         run_pod("again", GPU, 1),

@@ -11,12 +11,12 @@ use super::{
 };
 
 /// Input of the state machine for the start of a tenant.
-pub(super) fn starting(tenant: &NewTenant, ledger: &Ledger, device: &DeviceId) -> Input {
+pub(super) fn start_input(tenant: &NewTenant, ledger: &Ledger, device: &DeviceId) -> Input {
     match tenant {
         NewTenant::Pods(tenants) => Input::Start(tenants.clone()),
         NewTenant::Claim(claim) => {
             let claims = claims_of(ledger, device).chain([claim.clone()]).collect();
-            Input::Join { claim: claim.clone(), claims }
+            Input::StartClaim { claim: claim.clone(), claims }
         }
     }
 }
@@ -26,40 +26,40 @@ pub(super) fn claims_of<'a>(
     ledger: &'a Ledger,
     device: &DeviceId,
 ) -> impl Iterator<Item = String> + use<'a> {
-    ledger.users(device).map(claim_tenant)
+    ledger.claim_uids(device).map(claim_tenant)
 }
 
 // === impl Cleanup ===
 
 impl Cleanup {
     /// Applies the release of a claim: to a device with running steps once the steps have ended.
-    pub(super) fn leave(&mut self, claim: &str) {
+    pub(super) fn release_claim(&mut self, claim: &str) {
         let is_released = |tenant: &String| tenant == claim;
         let mut released = Vec::new();
         for (id, slot) in &mut self.slots {
             if !slot.state.tenants().is_some_and(|all| all.iter().any(is_released)) {
                 continue;
             }
-            slot.changed = Instant::now();
-            if self.work.is_busy(id) {
-                slot.leaving.push(claim.to_owned());
+            slot.last_change = Instant::now();
+            if self.running_steps.is_busy(id) {
+                slot.pending_releases.push(claim.to_owned());
             } else {
                 released.push(id.clone());
             }
         }
         for id in released {
-            self.advance(&id, Input::Leave(claim.to_owned()));
+            self.apply_input(&id, Input::ReleaseClaim(claim.to_owned()));
         }
     }
 
     /// Applies the releases that were announced while steps of the device ran.
     pub(super) fn apply_pending_releases(&mut self, id: &DeviceId) {
-        if self.work.is_busy(id) {
+        if self.running_steps.is_busy(id) {
             return;
         }
-        let leaving = self.slots.get_mut(id).map(|slot| std::mem::take(&mut slot.leaving));
+        let leaving = self.slots.get_mut(id).map(|slot| std::mem::take(&mut slot.pending_releases));
         for claim in leaving.unwrap_or_default() {
-            self.advance(id, Input::Leave(claim));
+            self.apply_input(id, Input::ReleaseClaim(claim));
         }
     }
 }

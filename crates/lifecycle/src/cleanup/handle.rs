@@ -26,11 +26,11 @@ pub struct CleanupHandle {
 
 /// A device that is not ready for its tenant.
 #[derive(Debug)]
-pub struct NotReady {
+pub struct NotReadyError {
     /// The device.
     pub device: DeviceId,
     /// The reason.
-    pub why: String,
+    pub reason: String,
 }
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) enum Request {
     /// A tenant is about to start with a device.
     Start(Start),
     /// A claim released all its devices.
-    Leave { claim: String, reply: Reply },
+    ReleaseClaim { claim: String, reply: Reply },
 }
 
 /// A tenant that is about to start with a device.
@@ -65,11 +65,11 @@ pub(super) type Reply = oneshot::Sender<Result<(), String>>;
 type PendingStart = (DeviceId, oneshot::Receiver<Result<(), String>>);
 
 /// Capacity of the request channel: one start per device and container.
-const REQUESTS: usize = 64;
+const MAX_REQUESTS: usize = 64;
 
-const ENDS: &str = "the agent ends";
+const AGENT_STOPPING: &str = "the agent ends";
 
-const UNREADABLE: &str =
+const CHECKPOINT_UNREADABLE: &str =
     "the kubelet's checkpoint cannot be read, so the device's pods are unknown";
 
 // === impl CleanupHandle ===
@@ -81,7 +81,7 @@ impl CleanupHandle {
         start_deadline: Duration,
         states: watch::Receiver<Arc<CleanupStates>>,
     ) -> (Self, mpsc::Receiver<Request>) {
-        let (sender, requests) = mpsc::channel(REQUESTS);
+        let (sender, requests) = mpsc::channel(MAX_REQUESTS);
         (Self { requests: sender, allocations, start_deadline, states }, requests)
     }
 
@@ -98,27 +98,27 @@ impl CleanupHandle {
     pub async fn prepare(
         &self,
         devices: impl IntoIterator<Item = DeviceId>,
-    ) -> Result<(), NotReady> {
+    ) -> Result<(), NotReadyError> {
         let mut deadline = Deadline::after(self.start_deadline);
-        let allocations = deadline.bound(self.allocations.read()).await.unwrap_or_default();
+        let allocations = deadline.timeout(self.allocations.read()).await.unwrap_or_default();
         let mut starts = Vec::new();
         for device in devices {
             let Some(pods) = allocations.pods(&device) else {
-                return Err(NotReady { device, why: UNREADABLE.to_owned() });
+                return Err(NotReadyError { device, reason: CHECKPOINT_UNREADABLE.to_owned() });
             };
             starts.push((device, NewTenant::Pods(pods)));
         }
         for (device, answer) in self.start(starts).await {
-            let outcome = deadline.bound(answer).await;
+            let outcome = deadline.timeout(answer).await;
             let why = match outcome {
                 Ok(Ok(Ok(()))) => continue,
                 Ok(Ok(Err(why))) => why,
-                Ok(Err(_)) => ENDS.to_owned(),
+                Ok(Err(_)) => AGENT_STOPPING.to_owned(),
                 Err(_) => {
                     format!("it is not ready after {:?}; its steps continue", self.start_deadline)
                 }
             };
-            return Err(NotReady { device, why });
+            return Err(NotReadyError { device, reason: why });
         }
         Ok(())
     }
@@ -129,28 +129,28 @@ impl CleanupHandle {
     /// # Errors
     ///
     /// Fails with the first device whose preparation failed, once the preparation of all has ended.
-    pub async fn join(
+    pub async fn prepare_claim(
         &self,
         claim: &str,
         devices: impl IntoIterator<Item = DeviceId>,
-    ) -> Result<(), NotReady> {
+    ) -> Result<(), NotReadyError> {
         let claim = NewTenant::Claim(claim_tenant(claim));
         let mut outcome = Ok(());
         let starts = devices.into_iter().map(|device| (device, claim.clone()));
         for (device, answer) in self.start(starts).await {
-            let prepared = answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()));
-            outcome = outcome.and(prepared.map_err(|why| NotReady { device, why }));
+            let prepared = answer.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()));
+            outcome = outcome.and(prepared.map_err(|why| NotReadyError { device, reason: why }));
         }
         outcome
     }
 
     /// Announces the release of a claim. Returns once the release is on disk; the release steps run later.
-    pub async fn leave(&self, claim: &str) -> Result<(), String> {
+    pub async fn release_claim(&self, claim: &str) -> Result<(), String> {
         let (reply, answer) = oneshot::channel();
         let claim = claim_tenant(claim);
         // If the cleanup has ended, the reply is dropped.
-        let _ = self.requests.send(Request::Leave { claim, reply }).await;
-        answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()))
+        let _ = self.requests.send(Request::ReleaseClaim { claim, reply }).await;
+        answer.await.unwrap_or_else(|_| Err(AGENT_STOPPING.to_owned()))
     }
 
     async fn start(

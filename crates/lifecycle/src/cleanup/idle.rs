@@ -1,7 +1,7 @@
 //! Wait for the end of all processes on a GPU, since a program that outlives its container still holds memory.
 
 use tokio::time::{Duration, sleep};
-use windlass_discovery::mig::{PAUSE, retry_until_initialised};
+use windlass_discovery::mig::{RETRY_DELAY, retry_until_initialised};
 use windlass_host::{abbreviate::first_few, deadline};
 
 use super::steps::{StepContext, StepError};
@@ -11,10 +11,10 @@ const MAX_NAMED: usize = 4;
 
 /// Waits for the last process to end, up to the limit, or names those that remain.
 pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<(), StepError> {
-    let idle = deadline::beside(limit.saturating_sub(PAUSE), async |deadline_passed| {
+    let idle = deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
         loop {
             let computing = retry_until_initialised(&deadline_passed, || {
-                context.gpus.computing(&context.device)
+                context.mig.compute_pids(&context.device)
             })
             .await?;
             if computing.is_empty() {
@@ -24,9 +24,9 @@ pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<
                 // Program names go into the log only: the error is shown to the next tenant.
                 let (device, processes) = (&context.device, with_names(context, &computing));
                 tracing::warn!(%device, processes, "GPU still in use: end these processes");
-                return Err(StepError::Busy(first_few(&computing, MAX_NAMED)));
+                return Err(StepError::ProcessesRunning(first_few(&computing, MAX_NAMED)));
             }
-            sleep(PAUSE).await;
+            sleep(RETRY_DELAY).await;
         }
     });
     idle.await
@@ -34,7 +34,7 @@ pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<
 
 /// Process ids with program names, where the host's `/proc` has them. The driver lists the host's ids.
 fn with_names(context: &StepContext, computing: &[u32]) -> String {
-    let name = |process: &u32| match context.host.text(format!("/proc/{process}/comm")) {
+    let name = |process: &u32| match context.host.read_text(format!("/proc/{process}/comm")) {
         Some(name) => format!("{process} ({})", name.trim()),
         None => process.to_string(),
     };

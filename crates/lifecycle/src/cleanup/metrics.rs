@@ -23,7 +23,7 @@ pub struct CleanupMetrics {
 pub(crate) struct Timer {
     metrics: CleanupMetrics,
     work: &'static str,
-    begun: Instant,
+    started_at: Instant,
 }
 
 /// Histogram bounds: from a file write to the kubelet's deadline, and beyond it for steps without a waiting caller.
@@ -56,8 +56,8 @@ impl CleanupMetrics {
     }
 
     /// Starts a measurement.
-    pub(crate) fn begin(&self, work: &'static str) -> Timer {
-        Timer { metrics: self.clone(), work, begun: Instant::now() }
+    pub(crate) fn start_timer(&self, work: &'static str) -> Timer {
+        Timer { metrics: self.clone(), work, started_at: Instant::now() }
     }
 
     /// Sets the number of devices by state.
@@ -81,8 +81,8 @@ impl fmt::Debug for CleanupMetrics {
 
 impl Timer {
     /// Counts the outcome and returns it.
-    pub(crate) fn end<T, E>(self, outcome_of: Result<T, E>) -> Result<T, E> {
-        let Self { metrics, work, begun } = self;
+    pub(crate) fn observe<T, E>(self, outcome_of: Result<T, E>) -> Result<T, E> {
+        let Self { metrics, work, started_at: begun } = self;
         let labels = vec![("work", work.to_owned())];
         metrics.seconds.get_or_create_owned(&labels).observe(begun.elapsed().as_secs_f64());
         let result = if outcome_of.is_ok() { "done" } else { "failed" };
@@ -104,8 +104,8 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = CleanupMetrics::register(&mut registry);
         metrics.set_states(["clean", "quarantined", "clean"]);
-        assert_eq!(metrics.begin("prepare").end::<_, ()>(Ok(1)), Ok(1));
-        assert_eq!(metrics.begin("release").end::<(), _>(Err("late")), Err("late"));
+        assert_eq!(metrics.start_timer("prepare").observe::<_, ()>(Ok(1)), Ok(1));
+        assert_eq!(metrics.start_timer("release").observe::<(), _>(Err("late")), Err("late"));
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).expect("written");
         for line in [

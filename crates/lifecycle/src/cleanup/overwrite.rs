@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::process::Command;
-use windlass_config::Places;
+use windlass_config::HostPaths;
 use windlass_core::device::DeviceId;
 use windlass_host::{Roots, external::run_to_end};
 
@@ -32,11 +32,11 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// Name of the process in errors.
-const NAME: &str = "windlass scrub";
+const PROCESS_NAME: &str = "windlass scrub";
 
 /// Overwrites the device's free memory.
 pub(super) async fn overwrite(context: &StepContext) -> Result<(), StepError> {
-    run_to_end(NAME, context.scrubber.command(&context.device)).await?;
+    run_to_end(PROCESS_NAME, context.scrubber.command(&context.device)).await?;
     tracing::info!(device = %context.device, "memory overwritten");
     Ok(())
 }
@@ -44,7 +44,7 @@ pub(super) async fn overwrite(context: &StepContext) -> Result<(), StepError> {
 // === impl Scrubber ===
 
 impl Scrubber {
-    pub(super) fn new(places: &Places) -> Self {
+    pub(super) fn new(places: &HostPaths) -> Self {
         Self {
             program: OWN_PROGRAM.into(),
             host_root: absolute(&places.host_root),
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_process_gets_device_host_and_library_and_nothing_else() {
-        let mut places = Places { host_root: "/host".into(), ..Places::default() };
+        let mut places = HostPaths { host_root: "/host".into(), ..HostPaths::default() };
         places.nvml_library = Some("/lib/libnvidia-ml.so.1".into());
         let command = Scrubber::new(&places).command(&"GPU-1".parse().expect("an id"));
         let arguments: Vec<_> = command.as_std().get_args().collect();

@@ -23,9 +23,9 @@ pub struct CleanupPlan {
     /// Required identity after preparation, for a programmable device.
     pub(crate) identity: Option<FpgaIdentity>,
     /// Reason why no step may run now. No container starts.
-    pub(crate) blocked: Option<String>,
+    pub(crate) blocked_reason: Option<String>,
     /// Reason why preparation cannot be verified. No container starts, but release steps run.
-    pub(crate) unverifiable: Option<String>,
+    pub(crate) unverifiable_reason: Option<String>,
     /// Reason why a reset would affect other devices, so that a reset step fails.
     pub(crate) reset_conflict: Option<&'static str>,
 }
@@ -42,7 +42,7 @@ pub fn plans(
 ) -> CleanupPlans {
     let plan = |device: &Device| {
         let mut plan = plan(policy, device, inventory)?;
-        plan.blocked = plan.blocked.or_else(|| other_owner(device));
+        plan.blocked_reason = plan.blocked_reason.or_else(|| other_owner(device));
         Some((device.id.clone(), plan))
     };
     inventory.devices.iter().filter_map(plan).collect()
@@ -50,7 +50,7 @@ pub fn plans(
 
 /// True if any step is configured for the device.
 pub fn is_configured(policy: &Policy, device: &Device) -> bool {
-    configured(policy, device).is_some()
+    configured_steps(policy, device).is_some()
 }
 
 /// Reason why a reset of the GPU would affect others. A reset also takes down NVLinks, those to switches included.
@@ -62,7 +62,7 @@ fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
             NvLinks::between(own, other).is_some()
         })
     };
-    if gpu.kind.is_instance() {
+    if gpu.kind.is_mig_instance() {
         Some("it is a part of a GPU, which others may use")
     } else if gpu.partitioned {
         Some("it is in MIG mode")
@@ -74,13 +74,13 @@ fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
 }
 
 fn plan(policy: &Policy, device: &Device, inventory: &Inventory) -> Option<CleanupPlan> {
-    let steps = configured(policy, device)?;
+    let steps = configured_steps(policy, device)?;
     let mut plan = with_values(policy, steps, device).unwrap_or_else(|missing| CleanupPlan {
-        blocked: Some(missing.to_string()),
+        blocked_reason: Some(missing.to_string()),
         ..CleanupPlan::default()
     });
-    if plan.blocked.is_none() && device.health.has_vanished() {
-        plan.blocked = Some("it is no longer on this node".to_owned());
+    if plan.blocked_reason.is_none() && device.health.has_vanished() {
+        plan.blocked_reason = Some("it is no longer on this node".to_owned());
     }
     if steps.resets() {
         plan.reset_conflict = reset_conflict(device, inventory);
@@ -98,8 +98,8 @@ fn with_values(
     };
     let (prepare, release) = (steps(&configured.prepare)?, steps(&configured.release)?);
     let (mut identity, mut unverifiable) = (None, None);
-    if device.family().is_programmed {
-        identity = FpgaIdentity::of(&policy.families.fpga, device)?;
+    if device.family().is_programmable {
+        identity = FpgaIdentity::for_device(&policy.families.fpga, device)?;
         unverifiable = identity.is_none().then(|| UNKNOWN_IDENTITY.to_owned());
     }
     // Without release steps, only preparation could clean the device, and it cannot be verified.
@@ -110,8 +110,8 @@ fn with_values(
         release,
         folder,
         identity,
-        blocked,
-        unverifiable,
+        blocked_reason: blocked,
+        unverifiable_reason: unverifiable,
         reset_conflict: None,
     })
 }
@@ -125,7 +125,7 @@ fn folder(device: &Device) -> Option<PathBuf> {
 const UNKNOWN_IDENTITY: &str = "its identity is unknown, so programming it cannot be verified";
 
 /// Configured steps of the device's source, if any.
-fn configured<'a>(policy: &'a Policy, device: &Device) -> Option<&'a CleanupSteps> {
+fn configured_steps<'a>(policy: &'a Policy, device: &Device) -> Option<&'a CleanupSteps> {
     let steps = cleanup_steps(policy, &device.source)?;
     (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(steps)
 }
@@ -154,7 +154,7 @@ mod tests {
     use std::time::Duration;
 
     use jiff::Timestamp;
-    use windlass_config::{Find, SourceRule};
+    use windlass_config::{DiscoveryRule, SourceRule};
     use windlass_core::{
         device::DeviceKind,
         health::{HealthTracker, Observation, Reason},
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn policy(action: StepAction) -> Policy {
-        let find = Find::Endpoints(Vec::new());
+        let find = DiscoveryRule::Endpoints(Vec::new());
         let step = Step { action, timeout: Duration::from_secs(1) };
         let cleanup = CleanupSteps { prepare: vec![step], release: Vec::new() };
         let rule = SourceRule::new("boards".parse().expect("a name"), find);
@@ -192,7 +192,7 @@ mod tests {
         let plan = plan_of(&policy(words("{id}")), board());
         assert_eq!(plan.prepare[0].action, words("boards-1"));
         let plan = plan_of(&policy(url("{pci}")), board());
-        assert_eq!(plan.blocked.as_deref(), Some("it has no {pci}"));
+        assert_eq!(plan.blocked_reason.as_deref(), Some("it has no {pci}"));
     }
 
     #[test]
@@ -202,10 +202,10 @@ mod tests {
         let gone = Observation::Failed(Reason::Vanished, String::new());
         tracker.observe(&gone, Timestamp::UNIX_EPOCH);
         let plan = plan_of(&policy, Device { health: tracker.health().clone(), ..board() });
-        assert_eq!(plan.blocked.as_deref(), Some("it is no longer on this node"));
+        assert_eq!(plan.blocked_reason.as_deref(), Some("it is no longer on this node"));
         let inventory = Inventory { devices: vec![board()], ..Inventory::default() };
         let foreign_plans = plans(&policy, &inventory, &|_| Some("another node's".to_owned()));
-        let blocked = foreign_plans.into_values().next().and_then(|plan| plan.blocked);
+        let blocked = foreign_plans.into_values().next().and_then(|plan| plan.blocked_reason);
         assert_eq!(blocked.as_deref(), Some("another node's"));
     }
 

@@ -14,13 +14,13 @@ use windlass_host::{
 use super::state::State;
 
 /// Recorded state of each device.
-pub type Records = BTreeMap<DeviceId, State>;
+pub type CleanupRecords = BTreeMap<DeviceId, State>;
 
 #[derive(Clone, Debug)]
-pub(super) struct RecordFile(StateFile<Records>);
+pub(super) struct RecordFile(StateFile<CleanupRecords>);
 
 /// Format of `handover.json`.
-pub const FORMAT: Format = Format { what: "cleanup record", about: "devices" };
+pub const FORMAT: Format = Format { name: "cleanup record", content_key: "devices" };
 
 const FILE: &str = "handover.json";
 
@@ -33,12 +33,12 @@ impl RecordFile {
 
     /// Records of an earlier agent, as the states of this one. Empty if the file is missing or unreadable.
     /// Blocks.
-    pub(super) fn load(&self) -> Records {
-        let Some(earlier) = self.0.load() else { return Records::new() };
+    pub(super) fn load(&self) -> CleanupRecords {
+        let Some(earlier) = self.0.load() else { return CleanupRecords::new() };
         // An unknown boot counts as a reboot: an unnecessary cleaning is safer than a missing one.
-        let rebooted = earlier.boot != Boot::Same;
+        let rebooted = earlier.boot != Boot::Current;
         let records = earlier.content.into_iter();
-        records.map(|(id, state)| (id, state.restored(rebooted))).collect()
+        records.map(|(id, state)| (id, state.after_restart(rebooted))).collect()
     }
 
     /// Renames an unreadable file, so that an administrator can read it. Blocks.
@@ -46,7 +46,7 @@ impl RecordFile {
         self.0.set_aside();
     }
 
-    pub(super) fn journal(&self) -> (Journal<Records>, Writer<Records>) {
+    pub(super) fn journal(&self) -> (Journal<CleanupRecords>, Writer<CleanupRecords>) {
         Journal::new(self.0.clone(), "cleanup waits: its records cannot be written")
     }
 }
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    fn records(state: State) -> Records {
+    fn records(state: State) -> CleanupRecords {
         [("board".parse().expect("an id"), state)].into()
     }
 
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_record_holds_until_the_machine_reboots() {
         let (folder, file) = file("one");
-        assert_eq!(file.load(), Records::new(), "no file is no record");
+        assert_eq!(file.load(), CleanupRecords::new(), "no file is no record");
         file.0.write(&records(in_use())).expect("written");
         assert_eq!(file.load(), records(in_use()));
         set_boot(&folder, "two");
@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn an_unreadable_file_is_set_aside() {
         let (_folder, file) = file("one");
-        file.0.write(&Records::new()).expect("written");
+        file.0.write(&CleanupRecords::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
-        assert_eq!(file.load(), Records::new());
+        assert_eq!(file.load(), CleanupRecords::new());
         file.set_aside();
         assert!(file.0.path().with_extension("json.unreadable").exists());
         assert!(!file.0.path().exists());

@@ -3,26 +3,27 @@
 //! `nvidia-smi` refuses to reset a GPU that a process has open, so the agent closes NVML for the reset.
 
 use tokio::time::Duration;
-use windlass_discovery::mig::{PAUSE, retry_until_initialised};
+use windlass_discovery::mig::{RETRY_DELAY, retry_until_initialised};
 use windlass_host::deadline;
 
 use super::steps::{StepContext, StepError};
 
 /// Resets the GPU, and waits until the driver answers for it again.
 pub(super) async fn reset(context: &StepContext, limit: Duration) -> Result<(), StepError> {
-    let outcome = deadline::beside(limit.saturating_sub(PAUSE), async |deadline_passed| {
-        if let Some(why) = context.plan.reset_conflict {
-            return Err(StepError::NotReset(why.to_owned()));
-        }
-        let Some(release) = context.gpus.release_nvml().await else {
-            return Err(StepError::NotReset("the agent ends".to_owned()));
-        };
-        context.gpus.nvidia_smi().run(&["--gpu-reset", "-i", context.device.as_str()]).await?;
-        drop(release);
-        retry_until_initialised(&deadline_passed, || context.gpus.computing(&context.device))
-            .await?;
-        tracing::info!(device = %context.device, "GPU reset");
-        Ok(())
-    });
+    let outcome =
+        deadline::cancel_after(limit.saturating_sub(RETRY_DELAY), async |deadline_passed| {
+            if let Some(why) = context.plan.reset_conflict {
+                return Err(StepError::NotReset(why.to_owned()));
+            }
+            let Some(release) = context.mig.shut_down_nvml().await else {
+                return Err(StepError::NotReset("the agent ends".to_owned()));
+            };
+            context.mig.nvidia_smi().run(&["--gpu-reset", "-i", context.device.as_str()]).await?;
+            drop(release);
+            retry_until_initialised(&deadline_passed, || context.mig.compute_pids(&context.device))
+                .await?;
+            tracing::info!(device = %context.device, "GPU reset");
+            Ok(())
+        });
     outcome.await
 }

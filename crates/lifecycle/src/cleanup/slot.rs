@@ -25,17 +25,17 @@ pub(super) struct Slot {
     /// True if a container held the device at the last reading of the kubelet's checkpoint.
     pub(super) is_held: bool,
     /// Time of the last change of state, or the last start.
-    pub(super) changed: Instant,
+    pub(super) last_change: Instant,
     /// Time of the next cleaning that no start requested.
-    pub(super) due: Option<Instant>,
+    pub(super) next_cleaning: Option<Instant>,
     /// Starts that wait for the device.
-    pub(super) waiting: Vec<Start>,
+    pub(super) waiting_starts: Vec<Start>,
     /// Claims that were released while steps ran.
-    pub(super) leaving: Vec<String>,
+    pub(super) pending_releases: Vec<String>,
     /// Permit of a sysfs write, held until the kernel returns.
-    pub(super) writing: Arc<Semaphore>,
+    pub(super) write_permit: Arc<Semaphore>,
     /// Permit of an identity check, held until the check returns.
-    pub(super) verifying: Arc<Semaphore>,
+    pub(super) verify_permit: Arc<Semaphore>,
 }
 
 // === impl Slot ===
@@ -44,16 +44,16 @@ impl Slot {
     pub(super) fn new(state: State) -> Self {
         let now = Instant::now();
         Self {
-            is_held: state.has_tenants() && !state.is_of_claims(),
+            is_held: state.has_tenants() && !state.is_held_by_claims(),
             state,
             plan: None,
             required_identity: None,
-            changed: now,
-            due: Some(now),
-            waiting: Vec::new(),
-            leaving: Vec::new(),
-            writing: Arc::new(Semaphore::new(1)),
-            verifying: Arc::new(Semaphore::new(1)),
+            last_change: now,
+            next_cleaning: Some(now),
+            waiting_starts: Vec::new(),
+            pending_releases: Vec::new(),
+            write_permit: Arc::new(Semaphore::new(1)),
+            verify_permit: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -70,7 +70,7 @@ impl Slot {
         if matches!(state, State::Preparing { failed: None, .. }) {
             self.required_identity = self.plan.as_ref().and_then(|plan| plan.identity.clone());
         }
-        (self.state, self.changed, self.due) = (state, now, Some(now + pause));
+        (self.state, self.last_change, self.next_cleaning) = (state, now, Some(now + pause));
     }
 
     /// True if the claim already uses the device. False for pods.
@@ -90,7 +90,7 @@ impl Slot {
 
     /// True if steps may run now.
     pub(super) fn is_reachable(&self) -> bool {
-        self.plan.as_ref().is_some_and(|plan| plan.blocked.is_none())
+        self.plan.as_ref().is_some_and(|plan| plan.blocked_reason.is_none())
     }
 
     /// True if the device has no plan, and a state that need not be recorded.

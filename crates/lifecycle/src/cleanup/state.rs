@@ -31,11 +31,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) type Tenants = BTreeSet<String>;
 
 /// Prefix of a claim among tenants.
-const CLAIM: &str = "claim:";
+const CLAIM_PREFIX: &str = "claim:";
 
 /// A claim as a tenant, on behalf of its pods.
 pub(super) fn claim_tenant(uid: &str) -> String {
-    format!("{CLAIM}{uid}")
+    format!("{CLAIM_PREFIX}{uid}")
 }
 
 /// State of a device between tenants.
@@ -96,25 +96,25 @@ pub(super) enum Input {
     /// A container of these pods is about to start.
     Start(Tenants),
     /// A claim is prepared.
-    Join {
+    StartClaim {
         claim: String,
         /// All claims that have the device, or are to have it.
         claims: Tenants,
     },
     /// This claim released the device.
-    Leave(String),
+    ReleaseClaim(String),
     /// No tenant is left.
     Released,
     /// All steps succeeded.
     Done,
     Failed {
         /// Step and error.
-        why: String,
+        reason: String,
         /// Time of the failure.
         at: Timestamp,
     },
     /// The time of a cleaning or of a retry has passed.
-    Due,
+    TimerElapsed,
     /// No steps can run on the device.
     Unreachable,
 }
@@ -123,8 +123,8 @@ pub(super) enum Input {
 pub(super) enum Work {
     /// Preparation steps, after the release steps if `clean_first`.
     Prepare { clean_first: bool },
-    /// Release steps. With `again`, after a failure, a device without release steps runs its preparation steps instead.
-    Clean { again: bool },
+    /// Release steps. With `is_retry`, after a failure, a device without release steps runs its preparation steps instead.
+    Clean { is_retry: bool },
 }
 
 // === impl State ===
@@ -137,7 +137,7 @@ impl State {
     }
 
     /// State at the start of an agent.
-    pub(super) fn restored(self, rebooted: bool) -> Self {
+    pub(super) fn after_restart(self, rebooted: bool) -> Self {
         match self {
             Self::Cleaning { failed: Some(failed) } => {
                 Self::Quarantined { tenants: Tenants::new(), failed }
@@ -156,9 +156,9 @@ impl State {
     /// The transition function.
     pub(super) fn next(self, input: Input) -> Self {
         match (self, input) {
-            (state, Input::Start(tenants)) => state.started(tenants),
-            (state, Input::Join { claim, claims }) => state.joined(claim, &claims),
-            (state, Input::Leave(claim)) => state.after_release(&claim),
+            (state, Input::Start(tenants)) => state.after_start(tenants),
+            (state, Input::StartClaim { claim, claims }) => state.after_claim_start(claim, &claims),
+            (state, Input::ReleaseClaim(claim)) => state.after_release(&claim),
             (Self::InUse { .. } | Self::Dirty { .. }, Input::Released) => {
                 Self::Dirty { tenants: Tenants::new() }
             }
@@ -167,18 +167,18 @@ impl State {
             }
             // The device was allocated without an announced start, as a restarted kubelet does.
             (Self::Clean, Input::Released | Input::Unreachable) => Self::Unsure,
-            (Self::Dirty { tenants }, Input::Due) if tenants.is_empty() => {
+            (Self::Dirty { tenants }, Input::TimerElapsed) if tenants.is_empty() => {
                 Self::Cleaning { failed: None }
             }
-            (Self::Quarantined { tenants, failed }, Input::Due) if tenants.is_empty() => {
+            (Self::Quarantined { tenants, failed }, Input::TimerElapsed) if tenants.is_empty() => {
                 Self::Cleaning { failed: Some(failed) }
             }
             (Self::Preparing { tenants, .. }, Input::Done) => Self::InUse { tenants },
-            (Self::Preparing { tenants, failed, .. }, Input::Failed { why, at }) => {
+            (Self::Preparing { tenants, failed, .. }, Input::Failed { reason: why, at }) => {
                 Self::Quarantined { tenants, failed: Failure::repeated(failed, why, at) }
             }
             (Self::Cleaning { .. }, Input::Done) => Self::Clean,
-            (Self::Cleaning { failed }, Input::Failed { why, at }) => {
+            (Self::Cleaning { failed }, Input::Failed { reason: why, at }) => {
                 let failed = Failure::repeated(failed, why, at);
                 Self::Quarantined { tenants: Tenants::new(), failed }
             }
@@ -187,7 +187,7 @@ impl State {
     }
 
     /// A container of these pods is about to start.
-    fn started(self, new: Tenants) -> Self {
+    fn after_start(self, new: Tenants) -> Self {
         let prepare = |clean_first, failed| {
             let tenants = new.clone();
             Self::Preparing { tenants, clean_first, failed }
@@ -207,7 +207,7 @@ impl State {
     }
 
     /// A claim is prepared. A claim that shares the device joins its tenants.
-    fn joined(self, claim: String, claims: &Tenants) -> Self {
+    fn after_claim_start(self, claim: String, claims: &Tenants) -> Self {
         match self {
             Self::InUse { mut tenants } if !tenants.is_disjoint(claims) => {
                 tenants.retain(|tenant| claims.contains(tenant));
@@ -215,7 +215,7 @@ impl State {
                 Self::InUse { tenants }
             }
             Self::Unsure if claims.len() > 1 => Self::InUse { tenants: claims.clone() },
-            state => state.started([claim].into()),
+            state => state.after_start([claim].into()),
         }
     }
 
@@ -250,8 +250,8 @@ impl State {
     }
 
     /// True if the tenants are claims, which announce their release.
-    pub(super) fn is_of_claims(&self) -> bool {
-        self.tenants().is_some_and(|all| all.iter().any(|tenant| tenant.starts_with(CLAIM)))
+    pub(super) fn is_held_by_claims(&self) -> bool {
+        self.tenants().is_some_and(|all| all.iter().any(|tenant| tenant.starts_with(CLAIM_PREFIX)))
     }
 
     pub(super) fn work(&self) -> Option<Work> {
@@ -259,7 +259,7 @@ impl State {
             Self::Preparing { clean_first, .. } => {
                 Some(Work::Prepare { clean_first: *clean_first })
             }
-            Self::Cleaning { failed } => Some(Work::Clean { again: failed.is_some() }),
+            Self::Cleaning { failed } => Some(Work::Clean { is_retry: failed.is_some() }),
             _ => None,
         }
     }

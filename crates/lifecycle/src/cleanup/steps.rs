@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::sync::Semaphore;
-use windlass_config::{IDLE_MEMORY, Link, Processes, Reset, Step, StepAction};
+use windlass_config::{IDLE_MEMORY_BYTES, Link, Processes, Reset, Step, StepAction};
 use windlass_core::device::DeviceId;
 use windlass_discovery::mig::{MigHandle, PartitionError};
 use windlass_host::{
@@ -37,11 +37,11 @@ pub(super) struct StepContext {
     pub(super) plan: CleanupPlan,
     pub(super) host: Host,
     /// Permit of a sysfs write, held until the kernel returns: while a write hangs, no other starts.
-    pub(super) writing: Arc<Semaphore>,
+    pub(super) write_permit: Arc<Semaphore>,
     /// Permit of an identity check, likewise.
-    pub(super) verifying: Arc<Semaphore>,
+    pub(super) verify_permit: Arc<Semaphore>,
     /// Calls to NVIDIA's driver.
-    pub(super) gpus: MigHandle,
+    pub(super) mig: MigHandle,
     pub(super) scrubber: Scrubber,
 }
 
@@ -50,24 +50,24 @@ pub(super) enum StepError {
     #[error("GET {0}")]
     Get(String, #[source] GetError),
     #[error("{what}: not done within {limit:?}")]
-    Late { what: String, limit: Duration },
+    Timeout { what: String, limit: Duration },
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error("{0} cannot be written: the device has no folder in sysfs")]
     NoFolder(PathBuf),
     #[error("{0} is outside the device's folder")]
-    Outside(PathBuf),
+    OutsideFolder(PathBuf),
     #[error("cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
     #[error(transparent)]
     Gpu(#[from] PartitionError),
     #[error("still computing on it: process {0}")]
-    Busy(String),
+    ProcessesRunning(String),
     #[error(
-        "{used} MiB of its memory are used, at most {most} are allowed, and no process that the driver lists \
+        "{used} MiB of its memory are used, at most {max} are allowed, and no process that the driver lists \
          holds them"
     )]
-    MemoryUsed { used: u64, most: u64 },
+    MemoryUsed { used: u64, max: u64 },
     #[error("it is not reset: {0}")]
     NotReset(String),
     #[error("cannot reset it")]
@@ -75,7 +75,7 @@ pub(super) enum StepError {
     #[error("its interface is still in a container's network namespace")]
     InContainerNamespace,
     #[error("an earlier write to {0} has not returned yet")]
-    Hanging(PathBuf),
+    WriteHanging(PathBuf),
 }
 
 /// Runs steps in order, up to the first failure.
@@ -89,17 +89,17 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
                 StepAction::Command(words) => Ok(run(&context.device, words).await?),
                 StepAction::Write { file, text } => context.write(file, text).await,
                 StepAction::Processes(Processes::None) => wait_idle(context, *limit).await,
-                StepAction::Memory { most } => wait_free(context, *most, *limit).await,
+                StepAction::Memory { max_bytes: most } => wait_free(context, *most, *limit).await,
                 StepAction::Overwrite => {
                     // Only free memory can be overwritten.
-                    wait_free(context, IDLE_MEMORY, *limit).await?;
+                    wait_free(context, IDLE_MEMORY_BYTES, *limit).await?;
                     overwrite(context).await
                 }
                 StepAction::Reset(Reset::Gpu) => reset(context, *limit).await,
-                StepAction::Link(Link::Up) => link::up(context, *limit).await,
+                StepAction::Link(Link::Up) => link::set_up(context, *limit).await,
             }
         };
-        let late = || StepError::Late { what: name_of(action), limit: *limit };
+        let late = || StepError::Timeout { what: name_of(action), limit: *limit };
         deadline::timeout(*limit, step).await.unwrap_or_else(|_| Err(late()))?;
         tracing::debug!(device = %context.device, step = name_of(action), "cleanup step done");
     }
@@ -107,7 +107,7 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
 }
 
 /// Runs the steps of a state. Preparation has one time limit for all steps: the kubelet waits.
-pub(super) async fn do_work(
+pub(super) async fn run_work(
     context: &StepContext,
     work: Work,
     limit: Duration,
@@ -117,34 +117,37 @@ pub(super) async fn do_work(
         Work::Prepare { clean_first: true } => [&*plan.release, &*plan.prepare].concat(),
         Work::Prepare { clean_first: false } => plan.prepare.clone(),
         // Without release steps, only a successful preparation ends the quarantine of a device.
-        Work::Clean { again: true } if plan.release.is_empty() => plan.prepare.clone(),
+        Work::Clean { is_retry: true } if plan.release.is_empty() => plan.prepare.clone(),
         Work::Clean { .. } => plan.release.clone(),
     };
     let is_verified = match work {
         Work::Prepare { .. } => true,
-        Work::Clean { again } => again && plan.release.is_empty(),
+        Work::Clean { is_retry: again } => again && plan.release.is_empty(),
     };
     let mut deadline = Deadline::after(limit);
     let run = async { run_steps(context, &steps).await.map_err(|error| causes(&error)) };
     let mut outcome = match work {
         Work::Prepare { .. } => {
             let late = |_| Err(format!("its {} steps were not done within {limit:?}", steps.len()));
-            deadline.bound(run).await.unwrap_or_else(late)
+            deadline.timeout(run).await.unwrap_or_else(late)
         }
         Work::Clean { .. } => run.await,
     };
     if let (Ok(()), Some(identity)) = (&outcome, plan.identity.as_ref().filter(|_| is_verified)) {
-        outcome = verify(context, identity, deadline.left()).await;
+        outcome = verify(context, identity, deadline.remaining()).await;
     }
     match work {
-        Work::Prepare { .. } => release_failed(outcome, context).await,
+        Work::Prepare { .. } => release_on_failure(outcome, context).await,
         Work::Clean { .. } => outcome,
     }
 }
 
 /// Runs the release steps of a programmable device at once if its preparation failed, so that it does not stay partly
 /// programmed.
-async fn release_failed(outcome: Result<(), String>, context: &StepContext) -> Result<(), String> {
+async fn release_on_failure(
+    outcome: Result<(), String>,
+    context: &StepContext,
+) -> Result<(), String> {
     let Err(why) = outcome else { return Ok(()) };
     if context.plan.identity.is_none() {
         return Err(why);
@@ -175,8 +178,8 @@ impl StepContext {
         let folder =
             self.plan.folder.clone().ok_or_else(|| StepError::NoFolder(file.to_owned()))?;
         let (host, file, text) = (self.host.clone(), file.to_owned(), text.to_owned());
-        let permit = self.writing.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| StepError::Hanging(file.clone()))?;
+        let permit = self.write_permit.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| StepError::WriteHanging(file.clone()))?;
         let write = move || {
             let _permit = permit;
             write_in(&host, &folder, &file, &text)
@@ -189,13 +192,13 @@ impl StepContext {
 fn write_in(host: &Host, folder: &Path, file: &Path, text: &str) -> Result<(), StepError> {
     let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
     if !is_plain {
-        return Err(StepError::Outside(file.to_owned()));
+        return Err(StepError::OutsideFolder(file.to_owned()));
     }
     let failed = |error| StepError::Write(folder.join(file), error);
     let real = fs::canonicalize(host.path(folder).join(file)).map_err(failed)?;
     let sysfs = fs::canonicalize(host.path("/sys")).map_err(failed)?;
     if !real.starts_with(&sysfs) {
-        return Err(StepError::Outside(file.to_owned()));
+        return Err(StepError::OutsideFolder(file.to_owned()));
     }
     let opened = OpenOptions::new().write(true).truncate(true).open(&real);
     opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)
@@ -207,7 +210,7 @@ mod tests {
 
     use tempfile::TempDir;
     use tokio::sync::mpsc;
-    use windlass_config::Places;
+    use windlass_config::HostPaths;
     use windlass_discovery::mig;
     use windlass_host::nvidia_smi::NvidiaSmi;
 
@@ -216,9 +219,9 @@ mod tests {
     /// A handle without a MIG worker behind it.
     fn without_driver() -> MigHandle {
         let (library, notices) = (tokio::sync::watch::channel(None).1, mpsc::channel(1).0);
-        let to_source = (notices, mig::NvmlReleaseHandle::new().0);
-        let smi = NvidiaSmi::new(&Places::default().roots());
-        mig::open(Duration::from_secs(1), library, smi, to_source).0
+        let to_source = (notices, mig::NvmlShutdownHandle::new().0);
+        let smi = NvidiaSmi::new(&HostPaths::default().roots());
+        mig::channel(Duration::from_secs(1), library, smi, to_source).0
     }
 
     fn context() -> (TempDir, StepContext) {
@@ -235,10 +238,10 @@ mod tests {
                 ..CleanupPlan::default()
             },
             host: Host::new(root.path(), "/"),
-            writing: Arc::new(Semaphore::new(1)),
-            verifying: Arc::new(Semaphore::new(1)),
-            gpus: without_driver(),
-            scrubber: Scrubber::new(&Places::default()),
+            write_permit: Arc::new(Semaphore::new(1)),
+            verify_permit: Arc::new(Semaphore::new(1)),
+            mig: without_driver(),
+            scrubber: Scrubber::new(&HostPaths::default()),
         };
         (root, context)
     }
@@ -289,7 +292,8 @@ mod tests {
     #[tokio::test]
     async fn memory_that_cannot_be_measured_does_not_count_as_free() {
         let (_root, context) = context();
-        let why = outcome(&context, StepAction::Memory { most: 0 }).await.expect_err("no driver");
+        let why =
+            outcome(&context, StepAction::Memory { max_bytes: 0 }).await.expect_err("no driver");
         assert!(why.starts_with("cannot read the memory use of board"), "{why}");
     }
 
@@ -314,7 +318,7 @@ mod tests {
         assert_eq!(fs::read_to_string(root.path().join("passwd")).expect("there"), "before");
         let why = outcome(&context, write("none")).await.expect_err("missing");
         assert!(why.starts_with("cannot write /sys/devices/platform/board/none: "), "{why}");
-        let permit = context.writing.clone().try_acquire_owned().expect("free");
+        let permit = context.write_permit.clone().try_acquire_owned().expect("free");
         let why = outcome(&context, write("reset")).await.expect_err("hangs");
         assert!(why.starts_with("an earlier write to reset"), "{why}");
         drop(permit);

@@ -11,7 +11,7 @@ use super::steps::StepContext;
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause between checks.
-const PAUSE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Checks the device until it has the required identity, up to the remaining time.
 pub(super) async fn verify(
@@ -24,12 +24,12 @@ pub(super) async fn verify(
     let checked = async {
         loop {
             match check(context, identity).await? {
-                Err(IdentityMismatch::Silent) => sleep(PAUSE).await,
+                Err(IdentityMismatch::NoIdentity) => sleep(POLL_INTERVAL).await,
                 Err(IdentityMismatch::NotReady(why)) => {
                     last = format!("it is not ready, {why}");
-                    sleep(PAUSE).await;
+                    sleep(POLL_INTERVAL).await;
                 }
-                Err(IdentityMismatch::Other(mismatch)) => {
+                Err(IdentityMismatch::WrongIdentity(mismatch)) => {
                     return Err(format!("{mismatch}, after its steps were done"));
                 }
                 Ok(()) => return Ok(()),
@@ -47,7 +47,7 @@ async fn check(
     identity: &FpgaIdentity,
 ) -> Result<Result<(), IdentityMismatch>, String> {
     let (host, identity) = (context.host.clone(), identity.clone());
-    let permit = context.verifying.clone().try_acquire_owned();
+    let permit = context.verify_permit.clone().try_acquire_owned();
     let permit = permit.map_err(|_| "an earlier identity check has not returned yet".to_owned())?;
     let check = move || {
         let _permit = permit;
@@ -62,7 +62,7 @@ mod tests {
 
     use jiff::Timestamp;
     use tokio::sync::{Semaphore, mpsc, watch};
-    use windlass_config::{FpgaRules, Places};
+    use windlass_config::{FpgaRules, HostPaths};
     use windlass_core::{
         attribute::{AttributeName, AttributeValue},
         device::{Device, DeviceKind, SourceName},
@@ -82,17 +82,17 @@ mod tests {
         });
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
         let board = Device { attributes: reported.into(), ..new };
-        let identity = FpgaIdentity::of(&FpgaRules::default(), &board).expect("filled in");
-        let to_source = (mpsc::channel(1).0, mig::NvmlReleaseHandle::new().0);
-        let smi = NvidiaSmi::new(&Places::default().roots());
+        let identity = FpgaIdentity::for_device(&FpgaRules::default(), &board).expect("filled in");
+        let to_source = (mpsc::channel(1).0, mig::NvmlShutdownHandle::new().0);
+        let smi = NvidiaSmi::new(&HostPaths::default().roots());
         let context = StepContext {
             device: board.id,
             plan: CleanupPlan::default(),
             host: Host::new(root.path(), "/"),
-            writing: Arc::new(Semaphore::new(1)),
-            verifying: Arc::new(Semaphore::new(1)),
-            gpus: mig::open(Duration::MAX, watch::channel(None).1, smi, to_source).0,
-            scrubber: Scrubber::new(&Places::default()),
+            write_permit: Arc::new(Semaphore::new(1)),
+            verify_permit: Arc::new(Semaphore::new(1)),
+            mig: mig::channel(Duration::MAX, watch::channel(None).1, smi, to_source).0,
+            scrubber: Scrubber::new(&HostPaths::default()),
         };
         let why = verify(&context, &identity.expect("it has an identity"), Duration::MAX).await;
         assert_eq!(

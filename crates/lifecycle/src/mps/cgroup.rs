@@ -19,17 +19,17 @@ use windlass_host::Host;
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// Group of all daemons, below the root.
-const GROUP: &str = "windlass-mps";
+const CGROUP_NAME: &str = "windlass-mps";
 
 /// File that cgroup v2 has in each group, its root included (`cgroups(7)`). Version 1 has none.
-const MARKER: &str = "cgroup.controllers";
+const CONTROLLERS_FILE: &str = "cgroup.controllers";
 
 /// File to which the id of a process is written to move it into the group.
-const PROCESSES: &str = "cgroup.procs";
+const PROCS_FILE: &str = "cgroup.procs";
 
 /// File that enables controllers for the groups below, and the text that enables the memory controller.
-const SUBTREE: &str = "cgroup.subtree_control";
-const MEMORY: &str = "+memory";
+const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
+const ENABLE_MEMORY: &str = "+memory";
 
 /// File that ends all processes of a group (Linux 5.14).
 const KILL: &str = "cgroup.kill";
@@ -39,15 +39,15 @@ const NAMESPACE: &str = "/proc/1/ns/cgroup";
 
 /// Moves a daemon into a separate group. Does nothing on a host without cgroup v2, where daemons end with the agent's
 /// container.
-pub(super) fn separate(host: &Host, device: &DeviceId, daemon: Pid) -> io::Result<()> {
+pub(super) fn move_to_own_group(host: &Host, device: &DeviceId, daemon: Pid) -> io::Result<()> {
     let root = host.path(ROOT);
-    if !root.join(MARKER).exists() {
+    if !root.join(CONTROLLERS_FILE).exists() {
         return Ok(());
     }
     let group = group(host, device);
     fs::create_dir_all(&group)?;
     // Without the controller the daemon works too, but its memory is counted together with that of the others.
-    let _ = fs::write(root.join(GROUP).join(SUBTREE), MEMORY);
+    let _ = fs::write(root.join(CGROUP_NAME).join(SUBTREE_CONTROL), ENABLE_MEMORY);
     // The move changes the thread's cgroup namespace, so it has a thread that ends after it.
     thread::scope(|scope| {
         scope.spawn(|| move_into(&group, daemon)).join().map_err(|_| io::ErrorKind::Other)?
@@ -66,7 +66,7 @@ pub(super) fn remove(host: &Host, device: &DeviceId) {
 }
 
 fn group(host: &Host, device: &DeviceId) -> PathBuf {
-    host.path(ROOT).join(GROUP).join(device.as_str())
+    host.path(ROOT).join(CGROUP_NAME).join(device.as_str())
 }
 
 /// Moves a process into a group. Enters the host's cgroup namespace first, because the kernel refuses a move across
@@ -76,7 +76,7 @@ fn move_into(group: &Path, process: Pid) -> io::Result<()> {
         // Without the right to change the namespace, the move may still succeed.
         let _ = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ControlGroup));
     }
-    fs::write(group.join(PROCESSES), process.as_raw_nonzero().to_string())
+    fs::write(group.join(PROCS_FILE), process.as_raw_nonzero().to_string())
 }
 
 #[cfg(test)]
@@ -90,17 +90,17 @@ mod tests {
         let (device, daemon) = ("GPU-1".parse().expect("an id"), Pid::from_raw(71).expect("a pid"));
         let root = dir.path().join("sys/fs/cgroup");
         fs::create_dir_all(root.join("memory")).expect("made");
-        separate(&host, &device, daemon).expect("version 1 has nothing to do");
-        assert!(!root.join(GROUP).exists());
-        fs::write(root.join(MARKER), "memory").expect("written");
-        separate(&host, &device, daemon).expect("moved");
-        let processes = root.join(GROUP).join("GPU-1").join(PROCESSES);
+        move_to_own_group(&host, &device, daemon).expect("version 1 has nothing to do");
+        assert!(!root.join(CGROUP_NAME).exists());
+        fs::write(root.join(CONTROLLERS_FILE), "memory").expect("written");
+        move_to_own_group(&host, &device, daemon).expect("moved");
+        let processes = root.join(CGROUP_NAME).join("GPU-1").join(PROCS_FILE);
         assert_eq!(fs::read_to_string(&processes).expect("written"), "71");
-        let counted = fs::read_to_string(root.join(GROUP).join(SUBTREE));
-        assert_eq!(counted.expect("written"), MEMORY, "its memory is counted by itself");
+        let counted = fs::read_to_string(root.join(CGROUP_NAME).join(SUBTREE_CONTROL));
+        assert_eq!(counted.expect("written"), ENABLE_MEMORY, "its memory is counted by itself");
         fs::remove_file(processes).expect("removed, as the kernel does with the group");
         remove(&host, &device);
-        assert!(!root.join(GROUP).join("GPU-1").exists());
+        assert!(!root.join(CGROUP_NAME).join("GPU-1").exists());
         remove(&host, &device);
     }
 }

@@ -5,14 +5,14 @@ use std::{path::PathBuf, process::Stdio, time::Duration};
 use tokio::io::AsyncWriteExt as _;
 use windlass_host::deadline;
 
-use super::{place::Place, program::Program, spec::Share};
+use super::{place::DaemonFolder, program::Program, spec::ClientLimits};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ControlError {
     #[error("cannot run {path}")]
     Run { path: PathBuf, source: std::io::Error },
     #[error("no answer to {command} within {deadline:?}")]
-    Late { command: String, deadline: Duration },
+    Timeout { command: String, deadline: Duration },
     #[error("{command} was refused: {output}")]
     Refused { command: String, output: String },
     #[error("{command} answers {output} although {expected} was set")]
@@ -30,10 +30,10 @@ const GET_THREADS: &str = "get_default_active_thread_percentage";
 const MIB_PER_GIB: u64 = 1024;
 
 /// State of a server after a fault of its GPU (NVIDIA's MPS guide, "Error Containment").
-const FAULT: &str = "FAULT";
+const FAULT_STATE: &str = "FAULT";
 
 /// Index of the device of a daemon, which has one.
-const DEVICE: u32 = 0;
+const DEVICE_INDEX: u32 = 0;
 
 // === impl Program ===
 
@@ -41,7 +41,7 @@ impl Program {
     /// Checks that the daemon answers, and that its servers accept clients.
     pub(super) async fn check(
         &self,
-        place: &Place,
+        place: &DaemonFolder,
         deadline: Duration,
     ) -> Result<(), ControlError> {
         self.threads_percent(place, GET_THREADS, deadline).await?;
@@ -52,7 +52,7 @@ impl Program {
                 Err(ControlError::Refused { .. }) => continue,
                 status => status?,
             };
-            if status.split_whitespace().any(|word| word == FAULT) {
+            if status.split_whitespace().any(|word| word == FAULT_STATE) {
                 return Err(ControlError::Fault { server });
             }
         }
@@ -62,13 +62,13 @@ impl Program {
     /// Makes the daemon destroy the contexts of a client, so that its process can end without disturbing other clients.
     pub(super) async fn terminate(
         &self,
-        place: &Place,
+        place: &DaemonFolder,
         client: u32,
         deadline: Duration,
     ) -> Result<(), ControlError> {
         for server in self.servers(place, deadline).await? {
             let clients = self.send(place, &format!("get_client_list {server}"), deadline).await?;
-            if numbers(&clients).any(|pid| pid == client) {
+            if process_ids(&clients).any(|pid| pid == client) {
                 let command = format!("terminate_client {server} {client}");
                 return self.send(place, &command, deadline).await.map(drop);
             }
@@ -77,38 +77,39 @@ impl Program {
     }
 
     /// Sets the limits of future clients, and reads them back. Connected clients keep their limits.
-    pub(super) async fn limit(
+    pub(super) async fn set_limits(
         &self,
-        place: &Place,
-        share: Share,
+        place: &DaemonFolder,
+        share: ClientLimits,
         deadline: Duration,
     ) -> Result<(), ControlError> {
         let expected = share.threads_percent;
         // The defaults are set first, so that a server that starts meanwhile has them.
         let mut commands = vec![format!("set_default_active_thread_percentage {expected}")];
         if let Some(memory) = share.memory_mib {
-            commands.push(format!("set_default_device_pinned_mem_limit {DEVICE} {memory}M"));
+            commands.push(format!("set_default_device_pinned_mem_limit {DEVICE_INDEX} {memory}M"));
         }
         self.send_all(place, &commands, deadline).await?;
         for server in self.servers(place, deadline).await? {
             let mut commands = vec![format!("set_active_thread_percentage {server} {expected}")];
             if let Some(memory) = share.memory_mib {
-                commands.push(format!("set_device_pinned_mem_limit {server} {DEVICE} {memory}M"));
+                commands
+                    .push(format!("set_device_pinned_mem_limit {server} {DEVICE_INDEX} {memory}M"));
             }
             self.send_all(place, &commands, deadline).await?;
             let threads = format!("get_active_thread_percentage {server}");
-            let memory = format!("get_device_pinned_mem_limit {server} {DEVICE}");
+            let memory = format!("get_device_pinned_mem_limit {server} {DEVICE_INDEX}");
             self.read_back(place, share, [&threads, &memory], deadline).await?;
         }
-        let memory = format!("get_default_device_pinned_mem_limit {DEVICE}");
+        let memory = format!("get_default_device_pinned_mem_limit {DEVICE_INDEX}");
         self.read_back(place, share, [GET_THREADS, &memory], deadline).await
     }
 
     /// Reads the limits back by these commands for threads and memory. Fails if they differ from the share.
     async fn read_back(
         &self,
-        place: &Place,
-        share: Share,
+        place: &DaemonFolder,
+        share: ClientLimits,
         [threads, memory]: [&str; 2],
         deadline: Duration,
     ) -> Result<(), ControlError> {
@@ -128,19 +129,27 @@ impl Program {
     }
 
     /// Process ids of the running servers: one for each user, or one for all.
-    async fn servers(&self, place: &Place, deadline: Duration) -> Result<Vec<u32>, ControlError> {
+    async fn servers(
+        &self,
+        place: &DaemonFolder,
+        deadline: Duration,
+    ) -> Result<Vec<u32>, ControlError> {
         let output = self.send(place, "get_server_list", deadline).await?;
-        Ok(numbers(&output).collect())
+        Ok(process_ids(&output).collect())
     }
 
     /// Ends the daemon and all its servers.
-    pub(super) async fn quit(&self, place: &Place, deadline: Duration) -> Result<(), ControlError> {
+    pub(super) async fn quit(
+        &self,
+        place: &DaemonFolder,
+        deadline: Duration,
+    ) -> Result<(), ControlError> {
         self.send(place, "quit", deadline).await.map(drop)
     }
 
     async fn threads_percent(
         &self,
-        place: &Place,
+        place: &DaemonFolder,
         command: &str,
         deadline: Duration,
     ) -> Result<(String, f64), ControlError> {
@@ -154,7 +163,7 @@ impl Program {
 
     async fn send_all(
         &self,
-        place: &Place,
+        place: &DaemonFolder,
         commands: &[String],
         deadline: Duration,
     ) -> Result<(), ControlError> {
@@ -168,7 +177,7 @@ impl Program {
     /// killed.
     async fn send(
         &self,
-        place: &Place,
+        place: &DaemonFolder,
         text: &str,
         deadline: Duration,
     ) -> Result<String, ControlError> {
@@ -184,7 +193,7 @@ impl Program {
             client.wait_with_output().await
         };
         let output = match deadline::timeout(deadline, exchange).await {
-            Err(_) => return Err(ControlError::Late { command: text.to_owned(), deadline }),
+            Err(_) => return Err(ControlError::Timeout { command: text.to_owned(), deadline }),
             Ok(Err(source)) => {
                 return Err(ControlError::Run { path: self.program.path.clone(), source });
             }
@@ -201,7 +210,7 @@ impl Program {
 }
 
 /// Process ids of an answer, one per line.
-fn numbers(output: &str) -> impl Iterator<Item = u32> {
+fn process_ids(output: &str) -> impl Iterator<Item = u32> {
     output.split_whitespace().filter_map(|word| word.parse().ok())
 }
 

@@ -8,14 +8,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
-use windlass_host::{causes, clock::until, deadline, finished, optional};
+use windlass_host::{causes, clock::wait_until, deadline, or_pending, take_finished};
 
 use super::{
     MpsState,
-    env::{Env, Instance},
+    env::{DaemonInstance, Env},
     process::Process,
     spec::MpsSpec,
-    state::{Input, Outcome, State},
+    state::{ActionOutcome, Input, State},
 };
 
 /// Task that keeps one device's daemon running while it has a spec.
@@ -26,16 +26,16 @@ pub(super) struct Daemon {
     spec: watch::Receiver<Option<MpsSpec>>,
     reports: mpsc::UnboundedSender<(DeviceId, MpsState)>,
     /// The daemon's process and compute mode; `None` while a call works on them.
-    instance: Option<Instance>,
+    instance: Option<DaemonInstance>,
     /// Reason of the last failure.
-    why: String,
+    last_failure: String,
 }
 
 /// Running action of a state. An action that changes the instance owns it meanwhile, and returns it.
-type Call = Pin<Box<dyn Future<Output = (Option<Instance>, Result<(), CallError>)> + Send>>;
+type Call = Pin<Box<dyn Future<Output = (Option<DaemonInstance>, Result<(), CallError>)> + Send>>;
 
 /// Outcome and reason of a failed call.
-type CallError = (Outcome, String);
+type CallError = (ActionOutcome, String);
 
 /// Pause between attempts to set the limits of a daemon that starts.
 const START_POLL: Duration = Duration::from_millis(50);
@@ -50,7 +50,7 @@ impl Daemon {
         reports: mpsc::UnboundedSender<(DeviceId, MpsState)>,
     ) -> Self {
         let instance = Some(env.instance(device.clone()));
-        Self { device, env: env.clone(), spec, reports, instance, why: String::new() }
+        Self { device, env: env.clone(), spec, reports, instance, last_failure: String::new() }
     }
 
     /// Runs until the daemon has no spec and has ended, or until the agent stops. An agent that stops leaves the daemon
@@ -82,36 +82,36 @@ impl Daemon {
 
     /// Follows the state machine until the daemon has no spec.
     async fn supervise(&mut self) {
-        let mut state = State::FIRST;
-        let mut call = self.act(state);
+        let mut state = State::INITIAL;
+        let mut call = self.start_action(state);
         loop {
             self.report(state);
             let input = tokio::select! {
-                (instance, result) = finished(&mut call) => self.finish(instance, result),
-                why = optional(exited(&mut self.instance)) => self.exited(&why),
+                (instance, result) = take_finished(&mut call) => self.finish(instance, result),
+                why = or_pending(wait_exit(&mut self.instance)) => self.handle_exit(&why),
                 Ok(()) = self.spec.changed() => {
                     if self.spec().is_none() {
                         break;
                     }
-                    Input::Changed
+                    Input::SpecChanged
                 }
-                () = optional(state.due().map(until)) => Input::Due,
+                () = or_pending(state.due().map(wait_until)) => Input::TimerElapsed,
             };
             let next = state.next(input, Instant::now(), &self.env.settings);
             if next != state {
                 self.log(state, next);
-                call = self.act(next);
+                call = self.start_action(next);
             }
             state = next;
         }
         // A running call may be starting the daemon, so the instance is awaited.
         if self.instance.is_none() {
-            self.instance = finished(&mut call).await.0;
+            self.instance = take_finished(&mut call).await.0;
         }
     }
 
     /// Starts the action of a state that was entered; `None` for a state without one.
-    fn act(&mut self, state: State) -> Option<Call> {
+    fn start_action(&mut self, state: State) -> Option<Call> {
         let env = self.env.clone();
         let device = self.device.clone();
         match state {
@@ -134,27 +134,27 @@ impl Daemon {
             State::Ending { .. } => {
                 let mut instance = self.instance.take()?;
                 Some(Box::pin(async move {
-                    let done = env.end(&mut instance).await;
+                    let done = env.end_process(&mut instance).await;
                     (Some(instance), done.map_err(failed))
                 }))
             }
         }
     }
 
-    fn finish(&mut self, instance: Option<Instance>, result: Result<(), CallError>) -> Input {
+    fn finish(&mut self, instance: Option<DaemonInstance>, result: Result<(), CallError>) -> Input {
         self.instance = instance.or(self.instance.take());
-        let Err((outcome, why)) = result else { return Input::Done(Outcome::Succeeded) };
-        self.why = why;
+        let Err((outcome, why)) = result else { return Input::Done(ActionOutcome::Succeeded) };
+        self.last_failure = why;
         let process = self.instance.as_ref().and_then(|instance| instance.process.as_ref());
         if process.is_some_and(|process| !process.is_alive()) {
-            return self.exited("the daemon is gone");
+            return self.handle_exit("the daemon is gone");
         }
         Input::Done(outcome)
     }
 
-    fn exited(&mut self, why: &str) -> Input {
+    fn handle_exit(&mut self, why: &str) -> Input {
         let line = self.env.last_output(&self.device);
-        self.why = line.map_or_else(|| why.to_owned(), |line| format!("{why}: {line}"));
+        self.last_failure = line.map_or_else(|| why.to_owned(), |line| format!("{why}: {line}"));
         Input::Exited
     }
 
@@ -163,21 +163,21 @@ impl Daemon {
     }
 
     fn report(&self, state: State) {
-        let report = if state.answers() {
+        let report = if state.answered_last_check() {
             MpsState::Ready
         } else if state.is_first_attempt() {
             MpsState::Starting
         } else {
-            MpsState::Failed(self.why.clone())
+            MpsState::Failed(self.last_failure.clone())
         };
         // The receiver is dropped only when the agent stops.
         let _ = self.reports.send((self.device.clone(), report));
     }
 
     fn log(&self, from: State, to: State) {
-        let (device, error) = (&self.device, &self.why);
+        let (device, error) = (&self.device, &self.last_failure);
         match to {
-            State::Ready { missed: 0, .. } if !from.answers() => {
+            State::Ready { missed: 0, .. } if !from.answered_last_check() => {
                 tracing::info!(%device, "MPS daemon ready");
             }
             State::Ready { missed: 1.., .. } => {
@@ -196,12 +196,13 @@ impl Daemon {
 
 /// Sets the limits, with retries: a daemon that was just started may not answer yet.
 async fn apply_limits(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), CallError> {
-    let share = spec.share().map_err(|error| (Outcome::Impossible, error.to_string()))?;
+    let share =
+        spec.client_limits().map_err(|error| (ActionOutcome::SpecImpossible, error.to_string()))?;
     let program = env.program().map_err(failed)?;
-    let (place, settings) = (env.places.of(device), &env.settings);
-    let applied = deadline::beside(settings.start_deadline, async |deadline_passed| {
+    let (place, settings) = (env.folders.daemon_folder(device), &env.settings);
+    let applied = deadline::cancel_after(settings.start_deadline, async |deadline_passed| {
         loop {
-            let limited = program.limit(&place, share, settings.answer_deadline).await;
+            let limited = program.set_limits(&place, share, settings.answer_deadline).await;
             if limited.is_ok() || deadline_passed.is_cancelled() {
                 return limited;
             }
@@ -213,15 +214,16 @@ async fn apply_limits(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<()
 
 async fn check(env: &Env, device: &DeviceId) -> Result<(), CallError> {
     let program = env.program().map_err(failed)?;
-    let checked = program.check(&env.places.of(device), env.settings.answer_deadline).await;
+    let checked =
+        program.check(&env.folders.daemon_folder(device), env.settings.answer_deadline).await;
     checked.map_err(failed)
 }
 
 fn failed(error: impl std::error::Error) -> CallError {
-    (Outcome::Failed, causes(&error))
+    (ActionOutcome::Failed, causes(&error))
 }
 
 /// Future of the end of the daemon's process, if there is a process.
-fn exited(instance: &mut Option<Instance>) -> Option<impl Future<Output = String>> {
-    instance.as_mut()?.process.as_mut().map(Process::exited)
+fn wait_exit(instance: &mut Option<DaemonInstance>) -> Option<impl Future<Output = String>> {
+    instance.as_mut()?.process.as_mut().map(Process::wait_exit)
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::fs::XattrFlags;
-use windlass_config::{MpsSettings, Places};
+use windlass_config::{HostPaths, MpsSettings};
 use windlass_core::device::DeviceId;
 use windlass_host::{Roots, causes};
 use windlass_nvml::ComputeMode;
@@ -20,16 +20,16 @@ use windlass_nvml::ComputeMode;
 use super::{
     cgroup,
     mode::{ModeError, ModeSetter},
-    place::{MpsPlaces, Place},
-    process::{Process, Unkillable},
+    place::{DaemonFolder, MpsFolders},
+    process::{KillError, Process},
     program::{Program, ProgramError},
-    spec::{MpsSpec, Unshareable},
+    spec::{MpsRefusal, MpsSpec},
 };
 
 /// Common environment of all daemons.
 #[derive(Debug)]
 pub(super) struct Env {
-    pub(super) places: MpsPlaces,
+    pub(super) folders: MpsFolders,
     pub(super) settings: MpsSettings,
     roots: Roots,
     /// Configured path of NVML. If `None`, each use searches for the library: a driver may be installed later.
@@ -38,17 +38,17 @@ pub(super) struct Env {
 
 /// One daemon: its process, and its GPU's compute mode.
 #[derive(Debug)]
-pub(super) struct Instance {
+pub(super) struct DaemonInstance {
     pub(super) device: DeviceId,
     pub(super) process: Option<Process>,
-    mode: ModeSetter,
+    compute_mode: ModeSetter,
 }
 
 /// Error of preparing or stopping a daemon.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DaemonError {
     #[error(transparent)]
-    Unshareable(#[from] Unshareable),
+    Unshareable(#[from] MpsRefusal),
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -58,12 +58,12 @@ pub(super) enum DaemonError {
     #[error("cannot start the daemon")]
     Start(#[source] io::Error),
     #[error(transparent)]
-    Unkillable(#[from] Unkillable),
+    Unkillable(#[from] KillError),
 }
 
 /// File mode of folders in which MPS servers of any user create their sockets, and file mode of all other folders.
-const WRITABLE: u32 = 0o1777;
-const ENTERABLE: u32 = 0o755;
+const WORLD_WRITABLE_MODE: u32 = 0o1777;
+const DEFAULT_MODE: u32 = 0o755;
 
 /// The kernel's `SELinux` switch, and the label of files for containers (`container_selinux(8)`).
 const SELINUX: &str = "/sys/fs/selinux/enforce";
@@ -73,9 +73,9 @@ const CONTAINER_LABEL: &[u8] = b"system_u:object_r:container_file_t:s0\0";
 // === impl Env ===
 
 impl Env {
-    pub(super) fn new(places: &Places, settings: &MpsSettings) -> Self {
+    pub(super) fn new(places: &HostPaths, settings: &MpsSettings) -> Self {
         Self {
-            places: MpsPlaces::new(places, settings),
+            folders: MpsFolders::new(places, settings),
             settings: settings.clone(),
             roots: places.roots(),
             nvml_library: places.nvml_library.clone(),
@@ -83,9 +83,9 @@ impl Env {
     }
 
     /// A daemon without a process.
-    pub(super) fn instance(&self, device: DeviceId) -> Instance {
+    pub(super) fn instance(&self, device: DeviceId) -> DaemonInstance {
         let mode = ModeSetter::new(device.clone(), self.settings.answer_deadline);
-        Instance { device, process: None, mode }
+        DaemonInstance { device, process: None, compute_mode: mode }
     }
 
     fn nvml_library(&self) -> Option<PathBuf> {
@@ -93,70 +93,76 @@ impl Env {
     }
 
     pub(super) fn program(&self) -> Result<Program, ProgramError> {
-        Program::find(&self.roots, &self.places)
+        Program::find(&self.roots, &self.folders)
     }
 
     /// Adopts a running daemon, or starts a new one.
     pub(super) async fn prepare(
         self: &Arc<Self>,
-        instance: &mut Instance,
+        instance: &mut DaemonInstance,
         spec: &MpsSpec,
     ) -> Result<(), DaemonError> {
-        spec.share()?;
+        spec.client_limits()?;
         let device = &instance.device;
-        let place = self.places.of(device);
+        let place = self.folders.daemon_folder(device);
         self.make_folders(&place)?;
         let program = self.program()?;
-        instance.mode.set(self.nvml_library(), ComputeMode::ExclusiveProcess).await?;
+        instance.compute_mode.set(self.nvml_library(), ComputeMode::ExclusiveProcess).await?;
         if let Some(process) = self.find(device) {
             tracing::info!(%device, "running MPS daemon adopted");
-            self.separate(device, &process);
+            self.move_to_own_group(device, &process);
             instance.process = Some(process);
             return Ok(());
         }
-        let path = |path| self.places.host.path(path);
+        let path = |path| self.folders.host.path(path);
         let pipe = path(place.pipe());
-        clear(&pipe).map_err(|source| DaemonError::Folder { path: pipe, source })?;
+        clear_pipe_folder(&pipe).map_err(|source| DaemonError::Folder { path: pipe, source })?;
         let command = program.daemon(device, &place, self.settings.users);
         let process = Process::start(command, &path(place.output()), &path(place.record()));
         let process = process.map_err(DaemonError::Start)?;
-        self.separate(device, &process);
+        self.move_to_own_group(device, &process);
         instance.process = Some(process);
         Ok(())
     }
 
     /// Moves a daemon out of the agent's control group. The servers of an adopted daemon stay in their group.
-    fn separate(&self, device: &DeviceId, process: &Process) {
-        if let Err(error) = cgroup::separate(&self.places.host, device, process.pid()) {
+    fn move_to_own_group(&self, device: &DeviceId, process: &Process) {
+        if let Err(error) = cgroup::move_to_own_group(&self.folders.host, device, process.pid()) {
             let error = causes(&error);
             tracing::warn!(%device, error, "MPS daemon stays in the agent's control group, and ends with it");
         }
     }
 
     /// Ends the process of a failed daemon, if it still runs.
-    pub(super) async fn end(&self, instance: &mut Instance) -> Result<(), DaemonError> {
+    pub(super) async fn end_process(
+        &self,
+        instance: &mut DaemonInstance,
+    ) -> Result<(), DaemonError> {
         if let Some(process) = instance.process.take() {
             process.end(self.settings.stop_grace).await?;
         }
-        cgroup::remove(&self.places.host, &instance.device);
+        cgroup::remove(&self.folders.host, &instance.device);
         Ok(())
     }
 
     /// Stops the daemon by its own command, or else by signals, and resets the GPU's compute mode. The folder is
     /// removed last: as long as it exists, the next agent stops the daemon again.
-    pub(super) async fn stop(self: &Arc<Self>, instance: &mut Instance) -> Result<(), DaemonError> {
-        let place = self.places.of(&instance.device);
+    pub(super) async fn stop(
+        self: &Arc<Self>,
+        instance: &mut DaemonInstance,
+    ) -> Result<(), DaemonError> {
+        let place = self.folders.daemon_folder(&instance.device);
         if let Some(process) = instance.process.take().or_else(|| self.find(&instance.device)) {
             if let Ok(program) = self.program()
                 && program.quit(&place, self.settings.answer_deadline).await.is_ok()
             {
-                process.ends_within(self.settings.stop_grace).await;
+                process.wait_exit_within(self.settings.stop_grace).await;
             }
             process.end(self.settings.stop_grace).await?;
         }
-        cgroup::remove(&self.places.host, &instance.device);
-        instance.mode.set(self.nvml_library(), ComputeMode::Default).await?;
-        let folder = self.places.host.path(&place.folder);
+        cgroup::remove(&self.folders.host, &instance.device);
+        instance.compute_mode.set(self.nvml_library(), ComputeMode::Default).await?;
+        let folder = self.folders.host.path(&place.folder);
         match fs::remove_dir_all(&folder) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(DaemonError::Folder { path: folder, source })
@@ -167,28 +173,28 @@ impl Env {
 
     /// Last line of the daemon's output.
     pub(super) fn last_output(&self, device: &DeviceId) -> Option<String> {
-        let output = self.places.host.text(self.places.of(device).output())?;
+        let output = self.folders.host.read_text(self.folders.daemon_folder(device).output())?;
         output.lines().next_back().map(str::to_owned)
     }
 
     fn find(&self, device: &DeviceId) -> Option<Process> {
-        Process::find(&self.places.host.path(self.places.of(device).record()))
+        Process::find(&self.folders.host.path(self.folders.daemon_folder(device).record()))
     }
 
-    fn make_folders(&self, place: &Place) -> Result<(), DaemonError> {
+    fn make_folders(&self, place: &DaemonFolder) -> Result<(), DaemonError> {
         let (pipe, log) = (place.pipe(), place.log());
         for (folder, mode) in [
-            (&self.places.dir, ENTERABLE),
-            (&place.folder, ENTERABLE),
-            (&pipe, WRITABLE),
-            (&log, WRITABLE),
+            (&self.folders.dir, DEFAULT_MODE),
+            (&place.folder, DEFAULT_MODE),
+            (&pipe, WORLD_WRITABLE_MODE),
+            (&log, WORLD_WRITABLE_MODE),
         ] {
-            let path = self.places.host.path(folder);
+            let path = self.folders.host.path(folder);
             make_folder(&path, mode)
                 .and_then(|()| self.label(&path))
                 .map_err(|source| DaemonError::Folder { path, source })?;
         }
-        let path = self.places.host.path(place.record());
+        let path = self.folders.host.path(place.record());
         if path.exists() {
             return Ok(());
         }
@@ -198,7 +204,7 @@ impl Env {
 
     /// Labels a folder for containers, if `SELinux` is on.
     fn label(&self, folder: &Path) -> io::Result<()> {
-        if !self.roots.host.has(SELINUX) {
+        if !self.roots.host.exists(SELINUX) {
             return Ok(());
         }
         let set =
@@ -214,7 +220,7 @@ fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// Removes the sockets of an ended daemon, and all files that containers created beside them.
-fn clear(pipe: &Path) -> io::Result<()> {
+fn clear_pipe_folder(pipe: &Path) -> io::Result<()> {
     for entry in fs::read_dir(pipe)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

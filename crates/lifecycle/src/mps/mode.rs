@@ -27,7 +27,7 @@ pub(super) enum ModeError {
     #[error("cannot set the compute mode")]
     Refused(#[from] NvmlError),
     #[error("cannot set the compute mode: the driver did not answer within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
 }
 
 /// Prefix of the UUID of a MIG instance in NVML.
@@ -52,7 +52,7 @@ impl ModeSetter {
         if !self.call.is_empty() {
             // The result of the earlier call does not matter, since the next call sets the mode again.
             self.finish().await.or_else(|error| match error {
-                ModeError::Late(_) => Err(error),
+                ModeError::Timeout(_) => Err(error),
                 _ => Ok(()),
             })?;
         }
@@ -64,7 +64,7 @@ impl ModeSetter {
     async fn finish(&mut self) -> Result<(), ModeError> {
         match deadline::timeout(self.deadline, self.call.join_next()).await {
             Ok(Some(Ok(answer))) => answer,
-            Ok(Some(Err(_)) | None) | Err(_) => Err(ModeError::Late(self.deadline)),
+            Ok(Some(Err(_)) | None) | Err(_) => Err(ModeError::Timeout(self.deadline)),
         }
     }
 }

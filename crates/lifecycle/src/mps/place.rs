@@ -12,14 +12,14 @@
 
 use std::path::PathBuf;
 
-use windlass_cdi::container_edits::MpsGrant;
-use windlass_config::{MpsSettings, Places};
+use windlass_cdi::container_edits::MpsClientEdits;
+use windlass_config::{HostPaths, MpsSettings};
 use windlass_core::device::DeviceId;
 use windlass_host::Host;
 
 /// Folders of all daemons.
 #[derive(Clone, Debug)]
-pub struct MpsPlaces {
+pub struct MpsFolders {
     pub(super) host: Host,
     /// Host path of the folder with one folder per device.
     pub(super) dir: PathBuf,
@@ -35,9 +35,9 @@ pub(super) const SHM: &str = "/dev/shm";
 
 // === impl MpsPlaces ===
 
-impl MpsPlaces {
+impl MpsFolders {
     /// The configured folders.
-    pub fn new(places: &Places, settings: &MpsSettings) -> Self {
+    pub fn new(places: &HostPaths, settings: &MpsSettings) -> Self {
         Self { host: places.host(), dir: places.mps_dir.clone(), shm: settings.shm_dir.clone() }
     }
 
@@ -45,9 +45,9 @@ impl MpsPlaces {
     ///
     /// A client has one daemon: a container with MPS on one device can use no second device through CUDA,
     /// shared or not.
-    pub fn container(&self, device: &DeviceId) -> MpsGrant {
-        let pipe = self.of(device).pipe();
-        MpsGrant {
+    pub fn client_edits(&self, device: &DeviceId) -> MpsClientEdits {
+        let pipe = self.daemon_folder(device).pipe();
+        MpsClientEdits {
             envs: [(PIPE_DIRECTORY.to_owned(), pipe.display().to_string())].into(),
             mounts: [
                 (pipe.clone(), self.host.path_on_node(&pipe)),
@@ -59,34 +59,34 @@ impl MpsPlaces {
 
     /// True if this device has the record of a daemon, running or not. Blocks on a file check.
     pub fn has_record(&self, device: &DeviceId) -> bool {
-        self.host.has(self.of(device).record())
+        self.host.exists(self.daemon_folder(device).record())
     }
 
     /// Devices that have the record of a daemon, running or not. Blocks on file checks.
-    pub fn recorded(&self) -> Vec<DeviceId> {
+    pub fn recorded_devices(&self) -> Vec<DeviceId> {
         self.devices().into_iter().filter(|device| self.has_record(device)).collect()
     }
 
     /// Folder of one device.
-    pub(super) fn of(&self, device: &DeviceId) -> Place {
-        Place { folder: self.dir.join(device.as_str()) }
+    pub(super) fn daemon_folder(&self, device: &DeviceId) -> DaemonFolder {
+        DaemonFolder { folder: self.dir.join(device.as_str()) }
     }
 
     /// Devices with a folder here.
     fn devices(&self) -> Vec<DeviceId> {
-        self.host.names(&self.dir).iter().filter_map(|name| name.parse().ok()).collect()
+        self.host.entry_names(&self.dir).iter().filter_map(|name| name.parse().ok()).collect()
     }
 }
 
 /// Folder of one device, by its host path.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct DaemonFolder {
     pub(super) folder: PathBuf,
 }
 
 // === impl Place ===
 
-impl Place {
+impl DaemonFolder {
     pub(super) fn pipe(&self) -> PathBuf {
         self.folder.join("pipe")
     }
@@ -112,10 +112,11 @@ mod tests {
 
     #[test]
     fn a_container_gets_the_pipes_of_its_device_and_the_daemons_shared_memory() {
-        let places = Places { host_root_on_node: "/node".into(), ..Places::default() };
+        let places = HostPaths { host_root_on_node: "/node".into(), ..HostPaths::default() };
         let settings =
             MpsSettings { shm_dir: "/dev/shm/windlass".into(), ..MpsSettings::default() };
-        let grant = MpsPlaces::new(&places, &settings).container(&"GPU-1".parse().expect("an id"));
+        let grant =
+            MpsFolders::new(&places, &settings).client_edits(&"GPU-1".parse().expect("an id"));
         let pipe = "/run/windlass/mps/GPU-1/pipe";
         assert_eq!(grant.envs, [(PIPE_DIRECTORY.to_owned(), pipe.to_owned())].into());
         let expected = [

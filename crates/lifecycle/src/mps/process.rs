@@ -18,7 +18,7 @@ use tokio::{
 };
 use windlass_host::{
     deadline,
-    files::{self, Links, MAX_BYTES, read_regular_text},
+    files::{self, MAX_BYTES, Symlinks, read_regular_text},
 };
 
 /// A daemon's process, running or not.
@@ -33,7 +33,7 @@ pub(super) struct Process {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     pid: Pid,
-    started: u64,
+    start_ticks: u64,
 }
 
 /// A process in `/proc`.
@@ -46,7 +46,7 @@ struct ProcStat {
 /// The process could not be ended.
 #[derive(Debug, thiserror::Error)]
 #[error("process {0:?} did not end within {1:?} of being killed; the driver holds it")]
-pub(super) struct Unkillable(Pid, Duration);
+pub(super) struct KillError(Pid, Duration);
 
 /// The agent's own `/proc`: process ids are those of its namespace.
 const PROC: &str = "/proc";
@@ -65,12 +65,12 @@ impl Process {
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let stat = pid.and_then(stat).ok_or(io::ErrorKind::NotFound)?;
         let process = Self { identity: stat.identity, child: Some(child) };
-        let Identity { pid, started } = process.identity;
+        let Identity { pid, start_ticks: started } = process.identity;
         // The next agent could not find an unrecorded daemon, so it must not run.
         match files::replace(
             record,
             format!("{} {started}\n", pid.as_raw_nonzero()).as_bytes(),
-            files::Readers::Owner,
+            files::FileAccess::Owner,
         ) {
             Ok(_) => Ok(process),
             Err(error) => {
@@ -82,17 +82,17 @@ impl Process {
 
     /// The recorded daemon, if it still runs.
     pub(super) fn find(record: &Path) -> Option<Self> {
-        let text = read_regular_text(record, Links::Refused, MAX_BYTES).ok()?;
+        let text = read_regular_text(record, Symlinks::Refused, MAX_BYTES).ok()?;
         let (pid, started) = text.trim().split_once(' ')?;
         let identity =
-            Identity { pid: Pid::from_raw(pid.parse().ok()?)?, started: started.parse().ok()? };
+            Identity { pid: Pid::from_raw(pid.parse().ok()?)?, start_ticks: started.parse().ok()? };
         let process = Self { identity, child: None };
         process.is_alive().then_some(process)
     }
 
     /// Waits for the end of the process, and returns its reason. Never returns for an adopted daemon: the next check
     /// notices its end.
-    pub(super) async fn exited(&mut self) -> String {
+    pub(super) async fn wait_exit(&mut self) -> String {
         let Some(child) = &mut self.child else { return std::future::pending().await };
         match child.wait().await {
             Ok(status) => format!("the daemon ended with {status}"),
@@ -111,7 +111,7 @@ impl Process {
     }
 
     /// Waits for the end of the process without a signal. Returns true if it ended in time.
-    pub(super) async fn ends_within(&self, grace: Duration) -> bool {
+    pub(super) async fn wait_exit_within(&self, grace: Duration) -> bool {
         let end = async {
             while self.is_alive() {
                 sleep(POLL_INTERVAL).await;
@@ -122,12 +122,12 @@ impl Process {
 
     /// Ends the process by SIGTERM or else SIGKILL, then its children. A child of this agent is waited for last, so
     /// that the kernel cannot reuse the id earlier.
-    pub(super) async fn end(mut self, grace: Duration) -> Result<(), Unkillable> {
+    pub(super) async fn end(mut self, grace: Duration) -> Result<(), KillError> {
         self.signal(Signal::TERM);
-        if !self.ends_within(grace).await {
+        if !self.wait_exit_within(grace).await {
             self.signal(Signal::KILL);
-            if !self.ends_within(grace).await {
-                return Err(Unkillable(self.identity.pid, grace));
+            if !self.wait_exit_within(grace).await {
+                return Err(KillError(self.identity.pid, grace));
             }
         }
         // An empty group is gone already.
@@ -157,7 +157,7 @@ fn stat(pid: Pid) -> Option<ProcStat> {
     let fields: Vec<_> = behind_name.split_whitespace().collect();
     let started = fields.get(START_TIME)?.parse().ok()?;
     let is_zombie = matches!(*fields.get(STATE)?, "Z" | "X");
-    Some(ProcStat { identity: Identity { pid, started }, is_zombie })
+    Some(ProcStat { identity: Identity { pid, start_ticks: started }, is_zombie })
 }
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
         let record = dir.path().join("record");
         assert!(Process::find(&record).is_none(), "there is no record");
         let mut process = start(dir.path(), "exit 3");
-        assert_eq!(process.exited().await, "the daemon ended with exit status: 3");
+        assert_eq!(process.wait_exit().await, "the daemon ended with exit status: 3");
         assert!(Process::find(&record).is_none(), "it has ended");
         let process = start(dir.path(), "kill -STOP $$");
         let found = Process::find(&record).expect("found");
@@ -198,9 +198,10 @@ mod tests {
     async fn a_later_process_with_the_same_id_is_another_one() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let process = start(dir.path(), "kill -STOP $$");
-        let Identity { pid, started } = process.identity;
+        let Identity { pid, start_ticks } = process.identity;
         let record = dir.path().join("other");
-        fs::write(&record, format!("{} {}\n", pid.as_raw_nonzero(), started + 1)).expect("written");
+        fs::write(&record, format!("{} {}\n", pid.as_raw_nonzero(), start_ticks + 1))
+            .expect("written");
         assert!(Process::find(&record).is_none());
         process.end(GRACE).await.expect("ended");
     }

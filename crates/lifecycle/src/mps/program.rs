@@ -7,10 +7,10 @@ use windlass_config::MpsUsers;
 use windlass_core::device::DeviceId;
 use windlass_host::{
     Host, Roots,
-    driver_program::{DriverProgram, MissingProgram, same, whole_system},
+    driver_program::{DriverProgram, MissingProgram, is_same_folder, system_root},
 };
 
-use super::place::{MpsPlaces, PIPE_DIRECTORY, Place, SHM};
+use super::place::{DaemonFolder, MpsFolders, PIPE_DIRECTORY, SHM};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
@@ -28,10 +28,10 @@ pub(super) enum ProgramError {
         "{daemon} of the daemon is not {host} of the node, so daemon and clients would share no \
          files; mount one as the other, or set mps.shmDir"
     )]
-    SharedMemory { daemon: PathBuf, host: PathBuf },
+    SharedMemoryMismatch { daemon: PathBuf, host: PathBuf },
 }
 
-const NAME: &str = "nvidia-cuda-mps-control";
+const PROGRAM_NAME: &str = "nvidia-cuda-mps-control";
 
 /// Selects the daemon's GPU by UUID: an index may change at a reboot.
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
@@ -42,23 +42,32 @@ const LOG_DIRECTORY: &str = "CUDA_MPS_LOG_DIRECTORY";
 impl Program {
     /// Finds the program, and checks that its daemon and clients in containers share files. The folder of all daemons
     /// must exist.
-    pub(super) fn find(roots: &Roots, places: &MpsPlaces) -> Result<Self, ProgramError> {
-        let inside = system_of_daemons(&roots.driver, places);
+    pub(super) fn find(roots: &Roots, places: &MpsFolders) -> Result<Self, ProgramError> {
+        let inside = daemon_root(&roots.driver, places);
         let host_root = inside.as_ref().map_or_else(|| places.host.path("/"), |_| "/".into());
         let program =
-            Self { program: DriverProgram::find(NAME, &roots.driver, inside)?, host_root };
+            Self { program: DriverProgram::find(PROGRAM_NAME, &roots.driver, inside)?, host_root };
         program.check_shared_memory(places)?;
         Ok(program)
     }
 
     /// Compares the daemon's `/dev/shm` with the host's: clients and servers share files there.
-    fn check_shared_memory(&self, places: &MpsPlaces) -> Result<(), ProgramError> {
-        let inside = Host::new(self.program.inside.as_deref().unwrap_or(Path::new("/")), "/");
+    fn check_shared_memory(&self, places: &MpsFolders) -> Result<(), ProgramError> {
+        let inside = Host::new(self.program.chroot.as_deref().unwrap_or(Path::new("/")), "/");
         let (daemon, host) = (inside.path(SHM), places.host.path(&places.shm));
-        if same(&daemon, &host) { Ok(()) } else { Err(ProgramError::SharedMemory { daemon, host }) }
+        if is_same_folder(&daemon, &host) {
+            Ok(())
+        } else {
+            Err(ProgramError::SharedMemoryMismatch { daemon, host })
+        }
     }
 
-    pub(super) fn daemon(&self, device: &DeviceId, place: &Place, users: MpsUsers) -> Command {
+    pub(super) fn daemon(
+        &self,
+        device: &DeviceId,
+        place: &DaemonFolder,
+        users: MpsUsers,
+    ) -> Command {
         let mut command = self.command(place);
         command.arg("-f").env(VISIBLE_DEVICES, device.as_str());
         match users {
@@ -71,30 +80,30 @@ impl Program {
     }
 
     /// The program with the folders of one daemon, to start or control it.
-    pub(super) fn command(&self, place: &Place) -> Command {
+    pub(super) fn command(&self, place: &DaemonFolder) -> Command {
         let mut command = self.program.command();
         command
-            .env(PIPE_DIRECTORY, self.as_daemon_sees(&place.pipe()))
-            .env(LOG_DIRECTORY, self.as_daemon_sees(&place.log()));
+            .env(PIPE_DIRECTORY, self.daemon_path(&place.pipe()))
+            .env(LOG_DIRECTORY, self.daemon_path(&place.log()));
         command
     }
 
-    fn as_daemon_sees(&self, path: &Path) -> PathBuf {
+    fn daemon_path(&self, path: &Path) -> PathBuf {
         Host::new(&self.host_root, "/").path(path)
     }
 }
 
 /// The driver's root to run the daemon in, if it is a complete system and sees the host's folder of daemons.
-fn system_of_daemons(driver: &Host, places: &MpsPlaces) -> Option<PathBuf> {
-    let daemons = same(&driver.path(&places.dir), &places.host.path(&places.dir));
-    whole_system(driver).filter(|_| daemons)
+fn daemon_root(driver: &Host, places: &MpsFolders) -> Option<PathBuf> {
+    let daemons = is_same_folder(&driver.path(&places.dir), &places.host.path(&places.dir));
+    system_root(driver).filter(|_| daemons)
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use windlass_config::{MpsSettings, Places};
+    use windlass_config::{HostPaths, MpsSettings};
 
     use super::*;
 
@@ -116,32 +125,32 @@ mod tests {
 
     /// The program of a driver that is mounted at `driver`, on a host that is at `host`.
     fn found(host: &Path, driver: &Path) -> Result<Program, ProgramError> {
-        let mut at = Places { host_root: host.to_owned(), ..Places::default() };
+        let mut at = HostPaths { host_root: host.to_owned(), ..HostPaths::default() };
         at.driver.mounted_at = Some(driver.to_owned());
         let settings = MpsSettings { shm_dir: "/shm".into(), ..MpsSettings::default() };
-        Program::find(&at.roots(), &MpsPlaces::new(&at, &settings))
+        Program::find(&at.roots(), &MpsFolders::new(&at, &settings))
     }
 
     #[test]
     fn a_daemon_outside_the_drivers_root_has_the_agents_paths() {
         let dir = tree(&[PROGRAM]);
         let program = found(dir.path(), dir.path()).expect("found");
-        assert_eq!((program.program.inside, program.host_root), (None, dir.path().to_owned()));
+        assert_eq!((program.program.chroot, program.host_root), (None, dir.path().to_owned()));
     }
 
     #[test]
     fn a_complete_driver_root_is_entered_if_it_has_the_daemons_folder() {
         let host = tree(&[PROGRAM, LOADER]);
-        let inside = system_of_daemons(&Host::new(host.path(), "/"), &places(host.path()));
+        let inside = daemon_root(&Host::new(host.path(), "/"), &places(host.path()));
         assert_eq!(inside.as_deref(), Some(host.path()));
         let driver = tree(&[PROGRAM, LOADER]);
-        let elsewhere = system_of_daemons(&Host::new(driver.path(), "/"), &places(host.path()));
+        let elsewhere = daemon_root(&Host::new(driver.path(), "/"), &places(host.path()));
         assert_eq!(elsewhere, None, "clients would find no pipes");
     }
 
-    fn places(host: &Path) -> MpsPlaces {
-        let at = Places { host_root: host.to_owned(), ..Places::default() };
-        MpsPlaces::new(&at, &MpsSettings::default())
+    fn places(host: &Path) -> MpsFolders {
+        let at = HostPaths { host_root: host.to_owned(), ..HostPaths::default() };
+        MpsFolders::new(&at, &MpsSettings::default())
     }
 
     #[test]

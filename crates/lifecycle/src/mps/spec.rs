@@ -18,23 +18,23 @@ pub struct MpsSpec {
     /// CUDA compute capability, major and minor, if the driver reports it.
     pub compute_capability: Option<(u32, u32)>,
     /// The device's relation to MIG.
-    pub mig: Mig,
+    pub mig_role: MigRole,
 }
 
 /// A device's relation to MIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mig {
+pub enum MigRole {
     /// A whole GPU, not in MIG mode.
-    Whole,
+    WholeGpu,
     /// A MIG instance.
     Instance,
     /// A GPU in MIG mode.
-    Enabled,
+    MigEnabledGpu,
 }
 
 /// Limits of each client. MPS counts processes, not containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct ClientLimits {
     /// Device memory; `None` sets no limit.
     pub(super) memory_mib: Option<u64>,
     /// Percentage of the device's multiprocessors.
@@ -43,11 +43,11 @@ pub(super) struct Share {
 
 /// Reason why a device cannot be shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unshareable {
+pub(super) enum MpsRefusal {
     #[error("the GPU is in MIG mode; turn MIG off, or share its instances")]
     MigMode,
-    #[error("{replicas} replicas: MPS serves at most {most} clients on this GPU{why}")]
-    TooMany { replicas: u32, most: u32, why: &'static str },
+    #[error("{replicas} replicas: MPS serves at most {max} clients on this GPU{why}")]
+    TooMany { replicas: u32, max: u32, why: &'static str },
 }
 
 const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
@@ -74,27 +74,27 @@ impl MpsSpec {
                 Quantity::Count(_) => None,
             }),
             compute_capability: device.compute_capability(),
-            mig: match device.partitioned {
-                _ if device.kind.is_instance() => Mig::Instance,
-                true => Mig::Enabled,
-                false => Mig::Whole,
+            mig_role: match device.partitioned {
+                _ if device.kind.is_mig_instance() => MigRole::Instance,
+                true => MigRole::MigEnabledGpu,
+                false => MigRole::WholeGpu,
             },
         }
     }
 
-    pub(super) fn share(&self) -> Result<Share, Unshareable> {
-        match self.mig {
-            Mig::Whole | Mig::Instance => {}
-            Mig::Enabled => return Err(Unshareable::MigMode),
+    pub(super) fn client_limits(&self) -> Result<ClientLimits, MpsRefusal> {
+        match self.mig_role {
+            MigRole::WholeGpu | MigRole::Instance => {}
+            MigRole::MigEnabledGpu => return Err(MpsRefusal::MigMode),
         }
         let replicas = self.replicas.get();
         let (most, why) = self.max_clients();
         if replicas > most {
-            return Err(Unshareable::TooMany { replicas, most, why });
+            return Err(MpsRefusal::TooMany { replicas, max: most, why });
         }
         let equal = self.memory_bytes.map(|bytes| bytes / u64::from(replicas) / MIB);
         let memory_mib = self.memory_mib.or(equal);
-        Ok(Share { memory_mib, threads_percent: 100 / replicas })
+        Ok(ClientLimits { memory_mib, threads_percent: 100 / replicas })
     }
 
     /// Limit on the clients of the GPU, and a clause with the reason if the limit is low. A GPU with unknown capability
@@ -117,10 +117,10 @@ pub fn is_older_than_volta(device: &Device) -> bool {
 mod tests {
     use super::*;
 
-    fn spec(replicas: u64, compute_capability: Option<(u32, u32)>, mig: Mig) -> MpsSpec {
+    fn spec(replicas: u64, compute_capability: Option<(u32, u32)>, mig: MigRole) -> MpsSpec {
         let replicas = Replicas::try_from(replicas).expect("valid");
         let memory_bytes = Some(81_559 * MIB);
-        MpsSpec { replicas, memory_mib: None, memory_bytes, compute_capability, mig }
+        MpsSpec { replicas, memory_mib: None, memory_bytes, compute_capability, mig_role: mig }
     }
 
     #[test]
@@ -128,8 +128,9 @@ mod tests {
         for (replicas, memory_mib, threads_percent) in
             [(1, 81_559, 100), (2, 40_779, 50), (3, 27_186, 33), (48, 1_699, 2)]
         {
-            let share = spec(replicas, Some((9, 0)), Mig::Whole).share().expect("shareable");
-            assert_eq!(share, Share { memory_mib: Some(memory_mib), threads_percent });
+            let share =
+                spec(replicas, Some((9, 0)), MigRole::WholeGpu).client_limits().expect("shareable");
+            assert_eq!(share, ClientLimits { memory_mib: Some(memory_mib), threads_percent });
         }
     }
 
@@ -142,7 +143,7 @@ mod tests {
             (17, Some((6, 1)), Some("at most 16 clients on this GPU, which is older than Volta")),
             (17, None, Some("whose compute capability is unknown")),
         ] {
-            let refused = spec(replicas, capability, Mig::Whole).share().err();
+            let refused = spec(replicas, capability, MigRole::WholeGpu).client_limits().err();
             let refused = refused.map(|error| error.to_string());
             let fits = match (&refused, expected) {
                 (None, None) => true,
@@ -155,8 +156,11 @@ mod tests {
 
     #[test]
     fn a_gpu_in_mig_mode_is_refused_with_a_remedy() {
-        let refused = spec(2, Some((9, 0)), Mig::Enabled).share().expect_err("refused").to_string();
+        let refused = spec(2, Some((9, 0)), MigRole::MigEnabledGpu)
+            .client_limits()
+            .expect_err("refused")
+            .to_string();
         assert!(refused.contains("turn MIG off, or share its instances"), "{refused}");
-        spec(2, Some((9, 0)), Mig::Instance).share().expect("an instance is shared");
+        spec(2, Some((9, 0)), MigRole::Instance).client_limits().expect("an instance is shared");
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum State {
     Preparing { attempt: u32 },
     /// The limits are being set and read back. `round` counts the changes of the spec, so that each enters the state
     /// again.
-    SettingLimits { attempt: u32, round: u32 },
+    SettingLimits { attempt: u32, revision: u32 },
     /// The daemon runs. It answered all but the last `missed` checks; the next check is at `due`.
     Ready { due: Instant, since: Instant, missed: u32, attempt: u32 },
     /// A check of the daemon is running.
@@ -47,26 +47,26 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// The state's action is done.
-    Done(Outcome),
+    Done(ActionOutcome),
     /// The process ended.
     Exited,
     /// The time of [`State::due`] has passed.
-    Due,
+    TimerElapsed,
     /// The spec has changed.
-    Changed,
+    SpecChanged,
 }
 
 /// Outcome of a state's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ActionOutcome {
     Succeeded,
     Failed,
     /// The spec is impossible, so that a restart would not help.
-    Impossible,
+    SpecImpossible,
 }
 
 /// Missed answers in a row after which a daemon counts as hanging.
-const MAX_MISSED: u32 = 3;
+const MAX_MISSED_CHECKS: u32 = 3;
 
 /// Running time after which the count of failures in a row starts at zero again.
 const STABLE_RUN: Duration = Duration::from_secs(60);
@@ -74,24 +74,24 @@ const STABLE_RUN: Duration = Duration::from_secs(60);
 // === impl State ===
 
 impl State {
-    pub(super) const FIRST: Self = Self::Preparing { attempt: 0 };
+    pub(super) const INITIAL: Self = Self::Preparing { attempt: 0 };
 
     /// The transition function.
     pub(super) fn next(self, input: Input, now: Instant, settings: &MpsSettings) -> Self {
         match (self, input) {
-            (Self::Preparing { attempt }, Input::Done(Outcome::Succeeded)) => {
-                Self::SettingLimits { attempt, round: 0 }
+            (Self::Preparing { attempt }, Input::Done(ActionOutcome::Succeeded)) => {
+                Self::SettingLimits { attempt, revision: 0 }
             }
-            (Self::SettingLimits { attempt, .. }, Input::Done(Outcome::Succeeded)) => {
+            (Self::SettingLimits { attempt, .. }, Input::Done(ActionOutcome::Succeeded)) => {
                 let due = now + settings.question_interval;
                 Self::Ready { due, since: now, missed: 0, attempt }
             }
-            (Self::Ready { since, missed, attempt, .. }, Input::Due) => {
+            (Self::Ready { since, missed, attempt, .. }, Input::TimerElapsed) => {
                 Self::Checking { since, missed, attempt }
             }
             (Self::Checking { since, missed, attempt }, Input::Done(outcome)) => {
-                let missed = if outcome == Outcome::Succeeded { 0 } else { missed + 1 };
-                if missed == MAX_MISSED {
+                let missed = if outcome == ActionOutcome::Succeeded { 0 } else { missed + 1 };
+                if missed == MAX_MISSED_CHECKS {
                     return self.ending(now);
                 }
                 // A check after a miss comes sooner, but not at once: three immediate checks would all miss.
@@ -101,20 +101,20 @@ impl State {
                 };
                 Self::Ready { due: now + pause, since, missed, attempt }
             }
-            (Self::SettingLimits { attempt, round }, Input::Changed) => {
-                Self::SettingLimits { attempt, round: round + 1 }
+            (Self::SettingLimits { attempt, revision: round }, Input::SpecChanged) => {
+                Self::SettingLimits { attempt, revision: round + 1 }
             }
             (
                 Self::Ready { attempt, .. }
                 | Self::Checking { attempt, .. }
                 | Self::KeepingLimits { attempt },
-                Input::Changed,
-            ) => Self::SettingLimits { attempt, round: 0 },
-            (Self::SettingLimits { attempt, .. }, Input::Done(Outcome::Impossible)) => {
+                Input::SpecChanged,
+            ) => Self::SettingLimits { attempt, revision: 0 },
+            (Self::SettingLimits { attempt, .. }, Input::Done(ActionOutcome::SpecImpossible)) => {
                 Self::KeepingLimits { attempt }
             }
             // The new spec may be possible.
-            (Self::Waiting { .. }, Input::Changed) => Self::FIRST,
+            (Self::Waiting { .. }, Input::SpecChanged) => Self::INITIAL,
             (Self::Preparing { .. } | Self::SettingLimits { .. }, Input::Done(_))
             | (
                 Self::SettingLimits { .. }
@@ -124,7 +124,7 @@ impl State {
                 Input::Exited,
             ) => self.ending(now),
             (Self::Ending { attempt }, Input::Done(_)) => Self::waiting(attempt, now, settings),
-            (Self::Waiting { attempt, .. }, Input::Due) => Self::Preparing { attempt },
+            (Self::Waiting { attempt, .. }, Input::TimerElapsed) => Self::Preparing { attempt },
             (state, _) => state,
         }
     }
@@ -163,7 +163,7 @@ impl State {
     }
 
     /// True if the daemon answered the last check.
-    pub(super) fn answers(self) -> bool {
+    pub(super) fn answered_last_check(self) -> bool {
         matches!(self, Self::Ready { missed: 0, .. } | Self::Checking { missed: 0, .. })
     }
 
@@ -177,8 +177,8 @@ impl State {
 mod tests {
     use super::*;
 
-    const SUCCEEDED: Input = Input::Done(Outcome::Succeeded);
-    const FAILED: Input = Input::Done(Outcome::Failed);
+    const SUCCEEDED: Input = Input::Done(ActionOutcome::Succeeded);
+    const FAILED: Input = Input::Done(ActionOutcome::Failed);
 
     fn settings() -> MpsSettings {
         MpsSettings {
@@ -197,13 +197,20 @@ mod tests {
     fn a_daemon_is_ready_once_its_limits_are_set() {
         let now = Instant::now();
         assert_eq!(
-            run(State::FIRST, &[SUCCEEDED], now),
-            State::SettingLimits { attempt: 0, round: 0 }
+            run(State::INITIAL, &[SUCCEEDED], now),
+            State::SettingLimits { attempt: 0, revision: 0 }
         );
-        let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
-        assert!(ready.answers() && !run(State::FIRST, &[SUCCEEDED], now).answers());
+        let ready = run(State::INITIAL, &[SUCCEEDED, SUCCEEDED], now);
+        assert!(
+            ready.answered_last_check()
+                && !run(State::INITIAL, &[SUCCEEDED], now).answered_last_check()
+        );
         assert_eq!(ready.due(), Some(now + Duration::from_secs(10)));
-        assert_eq!(run(ready, &[Input::Due, SUCCEEDED], now), ready, "an answer changes nothing");
+        assert_eq!(
+            run(ready, &[Input::TimerElapsed, SUCCEEDED], now),
+            ready,
+            "an answer changes nothing"
+        );
     }
 
     #[test]
@@ -214,39 +221,40 @@ mod tests {
             &[SUCCEEDED, FAILED],
             &[SUCCEEDED, Input::Exited],
             &[SUCCEEDED, SUCCEEDED, Input::Exited],
-            &[SUCCEEDED, SUCCEEDED, Input::Due, Input::Exited],
-            &[SUCCEEDED, Input::Done(Outcome::Impossible), Input::Exited],
+            &[SUCCEEDED, SUCCEEDED, Input::TimerElapsed, Input::Exited],
+            &[SUCCEEDED, Input::Done(ActionOutcome::SpecImpossible), Input::Exited],
         ] {
-            let state = run(State::FIRST, inputs, now);
+            let state = run(State::INITIAL, inputs, now);
             assert_eq!(state, State::Ending { attempt: 0 }, "{inputs:?}");
             let state = run(state, &[FAILED], now);
             assert!(matches!(state, State::Waiting { attempt: 1, .. }), "{state:?}");
-            assert_eq!(run(state, &[Input::Due], now), State::Preparing { attempt: 1 });
+            assert_eq!(run(state, &[Input::TimerElapsed], now), State::Preparing { attempt: 1 });
         }
     }
 
     #[test]
     fn three_missed_answers_in_a_row_end_a_daemon_and_one_does_not() {
         let now = Instant::now();
-        let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
-        let after_a_miss = run(ready, &[Input::Due, FAILED], now);
-        assert!(!after_a_miss.answers());
+        let ready = run(State::INITIAL, &[SUCCEEDED, SUCCEEDED], now);
+        let after_a_miss = run(ready, &[Input::TimerElapsed, FAILED], now);
+        assert!(!after_a_miss.answered_last_check());
         let soon = now + MpsSettings::default().answer_deadline;
         assert_eq!(after_a_miss.due(), Some(soon), "it is checked again soon");
-        assert_eq!(run(after_a_miss, &[Input::Due, SUCCEEDED], now), ready);
-        let hanging = [Input::Due, FAILED, Input::Due, FAILED, Input::Due, FAILED];
+        assert_eq!(run(after_a_miss, &[Input::TimerElapsed, SUCCEEDED], now), ready);
+        let hanging =
+            [Input::TimerElapsed, FAILED, Input::TimerElapsed, FAILED, Input::TimerElapsed, FAILED];
         assert_eq!(run(ready, &hanging, now), State::Ending { attempt: 0 });
     }
 
     #[test]
     fn each_failure_in_a_row_lengthens_the_pause_and_a_stable_run_resets_it() {
         let now = Instant::now();
-        let mut state = State::FIRST;
+        let mut state = State::INITIAL;
         let mut pauses = Vec::new();
         for _ in 0..5 {
             state = run(state, &[FAILED, FAILED], now);
             pauses.push((state.due().expect("waiting") - now).as_secs());
-            state = run(state, &[Input::Due], now);
+            state = run(state, &[Input::TimerElapsed], now);
         }
         assert_eq!(pauses, [1, 2, 4, 5, 5]);
         let ready = run(state, &[SUCCEEDED, SUCCEEDED], now);
@@ -257,19 +265,23 @@ mod tests {
     #[test]
     fn other_limits_are_set_without_a_new_process() {
         let now = Instant::now();
-        let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
-        let setting = State::SettingLimits { attempt: 0, round: 0 };
-        assert_eq!(run(ready, &[Input::Changed], now), setting);
-        assert_eq!(run(ready, &[Input::Due, Input::Changed], now), setting);
-        assert_ne!(run(setting, &[Input::Changed], now), setting, "the running action is outdated");
-        let kept = run(setting, &[Input::Done(Outcome::Impossible)], now);
+        let ready = run(State::INITIAL, &[SUCCEEDED, SUCCEEDED], now);
+        let setting = State::SettingLimits { attempt: 0, revision: 0 };
+        assert_eq!(run(ready, &[Input::SpecChanged], now), setting);
+        assert_eq!(run(ready, &[Input::TimerElapsed, Input::SpecChanged], now), setting);
+        assert_ne!(
+            run(setting, &[Input::SpecChanged], now),
+            setting,
+            "the running action is outdated"
+        );
+        let kept = run(setting, &[Input::Done(ActionOutcome::SpecImpossible)], now);
         assert_eq!(
             kept,
             State::KeepingLimits { attempt: 0 },
             "its programs survive an impossible spec"
         );
-        assert_eq!(run(kept, &[Input::Changed], now), setting);
-        let waiting = run(State::FIRST, &[FAILED, FAILED], now);
-        assert_eq!(run(waiting, &[Input::Changed], now), State::FIRST);
+        assert_eq!(run(kept, &[Input::SpecChanged], now), setting);
+        let waiting = run(State::INITIAL, &[FAILED, FAILED], now);
+        assert_eq!(run(waiting, &[Input::SpecChanged], now), State::INITIAL);
     }
 }

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{FIRST_RENDER, Part, unique_id};
+use super::{FIRST_RENDER, GpuPartition, unique_id};
 use crate::{
     profile::{Amd, Device, NumaNode, PartitionNames},
     state::hash,
@@ -26,7 +26,7 @@ const XGMI: u32 = 11;
 const NEAR_CPU: u32 = 20;
 const FAR_CPU: u32 = 41;
 const XGMI_WEIGHT: u32 = 15;
-const INSIDE_GPU: u32 = 13;
+const INTRA_GPU_WEIGHT: u32 = 13;
 
 /// SIMD units per compute unit.
 const SIMDS: u32 = 4;
@@ -35,14 +35,14 @@ const SIMDS: u32 = 4;
 pub(super) struct Topology<'a> {
     pub amd: &'a Amd,
     pub numa: &'a [NumaNode],
-    pub parts: &'a [Part<'a>],
+    pub partitions: &'a [GpuPartition<'a>],
     pub seed: &'a str,
 }
 
 /// Link from one node to another.
 struct Link {
     kind: u32,
-    to: usize,
+    node_to: usize,
     weight: u32,
 }
 
@@ -74,7 +74,7 @@ impl Topology<'_> {
     }
 
     /// Files of the topology node for a part of a GPU.
-    pub(super) fn gpu(&self, part: &Part<'_>, node: usize) -> BTreeMap<PathBuf, String> {
+    pub(super) fn gpu(&self, part: &GpuPartition<'_>, node: usize) -> BTreeMap<PathBuf, String> {
         let folder = Path::new(NODES).join(node.to_string());
         let (io_links, p2p_links) = (self.io_links(part, node), self.p2p_links(part));
         let counts = [io_links.len(), p2p_links.len()];
@@ -93,9 +93,9 @@ impl Topology<'_> {
         files
     }
 
-    fn properties(&self, part: &Part<'_>, [io_links, p2p_links]: [usize; 2]) -> String {
+    fn properties(&self, part: &GpuPartition<'_>, [io_links, p2p_links]: [usize; 2]) -> String {
         let (card, address) = (&self.amd.card, part.gpu.path.address());
-        let dies = card.dies / part.gpu.compute.parts(card.dies);
+        let dies = card.dies / part.gpu.compute.partition_count(card.dies);
         let number = |number: u64| number.to_string();
         lines(&[
             ("cpu_cores_count", number(0)),
@@ -121,28 +121,28 @@ impl Topology<'_> {
     }
 
     /// Location id of a part. The part's number is in the lowest bits; newer drivers use the highest.
-    fn location(&self, part: &Part<'_>) -> u32 {
+    fn location(&self, part: &GpuPartition<'_>) -> u32 {
         let address = u32::from(part.gpu.path.address().routing_id());
         match self.amd.partitions {
-            PartitionNames::Underscore => address | part.nth,
-            PartitionNames::Dot => address | part.nth << 28,
+            PartitionNames::Underscore => address | part.partition_index,
+            PartitionNames::Dot => address | part.partition_index << 28,
         }
     }
 
     /// Unique id of a part. Newer drivers report the id of the part's first die.
-    fn unique_id(&self, part: &Part<'_>) -> u64 {
+    fn unique_id(&self, part: &GpuPartition<'_>) -> u64 {
         match self.amd.partitions {
             PartitionNames::Dot if !part.is_unpartitioned(self.amd) => {
-                hash(&format!("amd/{}/{}/{}", self.seed, part.index, part.nth))
+                hash(&format!("amd/{}/{}/{}", self.seed, part.index, part.partition_index))
             }
             _ => unique_id(self.seed, part.index),
         }
     }
 
-    fn memory(&self, part: &Part<'_>) -> String {
+    fn memory(&self, part: &GpuPartition<'_>) -> String {
         let (card, gpu) = (&self.amd.card, part.gpu);
         // Parts of one memory domain share the memory; each reports an equal share.
-        let bytes = (card.memory_mib << 20) / u64::from(gpu.compute.parts(card.dies));
+        let bytes = (card.memory_mib << 20) / u64::from(gpu.compute.partition_count(card.dies));
         lines(&[
             ("heap_type", "1".to_owned()),
             ("size_in_bytes", bytes.to_string()),
@@ -153,50 +153,50 @@ impl Topology<'_> {
     }
 
     /// Links to the nearby processor, and to every part that xGMI reaches.
-    fn io_links(&self, part: &Part<'_>, own: usize) -> Vec<Link> {
+    fn io_links(&self, part: &GpuPartition<'_>, own: usize) -> Vec<Link> {
         let near = part.gpu.numa.unwrap_or(0) as usize;
-        let others = self.parts.iter().filter_map(|other| {
+        let others = self.partitions.iter().filter_map(|other| {
             let to = other.node.filter(|node| *node != own)?;
             let weight = if other.index == part.index {
-                INSIDE_GPU
+                INTRA_GPU_WEIGHT
             } else if !part.is_linked_with(other) {
                 return None;
             } else if part.is_unpartitioned(self.amd) && other.is_unpartitioned(self.amd) {
                 XGMI_WEIGHT
             } else {
-                XGMI_WEIGHT + 2 * INSIDE_GPU
+                XGMI_WEIGHT + 2 * INTRA_GPU_WEIGHT
             };
-            Some(Link { kind: XGMI, to, weight })
+            Some(Link { kind: XGMI, node_to: to, weight })
         });
-        [Link { kind: PCIE, to: near, weight: NEAR_CPU }].into_iter().chain(others).collect()
+        [Link { kind: PCIE, node_to: near, weight: NEAR_CPU }].into_iter().chain(others).collect()
     }
 
     /// Links through a processor: to far processors, and to GPUs without xGMI.
-    fn p2p_links(&self, part: &Part<'_>) -> Vec<Link> {
+    fn p2p_links(&self, part: &GpuPartition<'_>) -> Vec<Link> {
         let near = part.gpu.numa.unwrap_or(0) as usize;
         let processors = (0..self.numa.len()).filter(|node| *node != near);
-        let gpus = self.parts.iter().filter_map(|other| {
+        let gpus = self.partitions.iter().filter_map(|other| {
             other.node.filter(|_| other.index != part.index && !part.is_linked_with(other))
         });
         let ends = processors.map(|to| (to, FAR_CPU)).chain(gpus.map(|to| (to, 2 * NEAR_CPU)));
-        ends.map(|(to, weight)| Link { kind: PCIE, to, weight }).collect()
+        ends.map(|(to, weight)| Link { kind: PCIE, node_to: to, weight }).collect()
     }
 
-    fn is_linked(&self, part: &Part<'_>) -> bool {
-        self.parts.iter().any(|other| other.index != part.index && part.is_linked_with(other))
+    fn is_linked(&self, part: &GpuPartition<'_>) -> bool {
+        self.partitions.iter().any(|other| other.index != part.index && part.is_linked_with(other))
     }
 }
 
 // === impl Part ===
 
-impl Part<'_> {
+impl GpuPartition<'_> {
     fn is_linked_with(&self, other: &Self) -> bool {
         let peers = self.gpu.peers.as_ref();
         peers.is_none_or(|peers| peers.contains(&(other.index as usize)))
     }
 
     fn is_unpartitioned(&self, amd: &Amd) -> bool {
-        self.gpu.compute.parts(amd.card.dies) == 1
+        self.gpu.compute.partition_count(amd.card.dies) == 1
     }
 }
 
@@ -210,7 +210,7 @@ impl Link {
             ("version_major", "0".to_owned()),
             ("version_minor", "0".to_owned()),
             ("node_from", from.to_string()),
-            ("node_to", self.to.to_string()),
+            ("node_to", self.node_to.to_string()),
             ("weight", self.weight.to_string()),
             ("min_latency", "0".to_owned()),
             ("max_latency", "0".to_owned()),

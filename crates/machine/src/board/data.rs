@@ -22,7 +22,7 @@ use super::{BoardEvent, Chip};
 
 /// Message type, from the first word of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+enum MessageType {
     /// Deploys a network to the chip.
     Deploy,
     /// Runs the network.
@@ -49,7 +49,7 @@ const WEDGED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Serves one message. On a wedged port it keeps the connection open without an answer.
 pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
     if chip.model().is_wedged {
-        return hold(&mut stream, chip);
+        return hold_open(&mut stream, chip);
     }
     let mut header = [0; HEADER_BYTES];
     // An error counts as an empty message: a broken connection also ends the real server's loop.
@@ -65,18 +65,18 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
 fn answer(stream: &mut TcpStream, header: &[u8; HEADER_BYTES], chip: &Chip) -> io::Result<()> {
     let started_at = Instant::now();
     let [word, lengths @ ..] = words(header);
-    let purpose = Purpose::of(word)?;
+    let purpose = MessageType::of(word)?;
     let edges: Vec<_> =
         lengths.iter().map(|&length| read_edge(stream, length)).collect::<io::Result<_>>()?;
     let flits = edges.iter().map(Vec::len).sum::<usize>() / WORD_BYTES;
     let event = match purpose {
-        Purpose::Deploy => BoardEvent::Deployed(flits),
-        Purpose::Run => BoardEvent::Ran(flits),
-        Purpose::State => BoardEvent::State(flits),
+        MessageType::Deploy => BoardEvent::Deployed(flits),
+        MessageType::Run => BoardEvent::Ran(flits),
+        MessageType::State => BoardEvent::State(flits),
     };
     chip.record_transfer(event, started_at);
     // Runs and state transfers return the received flits, because the simulation computes nothing.
-    let echoed = if purpose == Purpose::Deploy { vec![Vec::new(); EDGES] } else { edges };
+    let echoed = if purpose == MessageType::Deploy { vec![Vec::new(); EDGES] } else { edges };
     let lengths = echoed.iter().map(|edge| u32::try_from(edge.len()).unwrap_or(u32::MAX));
     let header = lengths.flat_map(u32::to_le_bytes).collect();
     stream.write_all(&[vec![header], echoed].concat().concat())
@@ -107,7 +107,7 @@ fn read_edge(stream: &mut impl Read, length: u32) -> io::Result<Vec<u8>> {
 }
 
 /// Keeps a client's connection open until the client closes it or the board restarts.
-fn hold(stream: &mut TcpStream, chip: &Chip) {
+fn hold_open(stream: &mut TcpStream, chip: &Chip) {
     // If the timeout cannot be set, the connection remains open until the client closes it. That is harmless on a
     // wedged port.
     let _ = stream.set_read_timeout(Some(WEDGED_POLL_INTERVAL));
@@ -126,7 +126,7 @@ fn hold(stream: &mut TcpStream, chip: &Chip) {
 
 // === impl Purpose ===
 
-impl Purpose {
+impl MessageType {
     fn of(word: u32) -> io::Result<Self> {
         match word {
             0x7000 => Ok(Self::Deploy),

@@ -22,7 +22,7 @@ pub(super) struct Server {
 /// State shared by the owner and the thread.
 #[derive(Debug, Default)]
 struct Shared {
-    is_over: AtomicBool,
+    is_stopped: AtomicBool,
     /// Client in service, so that the owner can disconnect it.
     client: Mutex<Option<TcpStream>>,
 }
@@ -54,14 +54,15 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared_state.is_over.store(true, Ordering::SeqCst);
+        self.shared_state.is_stopped.store(true, Ordering::SeqCst);
         let client = self.shared_state.client.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(client) = client {
             // The call fails if the client has already disconnected.
             let _ = client.shutdown(Shutdown::Both);
         }
         // A connection wakes the thread, which waits in `accept`.
-        let woken = TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
+        let woken =
+            TcpStream::connect_timeout(&connect_address(self.address), Duration::from_secs(1));
         drop(woken);
         if let Some(thread) = self.thread.take() {
             // A panicked server thread has already printed its message.
@@ -72,7 +73,7 @@ impl Drop for Server {
 
 fn accept(listener: &TcpListener, shared_state: &Shared, serve: impl Fn(TcpStream)) {
     for stream in listener.incoming() {
-        if shared_state.is_over.load(Ordering::SeqCst) {
+        if shared_state.is_stopped.load(Ordering::SeqCst) {
             return;
         }
         let Ok(stream) = stream else { continue };
@@ -80,7 +81,7 @@ fn accept(listener: &TcpListener, shared_state: &Shared, serve: impl Fn(TcpStrea
         let _ = stream.set_read_timeout(Some(CLIENT_TIMEOUT));
         let client = stream.try_clone().ok();
         *shared_state.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
-        if shared_state.is_over.load(Ordering::SeqCst) {
+        if shared_state.is_stopped.load(Ordering::SeqCst) {
             return;
         }
         serve(stream);
@@ -89,7 +90,7 @@ fn accept(listener: &TcpListener, shared_state: &Shared, serve: impl Fn(TcpStrea
 }
 
 /// Local address that reaches a listener bound to all addresses.
-fn reachable(address: SocketAddr) -> SocketAddr {
+fn connect_address(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
         match address {

@@ -11,7 +11,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn board() -> Board {
-    Board::start(&BoardAddresses::any()).expect("free ports")
+    Board::start(&BoardAddresses::ephemeral()).expect("free ports")
 }
 
 fn connect(address: SocketAddr) -> TcpStream {

@@ -1,7 +1,7 @@
 //! Application of a fault to the model: a pure change of state.
 
-use super::{Fault, HappeningError};
-use crate::state::{Defect, EventKind, Gpu, Live, Model, RemappedRows};
+use super::{DeviceEventError, Fault};
+use crate::state::{EventKind, Gpu, LibraryDefect, Model, RemappedRows, Telemetry};
 
 /// `NVML_ERROR_UNKNOWN`.
 const UNKNOWN: u32 = 999;
@@ -11,7 +11,7 @@ const UNKNOWN: u32 = 999;
 pub enum FaultError {
     /// The GPU index is too high.
     #[error("`{fault}`: there is no GPU {gpu}, the machine has {count}")]
-    NoGpu {
+    UnknownGpu {
         /// Rejected fault.
         fault: Fault,
         /// Index of the GPU.
@@ -45,12 +45,12 @@ pub enum FaultError {
         fault: Fault,
     },
     /// The device cannot change in this way.
-    #[error("`{fault}`: {why}")]
+    #[error("`{fault}`: {reason}")]
     Device {
         /// Rejected fault.
         fault: Fault,
         /// Reason of the rejection.
-        why: HappeningError,
+        reason: DeviceEventError,
     },
     /// The GPU lacks this MIG instance.
     #[error("`{fault}`: the GPU has no GPU instance with that id")]
@@ -65,14 +65,14 @@ pub enum FaultError {
 impl Model {
     /// Applies a fault.
     pub fn apply(&mut self, fault: &Fault) -> Result<(), FaultError> {
-        if let Fault::ToDevice { name, what } = fault {
-            let refused = |why| FaultError::Device { fault: fault.clone(), why };
-            return self.happen(name, what).map_err(refused);
+        if let Fault::Device { name, event: what } = fault {
+            let refused = |why| FaultError::Device { fault: fault.clone(), reason: why };
+            return self.apply_device_event(name, what).map_err(refused);
         }
         let count = self.gpus.len();
         let Some(index) = fault.gpu() else { return self.add_gpu() };
         let Some(gpu) = self.gpus.get_mut(index) else {
-            return Err(FaultError::NoGpu { fault: fault.clone(), gpu: index, count });
+            return Err(FaultError::UnknownGpu { fault: fault.clone(), gpu: index, count });
         };
         gpu.check_supported(fault)?;
         let number = gpu.number;
@@ -96,18 +96,18 @@ impl Model {
             Fault::Lost { .. } => gpu.faults.lost = true,
             Fault::Error { code, .. } => gpu.faults.error = Some(code),
             Fault::Slow { millis, .. } => gpu.faults.slow_ms = millis,
-            Fault::MemoryKept { mib, .. } => gpu.live.memory_used_mib = mib,
+            Fault::MemoryLeaked { mib, .. } => gpu.live.memory_used_mib = mib,
             Fault::Hang { .. } => gpu.faults.hang = true,
-            Fault::Garbage { .. } => gpu.faults.defect = Some(Defect::Garbage),
-            Fault::Crash { .. } => gpu.faults.defect = Some(Defect::Crash),
-            Fault::Cuda { how, .. } => gpu.faults.cuda = Some(how),
-            Fault::Limit { how, .. } => gpu.faults.limit = Some(how),
+            Fault::Garbage { .. } => gpu.faults.defect = Some(LibraryDefect::Garbage),
+            Fault::Crash { .. } => gpu.faults.defect = Some(LibraryDefect::Crash),
+            Fault::Cuda { failure_mode: how, .. } => gpu.faults.cuda = Some(how),
+            Fault::MemoryLimit { failure_mode: how, .. } => gpu.faults.limit = Some(how),
             Fault::NoComputeInstance { .. } => {
                 gpu.faults.compute_instance_error = Some(UNKNOWN);
             }
             Fault::Recover { .. } => gpu.reset(),
             Fault::RemoveGpu { .. } => self.remove_gpu(index),
-            Fault::AddGpu | Fault::ToDevice { .. } => {}
+            Fault::AddGpu | Fault::Device { .. } => {}
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Gpu {
         let remapped = self.live.remapped;
         let replaced = u32::from(remapped.pending);
         self.faults = crate::state::Faults::default();
-        self.live = Live {
+        self.live = Telemetry {
             memory_used_mib: 0,
             ecc_volatile: crate::state::EccCounts::default(),
             remapped: RemappedRows {

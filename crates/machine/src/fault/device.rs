@@ -16,13 +16,13 @@ pub enum DeviceEvent {
     /// A driver binds: another one, or the device's own.
     Bind(String),
     /// The number of an adapter's virtual functions changes to this number.
-    Functions(u16),
+    SetVirtualFunctions(u16),
     /// The IOMMU group number changes, as after a reboot.
-    Group(u32),
+    SetIommuGroup(u32),
     /// A file in the device's sysfs folder changes or appears.
-    Set(PathBuf, String),
+    SetFile(PathBuf, String),
     /// A file or folder in the device's sysfs folder disappears.
-    Unset(PathBuf),
+    RemoveFile(PathBuf),
     /// The cable of an adapter is unplugged.
     LinkDown,
     /// The cable of an adapter is plugged in.
@@ -67,18 +67,18 @@ impl DeviceEvent {
             "bind" => pair().map(|(name, to)| (name.to_owned(), Self::Bind(to.to_owned())))?,
             "vfs" => {
                 let (name, count) = pair()?;
-                (name.to_owned(), Self::Functions(count.parse().ok()?))
+                (name.to_owned(), Self::SetVirtualFunctions(count.parse().ok()?))
             }
             "group" => {
                 let (name, number) = pair()?;
-                (name.to_owned(), Self::Group(number.parse().ok()?))
+                (name.to_owned(), Self::SetIommuGroup(number.parse().ok()?))
             }
             "set" => {
                 let (place, value) = rest.split_once('=')?;
                 let (name, file) = of_file(place)?;
-                (name, Self::Set(file, value.to_owned()))
+                (name, Self::SetFile(file, value.to_owned()))
             }
-            "unset" => of_file(rest).map(|(name, file)| (name, Self::Unset(file)))?,
+            "unset" => of_file(rest).map(|(name, file)| (name, Self::RemoveFile(file)))?,
             _ => return None,
         };
         (!name.is_empty()).then_some((name, happening))
@@ -92,10 +92,10 @@ impl DeviceEvent {
             Self::Replug(port) => write!(f, "replug:{name}={port}"),
             Self::Unbind => write!(f, "unbind:{name}"),
             Self::Bind(driver) => write!(f, "bind:{name}={driver}"),
-            Self::Functions(count) => write!(f, "vfs:{name}={count}"),
-            Self::Group(number) => write!(f, "group:{name}={number}"),
-            Self::Set(file, text) => write!(f, "set:{name}:{}={text}", file.display()),
-            Self::Unset(file) => write!(f, "unset:{name}:{}", file.display()),
+            Self::SetVirtualFunctions(count) => write!(f, "vfs:{name}={count}"),
+            Self::SetIommuGroup(number) => write!(f, "group:{name}={number}"),
+            Self::SetFile(file, text) => write!(f, "set:{name}:{}={text}", file.display()),
+            Self::RemoveFile(file) => write!(f, "unset:{name}:{}", file.display()),
             Self::LinkDown => write!(f, "link-down:{name}"),
             Self::LinkUp => write!(f, "link-up:{name}"),
         }

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use super::device::DeviceEvent;
 use crate::{
     profile::{Device, LinkState, Nic, VirtualFunction},
-    state::{Bound, Happened, Model},
+    state::{DeviceChanges, DriverBinding, Model},
 };
 
 /// Device that can change.
@@ -21,44 +21,48 @@ enum Target {
 
 /// Reason why a device cannot change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HappeningError {
+pub enum DeviceEventError {
     /// The name is unknown.
     #[error("there is no device with that name; there are {0}")]
-    NoDevice(String),
+    UnknownDevice(String),
     /// The device is not a network adapter.
     #[error("it is not a network adapter")]
-    NoNic,
+    NotANic,
     /// The number exceeds the device's limit of virtual functions.
     #[error("it has {0} virtual functions at most")]
-    Functions(u16),
+    TooManyFunctions(u16),
     /// The device is not a PCI function.
     #[error("it is not a PCI function")]
-    NoFunction,
+    NotAPciFunction,
     /// The device is not a USB device, or the port has no bus number.
     #[error("it is not a USB device, or `{0}` is not a port such as 2-1.4")]
-    NoPort(String),
+    InvalidUsbPort(String),
     /// A virtual function has no slot.
     #[error("it is a virtual function, which `vfs:` adds and removes")]
-    NoSlot,
+    NotPluggable,
     /// The path is outside of the device's folder.
     #[error("`{0}` is not a file in its folder")]
-    Outside(PathBuf),
+    PathOutsideDevice(PathBuf),
 }
 
 // === impl Model ===
 
 impl Model {
-    pub(super) fn happen(&mut self, name: &str, what: &DeviceEvent) -> Result<(), HappeningError> {
+    pub(super) fn apply_device_event(
+        &mut self,
+        name: &str,
+        what: &DeviceEvent,
+    ) -> Result<(), DeviceEventError> {
         let target = self.target(name)?;
         match what {
-            DeviceEvent::Unplug => self.slot_state(target)?.unplugged = true,
-            DeviceEvent::Plug => self.slot_state(target)?.unplugged = false,
-            DeviceEvent::Unbind => self.happened_to(target).bound = Bound::Nothing,
+            DeviceEvent::Unplug => self.slot_changes_mut(target)?.unplugged = true,
+            DeviceEvent::Plug => self.slot_changes_mut(target)?.unplugged = false,
+            DeviceEvent::Unbind => self.changes_mut(target).bound = DriverBinding::Nothing,
             DeviceEvent::Bind(driver) => self.bind(target, driver),
-            DeviceEvent::Functions(count) => self.set_functions(target, *count)?,
-            DeviceEvent::Group(number) => *self.group(target)? = Some(*number),
-            DeviceEvent::Set(file, text) => self.write(target, file, Some(text.clone()))?,
-            DeviceEvent::Unset(file) => self.write(target, file, None)?,
+            DeviceEvent::SetVirtualFunctions(count) => self.set_functions(target, *count)?,
+            DeviceEvent::SetIommuGroup(number) => *self.group(target)? = Some(*number),
+            DeviceEvent::SetFile(file, text) => self.write(target, file, Some(text.clone()))?,
+            DeviceEvent::RemoveFile(file) => self.write(target, file, None)?,
             DeviceEvent::LinkDown => self.nic(target)?.link = LinkState::Down,
             DeviceEvent::LinkUp => self.nic(target)?.link = LinkState::Up,
             DeviceEvent::Replug(port) => self.replug(target, port)?,
@@ -67,7 +71,7 @@ impl Model {
     }
 
     /// Finds a device by its name, its interface, its RDMA device, or its address.
-    fn target(&self, name: &str) -> Result<Target, HappeningError> {
+    fn target(&self, name: &str) -> Result<Target, DeviceEventError> {
         for (index, nic) in self.nics.iter().enumerate() {
             let names = [Some(&nic.netdev), nic.rdma.as_ref()];
             if names.contains(&Some(&name.to_owned())) || nic.path.address().to_string() == name {
@@ -85,7 +89,7 @@ impl Model {
             device.name == name || address.as_deref() == Some(name)
         };
         let found = self.devices.iter().position(is_target).map(Target::Device);
-        found.ok_or_else(|| HappeningError::NoDevice(self.names()))
+        found.ok_or_else(|| DeviceEventError::UnknownDevice(self.names()))
     }
 
     fn names(&self) -> String {
@@ -95,7 +99,7 @@ impl Model {
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     }
 
-    fn happened_to(&mut self, target: Target) -> &mut Happened {
+    fn changes_mut(&mut self, target: Target) -> &mut DeviceChanges {
         let name = match target {
             Target::Nic(index) => self.nics[index].netdev.clone(),
             Target::Function(index, nth) => {
@@ -108,10 +112,10 @@ impl Model {
         self.happened.entry(name).or_default()
     }
 
-    fn slot_state(&mut self, target: Target) -> Result<&mut Happened, HappeningError> {
+    fn slot_changes_mut(&mut self, target: Target) -> Result<&mut DeviceChanges, DeviceEventError> {
         match target {
-            Target::Function(..) => Err(HappeningError::NoSlot),
-            _ => Ok(self.happened_to(target)),
+            Target::Function(..) => Err(DeviceEventError::NotPluggable),
+            _ => Ok(self.changes_mut(target)),
         }
     }
 
@@ -124,18 +128,22 @@ impl Model {
             }
             Target::Device(index) => self.devices[index].driver.as_deref(),
         };
-        let bound = if own == Some(driver) { Bound::Own } else { Bound::Other(driver.to_owned()) };
-        self.happened_to(target).bound = bound;
+        let bound = if own == Some(driver) {
+            DriverBinding::Own
+        } else {
+            DriverBinding::Other(driver.to_owned())
+        };
+        self.changes_mut(target).bound = bound;
     }
 
-    fn nic(&mut self, target: Target) -> Result<&mut Nic, HappeningError> {
+    fn nic(&mut self, target: Target) -> Result<&mut Nic, DeviceEventError> {
         match target {
             Target::Nic(index) | Target::Function(index, _) => Ok(&mut self.nics[index]),
-            Target::Device(_) => Err(HappeningError::NoNic),
+            Target::Device(_) => Err(DeviceEventError::NotANic),
         }
     }
 
-    fn group(&mut self, target: Target) -> Result<&mut Option<u32>, HappeningError> {
+    fn group(&mut self, target: Target) -> Result<&mut Option<u32>, DeviceEventError> {
         match target {
             Target::Nic(index) => Ok(&mut self.nics[index].group),
             Target::Function(index, nth) => {
@@ -144,7 +152,7 @@ impl Model {
             }
             Target::Device(index) => {
                 let pci = self.devices[index].pci.as_mut();
-                Ok(&mut pci.ok_or(HappeningError::NoFunction)?.group)
+                Ok(&mut pci.ok_or(DeviceEventError::NotAPciFunction)?.group)
             }
         }
     }
@@ -154,24 +162,24 @@ impl Model {
         target: Target,
         file: &Path,
         text: Option<String>,
-    ) -> Result<(), HappeningError> {
+    ) -> Result<(), DeviceEventError> {
         let inside = file.components().all(|part| matches!(part, Component::Normal(_)));
         if !inside || file.as_os_str().is_empty() {
-            return Err(HappeningError::Outside(file.to_owned()));
+            return Err(DeviceEventError::PathOutsideDevice(file.to_owned()));
         }
-        self.happened_to(target).files.insert(file.to_owned(), text);
+        self.changes_mut(target).files.insert(file.to_owned(), text);
         Ok(())
     }
 
     /// Creates virtual functions as the kernel does: bound to the adapter's driver, with names derived from
     /// the adapter.
-    fn set_functions(&mut self, target: Target, count: u16) -> Result<(), HappeningError> {
-        let (mut rdma, mut group) = (self.free_rdma(), self.free_group());
-        let Target::Nic(index) = target else { return Err(HappeningError::NoNic) };
+    fn set_functions(&mut self, target: Target, count: u16) -> Result<(), DeviceEventError> {
+        let (mut rdma, mut group) = (self.unused_rdma_names(), self.free_group());
+        let Target::Nic(index) = target else { return Err(DeviceEventError::NotANic) };
         let nic = &mut self.nics[index];
-        let sriov = nic.sriov.as_mut().ok_or(HappeningError::Functions(0))?;
+        let sriov = nic.sriov.as_mut().ok_or(DeviceEventError::TooManyFunctions(0))?;
         if count > sriov.total {
-            return Err(HappeningError::Functions(sriov.total));
+            return Err(DeviceEventError::TooManyFunctions(sriov.total));
         }
         sriov.functions.truncate(count.into());
         for nth in sriov.functions.len()..count.into() {
@@ -187,7 +195,7 @@ impl Model {
     }
 
     /// Unused names for RDMA devices.
-    fn free_rdma(&self) -> impl Iterator<Item = String> + use<> {
+    fn unused_rdma_names(&self) -> impl Iterator<Item = String> + use<> {
         let parts = |nic: &Nic| {
             let functions = nic.sriov.iter().flat_map(|sriov| &sriov.functions);
             let functions = functions.map(|part| part.rdma.clone());
@@ -208,14 +216,14 @@ impl Model {
         first..
     }
 
-    fn replug(&mut self, target: Target, port: &str) -> Result<(), HappeningError> {
-        let wrong = || HappeningError::NoPort(port.to_owned());
+    fn replug(&mut self, target: Target, port: &str) -> Result<(), DeviceEventError> {
+        let wrong = || DeviceEventError::InvalidUsbPort(port.to_owned());
         let Target::Device(index) = target else { return Err(wrong()) };
         let bus = port.split_once('-').and_then(|(bus, _)| bus.parse().ok()).ok_or_else(wrong)?;
         let number = |device: &Device| device.files.get(Path::new("devnum"))?.parse::<u32>().ok();
         let highest = self.devices.iter().filter_map(number).max().unwrap_or(1);
         self.devices[index].move_to_port(bus, port, highest + 1).ok_or_else(wrong)?;
-        self.happened_to(target).unplugged = false;
+        self.changes_mut(target).unplugged = false;
         Ok(())
     }
 }

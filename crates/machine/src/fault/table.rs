@@ -42,7 +42,7 @@ macro_rules! faults {
         pub(super) fn written(fault: &Fault) -> Option<(&'static str, Option<String>)> {
             Some(match fault {
                 $(Fault::$variant { $($field,)? .. } => ($word, option!($($field.to_string())?)),)*
-                Fault::InstanceXid { .. } | Fault::AddGpu | Fault::ToDevice { .. } => return None,
+                Fault::InstanceXid { .. } | Fault::AddGpu | Fault::Device { .. } => return None,
             })
         }
     };
@@ -61,12 +61,12 @@ faults! {
     "lost" => Lost, "drops the GPU off the bus";
     "error": code like "15" => Error, "makes its NVML calls return this nvmlReturn_t";
     "slow": millis like "250" => Slow, "delays each of its NVML calls by 250 ms";
-    "memory": mib like "4096" => MemoryKept, "keeps 4096 MiB of its memory in use without a process";
+    "memory": mib like "4096" => MemoryLeaked, "keeps 4096 MiB of its memory in use without a process";
     "hang" => Hang, "blocks its NVML calls";
     "garbage" => Garbage, "makes its NVML calls succeed with 0xff in every byte";
     "crash" => Crash, "ends the process of the next NVML call to the GPU";
-    "cuda": how like "802" => Cuda, "makes cuCtxCreate return this CUresult; or cuda:hang, cuda:stale";
-    "limit": how like "ignored" => Limit, "ignores memory limits; limit:17 makes the call return this nvmlReturn_t";
+    "cuda": failure_mode like "802" => Cuda, "makes cuCtxCreate return this CUresult; or cuda:hang, cuda:stale";
+    "limit": failure_mode like "ignored" => MemoryLimit, "ignores memory limits; limit:17 makes the call return this nvmlReturn_t";
     "no-compute-instance" => NoComputeInstance, "fails the creation of MIG compute instances";
     "recover" => Recover, "resets the GPU, which ends all faults except a failed remapping";
     "remove" => RemoveGpu, "removes the GPU";

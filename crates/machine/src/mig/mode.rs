@@ -16,13 +16,13 @@ pub enum MigMode {
 
 /// Outcome of a mode request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModeChange {
+pub enum ModeChangeOutcome {
     /// The mode is in effect.
-    Done,
+    Applied,
     /// The mode is unchanged, because an instance exists or a process computes.
     InUse,
     /// The mode takes effect after a reset.
-    AtReset,
+    PendingReset,
 }
 
 /// First major compute capability whose MIG mode changes without a reset (NVIDIA's MIG user guide).
@@ -37,20 +37,20 @@ impl Gpu {
     }
 
     /// Requests a mode, as `nvidia-smi -mig` does.
-    pub fn ask_for_mig(&mut self, mode: MigMode) -> ModeChange {
+    pub fn set_mig_mode(&mut self, mode: MigMode) -> ModeChangeOutcome {
         if self.mig_mode() == mode {
             self.mig_at_reset = None;
-            return ModeChange::Done;
+            return ModeChangeOutcome::Applied;
         }
         let has_instances = self.mig.as_ref().is_some_and(|instances| !instances.is_empty());
         if has_instances || !self.live.processes.is_empty() {
-            return ModeChange::InUse;
+            return ModeChangeOutcome::InUse;
         }
         if self.card.compute_capability.major < HOPPER {
             self.mig_at_reset = Some(mode);
-            return ModeChange::AtReset;
+            return ModeChangeOutcome::PendingReset;
         }
         self.mig = (mode == MigMode::On).then(Vec::new);
-        ModeChange::Done
+        ModeChangeOutcome::Applied
     }
 }

@@ -1,13 +1,13 @@
 //! Shapes of each card family, and the resources of an instance of each shape.
 
-use super::Shape;
+use super::GpuInstanceProfile;
 use crate::card::{Architecture, MigCapability};
 
 /// Compute slices of a card with quarters.
 pub(super) const QUARTERS: u32 = 4;
 
 /// Eight memory slices and seven compute slices: A100, H100, H200, B200.
-pub(super) const SHAPES: &[Shape] = &[
+pub(super) const PROFILES: &[GpuInstanceProfile] = &[
     eighths(0, [0, 19], [1, 1], &[0, 1, 2, 3, 4, 5, 6]),
     with_media(eighths(1, [7, 20], [1, 1], &[0, 1, 2, 3, 4, 5, 6])),
     eighths(2, [9, 15], [1, 2], &[0, 2, 4, 6]),
@@ -18,7 +18,7 @@ pub(super) const SHAPES: &[Shape] = &[
 ];
 
 /// Four memory slices and four compute slices: "A30 MIG Profiles" in NVIDIA's MIG user guide.
-pub(super) const A30: [Shape; 5] = [
+pub(super) const A30: [GpuInstanceProfile; 5] = [
     quarters(0, [0, 14], 1, &[0, 1, 2, 3]),
     with_media(quarters(1, [7, 21], 1, &[0, 1, 2, 3])),
     quarters(2, [1, 5], 2, &[0, 2]),
@@ -83,15 +83,29 @@ const fn eighths(
     [nvml_profile, profile_id]: [u32; 2],
     [slices, memory_slices]: [u32; 2],
     starts: &'static [u32],
-) -> Shape {
+) -> GpuInstanceProfile {
     let (media, whole) = (false, 8);
-    Shape { nvml_profile, profile_id, slices, memory_slices, starts, media, whole, row }
+    GpuInstanceProfile {
+        nvml_profile,
+        profile_id,
+        slices,
+        memory_slices,
+        possible_starts: starts,
+        has_media_extensions: media,
+        gpu_memory_slices: whole,
+        row,
+    }
 }
 
-const fn quarters(row: usize, ids: [u32; 2], slices: u32, starts: &'static [u32]) -> Shape {
-    Shape { whole: 4, ..eighths(row, ids, [slices, slices], starts) }
+const fn quarters(
+    row: usize,
+    ids: [u32; 2],
+    slices: u32,
+    starts: &'static [u32],
+) -> GpuInstanceProfile {
+    GpuInstanceProfile { gpu_memory_slices: 4, ..eighths(row, ids, [slices, slices], starts) }
 }
 
-const fn with_media(shape: Shape) -> Shape {
-    Shape { media: true, ..shape }
+const fn with_media(shape: GpuInstanceProfile) -> GpuInstanceProfile {
+    GpuInstanceProfile { has_media_extensions: true, ..shape }
 }

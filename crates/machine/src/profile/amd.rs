@@ -104,7 +104,7 @@ pub enum PartitionNames {
 
 impl ComputePartition {
     /// Number of partitions of a GPU with this number of dies.
-    pub fn parts(self, dies: u32) -> u32 {
+    pub fn partition_count(self, dies: u32) -> u32 {
         match self {
             Self::Spx => 1,
             Self::Dpx => 2,

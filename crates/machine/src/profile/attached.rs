@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Device, MachineProfile, Problem, ProblemKind, validate::Entry};
+use super::{Device, MachineProfile, ValidationError, ValidationErrorKind, validate::Entry};
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
@@ -55,7 +55,7 @@ pub struct Attached {
     /// Name of the device profile.
     pub profile: String,
     /// Number of devices.
-    #[serde(default = "one")]
+    #[serde(default = "default_count")]
     pub count: u16,
 }
 
@@ -80,15 +80,22 @@ impl Attached {
     }
 
     /// Devices of the device profile, with their PCI functions in the given domain.
-    fn devices(&self, domain: u16) -> Result<Vec<Device>, ProblemKind> {
-        let known = || ProblemKind::DeviceProfile(Self::names().collect::<Vec<_>>().join(", "));
+    fn devices(&self, domain: u16) -> Result<Vec<Device>, ValidationErrorKind> {
+        let known = || {
+            ValidationErrorKind::UnknownDeviceProfile(Self::names().collect::<Vec<_>>().join(", "))
+        };
         let found = ALL.iter().find(|(name, _)| *name == self.profile);
         let (_, text) = found
             .filter(|(name, _)| Self::names().any(|known| known == *name))
             .ok_or_else(known)?;
         if !(1..=MAX_COUNT).contains(&self.count) {
             let (value, most) = (self.count.into(), MAX_COUNT.into());
-            return Err(ProblemKind::Range { what: "count", value, least: 1, most });
+            return Err(ValidationErrorKind::OutOfRange {
+                what: "count",
+                value,
+                min: 1,
+                max: most,
+            });
         }
         let numbers = (0..self.count).map(|number| text.replace(NUMBER, &number.to_string()));
         let read = |text: String| {
@@ -124,9 +131,9 @@ impl fmt::Display for Attached {
 impl MachineProfile {
     /// Adds devices to the machine. On a conflict, such as a taken PCI address, the devices move to another PCI domain,
     /// up to domain 3.
-    pub fn attach(&mut self, attached: &Attached) -> Result<(), Problem> {
+    pub fn attach(&mut self, attached: &Attached) -> Result<(), ValidationError> {
         let entry = Entry::Attached(attached.to_string());
-        let problem = |kind| Problem { entry: entry.clone(), kind };
+        let problem = |kind| ValidationError { entry: entry.clone(), kind };
         let mut refused = None;
         for domain in 0..=3 {
             let mut extended = self.clone();
@@ -136,14 +143,14 @@ impl MachineProfile {
                     *self = extended;
                     return Ok(());
                 }
-                Err(Problem { kind, .. }) => refused = refused.or(Some(kind)),
+                Err(ValidationError { kind, .. }) => refused = refused.or(Some(kind)),
             }
         }
         Err(problem(refused.expect("the loop tries four domains")))
     }
 }
 
-fn one() -> u16 {
+fn default_count() -> u16 {
     1
 }
 

@@ -49,7 +49,7 @@ pub struct Device {
     pub links: BTreeMap<PathBuf, PathBuf>,
     /// Class devices that the driver creates, with their nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub children: Vec<Child>,
+    pub children: Vec<ChildDevice>,
     /// Files outside of the device's folder that appear and disappear with the device, by host path without
     /// the first `/`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -80,7 +80,7 @@ pub struct PciFunction {
 /// Class device, below its parent device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Child {
+pub struct ChildDevice {
     /// Folder below the parent's, `drm/card0`. The last component is the name.
     pub folder: PathBuf,
     /// Class that lists the device, `drm`; if empty, a bus or nothing lists it.

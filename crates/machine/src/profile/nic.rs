@@ -20,7 +20,7 @@ pub struct Nic {
     /// PCI subsystem vendor and device id.
     pub subsystem: PciId,
     /// Bound driver; `mlx5_core` if unset.
-    #[serde(default = "mlx5_core")]
+    #[serde(default = "default_driver")]
     pub driver: String,
     /// Index of the NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ pub struct Sriov {
     /// Highest number of virtual functions.
     pub total: u16,
     /// Offset of the first function's address from the adapter's address. The other functions follow.
-    #[serde(default = "one")]
+    #[serde(default = "default_offset")]
     pub offset: u16,
     /// PCI vendor and device id of each function.
     pub pci: PciId,
@@ -180,7 +180,7 @@ impl Nic {
 
 impl BondMode {
     /// Text of `bonding/mode`: name and number.
-    pub(crate) fn in_sysfs(self) -> &'static str {
+    pub(crate) fn sysfs_text(self) -> &'static str {
         match self {
             Self::ActiveBackup => "active-backup 1",
             Self::Lacp => "802.3ad 4",
@@ -188,11 +188,11 @@ impl BondMode {
     }
 }
 
-fn mlx5_core() -> String {
+fn default_driver() -> String {
     "mlx5_core".to_owned()
 }
 
-fn one() -> u16 {
+fn default_offset() -> u16 {
     1
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use super::{GpuPlace, MachineProfile, NumaNode};
+use super::{GpuSpec, MachineProfile, NumaNode};
 use crate::{
     card::Card,
     mig::{self, MigError},
@@ -26,11 +26,11 @@ const MAX_NODE_GIB: u64 = 1 << 20;
 /// First problem of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{entry}: {kind}")]
-pub struct Problem {
+pub struct ValidationError {
     /// Entry with the problem.
     pub entry: Entry,
     /// Kind of problem.
-    pub kind: ProblemKind,
+    pub kind: ValidationErrorKind,
 }
 
 /// Entry of a profile.
@@ -70,102 +70,106 @@ pub enum Entry {
 
 /// Kind of problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProblemKind {
+pub enum ValidationErrorKind {
     /// The machine has no NUMA node; every machine has memory on some node.
     #[error("it has no NUMA node")]
-    NoNuma,
+    NoNumaNodes,
     /// The card is unknown, or the profile has several cards and the GPU names none.
     #[error("its card must be one of {0}")]
-    Card(String),
+    UnknownCard(String),
     /// The NUMA node is unknown.
     #[error("there is no NUMA node {0}")]
-    Numa(u32),
+    UnknownNumaNode(u32),
     /// Two functions share an address.
     #[error("PCI address {0} is taken by an earlier entry")]
-    Address(PciAddress),
+    DuplicateAddress(PciAddress),
     /// A function or bridge has two different parents.
     #[error("PCI address {0} has another path in an earlier entry")]
-    Moved(PciAddress),
+    ConflictingParent(PciAddress),
     /// The GPUs are out of order: NVML numbers GPUs by address.
     #[error("PCI address {0} comes before that of the GPU above: list GPUs in PCI order")]
-    Order(PciAddress),
+    UnorderedGpus(PciAddress),
     /// Two GPUs share an identifier.
     #[error("{0} `{1}` is that of an earlier GPU")]
-    Taken(&'static str, String),
+    DuplicateGpuIdentifier(&'static str, String),
     /// A link has no remote end, or its remote end is its own GPU.
     #[error("there is no other GPU {0} to link with")]
-    Peer(usize),
+    UnlinkedPeer(usize),
     /// A link differs at its two ends.
     #[error("it has {0} links to GPU {1}, which has {2} links back")]
-    Asymmetric(u8, usize, u8),
+    AsymmetricLink(u8, usize, u8),
     /// The switch is unknown.
     #[error("there is no switch {0}")]
-    Switch(usize),
+    UnknownSwitch(usize),
     /// The links exceed the ports.
     #[error("it uses {0} NVLinks, its card has {1}")]
-    Links(u32, u32),
+    TooManyLinks(u32, u32),
     /// MIG is on, and the card lacks MIG.
     #[error("its card has no MIG: leave out `mig`")]
-    NoMig,
+    MigUnsupported,
     /// The card lacks this MIG profile.
     #[error("its card has no MIG profile `{0}`")]
-    MigProfile(String),
+    UnknownMigProfile(String),
     /// The instances do not fit side by side.
     #[error("there is no room left for MIG instance `{0}`")]
-    MigRoom(String),
+    InsufficientMigSlices(String),
     /// The ports exceed NVML's limit.
     #[error("it has {0} NVLink ports, NVML supports {MAX_LINKS} at most")]
-    Ports(u8),
+    TooManyPorts(u8),
     /// A GPU has links to both switches and other GPUs.
     #[error("it has links to peers and to switches: leave out `peers`, or write `switches: []`")]
     PeersAndSwitches,
     /// A number is out of range.
-    #[error("its {what} is {value}, it must be {least} to {most}")]
-    Range {
+    #[error("its {what} is {value}, it must be {min} to {max}")]
+    OutOfRange {
         /// Name of the number.
         what: &'static str,
         /// Value in the profile.
         value: u64,
         /// Smallest valid value.
-        least: u64,
+        min: u64,
         /// Largest valid value.
-        most: u64,
+        max: u64,
     },
     /// A CPU belongs to two nodes.
     #[error("CPU {0} is in an earlier node")]
-    Cpu(u32),
+    DuplicateCpu(u32),
     /// NVML cannot encode the version as a number.
     #[error("`{0}` is not a CUDA version, write it like `\"12.8\"`")]
-    Cuda(String),
+    InvalidCudaVersion(String),
     /// Two adapters share an identifier.
     #[error("{0} `{1}` is that of an earlier adapter")]
-    TakenNic(&'static str, String),
+    DuplicateNicIdentifier(&'static str, String),
     /// A bond names an unknown interface.
     #[error("there is no interface `{0}`")]
-    NoInterface(String),
+    UnknownInterface(String),
     /// Two devices share a name, or the name is empty.
     #[error("its name `{0}` is empty, or that of an earlier device")]
-    DeviceName(String),
+    InvalidDeviceName(String),
     /// The device profile is unknown.
     #[error("there is no such device profile; there are {0}")]
-    DeviceProfile(String),
+    UnknownDeviceProfile(String),
     /// A path is outside of the device's folder.
     #[error("`{0}` is outside its folder")]
-    Outside(PathBuf),
+    PathOutsideDevice(PathBuf),
     /// NVIDIA GPUs require NVIDIA's driver.
     #[error("it has NVIDIA GPUs and no `driver`")]
-    NoDriver,
+    MissingDriver,
 }
 
 /// Runs every check and returns the first problem.
-pub(super) fn validate(profile: &MachineProfile) -> Result<(), Problem> {
+pub(super) fn validate(profile: &MachineProfile) -> Result<(), ValidationError> {
     if profile.numa.is_empty() {
-        return Err(Problem { entry: Entry::Machine, kind: ProblemKind::NoNuma });
+        return Err(ValidationError {
+            entry: Entry::Machine,
+            kind: ValidationErrorKind::NoNumaNodes,
+        });
     }
-    check_driver(profile).map_err(|kind| Problem { entry: Entry::Machine, kind })?;
+    check_driver(profile).map_err(|kind| ValidationError { entry: Entry::Machine, kind })?;
     check_nodes(profile)?;
     for (name, card) in &profile.cards {
-        check_card(card).map_err(|kind| Problem { entry: Entry::Card(name.clone()), kind })?;
+        check_card(card)
+            .map_err(|kind| ValidationError { entry: Entry::Card(name.clone()), kind })?;
     }
     check_addresses(profile)?;
     check_names(profile)?;
@@ -173,7 +177,7 @@ pub(super) fn validate(profile: &MachineProfile) -> Result<(), Problem> {
     devices::amd(profile)?;
     devices::devices(profile)?;
     for (index, gpu) in profile.gpus.iter().enumerate() {
-        let problem = |kind| Problem { entry: Entry::Gpu(index), kind };
+        let problem = |kind| ValidationError { entry: Entry::Gpu(index), kind };
         check_links(profile, index, gpu).map_err(problem)?;
         check_partitions(profile, gpu).map_err(problem)?;
     }
@@ -181,10 +185,12 @@ pub(super) fn validate(profile: &MachineProfile) -> Result<(), Problem> {
 }
 
 /// Checks that NVIDIA GPUs have a driver with a version.
-fn check_driver(profile: &MachineProfile) -> Result<(), ProblemKind> {
+fn check_driver(profile: &MachineProfile) -> Result<(), ValidationErrorKind> {
     match &profile.driver {
-        Some(driver) if cuda(&driver.cuda).is_none() => Err(ProblemKind::Cuda(driver.cuda.clone())),
-        None if !profile.gpus.is_empty() => Err(ProblemKind::NoDriver),
+        Some(driver) if cuda(&driver.cuda).is_none() => {
+            Err(ValidationErrorKind::InvalidCudaVersion(driver.cuda.clone()))
+        }
+        None if !profile.gpus.is_empty() => Err(ValidationErrorKind::MissingDriver),
         _ => Ok(()),
     }
 }
@@ -196,20 +202,20 @@ fn cuda(version: &str) -> Option<(u16, u16)> {
 }
 
 /// Checks that CPUs belong to one node each, and that memory in bytes does not overflow.
-fn check_nodes(profile: &MachineProfile) -> Result<(), Problem> {
+fn check_nodes(profile: &MachineProfile) -> Result<(), ValidationError> {
     for (index, node) in profile.numa.iter().enumerate() {
-        let problem = |kind| Problem { entry: Entry::Numa(index), kind };
+        let problem = |kind| ValidationError { entry: Entry::Numa(index), kind };
         range("memory_gib", node.memory_gib, 1, MAX_NODE_GIB).map_err(problem)?;
         let shared = |earlier: &NumaNode| node.cpus.shared_with(&earlier.cpus);
         if let Some(cpu) = profile.numa[..index].iter().find_map(shared) {
-            return Err(problem(ProblemKind::Cpu(cpu)));
+            return Err(problem(ValidationErrorKind::DuplicateCpu(cpu)));
         }
     }
     Ok(())
 }
 
 /// Checks the ranges of a card's numbers, so that later arithmetic cannot overflow.
-fn check_card(card: &Card) -> Result<(), ProblemKind> {
+fn check_card(card: &Card) -> Result<(), ValidationErrorKind> {
     range("memory_mib", card.memory_mib, 1024, MAX_CARD_MIB)?;
     range("bar1_mib", card.bar1_mib, 1, MAX_CARD_MIB)?;
     range("power_limit_w", card.power_limit_w.into(), 1, 100_000)?;
@@ -225,37 +231,39 @@ fn check_card(card: &Card) -> Result<(), ProblemKind> {
         }
     }
     match card.nvlink {
-        Some(ports) if u32::from(ports.links) > MAX_LINKS => Err(ProblemKind::Ports(ports.links)),
+        Some(ports) if u32::from(ports.links) > MAX_LINKS => {
+            Err(ValidationErrorKind::TooManyPorts(ports.links))
+        }
         _ => Ok(()),
     }
 }
 
-fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), ProblemKind> {
+fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), ValidationErrorKind> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(ProblemKind::Range { what, value, least, most })
+    Err(ValidationErrorKind::OutOfRange { what, value, min: least, max: most })
 }
 
 /// Checks NUMA nodes, unique addresses, and the order of GPUs.
-fn check_addresses(profile: &MachineProfile) -> Result<(), Problem> {
+fn check_addresses(profile: &MachineProfile) -> Result<(), ValidationError> {
     let mut taken = Vec::new();
     let mut parents = BTreeMap::new();
     let functions = functions(profile);
     for (entry, path, numa) in &functions {
-        let problem = |kind| Problem { entry: entry.clone(), kind };
+        let problem = |kind| ValidationError { entry: entry.clone(), kind };
         if let Some(node) = numa.filter(|node| *node as usize >= profile.numa.len()) {
-            return Err(problem(ProblemKind::Numa(node)));
+            return Err(problem(ValidationErrorKind::UnknownNumaNode(node)));
         }
         let address = path.address();
         if taken.contains(&address) {
-            return Err(problem(ProblemKind::Address(address)));
+            return Err(problem(ValidationErrorKind::DuplicateAddress(address)));
         }
         if matches!(entry, Entry::Gpu(_)) && taken.last() > Some(&address) {
-            return Err(problem(ProblemKind::Order(address)));
+            return Err(problem(ValidationErrorKind::UnorderedGpus(address)));
         }
-        if let Some(moved) = moved(&mut parents, path) {
-            return Err(problem(ProblemKind::Moved(moved)));
+        if let Some(moved) = conflicting_parent(&mut parents, path) {
+            return Err(problem(ValidationErrorKind::ConflictingParent(moved)));
         }
         taken.push(address);
     }
@@ -263,7 +271,7 @@ fn check_addresses(profile: &MachineProfile) -> Result<(), Problem> {
 }
 
 /// Records the parent of each function on a path. Returns an address that already has another parent.
-fn moved<'a>(
+fn conflicting_parent<'a>(
     parents: &mut BTreeMap<PciAddress, (&'a str, Option<PciAddress>)>,
     path: &'a PciPath,
 ) -> Option<PciAddress> {
@@ -302,7 +310,7 @@ fn functions(profile: &MachineProfile) -> Vec<(Entry, PciPath, Option<u32>)> {
 }
 
 /// Checks that each GPU has its own UUID, serial number and minor number.
-fn check_names(profile: &MachineProfile) -> Result<(), Problem> {
+fn check_names(profile: &MachineProfile) -> Result<(), ValidationError> {
     let mut taken = BTreeMap::new();
     for (index, gpu) in profile.gpus.iter().enumerate() {
         let minor = gpu.minor.map_or_else(|| index.to_string(), |minor| minor.to_string());
@@ -310,8 +318,8 @@ fn check_names(profile: &MachineProfile) -> Result<(), Problem> {
         for (what, name) in names {
             let Some(name) = name else { continue };
             if taken.insert((what, name.clone()), index).is_some() {
-                let kind = ProblemKind::Taken(what, name.clone());
-                return Err(Problem { entry: Entry::Gpu(index), kind });
+                let kind = ValidationErrorKind::DuplicateGpuIdentifier(what, name.clone());
+                return Err(ValidationError { entry: Entry::Gpu(index), kind });
             }
         }
     }
@@ -319,39 +327,53 @@ fn check_names(profile: &MachineProfile) -> Result<(), Problem> {
 }
 
 /// Checks that the card exists, links are symmetric, and ports suffice.
-fn check_links(profile: &MachineProfile, index: usize, gpu: &GpuPlace) -> Result<(), ProblemKind> {
+fn check_links(
+    profile: &MachineProfile,
+    index: usize,
+    gpu: &GpuSpec,
+) -> Result<(), ValidationErrorKind> {
     let known = || profile.cards.keys().cloned().collect::<Vec<_>>().join(", ");
-    let card = profile.card_of(gpu).ok_or_else(|| ProblemKind::Card(known()))?;
+    let card = profile.card_of(gpu).ok_or_else(|| ValidationErrorKind::UnknownCard(known()))?;
     let unset = !profile.switches.is_empty();
     let to_switches = gpu.switches.as_ref().map_or(unset, |switches| !switches.is_empty());
     if to_switches && !gpu.peers.is_empty() {
-        return Err(ProblemKind::PeersAndSwitches);
+        return Err(ValidationErrorKind::PeersAndSwitches);
     }
     for (&peer, &count) in &gpu.peers {
-        let other =
-            profile.gpus.get(peer).filter(|_| peer != index).ok_or(ProblemKind::Peer(peer))?;
+        let other = profile
+            .gpus
+            .get(peer)
+            .filter(|_| peer != index)
+            .ok_or(ValidationErrorKind::UnlinkedPeer(peer))?;
         let back = other.peers.get(&index).copied().unwrap_or(0);
         if back != count {
-            return Err(ProblemKind::Asymmetric(count, peer, back));
+            return Err(ValidationErrorKind::AsymmetricLink(count, peer, back));
         }
     }
     let missing = |switch: &&usize| **switch >= profile.switches.len();
     if let Some(switch) = gpu.switches.iter().flatten().find(missing) {
-        return Err(ProblemKind::Switch(*switch));
+        return Err(ValidationErrorKind::UnknownSwitch(*switch));
     }
     let used = gpu.peers.values().map(|count| u32::from(*count)).sum();
     let ports = card.nvlink.map_or(0, |ports| u32::from(ports.links));
-    if used > ports { Err(ProblemKind::Links(used, ports)) } else { Ok(()) }
+    if used > ports { Err(ValidationErrorKind::TooManyLinks(used, ports)) } else { Ok(()) }
 }
 
 /// Checks that the instances exist on the card and fit side by side.
-fn check_partitions(profile: &MachineProfile, gpu: &GpuPlace) -> Result<(), ProblemKind> {
+fn check_partitions(profile: &MachineProfile, gpu: &GpuSpec) -> Result<(), ValidationErrorKind> {
     let Some(names) = &gpu.mig else { return Ok(()) };
-    let capability = profile.card_of(gpu).and_then(|card| card.mig).ok_or(ProblemKind::NoMig)?;
-    match mig::arrange(names, capability) {
+    let capability = profile
+        .card_of(gpu)
+        .and_then(|card| card.mig)
+        .ok_or(ValidationErrorKind::MigUnsupported)?;
+    match mig::place_by_name(names, capability) {
         Ok(_) => Ok(()),
-        Err(MigError::Room(name)) => Err(ProblemKind::MigRoom(name)),
-        Err(MigError::Profile(name, _)) => Err(ProblemKind::MigProfile(name)),
-        Err(MigError::NoGpu { .. } | MigError::NoMig { .. }) => Err(ProblemKind::NoMig),
+        Err(MigError::InsufficientSlices(name)) => {
+            Err(ValidationErrorKind::InsufficientMigSlices(name))
+        }
+        Err(MigError::UnknownProfile(name, _)) => Err(ValidationErrorKind::UnknownMigProfile(name)),
+        Err(MigError::UnknownGpu { .. } | MigError::MigUnsupported { .. }) => {
+            Err(ValidationErrorKind::MigUnsupported)
+        }
     }
 }

@@ -38,7 +38,7 @@ pub struct EventLog {
 
 impl EventLog {
     /// Number of kept events: more than a reader usually falls behind, and few enough to parse at each call.
-    pub const KEPT: usize = 4096;
+    pub const CAPACITY: usize = 4096;
 
     /// Number of the newest event; 0 before the first.
     pub fn last(&self) -> u64 {
@@ -58,7 +58,7 @@ impl EventLog {
     /// Appends an event.
     pub(crate) fn push_of(&mut self, gpu: u32, instance: Option<(u32, u32)>, kind: EventKind) {
         self.last += 1;
-        if self.newest.len() == Self::KEPT {
+        if self.newest.len() == Self::CAPACITY {
             self.newest.pop_front();
         }
         self.newest.push_back(Event { sequence: self.last, gpu, kind, instance });
@@ -72,8 +72,8 @@ mod tests {
     #[test]
     fn a_full_log_drops_the_oldest_event_and_continues_the_sequence() {
         let mut log = EventLog::default();
-        (0..=EventLog::KEPT).for_each(|_| log.push(0, EventKind::DoubleBitEcc));
-        assert_eq!(log.last(), EventLog::KEPT as u64 + 1);
+        (0..=EventLog::CAPACITY).for_each(|_| log.push(0, EventKind::DoubleBitEcc));
+        assert_eq!(log.last(), EventLog::CAPACITY as u64 + 1);
         assert_eq!(log.after(0).next().map(|event| event.sequence), Some(2));
         assert_eq!(log.after(log.last()).count(), 0);
     }

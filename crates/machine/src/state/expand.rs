@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{ComputeInstance, EventLog, Faults, Gpu, LinkEnd, Live, MigInstance, Model};
+use super::{ComputeInstance, EventLog, Faults, Gpu, LinkEnd, MigInstance, Model, Telemetry};
 use crate::{
     amd,
     card::{Card, MigCapability},
     mig::{self, MigError},
     pci::PciAddress,
-    profile::{GpuPlace, MachineProfile, Problem},
+    profile::{GpuSpec, MachineProfile, ValidationError},
 };
 
 /// Sensor values of an idle card: its temperature, and the divisor of the power limit.
@@ -19,7 +19,7 @@ const IDLE_POWER_DIVISOR: u32 = 10;
 
 impl Model {
     /// Healthy, idle machine from a profile.
-    pub fn new(profile: &MachineProfile) -> Result<Self, Problem> {
+    pub fn new(profile: &MachineProfile) -> Result<Self, ValidationError> {
         profile.validate()?;
         let seed = profile.seed.clone().unwrap_or_else(|| profile.name.clone());
         let gpus = profile.gpus.iter().enumerate();
@@ -48,8 +48,8 @@ impl Model {
     /// Partitions a GPU into MIG instances; `None` turns MIG off.
     pub fn set_mig(&mut self, gpu: usize, names: Option<&[&str]>) -> Result<(), MigError> {
         let count = self.gpus.len();
-        let found = self.gpus.get_mut(gpu).ok_or(MigError::NoGpu { gpu, count })?;
-        let no_mig = || MigError::NoMig { gpu, card: found.card.name.clone() };
+        let found = self.gpus.get_mut(gpu).ok_or(MigError::UnknownGpu { gpu, count })?;
+        let no_mig = || MigError::MigUnsupported { gpu, card: found.card.name.clone() };
         let capability = found.card.mig.ok_or_else(no_mig)?;
         found.mig = names.map(|names| instances(capability, &found.uuid, names)).transpose()?;
         found.mig_at_reset = None;
@@ -67,7 +67,7 @@ impl Model {
             serial: serial(&self.seed, number),
             minor: minors.max().map_or(0, |highest| highest + 1),
             path: last.path.with_address(self.free_address_after(last.address())),
-            links: self.links_like(last),
+            links: self.copy_links(last),
             mig: last.mig.as_ref().map(|_| Vec::new()),
             mig_at_reset: None,
             memory_limits: BTreeMap::new(),
@@ -78,7 +78,7 @@ impl Model {
     }
 
     /// Links of a copied GPU. Switch links are copied; ports to GPUs are unplugged.
-    fn links_like(&self, gpu: &Gpu) -> Vec<Option<LinkEnd>> {
+    fn copy_links(&self, gpu: &Gpu) -> Vec<Option<LinkEnd>> {
         let to_switch = |link: &Option<LinkEnd>| {
             link.filter(|end| matches!(end, LinkEnd::Switch(index) if *index < self.switches.len()))
         };
@@ -98,7 +98,7 @@ impl Model {
     }
 }
 
-fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuPlace)) -> Gpu {
+fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuSpec)) -> Gpu {
     let card = profile.card_of(place).expect("validated: the card exists").clone();
     let index_u32 = number(index);
     let uuid = place.uuid.clone().unwrap_or_else(|| uuid("GPU", seed, index_u32));
@@ -126,7 +126,7 @@ fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuPlace))
 }
 
 /// Remote ends of a GPU's ports: direct peers first, or else all ports spread evenly over the switches.
-fn links(profile: &MachineProfile, card: &Card, place: &GpuPlace) -> Vec<Option<LinkEnd>> {
+fn links(profile: &MachineProfile, card: &Card, place: &GpuSpec) -> Vec<Option<LinkEnd>> {
     let ports = card.nvlink.map_or(0, |ports| usize::from(ports.links));
     let peers = place.peers.iter().flat_map(|(&peer, &count)| {
         std::iter::repeat_n(LinkEnd::Gpu(number(peer)), usize::from(count))
@@ -149,7 +149,7 @@ fn instances(
     names: &[impl AsRef<str>],
 ) -> Result<Vec<MigInstance>, MigError> {
     let mut instances: Vec<MigInstance> = Vec::new();
-    for (shape, start) in mig::arrange(names, capability)? {
+    for (shape, start) in mig::place_by_name(names, capability)? {
         let gpu_instance = mig::free_id(shape, &instances);
         let uuid = uuid("MIG", gpu_uuid, gpu_instance);
         instances.push(MigInstance {
@@ -172,11 +172,11 @@ impl ComputeInstance {
     }
 }
 
-fn idle(card: &Card) -> Live {
-    Live {
+fn idle(card: &Card) -> Telemetry {
+    Telemetry {
         temperature_c: IDLE_TEMPERATURE_C,
         power_mw: card.power_limit_w * 1000 / IDLE_POWER_DIVISOR,
-        ..Live::default()
+        ..Telemetry::default()
     }
 }
 

@@ -10,11 +10,11 @@ use crate::{pci::PciPath, profile::Device};
 /// Changes of a device since the machine's creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Happened {
+pub struct DeviceChanges {
     /// True if the device is out of its slot.
     pub unplugged: bool,
     /// Current driver binding.
-    pub bound: Bound,
+    pub bound: DriverBinding,
     /// Changed files in the device's folder; `None` for a removed file.
     pub files: BTreeMap<PathBuf, Option<String>>,
 }
@@ -22,7 +22,7 @@ pub struct Happened {
 /// Driver binding of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Bound {
+pub enum DriverBinding {
     /// The driver from the profile.
     #[default]
     Own,
@@ -55,10 +55,10 @@ impl Model {
 
     /// Current driver of a device.
     pub(crate) fn driver_of<'a>(&'a self, name: &str, own: Option<&'a str>) -> Option<&'a str> {
-        match self.happened.get(name).map_or(&Bound::Own, |happened| &happened.bound) {
-            Bound::Own => own,
-            Bound::Nothing => None,
-            Bound::Other(driver) => Some(driver),
+        match self.happened.get(name).map_or(&DriverBinding::Own, |happened| &happened.bound) {
+            DriverBinding::Own => own,
+            DriverBinding::Nothing => None,
+            DriverBinding::Other(driver) => Some(driver),
         }
     }
 }

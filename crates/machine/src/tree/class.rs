@@ -38,12 +38,12 @@ impl Tree {
             writeln!(uevent, "{key}={value}").expect("a string accepts all text");
         }
         self.bytes(folder.join("uevent"), uevent.into_bytes());
-        self.in_class(folder, device.class);
+        self.link_class(folder, device.class);
     }
 
     /// Adds links between device and class, and from the device to its parent. The folder above the device may have the
     /// name of the class; its parent is then the parent device.
-    fn in_class(&mut self, folder: &Path, class: &str) {
+    fn link_class(&mut self, folder: &Path, class: &str) {
         if class.is_empty() {
             return;
         }
@@ -63,7 +63,7 @@ impl Tree {
     }
 
     /// Lists a device on a bus, with its driver on the bus.
-    pub(super) fn on_bus(&mut self, folder: &Path, bus: &str, driver: Option<&str>) {
+    pub(super) fn link_bus(&mut self, folder: &Path, bus: &str, driver: Option<&str>) {
         let own = folder.file_name().expect("a device has a name");
         let bus = Path::new("sys/bus").join(bus);
         self.link(bus.join("devices").join(own), folder);

@@ -4,26 +4,26 @@
 
 use super::pci::Function;
 
-const SPACE: usize = 256;
+const CONFIG_SPACE_BYTES: usize = 256;
 /// Status bit: the function has a capability list.
-const HAS_LIST: u8 = 0x10;
+const STATUS_CAP_LIST: u8 = 0x10;
 /// Offset of the first capability.
 const POWER_MANAGEMENT: u8 = 0x60;
 /// Offset of the second and last capability.
-const EXPRESS: u8 = 0x78;
+const EXPRESS_OFFSET: u8 = 0x78;
 
 /// Content of `config` in sysfs. Base addresses and all fields set by system software are zero.
 pub(super) fn config_space(function: &Function<'_>) -> Vec<u8> {
-    let mut space = vec![0; SPACE];
+    let mut space = vec![0; CONFIG_SPACE_BYTES];
     let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
     put(0x00, &function.pci.vendor.to_le_bytes());
     put(0x02, &function.pci.device.to_le_bytes());
-    put(0x06, &[HAS_LIST]);
+    put(0x06, &[STATUS_CAP_LIST]);
     put(0x09, &function.class.to_le_bytes()[..3]);
     put(0x2c, &function.subsystem.vendor.to_le_bytes());
     put(0x2e, &function.subsystem.device.to_le_bytes());
     put(0x34, &[POWER_MANAGEMENT]);
-    put(POWER_MANAGEMENT.into(), &[0x01, EXPRESS]);
-    put(EXPRESS.into(), &[0x10, 0x00]);
+    put(POWER_MANAGEMENT.into(), &[0x01, EXPRESS_OFFSET]);
+    put(EXPRESS_OFFSET.into(), &[0x10, 0x00]);
     space
 }

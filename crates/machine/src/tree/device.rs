@@ -12,7 +12,7 @@ use super::{
 use crate::{
     card::PcieLink,
     pci::{PciId, PciPath},
-    profile::{Child, Device, PciFunction},
+    profile::{ChildDevice, Device, PciFunction},
     state::Model,
 };
 
@@ -83,7 +83,7 @@ impl Tree {
 
     /// Adds the USB controller and root hub above a USB device, unless the profile has them.
     fn usb_controller(&mut self, model: &Model, folder: &Path) {
-        let Some((controller, bus)) = above_usb(folder) else { return };
+        let Some((controller, bus)) = controller_and_bus(folder) else { return };
         if !self.has(&sysfs_folder(&controller).join("vendor")) {
             let (pci, class) = (USB_CONTROLLER, CLASS_USB);
             let link = PcieLink { generation: 3, width: 1 };
@@ -101,7 +101,7 @@ impl Tree {
             let lines = [("DEVTYPE", "usb_device"), ("DRIVER", "usb")];
             let node = Some((number.as_str(), node.as_path()));
             self.class_device(&hub, &ClassDevice { class: "", node, lines: &lines });
-            self.on_bus(&hub, "usb", Some("usb"));
+            self.link_bus(&hub, "usb", Some("usb"));
             // The kernel uses the controller's address as the root hub's serial number.
             let serial = controller.address().to_string();
             let of_hub = [("idVendor", "1d6b"), ("idProduct", "0002"), ("devnum", "1")];
@@ -123,11 +123,11 @@ impl Tree {
         let node = usb.as_ref().map(|(number, node)| (number.as_str(), node.as_path())).or(own);
         self.class_device(&folder, &ClassDevice { class: &device.class, node, lines: &lines });
         if let Some(bus) = &device.bus {
-            self.on_bus(&folder, bus, driver);
+            self.link_bus(&folder, bus, driver);
         }
     }
 
-    fn child(&mut self, parent: &Path, child: &Child) {
+    fn child(&mut self, parent: &Path, child: &ChildDevice) {
         let folder = parent.join(&child.folder);
         let number = child.number.as_deref();
         let node = number.zip(child.node.as_deref());
@@ -137,17 +137,17 @@ impl Tree {
             self.text(folder.join(path), text);
         }
         if let Some(bus) = &child.bus {
-            self.on_bus(&folder, bus, child.driver.as_deref());
+            self.link_bus(&folder, bus, child.driver.as_deref());
         }
     }
 
     /// Adds udev's links to the nodes of a graphics device by its PCI address.
-    fn by_path(&mut self, pci: &PciFunction, child: &Child) {
+    fn by_path(&mut self, pci: &PciFunction, child: &ChildDevice) {
         let Some(name) = child.node.as_deref().and_then(Path::file_name) else { return };
         let name = name.display();
         let role = if name.to_string().starts_with("render") { "render" } else { "card" };
         let link = format!("dev/dri/by-path/pci-{}-{role}", pci.path.address());
-        self.link_beside(link, format!("../{name}"));
+        self.link_literal(link, format!("../{name}"));
     }
 }
 
@@ -174,7 +174,7 @@ impl Device {
 }
 
 /// Controller of a USB device, and the number of its bus.
-fn above_usb(folder: &Path) -> Option<(PciPath, u32)> {
+fn controller_and_bus(folder: &Path) -> Option<(PciPath, u32)> {
     let text = folder.strip_prefix("sys/devices").ok()?.to_str()?;
     let (controller, below) = text.split_once("/usb")?;
     let (bus, _) = below.split_once('/')?;

@@ -58,7 +58,7 @@ const FILES: [&str; 4] = [
 ];
 
 /// Content of every file.
-const CONTENT: &str = "simulated";
+const FILE_CONTENT: &str = "simulated";
 
 // === impl Tree ===
 
@@ -73,22 +73,22 @@ impl Tree {
             self.library(libraries, file, &[link]);
         }
         for program in PROGRAMS {
-            self.file(Path::new("usr/bin").join(program), CONTENT);
+            self.file(Path::new("usr/bin").join(program), FILE_CONTENT);
         }
         for firmware in FIRMWARE {
-            self.file(Path::new("lib/firmware/nvidia").join(version).join(firmware), CONTENT);
+            self.file(Path::new("lib/firmware/nvidia").join(version).join(firmware), FILE_CONTENT);
         }
         for path in FILES {
-            self.file(path, CONTENT);
+            self.file(path, FILE_CONTENT);
         }
     }
 
     fn library(&mut self, folder: &Path, file: &str, links: &[&str]) {
         let file = folder.join(file);
-        self.file(&file, CONTENT);
+        self.file(&file, FILE_CONTENT);
         for link in links {
             let name = Path::new(file.file_name().expect("a library has a name"));
-            self.link_beside(folder.join(link), name);
+            self.link_literal(folder.join(link), name);
         }
     }
 }

@@ -14,7 +14,7 @@ const MAJOR: u32 = 243;
 
 impl Tree {
     /// Adds a function to a group.
-    pub(super) fn in_group(&mut self, function: &Path, group: u32, driver: Option<&str>) {
+    pub(super) fn add_to_group(&mut self, function: &Path, group: u32, driver: Option<&str>) {
         let folder = Path::new("sys/kernel/iommu_groups").join(group.to_string());
         let own = function.file_name().expect("a function has an address");
         self.link(folder.join("devices").join(own), function);

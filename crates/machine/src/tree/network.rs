@@ -106,7 +106,7 @@ impl Tree {
     fn subfunction(&mut self, parent: &Path, part: &SubFunction) {
         let folder = folder_of(parent, part);
         self.file(folder.join("sfnum"), &part.number.to_string());
-        self.on_bus(&folder, "auxiliary", Some("mlx5_core.sf"));
+        self.link_bus(&folder, "auxiliary", Some("mlx5_core.sf"));
     }
 
     fn vdpa(&mut self, parent: &Path, vdpa: &Vdpa) {
@@ -114,16 +114,16 @@ impl Tree {
         let number = vdpa.name.trim_start_matches(|c: char| !c.is_ascii_digit());
         match vdpa.driver {
             VdpaDriver::Vhost => {
-                self.on_bus(&folder, "vdpa", Some("vhost_vdpa"));
+                self.link_bus(&folder, "vdpa", Some("vhost_vdpa"));
                 let name = format!("vhost-vdpa-{number}");
                 let number = format!("511:{number}");
                 let node = Some((number.as_str(), Path::new(&name)));
                 self.class_device(&folder.join(&name), &ClassDevice { node, ..Default::default() });
             }
             VdpaDriver::Virtio => {
-                self.on_bus(&folder, "vdpa", Some("virtio_vdpa"));
+                self.link_bus(&folder, "vdpa", Some("virtio_vdpa"));
                 let virtio = folder.join(format!("virtio{number}"));
-                self.on_bus(&virtio, "virtio", Some("virtio_net"));
+                self.link_bus(&virtio, "virtio", Some("virtio_net"));
             }
         }
     }
@@ -177,10 +177,10 @@ fn ports(model: &Model) -> Vec<Port<'_>> {
         let (netdev, rdma) = (Some(nic.netdev.as_str()), nic.rdma.as_deref());
         let folder = sysfs_folder(&nic.path);
         whole.push((
-            is_driven(model, nic),
+            is_driver_bound(model, nic),
             Port { folder: folder.clone(), nic, netdev, rdma, number },
         ));
-        let is_driven_port = is_driven(model, nic);
+        let is_driven_port = is_driver_bound(model, nic);
         for (path, part) in nic.virtual_functions() {
             let own = model.driver_of(&path.address().to_string(), part.driver.as_deref());
             let is_driven_port = is_driven_port && own == Some(nic.driver.as_str());
@@ -206,7 +206,7 @@ fn ports(model: &Model) -> Vec<Port<'_>> {
     .collect()
 }
 
-fn is_driven(model: &Model, nic: &Nic) -> bool {
+fn is_driver_bound(model: &Model, nic: &Nic) -> bool {
     let driver = model.driver_of(&nic.netdev, Some(&nic.driver));
     model.is_plugged(&nic.netdev) && driver == Some(nic.driver.as_str())
 }

@@ -81,7 +81,7 @@ impl Tree {
             self.file(function.join("drm").join(&name).join("dev"), &format!("226:{minor}"));
             self.device(&format!("dev/dri/{name}"));
             let link = format!("dev/dri/by-path/pci-{}-{role}", gpu.address());
-            self.link_beside(link, format!("../{name}"));
+            self.link_literal(link, format!("../{name}"));
         }
     }
 

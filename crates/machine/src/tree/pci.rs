@@ -75,7 +75,7 @@ impl Tree {
     /// Adds a function and the bridges on its path.
     pub(super) fn function(&mut self, model: &Model, function: &Function<'_>) {
         let mut folder = PathBuf::from("sys/devices").join(function.path.root());
-        let (address, bridges) = function.path.end_and_bridges();
+        let (address, bridges) = function.path.function_and_bridges();
         for (depth, bridge) in bridges.iter().enumerate() {
             folder.push(bridge.to_string());
             if !self.has(&folder) {
@@ -109,7 +109,7 @@ impl Tree {
                 ("subsystem_device", &format!("0x{:04x}", subsystem.device)),
                 ("class", &format!("0x{:06x}", function.class)),
                 ("numa_node", &node),
-                ("local_cpulist", &model.cpus_near(function.numa).to_string()),
+                ("local_cpulist", &model.local_cpus(function.numa).to_string()),
                 ("current_link_speed", speed),
                 ("max_link_speed", speed),
                 ("current_link_width", &width),
@@ -118,9 +118,9 @@ impl Tree {
             ],
         );
         self.bytes(folder.join("config"), config_space(function));
-        self.on_bus(folder, "pci", function.driver);
+        self.link_bus(folder, "pci", function.driver);
         if let Some(group) = function.group {
-            self.in_group(folder, group, function.driver);
+            self.add_to_group(folder, group, function.driver);
         }
     }
 }

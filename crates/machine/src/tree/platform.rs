@@ -6,8 +6,8 @@ use super::{Entry, Tree};
 use crate::{profile::NumaNode, state::Model};
 
 /// NUMA distances in firmware tables: to the node itself, and to another node.
-const NEAR: &str = "10";
-const FAR: &str = "21";
+const LOCAL_DISTANCE: &str = "10";
+const REMOTE_DISTANCE: &str = "21";
 
 // === impl Tree ===
 
@@ -23,10 +23,12 @@ impl Tree {
         for list in ["online", "possible", "has_cpu", "has_memory"] {
             self.file(nodes.join(list), &online);
         }
-        self.file("sys/devices/system/cpu/online", &model.cpus_near(None).to_string());
+        self.file("sys/devices/system/cpu/online", &model.local_cpus(None).to_string());
         let indices = 0..model.numa.len();
         for (index, node) in model.numa.iter().enumerate() {
-            let distances = indices.clone().map(|other| if other == index { NEAR } else { FAR });
+            let distances = indices
+                .clone()
+                .map(|other| if other == index { LOCAL_DISTANCE } else { REMOTE_DISTANCE });
             let distances = distances.collect::<Vec<_>>().join(" ");
             self.node(&nodes.join(format!("node{index}")), (index, node), &distances);
         }

@@ -28,7 +28,7 @@ impl Tree {
             &[
                 ("mtu", "9000"),
                 ("type", "1"),
-                ("bonding/mode", bond.mode.in_sysfs()),
+                ("bonding/mode", bond.mode.sysfs_text()),
                 ("bonding/slaves", &bond.interfaces.join(" ")),
             ],
         );
@@ -78,7 +78,7 @@ impl Tree {
         ));
         self.file("proc/1/net/route", &v4.join("\n"));
         self.file("proc/1/net/ipv6_route", &v6.join("\n"));
-        self.link_beside("proc/self", "1");
-        self.link_beside("proc/net", "self/net");
+        self.link_literal("proc/self", "1");
+        self.link_literal("proc/net", "self/net");
     }
 }

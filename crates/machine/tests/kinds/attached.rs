@@ -6,7 +6,7 @@ use windlass_machine::{Attached, Fault, MachineProfile, profile::Device};
 
 use crate::kinds::fixture::{check, create, exists, link};
 
-fn with(machine: &str, attached: &str) -> Result<MachineProfile, String> {
+fn machine_with(machine: &str, attached: &str) -> Result<MachineProfile, String> {
     let mut profile = MachineProfile::named(machine).expect("built in");
     let attached: Attached = attached.parse().expect(attached);
     profile.attach(&attached).map_err(|problem| problem.to_string())?;
@@ -17,15 +17,16 @@ fn with(machine: &str, attached: &str) -> Result<MachineProfile, String> {
 fn devices_of_every_profile_can_be_added_to_any_machine() {
     for name in Attached::names() {
         for machine in ["t4-edge", "dgx-h100", "kria"] {
-            with(machine, name).unwrap_or_else(|error| panic!("{name} in {machine}: {error}"));
+            machine_with(machine, name)
+                .unwrap_or_else(|error| panic!("{name} in {machine}: {error}"));
         }
-        create(&with("t4-edge", name).expect("checked"));
+        create(&machine_with("t4-edge", name).expect("checked"));
     }
 }
 
 #[test]
 fn a_usb_device_brings_its_controller() {
-    let (_dir, machine) = create(&with("t4-edge", "coral-usb:2").expect("two of them"));
+    let (_dir, machine) = create(&machine_with("t4-edge", "coral-usb:2").expect("two of them"));
     check(&machine, "sys/bus/pci/devices/0000:00:14.0/class", "0x0c0330");
     check(&machine, "sys/bus/usb/devices/usb2/idVendor", "1d6b");
     check(&machine, "sys/bus/usb/devices/2-11/idProduct", "9302");
@@ -34,7 +35,7 @@ fn a_usb_device_brings_its_controller() {
 
 #[test]
 fn a_device_with_a_taken_address_moves_to_another_domain() {
-    let (_dir, machine) = create(&with("dgx-h100", "hailo").expect("there is room"));
+    let (_dir, machine) = create(&machine_with("dgx-h100", "hailo").expect("there is room"));
     assert!(link(&machine, "sys/class/hailo_chardev/hailo0/device").ends_with("0001:50:00.0"));
     check(&machine, "sys/class/hailo_chardev/hailo0/board_location", "0001:50:00.0");
 }
@@ -55,7 +56,7 @@ fn a_profile_can_attach_devices_and_errors_name_the_entry() {
     let expected =
         "small.yaml:6: halo:2: there is no such device profile; there are darwin3-files,";
     assert!(error.starts_with(expected), "{error}");
-    let error = with("t4-edge", "hailo:11").expect_err("too many");
+    let error = machine_with("t4-edge", "hailo:11").expect_err("too many");
     assert_eq!(error, "hailo:11: its count is 11, it must be 1 to 10");
 }
 

@@ -2,7 +2,7 @@
 
 use windlass_config::{
     Diagnostic,
-    document::{Diagnostics, Node},
+    document::{Diagnostics, YamlNode},
 };
 
 use crate::manifest;
@@ -10,36 +10,36 @@ use crate::manifest;
 /// Position of a flag's value.
 enum Value {
     /// In the argument itself, after `=`.
-    Within(String),
+    Inline(String),
     /// The next argument.
     Next,
 }
 
 /// True if a container of the manifest has `--device` among its arguments.
-pub(crate) fn has_arguments(root: &Node) -> bool {
+pub(crate) fn has_arguments(root: &YamlNode) -> bool {
     arguments(root).any(|argument| flag(argument, "device").is_some())
 }
 
 /// Returns the domain, and each device as a document.
-pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> (String, Vec<Node>) {
+pub(super) fn read(root: &YamlNode, diagnostics: &mut Diagnostics) -> (String, Vec<YamlNode>) {
     let mut domain = super::DOMAIN.to_owned();
     let mut devices = Vec::new();
     let mut arguments = arguments(root);
     while let Some(argument) = arguments.next() {
         if let Some(value) = flag(argument, "device") {
             let given = match value {
-                Value::Within(text) => Some((argument, text)),
+                Value::Inline(text) => Some((argument, text)),
                 Value::Next => arguments.next().and_then(|next| Some((next, next.text()?))),
             };
             let Some((node, text)) = given else { continue };
-            match manifest::parsed_within(node, &text) {
+            match manifest::parse_embedded(node, &text) {
                 Ok(device) => devices.push(device),
-                Err(Diagnostic { line, text }) => diagnostics.wrong(line, text),
+                Err(Diagnostic { line, text }) => diagnostics.error(line, text),
             }
         } else if let Some(value) = flag(argument, "domain") {
             let given = match value {
-                Value::Within(text) => Some(text),
-                Value::Next => arguments.next().and_then(Node::text),
+                Value::Inline(text) => Some(text),
+                Value::Next => arguments.next().and_then(YamlNode::text),
             };
             domain = given.unwrap_or(domain);
         }
@@ -48,20 +48,20 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> (String, Vec<N
 }
 
 /// Arguments of a workload's containers, in their order.
-fn arguments(root: &Node) -> impl Iterator<Item = &Node> {
-    manifest::containers(root).iter().flat_map(lists).flatten().flat_map(Node::items)
+fn arguments(root: &YamlNode) -> impl Iterator<Item = &YamlNode> {
+    manifest::containers(root).iter().flat_map(lists).flatten().flat_map(YamlNode::items)
 }
 
-fn lists(container: &Node) -> [Option<&Node>; 2] {
+fn lists(container: &YamlNode) -> [Option<&YamlNode>; 2] {
     [container.child("command"), container.child("args")]
 }
 
 /// Value of a flag; `None` for another argument.
-fn flag(argument: &Node, name: &str) -> Option<Value> {
+fn flag(argument: &YamlNode, name: &str) -> Option<Value> {
     let text = argument.text()?;
     let rest = text.strip_prefix("--")?.strip_prefix(name)?;
     match rest.strip_prefix('=') {
-        Some(value) => Some(Value::Within(value.to_owned())),
+        Some(value) => Some(Value::Inline(value.to_owned())),
         None => rest.is_empty().then_some(Value::Next),
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use windlass_config::{
-    Find, Give, Sharing, Unit,
+    DiscoveryRule, EditTemplates, Grouping, Sharing,
     document::{Diagnostics, Spanned},
 };
 use windlass_core::selector::DeviceExpression;
@@ -12,7 +12,7 @@ use super::{
     paths,
     usb::{self, UsbDevice},
 };
-use crate::{nics, present};
+use crate::{items, nics};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -25,10 +25,10 @@ pub(super) struct Group {
 /// Parts of a source, converted from a group.
 #[derive(Debug)]
 pub(super) struct Parts {
-    pub(super) find: Find,
+    pub(super) find: DiscoveryRule,
     pub(super) expression: Option<DeviceExpression>,
-    pub(super) unit: Unit,
-    pub(super) give: Give,
+    pub(super) unit: Grouping,
+    pub(super) give: EditTemplates,
 }
 
 // === impl Group ===
@@ -38,10 +38,10 @@ impl Group {
     pub(super) fn sharing(&self, diagnostics: &mut Diagnostics) -> Sharing {
         match &self.count {
             Some(count) if count.value < 0 => {
-                diagnostics.wrong(count.line, "count cannot be negative");
+                diagnostics.error(count.line, "count cannot be negative");
                 Sharing::Exclusive
             }
-            Some(count) if count.value > 1 => nics::users(count, diagnostics),
+            Some(count) if count.value > 1 => nics::device_sharing(count, diagnostics),
             _ => Sharing::Exclusive,
         }
     }
@@ -54,9 +54,9 @@ impl Group {
 
     /// Converts the group to parts of a source; `None` with a diagnostic if it has no equivalent.
     pub(super) fn into_parts(self, line: u64, diagnostics: &mut Diagnostics) -> Option<Parts> {
-        let (paths, usb) = (present(self.paths), present(self.usb));
+        let (paths, usb) = (items(self.paths), items(self.usb));
         match (paths.is_empty(), usb.is_empty()) {
-            (false, false) => diagnostics.wrong(line, "a group has paths or usb, not both"),
+            (false, false) => diagnostics.error(line, "a group has paths or usb, not both"),
             (true, true) => diagnostics.warn(line, "empty group skipped"),
             (false, true) => return paths::parts(paths, line, diagnostics),
             (true, false) => return usb::parts(usb, line, diagnostics),

@@ -1,7 +1,7 @@
 //! One path of a group: a device node, or a file to mount.
 
 use serde::Deserialize;
-use windlass_config::{GivenMount, GivenNode};
+use windlass_config::{MountTemplate, NodeTemplate};
 use windlass_core::device::Access;
 
 #[derive(Debug, Default, Deserialize)]
@@ -58,7 +58,7 @@ impl PathEntry {
     }
 
     /// Path in the container, if it differs.
-    pub(super) fn inside(&self) -> Option<String> {
+    pub(super) fn container_path(&self) -> Option<String> {
         let inside = self.mount_path.as_deref().map(str::trim)?;
         (!inside.is_empty() && inside != self.path()).then(|| inside.to_owned())
     }
@@ -73,22 +73,22 @@ impl PathEntry {
         }
     }
 
-    pub(super) fn into_node(self) -> GivenNode {
-        GivenNode {
+    pub(super) fn into_node(self) -> NodeTemplate {
+        NodeTemplate {
             path: self.pattern(),
-            inside: self.inside(),
+            inside: self.container_path(),
             access: self.access(),
             optional: self.is_optional(),
             shared: self.is_repeated(),
         }
     }
 
-    pub(super) fn into_mount(self) -> GivenMount {
+    pub(super) fn into_mount(self) -> MountTemplate {
         let name = self.path().rsplit('/').next().unwrap_or_default();
         let container = self
-            .inside()
+            .container_path()
             .map(|inside| if inside.ends_with('/') { format!("{inside}{name}") } else { inside });
-        GivenMount {
+        MountTemplate {
             host: self.path().to_owned(),
             container,
             writable: self.read_only != Some(true),

@@ -4,7 +4,9 @@
 //! wildcards has one match, so a group with such a path is one device. A `limit` on such a path repeats its match that
 //! many times.
 
-use windlass_config::{Find, Give, GivenNode, Unit, document::Diagnostics};
+use windlass_config::{
+    DiscoveryRule, EditTemplates, Grouping, NodeTemplate, document::Diagnostics,
+};
 
 use super::{group::Parts, path::PathEntry};
 
@@ -71,7 +73,7 @@ impl Shape {
     }
 
     fn parts(self, group: Vec<PathEntry>) -> Parts {
-        let (mut give, mut found) = (Give::default(), Vec::new());
+        let (mut give, mut found) = (EditTemplates::default(), Vec::new());
         for (index, path) in group.into_iter().enumerate() {
             if !path.is_node() {
                 give.mounts.push(path.into_mount());
@@ -79,20 +81,20 @@ impl Shape {
                 give.nodes.push(path.into_node());
             } else {
                 found.push(path.pattern());
-                match path.inside() {
+                match path.container_path() {
                     None => give.found = Some(path.access()),
                     Some(inside) => give.nodes.push(renamed(&path, inside)),
                 }
             }
         }
-        Parts { find: Find::Nodes(found), expression: None, unit: self.unit(), give }
+        Parts { find: DiscoveryRule::Nodes(found), expression: None, unit: self.unit(), give }
     }
 
-    fn unit(self) -> Unit {
+    fn unit(self) -> Grouping {
         match self {
-            Self::AllOptional => Unit::All,
-            Self::OneSearched(_) => Unit::Each,
-            Self::Zipped => Unit::Zipped,
+            Self::AllOptional => Grouping::All,
+            Self::OneSearched(_) => Grouping::Each,
+            Self::Zipped => Grouping::Zipped,
         }
     }
 
@@ -110,7 +112,7 @@ impl Shape {
 /// one rule for all of them.
 fn require_alike(nodes: &[&PathEntry]) -> Result<(), &'static str> {
     let one_access = nodes.windows(2).all(|two| two[0].access() == two[1].access());
-    let same_paths = nodes.len() < 2 || nodes.iter().all(|path| path.inside().is_none());
+    let same_paths = nodes.len() < 2 || nodes.iter().all(|path| path.container_path().is_none());
     (one_access && same_paths).then_some(()).ok_or(
         "paths that are found together have the same permissions and no mountPath here: write a \
          group for each",
@@ -123,8 +125,8 @@ fn require_mandatory(nodes: &[&PathEntry]) -> Result<(), &'static str> {
 }
 
 /// The searched node, under another path in the container.
-fn renamed(path: &PathEntry, inside: String) -> GivenNode {
-    GivenNode {
+fn renamed(path: &PathEntry, inside: String) -> NodeTemplate {
+    NodeTemplate {
         path: "{path}".to_owned(),
         inside: Some(inside),
         access: path.access(),

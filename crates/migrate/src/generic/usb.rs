@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 use windlass_config::{
-    Find, Give, Unit,
+    DiscoveryRule, EditTemplates, Grouping,
     document::{Diagnostics, Spanned},
 };
 use windlass_core::device::Access;
@@ -29,17 +29,17 @@ pub(super) fn parts(
     line: u64,
     diagnostics: &mut Diagnostics,
 ) -> Option<Parts> {
-    let unit = if group.len() > 1 { Unit::All } else { Unit::Each };
-    if unit == Unit::Each {
-        diagnostics.warn(line, EACH);
+    let unit = if group.len() > 1 { Grouping::All } else { Grouping::Each };
+    if unit == Grouping::Each {
+        diagnostics.warn(line, SEPARATE_DEVICES_WARNING);
     }
     let conditions: Option<Vec<String>> =
         group.into_iter().map(|device| device.value.condition(device.line, diagnostics)).collect();
     let mut all = Conditions::default();
     all.and(any(&conditions?));
     let expression = all.into_expression(line, diagnostics);
-    let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
-    Some(Parts { find: Find::Nodes(vec![NODES.to_owned()]), expression, unit, give })
+    let give = EditTemplates { found: Some(Access::ReadWrite), ..EditTemplates::default() };
+    Some(Parts { find: DiscoveryRule::Nodes(vec![NODES.to_owned()]), expression, unit, give })
 }
 
 // === impl UsbDevice ===
@@ -53,7 +53,7 @@ impl UsbDevice {
             let digits = lower.trim_start_matches("0x");
             if digits.len() > 4 || u16::from_str_radix(digits, 16).is_err() {
                 let text = "vendor and product: write four hexadecimal digits each, in quotes";
-                diagnostics.wrong(line, format!("{given:?} is not a USB id; {text}"));
+                diagnostics.error(line, format!("{given:?} is not a USB id; {text}"));
                 return None;
             }
             all.one_of(attribute, &[format!("{digits:0>4}")]);
@@ -64,4 +64,5 @@ impl UsbDevice {
     }
 }
 
-const EACH: &str = "each match is a separate device; in that plugin all matches form one device";
+const SEPARATE_DEVICES_WARNING: &str =
+    "each match is a separate device; in that plugin all matches form one device";

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use windlass_config::{
-    AnnotationPrefix, DeviceIds, LabelOutput, LabelPolicy, MigStrategy, Strategy,
+    AnnotationPrefix, DeviceIdStrategy, DeviceListStrategy, LabelOutput, LabelPolicy, MigStrategy,
     document::{OneOrMany, Spanned},
 };
 use windlass_core::placement;
@@ -35,7 +35,7 @@ struct PluginEntry {
     pass_device_specs: Option<bool>,
     device_list_strategy: Option<OneOrMany<StrategyList>>,
     #[serde(rename = "deviceIDStrategy")]
-    device_id_strategy: Option<DeviceIds>,
+    device_id_strategy: Option<DeviceIdStrategy>,
     cdi_annotation_prefix: Option<Prefix>,
     #[serde(rename = "nvidiaCTKPath")]
     nvidia_ctk_path: Option<PathBuf>,
@@ -72,7 +72,7 @@ enum Discovery {
 
 /// One strategy, or several separated by commas.
 #[derive(Debug)]
-struct StrategyList(BTreeSet<Strategy>);
+struct StrategyList(BTreeSet<DeviceListStrategy>);
 
 #[derive(Debug)]
 struct Prefix(AnnotationPrefix);
@@ -173,12 +173,12 @@ impl StrategyList {
     }
 }
 
-fn strategy(name: &str) -> Result<Strategy, String> {
+fn strategy(name: &str) -> Result<DeviceListStrategy, String> {
     match name {
-        "envvar" => Ok(Strategy::Envvar),
-        "volume-mounts" => Ok(Strategy::VolumeMounts),
-        "cdi-annotations" => Ok(Strategy::CdiAnnotations),
-        "cdi-cri" => Ok(Strategy::CdiCri),
+        "envvar" => Ok(DeviceListStrategy::Envvar),
+        "volume-mounts" => Ok(DeviceListStrategy::VolumeMounts),
+        "cdi-annotations" => Ok(DeviceListStrategy::CdiAnnotations),
+        "cdi-cri" => Ok(DeviceListStrategy::CdiCri),
         _ => Err(format!(
             "unknown device list strategy {name:?}: write envvar, volume-mounts, cdi-annotations or \
              cdi-cri"

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use windlass_config::{
-    AnnotationPrefix, Config, DeviceIds, Feature, HealthPolicy, MigStrategy, Resources, Sharing,
-    Strategy, UnlistedXids,
+    AnnotationPrefix, Config, DeviceIdStrategy, DeviceListStrategy, Feature, HealthPolicy,
+    MigStrategy, Resources, Sharing, UnlistedXids,
 };
 use windlass_core::placement;
 
@@ -22,9 +22,9 @@ pub struct NvidiaPluginFlags {
     /// `--pass-device-specs`.
     pub pass_device_specs: Option<bool>,
     /// `--device-list-strategy`.
-    pub device_lists: Option<BTreeSet<Strategy>>,
+    pub device_lists: Option<BTreeSet<DeviceListStrategy>>,
     /// `--device-id-strategy`.
-    pub device_ids: Option<DeviceIds>,
+    pub device_ids: Option<DeviceIdStrategy>,
     /// `--gds-enabled`.
     pub gds: Option<bool>,
     /// `--mofed-enabled`.

@@ -82,7 +82,7 @@ mod tests {
     }
 
     /// True if the pattern matches the whole name. A second implementation, to compare the expression with.
-    fn fits(pattern: &str, name: &str) -> bool {
+    fn matches_name(pattern: &str, name: &str) -> bool {
         let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
         let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
         let inner = name.strip_prefix(head).and_then(|name| name.strip_suffix(tail));
@@ -124,7 +124,7 @@ mod tests {
             ("*ab*ab*", "abab", true),
             ("*ab*ab*", "ab-a", false),
         ] {
-            assert_eq!(fits(text, name), expected, "{text} {name}");
+            assert_eq!(matches_name(text, name), expected, "{text} {name}");
             assert_eq!(by_cel(&pattern(text), Some(name)), expected, "{text} {name}");
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_pattern_without_a_star_fits_itself_only(text in "[^*]{1,12}", other in "\\PC{0,12}") {
-            prop_assert!(fits(&text, &text) && by_cel(&pattern(&text), Some(&text)));
+            prop_assert!(matches_name(&text, &text) && by_cel(&pattern(&text), Some(&text)));
             prop_assert_eq!(by_cel(&pattern(&text), Some(&other)), text == other);
         }
 
@@ -163,9 +163,9 @@ mod tests {
             text in "[a*.\\\\\"\n]{1,6}|(?s).{1,6}", name in "[a.\\\\\"\n]{0,6}|(?s).{0,6}",
         ) {
             let pattern = pattern(&text);
-            prop_assert_eq!(by_cel(&pattern, Some(&name)), fits(&text, &name));
+            prop_assert_eq!(by_cel(&pattern, Some(&name)), matches_name(&text, &name));
             let filled = text.replace('*', &name);
-            prop_assert!(fits(&text, &filled) && by_cel(&pattern, Some(&filled)));
+            prop_assert!(matches_name(&text, &filled) && by_cel(&pattern, Some(&filled)));
         }
     }
 }

@@ -73,7 +73,8 @@ impl Names {
     /// Finds the devices of a resource name. A name without a pattern may be the default name of a MIG profile.
     pub(super) fn named(&self, name: &ResourceName) -> Vec<NamedResource> {
         let given: Vec<_> = self.resources.iter().filter(|it| it.name == *name).cloned().collect();
-        let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(mig_profile::named);
+        let profile =
+            name.as_str().strip_prefix("nvidia.com/mig-").map(mig_profile::from_resource_suffix);
         let profile = profile.filter(|text| mig_profile::is_possible(text));
         match profile {
             Some(profile) if given.is_empty() && self.profiles_by_default => {

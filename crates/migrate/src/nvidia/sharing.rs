@@ -7,8 +7,8 @@ use windlass_config::{
     MigStrategy, PerContainer, Replicas, ResourceRule, Resources, Shared, Sharing, SharingMethod,
     Unmatched,
     document::Spanned,
+    mps_clients_error,
     rules::{self, SpannedRule},
-    too_many_clients,
 };
 use windlass_core::resource::ResourceName;
 
@@ -52,7 +52,7 @@ struct Method<'a> {
 }
 
 /// An entry of a section, with the resource name of its replicas and their sharing.
-struct Share<'a> {
+struct SharedResource<'a> {
     resource: &'a ReplicatedResource,
     renamed: ResourceName,
     sharing: Sharing,
@@ -66,14 +66,14 @@ impl SharingEntry {
         for (section, name) in [(&self.time_slicing, "timeSlicing"), (&self.mps, "mps")] {
             let Some(section) = section else { continue };
             // An entry that could not be read is missing here and has its own message.
-            if section.value.resources.is_empty() && diagnostics.wrong.is_empty() {
+            if section.value.resources.is_empty() && diagnostics.errors.is_empty() {
                 diagnostics
-                    .wrong(section.line, format!("sharing.{name} needs a list of resources"));
+                    .error(section.line, format!("sharing.{name} needs a list of resources"));
             }
         }
         let Some(mps) = &self.mps else { return };
         if mig == MigStrategy::Mixed {
-            diagnostics.wrong(mps.line, "MPS cannot be used with the MIG strategy mixed");
+            diagnostics.error(mps.line, "MPS cannot be used with the MIG strategy mixed");
         }
         if let Some(slices) = &self.time_slicing {
             let text =
@@ -129,8 +129,8 @@ fn exclusive(resource: &NamedResource) -> SpannedRule {
 // === impl Method ===
 
 impl<'a> Method<'a> {
-    fn shares(&self, names: &Names, diagnostics: &mut Diagnostics) -> Vec<Share<'a>> {
-        let mut shares: Vec<Share<'a>> = Vec::new();
+    fn shares(&self, names: &Names, diagnostics: &mut Diagnostics) -> Vec<SharedResource<'a>> {
+        let mut shares: Vec<SharedResource<'a>> = Vec::new();
         for resource in &self.entry.resources {
             let name = &resource.name.value.0;
             if names.named(name).is_empty() {
@@ -150,7 +150,7 @@ impl<'a> Method<'a> {
             }
             let replicas = self.replicas(resource, diagnostics);
             if let Some((replicas, renamed)) = replicas.zip(self.renamed(resource, diagnostics)) {
-                shares.push(Share { resource, renamed, sharing: self.sharing(replicas) });
+                shares.push(SharedResource { resource, renamed, sharing: self.sharing(replicas) });
             }
         }
         shares
@@ -174,16 +174,16 @@ impl<'a> Method<'a> {
     ) -> Option<Replicas> {
         let Spanned { line, value } = resource.replicas;
         if value < 2 {
-            diagnostics.wrong(line, format!("{value} replicas: NVIDIA's plugin takes 2 or more"));
+            diagnostics.error(line, format!("{value} replicas: NVIDIA's plugin takes 2 or more"));
             return None;
         }
         let replicas = Replicas::try_from(value);
         let problem = match &replicas {
             Err(error) => Some(error.to_string()),
-            Ok(count) if self.method == SharingMethod::Mps => too_many_clients(*count),
+            Ok(count) if self.method == SharingMethod::Mps => mps_clients_error(*count),
             Ok(_) => None,
         };
-        diagnostics.wrong.extend(problem.map(|text| windlass_config::Diagnostic::new(line, text)));
+        diagnostics.errors.extend(problem.map(|text| windlass_config::Diagnostic::new(line, text)));
         replicas.ok()
     }
 
@@ -214,7 +214,7 @@ impl<'a> Method<'a> {
             diagnostics.warn(name.line, text);
         }
         let parsed = shared.parse();
-        diagnostics.wrong.extend(
+        diagnostics.errors.extend(
             parsed
                 .as_ref()
                 .err()
@@ -226,7 +226,7 @@ impl<'a> Method<'a> {
 
 // === impl Share ===
 
-impl Share<'_> {
+impl SharedResource<'_> {
     /// Rules for the shared devices of a resource.
     fn rules(&self, resource: &NamedResource) -> Vec<SpannedRule> {
         let subsets = match &self.resource.devices {
@@ -236,7 +236,7 @@ impl Share<'_> {
                 .subsets(resource.devices.kind.unwrap_or(windlass_core::device::DeviceKind::Gpu)),
         };
         let rule = |subset: Subset| {
-            let devices = subset.of(&resource.devices)?;
+            let devices = subset.restrict(&resource.devices)?;
             let value = ResourceRule::new(self.renamed.clone(), devices, self.sharing);
             Some(Spanned { line: self.resource.name.line, value })
         };

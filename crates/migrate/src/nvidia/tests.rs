@@ -4,15 +4,15 @@ use std::{collections::BTreeSet, path::Path};
 
 use proptest::prelude::*;
 use windlass_config::{
-    Feature, LabelOutput, PerContainer, Places, ResourceRule, Resources, Sharing, SharingMethod,
-    Strategy, Unmatched, to_yaml,
+    DeviceListStrategy, Feature, HostPaths, LabelOutput, PerContainer, ResourceRule, Resources,
+    Sharing, SharingMethod, Unmatched, to_yaml,
 };
 use windlass_core::placement;
 
 use super::*;
-use crate::{Format, Loaded, parse};
+use crate::{Format, LoadedConfig, parse};
 
-fn loaded(text: &str) -> Result<Loaded, String> {
+fn loaded(text: &str) -> Result<LoadedConfig, String> {
     let parsed = parse(Path::new("v1.yaml"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string())
 }
@@ -97,19 +97,22 @@ imex: {channelIDs: [0], required: true}
 ";
 
 #[test]
-fn every_key_is_taken() {
+fn every_key_is_read() {
     let loaded = loaded(EVERYTHING).expect("valid");
     assert_eq!(loaded.format, Format::Nvidia);
     let lines: Vec<_> = loaded.warnings.iter().map(|warning| warning.line).collect();
     assert_eq!(lines, [4, 22, 24], "{:?}", loaded.warnings);
-    let Config { places: Places { driver, mps_dir, .. }, policy, .. } = loaded.config;
+    let Config { places: HostPaths { driver, mps_dir, .. }, policy, .. } = loaded.config;
     assert_eq!(driver.root, Path::new("/run/nvidia/driver"));
     assert_eq!((driver.mounted_at, driver.dev_root), (Some("/driver-root".into()), None));
     assert_eq!(mps_dir, Path::new("/mps"));
     let delivery = policy.delivery;
-    assert_eq!(delivery.strategies, BTreeSet::from([Strategy::CdiCri, Strategy::Envvar]));
+    assert_eq!(
+        delivery.strategies,
+        BTreeSet::from([DeviceListStrategy::CdiCri, DeviceListStrategy::Envvar])
+    );
     assert_eq!(delivery.features, BTreeSet::from([Feature::Gds, Feature::Mofed, Feature::Gdrcopy]));
-    assert_eq!(delivery.ids, DeviceIds::Index);
+    assert_eq!(delivery.ids, DeviceIdStrategy::Index);
     assert_eq!(delivery.imex.channels, BTreeSet::from([0]));
     assert_eq!(policy.labels.output, LabelOutput::File("/f".into()));
     assert!(!policy.labels.timestamp);
@@ -121,7 +124,7 @@ fn every_key_is_taken() {
 #[test]
 fn absent_keys_have_the_plugins_defaults() {
     let policy = policy("version: v1\n");
-    assert_eq!(policy.delivery.strategies, BTreeSet::from([Strategy::Envvar]));
+    assert_eq!(policy.delivery.strategies, BTreeSet::from([DeviceListStrategy::Envvar]));
     assert_eq!((policy.mig, policy.resources), (MigStrategy::None, Resources::Default));
     assert_eq!(policy.labels.output, LabelOutput::None);
     let with_labels = self::policy("version: v1\nflags: {gfd: {}}\n").labels;

@@ -4,7 +4,7 @@
 use regex_syntax::ast::{AssertionKind, Ast, GroupKind, parse::Parser};
 use windlass_core::selector::literal;
 
-use crate::expression::text;
+use crate::expression::string_or_empty;
 
 /// Nodes that one alternative of a regular expression matches.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Alternative<'_> {
         let start = if self.from_start { "" } else { ".*" };
         let end = if self.to_end { "$" } else { "" };
         let exact = literal(&format!("^/dev/{start}(?:{body}){end}"));
-        let expression = Some(format!("{}.matches({exact})", text("path")));
+        let expression = Some(format!("{}.matches({exact})", string_or_empty("path")));
         Ok(Nodes { path: format!("/dev/{glob}"), expression, name: None })
     }
 

@@ -1,13 +1,13 @@
 //! Resources of accelerators: PCI functions of the accelerator class, each with the nodes of its driver.
 
 use windlass_config::{
-    Find, SourceRule,
+    DiscoveryRule, SourceRule,
     document::{Diagnostics, Spanned},
 };
 use windlass_core::{device::SourceName, resource::ResourceName};
 
 use super::Entry;
-use crate::expression::{Conditions, any, text};
+use crate::expression::{Conditions, any, string_or_empty};
 
 /// The class of processing accelerators (PCI Code and ID Assignment).
 const CLASS: &str = "0x12";
@@ -24,7 +24,7 @@ impl Entry {
     ) -> Option<Spanned<SourceRule>> {
         let Spanned { line, value: selectors } = self.checked_selectors(name.line, diagnostics)?;
         let mut all = Conditions::default();
-        all.and(format!("{}.startsWith(\"{CLASS}\")", text("pciClass")));
+        all.and(format!("{}.startsWith(\"{CLASS}\")", string_or_empty("pciClass")));
         let mut alternatives = Vec::new();
         for selector in selectors {
             let mut one = Conditions::default();
@@ -35,11 +35,11 @@ impl Entry {
         if !alternatives.iter().any(String::is_empty) {
             all.and(any(&alternatives));
         }
-        let mut rule = SourceRule::new(source, Find::Bus("pci".to_owned()));
+        let mut rule = SourceRule::new(source, DiscoveryRule::Bus("pci".to_owned()));
         rule.expression = all.into_expression(line, diagnostics);
         rule.give.env.insert(variable(&name.value), "{pci}".to_owned());
         rule.resource = Some(name.value.clone());
-        diagnostics.warn(name.line, INFO);
+        diagnostics.warn(name.line, ADDITIONAL_INFO_WARNING);
         Some(Spanned { line: name.line, value: rule })
     }
 }
@@ -49,5 +49,5 @@ fn variable(name: &ResourceName) -> String {
     format!("PCIDEVICE_{}", name.as_str().to_uppercase().replace(['.', '/'], "_"))
 }
 
-const INFO: &str =
+const ADDITIONAL_INFO_WARNING: &str =
     "containers get PCIDEVICE_..., but no PCIDEVICE_..._INFO and no device-info file";

@@ -2,7 +2,7 @@
 
 use windlass_config::document::{Diagnostics, Spanned};
 
-use crate::expression::{Conditions, any, number};
+use crate::expression::{Conditions, any, integer_or_default};
 
 /// Maximum length of a range whose numbers are listed one by one in the expression.
 const MAX_LISTED: u32 = 64;
@@ -44,7 +44,7 @@ fn parsed(list: &Spanned<Vec<String>>, diagnostics: &mut Diagnostics) -> Vec<Fun
     for given in &list.value {
         let Some(functions) = Functions::read(given) else {
             let problem = format!("{given:?}: write a parent, or numbers after it as in p0#0,2-7");
-            diagnostics.wrong(list.line, problem);
+            diagnostics.error(list.line, problem);
             continue;
         };
         if all.iter().any(|earlier| earlier.parent == functions.parent) {
@@ -91,7 +91,7 @@ impl Functions {
     }
 
     fn numbers(&self, index: &str) -> String {
-        let index = number(index);
+        let index = integer_or_default(index);
         let is_short = |(first, last): &&(u32, u32)| last.saturating_sub(*first) < MAX_LISTED;
         let (short, long): (Vec<_>, Vec<_>) = self.ranges.iter().partition(is_short);
         let listed: Vec<_> = short.iter().flat_map(|(first, last)| *first..=*last).collect();
@@ -145,7 +145,7 @@ mod tests {
     fn few_numbers_are_listed_and_many_are_compared() {
         let numbers = |text: &str| {
             let functions = Functions::read(text).expect("valid");
-            functions.numbers("vfIndex").replace(&number("vfIndex"), "n")
+            functions.numbers("vfIndex").replace(&integer_or_default("vfIndex"), "n")
         };
         for (text, expected) in [
             ("p0#4", "n == 4"),

@@ -13,8 +13,8 @@ use crate::nics;
 
 /// Policy for interfaces. An option of any resource applies to all resources.
 pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> NicPolicy {
-    let vhost_net = for_all(entries, line, VHOST, Entry::needs_vhost_net, diagnostics);
-    let no_hints = for_all(entries, line, TOPOLOGY, Entry::excludes_topology, diagnostics);
+    let vhost_net = requested_by_any(entries, line, VHOST, Entry::needs_vhost_net, diagnostics);
+    let no_hints = requested_by_any(entries, line, TOPOLOGY, Entry::excludes_topology, diagnostics);
     let has_rdma = gives_rdma_nodes(entries, line, diagnostics);
     let with_nodes = nics::with_all_nodes();
     NicPolicy {
@@ -49,7 +49,7 @@ fn gives_rdma_nodes(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics)
 }
 
 /// True if any entry requests an option, with a warning if some do not.
-fn for_all(
+fn requested_by_any(
     entries: &[Entry],
     line: u64,
     warning: &str,
@@ -68,7 +68,7 @@ fn info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {
     for entry in entries {
         let Some(Spanned { line, value: info }) = &entry.additional_info else { continue };
         if info.contains_key("*") && entries.len() > 1 {
-            diagnostics.warn(*line, EVERY);
+            diagnostics.warn(*line, ALL_INTERFACES_WARNING);
         }
         for (place, words) in info {
             if place != "*" && place.parse::<PciAddress>().is_err() {
@@ -120,4 +120,5 @@ const RDMA: &str = "isRdma applies to the whole node here: containers of every r
 const TOPOLOGY: &str = "excludeTopology applies to the whole node here: the kubelet gets no NUMA \
     node for any resource of this list";
 
-const EVERY: &str = "additionalInfo for * applies to every interface here, of any resource";
+const ALL_INTERFACES_WARNING: &str =
+    "additionalInfo for * applies to every interface here, of any resource";

@@ -5,8 +5,8 @@ use windlass_config::document::{Diagnostics, Spanned};
 
 use super::{DeviceType, functions};
 use crate::{
-    expression::{Conditions, has, text},
-    nics, present,
+    expression::{Conditions, has, string_or_empty},
+    items, nics,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -70,11 +70,11 @@ impl Selectors {
     pub(super) fn add_common(self, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
         all.one_of("pciDevice", &nics::hexadecimal(self.devices, diagnostics));
-        all.one_of("driver", &present(self.drivers));
+        all.one_of("driver", &items(self.drivers));
         let lower = |address: String| address.to_ascii_lowercase();
-        let addresses: Vec<_> = present(self.pci_addresses).into_iter().map(lower).collect();
+        let addresses: Vec<_> = items(self.pci_addresses).into_iter().map(lower).collect();
         all.one_of(PCI_ADDRESS, &addresses);
-        all.one_of("acpiIndex", &present(self.acpi_indexes));
+        all.one_of("acpiIndex", &items(self.acpi_indexes));
         nics::link_types(self.link_types, all, diagnostics);
     }
 
@@ -116,25 +116,25 @@ impl Selectors {
         diagnostics: &mut Diagnostics,
     ) {
         if !matches!(kind, DeviceType::AuxNetDevice) {
-            all.and(format!("{} == \"\"", text("auxiliaryDevice")));
+            all.and(format!("{} == \"\"", string_or_empty("auxiliaryDevice")));
             return;
         }
         let types = self.aux_types.as_ref().map_or(&[][..], |types| &types.value);
         if types.is_empty() || types.iter().any(|kind| kind != "sf") {
             diagnostics
-                .wrong(line, "auxNetDevice: write auxTypes: [\"sf\"], the only supported type");
+                .error(line, "auxNetDevice: write auxTypes: [\"sf\"], the only supported type");
         }
-        all.and(format!("{}.contains(\".sf.\")", text("auxiliaryDevice")));
+        all.and(format!("{}.contains(\".sf.\")", string_or_empty("auxiliaryDevice")));
     }
 
     fn add_vdpa(&self, line: u64, all: &mut Conditions, diagnostics: &mut Diagnostics) {
         let Some(vdpa) = self.vdpa_type.as_ref().filter(|it| !it.value.is_empty()) else { return };
         if self.requests_rdma() {
-            diagnostics.wrong(line, "isRdma and vdpaType exclude each other");
+            diagnostics.error(line, "isRdma and vdpaType exclude each other");
         }
         if !["virtio", "vhost"].contains(&vdpa.value.as_str()) {
             let problem = format!("vdpaType {:?} is unknown: write virtio or vhost", vdpa.value);
-            diagnostics.wrong(vdpa.line, problem);
+            diagnostics.error(vdpa.line, problem);
         }
         all.one_of("vdpaType", std::slice::from_ref(&vdpa.value));
     }

@@ -9,14 +9,14 @@ pub(super) struct Term<'t> {
     pub(super) name: &'t str,
     pub(super) key: &'t str,
     /// The text in braces after the key.
-    pub(super) of: Option<&'t str>,
+    pub(super) argument: Option<&'t str>,
     /// `==` or `!=`.
-    pub(super) sign: &'t str,
+    pub(super) operator: &'t str,
     pub(super) value: &'t str,
 }
 
 /// Keys that a source cannot express, with their replacements.
-const REFUSED: &[(&str, &str)] = &[
+const UNSUPPORTED_KEYS: &[(&str, &str)] = &[
     ("GOTO LABEL", "write every condition into each rule"),
     ("ENV TAG TAGS", "udev sets it: match the device's attributes in a source instead"),
     (
@@ -50,16 +50,16 @@ pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
             let found: String = rest.chars().take(20).collect();
             format!("{found:?}: {MALFORMED}")
         })?;
-        let Term { name, key, sign, value, .. } = term;
+        let Term { name, key, operator: sign, value, .. } = term;
         let is_its = |keys: &str| keys.split(' ').any(|it| it == key);
-        let refused = REFUSED.iter().find(|(keys, _)| is_its(keys)).map(|(_, why)| *why);
+        let refused = UNSUPPORTED_KEYS.iter().find(|(keys, _)| is_its(keys)).map(|(_, why)| *why);
         let refused = refused.or(match (sign, key) {
             ("=" | "+=" | "-=" | ":=", _) => {
                 Some("a source assigns nothing: leave it in udev's file")
             }
             ("!=", "SUBSYSTEM" | "ATTRS") => Some("write the intended values, with =="),
             (_, "SUBSYSTEM" | "KERNEL" | "ATTR" | "ATTRS") => {
-                value.contains(['\\', '$', '%']).then_some(PLAIN)
+                value.contains(['\\', '$', '%']).then_some(PLAIN_VALUE_ERROR)
             }
             _ => Some("unknown key: write SUBSYSTEM, KERNEL, ATTR or ATTRS"),
         });
@@ -82,8 +82,8 @@ fn term(text: &str) -> Option<(Term<'_>, &str)> {
     let (key, of) = braced.map_or((name, None), |(key, of)| (key, Some(of)));
     let is_key = !key.is_empty() && key.chars().all(|it| it.is_ascii_uppercase() || it == '_');
     let is_sign = ["==", "!=", "=", "+=", "-=", ":="].contains(&sign);
-    (is_key && is_sign).then_some((Term { name, key, of, sign, value }, after))
+    (is_key && is_sign).then_some((Term { name, key, argument: of, operator: sign, value }, after))
 }
 
 const MALFORMED: &str = "write KEY==\"value\", a rule on one line, and comments apart";
-const PLAIN: &str = "write the value without \\, $ and %";
+const PLAIN_VALUE_ERROR: &str = "write the value without \\, $ and %";

@@ -1,6 +1,6 @@
 //! Places of a rule's devices: buses, classes and device nodes.
 
-use windlass_config::Find;
+use windlass_config::DiscoveryRule;
 
 use super::line::Term;
 use crate::names::is_made_of;
@@ -15,28 +15,28 @@ const FOLDERS: &str = "input/event input/mouse input/js snd/controlC snd/pcmC sn
     dri/renderD infiniband/uverbs infiniband/umad infiniband/issm net/tun";
 
 /// All places that may have a matching device.
-pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<Find>, String> {
-    let fits = |key| terms.iter().filter(move |term| term.key == key && term.sign == "==");
+pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<DiscoveryRule>, String> {
+    let fits = |key| terms.iter().filter(move |term| term.key == key && term.operator == "==");
     let (mut subsystems, mut kernels) = (fits("SUBSYSTEM"), fits("KERNEL"));
-    let is_usb_id = |term: &Term<'_>| matches!(term.of, Some("idVendor" | "idProduct"));
+    let is_usb_id = |term: &Term<'_>| matches!(term.argument, Some("idVendor" | "idProduct"));
     match (subsystems.next(), subsystems.next(), kernels.next()) {
         (Some(_), Some(_), _) => Err("SUBSYSTEM appears twice".to_owned()),
         (Some(subsystem), None, _) => subsystem.value.split('|').map(of_subsystem).collect(),
         (None, _, Some(kernel)) => {
             let nodes: Result<_, String> = kernel.value.split('|').map(node).collect();
-            Ok(vec![Find::Nodes(nodes?)])
+            Ok(vec![DiscoveryRule::Nodes(nodes?)])
         }
-        _ if terms.iter().any(is_usb_id) => Ok(vec![Find::Bus("usb".to_owned())]),
+        _ if terms.iter().any(is_usb_id) => Ok(vec![DiscoveryRule::Bus("usb".to_owned())]),
         _ => Err("the rule does not say where to search: add SUBSYSTEM, or KERNEL".to_owned()),
     }
 }
 
-fn of_subsystem(name: &str) -> Result<Find, String> {
+fn of_subsystem(name: &str) -> Result<DiscoveryRule, String> {
     match name {
         "net" => Err("SUBSYSTEM: write a rule of resources with kind: nic".to_owned()),
         _ if !is_made_of(name, b"-_") => Err(format!("SUBSYSTEM: {name:?}: name each, with |")),
-        _ if BUSES.split(' ').any(|bus| bus == name) => Ok(Find::Bus(name.to_owned())),
-        _ => Ok(Find::Class(name.to_owned())),
+        _ if BUSES.split(' ').any(|bus| bus == name) => Ok(DiscoveryRule::Bus(name.to_owned())),
+        _ => Ok(DiscoveryRule::Class(name.to_owned())),
     }
 }
 

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
-use windlass_config::{Diagnostic, Find, SourceRule, to_yaml};
+use windlass_config::{Diagnostic, DiscoveryRule, SourceRule, to_yaml};
 
-use crate::{Format, Loaded, NvidiaPluginFlags, parse};
+use crate::{Format, LoadedConfig, NvidiaPluginFlags, parse};
 
-fn loaded(text: &str) -> Result<Loaded, String> {
+fn loaded(text: &str) -> Result<LoadedConfig, String> {
     let parsed = parse(Path::new("x.rules"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string().replace("x.rules:", ""))
 }
@@ -22,9 +22,9 @@ fn sources(text: &str) -> Vec<SourceRule> {
 /// Text of a source in one line: place and expression, with short names of attributes.
 fn short(source: &SourceRule) -> String {
     let find = match &source.find {
-        Find::Bus(name) => format!("bus {name}"),
-        Find::Class(name) => format!("class {name}"),
-        Find::Nodes(patterns) => patterns.join(" "),
+        DiscoveryRule::Bus(name) => format!("bus {name}"),
+        DiscoveryRule::Class(name) => format!("class {name}"),
+        DiscoveryRule::Nodes(patterns) => patterns.join(" "),
         other => format!("{other:?}"),
     };
     let expression = source.expression.as_ref().map_or("", |it| it.as_str());

@@ -1,4 +1,4 @@
-//! The page's model of the node (`Board`), updated from the agent's snapshots.
+//! The page's model of the node (`PageState`), updated from the agent's snapshots.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,8 +11,10 @@ use windlass_core::{
     topology::ConnectionMatrix,
 };
 use windlass_host::shared::Shared;
-use windlass_page::{Board, DeviceView, Health, HolderView, LinkView, NodeView, Snapshot, Source};
-use windlass_resources::{NodeState, Offering};
+use windlass_page::{
+    DeviceView, Health, HolderView, LinkView, NodeView, PageState, Snapshot, Source,
+};
+use windlass_resources::{DeviceOffer, NodeState};
 
 use crate::metrics::MetricSources;
 
@@ -22,31 +24,31 @@ const MAX_LINKED: usize = 64;
 
 /// The node as the page shows it, with its history.
 #[derive(Debug)]
-pub(super) struct NodeBoard {
+pub(super) struct NodeDashboard {
     sources: MetricSources,
     /// Holders of the kubelet's last successful answer.
-    answered: Shared<Option<Arc<Holders>>>,
+    last_holders: Shared<Option<Arc<Holders>>>,
     node: String,
-    board: Shared<Board>,
+    board: Shared<PageState>,
 }
 
 // === impl NodeBoard ===
 
-impl NodeBoard {
+impl NodeDashboard {
     pub(super) fn new(sources: MetricSources, node: String) -> Self {
-        let board = Board::new(Source::Node, env!("CARGO_PKG_VERSION"), sources.clock.now());
-        let answered = Shared::default();
-        Self { sources, answered, node, board: Shared::new(board) }
+        let board = PageState::new(Source::Node, env!("CARGO_PKG_VERSION"), sources.clock.now());
+        let last_holders = Shared::default();
+        Self { sources, last_holders, node, board: Shared::new(board) }
     }
 
     /// The board as JSON: complete, or the changes since a revision. Concurrent readers share the bytes.
     pub(super) fn json(&self, after: Option<&str>) -> Bytes {
         self.update();
-        self.board.step(|board| board.json(after))
+        self.board.with_lock(|board| board.json(after))
     }
 
     /// Records every change of devices and holders, until the agent's snapshots end.
-    pub(super) async fn follow(&self) {
+    pub(super) async fn record_changes(&self) {
         let (mut state, mut holders) = (self.sources.state.clone(), self.sources.holders.clone());
         let mut ledger = self.sources.ledger.clone();
         loop {
@@ -71,15 +73,15 @@ impl NodeBoard {
         let changed = vec![self.view(&state, &holders)];
         let snapshot = Snapshot { has_first_holders, changed, ..Snapshot::default() };
         let now = self.sources.clock.now();
-        self.board.step(|board| board.update(now, snapshot));
+        self.board.with_lock(|board| board.update(now, snapshot));
     }
 
     /// Holders in the kubelet's last successful answer. The flag is true up to and including the first such answer:
     /// its holders are not changes.
     fn newest_holders(&self) -> (Arc<Holders>, bool) {
         let now = self.sources.holders.borrow().clone();
-        let is_good = matches!(now.answered, Some(Ok(())));
-        self.answered.step(|answered| {
+        let is_good = matches!(now.last_result, Some(Ok(())));
+        self.last_holders.with_lock(|answered| {
             let is_first = answered.is_none();
             if is_good {
                 *answered = Some(now.clone());
@@ -89,7 +91,7 @@ impl NodeBoard {
     }
 
     fn view(&self, state: &NodeState, holders: &Holders) -> NodeView {
-        let offerings = state.offerings();
+        let offerings = state.device_offers();
         let devices: Vec<_> = state.inventory.devices.iter().collect();
         let view = |device: &&Device| self.device(device, &offerings, holders);
         let mut views: Vec<_> = devices.iter().map(view).collect();
@@ -110,7 +112,7 @@ impl NodeBoard {
     fn device(
         &self,
         device: &Device,
-        offerings: &BTreeMap<DeviceId, Offering>,
+        offerings: &BTreeMap<DeviceId, DeviceOffer>,
         holders: &Holders,
     ) -> DeviceView {
         let offering = offerings.get(&device.id);
@@ -133,7 +135,11 @@ impl NodeBoard {
             reason: failure.map(ToString::to_string),
             action: action.map(|action| action.to_string()),
             resource: offering.and_then(|it| it.resource.as_ref()).map(ToString::to_string),
-            idle: if health == Health::Healthy { idle(memory_bytes, &holders) } else { 0.0 },
+            idle: if health == Health::Healthy {
+                free_fraction(memory_bytes, &holders)
+            } else {
+                0.0
+            },
             enforcement: offering.and_then(|it| it.enforcement).map(|it| it.to_string()),
             memory_bytes,
             numa_node: device.place.numa_node.map(i64::from),
@@ -142,12 +148,12 @@ impl NodeBoard {
             holders,
             ..DeviceView::default()
         };
-        self.measure(&device.id, &mut view);
+        self.add_measurements(&device.id, &mut view);
         view
     }
 
     /// Adds the newest measurements.
-    fn measure(&self, id: &DeviceId, view: &mut DeviceView) {
+    fn add_measurements(&self, id: &DeviceId, view: &mut DeviceView) {
         let Some(sample) = self.sources.sample(id) else { return };
         view.memory_bytes = sample.memory_bytes.or(view.memory_bytes);
         view.memory_used_bytes = sample.memory_used_bytes;
@@ -163,7 +169,7 @@ impl NodeBoard {
         let mut views = Vec::new();
         for holder in holders.by_device.get(&device.id).into_iter().flatten() {
             let pod = format!("{}/{}", holder.namespace, holder.pod);
-            let view = holder_of(&mut views, pod, false);
+            let view = get_or_insert_holder(&mut views, pod, false);
             // Several containers of a pod count as one holder.
             let is_first = view.container.is_none();
             view.container = is_first.then(|| holder.container.clone());
@@ -172,7 +178,7 @@ impl NodeBoard {
         for hold in ledger.claims().get(&device.id).into_iter().flat_map(|holds| holds.values()) {
             let claim = hold.claim();
             let name = format!("{}/{}", claim.namespace, claim.name);
-            let view = holder_of(&mut views, name, !claim.is_share());
+            let view = get_or_insert_holder(&mut views, name, !claim.is_share());
             if let Some(portion) = hold.portion() {
                 let percent = u32::try_from(portion.compute).unwrap_or(u32::MAX);
                 set_amounts(view, portion.memory, percent);
@@ -182,7 +188,7 @@ impl NodeBoard {
         let shared = self.sources.memory.borrow().get(&device.id).cloned();
         for limit in shared.iter().flat_map(|shared| &shared.limits) {
             let name = format!("{}/{}", limit.namespace, limit.name);
-            let view = holder_of(&mut views, name, limit.is_claim);
+            let view = get_or_insert_holder(&mut views, name, limit.is_claim);
             set_amounts(view, limit.mib, limit.compute_percent);
         }
         for used in shared.iter().flat_map(|shared| &shared.containers) {
@@ -203,7 +209,11 @@ impl NodeBoard {
 }
 
 /// Returns the holder with this name; adds a missing one.
-fn holder_of(views: &mut Vec<HolderView>, name: String, is_claim: bool) -> &mut HolderView {
+fn get_or_insert_holder(
+    views: &mut Vec<HolderView>,
+    name: String,
+    is_claim: bool,
+) -> &mut HolderView {
     let named =
         |view: &HolderView| if is_claim { &view.claim } else { &view.pod } == &Some(name.clone());
     let position = views.iter().position(named).unwrap_or(views.len());
@@ -222,7 +232,7 @@ fn set_amounts(view: &mut HolderView, mib: u64, percent: u32) {
 
 /// Free fraction of a device (0 to 1): the lower one of memory and compute. A holder without amounts has the whole
 /// device.
-fn idle(memory_bytes: Option<u64>, holders: &[HolderView]) -> f64 {
+fn free_fraction(memory_bytes: Option<u64>, holders: &[HolderView]) -> f64 {
     let has_whole = |it: &HolderView| it.memory_bytes.is_none() && it.compute.is_none();
     if holders.iter().any(has_whole) {
         return 0.0;

@@ -23,7 +23,7 @@ use super::{
 pub(super) trait Accept: Send + Sync {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
 /// Open connections, oldest first.
@@ -66,7 +66,7 @@ pub(super) async fn serve(
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = listener.next() => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok(stream) => connections.add(stream, pages),
@@ -92,7 +92,7 @@ async fn handle(
     requested.send_replace(true);
     let answer = async {
         let (method, response) = match request {
-            Ok(request) => (request.method.clone(), page::answer(&pages, &request).await),
+            Ok(request) => (request.method.clone(), page::respond(&pages, &request).await),
             Err(RequestError::Disconnected) => return Ok(()),
             Err(RequestError::Malformed) => (
                 String::new(),
@@ -106,7 +106,7 @@ async fn handle(
                 ),
             ),
         };
-        http::answer(&mut stream, &method, &response).await
+        http::send_response(&mut stream, &method, &response).await
     };
     let _: Result<io::Result<()>, _> = timeout(ANSWER_LIMIT, answer).await;
 }
@@ -144,7 +144,7 @@ impl Connections {
 impl Accept for TcpListener {
     type Stream = TcpStream;
 
-    async fn next(&self) -> io::Result<TcpStream> {
+    async fn accept(&self) -> io::Result<TcpStream> {
         self.accept().await.map(|(stream, _)| stream)
     }
 }
@@ -152,7 +152,7 @@ impl Accept for TcpListener {
 impl Accept for UnixListener {
     type Stream = UnixStream;
 
-    async fn next(&self) -> io::Result<UnixStream> {
+    async fn accept(&self) -> io::Result<UnixStream> {
         self.accept().await.map(|(stream, _)| stream)
     }
 }

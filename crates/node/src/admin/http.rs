@@ -70,7 +70,7 @@ pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request,
 }
 
 /// Sends the response and ends the connection; `HEAD` omits the body.
-pub(super) async fn answer(
+pub(super) async fn send_response(
     to: &mut (impl AsyncRead + AsyncWrite + Unpin),
     method: &str,
     response: &Response,
@@ -176,7 +176,7 @@ mod tests {
         client.write_all(&[b'x'; 1000]).await.expect("sent");
         client.shutdown().await.expect("ended");
         let refusal = Response::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
-        answer(&mut server, "POST", &refusal).await.expect("answered");
+        send_response(&mut server, "POST", &refusal).await.expect("answered");
         drop(server);
         let mut text = String::new();
         client.read_to_string(&mut text).await.expect("received");

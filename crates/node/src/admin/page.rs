@@ -26,7 +26,7 @@ enum Route {
     /// The state that the page shows.
     State,
     /// `/page` without the final slash: redirects to `/page/`, where the page's relative links work.
-    ToPage,
+    PageRedirect,
 }
 
 const INDEX: &str = "\
@@ -41,8 +41,8 @@ windlass node
 
 const JSON: &str = "application/json";
 
-pub(super) async fn answer(pages: &Pages, request: &Request) -> Response {
-    let Some(route) = Route::at(&request.path) else {
+pub(super) async fn respond(pages: &Pages, request: &Request) -> Response {
+    let Some(route) = Route::from_path(&request.path) else {
         return Response::text(
             StatusCode::NOT_FOUND,
             format!("no page {}\n\n{INDEX}", request.path),
@@ -60,7 +60,7 @@ pub(super) async fn answer(pages: &Pages, request: &Request) -> Response {
 async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
     match route {
         Route::Index => Response::text(StatusCode::OK, INDEX),
-        Route::Health => report(&probe::health(&admin.state, &admin.rounds)),
+        Route::Health => report(&probe::health(&admin.state, &admin.last_round)),
         Route::Readiness => {
             let state = admin.state.borrow().clone();
             report(&probe::readiness(&state, &admin.registrations.borrow()))
@@ -71,7 +71,7 @@ async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
         }
         Route::Devices => devices(admin),
         Route::File(asset) => file(asset),
-        Route::ToPage => to_page(),
+        Route::PageRedirect => redirect_to_page(),
         Route::State => {
             admin.holders.refresh().await;
             let after = Revision::in_query(&request.query);
@@ -87,9 +87,9 @@ fn standing_by(waiting: &Standby, route: Route, request: &Request) -> Response {
         Route::Index => Response::text(StatusCode::OK, INDEX),
         Route::Health => report(&waiting.health()),
         Route::Readiness => report(&waiting.readiness()),
-        Route::Metrics => exposition(&metrics::standing_by(), request),
+        Route::Metrics => exposition(&metrics::standby_registry(), request),
         Route::File(asset) => file(asset),
-        Route::ToPage => to_page(),
+        Route::PageRedirect => redirect_to_page(),
         Route::Devices | Route::State => {
             Response::text(StatusCode::SERVICE_UNAVAILABLE, waiting.to_string())
         }
@@ -97,7 +97,7 @@ fn standing_by(waiting: &Standby, route: Route, request: &Request) -> Response {
 }
 
 fn exposition(registry: &Registry, request: &Request) -> Response {
-    let format = Format::accepted(&request.accept);
+    let format = Format::negotiate(&request.accept);
     match format.text(registry) {
         Ok(body) => {
             let (content_type, body) = (format.content_type(), body.into());
@@ -108,14 +108,14 @@ fn exposition(registry: &Registry, request: &Request) -> Response {
 }
 
 /// Redirect by a relative address, which works behind a proxy too.
-fn to_page() -> Response {
+fn redirect_to_page() -> Response {
     let body = "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=page/\">\n".into();
     Response { status: StatusCode::OK, content_type: "text/html; charset=utf-8", body }
 }
 
 fn file(asset: &Asset) -> Response {
     let body = Bytes::from_static(asset.text.as_bytes());
-    Response { status: StatusCode::OK, content_type: asset.media, body }
+    Response { status: StatusCode::OK, content_type: asset.media_type, body }
 }
 
 fn devices(admin: &Admin) -> Response {
@@ -151,14 +151,14 @@ fn failed(error: &dyn std::error::Error) -> Response {
 // === impl Route ===
 
 impl Route {
-    fn at(path: &str) -> Option<Self> {
+    fn from_path(path: &str) -> Option<Self> {
         Some(match path {
             "/" => Self::Index,
             "/healthz" => Self::Health,
             "/readyz" => Self::Readiness,
             "/metrics" => Self::Metrics,
             "/devices" => Self::Devices,
-            "/page" => Self::ToPage,
+            "/page" => Self::PageRedirect,
             "/page/state" => Self::State,
             _ => Self::File(Asset::named(path.strip_prefix("/page/")?)?),
         })

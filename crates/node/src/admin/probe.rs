@@ -21,7 +21,7 @@ const CLAIMS_UNKNOWN: &str =
     "devices of claims are unknown, so no device is allocated; the agent's log has the reason";
 
 /// Longest time between rounds of a live reconciler. It finishes a round every ten seconds or sooner, and never blocks.
-const LONGEST_ROUND: Duration = Duration::from_secs(60);
+const MAX_ROUND_AGE: Duration = Duration::from_secs(60);
 
 /// Reason why an agent is on standby.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(super) fn health(
     let mut failures = Vec::new();
     if state.has_changed().is_err() {
         failures.push("the reconciler has ended".to_owned());
-    } else if since > LONGEST_ROUND {
+    } else if since > MAX_ROUND_AGE {
         failures.push(format!("the reconciler has not finished a round for {} s", since.as_secs()));
     }
     let generation = state.borrow().inventory.generation;
@@ -58,15 +58,15 @@ pub(super) fn readiness(state: &NodeState, registrations: &RegistrationStates) -
     if !inventory.is_complete() {
         failures.push("not every source of devices has answered yet".to_owned());
     }
-    failures.extend(state.unwritten.values().map(ToString::to_string));
+    failures.extend(state.document_errors.values().map(ToString::to_string));
     if state.claims_may_be_missing {
         failures.push(CLAIMS_UNKNOWN.to_owned());
     }
-    let slow = state.slow_since.map(|since| since.elapsed().as_secs());
+    let slow = state.disk_slow_since.map(|since| since.elapsed().as_secs());
     failures.extend(slow.map(|seconds| format!("the disk has not answered for {seconds} s")));
     let simulated = inventory.simulated.iter();
     let mut facts: Vec<_> = simulated.map(|profile| format!("simulated: {profile}")).collect();
-    facts.extend(state.offers_nothing());
+    facts.extend(state.no_offer_warning());
     facts.extend(inventory.sources.iter().map(|(source, state)| describe(source, state)));
     for (name, (all, allocatable)) in state.resources() {
         facts.push(format!("{name}: {allocatable} of {all} allocatable"));

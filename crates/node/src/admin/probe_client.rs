@@ -21,7 +21,7 @@ pub enum Probe {
 
 /// Response of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeAnswer {
+pub struct ProbeResponse {
     /// True for HTTP status 200.
     pub is_ok: bool,
     /// Reasons, one per line.
@@ -47,12 +47,12 @@ const MAX_BYTES: u64 = 16 << 20;
 /// # Errors
 ///
 /// The socket does not answer, or another program answers.
-pub async fn probe_agent(socket: &Path, probe: Probe) -> Result<ProbeAnswer, ProbeError> {
+pub async fn probe_agent(socket: &Path, probe: Probe) -> Result<ProbeResponse, ProbeError> {
     let path = match probe {
         Probe::Health => "/healthz",
         Probe::Readiness => "/readyz",
     };
-    ask_agent(socket, path).await
+    get_page(socket, path).await
 }
 
 /// Requests a page by its path from the agent on a socket.
@@ -60,12 +60,12 @@ pub async fn probe_agent(socket: &Path, probe: Probe) -> Result<ProbeAnswer, Pro
 /// # Errors
 ///
 /// As [`probe_agent`].
-pub async fn ask_agent(socket: &Path, path: &str) -> Result<ProbeAnswer, ProbeError> {
+pub async fn get_page(socket: &Path, path: &str) -> Result<ProbeResponse, ProbeError> {
     let unreachable = |source| ProbeError::Unreachable(socket.to_owned(), source);
     let text = get(socket, path).await.map_err(unreachable)?;
     let answer = text.split_once("\r\n\r\n").and_then(|(head, report)| {
         let status = head.split(' ').nth(1).filter(|_| head.starts_with("HTTP/1.1 "))?;
-        Some(ProbeAnswer { is_ok: status == "200", report: report.to_owned() })
+        Some(ProbeResponse { is_ok: status == "200", report: report.to_owned() })
     });
     answer.ok_or_else(|| ProbeError::NotAnAgent(socket.to_owned()))
 }

@@ -34,16 +34,16 @@ fn admin() -> Admin {
     Admin {
         registry: Registry::default(),
         state: sources.state.clone(),
-        rounds: watch::channel(Instant::now()).1,
+        last_round: watch::channel(Instant::now()).1,
         registrations: sources.registrations.clone(),
         holders,
         disclosed: BTreeSet::new(),
-        board: Arc::new(NodeBoard::new(sources, "n".to_owned())),
+        board: Arc::new(NodeDashboard::new(sources, "n".to_owned())),
     }
 }
 
 /// Pages on both listeners.
-struct Served {
+struct TestServer {
     address: SocketAddr,
     socket: PathBuf,
     stop: CancellationToken,
@@ -51,7 +51,7 @@ struct Served {
     _folder: tempfile::TempDir,
 }
 
-impl Served {
+impl TestServer {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = folder.path().join("probe.sock");
@@ -93,7 +93,7 @@ impl Served {
 
 #[tokio::test(start_paused = true)]
 async fn silent_clients_do_not_lock_other_clients_out() {
-    let served = Served::new();
+    let served = TestServer::new();
     let mut silent = served.silent(500).await;
     let begun = Instant::now();
     let answer = served.get("/").await;
@@ -108,7 +108,7 @@ async fn silent_clients_do_not_lock_other_clients_out() {
 
 #[tokio::test(start_paused = true)]
 async fn clients_that_reconnect_after_each_close_do_not_delay_the_probe_socket() {
-    let served = Served::new();
+    let served = TestServer::new();
     let (mut attackers, address) = (JoinSet::new(), served.address);
     for _ in 0..200 {
         attackers.spawn(async move {
@@ -131,7 +131,7 @@ async fn clients_that_reconnect_after_each_close_do_not_delay_the_probe_socket()
 
 #[tokio::test(start_paused = true)]
 async fn a_client_without_a_request_is_closed_after_a_second() {
-    let served = Served::new();
+    let served = TestServer::new();
     let mut stream = served.silent(1).await.pop().expect("one");
     stream.write_all(b"GET / HT").await.expect("sent");
     let begun = Instant::now();
@@ -144,7 +144,7 @@ async fn a_client_without_a_request_is_closed_after_a_second() {
 #[tokio::test]
 async fn the_probe_socket_is_for_root_only_and_is_not_taken_from_a_serving_agent() {
     use std::os::unix::fs::PermissionsExt as _;
-    let served = Served::new();
+    let served = TestServer::new();
     let mode = std::fs::metadata(served.socket()).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let second = Listeners::bind(None, Some(served.socket())).expect_err("the first one answers");

@@ -8,15 +8,18 @@ use tokio::{
     time::Instant,
 };
 use windlass_allocations::{
-    follow::{AllocationsReader, Follower, Sources},
+    follow::{AllocationsReader, CheckpointFollower, FollowerInputs},
     ledger::SharedLedger,
     podresources::{self, PodResourcesCache},
 };
 use windlass_cdi::memory_limits::ReplicaLimits;
-use windlass_cluster::{Client, leases};
+use windlass_cluster::{
+    Client,
+    leases::{self, LeaseStates},
+};
 use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
-use windlass_deviceplugin::{Plugins, RecentAllocations, history, shares::ShareHandle};
+use windlass_deviceplugin::{PluginSupervisor, RecentAllocations, history, shares::ShareHandle};
 use windlass_discovery::{
     HostWatch, Source, live_driver::LiveDriver, mig::MigHandle, telemetry::TelemetryReceiver,
 };
@@ -24,11 +27,11 @@ use windlass_dra::{Driver, MemoryExcesses, RecoveredClaims};
 use windlass_host::{Roots, clock::Clock, state_folder};
 use windlass_lifecycle::{
     cleanup::{self, Cleanup, CleanupHandle},
-    mps::{Mps, MpsClients, MpsDemand, MpsPlaces, MpsStates},
+    mps::{Mps, MpsClients, MpsDemand, MpsFolders, MpsStates},
 };
 use windlass_resources::NodeState;
 
-use super::parts::Parts;
+use super::parts::TaskSet;
 use crate::{
     admin::{self, Listeners},
     decisions, ending_clients,
@@ -62,12 +65,13 @@ pub(super) fn assemble(
     deps: Deps,
     registry: Registry,
     instruments: Instruments,
-    parts: &mut Parts,
+    parts: &mut TaskSet,
 ) -> (watch::Receiver<Arc<NodeState>>, MigHandle) {
-    let recovered = windlass_dra::restore(&config.places, &config.policy.dra.driver, &deps.ledger);
+    let recovered =
+        windlass_dra::restore_claims(&config.places, &config.policy.dra.driver, &deps.ledger);
     let Deps { dir, directory, listeners, cluster, policy, ledger, clock } = deps;
     let roots = config.places.roots();
-    let mps = MpsPlaces::new(&config.places, &config.mps);
+    let mps = MpsFolders::new(&config.places, &config.mps);
     let wake = Arc::default();
     let wiring =
         Wiring { config, roots, mps, instruments: &instruments, directory, policy, ledger, clock };
@@ -97,7 +101,7 @@ pub(super) fn assemble(
         let deps = admin::Deps {
             clock,
             state: handles.state,
-            rounds: handles.rounds,
+            last_round: handles.last_round,
             telemetry: discovered.telemetry,
             holders: handles.holders,
             memory,
@@ -107,15 +111,15 @@ pub(super) fn assemble(
             ledger: holds,
             node: windlass_cluster::node_name(config.cluster.node_name.as_deref()),
         };
-        parts.add("HTTP server", admin::run(listeners, deps, parts.token()));
+        parts.spawn("HTTP server", admin::run(listeners, deps, parts.token()));
     }
     (state, discovered.partitions)
 }
 
 /// Starts the sources; returns their snapshots by name.
-pub(super) fn start(sources: Vec<Source>, parts: &mut Parts) -> Snapshots {
+pub(super) fn start_sources(sources: Vec<Source>, parts: &mut TaskSet) -> Snapshots {
     let start = |source: Source| {
-        parts.add(source.name, source.run);
+        parts.spawn(source.name, source.run);
         (source.name, source.snapshots)
     };
     sources.into_iter().map(start).collect()
@@ -125,7 +129,7 @@ pub(super) fn start(sources: Vec<Source>, parts: &mut Parts) -> Snapshots {
 struct Wiring<'a> {
     config: &'a Config,
     roots: Roots,
-    mps: MpsPlaces,
+    mps: MpsFolders,
     instruments: &'a Instruments,
     directory: watch::Receiver<u64>,
     policy: watch::Receiver<Arc<Policy>>,
@@ -145,7 +149,7 @@ struct Discovered {
 struct ReconcilerHandles {
     state: watch::Receiver<Arc<NodeState>>,
     /// End of the reconciler's last round, for the liveness probe.
-    rounds: watch::Receiver<Instant>,
+    last_round: watch::Receiver<Instant>,
     holders: PodResourcesCache,
     allocations: AllocationsReader,
     cleanup: CleanupHandle,
@@ -156,18 +160,18 @@ struct ReconcilerHandles {
 
 impl Wiring<'_> {
     /// Checks regularly that the state folder is writable.
-    fn watch_state_folder(&self, parts: &mut Parts) {
+    fn watch_state_folder(&self, parts: &mut TaskSet) {
         let folder = self.config.places.state_dir.clone();
         let writable = self.instruments.state_writable.clone();
-        let interval = self.config.session.check_interval;
+        let interval = self.config.kubelet_limits.check_interval;
         let watching = state_folder::watch(folder, writable, interval, parts.token());
-        parts.add("state folder", watching);
+        parts.spawn("state folder", watching);
     }
 
     /// Starts the sources of devices.
-    fn discover(&self, wake: &Arc<Notify>, parts: &mut Parts) -> Discovered {
+    fn discover(&self, wake: &Arc<Notify>, parts: &mut TaskSet) -> Discovered {
         let (watch, changes) = HostWatch::new(&self.roots.host, self.policy.clone());
-        parts.add("watch of the host", watch.run(parts.token()));
+        parts.spawn("watch of the host", watch.run(parts.token()));
         let mut sources = windlass_discovery::sources(
             &self.config.places,
             &self.roots.host,
@@ -177,15 +181,15 @@ impl Wiring<'_> {
             wake,
             &parts.token(),
         );
-        for store in sources.iter_mut().filter_map(|source| source.keep.take()) {
-            parts.add("health records", store);
+        for store in sources.iter_mut().filter_map(|source| source.persist.take()) {
+            parts.spawn("health records", store);
         }
         let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
-        let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
+        let partitions = sources.iter_mut().find_map(|source| source.mig.take());
         let partitions = partitions.expect("NVIDIA's source is built in");
         let driver = sources.iter_mut().find_map(|source| source.driver.take());
         let driver = driver.expect("NVIDIA's source is built in");
-        Discovered { snapshots: start(sources, parts), telemetry, partitions, driver }
+        Discovered { snapshots: start_sources(sources, parts), telemetry, partitions, driver }
     }
 
     /// Starts the reconciler and the parts of its feedback loops.
@@ -196,18 +200,18 @@ impl Wiring<'_> {
         driver: &LiveDriver,
         cluster: Option<Client>,
         wake: Arc<Notify>,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) -> ReconcilerHandles {
         let Self { config, policy, ledger, clock, .. } = self;
         let (publish, state) = watch::channel(Arc::new(NodeState::default()));
 
         let (mps_demand, demanded) = watch::channel(Arc::new(MpsDemand::default()));
         let (supervisor, daemons) = Mps::new(&config.places, &config.mps, demanded, &wake);
-        parts.add("MPS daemons", supervisor.run(parts.token()));
+        parts.spawn("MPS daemons", supervisor.run(parts.token()));
 
         let (poller, holders) =
             podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone());
-        parts.add("pod resources", poller.run(parts.token()));
+        parts.spawn("pod resources", poller.run(parts.token()));
 
         let allocations = self.follow_checkpoint(&state, &holders, parts);
         let (cleanup_demand, demand) = watch::channel(Arc::default());
@@ -215,28 +219,19 @@ impl Wiring<'_> {
             plans: demand,
             allocations: allocations.clone(),
             ledger: ledger.watch(),
-            gpus: partitions.clone(),
+            mig: partitions.clone(),
             wake: wake.clone(),
         };
-        let (cleanup, handle, cleanup_states) = Cleanup::new(
+        let (worker, cleanup, cleanup_states) = Cleanup::new(
             &config.places,
-            config.cleanup,
+            config.cleanup_limits,
             deps,
             *clock,
             self.instruments.cleanup.clone(),
         );
-        parts.add("cleanup", cleanup.run(parts.token()));
+        parts.spawn("cleanup", worker.run(parts.token()));
 
-        // Without an API server no lease is ever held.
-        let leases = cluster.map_or_else(
-            || watch::channel(Arc::default()).1,
-            |client| {
-                let stop = parts.token();
-                let (leases, run) = leases::keep(client, state.clone(), *clock, wake.clone(), stop);
-                parts.add("leases", run);
-                leases
-            },
-        );
+        let leases = self.maintain_leases(cluster, &state, &wake, parts);
         let inputs = Inputs {
             wake,
             leases,
@@ -247,12 +242,33 @@ impl Wiring<'_> {
             ledger: ledger.watch(),
             driver: Some(driver.clone()),
         };
-        let (round_ended, rounds) = watch::channel(Instant::now());
-        let outputs =
-            Outputs { state: publish, daemons: mps_demand, cleanup_demand, rounds: round_ended };
+        let (publish_round, last_round) = watch::channel(Instant::now());
+        let outputs = Outputs {
+            state: publish,
+            daemons: mps_demand,
+            cleanup_demand,
+            last_round: publish_round,
+        };
         let reconciler = Reconciler::new(config, snapshots, inputs, outputs);
-        parts.add("reconciler", reconciler.run(parts.token()));
-        ReconcilerHandles { state, rounds, holders, allocations, cleanup: handle, daemons }
+        parts.spawn("reconciler", reconciler.run(parts.token()));
+        ReconcilerHandles { state, last_round, holders, allocations, cleanup, daemons }
+    }
+
+    /// Starts the leases of devices. Without an API server no lease is ever held.
+    fn maintain_leases(
+        &self,
+        cluster: Option<Client>,
+        state: &watch::Receiver<Arc<NodeState>>,
+        wake: &Arc<Notify>,
+        parts: &mut TaskSet,
+    ) -> watch::Receiver<Arc<LeaseStates>> {
+        let Some(client) = cluster else {
+            return watch::channel(Arc::default()).1;
+        };
+        let (leases, run) =
+            leases::maintain(client, state.clone(), self.clock, wake.clone(), parts.token());
+        parts.spawn("leases", run);
+        leases
     }
 
     /// Starts the only reader of the kubelet's checkpoint. All parts share its snapshots.
@@ -260,21 +276,22 @@ impl Wiring<'_> {
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
         holders: &PodResourcesCache,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) -> AllocationsReader {
-        let (places, limits) = (&self.config.places, self.config.session);
+        let (places, limits) = (&self.config.places, self.config.kubelet_limits);
         // The kubelet may not have written an earlier agent's last Allocate into its checkpoint yet.
         let settling = if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO };
-        let sources = Sources {
+        let sources = FollowerInputs {
             policy: self.policy.clone(),
             state: state.clone(),
             devices_of_pool: NodeState::devices_of_pool,
-            settling,
+            catch_up_delay: settling,
             kubelet_writes: self.directory.clone(),
             holders: holders.clone(),
         };
-        let (follower, allocations) = Follower::new(places, limits, self.ledger.clone(), sources);
-        parts.add("reader of the kubelet's checkpoint", follower.run(parts.token()));
+        let (follower, allocations) =
+            CheckpointFollower::new(places, limits, self.ledger.clone(), sources);
+        parts.spawn("reader of the kubelet's checkpoint", follower.run(parts.token()));
         allocations
     }
 
@@ -284,7 +301,7 @@ impl Wiring<'_> {
         dir: PathBuf,
         handles: &ReconcilerHandles,
         cluster: Option<Client>,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) {
         let (shares, requests) = ShareHandle::new();
         let recovered = shares::restore(&self.config.places, &self.ledger);
@@ -299,7 +316,7 @@ impl Wiring<'_> {
             metrics: self.instruments.shares.clone(),
         };
         let binder = Shares::new(&self.config.places, recovered, deps);
-        parts.add("shares", binder.run(parts.token()));
+        parts.spawn("shares", binder.run(parts.token()));
         let (publish, decided) = watch::channel(Arc::default());
         if let Some(cluster) = cluster {
             let deps = decisions::Deps {
@@ -308,17 +325,17 @@ impl Wiring<'_> {
                 allocations: handles.allocations.clone(),
                 cluster,
                 metrics: self.instruments.shares.clone(),
-                publish,
+                decided_sets: publish,
             };
-            parts.add("decisions", decisions::run(deps, parts.token()));
+            parts.spawn("decisions", decisions::run(deps, parts.token()));
         }
-        let (writer, choices) = history::history(&self.config.places.state_dir, self.clock);
-        parts.add("allocation history", writer.run(parts.token()));
-        let plugins = Plugins {
+        let (writer, choices) = history::history_channel(&self.config.places.state_dir, self.clock);
+        parts.spawn("allocation history", writer.run(parts.token()));
+        let plugins = PluginSupervisor {
             roots: self.roots.clone(),
             mps: self.mps.clone(),
             replica_limits: ReplicaLimits::new(&self.config.places.state_dir),
-            limits: self.config.session,
+            limits: self.config.kubelet_limits,
             state: handles.state.clone(),
             metrics: self.instruments.plugins.clone(),
             choices,
@@ -329,9 +346,9 @@ impl Wiring<'_> {
             directory: self.directory.clone(),
             dir,
             shares,
-            decided,
+            decisions: decided,
         };
-        parts.add("device plugin", plugins.run(parts.token()));
+        parts.spawn("device plugin", plugins.run(parts.token()));
     }
 
     /// Serves the DRA driver and publishes ResourceSlices.
@@ -342,7 +359,7 @@ impl Wiring<'_> {
         partitions: MigHandle,
         excesses: watch::Receiver<Arc<MemoryExcesses>>,
         cluster: Option<Client>,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) {
         let config = self.config;
         if let Some(client) = cluster.clone() {
@@ -354,7 +371,7 @@ impl Wiring<'_> {
                 self.instruments.dra.clone(),
                 parts.token(),
             );
-            parts.add("resource slices", slices);
+            parts.spawn("resource slices", slices);
         }
         let deps = windlass_dra::Deps {
             clock: self.clock,
@@ -370,8 +387,9 @@ impl Wiring<'_> {
             mps: self.mps.clone(),
             excesses,
         };
-        let driver = Driver::new(&config.places, &config.policy.dra.driver, config.session, deps);
-        parts.add("DRA driver", driver.run(parts.token()));
+        let driver =
+            Driver::new(&config.places, &config.policy.dra.driver, config.kubelet_limits, deps);
+        parts.spawn("DRA driver", driver.run(parts.token()));
     }
 
     /// Terminates the MPS clients of ending pods before their containers are killed. Needs an API server.
@@ -380,7 +398,7 @@ impl Wiring<'_> {
         handles: &ReconcilerHandles,
         driver: &LiveDriver,
         cluster: Option<Client>,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) {
         let Some(cluster) = cluster else { return };
         let deps = ending_clients::Deps {
@@ -390,7 +408,7 @@ impl Wiring<'_> {
             cluster,
             clock: self.clock,
         };
-        parts.add("MPS clients of ending pods", ending_clients::run(deps, parts.token()));
+        parts.spawn("MPS clients of ending pods", ending_clients::run(deps, parts.token()));
     }
 
     /// Enforces GPU fractions at the container runtime, if configured. Returns their limits.
@@ -398,7 +416,7 @@ impl Wiring<'_> {
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
         cluster: Option<Client>,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) -> watch::Receiver<Arc<FractionLimits>> {
         let settings = &self.config.nv_fractions;
         if !settings.enabled {
@@ -408,9 +426,9 @@ impl Wiring<'_> {
         let (fractions, limits) = Fractions::new(settings, state_dir, state.clone());
         if let Some(client) = cluster {
             let writer = fractions.condition(client, self.clock);
-            parts.add("condition of the Node", writer.run(parts.token()));
+            parts.spawn("condition of the Node", writer.run(parts.token()));
         }
-        parts.add("GPU fractions", fractions.run(parts.token()));
+        parts.spawn("GPU fractions", fractions.run(parts.token()));
         limits
     }
 
@@ -421,7 +439,7 @@ impl Wiring<'_> {
         driver: LiveDriver,
         fractions: watch::Receiver<Arc<FractionLimits>>,
         cluster: Option<Client>,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) -> (watch::Receiver<Arc<SharedGpus>>, watch::Receiver<Arc<MemoryExcesses>>) {
         let (publish, memory) = watch::channel(Arc::default());
         let (publish_excesses, excesses) = watch::channel(Arc::default());
@@ -437,10 +455,10 @@ impl Wiring<'_> {
             cluster,
             clock: self.clock,
             metrics: self.instruments.watchdog.clone(),
-            publish,
+            shared_gpus: publish,
             excesses: publish_excesses,
         };
-        parts.add("watchdog", Watchdog::new(deps).run(parts.token()));
+        parts.spawn("watchdog", Watchdog::new(deps).run(parts.token()));
         (memory, excesses)
     }
 
@@ -448,11 +466,11 @@ impl Wiring<'_> {
     fn label(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) -> watch::Receiver<Arc<Labels>> {
         let (labeller, labels) =
             Labeller::new(self.roots.host.clone(), self.clock, state.clone(), self.policy.clone());
-        parts.add("labels", labeller.run(parts.token()));
+        parts.spawn("labels", labeller.run(parts.token()));
         labels
     }
 
@@ -462,20 +480,21 @@ impl Wiring<'_> {
         client: &Client,
         state: &watch::Receiver<Arc<NodeState>>,
         labels: watch::Receiver<Arc<Labels>>,
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) {
         if self.config.cluster.events {
             let stop = parts.token();
             let events = windlass_cluster::events::run(state.clone(), client.clone(), stop);
-            parts.add("events", events);
+            parts.spawn("events", events);
         }
         let policy = self.policy.clone();
         let apply = windlass_cluster::labels::run(labels, policy, client.clone(), parts.token());
-        parts.add("labels in the cluster", apply);
+        parts.spawn("labels in the cluster", apply);
         let (publish, devices) = watch::channel(Arc::default());
-        parts.add("devices of the Node", devices::run(state.clone(), publish, parts.token()));
+        parts.spawn("devices of the Node", devices::run(state.clone(), publish, parts.token()));
         let (policy, stop) = (self.policy.clone(), parts.token());
-        let apply = windlass_cluster::labels::run_devices(devices, policy, client.clone(), stop);
-        parts.add("devices in the cluster", apply);
+        let apply =
+            windlass_cluster::labels::run_annotations(devices, policy, client.clone(), stop);
+        parts.spawn("devices in the cluster", apply);
     }
 }

@@ -81,7 +81,7 @@ enum LockState {
 pub enum LockLost {
     /// Another process has the lock.
     #[error("another windlass node took {0} over after it was replaced: this one ends")]
-    Taken(PathBuf),
+    TakenOver(PathBuf),
     /// The folder was deleted, and a mount still shows it.
     #[error("{0} was deleted on the host, and this agent still has it mounted: restart the agent")]
     Deleted(PathBuf),
@@ -95,27 +95,29 @@ const FILE: &str = ".windlass.lock";
 impl NodeLock {
     /// Locks the node. Creates the plugin folder inside an existing kubelet folder, never the kubelet folder itself:
     /// an empty one would look like a kubelet's. A state folder that cannot be locked is tolerated.
-    pub(super) fn take(dir: &Path, state_dir: &Path) -> Result<Self, StartError> {
+    pub(super) fn acquire(dir: &Path, state_dir: &Path) -> Result<Self, StartError> {
         let refused =
             |source| StartError::Folder { path: dir.to_owned(), flag: "--kubelet-dir", source };
-        folder::make(dir).map_err(refused)?;
+        folder::create_dir(dir).map_err(refused)?;
         let mut locks = Self {
             plugins: Lock::new(dir.to_owned(), open_folder),
             state: Lock::new(state_dir.to_owned(), make_and_open_folder),
             file: Lock::new(dir.join(FILE), open_file),
         };
-        if locks.plugins.check().map_err(refused)? == LockState::HeldByOther {
-            return Err(StartError::Taken(dir.to_owned()));
+        if locks.plugins.try_lock().map_err(refused)? == LockState::HeldByOther {
+            return Err(StartError::KubeletInUse(dir.to_owned()));
         }
-        match locks.state.check() {
-            Ok(LockState::HeldByOther) => return Err(StartError::StateTaken(state_dir.to_owned())),
+        match locks.state.try_lock() {
+            Ok(LockState::HeldByOther) => {
+                return Err(StartError::StateFolderInUse(state_dir.to_owned()));
+            }
             Ok(_) => {}
             Err(error) => {
                 tracing::debug!(path = %state_dir.display(), %error, "state folder not locked");
             }
         }
-        match locks.file.check() {
-            Ok(LockState::HeldByOther) => Err(StartError::Taken(dir.to_owned())),
+        match locks.file.try_lock() {
+            Ok(LockState::HeldByOther) => Err(StartError::KubeletInUse(dir.to_owned())),
             Ok(_) => Ok(locks),
             Err(source) => Err(StartError::Lock(dir.join(FILE), source)),
         }
@@ -155,7 +157,7 @@ impl Lock {
     }
 
     /// Locks the inode that the path names now, unless this lock holds it.
-    fn check(&mut self) -> io::Result<LockState> {
+    fn try_lock(&mut self) -> io::Result<LockState> {
         let file = (self.open)(&self.path)?;
         let metadata = file.metadata()?;
         if metadata.nlink() == 0 {
@@ -177,12 +179,12 @@ impl Lock {
 
     /// Checks the lock. A missing or unreadable path is no loss: no other agent can lock it.
     fn verify(&mut self) -> Result<(), LockLost> {
-        match self.check() {
+        match self.try_lock() {
             Ok(LockState::Acquired) => {
                 tracing::info!(path = %self.path.display(), "path was replaced, locked again");
                 Ok(())
             }
-            Ok(LockState::HeldByOther) => Err(LockLost::Taken(self.path.clone())),
+            Ok(LockState::HeldByOther) => Err(LockLost::TakenOver(self.path.clone())),
             Ok(LockState::Orphaned) => Err(LockLost::Deleted(self.path.clone())),
             Ok(LockState::Held) | Err(_) => Ok(()),
         }
@@ -195,7 +197,7 @@ fn open_folder(path: &Path) -> io::Result<File> {
 }
 
 fn make_and_open_folder(path: &Path) -> io::Result<File> {
-    folder::make_all(path)?;
+    folder::create_dir_all(path)?;
     open_folder(path)
 }
 
@@ -236,15 +238,15 @@ mod tests {
     fn a_second_agent_of_the_kubelet_or_of_the_state_folder_is_refused_though_the_file_was_deleted()
     {
         let (root, [dir, state, other]) = folders();
-        let first = NodeLock::take(&dir, &state).expect("free");
+        let first = NodeLock::acquire(&dir, &state).expect("free");
         fs::remove_file(dir.join(FILE)).expect("a kubelet cleans up");
-        let second = NodeLock::take(&dir, &other).expect_err("refused");
-        assert!(matches!(second, StartError::Taken(_)), "{second}");
-        let second = NodeLock::take(&root.path().join("another kubelet's"), &state);
+        let second = NodeLock::acquire(&dir, &other).expect_err("refused");
+        assert!(matches!(second, StartError::KubeletInUse(_)), "{second}");
+        let second = NodeLock::acquire(&root.path().join("another kubelet's"), &state);
         let second = second.expect_err("refused");
-        assert!(matches!(second, StartError::StateTaken(_)), "{second}");
+        assert!(matches!(second, StartError::StateFolderInUse(_)), "{second}");
         drop(first);
-        NodeLock::take(&dir, &state).expect("the first has ended");
+        NodeLock::acquire(&dir, &state).expect("the first has ended");
     }
 
     #[test]
@@ -256,7 +258,7 @@ mod tests {
                 FlockOperation::NonBlockingLockExclusive,
             )
         };
-        let mut first = NodeLock::take(&dir, &state).expect("free");
+        let mut first = NodeLock::acquire(&dir, &state).expect("free");
         lock().expect_err("an older agent is kept away");
         fs::remove_file(dir.join(FILE)).expect("a kubelet cleans up");
         first.check().expect("its own");
@@ -264,31 +266,31 @@ mod tests {
         drop(first);
         let older = open_file(&dir.join(FILE)).expect("open");
         rustix::fs::flock(&older, FlockOperation::NonBlockingLockExclusive).expect("free");
-        let second = NodeLock::take(&dir, &state).expect_err("refused");
-        assert!(matches!(second, StartError::Taken(_)), "{second}");
+        let second = NodeLock::acquire(&dir, &state).expect_err("refused");
+        assert!(matches!(second, StartError::KubeletInUse(_)), "{second}");
     }
 
     #[test]
     fn a_recreated_folder_is_locked_again_and_a_missing_one_is_awaited() {
         let (_root, [dir, state, other]) = folders();
-        let mut first = NodeLock::take(&dir, &state).expect("free");
+        let mut first = NodeLock::acquire(&dir, &state).expect("free");
         fs::remove_dir_all(&dir).expect("removed");
         first.check().expect("there is nothing to lose");
         fs::create_dir(&dir).expect("made anew");
         replace(&state);
         first.check().expect("both are free");
         for (dir, state) in [(&dir, &other), (&other, &state)] {
-            NodeLock::take(dir, state).expect_err("the first has them again");
+            NodeLock::acquire(dir, state).expect_err("the first has them again");
         }
     }
 
     #[test]
     fn an_agent_that_finds_the_new_folder_locked_has_lost_the_node() {
         let (_root, [dir, state, other]) = folders();
-        let mut first = NodeLock::take(&dir, &state).expect("free");
+        let mut first = NodeLock::acquire(&dir, &state).expect("free");
         replace(&dir);
-        NodeLock::take(&dir, &state).expect_err("the first has the state folder");
-        let _second = NodeLock::take(&dir, &other).expect("the new folder is free");
+        NodeLock::acquire(&dir, &state).expect_err("the first has the state folder");
+        let _second = NodeLock::acquire(&dir, &other).expect("the new folder is free");
         let lost = first.check().expect_err("the second has it").to_string();
         assert!(lost.contains("another windlass node took"), "{lost}");
     }
@@ -300,7 +302,7 @@ mod tests {
         let open = open_folder(&dir).expect("open");
         // As a mount does, this path reaches the folder even after its name is deleted.
         let mount = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
-        let mut first = NodeLock::take(&mount, &state).expect("free");
+        let mut first = NodeLock::acquire(&mount, &state).expect("free");
         first.check().expect("it is there");
         fs::remove_dir_all(&dir).expect("removed");
         let lost = first.check().expect_err("gone").to_string();
@@ -313,7 +315,7 @@ mod tests {
         fs::create_dir(&dir).expect("made");
         let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
         rustix::fs::mknodat(rustix::fs::CWD, dir.join(FILE), kind, mode, 0).expect("a FIFO");
-        let error = NodeLock::take(&dir, &state).expect_err("refused");
+        let error = NodeLock::acquire(&dir, &state).expect_err("refused");
         assert!(matches!(error, StartError::Lock(..)), "{error}");
         assert!(windlass_host::causes(&error).contains("not a regular file"), "{error}");
     }

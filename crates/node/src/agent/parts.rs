@@ -8,7 +8,7 @@ use windlass_host::deadline;
 
 /// Running tasks; each returns its name.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct TaskSet {
     tasks: JoinSet<&'static str>,
     /// Names of running tasks.
     running: Vec<&'static str>,
@@ -20,13 +20,13 @@ const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
 // === impl Parts ===
 
-impl Parts {
+impl TaskSet {
     pub(super) fn token(&self) -> CancellationToken {
         self.stop.clone()
     }
 
     /// Starts a task.
-    pub(super) fn add(
+    pub(super) fn spawn(
         &mut self,
         name: &'static str,
         part: impl Future<Output = ()> + Send + 'static,

@@ -7,17 +7,17 @@ use windlass_cluster::{Client, InvalidNodeName, node_label};
 use windlass_config::{Config, LabelOutput, LabelValue, Policy};
 use windlass_host::clock::Clock;
 
-use super::{StartError, parts::Parts};
+use super::{StartError, parts::TaskSet};
 use crate::{
     metrics::ReloadMetrics,
-    reload::{Follow, ReloadStatus, ReloadTriggers, Reloader},
+    reload::{ReloadSource, ReloadStatus, ReloadTriggers, Reloader},
 };
 
 pub(super) enum PolicySource {
     /// The caller supplies the policy.
     Supplied(watch::Receiver<Arc<Policy>>),
     /// The configuration is reloaded on changes.
-    Reloaded(Follow),
+    Reloaded(ReloadSource),
 }
 
 // === impl PolicySource ===
@@ -26,7 +26,7 @@ impl PolicySource {
     /// API server client, not connected yet. An invalid node name is an error only if the configuration uses the API
     /// server.
     pub(super) fn client(&self, config: &Config) -> Result<Option<Client>, InvalidNodeName> {
-        let by_label = matches!(self, Self::Reloaded(Follow { label: Some(_), .. }));
+        let by_label = matches!(self, Self::Reloaded(ReloadSource { label: Some(_), .. }));
         let labels =
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
         let claims = config.policy.has_shares_or_claims();
@@ -57,7 +57,7 @@ impl PolicySource {
         config: &Config,
         client: Option<&Client>,
         (clock, metrics): (Clock, ReloadMetrics),
-        parts: &mut Parts,
+        parts: &mut TaskSet,
     ) -> Result<watch::Receiver<Arc<Policy>>, StartError> {
         let follow = match self {
             Self::Supplied(policy) => return Ok(policy),
@@ -66,19 +66,19 @@ impl PolicySource {
         let label = match (client, follow.label) {
             (Some(client), Some(key)) => {
                 let (label, watch) = node_label::watch(client.clone(), key, parts.token());
-                parts.add("node's label", watch);
+                parts.spawn("node's label", watch);
                 label
             }
             _ => watch::channel(LabelValue::Unknown).1,
         };
-        let triggers = ReloadTriggers { requested: follow.requested, label };
+        let triggers = ReloadTriggers { requests: follow.requests, label };
         let folder = follow.folder.as_deref();
         let reloader = Reloader::new(config.clone(), follow.load, folder, triggers, clock);
         let watched = folder.unwrap_or(&config.places.kubelet_dir);
         let reloader = reloader.map_err(|source| StartError::Watch(watched.to_owned(), source))?;
         let policy = reloader.policy();
-        parts.add("metrics of the configuration", count(reloader.status(), metrics));
-        parts.add("configuration", reloader.run(parts.token()));
+        parts.spawn("metrics of the configuration", count(reloader.status(), metrics));
+        parts.spawn("configuration", reloader.run(parts.token()));
         Ok(policy)
     }
 }
@@ -88,8 +88,8 @@ async fn count(mut status: watch::Receiver<ReloadStatus>, metrics: ReloadMetrics
     while status.changed().await.is_ok() {
         let ReloadStatus { last_success, error, .. } = status.borrow_and_update().clone();
         match error {
-            None => metrics.loaded(last_success),
-            Some(_) => metrics.refused(),
+            None => metrics.record_loaded(last_success),
+            Some(_) => metrics.record_refused(),
         }
     }
 }

@@ -23,11 +23,11 @@ const EXIT_TIME: Duration = Duration::from_secs(2);
 
 /// Reaction to another agent that serves the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Succession {
+pub enum StandbyMode {
     /// Fail: this agent is meant to be the only one.
-    Alone,
+    Off,
     /// Wait, and take over when the other ends.
-    TakesOver,
+    On,
 }
 
 /// Poll interval of the kubelet's folder; its parent may be missing too, so there is nothing to watch.
@@ -41,13 +41,13 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// # Flow
 ///
 /// A missing folder is logged every minute. Meanwhile the agent is live but not ready. With
-/// [`Succession::TakesOver`] it is ready, because a rollout waits for that. [`stand_by`] or
+/// [`StandbyMode::On`] it is ready, because a rollout waits for that. [`stand_by`] or
 /// [`Agent::start`](super::Agent::start) follows.
 ///
 /// # Errors
 ///
 /// A listener for health and readiness cannot be bound.
-pub async fn await_kubelet(config: &Config, succession: Succession) -> Result<(), StartError> {
+pub async fn await_kubelet(config: &Config, succession: StandbyMode) -> Result<(), StartError> {
     let folder = &config.places.kubelet_dir;
     if folder.is_dir() {
         return Ok(());
@@ -68,10 +68,10 @@ pub async fn await_kubelet(config: &Config, succession: Succession) -> Result<()
     };
     let shown = Standby::for_kubelet(folder);
     let shown = match succession {
-        Succession::Alone => shown,
-        Succession::TakesOver => shown.into_ready(),
+        StandbyMode::Off => shown,
+        StandbyMode::On => shown.into_ready(),
     };
-    answering_until(config, shown, waiting).await
+    serve_probes_until(config, shown, waiting).await
 }
 
 /// Waits until no other agent serves the kubelet.
@@ -85,18 +85,18 @@ pub async fn await_kubelet(config: &Config, succession: Succession) -> Result<()
 /// The kubelet's folder cannot be written, or the address cannot be bound: on the host's network the other agent may
 /// have it.
 pub async fn stand_by(config: &Config) -> Result<(), StartError> {
-    if !is_taken(config).await? {
+    if !is_locked(config).await? {
         return Ok(());
     }
     let kubelet = config.places.kubelet_dir.display();
     tracing::info!(%kubelet, "another agent serves: standing by until it ends");
     let waiting = async {
-        while is_taken(config).await? {
+        while is_locked(config).await? {
             sleep(LOCK_POLL).await;
         }
         Ok(())
     };
-    answering_until(config, Standby::for_predecessor(), waiting).await
+    serve_probes_until(config, Standby::for_predecessor(), waiting).await
 }
 
 /// Waits up to two seconds for an agent that was killed a moment ago.
@@ -104,13 +104,13 @@ pub async fn stand_by(config: &Config) -> Result<(), StartError> {
 /// [`Agent::start`](super::Agent::start) follows, and reports a remaining conflict.
 pub async fn await_predecessor(config: &Config) {
     let deadline = Instant::now() + EXIT_TIME;
-    while matches!(is_taken(config).await, Ok(true)) && Instant::now() < deadline {
+    while matches!(is_locked(config).await, Ok(true)) && Instant::now() < deadline {
         sleep(LOCK_POLL).await;
     }
 }
 
 /// Serves probes while waiting; releases the address before it returns.
-async fn answering_until(
+async fn serve_probes_until(
     config: &Config,
     shown: Standby,
     waiting: impl Future<Output = Result<(), StartError>>,
@@ -127,19 +127,19 @@ async fn answering_until(
 }
 
 /// True if another agent holds the node. Runs on a blocking thread, so that a hanging disk does not delay the shutdown.
-async fn is_taken(config: &Config) -> Result<bool, StartError> {
+async fn is_locked(config: &Config) -> Result<bool, StartError> {
     let (dir, state_dir) =
         (config.places.kubelet_dir.join(PLUGIN_DIR), config.places.state_dir.clone());
-    match blocking(move || NodeLock::take(&dir, &state_dir).map(drop)).await {
+    match blocking(move || NodeLock::acquire(&dir, &state_dir).map(drop)).await {
         Ok(()) => Ok(false),
-        Err(StartError::Taken(_) | StartError::StateTaken(_)) => Ok(true),
+        Err(StartError::KubeletInUse(_) | StartError::StateFolderInUse(_)) => Ok(true),
         Err(error) => Err(error),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use windlass_config::Places;
+    use windlass_config::HostPaths;
 
     use super::*;
 
@@ -147,15 +147,15 @@ mod tests {
     async fn the_wait_for_a_killed_agent_ends_with_it_or_after_two_seconds() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let config = Config {
-            places: Places {
+            places: HostPaths {
                 kubelet_dir: folder.path().to_owned(),
                 state_dir: folder.path().join("state"),
-                ..Places::default()
+                ..HostPaths::default()
             },
             ..Config::default()
         };
         let plugins = config.places.kubelet_dir.join(PLUGIN_DIR);
-        let other = NodeLock::take(&plugins, &config.places.state_dir).expect("free");
+        let other = NodeLock::acquire(&plugins, &config.places.state_dir).expect("free");
         let begun = Instant::now();
         await_predecessor(&config).await;
         assert_eq!(begun.elapsed(), EXIT_TIME);
@@ -165,6 +165,6 @@ mod tests {
         };
         tokio::join!(await_predecessor(&config), ending);
         assert!(begun.elapsed() < EXIT_TIME + LOCK_POLL * 2);
-        NodeLock::take(&plugins, &config.places.state_dir).expect("its turn");
+        NodeLock::acquire(&plugins, &config.places.state_dir).expect("its turn");
     }
 }

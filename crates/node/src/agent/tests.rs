@@ -5,21 +5,21 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
-use windlass_allocations::ledger::{ClaimRef, Conflict, Overlap, Overlaps, Use};
+use windlass_allocations::ledger::{ClaimRef, ClaimUse, Conflict, Overlap, Overlaps};
 use windlass_config::{
-    DraOffer, DriverName, PerContainer, Places, Pooled, Replicas, ResourceRule, Resources,
-    Selector, SessionLimits, Sharing,
+    DraOffer, DriverName, HostPaths, KubeletLimits, PerContainer, Pooled, Replicas, ResourceRule,
+    Resources, Selector, Sharing,
 };
 use windlass_core::device::DeviceKind;
 use windlass_dra::catalog::Catalog;
 use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
-use windlass_machine::{Machine, MachineProfile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, find_driver};
 
 use super::*;
 
 const GPU: &str = "nvidia.com/gpu";
 
-const LIMIT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A node with eight GPUs and its kubelet.
 struct Node {
@@ -34,7 +34,7 @@ struct RunningAgent {
     ledger: SharedLedger,
     policy: watch::Sender<Arc<Policy>>,
     state: watch::Receiver<Arc<NodeState>>,
-    parts: Parts,
+    parts: TaskSet,
 }
 
 impl Node {
@@ -45,23 +45,23 @@ impl Node {
         let folder = folder.tempdir_in("/dev/shm").or_else(|_| folder.tempdir());
         let folder = folder.expect("a temporary folder");
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
-        let driver = simulated_driver().expect("cargo builds it with the tests");
+        let driver = find_driver().expect("cargo builds it with the tests");
         let at = |name: &str| folder.path().join(name);
         let machine = Machine::create(&at("machine"), &profile, &driver).expect("a machine");
         let mut config = Config {
-            places: Places {
+            places: HostPaths {
                 kubelet_dir: at("kubelet"),
                 host_root: machine.host_root(),
                 host_root_on_node: machine.host_root(),
                 nvml_library: Some(machine.nvml_library()),
                 state_dir: at("state"),
                 cdi_dir: at("cdi"),
-                ..Places::default()
+                ..HostPaths::default()
             },
-            session: SessionLimits {
+            kubelet_limits: KubeletLimits {
                 checkpoint_delay: Duration::from_millis(50),
                 check_interval: Duration::from_millis(100),
-                ..SessionLimits::default()
+                ..KubeletLimits::default()
             },
             ..Config::default()
         };
@@ -76,10 +76,10 @@ impl Node {
         let clock = Clock::starting_at(Timestamp::now());
         let (registry, instruments) = metrics::registry(&clock);
         let policy = watch::Sender::new(Arc::new(self.config.policy.clone()));
-        let mut parts = Parts::default();
+        let mut parts = TaskSet::default();
         let (count, directory) = watch::channel(0);
         let watched = DirectoryWatch::new(&dir).expect("the kubelet's folder");
-        parts.add("watch", watched.run(count, self.config.session.check_interval));
+        parts.spawn("watch", watched.run(count, self.config.kubelet_limits.check_interval));
         let deps = Deps {
             dir,
             directory,
@@ -94,15 +94,15 @@ impl Node {
     }
 
     /// Waits until the kubelet lists and may allocate these numbers of GPUs.
-    async fn counts(&self, expected: (usize, usize)) {
+    async fn until_counts(&self, expected: (usize, usize)) {
         let reached = |node: &NodeStatus| node.counts(GPU) == Some(expected);
-        self.kubelet.wait_for(reached, LIMIT).await.unwrap_or_else(|late| panic!("{late}"));
+        self.kubelet.wait_for(reached, TIMEOUT).await.unwrap_or_else(|late| panic!("{late}"));
     }
 
     /// Admits a pod; returns its UID and its GPU.
     async fn pod(&self, name: &str) -> (String, String) {
         let admission = self.kubelet.admit(pod(name, 1)).await.expect("admitted");
-        let ids = admission.allotment("main", GPU).expect("allotted").ids();
+        let ids = admission.allocation("main", GPU).expect("allotted").ids();
         (format!("{name}-uid"), ids.into_iter().next().expect("one"))
     }
 }
@@ -121,11 +121,11 @@ impl RunningAgent {
     fn overlap(&self, id: &str) -> Overlap {
         let state = self.state.borrow();
         let device = state.inventory.get(id).expect("it is there");
-        Overlaps::of(&state.inventory).overlap(&device.id)
+        Overlaps::from_inventory(&state.inventory).overlap(&device.id)
     }
 
     fn claim(&self, id: &str) -> Result<(), Conflict> {
-        self.ledger.take_for_claim(&claim(), &[(self.overlap(id), Use::Alone)])
+        self.ledger.take_for_claim(&claim(), &[(self.overlap(id), ClaimUse::Exclusive)])
     }
 
     fn taints(&self, id: &str) -> Vec<String> {
@@ -137,7 +137,7 @@ impl RunningAgent {
     }
 
     fn obstacle(&self, id: &str) -> Option<String> {
-        self.state.borrow().offerings().get(id)?.obstacle.clone()
+        self.state.borrow().device_offers().get(id)?.obstacle.clone()
     }
 
     fn offer(&self, offer: DraOffer) {
@@ -150,7 +150,7 @@ impl RunningAgent {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(LIMIT, reached).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+        timeout(TIMEOUT, reached).await.unwrap_or_else(|_| panic!("not in time: {what}"));
     }
 }
 
@@ -167,17 +167,17 @@ fn pod(name: &str, gpus: u64) -> Pod {
 #[tokio::test]
 async fn a_gpu_of_a_pod_is_refused_to_claims_until_the_pod_is_deleted() {
     let node = Node::new(DraOffer::Beside);
-    let agent = node.agent(SharedLedger::unread());
-    node.counts((8, 8)).await;
+    let agent = node.agent(SharedLedger::with_unknown_containers());
+    node.until_counts((8, 8)).await;
     agent.ledger.wait_until_known().await;
     let admission = node.kubelet.admit(pod("p", 2)).await.expect("admitted");
-    let held = admission.allotment("main", GPU).expect("allotted").ids();
+    let held = admission.allocation("main", GPU).expect("allotted").ids();
     for gpu in &held {
         assert_eq!(agent.taints(gpu), ["device-plugin=gpu"]);
         let refused = agent.claim(gpu).expect_err("held").to_string();
         assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
     }
-    node.kubelet.delete("p-uid").await;
+    node.kubelet.delete_pod("p-uid").await;
     // The kubelet writes its checkpoint at the next allocation, which leaves one of the two GPUs.
     let (_, taken) = node.pod("next").await;
     let free = held.into_iter().find(|gpu| *gpu != taken).expect("two were held");
@@ -188,24 +188,24 @@ async fn a_gpu_of_a_pod_is_refused_to_claims_until_the_pod_is_deleted() {
 #[tokio::test]
 async fn a_gpu_of_a_claim_is_refused_to_pods_until_the_claim_is_released() {
     let node = Node::new(DraOffer::Beside);
-    let agent = node.agent(SharedLedger::unread());
-    node.counts((8, 8)).await;
+    let agent = node.agent(SharedLedger::with_unknown_containers());
+    node.until_counts((8, 8)).await;
     agent.ledger.wait_until_known().await;
     let gpu = agent.gpus().remove(0);
     agent.claim(&gpu).expect("free");
-    node.counts((8, 7)).await;
+    node.until_counts((8, 7)).await;
     assert_eq!(agent.obstacle(&gpu).as_deref(), Some("held by a claim"));
     node.kubelet.admit(pod("greedy", 8)).await.expect_err("one is the claim's");
     agent.ledger.release_claim("uid");
-    node.counts((8, 8)).await;
+    node.until_counts((8, 8)).await;
     node.kubelet.admit(pod("greedy", 8)).await.expect("all are free");
 }
 
 #[tokio::test]
 async fn a_pod_gets_no_gpu_of_a_claim_before_the_kubelet_has_the_new_list() {
     let node = Node::new(DraOffer::Beside);
-    let agent = node.agent(SharedLedger::unread());
-    node.counts((8, 8)).await;
+    let agent = node.agent(SharedLedger::with_unknown_containers());
+    node.until_counts((8, 8)).await;
     agent.ledger.wait_until_known().await;
     agent.claim(&agent.gpus()[0]).expect("free");
     node.kubelet.admit(pod("greedy", 8)).await.expect_err("one is the claim's");
@@ -214,28 +214,28 @@ async fn a_pod_gets_no_gpu_of_a_claim_before_the_kubelet_has_the_new_list() {
 #[tokio::test]
 async fn a_starting_agent_knows_the_devices_of_pods_and_claims() {
     let node = Node::new(DraOffer::Beside);
-    let mut first = node.agent(SharedLedger::unread());
-    node.counts((8, 8)).await;
+    let mut first = node.agent(SharedLedger::with_unknown_containers());
+    node.until_counts((8, 8)).await;
     let (_, held) = node.pod("p").await;
     first.ledger.wait_until_known().await;
     let claimed = first.gpus().into_iter().find(|id| *id != held).expect("another");
     first.parts.stop().await;
-    let ledger = SharedLedger::unread();
-    ledger.restore_claim(&claim(), [(&claimed.parse().expect("an id"), Use::Alone)]);
+    let ledger = SharedLedger::with_unknown_containers();
+    ledger.restore_claim(&claim(), [(&claimed.parse().expect("an id"), ClaimUse::Exclusive)]);
     let agent = node.agent(ledger);
     agent.ledger.wait_until_known().await;
     agent.until("there", |agent| agent.gpus().len() == 8).await;
     assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
     agent.claim(&held).expect_err("held");
-    node.counts((8, 7)).await;
+    node.until_counts((8, 7)).await;
     agent.claim(&claimed).expect("its own");
 }
 
 #[tokio::test]
 async fn a_node_moves_from_device_plugin_to_claims_and_back_while_devices_are_held() {
     let node = Node::new(DraOffer::Off);
-    let agent = node.agent(SharedLedger::unread());
-    node.counts((8, 8)).await;
+    let agent = node.agent(SharedLedger::with_unknown_containers());
+    node.until_counts((8, 8)).await;
     let (uid, held) = node.pod("p").await;
     let free: Vec<_> = agent.gpus().into_iter().filter(|id| *id != held).collect();
     agent.claim(&free[0]).expect_err("nothing is offered to claims");
@@ -244,20 +244,20 @@ async fn a_node_moves_from_device_plugin_to_claims_and_back_while_devices_are_he
     agent.ledger.wait_until_known().await;
     agent.until("claimable", RunningAgent::is_claimable).await;
     assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
-    node.counts((8, 8)).await;
+    node.until_counts((8, 8)).await;
     agent.claim(&free[0]).expect("free");
-    node.counts((8, 7)).await;
+    node.until_counts((8, 7)).await;
 
     agent.offer(DraOffer::Instead);
-    node.counts((8, 0)).await;
+    node.until_counts((8, 0)).await;
     assert_eq!(agent.taints(&held), ["device-plugin=gpu"], "it moves once the pod has ended");
     assert!(agent.taints(&free[1]).is_empty());
-    node.kubelet.delete(&uid).await;
+    node.kubelet.delete_pod(&uid).await;
     agent.offer(DraOffer::Off);
-    node.counts((8, 7)).await;
+    node.until_counts((8, 7)).await;
     assert_eq!(agent.obstacle(&free[0]).as_deref(), Some("held by a claim"));
     agent.ledger.release_claim("uid");
-    node.counts((8, 8)).await;
+    node.until_counts((8, 8)).await;
     node.kubelet.admit(pod("all", 8)).await.expect("all are free");
 }
 
@@ -269,15 +269,15 @@ async fn a_token_from_an_earlier_agent_holds_its_pool_after_the_pool_moved_to_cl
     let name = "example.com/rdma".parse().expect("a name");
     let rule = ResourceRule::new(name, Selector::all(DeviceKind::Nic), pool);
     node.config.policy.resources = Resources::Rules(vec![rule]);
-    let mut first = node.agent(SharedLedger::unread());
+    let mut first = node.agent(SharedLedger::with_unknown_containers());
     let served = |it: &NodeStatus| it.counts("example.com/rdma") == Some((8, 8));
-    node.kubelet.wait_for(served, LIMIT).await.unwrap_or_else(|late| panic!("{late}"));
+    node.kubelet.wait_for(served, TIMEOUT).await.unwrap_or_else(|late| panic!("{late}"));
     let limits = [("example.com/rdma".to_owned(), 1)].into();
     let pod = Pod::new("p").container(Container { name: "main".to_owned(), limits });
     node.kubelet.admit(pod).await.expect("admitted");
     first.parts.stop().await;
     node.config.policy.dra.offer = DraOffer::Instead;
-    let agent = node.agent(SharedLedger::unread());
+    let agent = node.agent(SharedLedger::with_unknown_containers());
     agent.ledger.wait_until_known().await;
     let nics: Vec<_> = agent.state.borrow().inventory.of_kind(DeviceKind::Nic).cloned().collect();
     assert!(nics.len() > 1);

@@ -29,7 +29,7 @@ pub(crate) async fn run(
             let simulated = now.inventory.simulated.is_some();
             let text = NodeDevices { devices, virtual_gpus, simulated }.to_annotation();
             let annotations = Labels::from([(NodeDevices::ANNOTATION.to_owned(), text)]);
-            windlass_host::watch::publish(&publish, Arc::new(annotations));
+            windlass_host::watch::publish_if_changed(&publish, Arc::new(annotations));
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -40,7 +40,7 @@ pub(crate) async fn run(
 
 /// NVIDIA's whole GPUs, then shareable GPUs of other vendors, each in the order of their indices.
 fn gpus(state: &NodeState) -> Vec<&Device> {
-    let is_nvidia = |it: &&Device| it.family().is_managed && !it.kind.is_instance();
+    let is_nvidia = |it: &&Device| it.family().has_nvml && !it.kind.is_mig_instance();
     let (mut gpus, others): (Vec<_>, Vec<_>) = state.inventory.devices.iter().partition(is_nvidia);
     gpus.extend(others.into_iter().filter(|it| state.shareable.contains_key(&it.id)));
     gpus
@@ -61,7 +61,7 @@ fn device(state: &NodeState, gpu: &Device) -> NodeDevice {
 /// Restriction of a GPU on a node with several vendors: NVIDIA's resource names count whole GPUs of NVIDIA, and shares
 /// count GPUs of the configured vendor.
 fn only_for(state: &NodeState, gpu: &Device) -> Option<PodKind> {
-    if !gpu.family().is_managed {
+    if !gpu.family().has_nvml {
         return Some(PodKind::Shares);
     }
     (gpu.source != state.policy.shares.source).then_some(PodKind::Whole)
@@ -73,9 +73,9 @@ fn obstacle(state: &NodeState, gpu: &Device) -> Option<String> {
     let failure = || gpu.health.failure().map(|failure| failure.reason.to_string());
     let cut = || gpu.partitioned.then(|| "cut into MIG instances".to_owned());
     let withheld = || state.withheld.get(&gpu.id).cloned();
-    let unclean = || Some(format!("cleanup failed: {}", state.unclean.get(&gpu.id)?.why));
+    let unclean = || Some(format!("cleanup failed: {}", state.failed_cleanups.get(&gpu.id)?.why));
     // The cluster half does not count whole GPUs of other vendors that pods request.
     let other_vendors =
-        || state.shareable.get(&gpu.id)?.obstacle.clone().filter(|_| !gpu.family().is_managed);
+        || state.shareable.get(&gpu.id)?.obstacle.clone().filter(|_| !gpu.family().has_nvml);
     failure().or_else(cut).or_else(withheld).or_else(unclean).or_else(other_vendors)
 }

@@ -14,7 +14,7 @@ const DRIVER_VERSION: &str = "/sys/module/nvidia/version";
 
 /// Reads the facts. Firmware may answer slowly.
 pub(super) fn read(host: &Host, machine_type_file: Option<&Path>) -> HostFacts {
-    let text = |path: &Path| host.text(path).filter(|text| !text.is_empty());
+    let text = |path: &Path| host.read_text(path).filter(|text| !text.is_empty());
     HostFacts {
         machine: text(machine_type_file.unwrap_or(Path::new(PRODUCT_NAME))),
         driver_version: text(Path::new(DRIVER_VERSION)),

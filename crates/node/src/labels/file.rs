@@ -6,7 +6,7 @@ use std::{
 };
 
 use windlass_core::labels::{Labels, feature_file};
-use windlass_host::files::{self, Links, MAX_BYTES};
+use windlass_host::files::{self, MAX_BYTES, Symlinks};
 
 /// Path and content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,8 @@ impl FeatureFile {
     /// Writes changed content and creates the folder. The temporary file has a leading dot, so that
     /// node-feature-discovery ignores it.
     fn write(&self) -> Result<(), FileError> {
-        let written = files::replace(&self.path, self.content.as_bytes(), files::Readers::Everyone);
+        let written =
+            files::replace(&self.path, self.content.as_bytes(), files::FileAccess::Everyone);
         if written.map_err(|source| self.error("write", source))? {
             tracing::info!(path = %self.path.display(), "labels written");
         }
@@ -57,7 +58,7 @@ impl FeatureFile {
 
     /// Removes the file, unless another program has changed its content.
     fn remove(&self) -> Result<(), FileError> {
-        let removed = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
+        let removed = match files::read_regular(&self.path, Symlinks::Refused, MAX_BYTES) {
             Ok(present) if present != self.content.as_bytes() => return Ok(()),
             Ok(_) => fs::remove_file(&self.path),
             Err(error) => Err(error),

@@ -8,11 +8,11 @@ use windlass_core::{
     inventory::Inventory,
     labels::{self, InstanceNames, Offering},
 };
-use windlass_resources::offers::{self, Target};
+use windlass_resources::offers::{self, AssignedResource};
 
 pub(super) fn offerings(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Offering> {
-    let targets = offers::targets(policy, inventory).into_iter();
-    let offering = |(id, target): (DeviceId, Target)| {
+    let targets = offers::assigned_resources(policy, inventory).into_iter();
+    let offering = |(id, target): (DeviceId, AssignedResource)| {
         let default = windlass_discovery::default_resource(policy, inventory.get(id.as_str())?);
         let offering = offering(target.sharing, default != Some(target.name));
         Some((id, offering))

@@ -7,7 +7,7 @@ use tokio::{task::JoinSet, time::timeout};
 use windlass_config::LabelPolicy;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
-    device::{Device, DeviceKind, Extras, Place, SourceName},
+    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     inventory::SourceState,
@@ -17,7 +17,7 @@ use super::*;
 
 const COUNT: &str = "nvidia.com/gpu.count";
 
-struct Running {
+struct RunningLabeller {
     folder: TempDir,
     state: watch::Sender<Arc<NodeState>>,
     policy: watch::Sender<Arc<Policy>>,
@@ -41,9 +41,9 @@ fn gpu(id: &str, last_error: Option<Reason>) -> Device {
         health: tracker.health().clone(),
         attributes: BTreeMap::from([(product, AttributeValue::string("Tesla T4"))]),
         capacity: BTreeMap::new(),
-        place: Place::default(),
+        place: Location::default(),
         nodes: Vec::new(),
-        extras: Extras::default(),
+        extras: ExtraEdits::default(),
         withheld: None,
         exclusive_use_refusal: None,
         sharing_refusal: None,
@@ -71,7 +71,7 @@ fn policy(output: LabelOutput) -> Arc<Policy> {
 
 // === impl Running ===
 
-impl Running {
+impl RunningLabeller {
     /// Starts a labeller with a feature file of this name in a temporary folder.
     fn start(name: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -111,17 +111,17 @@ impl Running {
     }
 }
 
-const SOON: Duration = Duration::from_secs(1);
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn labels_follow_the_devices_and_the_file_follows_the_labels() {
-    let mut node = Running::start("features.d/gfd");
-    node.settle(SOON).await;
+    let mut node = RunningLabeller::start("features.d/gfd");
+    node.settle(SETTLE_TIME).await;
     assert_eq!((node.count(), node.text("features.d/gfd")), (None, None), "nothing is known yet");
     for count in 1..=2 {
         let devices = (0..count).map(|index| gpu(&format!("GPU-{index}"), None)).collect();
         node.state.send_replace(state(devices));
-        node.settle(SOON).await;
+        node.settle(SETTLE_TIME).await;
         assert_eq!(node.count(), Some(count.to_string()));
         let text = node.text("features.d/gfd").expect("a file");
         assert!(text.contains(&format!("{COUNT}={count}\n")), "{text}");
@@ -132,11 +132,11 @@ async fn labels_follow_the_devices_and_the_file_follows_the_labels() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_no_label_shows_writes_nothing() {
-    let mut node = Running::start("gfd");
+    let mut node = RunningLabeller::start("gfd");
     node.state.send_replace(state(vec![gpu("GPU-0", None)]));
-    node.settle(SOON).await;
+    node.settle(SETTLE_TIME).await;
     node.labels.mark_unchanged();
-    let inode = |node: &Running| fs::metadata(node.path("gfd")).expect("a file").ino();
+    let inode = |node: &RunningLabeller| fs::metadata(node.path("gfd")).expect("a file").ino();
     let before = inode(&node);
     node.state.send_replace(state(vec![gpu("GPU-0", Some(Reason::Xid(79)))]));
     let changed = timeout(Duration::from_secs(3600), node.labels.changed()).await;
@@ -146,10 +146,10 @@ async fn a_change_that_no_label_shows_writes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_write_is_repeated_and_labels_are_published_meanwhile() {
-    let mut node = Running::start("features.d/gfd");
+    let mut node = RunningLabeller::start("features.d/gfd");
     fs::write(node.path("features.d"), "in the way").expect("a file");
     node.state.send_replace(state(vec![gpu("GPU-0", None)]));
-    node.settle(SOON).await;
+    node.settle(SETTLE_TIME).await;
     assert_eq!((node.count().as_deref(), node.text("features.d/gfd")), (Some("1"), None));
     fs::remove_file(node.path("features.d")).expect("removed");
     node.settle(RETRY_MAX).await;
@@ -158,21 +158,21 @@ async fn a_failed_write_is_repeated_and_labels_are_published_meanwhile() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_policy_moves_the_file_and_removes_it() {
-    let mut node = Running::start("one");
+    let mut node = RunningLabeller::start("one");
     node.state.send_replace(state(vec![gpu("GPU-0", None)]));
-    node.settle(SOON).await;
+    node.settle(SETTLE_TIME).await;
     assert!(node.text("one").expect("a file").contains("gfd.timestamp=0\n"));
     node.policy.send_replace(policy(LabelOutput::File(node.path("two"))));
-    node.settle(SOON).await;
+    node.settle(SETTLE_TIME).await;
     assert_eq!(node.text("one"), None);
     assert!(
         node.text("two").expect("a file").contains("gfd.timestamp=1\n"),
         "the time of the new policy"
     );
     node.policy.send_replace(policy(LabelOutput::NodeFeature));
-    node.settle(SOON).await;
+    node.settle(SETTLE_TIME).await;
     assert_eq!((node.text("two"), node.count().as_deref()), (None, Some("1")));
     node.policy.send_replace(policy(LabelOutput::None));
-    node.settle(SOON).await;
+    node.settle(SETTLE_TIME).await;
     assert!(node.labels.borrow().is_empty());
 }

@@ -11,7 +11,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host, PciKind,
-    files::{Links, open_regular},
+    files::{Symlinks, open_regular},
 };
 
 const PCI: &str = "/sys/bus/pci/devices";
@@ -50,7 +50,7 @@ pub(super) fn read(host: &Host) -> Vgpu {
 fn space(host: &Host, address: PciAddress) -> Option<[u8; SPACE]> {
     let path = host.path(format!("{PCI}/{address}/config"));
     let mut space = [0; SPACE];
-    open_regular(&path, Links::Followed).ok()?.read_exact(&mut space).ok()?;
+    open_regular(&path, Symlinks::Followed).ok()?.read_exact(&mut space).ok()?;
     Some(space)
 }
 

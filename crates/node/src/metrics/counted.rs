@@ -5,14 +5,14 @@ use windlass_host::counters::{CounterFamily, Labels};
 
 /// Counter family with one label; clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct Counted {
+pub(super) struct LabeledCounter {
     family: CounterFamily,
     label: &'static str,
 }
 
 // === impl Counted ===
 
-impl Counted {
+impl LabeledCounter {
     /// Registers the counter, with 0 for each of these values of the label.
     pub(super) fn register(
         registry: &mut Registry,
@@ -30,7 +30,7 @@ impl Counted {
     }
 
     /// Counts one.
-    pub(super) fn count(&self, value: &'static str) {
+    pub(super) fn inc(&self, value: &'static str) {
         self.family.get_or_create_owned(&self.labels(value)).inc();
     }
 

@@ -25,7 +25,7 @@ use windlass_host::counters::Labels;
 
 use super::{
     MetricSources,
-    family::{FamilyHead, Value},
+    family::{FamilyDescriptor, Value},
     measures, withheld,
 };
 
@@ -41,19 +41,25 @@ enum HolderNames {
     Hidden,
 }
 
-const INFO: FamilyHead = FamilyHead::new("device", "Identity and location of a device");
-const HEALTHY: FamilyHead = FamilyHead::new("device_healthy", "1 if the device is healthy");
-const UNHEALTHY: FamilyHead = FamilyHead::new(
+const INFO: FamilyDescriptor = FamilyDescriptor::new("device", "Identity and location of a device");
+const HEALTHY: FamilyDescriptor =
+    FamilyDescriptor::new("device_healthy", "1 if the device is healthy");
+const UNHEALTHY: FamilyDescriptor = FamilyDescriptor::new(
     "device_unhealthy",
     "1 while a device is unhealthy, with the reason and the operator's remedy",
 );
-const WITHHELD: FamilyHead =
-    FamilyHead::new("device_withheld", "1 while new pods cannot have a device, with the reason");
-const FAULTS: FamilyHead = FamilyHead::new("device_faults", "Faults of a device, by class");
-const LAST_XID: FamilyHead =
-    FamilyHead::new("device_last_xid", "The newest XID that made a device unhealthy");
-const HOLDER: FamilyHead =
-    FamilyHead::new("device_holder", "Devices and replicas that a container or a claim holds");
+const WITHHELD: FamilyDescriptor = FamilyDescriptor::new(
+    "device_withheld",
+    "1 while new pods cannot have a device, with the reason",
+);
+const FAULTS: FamilyDescriptor =
+    FamilyDescriptor::new("device_faults", "Faults of a device, by class");
+const LAST_XID: FamilyDescriptor =
+    FamilyDescriptor::new("device_last_xid", "The newest XID that made a device unhealthy");
+const HOLDER: FamilyDescriptor = FamilyDescriptor::new(
+    "device_holder",
+    "Devices and replicas that a container or a claim holds",
+);
 const DRIVER: AttributeName = AttributeName::new("nvidia.com", "driverVersion");
 
 // === impl DeviceCollector ===
@@ -72,12 +78,12 @@ impl Collector for DeviceCollector {
             listed().map(|device| (device_labels(device), device.health.is_healthy().into()));
         HEALTHY.gauges(&mut to, health)?;
         let unhealthy = listed().filter_map(unhealthy_labels);
-        UNHEALTHY.gauges(&mut to, unhealthy.map(|labels| (labels, Value::Whole(1))))?;
-        let (offerings, ledger) = (state.offerings(), self.0.ledger.borrow().clone());
+        UNHEALTHY.gauges(&mut to, unhealthy.map(|labels| (labels, Value::Integer(1))))?;
+        let (offerings, ledger) = (state.device_offers(), self.0.ledger.borrow().clone());
         let withheld = listed().filter_map(|device| {
             let reason = withheld::reason(&state, &ledger, offerings.get(&device.id), device)?;
             let labels = device_labels(device).into_iter().chain([("reason", reason.to_owned())]);
-            Some((labels.collect(), Value::Whole(1)))
+            Some((labels.collect(), Value::Integer(1)))
         });
         WITHHELD.gauges(&mut to, withheld)?;
         FAULTS.counters(&mut to, devices.iter().flat_map(faults))?;
@@ -130,7 +136,7 @@ fn device_labels(device: &Device) -> Labels {
         ("kind", Some(device.kind.to_string())),
         ("index", Some(device.index.to_string())),
         ("model", device.product().map(str::to_owned)),
-        ("profile", device.text(&MIG_PROFILE).map(str::to_owned)),
+        ("profile", device.text_attribute(&MIG_PROFILE).map(str::to_owned)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
     own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
@@ -140,7 +146,7 @@ fn info_labels(device: &Device) -> Labels {
     let more = [
         ("pci_bus_id", device.place.pci.map(|address| address.to_string())),
         ("numa_node", device.place.numa_node.map(|node| node.to_string())),
-        ("driver_version", device.text(&DRIVER).map(str::to_owned)),
+        ("driver_version", device.text_attribute(&DRIVER).map(str::to_owned)),
     ];
     let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
     device_labels(device).into_iter().chain(more).collect()
@@ -168,13 +174,13 @@ fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
     }
     counts.into_iter().map(move |(class, count)| {
         let labels = id_labels(device).into_iter().chain([("reason", class.to_owned())]);
-        (labels.collect(), Value::Whole(count))
+        (labels.collect(), Value::Integer(count))
     })
 }
 
 fn last_xid(device: &Device) -> Option<Value> {
     device.health.failures.iter().rev().find_map(|failure| match failure.reason {
-        Reason::Xid(code) => Some(Value::Whole(code)),
+        Reason::Xid(code) => Some(Value::Integer(code)),
         _ => None,
     })
 }
@@ -210,7 +216,7 @@ fn holder_lines(
     let all = all.flat_map(|(id, holders)| holders.iter().map(move |holder| (id, holder)));
     let offered = all.filter(|(_, holder)| offered.contains(&holder.resource));
     let lines: BTreeSet<_> = offered.map(|(id, holder)| holder_labels(id, holder, names)).collect();
-    lines.into_iter().map(|labels| (labels, Value::Whole(1)))
+    lines.into_iter().map(|labels| (labels, Value::Integer(1)))
 }
 
 /// Claims, and pods with shares by amounts. Without names, several holders of one device are one line.
@@ -221,7 +227,7 @@ fn claim_lines(
     let all = ledger.claims().iter();
     let all = all.flat_map(|(id, holds)| holds.values().map(move |hold| (id, hold.claim())));
     // A claim with admin access monitors devices that others hold, and does not use them.
-    let all = all.filter(|(id, claim)| ledger.users(id).any(|uid| uid == claim.uid));
+    let all = all.filter(|(id, claim)| ledger.claim_uids(id).any(|uid| uid == claim.uid));
     let labels = |(id, claim): (&DeviceId, &ClaimRef)| {
         let holder = if claim.is_share() { "pod" } else { "claim" };
         let own = [("namespace", claim.namespace.clone()), (holder, claim.name.clone())];
@@ -229,7 +235,7 @@ fn claim_lines(
         [("device", id.to_string())].into_iter().chain(own).collect::<Labels>()
     };
     let lines: BTreeSet<_> = all.map(labels).collect();
-    lines.into_iter().map(|labels| (labels, Value::Whole(1)))
+    lines.into_iter().map(|labels| (labels, Value::Integer(1)))
 }
 
 fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
@@ -271,7 +277,7 @@ mod tests {
     fn holders(of: Vec<Holder>) -> (DeviceId, Holders) {
         let id: DeviceId = "GPU-a".parse().expect("valid");
         let by_device = [(id.clone(), of.into_iter().collect())].into();
-        (id, Holders::answered(by_device))
+        (id, Holders::from_answer(by_device))
     }
 
     #[test]
@@ -336,7 +342,7 @@ mod tests {
         let (_, holders) = holders(vec![holder(gpu, "a", None), holder(gpu, "b", None)]);
         let offered = [gpu.to_owned()].into();
         let lines: Vec<_> = holder_lines(&offered, &holders, HolderNames::Hidden).collect();
-        let [(labels, Value::Whole(1))] = lines.as_slice() else { panic!("not one line") };
+        let [(labels, Value::Integer(1))] = lines.as_slice() else { panic!("not one line") };
         let keys: Vec<_> = labels.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["device", "resource"]);
     }
@@ -377,7 +383,7 @@ mod tests {
             let is_of_class =
                 |(labels, _): &(Labels, Value)| labels.contains(&("reason", class.into()));
             match faults(gpu).find(is_of_class) {
-                Some((_, Value::Whole(count))) => Some(count),
+                Some((_, Value::Integer(count))) => Some(count),
                 _ => None,
             }
         };
@@ -394,6 +400,6 @@ mod tests {
             Some(1),
             "classes that the device kind does not list are counted too"
         );
-        assert!(matches!(last_xid(&gpu), Some(Value::Whole(48))));
+        assert!(matches!(last_xid(&gpu), Some(Value::Integer(48))));
     }
 }

@@ -10,7 +10,7 @@ use prometheus_client::{
 use windlass_host::counters::Labels;
 
 #[derive(Clone, Copy)]
-pub(super) struct FamilyHead {
+pub(super) struct FamilyDescriptor {
     /// Name without prefix, unit and suffix.
     pub(super) name: &'static str,
     pub(super) unit: Option<&'static str>,
@@ -20,13 +20,13 @@ pub(super) struct FamilyHead {
 /// Sample value, written as an integer or a float.
 #[derive(Clone, Copy)]
 pub(super) enum Value {
-    Whole(u64),
-    Real(f64),
+    Integer(u64),
+    Float(f64),
 }
 
 // === impl FamilyHead ===
 
-impl FamilyHead {
+impl FamilyDescriptor {
     pub(super) const fn new(name: &'static str, help: &'static str) -> Self {
         Self { name, unit: None, help }
     }
@@ -57,7 +57,7 @@ impl FamilyHead {
         to: &mut DescriptorEncoder<'_>,
         lines: impl IntoIterator<Item = Labels>,
     ) -> fmt::Result {
-        let lines = lines.into_iter().map(|labels| (labels, Value::Whole(1)));
+        let lines = lines.into_iter().map(|labels| (labels, Value::Integer(1)));
         self.write(to, MetricType::Info, lines)
     }
 
@@ -91,20 +91,20 @@ impl FamilyHead {
 impl Value {
     fn encode(self, kind: MetricType, to: &mut MetricEncoder<'_>) -> fmt::Result {
         match (kind, self) {
-            (MetricType::Counter, Self::Whole(value)) => {
+            (MetricType::Counter, Self::Integer(value)) => {
                 to.encode_counter::<NoLabelSet, _, u64>(&value, None)
             }
-            (MetricType::Counter, Self::Real(value)) => {
+            (MetricType::Counter, Self::Float(value)) => {
                 to.encode_counter::<NoLabelSet, _, f64>(&value, None)
             }
-            (_, Self::Whole(value)) => to.encode_gauge(&value),
-            (_, Self::Real(value)) => to.encode_gauge(&value),
+            (_, Self::Integer(value)) => to.encode_gauge(&value),
+            (_, Self::Float(value)) => to.encode_gauge(&value),
         }
     }
 }
 
 impl From<bool> for Value {
     fn from(flag: bool) -> Self {
-        Self::Whole(flag.into())
+        Self::Integer(flag.into())
     }
 }

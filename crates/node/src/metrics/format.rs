@@ -21,7 +21,7 @@ const OPENMETRICS: &str = "application/openmetrics-text";
 impl Format {
     /// Format for an `Accept` header: `OpenMetrics` if it is listed and no other type is preferred, else the
     /// classic format. `*/*` expresses no preference.
-    pub(crate) fn accepted(header: &str) -> Self {
+    pub(crate) fn negotiate(header: &str) -> Self {
         let weight_of = |kind: &str| {
             let of_kind = header.split(',').filter_map(|range| {
                 let mut parts = range.split(';').map(str::trim);
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_client_gets_the_accepted_format_and_by_default_the_classic_one() {
-        let check = |header, expected| assert_eq!(Format::accepted(header), expected, "{header}");
+        let check = |header, expected| assert_eq!(Format::negotiate(header), expected, "{header}");
         // Prometheus 3, Prometheus with protobuf, curl, a browser.
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
             application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\

@@ -6,49 +6,54 @@ use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType};
 use windlass_core::telemetry::{NvLinkSample, PortSample, RemappedRows, Sample, ThrottleReason};
 use windlass_host::counters::Labels;
 
-use super::family::{FamilyHead, Value};
+use super::family::{FamilyDescriptor, Value};
 
 /// Row of a metric family. It yields one line per device or port.
 struct Measure<S> {
-    head: FamilyHead,
+    family: FamilyDescriptor,
     kind: MetricType,
     /// Label and value of this row, in a family with several rows.
     label: Option<(&'static str, &'static str)>,
-    of: fn(&S) -> Option<Value>,
+    value: fn(&S) -> Option<Value>,
 }
 
-const THROTTLED: FamilyHead =
-    FamilyHead::new("device_throttled", "1 while the clocks are reduced for this reason");
-const ECC_ERRORS: FamilyHead = FamilyHead::new(
+const THROTTLED: FamilyDescriptor =
+    FamilyDescriptor::new("device_throttled", "1 while the clocks are reduced for this reason");
+const ECC_ERRORS: FamilyDescriptor = FamilyDescriptor::new(
     "device_ecc_errors",
     "Memory errors that ECC found since the driver was loaded",
 );
-const REMAPPED: FamilyHead =
-    FamilyHead::new("device_remapped_rows", "Memory rows replaced by spare ones, by type of error");
-const REMAPPING: FamilyHead = FamilyHead::new(
+const REMAPPED: FamilyDescriptor = FamilyDescriptor::new(
+    "device_remapped_rows",
+    "Memory rows replaced by spare ones, by type of error",
+);
+const REMAPPING: FamilyDescriptor = FamilyDescriptor::new(
     "device_row_remapping",
     "1 while the remapping of a memory row is pending, or has failed",
 );
-const NVLINKS: FamilyHead = FamilyHead::new("device_nvlinks", "NVLinks by state");
-const NVLINK_ERRORS: FamilyHead =
-    FamilyHead::new("device_nvlink_errors", "Errors of all NVLinks since the driver was loaded");
+const NVLINKS: FamilyDescriptor = FamilyDescriptor::new("device_nvlinks", "NVLinks by state");
+const NVLINK_ERRORS: FamilyDescriptor = FamilyDescriptor::new(
+    "device_nvlink_errors",
+    "Errors of all NVLinks since the driver was loaded",
+);
 
 /// Rows of one family are adjacent.
 const MEASURES: &[Measure<Sample>] = &[
     gauge(
-        FamilyHead::new("device_memory", "Size of the device's memory").with_unit("bytes"),
-        |sample| sample.memory_bytes.map(Value::Whole),
+        FamilyDescriptor::new("device_memory", "Size of the device's memory").with_unit("bytes"),
+        |sample| sample.memory_bytes.map(Value::Integer),
     ),
-    gauge(FamilyHead::new("device_memory_used", "Allocated memory").with_unit("bytes"), |sample| {
-        sample.memory_used_bytes.map(Value::Whole)
-    }),
     gauge(
-        FamilyHead::new("device_utilization", "Share of time in which a kernel ran")
+        FamilyDescriptor::new("device_memory_used", "Allocated memory").with_unit("bytes"),
+        |sample| sample.memory_used_bytes.map(Value::Integer),
+    ),
+    gauge(
+        FamilyDescriptor::new("device_utilization", "Share of time in which a kernel ran")
             .with_unit("ratio"),
         |sample| sample.compute_percent.map(ratio),
     ),
     gauge(
-        FamilyHead::new(
+        FamilyDescriptor::new(
             "device_memory_utilization",
             "Share of time in which memory was read or written",
         )
@@ -56,122 +61,125 @@ const MEASURES: &[Measure<Sample>] = &[
         |sample| sample.memory_percent.map(ratio),
     ),
     gauge(
-        FamilyHead::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
+        FamilyDescriptor::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
         |sample| sample.temperature_celsius.map(whole),
     ),
     gauge(
-        FamilyHead::new("device_power", "Power that the board draws").with_unit("watts"),
+        FamilyDescriptor::new("device_power", "Power that the board draws").with_unit("watts"),
         |sample| sample.power_milliwatts.map(thousandths),
     ),
     gauge(
-        FamilyHead::new("device_power_limit", "Power limit in force").with_unit("watts"),
+        FamilyDescriptor::new("device_power_limit", "Power limit in force").with_unit("watts"),
         |sample| sample.power_limit_milliwatts.map(thousandths),
     ),
     gauge(
-        FamilyHead::new("device_clock", "Clock of the compute units").with_unit("hertz"),
-        |sample| sample.compute_clock_hertz.map(Value::Whole),
+        FamilyDescriptor::new("device_clock", "Clock of the compute units").with_unit("hertz"),
+        |sample| sample.compute_clock_hertz.map(Value::Integer),
     ),
     gauge(
-        FamilyHead::new("device_memory_clock", "Clock of the memory").with_unit("hertz"),
-        |sample| sample.memory_clock_hertz.map(Value::Whole),
+        FamilyDescriptor::new("device_memory_clock", "Clock of the memory").with_unit("hertz"),
+        |sample| sample.memory_clock_hertz.map(Value::Integer),
     ),
     gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::HwSlowdown))
-        .by("reason", "hw_slowdown"),
+        .with_label("reason", "hw_slowdown"),
     gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::HwThermal))
-        .by("reason", "hw_thermal"),
+        .with_label("reason", "hw_thermal"),
     gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::SwThermal))
-        .by("reason", "sw_thermal"),
+        .with_label("reason", "sw_thermal"),
     gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::PowerCap))
-        .by("reason", "power_cap"),
+        .with_label("reason", "power_cap"),
     gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::PowerBrake))
-        .by("reason", "power_brake"),
+        .with_label("reason", "power_brake"),
     gauge(
-        FamilyHead::new("device_pcie_link_generation", "PCIe generation of the link now"),
+        FamilyDescriptor::new("device_pcie_link_generation", "PCIe generation of the link now"),
         |sample| sample.pcie_generation.map(whole),
     ),
-    gauge(FamilyHead::new("device_pcie_link_width", "Lanes of the PCIe link now"), |sample| {
-        sample.pcie_width.map(whole)
-    }),
-    gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.pending.into()))
-        .by("state", "pending"),
-    gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.failed.into()))
-        .by("state", "failed"),
-    gauge(NVLINKS, |sample: &Sample| nvlinks(sample, |links| Some(links.up as u64)))
-        .by("state", "up"),
-    gauge(NVLINKS, |sample: &Sample| nvlinks(sample, |links| Some(links.down as u64)))
-        .by("state", "down"),
     gauge(
-        FamilyHead::new("device_sampled_timestamp", "Time of the latest sample")
+        FamilyDescriptor::new("device_pcie_link_width", "Lanes of the PCIe link now"),
+        |sample| sample.pcie_width.map(whole),
+    ),
+    gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.pending.into()))
+        .with_label("state", "pending"),
+    gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.failed.into()))
+        .with_label("state", "failed"),
+    gauge(NVLINKS, |sample: &Sample| nvlinks(sample, |links| Some(links.up as u64)))
+        .with_label("state", "up"),
+    gauge(NVLINKS, |sample: &Sample| nvlinks(sample, |links| Some(links.down as u64)))
+        .with_label("state", "down"),
+    gauge(
+        FamilyDescriptor::new("device_sampled_timestamp", "Time of the latest sample")
             .with_unit("seconds"),
-        |sample| u64::try_from(sample.at.as_second()).ok().map(Value::Whole),
+        |sample| u64::try_from(sample.read_at.as_second()).ok().map(Value::Integer),
     ),
     counter(
-        FamilyHead::new("device_energy", "Energy drawn since the driver was loaded")
+        FamilyDescriptor::new("device_energy", "Energy drawn since the driver was loaded")
             .with_unit("joules"),
         |sample| sample.energy_millijoules.map(thousandths),
     ),
     counter(
-        FamilyHead::new(
+        FamilyDescriptor::new(
             "device_pcie_replays",
             "PCIe packets sent again since the driver was loaded",
         ),
-        |sample| sample.pcie_replays.map(Value::Whole),
+        |sample| sample.pcie_replays.map(Value::Integer),
     ),
-    counter(ECC_ERRORS, |sample: &Sample| sample.corrected_errors.map(Value::Whole))
-        .by("type", "corrected"),
-    counter(ECC_ERRORS, |sample: &Sample| sample.uncorrected_errors.map(Value::Whole))
-        .by("type", "uncorrected"),
+    counter(ECC_ERRORS, |sample: &Sample| sample.corrected_errors.map(Value::Integer))
+        .with_label("type", "corrected"),
+    counter(ECC_ERRORS, |sample: &Sample| sample.uncorrected_errors.map(Value::Integer))
+        .with_label("type", "uncorrected"),
     counter(REMAPPED, |sample: &Sample| rows(sample, |rows| whole(rows.corrected)))
-        .by("type", "corrected"),
+        .with_label("type", "corrected"),
     counter(REMAPPED, |sample: &Sample| rows(sample, |rows| whole(rows.uncorrected)))
-        .by("type", "uncorrected"),
+        .with_label("type", "uncorrected"),
     counter(
-        FamilyHead::new("device_nvlink_transmitted", "Data sent over all NVLinks")
+        FamilyDescriptor::new("device_nvlink_transmitted", "Data sent over all NVLinks")
             .with_unit("bytes"),
         |sample| nvlinks(sample, |links| links.sent_bytes),
     ),
     counter(
-        FamilyHead::new("device_nvlink_received", "Data received over all NVLinks")
+        FamilyDescriptor::new("device_nvlink_received", "Data received over all NVLinks")
             .with_unit("bytes"),
         |sample| nvlinks(sample, |links| links.received_bytes),
     ),
     counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.crc_flit_errors))
-        .by("type", "crc_flit"),
+        .with_label("type", "crc_flit"),
     counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.crc_data_errors))
-        .by("type", "crc_data"),
+        .with_label("type", "crc_data"),
     counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.replays))
-        .by("type", "replay"),
+        .with_label("type", "replay"),
     counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.recoveries))
-        .by("type", "recovery"),
+        .with_label("type", "recovery"),
 ];
 
-const PORT_ERRORS: FamilyHead =
-    FamilyHead::new("device_port_errors", "Errors of an RDMA port since its driver was loaded");
+const PORT_ERRORS: FamilyDescriptor = FamilyDescriptor::new(
+    "device_port_errors",
+    "Errors of an RDMA port since its driver was loaded",
+);
 
 /// Rows of one family are adjacent.
 const PORT_MEASURES: &[Measure<PortSample>] = &[
     gauge(
-        FamilyHead::new("device_port_up", "1 if traffic can flow through an RDMA port"),
+        FamilyDescriptor::new("device_port_up", "1 if traffic can flow through an RDMA port"),
         |port| port.is_active.map(Value::from),
     ),
     counter(
-        FamilyHead::new("device_port_received", "RDMA data received").with_unit("bytes"),
-        |port| port.received_bytes.map(Value::Whole),
+        FamilyDescriptor::new("device_port_received", "RDMA data received").with_unit("bytes"),
+        |port| port.received_bytes.map(Value::Integer),
     ),
     counter(
-        FamilyHead::new("device_port_transmitted", "RDMA data sent").with_unit("bytes"),
-        |port| port.sent_bytes.map(Value::Whole),
+        FamilyDescriptor::new("device_port_transmitted", "RDMA data sent").with_unit("bytes"),
+        |port| port.sent_bytes.map(Value::Integer),
     ),
-    counter(PORT_ERRORS, |port: &PortSample| port.receive_errors.map(Value::Whole))
-        .by("type", "receive"),
-    counter(PORT_ERRORS, |port: &PortSample| port.send_discards.map(Value::Whole))
-        .by("type", "transmit_discard"),
-    counter(PORT_ERRORS, |port: &PortSample| port.symbol_errors.map(Value::Whole))
-        .by("type", "symbol"),
-    counter(PORT_ERRORS, |port: &PortSample| port.link_recoveries.map(Value::Whole))
-        .by("type", "link_recovery"),
-    counter(PORT_ERRORS, |port: &PortSample| port.link_downs.map(Value::Whole))
-        .by("type", "link_down"),
+    counter(PORT_ERRORS, |port: &PortSample| port.receive_errors.map(Value::Integer))
+        .with_label("type", "receive"),
+    counter(PORT_ERRORS, |port: &PortSample| port.send_discards.map(Value::Integer))
+        .with_label("type", "transmit_discard"),
+    counter(PORT_ERRORS, |port: &PortSample| port.symbol_errors.map(Value::Integer))
+        .with_label("type", "symbol"),
+    counter(PORT_ERRORS, |port: &PortSample| port.link_recoveries.map(Value::Integer))
+        .with_label("type", "link_recovery"),
+    counter(PORT_ERRORS, |port: &PortSample| port.link_downs.map(Value::Integer))
+        .with_label("type", "link_down"),
 ];
 
 /// Writes all families. Each sample has the labels of its device.
@@ -192,27 +200,27 @@ fn families<S>(
     measures: &[Measure<S>],
     samples: &[(Labels, &S)],
 ) -> fmt::Result {
-    for family in measures.chunk_by(|one, next| one.head.name == next.head.name) {
+    for family in measures.chunk_by(|one, next| one.family.name == next.family.name) {
         let lines = samples.iter().flat_map(|(labels, sample)| {
-            family.iter().filter_map(move |row| Some((row.labels(labels), (row.of)(sample)?)))
+            family.iter().filter_map(move |row| Some((row.labels(labels), (row.value)(sample)?)))
         });
-        family[0].head.write(to, family[0].kind, lines)?;
+        family[0].family.write(to, family[0].kind, lines)?;
     }
     Ok(())
 }
 
 // === impl Measure ===
 
-const fn gauge<S>(head: FamilyHead, of: fn(&S) -> Option<Value>) -> Measure<S> {
-    Measure { head, kind: MetricType::Gauge, label: None, of }
+const fn gauge<S>(head: FamilyDescriptor, of: fn(&S) -> Option<Value>) -> Measure<S> {
+    Measure { family: head, kind: MetricType::Gauge, label: None, value: of }
 }
 
-const fn counter<S>(head: FamilyHead, of: fn(&S) -> Option<Value>) -> Measure<S> {
-    Measure { head, kind: MetricType::Counter, label: None, of }
+const fn counter<S>(head: FamilyDescriptor, of: fn(&S) -> Option<Value>) -> Measure<S> {
+    Measure { family: head, kind: MetricType::Counter, label: None, value: of }
 }
 
 impl<S> Measure<S> {
-    const fn by(self, label: &'static str, value: &'static str) -> Self {
+    const fn with_label(self, label: &'static str, value: &'static str) -> Self {
         Self { label: Some((label, value)), ..self }
     }
 
@@ -231,20 +239,20 @@ fn rows(sample: &Sample, of: fn(RemappedRows) -> Value) -> Option<Value> {
 }
 
 fn nvlinks(sample: &Sample, of: fn(NvLinkSample) -> Option<u64>) -> Option<Value> {
-    sample.nvlinks.and_then(of).map(Value::Whole)
+    sample.nvlinks.and_then(of).map(Value::Integer)
 }
 
 fn whole(number: u32) -> Value {
-    Value::Whole(number.into())
+    Value::Integer(number.into())
 }
 
 fn ratio(percent: u32) -> Value {
-    Value::Real(f64::from(percent) / 100.0)
+    Value::Float(f64::from(percent) / 100.0)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "53 bits of millijoules last for 280 years at 1 kW")]
 fn thousandths(number: u64) -> Value {
-    Value::Real(number as f64 / 1e3)
+    Value::Float(number as f64 / 1e3)
 }
 
 #[cfg(test)]
@@ -261,12 +269,12 @@ mod tests {
 
     fn check<S>(measures: &[Measure<S>]) {
         let families: Vec<_> =
-            measures.chunk_by(|one, next| one.head.name == next.head.name).collect();
-        let names: BTreeSet<_> = families.iter().map(|family| family[0].head.name).collect();
+            measures.chunk_by(|one, next| one.family.name == next.family.name).collect();
+        let names: BTreeSet<_> = families.iter().map(|family| family[0].family.name).collect();
         assert_eq!(names.len(), families.len());
         for family in families {
             let labels: BTreeSet<_> = family.iter().map(|row| row.label).collect();
-            assert_eq!(labels.len(), family.len(), "{}", family[0].head.name);
+            assert_eq!(labels.len(), family.len(), "{}", family[0].family.name);
             let kind = family[0].kind.as_str();
             assert!(family.iter().all(|row| row.kind.as_str() == kind));
         }
@@ -275,8 +283,8 @@ mod tests {
     #[test]
     fn an_empty_sample_has_only_its_time() {
         let sample = Sample::default();
-        let lines = MEASURES.iter().filter(|row| (row.of)(&sample).is_some());
-        let names: Vec<_> = lines.map(|row| row.head.name).collect();
+        let lines = MEASURES.iter().filter(|row| (row.value)(&sample).is_some());
+        let names: Vec<_> = lines.map(|row| row.family.name).collect();
         assert_eq!(names, ["device_sampled_timestamp"]);
     }
 }

@@ -9,26 +9,34 @@ use windlass_resources::NodeState;
 
 use super::{
     MetricSources,
-    family::{FamilyHead, Value},
+    family::{FamilyDescriptor, Value},
 };
 
 #[derive(Debug)]
 pub(super) struct NodeCollector(pub(super) MetricSources);
 
-const GENERATION: FamilyHead =
-    FamilyHead::new("inventory_generation", "Changes of the inventory since the agent started");
-const SIMULATED: FamilyHead =
-    FamilyHead::new("simulated", "1 if the machine is simulated, with its machine profile");
-const SOURCE: FamilyHead = FamilyHead::new("source_state", "State of each source of devices");
-const RESOURCE: FamilyHead =
-    FamilyHead::new("resource_devices", "Devices offered to the kubelet, by allocation state");
-const REGISTERED: FamilyHead =
-    FamilyHead::new("kubelet_registered", "1 if the kubelet reads the resource's device list");
-const POD_RESOURCES_UP: FamilyHead = FamilyHead::new(
+const GENERATION: FamilyDescriptor = FamilyDescriptor::new(
+    "inventory_generation",
+    "Changes of the inventory since the agent started",
+);
+const SIMULATED: FamilyDescriptor =
+    FamilyDescriptor::new("simulated", "1 if the machine is simulated, with its machine profile");
+const SOURCE: FamilyDescriptor =
+    FamilyDescriptor::new("source_state", "State of each source of devices");
+const RESOURCE: FamilyDescriptor = FamilyDescriptor::new(
+    "resource_devices",
+    "Devices offered to the kubelet, by allocation state",
+);
+const REGISTERED: FamilyDescriptor = FamilyDescriptor::new(
+    "kubelet_registered",
+    "1 if the kubelet reads the resource's device list",
+);
+const POD_RESOURCES_UP: FamilyDescriptor = FamilyDescriptor::new(
     "kubelet_pod_resources_up",
     "1 if the kubelet answered the latest pod resources request",
 );
-const DISK_SLOW: FamilyHead = FamilyHead::new("disk_slow", "1 while the disk exceeds its deadline");
+const DISK_SLOW: FamilyDescriptor =
+    FamilyDescriptor::new("disk_slow", "1 while the disk exceeds its deadline");
 
 /// Label values of the source states.
 const SOURCE_STATES: [&str; 4] = ["starting", "ready", "absent", "failing"];
@@ -39,15 +47,15 @@ impl Collector for NodeCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.state.borrow().clone();
         let inventory = &state.inventory;
-        GENERATION.gauges(&mut to, [(Vec::new(), Value::Whole(inventory.generation))])?;
+        GENERATION.gauges(&mut to, [(Vec::new(), Value::Integer(inventory.generation))])?;
         let profile = inventory.simulated.iter().map(|profile| ("profile", profile.clone()));
         let simulated = inventory.simulated.is_some().into();
         SIMULATED.gauges(&mut to, [(profile.collect(), simulated)])?;
         sources(&mut to, &state)?;
-        DISK_SLOW.gauges(&mut to, [(Vec::new(), state.slow_since.is_some().into())])?;
+        DISK_SLOW.gauges(&mut to, [(Vec::new(), state.disk_slow_since.is_some().into())])?;
         self.resources(&mut to, &state)?;
         let holders = self.0.holders.borrow().clone();
-        let answered = holders.answered.as_ref().map(Result::is_ok);
+        let answered = holders.last_result.as_ref().map(Result::is_ok);
         POD_RESOURCES_UP.gauges(&mut to, answered.map(|answered| (Vec::new(), answered.into())))
     }
 }
@@ -59,7 +67,7 @@ impl NodeCollector {
             let withheld = all.saturating_sub(*allocatable);
             [("allocatable", *allocatable), ("withheld", withheld)].map(|(state, count)| {
                 let labels = vec![("resource", name.to_string()), ("state", state.to_owned())];
-                (labels, Value::Whole(count as u64))
+                (labels, Value::Integer(count as u64))
             })
         });
         RESOURCE.gauges(to, counts)?;

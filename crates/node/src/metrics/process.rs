@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use windlass_host::own_process::OwnProcess;
 
-use super::family::{FamilyHead, Value};
+use super::family::{FamilyDescriptor, Value};
 
 /// Reads the process at each scrape.
 #[derive(Debug)]
@@ -17,15 +17,17 @@ pub(super) struct ProcessCollector {
     start_seconds: Option<f64>,
 }
 
-const CPU: FamilyHead =
-    FamilyHead::new("cpu", "Processor time of the agent, user and system").with_unit("seconds");
-const RESIDENT: FamilyHead =
-    FamilyHead::new("resident_memory", "Resident memory of the agent").with_unit("bytes");
-const OPEN_FDS: FamilyHead = FamilyHead::new("open_fds", "Open file descriptors of the agent");
-const MAX_FDS: FamilyHead =
-    FamilyHead::new("max_fds", "Most file descriptors that the agent may open");
-const START: FamilyHead =
-    FamilyHead::new("start_time", "Start of the agent in Unix time").with_unit("seconds");
+const CPU: FamilyDescriptor =
+    FamilyDescriptor::new("cpu", "Processor time of the agent, user and system")
+        .with_unit("seconds");
+const RESIDENT: FamilyDescriptor =
+    FamilyDescriptor::new("resident_memory", "Resident memory of the agent").with_unit("bytes");
+const OPEN_FDS: FamilyDescriptor =
+    FamilyDescriptor::new("open_fds", "Open file descriptors of the agent");
+const MAX_FDS: FamilyDescriptor =
+    FamilyDescriptor::new("max_fds", "Most file descriptors that the agent may open");
+const START: FamilyDescriptor =
+    FamilyDescriptor::new("start_time", "Start of the agent in Unix time").with_unit("seconds");
 
 // === impl ProcessCollector ===
 
@@ -39,10 +41,10 @@ impl Collector for ProcessCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let OwnProcess { cpu_seconds, resident_bytes, open_fds, max_fds } = OwnProcess::read();
         let line = |value| (Vec::new(), value);
-        CPU.counters(&mut to, cpu_seconds.map(Value::Real).map(line))?;
-        RESIDENT.gauges(&mut to, resident_bytes.map(Value::Whole).map(line))?;
-        OPEN_FDS.gauges(&mut to, open_fds.map(Value::Whole).map(line))?;
-        MAX_FDS.gauges(&mut to, max_fds.map(Value::Whole).map(line))?;
-        START.gauges(&mut to, self.start_seconds.map(Value::Real).map(line))
+        CPU.counters(&mut to, cpu_seconds.map(Value::Float).map(line))?;
+        RESIDENT.gauges(&mut to, resident_bytes.map(Value::Integer).map(line))?;
+        OPEN_FDS.gauges(&mut to, open_fds.map(Value::Integer).map(line))?;
+        MAX_FDS.gauges(&mut to, max_fds.map(Value::Integer).map(line))?;
+        START.gauges(&mut to, self.start_seconds.map(Value::Float).map(line))
     }
 }

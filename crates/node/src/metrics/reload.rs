@@ -11,7 +11,7 @@ use windlass_host::counters::CounterFamily;
 #[derive(Clone, Debug)]
 pub(crate) struct ReloadMetrics {
     successful: Gauge,
-    at: Gauge,
+    success_timestamp: Gauge,
     loaded: Counter,
     refused: Counter,
 }
@@ -26,7 +26,7 @@ impl ReloadMetrics {
             |result: &str| reloads.get_or_create_owned(&vec![("result", result.to_owned())]);
         let metrics = Self {
             successful: Gauge::default(),
-            at: Gauge::default(),
+            success_timestamp: Gauge::default(),
             loaded: count("loaded"),
             refused: count("refused"),
         };
@@ -34,27 +34,27 @@ impl ReloadMetrics {
         registry.register("config_last_reload_successful", help, metrics.successful.clone());
         let help = "Load time of the configuration in force";
         let name = "config_last_reload_success_timestamp";
-        registry.register_with_unit(name, help, Unit::Seconds, metrics.at.clone());
+        registry.register_with_unit(name, help, Unit::Seconds, metrics.success_timestamp.clone());
         let help = "Configuration reloads, by outcome";
         registry.register("config_reloads", help, reloads);
-        metrics.in_force(now);
+        metrics.record_in_force(now);
         metrics
     }
 
     /// Records a valid configuration.
-    pub(crate) fn loaded(&self, now: Timestamp) {
+    pub(crate) fn record_loaded(&self, now: Timestamp) {
         self.loaded.inc();
-        self.in_force(now);
+        self.record_in_force(now);
     }
 
     /// Records an invalid configuration; the previous one stays in force.
-    pub(crate) fn refused(&self) {
+    pub(crate) fn record_refused(&self) {
         self.refused.inc();
         self.successful.set(0);
     }
 
-    fn in_force(&self, now: Timestamp) {
+    fn record_in_force(&self, now: Timestamp) {
         self.successful.set(1);
-        self.at.set(now.as_second());
+        self.success_timestamp.set(now.as_second());
     }
 }

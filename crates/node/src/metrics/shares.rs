@@ -2,11 +2,11 @@
 
 use prometheus_client::registry::Registry;
 
-use super::counted::Counted;
+use super::counted::LabeledCounter;
 
 /// Counter of bound shares; clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct ShareMetrics(Counted);
+pub(crate) struct ShareMetrics(LabeledCounter);
 
 // === impl ShareMetrics ===
 
@@ -15,11 +15,11 @@ impl ShareMetrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let help = "Shares bound to a GPU, by the choice of the GPU";
         let choices = ["decided", "corrected", "own"];
-        Self(Counted::register(registry, "shares_bound", help, "choice", &choices))
+        Self(LabeledCounter::register(registry, "shares_bound", help, "choice", &choices))
     }
 
     /// Counts a share.
-    pub(crate) fn bound(&self, choice: &'static str) {
-        self.0.count(choice);
+    pub(crate) fn count_bound(&self, choice: &'static str) {
+        self.0.inc(choice);
     }
 }

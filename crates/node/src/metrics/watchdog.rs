@@ -11,8 +11,8 @@ use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_host::counters::Labels;
 
 use super::{
-    counted::Counted,
-    family::{FamilyHead, Value},
+    counted::LabeledCounter,
+    family::{FamilyDescriptor, Value},
 };
 
 /// Shared GPUs.
@@ -62,7 +62,7 @@ pub(crate) struct ContainerUse {
 /// Counters of violations; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchdogMetrics {
-    violations: Counted,
+    violations: LabeledCounter,
     compute_excesses: Counter,
 }
 
@@ -74,26 +74,30 @@ pub(crate) struct SharedGpuCollector {
     pub(crate) shows_pods: bool,
 }
 
-const MEASURED: FamilyHead = FamilyHead::new(
+const MEASURED: FamilyDescriptor = FamilyDescriptor::new(
     "shared_gpu_measured",
     "1 if the memory of the pods on a shared GPU is measured",
 );
-const UNCOUNTED: FamilyHead = FamilyHead::new(
+const UNCOUNTED: FamilyDescriptor = FamilyDescriptor::new(
     "shared_gpu_uncounted",
     "Memory in use on a shared GPU that its driver counts for no process",
 )
 .with_unit("bytes");
-const LIMIT: FamilyHead =
-    FamilyHead::new("share_memory_limit", "Memory that a holder may use of a GPU")
+const LIMIT: FamilyDescriptor =
+    FamilyDescriptor::new("share_memory_limit", "Memory that a holder may use of a GPU")
         .with_unit("bytes");
-const USED: FamilyHead =
-    FamilyHead::new("share_memory_used", "Memory that a container with a share uses of a GPU")
-        .with_unit("bytes");
+const USED: FamilyDescriptor = FamilyDescriptor::new(
+    "share_memory_used",
+    "Memory that a container with a share uses of a GPU",
+)
+.with_unit("bytes");
 
-const COMPUTE_REQUESTED: FamilyHead =
-    FamilyHead::new("share_compute_requested", "Part of a GPU's time that a holder asked for")
-        .with_unit("ratio");
-const COMPUTE_USED: FamilyHead = FamilyHead::new(
+const COMPUTE_REQUESTED: FamilyDescriptor = FamilyDescriptor::new(
+    "share_compute_requested",
+    "Part of a GPU's time that a holder asked for",
+)
+.with_unit("ratio");
+const COMPUTE_USED: FamilyDescriptor = FamilyDescriptor::new(
     "share_compute_used",
     "Part of a GPU's time in which kernels of a container with a share ran",
 )
@@ -109,7 +113,7 @@ impl WatchdogMetrics {
         let help = "Times that a holder used more GPU memory than its share, by action";
         let actions = ["observe", "evict", "kill"];
         let violations =
-            Counted::register(registry, "share_memory_violations", help, "action", &actions);
+            LabeledCounter::register(registry, "share_memory_violations", help, "action", &actions);
         let compute_excesses = Counter::default();
         let help = "Times that a holder used far more of a busy GPU's time than its share";
         registry.register("share_compute_excesses", help, compute_excesses.clone());
@@ -117,12 +121,12 @@ impl WatchdogMetrics {
     }
 
     /// Counts a violation.
-    pub(crate) fn violated(&self, action: &'static str) {
-        self.violations.count(action);
+    pub(crate) fn count_violation(&self, action: &'static str) {
+        self.violations.inc(action);
     }
 
     /// Counts a holder that used far more of a GPU's time than its share.
-    pub(crate) fn exceeded_compute(&self) {
+    pub(crate) fn count_compute_excess(&self) {
         self.compute_excesses.inc();
     }
 }
@@ -137,7 +141,7 @@ impl Collector for SharedGpuCollector {
             .map(|(id, gpu)| (vec![("device", id.to_string())], gpu.is_measured.into()));
         MEASURED.gauges(&mut to, measured)?;
         let uncounted = memory.iter().filter_map(|(id, gpu)| {
-            Some((vec![("device", id.to_string())], Value::Whole(gpu.uncounted_bytes?)))
+            Some((vec![("device", id.to_string())], Value::Integer(gpu.uncounted_bytes?)))
         });
         UNCOUNTED.gauges(&mut to, uncounted)?;
         if !self.shows_pods {
@@ -146,7 +150,7 @@ impl Collector for SharedGpuCollector {
         let limits =
             || memory.iter().flat_map(|(id, gpu)| gpu.limits.iter().map(move |it| (id, it)));
         let memory_limits = limits().filter(|(_, limit)| limit.mib > 0).map(|(id, limit)| {
-            let enforcement = ("enforcement", limit.enforcement.word().to_owned());
+            let enforcement = ("enforcement", limit.enforcement.as_str().to_owned());
             let labels = limit.labels(id).into_iter().chain([enforcement]);
             (labels.collect(), limit.mib.saturating_mul(MIB))
         });
@@ -192,13 +196,13 @@ impl ContainerUse {
 }
 
 fn whole((labels, value): (Labels, u64)) -> (Labels, Value) {
-    (labels, Value::Whole(value))
+    (labels, Value::Integer(value))
 }
 
 /// A ratio from 0 to 1, from percent.
 #[expect(clippy::cast_precision_loss, reason = "percentages are small")]
 fn ratio((labels, percent): (Labels, u64)) -> (Labels, Value) {
-    (labels, Value::Real(percent as f64 / 100.0))
+    (labels, Value::Float(percent as f64 / 100.0))
 }
 
 /// One line per set of labels: an ended pod and its successor may have the same.

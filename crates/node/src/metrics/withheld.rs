@@ -2,14 +2,14 @@
 
 use windlass_allocations::ledger::Ledger;
 use windlass_core::{device::Device, health::HealthState};
-use windlass_resources::{NodeState, Offering, obstacle::ObstacleKind};
+use windlass_resources::{DeviceOffer, NodeState, obstacle::ObstacleKind};
 
 /// Reason why neither pods nor claims can get a device that the configuration offers. `None` if they can get it, or if
 /// the configuration does not mention it.
 pub(super) fn reason(
     state: &NodeState,
     ledger: &Ledger,
-    offering: Option<&Offering>,
+    offering: Option<&DeviceOffer>,
     device: &Device,
 ) -> Option<&'static str> {
     let id = &device.id;
@@ -22,39 +22,41 @@ pub(super) fn reason(
     }
     let is_for_claims = state.is_claimable(id);
     if offering.is_none() && !is_for_claims {
-        return state.why_not_claimable(id).map(|_| "configuration");
+        return state.unclaimable_reason(id).map(|_| "configuration");
     }
     if is_for_claims || offering.is_some_and(|it| it.obstacle.is_some()) {
-        let of_pods = || offering?.obstacle.as_ref().map(|_| outside_device(state, ledger, device));
-        return in_device(state, device).or_else(of_pods);
+        let of_pods =
+            || offering?.obstacle.as_ref().map(|_| external_reason(state, ledger, device));
+        return device_reason(state, device).or_else(of_pods);
     }
     None
 }
 
 /// Reason in the device itself.
-fn in_device(state: &NodeState, device: &Device) -> Option<&'static str> {
+fn device_reason(state: &NodeState, device: &Device) -> Option<&'static str> {
     let id = &device.id;
-    let node = || state.absent.contains_key(id).then_some(ObstacleKind::DeviceNode.word());
+    let node = || state.absences.contains_key(id).then_some(ObstacleKind::DeviceNode.as_str());
     match device.health.state {
         HealthState::Unhealthy => Some("unhealthy"),
         HealthState::Unknown => Some("unknown"),
-        HealthState::Healthy if state.unclean.contains_key(id) => Some("cleanup-failed"),
-        HealthState::Healthy if state.unready.contains_key(id) => Some("cleanup"),
-        HealthState::Healthy => state.obstacle(device).map(|it| it.kind.word()).or_else(node),
+        HealthState::Healthy if state.failed_cleanups.contains_key(id) => Some("cleanup-failed"),
+        HealthState::Healthy if state.pending_cleanups.contains_key(id) => Some("cleanup"),
+        HealthState::Healthy => state.obstacle(device).map(|it| it.kind.as_str()).or_else(node),
     }
 }
 
 /// Reason outside the device: a holder, or else the agent.
-fn outside_device(state: &NodeState, ledger: &Ledger, device: &Device) -> &'static str {
+fn external_reason(state: &NodeState, ledger: &Ledger, device: &Device) -> &'static str {
     let overlap = state.overlaps.overlap(&device.id);
-    let is_held = ledger.claim(&overlap).is_some() || ledger.container(&overlap).is_some();
+    let is_held =
+        ledger.claim_holder(&overlap).is_some() || ledger.container_holder(&overlap).is_some();
     if is_held { "held" } else { "other" }
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use windlass_allocations::ledger::{ClaimRef, SharedLedger, Use};
+    use windlass_allocations::ledger::{ClaimRef, ClaimUse, SharedLedger};
     use windlass_core::{
         device::{DeviceId, DeviceKind, SourceName},
         health::Health,
@@ -78,7 +80,7 @@ mod tests {
         let mut device = Device::new(id(), DeviceKind::Gpu, SourceName::NVIDIA, now);
         device.health = Health { state: health, ..Health::unknown(now) };
         change(&mut state, &ledger, &mut device);
-        let offering = Offering {
+        let offering = DeviceOffer {
             resource: None,
             shared: None,
             enforcement: None,
@@ -111,17 +113,18 @@ mod tests {
         };
         assert_eq!(reason_of(Healthy, sentence, drive), None);
         let cleaned = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
-            state.unready.insert(id(), "cleaning");
+            state.pending_cleanups.insert(id(), "cleaning");
         };
         assert_eq!(reason_of(Healthy, sentence, cleaned), Some("cleanup"));
         let leased = |state: &mut NodeState, _: &SharedLedger, _: &mut Device| {
             let why = "another node holds it".to_owned();
-            state.obstacles.insert(id(), Obstacle { kind: ObstacleKind::Lease, why });
+            state.claim_obstacles.insert(id(), Obstacle { kind: ObstacleKind::Lease, reason: why });
         };
         assert_eq!(reason_of(Healthy, sentence, leased), Some("lease"));
         let claimed = |_: &mut NodeState, ledger: &SharedLedger, _: &mut Device| {
             let (namespace, name, uid) = ("ns".to_owned(), "c".to_owned(), "u".to_owned());
-            ledger.restore_claim(&ClaimRef { namespace, name, uid }, [(&id(), Use::Alone)]);
+            ledger
+                .restore_claim(&ClaimRef { namespace, name, uid }, [(&id(), ClaimUse::Exclusive)]);
         };
         assert_eq!(reason_of(Healthy, sentence, claimed), Some("held"));
     }

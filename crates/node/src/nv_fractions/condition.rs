@@ -16,7 +16,7 @@ pub(super) fn condition(nri: &NriState, state: &NodeState) -> Option<NodeConditi
     }
     let runtime = match nri {
         NriState::Connected(runtime) => runtime,
-        NriState::Lost(why) => {
+        NriState::Disconnected(why) => {
             let message =
                 format!("no connection to NRI: {why}; enable NRI in the container runtime");
             return Some(not("NriNotConnected", message));
@@ -26,7 +26,7 @@ pub(super) fn condition(nri: &NriState, state: &NodeState) -> Option<NodeConditi
         let message = "memoryLimits.hook is not set: install windlass-hook and name its path";
         return Some(not("HookNotConfigured", message.to_owned()));
     }
-    Some(match &state.means.driver {
+    Some(match &state.limit_support.driver {
         None => return None,
         Some(Err(why)) => not("DriverLimitsNoMemory", why.to_string()),
         Some(Ok(_)) => NodeCondition {
@@ -38,7 +38,7 @@ pub(super) fn condition(nri: &NriState, state: &NodeState) -> Option<NodeConditi
 }
 
 /// The condition to write when the agent stops.
-pub(super) fn at_end() -> NodeCondition {
+pub(super) fn final_condition() -> NodeCondition {
     NodeCondition {
         status: ConditionStatus::Unknown,
         reason: "AgentStopped",

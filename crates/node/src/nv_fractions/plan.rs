@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use windlass_cdi::memory_limits::{GpuMemory, HookLimit, LimitRules, WeakLimit};
+use windlass_cdi::memory_limits::{GpuMemory, HookLimit, LimitRules, WeakLimitError};
 use windlass_core::device::{Device, DeviceId};
 use windlass_nri::Adjustment;
 use windlass_resources::NodeState;
@@ -28,10 +28,10 @@ pub(super) enum FractionError {
     FractionRequest(#[from] FractionRequestError),
     /// The agent has just started.
     #[error("the GPUs of this node are not known yet: the kubelet tries again")]
-    Starting,
+    AgentStarting,
     /// The node has no GPU of this UUID or index.
     #[error("this node has no GPU {0:?}")]
-    Unknown(String),
+    UnknownGpu(String),
     /// The node has no NVIDIA GPU.
     #[error("this node has no NVIDIA GPU")]
     NoGpu,
@@ -59,7 +59,7 @@ pub(super) enum FractionError {
     },
     /// The node cannot enforce the limit as strictly as the pod or the policy requires.
     #[error(transparent)]
-    Weak(#[from] WeakLimit),
+    WeakLimit(#[from] WeakLimitError),
 }
 
 /// Variables with the amounts in MiB, for programs in the container. Earlier versions of KAI's
@@ -75,14 +75,14 @@ pub(super) fn memory(
     request: &FractionRequest,
     state: &NodeState,
 ) -> Result<Vec<GpuMemory>, FractionError> {
-    gpus(request, state)?.into_iter().map(|gpu| of_gpu(gpu, request)).collect()
+    gpus(request, state)?.into_iter().map(|gpu| gpu_memory(gpu, request)).collect()
 }
 
 /// Memory of each GPU of a request that can still be measured. GPUs that vanished or entered MIG
 /// mode since the container was created are left out.
 pub(super) fn measurable(request: &FractionRequest, state: &NodeState) -> Vec<GpuMemory> {
     let gpus = gpus(request, state).unwrap_or_default();
-    gpus.into_iter().filter_map(|gpu| of_gpu(gpu, request).ok()).collect()
+    gpus.into_iter().filter_map(|gpu| gpu_memory(gpu, request).ok()).collect()
 }
 
 /// GPUs of a request, each once.
@@ -91,17 +91,17 @@ fn gpus<'a>(
     state: &'a NodeState,
 ) -> Result<Vec<&'a Device>, FractionError> {
     if !state.inventory.is_complete() {
-        return Err(FractionError::Starting);
+        return Err(FractionError::AgentStarting);
     }
     let is_gpu = |device: &&Device| {
-        device.family().is_managed && device.kind.is_gpu() && !device.kind.is_instance()
+        device.family().has_nvml && device.kind.is_gpu() && !device.kind.is_mig_instance()
     };
     let gpus: BTreeMap<_, _> =
         state.inventory.devices.iter().filter(is_gpu).map(|gpu| (gpu.id.as_str(), gpu)).collect();
     let chosen = match &request.gpus {
         RequestedGpus::All => gpus.values().copied().collect::<Vec<_>>(),
         RequestedGpus::Named(names) => {
-            let found = names.iter().map(|name| named(&gpus, name));
+            let found = names.iter().map(|name| find_gpu(&gpus, name));
             found.collect::<Result<Vec<_>, _>>()?
         }
     };
@@ -120,8 +120,8 @@ pub(super) fn plan(
     path: &Path,
 ) -> Result<Plan, FractionError> {
     let gpus = memory(request, state)?;
-    let rules = LimitRules { policy: &state.policy, means: &state.means };
-    let limit = rules.limit(&gpus, request.at_least, path)?;
+    let rules = LimitRules { policy: &state.policy, support: &state.limit_support };
+    let limit = rules.limit(&gpus, request.min_enforcement, path)?;
     let amounts = |names: [&str; 2], mib: u64| names.map(|name| (name.to_owned(), mib.to_string()));
     let mut env: BTreeMap<_, _> = amounts(REQUESTS, request.request_mib)
         .into_iter()
@@ -136,7 +136,10 @@ pub(super) fn plan(
 }
 
 /// GPU by UUID or by index.
-fn named<'a>(gpus: &BTreeMap<&str, &'a Device>, name: &str) -> Result<&'a Device, FractionError> {
+fn find_gpu<'a>(
+    gpus: &BTreeMap<&str, &'a Device>,
+    name: &str,
+) -> Result<&'a Device, FractionError> {
     if name.starts_with("MIG-") {
         return Err(FractionError::Instance(name.to_owned()));
     }
@@ -145,17 +148,17 @@ fn named<'a>(gpus: &BTreeMap<&str, &'a Device>, name: &str) -> Result<&'a Device
         gpus.values().find(|gpu| gpu.index == index)
     };
     let found = gpus.get(name).or_else(by_index).copied();
-    found.ok_or_else(|| FractionError::Unknown(name.to_owned()))
+    found.ok_or_else(|| FractionError::UnknownGpu(name.to_owned()))
 }
 
-fn of_gpu(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, FractionError> {
+fn gpu_memory(gpu: &Device, request: &FractionRequest) -> Result<GpuMemory, FractionError> {
     if gpu.health.has_vanished() {
         return Err(FractionError::Vanished(gpu.id.clone(), gpu.health.to_string()));
     }
     if gpu.partitioned {
         return Err(FractionError::MigMode(gpu.id.clone()));
     }
-    let memory = GpuMemory::of(gpu, request.limit_mib);
+    let memory = GpuMemory::with_limit(gpu, request.limit_mib);
     let memory = memory.ok_or_else(|| FractionError::NoMemory(gpu.id.clone()))?;
     if memory.limit_mib > memory.total_mib {
         let GpuMemory { device: gpu, limit_mib, total_mib, .. } = memory;

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use windlass_cdi::memory_limits::LimitRecords;
 use windlass_config::NvFractions;
 use windlass_host::blocking;
-use windlass_nri::{Adjustment, Container, Ended, Plugin};
+use windlass_nri::{Adjustment, Container, EndEvent, Plugin};
 use windlass_resources::NodeState;
 
 use super::{
@@ -111,7 +111,7 @@ impl Plugin for FractionPlugin {
         blocking(move || records.retain(|name| ids.contains(name))).await;
     }
 
-    async fn create(&mut self, container: Container) -> Result<Adjustment, String> {
+    async fn create_container(&mut self, container: Container) -> Result<Adjustment, String> {
         let adjusted = match self.request(&container) {
             Ok(None) => return Ok(Adjustment::default()),
             Ok(Some(request)) => self.adjust(&container, &request).await.map(|it| (request, it)),
@@ -149,10 +149,10 @@ impl Plugin for FractionPlugin {
         }
     }
 
-    async fn ended(&mut self, ended: Ended) {
+    async fn handle_end(&mut self, ended: EndEvent) {
         self.remove(|it| match &ended {
-            Ended::Container(id) => it.container.id == *id,
-            Ended::Sandbox(id) => it.container.pod.sandbox == *id,
+            EndEvent::Container(id) => it.container.id == *id,
+            EndEvent::Sandbox(id) => it.container.pod.sandbox_id == *id,
         })
         .await;
     }

@@ -26,7 +26,7 @@ pub(super) struct FractionRequest {
     /// The scheduler's choice of GPUs.
     pub(super) gpus: RequestedGpus,
     /// The weakest enforcement that the pod accepts.
-    pub(super) at_least: Enforcement,
+    pub(super) min_enforcement: Enforcement,
 }
 
 /// GPUs of a request.
@@ -46,7 +46,7 @@ pub(super) enum FractionRequestError {
     Quantity { key: String, value: String },
     /// The quantity is too small.
     #[error("annotation {key}: {value} is less than 1 MiB")]
-    Small { key: String, value: String },
+    TooSmall { key: String, value: String },
     /// The request is larger than the limit.
     #[error("its request of {request} MiB is above its limit of {limit} MiB of GPU memory")]
     AboveLimit { request: u64, limit: u64 },
@@ -54,7 +54,7 @@ pub(super) enum FractionRequestError {
     #[error(
         "annotation {key}: {value:?} is not offered on this node: write time-slicing, or leave it out"
     )]
-    Mode { key: String, value: String },
+    UnsupportedMode { key: String, value: String },
     /// The annotation with the weakest accepted enforcement is invalid.
     #[error(transparent)]
     Enforcement(#[from] InvalidEnforcement),
@@ -95,7 +95,7 @@ impl FractionRequest {
         }
         let mode = key(MODE);
         if let Some(value) = annotations.get(&mode).filter(|value| value.trim() != TIME_SLICING) {
-            return Err(FractionRequestError::Mode { key: mode, value: value.clone() });
+            return Err(FractionRequestError::UnsupportedMode { key: mode, value: value.clone() });
         }
         let devices = annotations.get(&key(DEVICES)).map_or("", |value| value.trim());
         let gpus = match devices {
@@ -105,7 +105,7 @@ impl FractionRequest {
             }
         };
         let at_least = Enforcement::required_by(annotations)?;
-        Ok(Some(Self { request_mib, limit_mib, gpus, at_least }))
+        Ok(Some(Self { request_mib, limit_mib, gpus, min_enforcement: at_least }))
     }
 }
 
@@ -117,7 +117,7 @@ fn mib(key: &str, value: &str) -> Result<u64, FractionRequestError> {
     };
     match u64::try_from(amount.rounded_up()) {
         Ok(bytes) if bytes >= MIB => Ok(bytes.div_ceil(MIB)),
-        _ => Err(FractionRequestError::Small { key, value }),
+        _ => Err(FractionRequestError::TooSmall { key, value }),
     }
 }
 

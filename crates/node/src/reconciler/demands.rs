@@ -16,7 +16,7 @@ use super::holdings::Holdings;
 
 /// Demand for MPS daemons. A daemon is retained while its device fails, while containers hold replicas, and while
 /// claims may hold shares: stopping it kills their programs.
-pub(super) fn daemons(
+pub(super) fn mps_demand(
     (plan, inventory): (&Plan, &Inventory),
     ledger: &Ledger,
     holdings: &Holdings,
@@ -26,7 +26,7 @@ pub(super) fn daemons(
         let spec = MpsSpec::new(inventory.get(id.as_str())?, shared.replicas);
         Some((id.clone(), MpsSpec { memory_mib: shared.memory_mib, ..spec }))
     });
-    let by_claims = Ledger::daemons(ledger.claims());
+    let by_claims = Ledger::mps_devices(ledger.claims());
     let spec_for_claim = |id: &DeviceId| {
         Some((id.clone(), MpsSpec::new(inventory.get(id.as_str())?, Replicas::ONE)))
     };
@@ -37,7 +37,7 @@ pub(super) fn daemons(
     if ledger.knows_claims_from_kubelet_only() {
         retained.extend(ledger.claims().keys().cloned());
     }
-    if plan.waiting {
+    if plan.has_pending_moves {
         retained.extend(previous.required.keys().chain(&previous.retained).cloned());
     }
     retained.retain(|id| !required.contains_key(id));
@@ -45,7 +45,7 @@ pub(super) fn daemons(
 }
 
 /// Obstacle of an MPS device without a ready daemon.
-pub(super) fn daemon_failure(
+pub(super) fn daemon_obstacle(
     daemons: &MpsStates,
     device: &Device,
     sharing: Sharing,

@@ -16,7 +16,7 @@ use tokio::{
     time::{Duration, Instant, sleep_until},
 };
 use windlass_cdi::memory_limits::ReplicaSize;
-use windlass_config::{Places, Policy};
+use windlass_config::{HostPaths, Policy};
 use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
@@ -48,7 +48,7 @@ pub(super) struct DesiredFiles {
 /// Result of the latest pass.
 #[derive(Debug, Default)]
 pub(super) struct DiskState {
-    pub(super) checked: DiskCheckResult,
+    pub(super) check_result: DiskCheckResult,
     /// Device information files that are outdated, because a write failed.
     pub(super) outdated: OutdatedFiles,
     /// Request of this pass; `None` before the first.
@@ -67,14 +67,14 @@ pub(super) struct DiskHandle {
     desired: watch::Sender<Arc<DesiredFiles>>,
     pub(super) on_disk: watch::Receiver<Arc<DiskState>>,
     /// Start of the current pass.
-    busy: watch::Receiver<Option<Instant>>,
+    busy_since: watch::Receiver<Option<Instant>>,
 }
 
 /// Worker's end of the channels.
 pub(super) struct DiskChannels {
     pub(super) desired: watch::Receiver<Arc<DesiredFiles>>,
     pub(super) on_disk: watch::Sender<Arc<DiskState>>,
-    pub(super) busy: watch::Sender<Option<Instant>>,
+    pub(super) busy_since: watch::Sender<Option<Instant>>,
 }
 
 /// Deadline of a pass. Until then, new devices are not published, so that they appear in one step. Afterwards the disk
@@ -87,15 +87,15 @@ pub(super) fn channel() -> (DiskHandle, DiskChannels) {
     let (publish, on_disk) = watch::channel(Arc::default());
     let (work, busy) = watch::channel(None);
     (
-        DiskHandle { desired: request, on_disk, busy },
-        DiskChannels { desired, on_disk: publish, busy: work },
+        DiskHandle { desired: request, on_disk, busy_since: busy },
+        DiskChannels { desired, on_disk: publish, busy_since: work },
     )
 }
 
 // === impl Disk ===
 
 impl Disk {
-    pub(super) fn new(places: &Places, check: DiskCheck) -> Self {
+    pub(super) fn new(places: &HostPaths, check: DiskCheck) -> Self {
         Self {
             check,
             infos: DeviceInfoFiles::new(places),
@@ -114,14 +114,14 @@ impl Disk {
         let mut disk = self;
         while channels.desired.changed().await.is_ok() {
             let desired = channels.desired.borrow_and_update().clone();
-            channels.busy.send_replace(Some(Instant::now()));
+            channels.busy_since.send_replace(Some(Instant::now()));
             let work = move || {
                 let on_disk = disk.apply(desired);
                 (disk, on_disk)
             };
             let (back, on_disk) = blocking(work).await;
             disk = back;
-            channels.busy.send_replace(None);
+            channels.busy_since.send_replace(None);
             channels.on_disk.send_replace(Arc::new(on_disk));
         }
     }
@@ -132,11 +132,16 @@ impl Disk {
         let outdated = if self.infos.is_idle(&desired.infos) {
             OutdatedFiles::default()
         } else {
-            self.infos.keep(&desired.infos)
+            self.infos.reconcile(&desired.infos)
         };
         self.fingerprints.write(&desired.allocated_hardware);
         let devices = desired.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
-        DiskState { checked, outdated, devices: devices.collect(), desired: Some(desired) }
+        DiskState {
+            check_result: checked,
+            outdated,
+            devices: devices.collect(),
+            desired: Some(desired),
+        }
     }
 }
 
@@ -162,12 +167,12 @@ impl DiskHandle {
 
     /// Start of a pass that exceeds the deadline.
     pub(super) fn slow_since(&self) -> Option<Instant> {
-        self.busy.borrow().filter(|since| since.elapsed() >= DEADLINE)
+        self.busy_since.borrow().filter(|since| since.elapsed() >= DEADLINE)
     }
 
     /// Start of the current pass.
-    pub(super) fn busy(&self) -> watch::Receiver<Option<Instant>> {
-        self.busy.clone()
+    pub(super) fn busy_since(&self) -> watch::Receiver<Option<Instant>> {
+        self.busy_since.clone()
     }
 }
 
@@ -175,7 +180,7 @@ impl DiskHandle {
 
 impl DiskState {
     /// True if the result belongs to this policy.
-    pub(super) fn is_for(&self, policy: &Policy) -> bool {
+    pub(super) fn matches(&self, policy: &Policy) -> bool {
         self.desired.as_ref().is_some_and(|desired| *desired.policy == *policy)
     }
 
@@ -199,7 +204,7 @@ impl DiskState {
 }
 
 /// Waits until the pass exceeds its deadline; pending while idle.
-pub(super) async fn slowness(mut busy: watch::Receiver<Option<Instant>>) {
+pub(super) async fn wait_until_slow(mut busy: watch::Receiver<Option<Instant>>) {
     loop {
         let due = busy.borrow_and_update().map(|since| since + DEADLINE);
         let late = async {

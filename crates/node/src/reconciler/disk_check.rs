@@ -7,12 +7,12 @@ use std::{
 };
 
 use windlass_cdi::{
-    CdiFiles, Documents, MissingParts, NVIDIA_NODES, Unwritten, WriteOutcome,
+    CdiFiles, DocumentErrors, Documents, MissingParts, NVIDIA_NODES, WriteOutcome,
     container_edits::NodeExtras,
     imex_node,
-    memory_limits::{LimitMeans, LimitRules, ReplicaDevices, ReplicaLimits, WrittenLimits},
+    memory_limits::{LimitRules, LimitSupport, ReplicaDevices, ReplicaLimits, WrittenLimits},
 };
-use windlass_config::{Delivery, MpsSettings, Places, Policy, Sharing};
+use windlass_config::{Delivery, HostPaths, MpsSettings, Policy, Sharing};
 use windlass_core::{
     cdi::Kind,
     device::{Device, DeviceId},
@@ -20,9 +20,9 @@ use windlass_core::{
 };
 use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{Roots, presence};
-use windlass_lifecycle::mps::MpsPlaces;
+use windlass_lifecycle::mps::MpsFolders;
 use windlass_resources::{
-    Absent, NodeState,
+    Absences, NodeState,
     obstacle::{Obstacle, ObstacleKind},
     offers::Plan,
 };
@@ -32,7 +32,7 @@ use super::disk::DesiredFiles;
 pub(super) struct DiskCheck {
     roots: Roots,
     cdi: CdiFiles,
-    daemons: MpsPlaces,
+    daemons: MpsFolders,
     replicas: ReplicaLimits,
     /// NVIDIA's driver, which may limit the memory of shares.
     driver: Option<LiveDriver>,
@@ -45,12 +45,12 @@ pub(super) struct DiskCheckResult {
     pub(super) node_extras: NodeExtras,
     documents: Documents,
     pub(super) missing_parts: MissingParts,
-    unwritten: Unwritten,
+    unwritten: DocumentErrors,
     /// Devices with an MPS daemon or the remains of one.
     leftover_daemons: BTreeSet<DeviceId>,
     /// Devices whose nodes are missing.
-    absent: Absent,
-    means: LimitMeans,
+    absent: Absences,
+    means: LimitSupport,
     /// GPUs whose replicas' limits are not on disk, with the reason.
     unwritten_limits: BTreeMap<DeviceId, String>,
 }
@@ -59,7 +59,7 @@ pub(super) struct DiskCheckResult {
 
 impl DiskCheck {
     pub(super) fn new(
-        places: &Places,
+        places: &HostPaths,
         mps: &MpsSettings,
         delivery: Delivery,
         driver: Option<LiveDriver>,
@@ -67,7 +67,7 @@ impl DiskCheck {
         Self {
             cdi: CdiFiles::new(places, delivery),
             roots: places.roots(),
-            daemons: MpsPlaces::new(places, mps),
+            daemons: MpsFolders::new(places, mps),
             replicas: ReplicaLimits::new(&places.state_dir),
             driver,
             has_written: false,
@@ -76,9 +76,9 @@ impl DiskCheck {
 
     pub(super) fn run(&mut self, desired: &DesiredFiles) -> DiskCheckResult {
         let DesiredFiles { inventory, policy, .. } = desired;
-        let leftover_daemons = self.daemons.recorded().into_iter().collect();
+        let leftover_daemons = self.daemons.recorded_devices().into_iter().collect();
         let (absent, means) = (self.absent(inventory), self.means());
-        let rules = LimitRules { policy, means: &means };
+        let rules = LimitRules { policy, support: &means };
         let gpus_on_disk = || self.cdi.gpus_on_disk();
         let WrittenLimits { devices, failed } =
             self.replicas.reconcile(&desired.replicas, gpus_on_disk, inventory, rules);
@@ -86,11 +86,11 @@ impl DiskCheck {
         DiskCheckResult { leftover_daemons, absent, means, unwritten_limits: failed, ..checked }
     }
 
-    fn means(&self) -> LimitMeans {
-        self.driver.as_ref().map(LimitMeans::read).unwrap_or_default()
+    fn means(&self) -> LimitSupport {
+        self.driver.as_ref().map(LimitSupport::read).unwrap_or_default()
     }
 
-    fn absent(&self, inventory: &Inventory) -> Absent {
+    fn absent(&self, inventory: &Inventory) -> Absences {
         let present = inventory.devices.iter().filter(|device| !device.health.has_vanished());
         let absent = present.filter_map(|device| {
             Some((device.id.clone(), presence::check(&self.roots, &device.nodes).err()?))
@@ -111,7 +111,7 @@ impl DiskCheck {
         }
         self.has_written = true;
         self.cdi.set_delivery(&policy.delivery);
-        let WriteOutcome { documents, extra_names, missing_parts, unwritten } =
+        let WriteOutcome { documents, extra_names, missing_parts, document_errors: unwritten } =
             self.cdi.write(inventory, limits);
         let node_extras = NodeExtras { cdi_extras: extra_names, ..node_extras };
         DiskCheckResult {
@@ -126,16 +126,12 @@ impl DiskCheck {
     /// Finds the driver's files ahead of the first documents.
     pub(super) fn find_driver_files(&mut self, policy: &Policy) {
         if policy.needs_documents() {
-            self.cdi.find_files();
+            self.cdi.prefetch_driver_files();
         }
     }
 
     /// Dry run: checks documents without writing, as far as the caller's permissions allow.
-    pub(super) fn without_writing(
-        &mut self,
-        inventory: &Inventory,
-        policy: &Policy,
-    ) -> DiskCheckResult {
+    pub(super) fn dry_run(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let (node_extras, absent) = (self.node_extras(policy), self.absent(inventory));
         let known = DiskCheckResult { absent, means: self.means(), ..DiskCheckResult::default() };
         if !policy.needs_documents() {
@@ -143,12 +139,12 @@ impl DiskCheck {
             return DiskCheckResult { node_extras, missing_parts, ..known };
         }
         let missing_parts = self.cdi.generate(inventory).missing_parts;
-        let unwritten = self.cdi.unwritable(inventory);
+        let unwritten = self.cdi.read_only_errors(inventory);
         DiskCheckResult { node_extras, missing_parts, unwritten, ..known }
     }
 
     fn node_extras(&self, policy: &Policy) -> NodeExtras {
-        let has = |node: &Path| self.roots.dev.has(node);
+        let has = |node: &Path| self.roots.dev.exists(node);
         let control = NVIDIA_NODES.iter().map(PathBuf::from).filter(|node| has(node));
         let channels = policy.delivery.imex.channels.iter().copied();
         NodeExtras {
@@ -163,22 +159,22 @@ impl DiskCheck {
 
 impl DiskCheckResult {
     /// Obstacle: a document that names the device, or the limits of its replicas, cannot be written.
-    pub(super) fn undocumented(&self, device: &Device) -> Option<Obstacle> {
+    pub(super) fn document_obstacle(&self, device: &Device) -> Option<Obstacle> {
         let concerns = |kind: &Kind| self.node_extras.gets_names_of(device, kind);
         let unwritten = self.unwritten.iter().find(|(kind, _)| concerns(kind));
         let why = unwritten.map(|(_, error)| error.to_string());
         let why = why.or_else(|| self.unwritten_limits.get(&device.id).cloned())?;
-        Some(Obstacle { kind: ObstacleKind::Document, why })
+        Some(Obstacle { kind: ObstacleKind::Document, reason: why })
     }
 
     /// Obstacle: a node of the device is missing, or belongs to another device.
-    pub(super) fn lacks_node(&self, device: &Device) -> Option<Obstacle> {
+    pub(super) fn node_obstacle(&self, device: &Device) -> Option<Obstacle> {
         let why = self.absent.get(&device.id)?.to_string();
-        Some(Obstacle { kind: ObstacleKind::DeviceNode, why })
+        Some(Obstacle { kind: ObstacleKind::DeviceNode, reason: why })
     }
 
     /// Obstacle: a required IMEX channel is missing.
-    pub(super) fn lacks_channel(&self, policy: &Policy, device: &Device) -> Option<Obstacle> {
+    pub(super) fn imex_obstacle(&self, policy: &Policy, device: &Device) -> Option<Obstacle> {
         let imex = &policy.delivery.imex;
         if !device.family().has_toolkit || !imex.required {
             return None;
@@ -186,13 +182,13 @@ impl DiskCheckResult {
         let missing = imex.channels.difference(&self.node_extras.imex_channels).next()?;
         let node = imex_node(*missing);
         let why = format!("IMEX channel {missing} is required, but {} is missing", node.display());
-        Some(Obstacle { kind: ObstacleKind::ImexChannel, why })
+        Some(Obstacle { kind: ObstacleKind::ImexChannel, reason: why })
     }
 
     /// Obstacle: an MPS daemon still runs from an earlier sharing method, and blocks other programs.
-    pub(super) fn leftover_daemon(&self, device: &Device, sharing: Sharing) -> Option<String> {
+    pub(super) fn daemon_obstacle(&self, device: &Device, sharing: Sharing) -> Option<String> {
         let mut ids = device.parent.iter().chain([&device.id]);
-        let is_leftover = !sharing.is_by_mps() && ids.any(|id| self.leftover_daemons.contains(id));
+        let is_leftover = !sharing.is_mps() && ids.any(|id| self.leftover_daemons.contains(id));
         is_leftover.then(|| LEFTOVER_DAEMON.to_owned())
     }
 
@@ -202,16 +198,16 @@ impl DiskCheckResult {
             policy,
             offers: plan.offers,
             withheld: plan.withheld,
-            empty: plan.empty,
+            empty_resources: plan.empty,
             claimable: plan.claimable,
             unclaimable: plan.unclaimable,
             shareable: plan.shareable,
             node_extras: self.node_extras.clone(),
             documents: self.documents.clone(),
             missing_parts: self.missing_parts.clone(),
-            unwritten: self.unwritten.clone(),
-            absent: self.absent.clone(),
-            means: self.means.clone(),
+            document_errors: self.unwritten.clone(),
+            absences: self.absent.clone(),
+            limit_support: self.means.clone(),
             ..NodeState::default()
         }
     }

@@ -11,7 +11,7 @@ use windlass_core::{
 };
 use windlass_resources::{
     NodeState,
-    offers::{Allocatable, Offers, Plan},
+    offers::{Allocatability, Offers, Plan},
 };
 
 use super::disk::{DesiredFiles, DiskState, is_same};
@@ -46,7 +46,7 @@ pub(super) fn waiting_for_disk(
 }
 
 /// True if a device lost its health, which is published without delay.
-pub(super) fn is_worse(before: &Inventory, now: &Inventory) -> bool {
+pub(super) fn has_lost_health(before: &Inventory, now: &Inventory) -> bool {
     let healthy = before.devices.iter().filter(|device| device.health.is_healthy());
     let is_healthy =
         |device: &Device| now.get(device.id.as_str()).is_some_and(|it| it.health.is_healthy());
@@ -56,7 +56,7 @@ pub(super) fn is_worse(before: &Inventory, now: &Inventory) -> bool {
 fn offered(offers: &Offers) -> Offered<'_> {
     let devices = offers.iter().flat_map(|(name, offer)| {
         let offered =
-            offer.devices.iter().filter(|(_, it)| !matches!(it.state, Allocatable::No(_)));
+            offer.devices.iter().filter(|(_, it)| !matches!(it.state, Allocatability::Blocked(_)));
         offered.map(move |(id, it)| (id, (name, it.sharing)))
     });
     devices.collect()

@@ -10,7 +10,7 @@ use windlass_discovery::{SourceSnapshot, live_driver::LiveDriver};
 use windlass_lifecycle::cleanup;
 use windlass_resources::{
     NodeState,
-    offers::{self, Fingerprints, Moves, Pools, ReplicaKinds},
+    offers::{self, Fingerprints, MovePermission, Pools, ReplicaKinds},
 };
 
 use super::{disk_check::DiskCheck, obstacles::ObstacleChecks};
@@ -28,26 +28,26 @@ pub(crate) fn dry_run(
     inventory.recorded = config.places.host().recorded();
     let delivery = policy.delivery.clone();
     let mut check = DiskCheck::new(&config.places, &config.mps, delivery, driver);
-    let checked = check.without_writing(&inventory, &policy);
+    let checked = check.dry_run(&inventory, &policy);
     let cleanup_states = cleanup::recorded_states(&config.places);
     let cleanup_demand = cleanup::plans(&policy, &inventory, &|_| None);
     let checks = ObstacleChecks {
-        checked: &checked,
-        late: &BTreeSet::new(),
+        check_result: &checked,
+        waiting_for_disk: &BTreeSet::new(),
         policy: &policy,
         lease: &|_| None,
     };
-    let inputs = offers::Inputs {
+    let inputs = offers::OfferInputs {
         policy: &policy,
         inventory: &inventory,
         previous: &offers::Offers::new(),
         held: &HeldIds::new(),
-        kinds: &ReplicaKinds::new(),
+        replica_kinds: &ReplicaKinds::new(),
         pools: &Pools::new(),
         fingerprints: &Fingerprints::new(),
-        moves: Moves::Kept,
-        obstacle: &|device, _| checks.of_containers(device).map(|it| it.why),
-        share_obstacle: &|device| checks.of_shares(device).map(|it| it.why),
+        move_permission: MovePermission::Denied,
+        obstacle: &|device, _| checks.of_containers(device).map(|it| it.reason),
+        share_obstacle: &|device| checks.of_shares(device).map(|it| it.reason),
         cleanup: &|id| {
             cleanup_states.get(id).filter(|_| cleanup_demand.contains_key(id))?.obstacle()
         },
@@ -55,7 +55,11 @@ pub(crate) fn dry_run(
     let plan = offers::plan(inputs);
     let obstacles = checks.of_claims(&inventory);
     let topology = NodeState::default().topology_of(&inventory);
-    NodeState { obstacles, topology, ..checked.state(inventory, policy.clone(), plan) }
+    NodeState {
+        claim_obstacles: obstacles,
+        topology,
+        ..checked.state(inventory, policy.clone(), plan)
+    }
 }
 
 pub(crate) fn merge(sources: &Snapshots) -> Inventory {

@@ -3,7 +3,7 @@
 //! The kubelet's checkpoint lists allocated ids. After a device has changed its id, only this file maps the old id to
 //! its hardware.
 
-use windlass_config::{Delivery, Places};
+use windlass_config::{Delivery, HostPaths};
 use windlass_host::state_file::{Boot, Format, StateFile};
 use windlass_resources::offers::Fingerprints;
 
@@ -15,14 +15,14 @@ pub(super) struct FingerprintFile {
     last_error: Option<String>,
 }
 
-pub(crate) const FORMAT: Format = Format { what: "record of devices", about: "devices" };
+pub(crate) const FORMAT: Format = Format { name: "record of devices", content_key: "devices" };
 
 const FILE: &str = "devices.json";
 
 // === impl FingerprintFile ===
 
 impl FingerprintFile {
-    pub(super) fn new(places: &Places) -> Self {
+    pub(super) fn new(places: &HostPaths) -> Self {
         Self { file: file(places), written: Fingerprints::new(), last_error: None }
     }
 
@@ -34,7 +34,7 @@ impl FingerprintFile {
         // longer apply. Device paths from the kubelet's checkpoint stay, and so do their
         // fingerprints.
         let by_name = delivery.uses_cdi() && !delivery.pass_device_specs;
-        let still_applies = |boot| boot != Boot::Another || !by_name;
+        let still_applies = |boot| boot != Boot::Earlier || !by_name;
         let earlier = self.file.load().filter(|it| still_applies(it.boot)).map(|it| it.content);
         self.written = earlier.unwrap_or_default();
         self.written.clone()
@@ -61,15 +61,15 @@ impl FingerprintFile {
 }
 
 /// True if an agent offered devices since boot. An unreadable file counts as true. Blocks.
-pub(crate) fn were_offered(places: &Places) -> bool {
+pub(crate) fn were_offered(places: &HostPaths) -> bool {
     let file = file(places);
     match file.load() {
-        Some(earlier) => earlier.boot != Boot::Another && !earlier.content.is_empty(),
+        Some(earlier) => earlier.boot != Boot::Earlier && !earlier.content.is_empty(),
         None => file.path().exists(),
     }
 }
 
-fn file(places: &Places) -> StateFile<Fingerprints> {
+fn file(places: &HostPaths) -> StateFile<Fingerprints> {
     StateFile::new(places.state_dir.join(FILE), FORMAT, places.host())
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use std::fs;
 
     use serde_json::json;
-    use windlass_config::Strategy;
+    use windlass_config::DeviceListStrategy;
     use windlass_host::state_file::BOOT_ID;
 
     use super::*;
@@ -87,11 +87,11 @@ mod tests {
     fn fingerprints_survive_a_reboot_unless_containers_get_cdi_names() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (root, state_dir) = (folder.path().to_owned(), folder.path().join("state"));
-        let places = Places {
+        let places = HostPaths {
             host_root: root.clone(),
             host_root_on_node: root.clone(),
             state_dir,
-            ..Places::default()
+            ..HostPaths::default()
         };
         let boot = |id: &str| {
             let path = root.join(BOOT_ID.trim_start_matches('/'));
@@ -106,7 +106,8 @@ mod tests {
             serde_json::from_value(json!({"port": port})).expect("fingerprints");
         FingerprintFile::new(&places).write(&fingerprints);
         let by_names = Delivery::default();
-        let by_nodes = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
+        let by_nodes =
+            Delivery { strategies: [DeviceListStrategy::Envvar].into(), ..Delivery::default() };
         for (id, delivery, expected) in [
             ("one", &by_names, &fingerprints),
             ("two", &by_names, &Fingerprints::new()),

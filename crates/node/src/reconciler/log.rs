@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use windlass_cdi::CdiError;
 use windlass_core::{cdi::Kind, device::DeviceId, inventory::Inventory};
-use windlass_resources::{Absent, NodeState};
+use windlass_resources::{Absences, NodeState};
 
 use super::disk::DEADLINE;
 
 /// Logs the differences between two published states.
 pub(super) fn changes(before: &NodeState, state: &NodeState) {
     let is_changed =
-        |(kind, error): &(&Kind, &CdiError)| before.unwritten.get(*kind) != Some(*error);
-    for (kind, error) in state.unwritten.iter().filter(is_changed) {
+        |(kind, error): &(&Kind, &CdiError)| before.document_errors.get(*kind) != Some(*error);
+    for (kind, error) in state.document_errors.iter().filter(is_changed) {
         tracing::error!(%kind, %error, "CDI document not written: its devices are withheld");
     }
     let is_new = |problem: &&String| !before.missing_parts.problems.contains(problem);
@@ -20,8 +20,8 @@ pub(super) fn changes(before: &NodeState, state: &NodeState) {
         tracing::warn!(problem, "containers lack driver files or device nodes");
     }
     disk(before, state);
-    absent(&before.absent, &state.absent);
-    if let Some(why) = state.offers_nothing().filter(|_| before.offers_nothing().is_none()) {
+    absent(&before.absences, &state.absences);
+    if let Some(why) = state.no_offer_warning().filter(|_| before.no_offer_warning().is_none()) {
         tracing::warn!(why, "no resource is offered");
     }
     summarize(&before.inventory, &state.inventory);
@@ -29,7 +29,7 @@ pub(super) fn changes(before: &NodeState, state: &NodeState) {
 }
 
 fn disk(before: &NodeState, state: &NodeState) {
-    match (before.slow_since, state.slow_since) {
+    match (before.disk_slow_since, state.disk_slow_since) {
         (None, Some(_)) => tracing::warn!(
             limit = ?DEADLINE,
             "disk not responding: new devices and claims wait; check the file systems of the CDI folder and of the \
@@ -43,7 +43,7 @@ fn disk(before: &NodeState, state: &NodeState) {
 }
 
 /// Logs device nodes that vanished or returned, one line each.
-fn absent(before: &Absent, now: &Absent) {
+fn absent(before: &Absences, now: &Absences) {
     let changed: Vec<_> = now.iter().filter(|(id, why)| before.get(*id) != Some(*why)).collect();
     if let [(device, why), ..] = changed[..] {
         let devices = changed.len();
@@ -69,8 +69,8 @@ fn summarize(before: &Inventory, now: &Inventory) {
 
 /// Logs resources without devices, and withheld devices by reason.
 fn withheld(before: &NodeState, now: &NodeState) {
-    for (resource, why) in &now.empty {
-        if before.empty.get(resource) != Some(why) {
+    for (resource, why) in &now.empty_resources {
+        if before.empty_resources.get(resource) != Some(why) {
             tracing::warn!(%resource, why, "resource has no matching device");
         }
     }

@@ -14,16 +14,16 @@ use windlass_resources::obstacle::{Obstacle, ObstacleKind, Obstacles};
 use super::disk_check::DiskCheckResult;
 
 /// Obstacle of a device whose document and fingerprint are not written.
-const LATE: &str = "waiting for the disk to store its CDI document and its fingerprint";
+const WAITING_FOR_DISK: &str = "waiting for the disk to store its CDI document and its fingerprint";
 
 pub(super) type LeaseObstacle<'a> = &'a dyn Fn(&Device) -> Option<String>;
 
 #[derive(Clone, Copy)]
 pub(super) struct ObstacleChecks<'a> {
-    pub(super) checked: &'a DiskCheckResult,
+    pub(super) check_result: &'a DiskCheckResult,
     pub(super) policy: &'a Policy,
     /// Devices that wait for the disk.
-    pub(super) late: &'a BTreeSet<DeviceId>,
+    pub(super) waiting_for_disk: &'a BTreeSet<DeviceId>,
     pub(super) lease: LeaseObstacle<'a>,
 }
 
@@ -32,13 +32,13 @@ pub(super) struct ObstacleChecks<'a> {
 impl ObstacleChecks<'_> {
     /// Obstacle for containers of the device plugin, which may work without documents.
     pub(super) fn of_containers(self, device: &Device) -> Option<Obstacle> {
-        let document = self.checked.undocumented(device);
+        let document = self.check_result.document_obstacle(device);
         document.filter(|_| self.policy.delivery.uses_cdi()).or_else(|| self.common(device))
     }
 
     /// Obstacle for shares by amounts, which need the document.
     pub(super) fn of_shares(self, device: &Device) -> Option<Obstacle> {
-        self.checked.undocumented(device).or_else(|| self.common(device))
+        self.check_result.document_obstacle(device).or_else(|| self.common(device))
     }
 
     /// Obstacles for claims. A missing MPS daemon is no obstacle: preparation of the claim waits for it.
@@ -54,22 +54,22 @@ impl ObstacleChecks<'_> {
     fn common(self, device: &Device) -> Option<Obstacle> {
         let lease = || {
             let why = (self.lease)(device)?;
-            Some(Obstacle { kind: ObstacleKind::Lease, why })
+            Some(Obstacle { kind: ObstacleKind::Lease, reason: why })
         };
         let late = || {
-            let (kind, why) = (ObstacleKind::Document, LATE.to_owned());
-            self.late.contains(&device.id).then_some(Obstacle { kind, why })
+            let (kind, why) = (ObstacleKind::Document, WAITING_FOR_DISK.to_owned());
+            self.waiting_for_disk.contains(&device.id).then_some(Obstacle { kind, reason: why })
         };
-        let node = || self.checked.lacks_node(device);
+        let node = || self.check_result.node_obstacle(device);
         late()
             .or_else(node)
-            .or_else(|| self.checked.lacks_channel(self.policy, device))
+            .or_else(|| self.check_result.imex_obstacle(self.policy, device))
             .or_else(lease)
     }
 }
 
 /// Obstacle of a shared device whose Lease another node holds.
-pub(super) fn lease_failure(
+pub(super) fn lease_obstacle(
     leases: &LeaseStates,
     policy: &Policy,
     device: &Device,

@@ -17,7 +17,7 @@ use std::{collections::BTreeSet, mem, time::Duration};
 use tokio::time::Instant;
 use windlass_core::device::DeviceId;
 use windlass_host::deadline::Deadline;
-use windlass_resources::offers::Moves;
+use windlass_resources::offers::MovePermission;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -48,21 +48,23 @@ pub(super) enum Phase {
 
 impl Phase {
     /// Instruction for the planner.
-    pub(super) fn moves(&self) -> Moves {
+    pub(super) fn moves(&self) -> MovePermission {
         match self {
-            Self::Steady => Moves::Kept,
-            Self::Withholding | Self::Settling { .. } | Self::Reading { .. } => Moves::Waiting,
-            Self::Moving => Moves::Allowed,
+            Self::Steady => MovePermission::Denied,
+            Self::Withholding | Self::Settling { .. } | Self::Reading { .. } => {
+                MovePermission::Pending
+            }
+            Self::Moving => MovePermission::Allowed,
         }
     }
 
     /// Starts a migration.
-    pub(super) fn withhold(&mut self) {
+    pub(super) fn start(&mut self) {
         *self = Self::Withholding;
     }
 
     /// Starts the wait after a state that withholds the devices was published.
-    pub(super) fn published(
+    pub(super) fn start_wait(
         &mut self,
         limit: Duration,
         allocatable: impl FnOnce() -> BTreeSet<DeviceId>,
@@ -95,7 +97,7 @@ impl Phase {
     }
 
     /// Starts the wait again after a failed read.
-    pub(super) fn unreadable(&mut self, read: Option<Instant>, limit: Duration) {
+    pub(super) fn restart_wait(&mut self, read: Option<Instant>, limit: Duration) {
         if let Some(allocatable) = self.complete(read) {
             *self = Self::Settling { until: Deadline::after(limit), allocatable };
         }
@@ -122,34 +124,34 @@ impl Phase {
 mod tests {
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(10);
+    const CHECKPOINT_DELAY: Duration = Duration::from_secs(10);
 
     /// A wait for one device.
     fn settling() -> Phase {
         let mut phase = Phase::default();
-        phase.withhold();
-        phase.published(LIMIT, || ["GPU-1".parse().expect("an id")].into());
+        phase.start();
+        phase.start_wait(CHECKPOINT_DELAY, || ["GPU-1".parse().expect("an id")].into());
         phase
     }
 
     #[tokio::test(start_paused = true)]
     async fn devices_move_once_a_checkpoint_is_read_after_the_wait() {
         let mut phase = Phase::default();
-        phase.published(LIMIT, || unreachable!("no device has to move"));
-        assert_eq!(phase.moves(), Moves::Kept);
-        phase.withhold();
-        assert_eq!(phase.moves(), Moves::Waiting);
+        phase.start_wait(CHECKPOINT_DELAY, || unreachable!("no device has to move"));
+        assert_eq!(phase.moves(), MovePermission::Denied);
+        phase.start();
+        assert_eq!(phase.moves(), MovePermission::Pending);
         let mut phase = settling();
-        assert_eq!(phase.moves(), Moves::Waiting);
+        assert_eq!(phase.moves(), MovePermission::Pending);
         let begun = Instant::now();
         phase.settle().await;
-        assert!(begun.elapsed() >= LIMIT, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= CHECKPOINT_DELAY, "{:?}", begun.elapsed());
         assert_eq!(phase.complete(Some(begun)), None, "it was read before");
         assert_eq!(
             phase.complete(Some(Instant::now())).map(|allocatable| allocatable.len()),
             Some(1)
         );
-        assert_eq!(phase.moves(), Moves::Allowed);
+        assert_eq!(phase.moves(), MovePermission::Allowed);
         phase.finish();
         assert_eq!(phase, Phase::Steady);
     }
@@ -158,7 +160,7 @@ mod tests {
     async fn an_unreadable_checkpoint_moves_nothing_and_starts_the_wait_again() {
         let mut phase = settling();
         phase.settle().await;
-        phase.unreadable(Some(Instant::now()), LIMIT);
+        phase.restart_wait(Some(Instant::now()), CHECKPOINT_DELAY);
         assert_eq!(phase.complete(Some(Instant::now())), None, "another wait has begun");
         phase.settle().await;
         assert_eq!(
@@ -172,13 +174,13 @@ mod tests {
     async fn a_further_device_that_has_to_move_starts_the_wait_again() {
         let mut phase = settling();
         phase.settle().await;
-        phase.withhold();
+        phase.start();
         assert_eq!(phase.complete(Some(Instant::now())), None, "it was read for the earlier wait");
-        assert_eq!(phase.moves(), Moves::Waiting);
+        assert_eq!(phase.moves(), MovePermission::Pending);
         let mut moving = settling();
         moving.settle().await;
         moving.complete(Some(Instant::now())).expect("settled");
-        moving.withhold();
+        moving.start();
         assert_eq!(moving, Phase::Withholding);
     }
 }

@@ -4,11 +4,11 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 use tokio::time::advance;
 use windlass_allocations::{
-    follow::{Follower, Sources},
+    follow::{CheckpointFollower, FollowerInputs},
     ledger::SharedLedger,
     podresources,
 };
-use windlass_config::{DeviceIds, DraOffer, DraPolicy, Places, Resources};
+use windlass_config::{DeviceIdStrategy, DraOffer, DraPolicy, HostPaths, Resources};
 use windlass_core::{
     device::{DeviceKind, SourceName},
     health::{HealthTracker, Observation, Reason},
@@ -31,16 +31,16 @@ struct Rig {
 /// Allocations without a reader.
 fn allocations(config: &Config) -> AllocationsReader {
     let ledger = SharedLedger::default();
-    let sources = Sources {
+    let sources = FollowerInputs {
         policy: watch::channel(Arc::default()).1,
         state: watch::channel(Arc::default()).1,
         devices_of_pool: NodeState::devices_of_pool,
         kubelet_writes: watch::channel(0).1,
-        settling: Duration::ZERO,
+        catch_up_delay: Duration::ZERO,
         holders: podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone())
             .1,
     };
-    Follower::new(&config.places, config.session, ledger, sources).1
+    CheckpointFollower::new(&config.places, config.kubelet_limits, ledger, sources).1
 }
 
 // === impl Rig ===
@@ -56,13 +56,13 @@ impl Rig {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(name);
         let config = Config {
-            places: Places {
+            places: HostPaths {
                 host_root: folder.path().to_owned(),
                 host_root_on_node: folder.path().to_owned(),
                 kubelet_dir: path("kubelet"),
                 state_dir: path("state"),
                 cdi_dir: path("cdi"),
-                ..Places::default()
+                ..HostPaths::default()
             },
             policy,
             ..Config::default()
@@ -88,7 +88,7 @@ impl Rig {
             state: publish,
             daemons: watch::channel(Arc::default()).0,
             cleanup_demand: watch::channel(Arc::default()).0,
-            rounds: watch::channel(Instant::now()).0,
+            last_round: watch::channel(Instant::now()).0,
         };
         let mut reconciler = Reconciler::new(&config, vec![("nvidia", snapshots)], inputs, outputs);
         let (disk, channels) = reconciler.worker.take().expect("just made");
@@ -104,14 +104,14 @@ impl Rig {
 
     /// Starts a pass of the disk.
     fn disk_begins(&self) {
-        self.channels.busy.send_replace(Some(Instant::now()));
+        self.channels.busy_since.send_replace(Some(Instant::now()));
     }
 
     /// Ends the pass of the disk and runs a round.
     fn disk_answers(&mut self) {
         let desired = self.channels.desired.borrow_and_update().clone();
         let on_disk = self.disk.apply(desired);
-        self.channels.busy.send_replace(None);
+        self.channels.busy_since.send_replace(None);
         self.channels.on_disk.send_replace(Arc::new(on_disk));
         self.reconciler.refresh(Trigger::Disk);
     }
@@ -174,14 +174,14 @@ async fn a_hanging_disk_delays_new_devices_and_no_change_of_existing_ones() {
     rig.reconciler.refresh(Trigger::Disk);
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 3);
-    assert!(rig.state.borrow().slow_since.is_some());
+    assert!(rig.state.borrow().disk_slow_since.is_some());
     let failed = seen("GPU-2", &Observation::Fault(Reason::Xid(79), "XID 79".to_owned()));
     rig.discover(&[&lost, &failed, &three]);
     assert!(!rig.is_healthy(&two) && rig.allocatable().is_empty());
 
     rig.disk_answers();
     assert_eq!(rig.allocatable(), in_both_apis(&["GPU-3"]));
-    assert_eq!(rig.state.borrow().slow_since, None);
+    assert_eq!(rig.state.borrow().disk_slow_since, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,7 +191,7 @@ async fn a_new_delivery_waits_for_the_disk_and_withholds_no_device_meanwhile() {
     rig.discover(&[&one]);
     rig.disk_answers();
     let mut policy = Policy::clone(&rig.reconciler.policy);
-    policy.delivery.ids = DeviceIds::Index;
+    policy.delivery.ids = DeviceIdStrategy::Index;
     rig.reconciler.policy = Arc::new(policy);
     rig.disk_begins();
     rig.discover(&[&one]);
@@ -213,9 +213,9 @@ async fn a_configuration_that_offers_no_device_of_the_node_is_reported() {
     let mut rig = Rig::of(Policy { resources, ..Policy::default() });
     rig.discover(&[]);
     rig.disk_answers();
-    assert_eq!(rig.state.borrow().offers_nothing(), None, "there is nothing to offer");
+    assert_eq!(rig.state.borrow().no_offer_warning(), None, "there is nothing to offer");
     rig.discover(&[&gpu("GPU-1")]);
     rig.disk_answers();
-    let why = rig.state.borrow().offers_nothing().expect("a GPU is there");
+    let why = rig.state.borrow().no_offer_warning().expect("a GPU is there");
     assert!(why.starts_with("nothing is offered of 1 devices"), "{why}");
 }

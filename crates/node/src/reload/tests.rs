@@ -23,9 +23,9 @@ struct World {
     loads: Receiver<()>,
 }
 
-const LIMIT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn counted(file: PathBuf, loads: Sender<()>) -> Load {
+fn counted(file: PathBuf, loads: Sender<()>) -> LoadConfig {
     Arc::new(move |label| {
         // The receiver is dropped at the end of a test.
         let _ = loads.send(());
@@ -55,7 +55,7 @@ async fn with_reloader<F: Future<Output = ()>>(
     loads.recv().expect("the first");
     let (requested, requested_receiver) = watch::channel(0);
     let (label, label_receiver) = watch::channel(LabelValue::Unknown);
-    let triggers = ReloadTriggers { requested: requested_receiver, label: label_receiver };
+    let triggers = ReloadTriggers { requests: requested_receiver, label: label_receiver };
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let reloader =
         Reloader::new(started, load, Some(dir.path()), triggers, clock).expect("watched");
@@ -80,12 +80,12 @@ impl World {
 
     async fn until_mig_is(&mut self, mig: MigStrategy) {
         let wait = self.policy.wait_for(|policy| policy.mig == mig);
-        drop(timeout(LIMIT, wait).await.expect("in time").expect("running"));
+        drop(timeout(TIMEOUT, wait).await.expect("in time").expect("running"));
     }
 
     async fn status(&mut self, of: impl FnMut(&ReloadStatus) -> bool) -> ReloadStatus {
         let wait = self.status.wait_for(of);
-        timeout(LIMIT, wait).await.expect("in time").expect("running").clone()
+        timeout(TIMEOUT, wait).await.expect("in time").expect("running").clone()
     }
 }
 
@@ -200,8 +200,8 @@ async fn keys_that_need_a_restart_are_named_and_the_others_are_followed() {
     with_reloader("w.yaml", prepare, async |mut world: World| {
         world.write("w.yaml", "mig: single\ncdiDir: /elsewhere\ndriver: {root: /d}\n");
         world.until_mig_is(MigStrategy::Single).await;
-        let status = world.status(|status| !status.restart_for.is_empty()).await;
-        assert_eq!(status.restart_for, ["driver", "cdiDir"]);
+        let status = world.status(|status| !status.restart_keys.is_empty()).await;
+        assert_eq!(status.restart_keys, ["driver", "cdiDir"]);
     })
     .await;
 }
@@ -212,8 +212,8 @@ async fn the_drivers_name_needs_a_restart_and_stays_until_then() {
     with_reloader("w.yaml", prepare, async |mut world: World| {
         world.write("w.yaml", "mig: single\ndra: {driver: gpu.example.com}\n");
         world.until_mig_is(MigStrategy::Single).await;
-        let status = world.status(|status| !status.restart_for.is_empty()).await;
-        assert_eq!(status.restart_for, ["dra.driver"]);
+        let status = world.status(|status| !status.restart_keys.is_empty()).await;
+        assert_eq!(status.restart_keys, ["dra.driver"]);
         assert_eq!(world.policy.borrow().dra.driver, Policy::default().dra.driver);
     })
     .await;

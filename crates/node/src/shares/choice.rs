@@ -33,7 +33,7 @@ impl Choice {
         }
     }
 
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::Decided => "decided",
             Self::Corrected { .. } => "corrected",
@@ -45,19 +45,19 @@ impl Choice {
 /// The `count` GPUs that a pod's annotations decide: the agent's correction, else the cluster half's placement. Empty
 /// if neither is usable: any client that can update the pod may have written them.
 pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
-    if let Some(manager) = &pod.forger {
+    if let Some(manager) = &pod.forging_manager {
         tracing::warn!(
-            pod = pod.title(),
+            pod = pod.namespaced_name(),
             manager,
             "placement not written by a Binding: the agent chooses a GPU"
         );
     }
-    let mut texts = PodPlacement::texts(&pod.annotations);
-    texts.find_map(|text| placed(pod, text, count)).unwrap_or_default()
+    let mut texts = PodPlacement::annotation_values(&pod.annotations);
+    texts.find_map(|text| parse_placement(pod, text, count)).unwrap_or_default()
 }
 
 /// GPUs of a placement, if it has `count` of them.
-fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
+fn parse_placement(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
     match PodPlacement::from_annotation(text) {
         Ok(PodPlacement { devices }) if devices.len() == count => {
             Some(devices.into_iter().map(|it| it.id).collect())
@@ -65,7 +65,7 @@ fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
         Ok(PodPlacement { devices }) => {
             let gpus = devices.len();
             tracing::warn!(
-                pod = pod.title(),
+                pod = pod.namespaced_name(),
                 gpus,
                 requested = count,
                 "placement of another number of GPUs: the agent chooses the GPU"
@@ -75,7 +75,7 @@ fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
         Err(error) => {
             let error = causes(&error);
             tracing::warn!(
-                pod = pod.title(),
+                pod = pod.namespaced_name(),
                 error,
                 "placement unreadable: the agent chooses a GPU"
             );

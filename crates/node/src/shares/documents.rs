@@ -6,14 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_cdi::{container_edits::variable, memory_limits::HookLimit};
+use windlass_cdi::{container_edits::resource_variable, memory_limits::HookLimit};
 use windlass_core::{
     cdi::{ContainerEdits, Spec, SpecDevice, VENDOR},
     device::DeviceId,
     resource::ResourceName,
 };
-use windlass_deviceplugin::shares::SHARE;
-use windlass_host::files::{self, Readers};
+use windlass_deviceplugin::shares::SHARE_KIND;
+use windlass_host::files::{self, FileAccess};
 
 use super::hold::Hold;
 
@@ -69,13 +69,13 @@ impl ShareDocument {
         let record = serde_json::to_string(&hold).expect("strings and numbers are JSON");
         own.env.push(format!("{VARIABLE}={record}"));
         let ids: Vec<_> = devices.iter().map(DeviceId::as_str).collect();
-        own.env.push(format!("{}={}", variable(resource), ids.join(",")));
-        let spec = Spec::new(&SHARE, vec![SpecDevice::new(name, own)], common);
+        own.env.push(format!("{}={}", resource_variable(resource), ids.join(",")));
+        let spec = Spec::new(&SHARE_KIND, vec![SpecDevice::new(name, own)], common);
         Some(Self { hold, spec, limit })
     }
 
     /// Name and share in a document that an agent wrote.
-    fn of(spec: Spec) -> Option<(String, Self)> {
+    fn from_spec(spec: Spec) -> Option<(String, Self)> {
         let device = spec.devices.first()?;
         let prefix = format!("{VARIABLE}=");
         let record = device.container_edits.env.iter().find_map(|it| it.strip_prefix(&prefix))?;
@@ -92,7 +92,7 @@ impl ShareDocuments {
     }
 
     /// Removes temporary files of a killed agent. Blocks.
-    pub(super) fn remove_drafts(&self) {
+    pub(super) fn remove_temporary_files(&self) {
         for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let name = file.file_name().into_string().unwrap_or_default();
             if files::target_of_draft(&name).and_then(name_in).is_some() {
@@ -108,7 +108,7 @@ impl ShareDocuments {
         for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let name = file.file_name().into_string().unwrap_or_default();
             let Some(name) = name_in(&name) else { continue };
-            match windlass_cdi::read(&file.path()).and_then(ShareDocument::of) {
+            match windlass_cdi::read_document(&file.path()).and_then(ShareDocument::from_spec) {
                 Some((named, document)) if named == name => drop(all.insert(named, document)),
                 _ => drop(unreadable.insert(name.to_owned())),
             }
@@ -130,8 +130,8 @@ impl ShareDocuments {
         let done = match document {
             // Only root may read it, because it names a pod.
             Some(document) => {
-                let text = windlass_cdi::text(&document.spec);
-                files::replace(&path, text.as_bytes(), Readers::Owner).map(drop)
+                let text = windlass_cdi::to_json(&document.spec);
+                files::replace(&path, text.as_bytes(), FileAccess::Owner).map(drop)
             }
             None => match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -2,13 +2,13 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use windlass_cdi::memory_limits::WeakLimit;
+use windlass_cdi::memory_limits::WeakLimitError;
 use windlass_cluster::ClusterError;
 use windlass_core::{
     enforcement::{self, InvalidEnforcement},
     virtual_gpus::RequestError,
 };
-use windlass_lifecycle::cleanup::NotReady;
+use windlass_lifecycle::cleanup::NotReadyError;
 
 /// Reason why a share is not bound. The kubelet tries again.
 #[derive(Debug, thiserror::Error)]
@@ -22,13 +22,13 @@ pub(super) enum BindError {
     #[error(
         "the pod asks for virtual GPUs, and for amounts of one GPU by another name: leave one out"
     )]
-    TwoNames,
+    MixedResources,
     #[error("the pod's request cannot be served")]
     Request(#[from] RequestError),
     #[error("the document of GPUs is not written yet")]
     NoGpus,
     #[error("no API server is configured, and it has the pod's placement")]
-    NoCluster,
+    NoApiServer,
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     #[error("the API server has no pod with UID {0} on this node yet")]
@@ -36,15 +36,15 @@ pub(super) enum BindError {
     #[error("CDI document {} cannot be read, and any GPU may have its share: remove it once its pod has ended", .0.display())]
     Unreadable(PathBuf),
     #[error("no GPU of this node has it: {0}")]
-    NoRoom(String),
-    #[error("{} is not ready: {}", .0.device, .0.why)]
-    NotReady(NotReady),
+    NoCapacity(String),
+    #[error("{} is not ready: {}", .0.device, .0.reason)]
+    NotReady(NotReadyError),
     #[error("its annotation {} cannot be read", enforcement::ANNOTATION)]
     Enforcement(#[from] InvalidEnforcement),
     #[error(transparent)]
-    WeakLimit(#[from] WeakLimit),
+    WeakLimit(#[from] WeakLimitError),
     #[error("{0}")]
-    Disk(String),
+    WriteDocument(String),
     #[error("the request took longer than {0:?}")]
-    Late(Duration),
+    DeadlineExceeded(Duration),
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, iter};
 use serde::{Deserialize, Serialize};
 use windlass_allocations::{
     follow::ContainerIds,
-    ledger::{ClaimRef, Portion, Use},
+    ledger::{ClaimRef, ClaimUse, Portion},
 };
 use windlass_cdi::memory_limits::GpuMemory;
 use windlass_config::{ShareMethod, ShareResources};
@@ -14,7 +14,7 @@ use windlass_core::{
     device::DeviceId,
     enforcement::Enforcement,
     pci::PciAddress,
-    replica::token,
+    replica::token_number,
 };
 
 /// A pod's share of one GPU, or of each of several, for all of the pod's containers.
@@ -69,7 +69,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 /// Compute of a whole GPU, in percent.
-pub(super) const WHOLE: u64 = 100;
+pub(super) const FULL_COMPUTE_PERCENT: u64 = 100;
 
 // === impl Hold ===
 
@@ -88,7 +88,7 @@ impl Hold {
     }
 
     /// The GPUs and their amounts, for the ledger.
-    pub(super) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
+    pub(super) fn uses(&self) -> impl Iterator<Item = (&DeviceId, ClaimUse)> {
         self.gpus().map(|gpu| (&gpu.device, gpu.usage()))
     }
 
@@ -103,7 +103,8 @@ impl Hold {
 impl HeldGpu {
     /// True if the pod has all memory and compute of the GPU.
     pub(super) fn is_whole(&self) -> bool {
-        Amounts { memory_mib: self.of_mib, compute_percent: WHOLE }.is_within(self.amounts)
+        Amounts { memory_mib: self.of_mib, compute_percent: FULL_COMPUTE_PERCENT }
+            .is_within(self.amounts)
     }
 
     /// Memory of the share, to limit it. `drm` is the PCI address of a GPU whose memory the kernel limits.
@@ -114,12 +115,12 @@ impl HeldGpu {
             total_mib: self.of_mib,
             is_by_mps: false,
             required: Enforcement::None,
-            drm,
+            drm_address: drm,
         }
     }
 
-    fn usage(&self) -> Use {
-        Use::Portion(Portion {
+    fn usage(&self) -> ClaimUse {
+        ClaimUse::Portion(Portion {
             method: ShareMethod::TimeSlicing,
             shares: 1,
             memory: self.amounts.memory_mib,
@@ -144,10 +145,10 @@ impl HeldGpu {
 
 impl Amounts {
     /// More than any GPU has, for a share of unknown size.
-    const ALL: Self = Self { memory_mib: u64::MAX, compute_percent: u64::MAX };
+    const MAX: Self = Self { memory_mib: u64::MAX, compute_percent: u64::MAX };
 
     /// Upper limit of a pod's amounts by its tokens alone: a token of a virtual GPU may stand for a whole GPU.
-    pub(super) fn at_most(
+    pub(super) fn upper_bound(
         containers: &[ContainerIds],
         pod: &str,
         resources: &ShareResources,
@@ -155,17 +156,21 @@ impl Amounts {
         let is_virtual = |it: &ContainerIds| {
             it.pod == pod
                 && resources.gpus.as_ref() == Some(&it.resource)
-                && it.ids.iter().any(|id| token(id).is_some())
+                && it.ids.iter().any(|id| token_number(id).is_some())
         };
         if containers.iter().any(is_virtual) {
-            return Self::ALL;
+            return Self::MAX;
         }
-        Self::of(containers, pod, resources)
+        Self::from_tokens(containers, pod, resources)
     }
 
     /// Amounts of a pod's tokens of memory and compute. An init container's tokens serve later containers, so each
     /// counts once.
-    pub(super) fn of(containers: &[ContainerIds], pod: &str, resources: &ShareResources) -> Self {
+    pub(super) fn from_tokens(
+        containers: &[ContainerIds],
+        pod: &str,
+        resources: &ShareResources,
+    ) -> Self {
         let tokens = |resource: &Option<_>| {
             let is_of_pod = |it: &&ContainerIds| {
                 it.pod == pod && resource.as_ref().is_some_and(|name| it.resource == *name)
@@ -180,7 +185,7 @@ impl Amounts {
         }
     }
 
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub(super) fn saturating_add(self, other: Self) -> Self {
         Self {
             memory_mib: self.memory_mib.saturating_add(other.memory_mib),
             compute_percent: self.compute_percent.saturating_add(other.compute_percent),
@@ -192,7 +197,7 @@ impl Amounts {
         self.memory_mib <= other.memory_mib && self.compute_percent <= other.compute_percent
     }
 
-    pub(super) fn minus(self, other: Self) -> Self {
+    pub(super) fn saturating_sub(self, other: Self) -> Self {
         Self {
             memory_mib: self.memory_mib.saturating_sub(other.memory_mib),
             compute_percent: self.compute_percent.saturating_sub(other.compute_percent),

@@ -13,7 +13,7 @@ use windlass_allocations::{
 use windlass_cluster::BoundPod;
 use windlass_config::ShareResources;
 use windlass_core::device::DeviceId;
-use windlass_resources::offers::Shareable;
+use windlass_resources::offers::ShareableGpus;
 
 use super::{
     choice::Choice,
@@ -40,20 +40,20 @@ pub(super) struct Holds {
 pub(super) struct BoundShare {
     pub(super) hold: Hold,
     /// Time of the decision; `None` if an earlier agent made it.
-    pub(super) at: Option<Instant>,
+    pub(super) bound_at: Option<Instant>,
     /// Choice of its GPUs that is not reported yet: a later step of the request may fail.
     pub(super) unreported: Option<(BoundPod, Choice)>,
 }
 
 /// Shares of ended pods, and the names of their documents.
-pub(super) struct Ended {
+pub(super) struct EndedShares {
     pub(super) holds: Vec<Hold>,
     pub(super) names: Vec<String>,
 }
 
 /// Pods in one reading of the checkpoint.
 pub(super) struct CheckpointPods {
-    pub(super) read: Instant,
+    pub(super) read_at: Instant,
     /// UIDs of all pods with ids.
     pub(super) recorded: BTreeSet<String>,
     /// UIDs of pods with an id that is still held.
@@ -73,7 +73,7 @@ impl Holds {
             if known.is_none_or(|known| known.is_within(hold.first.amounts)) {
                 pods.insert(
                     hold.pod.uid.clone(),
-                    BoundShare { hold: hold.clone(), at: None, unreported: None },
+                    BoundShare { hold: hold.clone(), bound_at: None, unreported: None },
                 );
             }
         }
@@ -87,13 +87,14 @@ impl Holds {
             return;
         }
         let uids = containers.iter().map(|it| &it.pod).filter(|uid| !self.pods.contains_key(*uid));
-        let amounts = |uid: &String| (uid.clone(), Amounts::at_most(containers, uid, resources));
+        let amounts =
+            |uid: &String| (uid.clone(), Amounts::upper_bound(containers, uid, resources));
         let has_amounts = |(_, amounts): &(String, Amounts)| *amounts != Amounts::default();
         self.unknown = Some(uids.map(amounts).filter(has_amounts).collect());
     }
 
     /// Handles the start of a container of a pod: its share is known from then on.
-    pub(super) fn container_starts(&mut self, uid: &str) {
+    pub(super) fn record_container_start(&mut self, uid: &str) {
         if let Some(unknown) = &mut self.unknown {
             unknown.remove(uid);
         }
@@ -102,11 +103,11 @@ impl Holds {
     /// Amounts of pods whose GPUs are unknown.
     pub(super) fn unknown_amounts(&self) -> Amounts {
         let all = self.unknown.iter().flat_map(BTreeMap::values);
-        all.fold(Amounts::default(), |sum, amounts| sum.plus(*amounts))
+        all.fold(Amounts::default(), |sum, amounts| sum.saturating_add(*amounts))
     }
 
     /// Drops a pod's share of a GPU that became unusable before any container started with it.
-    pub(super) fn drop_unusable(&mut self, uid: &str, gpus: &Shareable) -> Option<Hold> {
+    pub(super) fn drop_unusable(&mut self, uid: &str, gpus: &ShareableGpus) -> Option<Hold> {
         let is_free = |id: &DeviceId| gpus.get(id).is_some_and(|gpu| gpu.obstacle.is_none());
         let is_usable = self.pods.get(uid)?.hold.devices().all(is_free);
         let is_documented = self.documents.values().any(|it| it.hold.pod.uid == uid);
@@ -117,13 +118,13 @@ impl Holds {
     }
 
     /// Drops the shares of pods that the checkpoint no longer has.
-    pub(super) fn release(&mut self, present: &CheckpointPods) -> Ended {
+    pub(super) fn release(&mut self, present: &CheckpointPods) -> EndedShares {
         if let Some(unknown) = &mut self.unknown {
             unknown.retain(|uid, _| present.recorded.contains(uid));
         }
         let ended = |(uid, taken): (&String, &BoundShare)| {
             // A checkpoint that was read before the share was bound need not name its pod. Pod resources lag behind.
-            let is_newer = |by: Duration| taken.at.is_none_or(|at| present.read > at + by);
+            let is_newer = |by: Duration| taken.bound_at.is_none_or(|at| present.read_at > at + by);
             let is_gone = !present.recorded.contains(uid) && is_newer(Duration::ZERO);
             let is_released = !present.held.contains(uid) && is_newer(CHECKPOINT_GRACE);
             (is_gone || is_released).then(|| uid.clone())
@@ -134,7 +135,7 @@ impl Holds {
         let names: Vec<_> = names.collect();
         self.documents.retain(|_, document| !is_of(document));
         let holds = uids.iter().filter_map(|uid| self.pods.remove(uid)).map(|taken| taken.hold);
-        Ended { holds: holds.collect(), names }
+        EndedShares { holds: holds.collect(), names }
     }
 }
 
@@ -143,12 +144,12 @@ impl Holds {
 impl CheckpointPods {
     /// Pods of a reading; `None` if the checkpoint could not be read.
     pub(super) fn of(allocations: &Allocations) -> Option<Self> {
-        let (containers, held) = (allocations.containers()?, allocations.held()?);
+        let (containers, held) = (allocations.containers()?, allocations.held_ids()?);
         let is_held = |it: &&ContainerIds| {
             held.get(&it.resource).is_some_and(|ids| !ids.is_disjoint(&it.ids))
         };
         Some(Self {
-            read: allocations.read()?,
+            read_at: allocations.read_at()?,
             recorded: containers.iter().map(|it| it.pod.clone()).collect(),
             held: containers.iter().filter(is_held).map(|it| it.pod.clone()).collect(),
         })

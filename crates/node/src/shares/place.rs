@@ -8,15 +8,15 @@ use windlass_core::{
     placement::{self, Policy, Request, Topology},
     virtual_gpus::{GpuShares, PodRequest, ShareMemory},
 };
-use windlass_resources::offers::{Shareable, ShareableGpu};
+use windlass_resources::offers::{ShareableGpu, ShareableGpus};
 
-use super::hold::{Amounts, WHOLE};
+use super::hold::{Amounts, FULL_COMPUTE_PERCENT};
 
 /// Request for GPUs, and the state of the node that decides it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShareRequest<'a> {
     /// GPUs that the pod may share.
-    pub(super) gpus: &'a Shareable,
+    pub(super) gpus: &'a ShareableGpus,
     /// Connections of the GPUs.
     pub(super) topology: &'a Topology,
     /// Holders of devices.
@@ -54,7 +54,9 @@ impl Size {
     /// Size of virtual GPUs. `tokens` is the number of whole GPUs.
     pub(super) fn of_virtual_gpus(request: PodRequest, tokens: usize) -> Self {
         match request {
-            PodRequest::Whole => Self { count: tokens, memory: ALL, compute_percent: WHOLE },
+            PodRequest::WholeGpus => {
+                Self { count: tokens, memory: ALL, compute_percent: FULL_COMPUTE_PERCENT }
+            }
             PodRequest::Shares(GpuShares { count, memory, compute_percent }) => {
                 Self { count: usize::from(count), memory, compute_percent: compute_percent.into() }
             }
@@ -62,14 +64,14 @@ impl Size {
     }
 
     /// Amounts on a GPU with `gpu_mib` of memory.
-    pub(super) fn on(self, gpu_mib: u64) -> Amounts {
+    pub(super) fn amounts_on(self, gpu_mib: u64) -> Amounts {
         let memory_mib = self.memory.mib_of(u32::try_from(gpu_mib).unwrap_or(u32::MAX));
         let memory_mib = memory_mib.unwrap_or(0).into();
         Amounts { memory_mib, compute_percent: self.compute_percent }
     }
 
     fn is_whole(self) -> bool {
-        (self.memory, self.compute_percent) == (ALL, WHOLE)
+        (self.memory, self.compute_percent) == (ALL, FULL_COMPUTE_PERCENT)
     }
 }
 
@@ -91,8 +93,8 @@ impl ShareRequest<'_> {
     pub(super) fn candidates(&self) -> Vec<DeviceId> {
         let fits = |(id, gpu): (&DeviceId, &ShareableGpu)| {
             let is_free = self.obstacle(id, gpu).is_none();
-            let requested = self.size.on(gpu.memory_mib);
-            is_free.then(|| (self.free(id, gpu).minus(requested), id.clone()))
+            let requested = self.size.amounts_on(gpu.memory_mib);
+            is_free.then(|| (self.free(id, gpu).saturating_sub(requested), id.clone()))
         };
         let mut fitting: Vec<_> = self.gpus.iter().filter_map(fits).collect();
         let connected = self.well_connected(&fitting);
@@ -127,7 +129,7 @@ impl ShareRequest<'_> {
     }
 
     fn obstacle(&self, id: &DeviceId, gpu: &ShareableGpu) -> Option<String> {
-        let (free, requested) = (self.free(id, gpu), self.size.on(gpu.memory_mib));
+        let (free, requested) = (self.free(id, gpu), self.size.amounts_on(gpu.memory_mib));
         let is_full = !requested.is_within(free);
         let full = || format!("{requested} are requested, and {free} are free");
         gpu.obstacle.clone().or_else(|| is_full.then(full))
@@ -135,18 +137,18 @@ impl ShareRequest<'_> {
 
     /// Amounts that are free on a GPU.
     fn free(&self, id: &DeviceId, gpu: &ShareableGpu) -> Amounts {
-        let all = Amounts { memory_mib: gpu.memory_mib, compute_percent: WHOLE };
+        let all = Amounts { memory_mib: gpu.memory_mib, compute_percent: FULL_COMPUTE_PERCENT };
         let used = self.ledger.portion(id).map_or_else(Amounts::default, |it| Amounts {
             memory_mib: it.memory,
             compute_percent: it.compute,
         });
-        all.minus(used.plus(self.unknown))
+        all.saturating_sub(used.saturating_add(self.unknown))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use windlass_allocations::ledger::{ClaimRef, Overlaps, Portion, SharedLedger, Use};
+    use windlass_allocations::ledger::{ClaimRef, ClaimUse, Overlaps, Portion, SharedLedger};
     use windlass_config::ShareMethod;
 
     use super::*;
@@ -160,13 +162,13 @@ mod tests {
     }
 
     /// GPUs of 80 GiB, with the GiB that pods use of each.
-    fn node(gpus: &[(&str, u64)]) -> (Shareable, Ledger) {
+    fn node(gpus: &[(&str, u64)]) -> (ShareableGpus, Ledger) {
         let ledger = SharedLedger::default();
         let of = gib(80).memory_mib;
         for (gpu, used) in gpus.iter().filter(|(_, used)| *used > 0) {
             let memory = gib(*used).memory_mib;
             let method = ShareMethod::TimeSlicing;
-            let usage = Use::Portion(Portion { method, shares: 1, memory, of, compute: 0 });
+            let usage = ClaimUse::Portion(Portion { method, shares: 1, memory, of, compute: 0 });
             let claim = ClaimRef::of_share("ns", gpu, gpu);
             let overlap = Overlaps::default().overlap(&id(gpu));
             ledger.take_for_claim(&claim, &[(overlap, usage)]).expect("free");

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use windlass_allocations::ledger::Portion;
 use windlass_cdi::memory_limits::{self, LimitedHolders};
-use windlass_config::{Places, ShareMethod};
+use windlass_config::{HostPaths, ShareMethod};
 use windlass_core::{
     device::{Device, DeviceId},
     enforcement::Enforcement,
@@ -14,7 +14,7 @@ use windlass_core::{
     replica::ReplicaId,
 };
 use windlass_dra::{ClaimFile, PreparedClaim};
-use windlass_host::files::{Links, MAX_BYTES, read_regular_text};
+use windlass_host::files::{MAX_BYTES, Symlinks, read_regular_text};
 use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR, dra};
 use windlass_resources::{NodeState, offers::OfferedDevice};
 
@@ -80,15 +80,15 @@ struct Replicas {
 
 /// The node's facts about shares.
 struct Facts<'a> {
-    places: &'a Places,
+    places: &'a HostPaths,
     node: &'a NodeState,
     limited: LimitedHolders,
 }
 
 /// Shares that a pod has on this node, from the agent's CDI documents, its state file of claims, and the kubelet's
 /// checkpoints. Blocks on reads of small files.
-pub fn shares_of(places: &Places, node: &NodeState, pod: &PodHoldings) -> Vec<PodShare> {
-    let limited = memory_limits::limited(&places.state_dir, &places.host());
+pub fn shares_of(places: &HostPaths, node: &NodeState, pod: &PodHoldings) -> Vec<PodShare> {
+    let limited = memory_limits::limited_holders(&places.state_dir, &places.host());
     let facts = Facts { places, node, limited };
     let mut shares = facts.by_amounts(pod);
     shares.extend(facts.by_replicas(pod));
@@ -206,25 +206,25 @@ impl Facts<'_> {
     fn by_hook_or_watchdog(&self, device: &DeviceId, holder: &str) -> Enforcement {
         let by_hook = self.limited.get(device).and_then(|it| it.get(holder)).copied();
         let gpu = self.node.inventory.get(device.as_str());
-        by_hook.unwrap_or_else(|| self.by_watchdog(gpu.and_then(Device::drm_gpu)))
+        by_hook.unwrap_or_else(|| self.by_watchdog(gpu.and_then(Device::drm_pci_address)))
     }
 
     fn by_watchdog(&self, drm: Option<PciAddress>) -> Enforcement {
-        self.node.means.without_hook(&self.node.policy, drm)
+        self.node.limit_support.enforcement_without_hook(&self.node.policy, drm)
     }
 
     /// Enforcement of replicas that no hook has limited.
     fn without_hook(&self, gpu: &Device) -> Enforcement {
         match self.node.enforcement(gpu) {
             Some(Enforcement::Mps) => Enforcement::Mps,
-            _ => self.by_watchdog(gpu.drm_gpu()),
+            _ => self.by_watchdog(gpu.drm_pci_address()),
         }
     }
 
     /// The kubelet's checkpoint of devices; empty if it cannot be read.
     fn checkpoint_devices(&self) -> Vec<checkpoint::PodDevices> {
         let path = self.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
-        let text = read_regular_text(&path, Links::Refused, MAX_BYTES).ok();
+        let text = read_regular_text(&path, Symlinks::Refused, MAX_BYTES).ok();
         let parsed = text.and_then(|text| checkpoint::Checkpoint::parse(text.trim_end()).ok());
         parsed.and_then(|checkpoint| checkpoint.pods).unwrap_or_default()
     }
@@ -232,7 +232,7 @@ impl Facts<'_> {
     /// UIDs of the pods that use a claim, from the kubelet's checkpoint; none if it cannot be read.
     fn users(&self, claim: &str) -> BTreeSet<String> {
         let path = self.places.kubelet_dir.join(dra::checkpoint::FILE);
-        let text = read_regular_text(&path, Links::Refused, MAX_BYTES).ok();
+        let text = read_regular_text(&path, Symlinks::Refused, MAX_BYTES).ok();
         let parsed =
             text.and_then(|text| dra::checkpoint::Checkpoint::parse_unverified(&text).ok());
         let claims = parsed.and_then(|checkpoint| checkpoint.claims).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use windlass_allocations::follow::ContainerIds;
-use windlass_core::{replica::token, resource::ResourceName};
+use windlass_core::{replica::token_number, resource::ResourceName};
 use windlass_deviceplugin::shares::share_name;
 use windlass_resources::NodeState;
 
@@ -21,7 +21,7 @@ pub(super) struct ContainerRequest {
     pub(super) uid: String,
     pub(super) tokens: Tokens,
     /// True if the container gets its GPU through its resource of memory, so that this one adds variables only.
-    pub(super) is_second: bool,
+    pub(super) variables_only: bool,
 }
 
 /// Device ids that the kubelet allocated, as tokens of an amount or of a virtual GPU.
@@ -31,9 +31,9 @@ pub(super) enum Tokens {
     /// Virtual GPUs. Their amounts are in the pod's specification.
     VirtualGpus {
         /// Tokens of the container.
-        own: BTreeSet<u32>,
+        container: BTreeSet<u32>,
         /// Tokens of all containers of the pod. Tokens of an init container are reused by later containers.
-        of_pod: BTreeSet<u32>,
+        pod: BTreeSet<u32>,
     },
 }
 
@@ -62,22 +62,22 @@ impl ContainerRequest {
                     && (&it.pod, &it.container) == (&holder.pod, &holder.container)
             })
         };
-        let amounts = Amounts::of(containers, uid, resources);
+        let amounts = Amounts::from_tokens(containers, uid, resources);
         let virtual_gpus = containers.iter().filter(|it| {
             it.pod == *uid && resources.gpus.as_ref().is_some_and(|name| it.resource == *name)
         });
         let of_pod: BTreeSet<_> = virtual_gpus.flat_map(|it| numbers(&it.ids)).collect();
         let tokens = match (of_pod.is_empty(), amounts == Amounts::default()) {
             (true, _) => Tokens::Amounts(amounts),
-            (false, true) => Tokens::VirtualGpus { own: numbers(ids).collect(), of_pod },
-            (false, false) => return Err(BindError::TwoNames),
+            (false, true) => Tokens::VirtualGpus { container: numbers(ids).collect(), pod: of_pod },
+            (false, false) => return Err(BindError::MixedResources),
         };
         Ok(Self {
             resource: resource.clone(),
             name: share_name(resource.as_str(), ids),
             uid: uid.clone(),
             tokens,
-            is_second: resources.memory.as_ref() != Some(resource)
+            variables_only: resources.memory.as_ref() != Some(resource)
                 && holders.iter().all(has_memory),
         })
     }
@@ -97,17 +97,17 @@ impl ContainerRequest {
         match &self.tokens {
             Tokens::Amounts(_) => Some(gpus),
             // Shares may add up to whole GPUs.
-            Tokens::VirtualGpus { own, of_pod }
+            Tokens::VirtualGpus { container: own, pod: of_pod }
                 if hold.first.is_whole() && gpus.len() == of_pod.len() =>
             {
                 let position = |number| of_pod.iter().position(|it| it == number);
                 own.iter().map(|number| gpus.get(position(number)?).copied()).collect()
             }
-            Tokens::VirtualGpus { own, .. } => gpus.get(..own.len()).map(<[_]>::to_vec),
+            Tokens::VirtualGpus { container: own, .. } => gpus.get(..own.len()).map(<[_]>::to_vec),
         }
     }
 }
 
 fn numbers(ids: &BTreeSet<String>) -> impl Iterator<Item = u32> {
-    ids.iter().filter_map(|id| token(id))
+    ids.iter().filter_map(|id| token_number(id))
 }

@@ -17,7 +17,7 @@ pub(super) struct Accounts(BTreeMap<(DeviceId, Holders), Account>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Usage {
     /// Their limit, in bytes.
-    pub(super) limit: u64,
+    pub(super) limit_bytes: u64,
     /// True if they are clients of an MPS daemon.
     pub(super) is_mps: bool,
     /// Their processes.
@@ -28,8 +28,8 @@ pub(super) struct Usage {
 #[derive(Debug)]
 struct Account {
     usage: Usage,
-    /// Number of measurements above the limit minus later ones below it, from 0 to [`VIOLATION`].
-    over: u32,
+    /// Number of measurements above the limit minus later ones below it, from 0 to [`VIOLATION_THRESHOLD`].
+    excess_count: u32,
     /// Last action against the current excess.
     last_action: Option<LastAction>,
 }
@@ -50,14 +50,14 @@ pub(super) struct Violation {
     pub(super) usage: Usage,
 }
 
-/// Value of [`Account::over`] that is a violation. One or two measurements may show a program that has ended and whose
+/// Value of [`Account::excess_count`] that is a violation. One or two measurements may show a program that has ended and whose
 /// memory the driver still counts.
-const VIOLATION: u32 = 3;
+const VIOLATION_THRESHOLD: u32 = 3;
 
 /// Tolerance above a limit: one part in 50 of it, and at least 256 MiB. The driver's own allocations for a program vary
 /// by about as much.
-const TOLERATED_PART: u64 = 50;
-const TOLERATED_BYTES: u64 = 256 << 20;
+const TOLERANCE_DIVISOR: u64 = 50;
+const TOLERANCE_BYTES: u64 = 256 << 20;
 
 /// Time after which an action without effect is repeated. The default grace period of a pod is 30 seconds.
 const REPEAT_DELAY: Duration = Duration::from_secs(45);
@@ -70,7 +70,7 @@ impl Accounts {
     /// Drops holders without a limit.
     pub(super) fn retain(&mut self, limits: &Limits) {
         self.0.retain(|(device, holders), _| {
-            limits.get(device).is_some_and(|gpu| gpu.of(holders).is_some())
+            limits.get(device).is_some_and(|gpu| gpu.combined(holders).is_some())
         });
     }
 
@@ -97,7 +97,7 @@ impl Accounts {
 
     /// True if holders of a GPU are above their limits, or were at one of the last measurements.
     pub(super) fn is_near_violation(&self, device: &DeviceId) -> bool {
-        self.0.iter().any(|((known, _), account)| known == device && account.over > 0)
+        self.0.iter().any(|((known, _), account)| known == device && account.excess_count > 0)
     }
 
     /// Drops the measurements of a GPU that could not be measured.
@@ -112,7 +112,7 @@ impl Accounts {
         for ((device, holders), account) in &self.0 {
             let Some(LastAction { bytes, .. }) = account.last_action else { continue };
             let excess =
-                MemoryExcess { used_mib: bytes / MIB, limit_mib: account.usage.limit / MIB };
+                MemoryExcess { used_mib: bytes / MIB, limit_mib: account.usage.limit_bytes / MIB };
             let claims = holders.iter().filter(|holder| !holder.is_share());
             all.extend(claims.map(|claim| ((claim.uid.clone(), device.clone()), excess)));
         }
@@ -129,24 +129,24 @@ impl Accounts {
 
 impl Account {
     fn new(usage: Usage) -> Self {
-        Self { usage, over: 0, last_action: None }
+        Self { usage, excess_count: 0, last_action: None }
     }
 
     /// Records a measurement; true if an action is due.
     fn measure(&mut self, usage: Usage, now: Instant, repeats: bool) -> bool {
         self.usage = usage;
         if !self.usage.is_excessive() {
-            self.over = self.over.saturating_sub(1);
-            if self.over == 0 {
+            self.excess_count = self.excess_count.saturating_sub(1);
+            if self.excess_count == 0 {
                 self.last_action = None;
             }
             return false;
         }
-        self.over = (self.over + 1).min(VIOLATION);
+        self.excess_count = (self.excess_count + 1).min(VIOLATION_THRESHOLD);
         let is_due = self
             .last_action
             .is_none_or(|last_action| repeats && now - last_action.at >= REPEAT_DELAY);
-        if self.over < VIOLATION || !is_due {
+        if self.excess_count < VIOLATION_THRESHOLD || !is_due {
             return false;
         }
         self.last_action = Some(LastAction { at: now, bytes: self.usage.bytes() });
@@ -160,7 +160,7 @@ impl Usage {
     /// Usage of no memory, under a limit.
     pub(super) fn none_of(limit: Limit) -> Self {
         let Limit { mib, is_mps, .. } = limit;
-        Self { limit: mib.saturating_mul(MIB), is_mps, processes: Vec::new() }
+        Self { limit_bytes: mib.saturating_mul(MIB), is_mps, processes: Vec::new() }
     }
 
     /// Memory of all processes, in bytes.
@@ -176,8 +176,8 @@ impl Usage {
 
     /// True above the limit and its tolerance. Holders of compute alone have no limit of memory.
     fn is_excessive(&self) -> bool {
-        let tolerated = (self.limit / TOLERATED_PART).max(TOLERATED_BYTES);
-        self.limit > 0 && self.bytes() > self.limit.saturating_add(tolerated)
+        let tolerated = (self.limit_bytes / TOLERANCE_DIVISOR).max(TOLERANCE_BYTES);
+        self.limit_bytes > 0 && self.bytes() > self.limit_bytes.saturating_add(tolerated)
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
             let container = ContainerId { pod: "u".to_owned(), id: "c".to_owned() };
             let processes =
                 vec![GpuProcess { pid: 1, container, memory_bytes, compute_percent: None }];
-            Usage { limit: 8 * GIB, is_mps: false, processes }
+            Usage { limit_bytes: 8 * GIB, is_mps: false, processes }
         };
         pods.iter().map(|(name, bytes)| (pod(name), usage(*bytes))).collect()
     }

@@ -43,16 +43,16 @@ impl Actions {
         let pods = violation.usage.processes.iter().map(|it| it.container.pod.clone());
         let pods: BTreeSet<_> = pods.collect();
         let Violation { device, holders, usage } = violation;
-        let (used, limit) = (usage.bytes() / MIB, usage.limit / MIB);
+        let (used, limit) = (usage.bytes() / MIB, usage.limit_bytes / MIB);
         let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
         let holders = names.join(", ");
-        self.metrics.violated(action.word());
+        self.metrics.count_violation(action.as_str());
         tracing::warn!(
             %device,
             holders,
             used_mib = used,
             limit_mib = limit,
-            action = action.word(),
+            action = action.as_str(),
             "pod uses more memory of a GPU than its share"
         );
         let outcome = match action {
@@ -84,7 +84,7 @@ impl Actions {
         let ComputeExcess { device, holders, pods, percent, share } = excess;
         let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
         let (holders, percent) = (names.join(", "), format!("{percent:.0}"));
-        self.metrics.exceeded_compute();
+        self.metrics.count_compute_excess();
         tracing::warn!(
             %device,
             holders,
@@ -124,7 +124,7 @@ impl Actions {
         let mut failed = tenants.is_empty().then(|| "the pod is unknown".to_owned());
         for pod in tenants.values() {
             if let Err(error) = pods.evict(pod).await {
-                let (pod, error) = (pod.title(), causes(&error));
+                let (pod, error) = (pod.namespaced_name(), causes(&error));
                 tracing::warn!(
                     pod,
                     error,
@@ -182,7 +182,7 @@ impl Actions {
         let at = self.clock.now();
         let warning = PodWarning { reason, action, note, at };
         if let Err(error) = pods.warn(pod, &warning).await {
-            let (pod, error) = (pod.title(), causes(&error));
+            let (pod, error) = (pod.namespaced_name(), causes(&error));
             tracing::warn!(pod, error, "event of a pod not written");
         }
     }

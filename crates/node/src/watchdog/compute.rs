@@ -17,7 +17,7 @@ pub(super) struct ComputeAccounts(BTreeMap<DeviceId, BTreeMap<Holders, Average>>
 /// Average use of a GPU's time by holders.
 #[derive(Debug, Default)]
 struct Average {
-    /// Time in which their kernels ran, in percent, over about the last [`MEASUREMENTS`] measurements. Use above the
+    /// Time in which their kernels ran, in percent, over about the last [`AVERAGE_WINDOW`] measurements. Use above the
     /// share counts only while other holders want the time.
     percent: f64,
     /// True from a report until the use is near the share again.
@@ -38,14 +38,14 @@ pub(super) struct ComputeExcess {
 
 /// Measurements in an average: about a minute at the default interval. In that time the driver updates its numbers six
 /// times.
-const MEASUREMENTS: f64 = 60.0;
+const AVERAGE_WINDOW: f64 = 60.0;
 
-/// Use far above a share: 1.5 times the share, and at least [`FAR_PERCENT`] percent of the GPU more.
-const FAR_ABOVE: f64 = 1.5;
-const FAR_PERCENT: f64 = 10.0;
+/// Use far above a share: 1.5 times the share, and at least [`EXCESS_PERCENT`] percent of the GPU more.
+const EXCESS_FACTOR: f64 = 1.5;
+const EXCESS_PERCENT: f64 = 10.0;
 
 /// Least use of the GPU by all holders at which they wait for each other, in percent.
-const BUSY: u32 = 90;
+const BUSY_PERCENT: u32 = 90;
 
 // === impl ComputeAccounts ===
 
@@ -54,7 +54,7 @@ impl ComputeAccounts {
     pub(super) fn retain(&mut self, limits: &Limits) {
         self.0.retain(|device, averages| {
             let limits = limits.get(device);
-            averages.retain(|holders, _| limits.is_some_and(|gpu| gpu.of(holders).is_some()));
+            averages.retain(|holders, _| limits.is_some_and(|gpu| gpu.combined(holders).is_some()));
             !averages.is_empty()
         });
     }
@@ -73,10 +73,12 @@ impl ComputeAccounts {
         let active = used.values().map(Usage::compute_percent).filter(|percent| *percent > 0);
         let (count, percent) = active
             .fold((0, 0), |(count, sum), percent| (count + 1, u32::saturating_add(sum, percent)));
-        let is_contended = count > 1 && percent >= BUSY;
+        let is_contended = count > 1 && percent >= BUSY_PERCENT;
         let mut excesses = Vec::new();
         for (holders, average) in averages {
-            let Some(share) = limits.of(holders).and_then(Limit::time_share) else { continue };
+            let Some(share) = limits.combined(holders).and_then(Limit::time_share) else {
+                continue;
+            };
             let percent = used.get(holders).map_or(0, Usage::compute_percent);
             // Time that no other holder wants is no excess.
             average.measure(if is_contended { percent } else { percent.min(share) });
@@ -99,15 +101,15 @@ impl ComputeAccounts {
 
 impl Average {
     fn measure(&mut self, percent: u32) {
-        self.percent += (f64::from(percent) - self.percent) / MEASUREMENTS;
+        self.percent += (f64::from(percent) - self.percent) / AVERAGE_WINDOW;
     }
 
     /// True if the use is far above the share, and was not reported since it was last near the share.
     fn is_new(&mut self, share: u32) -> bool {
         let above = self.percent - f64::from(share);
-        let is_far = above >= FAR_PERCENT && self.percent >= f64::from(share) * FAR_ABOVE;
+        let is_far = above >= EXCESS_PERCENT && self.percent >= f64::from(share) * EXCESS_FACTOR;
         let is_new = is_far && !self.is_reported;
-        self.is_reported = above > FAR_PERCENT / 2.0 && (self.is_reported || is_new);
+        self.is_reported = above > EXCESS_PERCENT / 2.0 && (self.is_reported || is_new);
         is_new
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn limits(ledger: &Ledger) -> Limits {
 /// Adds the limits of the replicas that containers hold. They count per pod; each replica counts once, because later
 /// containers reuse those of an init container.
 pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &NodeState) {
-    let (held, containers) = (allocations.held(), allocations.containers().unwrap_or_default());
+    let (held, containers) = (allocations.held_ids(), allocations.containers().unwrap_or_default());
     let mut counted = BTreeSet::new();
     for container in containers {
         let held = held.and_then(|held| held.get(&container.resource));
@@ -81,7 +81,7 @@ pub(super) fn add_fractions(all: &mut Limits, fractions: &FractionLimits) {
 }
 
 /// Joins sets that have a holder in common: pods that share a claim count together.
-pub(super) fn joined<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders> {
+pub(super) fn merge_overlapping<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders> {
     let mut groups: Vec<Holders> = Vec::new();
     for set in sets {
         let (overlapping, mut rest): (Vec<_>, Vec<_>) =
@@ -129,7 +129,7 @@ impl GpuLimits {
     }
 
     /// Limit of these holders together; `None` without any.
-    pub(super) fn of(&self, holders: &Holders) -> Option<Limit> {
+    pub(super) fn combined(&self, holders: &Holders) -> Option<Limit> {
         let all = holders.iter().map(|holder| self.0.get(holder)).collect::<Option<Vec<_>>>()?;
         let (mib, is_mps) = (all.iter().map(|it| it.mib).sum(), all.iter().any(|it| it.is_mps));
         // A holder without a compute request may use the whole GPU's compute.
@@ -174,6 +174,6 @@ mod tests {
         };
         let set = |names: &[&str]| names.iter().map(|name| claim(name)).collect::<Holders>();
         let sets = [set(&["a"]), set(&["a", "b"]), set(&["c"]), set(&["b", "d"]), set(&["c"])];
-        assert_eq!(joined(sets.iter()), [set(&["a", "b", "d"]), set(&["c"])]);
+        assert_eq!(merge_overlapping(sets.iter()), [set(&["a", "b", "d"]), set(&["c"])]);
     }
 }

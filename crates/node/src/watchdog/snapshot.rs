@@ -23,11 +23,11 @@ use crate::metrics::{ContainerUse, HolderLimit, SharedGpu, SharedGpus};
 #[derive(Debug, Default)]
 pub(super) struct GpuStates {
     /// True if the watchdog acts.
-    acts: bool,
+    is_enforcing: bool,
     /// Age up to which a measurement is recent.
-    recent: Duration,
+    max_age: Duration,
     /// Start of each GPU's running or latest measurement.
-    begun: BTreeMap<DeviceId, Instant>,
+    started_at: BTreeMap<DeviceId, Instant>,
     /// End of each GPU's latest measurement, unless that failed.
     measured: BTreeMap<DeviceId, Instant>,
     uncounted: BTreeMap<DeviceId, Uncounted>,
@@ -45,7 +45,7 @@ pub(super) struct GpuStates {
 #[derive(Clone, Copy, Debug, Default)]
 struct Uncounted {
     bytes: u64,
-    /// Number of consecutive measurements of at least [`MUCH_UNCOUNTED`].
+    /// Number of consecutive measurements of at least [`UNCOUNTED_THRESHOLD`].
     times: u32,
 }
 
@@ -55,8 +55,8 @@ const RECENT: Duration = Duration::from_secs(5);
 
 /// Uncounted memory in bytes that exceeds the driver's own, and the number of consecutive measurements before it is
 /// logged: an ending program leaves the driver's list before its memory is free.
-const MUCH_UNCOUNTED: u64 = 512 << 20;
-const MUCH_TIMES: u32 = 3;
+const UNCOUNTED_THRESHOLD: u64 = 512 << 20;
+const UNCOUNTED_REPEATS: u32 = 3;
 
 /// All shared GPUs.
 pub(super) fn snapshot(
@@ -67,7 +67,7 @@ pub(super) fn snapshot(
 ) -> SharedGpus {
     let gpu = |(device, limits): (&DeviceId, &GpuLimits)| {
         let limits = limits.iter().map(|(holder, limit)| {
-            let ClaimRef { namespace, name, .. } = tenants.named(holder);
+            let ClaimRef { namespace, name, .. } = tenants.with_name(holder);
             HolderLimit {
                 namespace,
                 name,
@@ -91,54 +91,54 @@ pub(super) fn snapshot(
 // === impl GpuStates ===
 
 impl GpuStates {
-    pub(super) fn follow(&mut self, action: WatchdogAction, interval: Duration) {
-        self.acts = action.acts();
-        self.recent = (interval * RECENT_INTERVALS).max(RECENT);
+    pub(super) fn configure(&mut self, action: WatchdogAction, interval: Duration) {
+        self.is_enforcing = action.is_enforcing();
+        self.max_age = (interval * RECENT_INTERVALS).max(RECENT);
     }
 
     /// Drops GPUs without limits.
     pub(super) fn retain(&mut self, limits: &Limits) {
-        self.begun.retain(|device, _| limits.contains_key(device));
+        self.started_at.retain(|device, _| limits.contains_key(device));
         self.measured.retain(|device, _| limits.contains_key(device));
         self.unmeasured.retain(|device, _| limits.contains_key(device));
         self.uncounted.retain(|device, _| limits.contains_key(device));
     }
 
     /// Records the start of a measurement.
-    pub(super) fn start(&mut self, device: &DeviceId) {
-        self.begun.insert(device.clone(), Instant::now());
+    pub(super) fn record_start(&mut self, device: &DeviceId) {
+        self.started_at.insert(device.clone(), Instant::now());
     }
 
     /// Records the start of a measurement, unless one is recorded.
-    pub(super) fn start_once(&mut self, device: &DeviceId) {
-        self.begun.entry(device.clone()).or_insert_with(Instant::now);
+    pub(super) fn record_start_once(&mut self, device: &DeviceId) {
+        self.started_at.entry(device.clone()).or_insert_with(Instant::now);
     }
 
     /// True if the running measurement takes longer than a measurement stays recent.
     pub(super) fn is_overdue(&self, device: &DeviceId) -> bool {
-        self.begun.get(device).is_none_or(|at| at.elapsed() >= self.recent)
+        self.started_at.get(device).is_none_or(|at| at.elapsed() >= self.max_age)
     }
 
     /// Records a measurement; true if the previous one failed.
-    pub(super) fn measured(&mut self, device: &DeviceId) -> bool {
+    pub(super) fn record_success(&mut self, device: &DeviceId) -> bool {
         self.measured.insert(device.clone(), Instant::now());
         self.unmeasured.remove(device).is_some()
     }
 
     /// Records the uncounted memory of a GPU, and logs once when it becomes large.
-    pub(super) fn uncounted(&mut self, device: &DeviceId, bytes: Option<u64>) {
+    pub(super) fn record_uncounted(&mut self, device: &DeviceId, bytes: Option<u64>) {
         let last = self.uncounted.remove(device).unwrap_or_default();
         let Some(bytes) = bytes else { return };
-        let times = if bytes < MUCH_UNCOUNTED { 0 } else { last.times.saturating_add(1) };
+        let times = if bytes < UNCOUNTED_THRESHOLD { 0 } else { last.times.saturating_add(1) };
         self.uncounted.insert(device.clone(), Uncounted { bytes, times });
-        if times == MUCH_TIMES {
+        if times == UNCOUNTED_REPEATS {
             let mib = bytes >> 20;
             tracing::warn!(%device, mib, "memory of a shared GPU that the driver counts for no process: perhaps managed memory");
         }
     }
 
     /// Records that a GPU cannot be measured; true if the reason is new.
-    pub(super) fn failed(&mut self, device: &DeviceId, why: &str) -> bool {
+    pub(super) fn record_failure(&mut self, device: &DeviceId, why: &str) -> bool {
         self.measured.remove(device);
         self.uncounted.remove(device);
         self.unmeasured.insert(device.clone(), why.to_owned()).is_none_or(|known| known != why)
@@ -154,7 +154,7 @@ impl GpuStates {
 
     /// True if the latest measurement is recent.
     fn is_measured(&self, device: &DeviceId) -> bool {
-        self.measured.get(device).is_some_and(|at| at.elapsed() < self.recent)
+        self.measured.get(device).is_some_and(|at| at.elapsed() < self.max_age)
     }
 
     /// True if all processes of a holder are known. Those of an unidentified pod may count for any claim.
@@ -167,7 +167,7 @@ impl GpuStates {
     /// True if the watchdog acts on all memory of a holder.
     fn is_watched(&self, device: &DeviceId, holder: &ClaimRef, uid: &str) -> bool {
         let is_measured = self.is_measured(device) && !self.hidden.contains(uid);
-        self.acts && is_measured && self.has_known_processes(device, holder)
+        self.is_enforcing && is_measured && self.has_known_processes(device, holder)
     }
 
     /// The strongest enforcement that was verified for a holder.

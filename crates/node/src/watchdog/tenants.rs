@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::{Duration, Instant};
 use windlass_allocations::ledger::ClaimRef;
-use windlass_cluster::{BoundPod, ClusterError, PodParts, Pods};
-use windlass_host::{causes, container::ContainerId, keyed::Tasks};
+use windlass_cluster::{BoundPod, ClusterError, PodDetails, Pods};
+use windlass_host::{causes, container::ContainerId, keyed::KeyedTasks};
 
 use super::limits::GpuLimits;
 
@@ -14,7 +14,7 @@ use super::limits::GpuLimits;
 pub(super) struct Tenants {
     api: Option<Pods>,
     cached: BTreeMap<String, CachedPod>,
-    lookups: Tasks<String, Result<Option<Tenant>, ClusterError>>,
+    lookups: KeyedTasks<String, Result<Option<Tenant>, ClusterError>>,
     running: usize,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Tenants {
 #[derive(Clone, Debug)]
 pub(super) struct Tenant {
     pub(super) pod: BoundPod,
-    pub(super) parts: PodParts,
+    pub(super) details: PodDetails,
 }
 
 /// Answer of the API server.
@@ -44,7 +44,7 @@ const MAX_CLAIM_LOOKUPS: usize = 8;
 
 impl Tenants {
     pub(super) fn new(api: Option<Pods>) -> Self {
-        Self { api, cached: BTreeMap::new(), lookups: Tasks::default(), running: 0 }
+        Self { api, cached: BTreeMap::new(), lookups: KeyedTasks::default(), running: 0 }
     }
 
     /// The pod of this UID, if it is known.
@@ -59,7 +59,7 @@ impl Tenants {
     }
 
     /// The holder with its namespace and name, if known. The kubelet names holders of replicas by their UID alone.
-    pub(super) fn named(&self, holder: &ClaimRef) -> ClaimRef {
+    pub(super) fn with_name(&self, holder: &ClaimRef) -> ClaimRef {
         let uid = holder.pod_of_share().filter(|_| holder.namespace.is_empty());
         let pod = uid.and_then(|uid| Some(&self.get(uid)?.pod));
         let named = pod.map(|pod| ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid));
@@ -68,11 +68,11 @@ impl Tenants {
 
     /// Name of a container, if it is known.
     pub(super) fn container(&self, container: &ContainerId) -> Option<&str> {
-        self.get(&container.pod)?.parts.containers.get(&container.id).map(String::as_str)
+        self.get(&container.pod)?.details.containers.get(&container.id).map(String::as_str)
     }
 
     /// Looks up the pod of a container, unless both are known.
-    pub(super) fn request(&mut self, container: &ContainerId) {
+    pub(super) fn look_up_container(&mut self, container: &ContainerId) {
         let uid = &container.pod;
         if self.container(container).is_none() {
             self.look_up(uid);
@@ -89,7 +89,7 @@ impl Tenants {
     /// Pods that use a claim with a limit on this GPU.
     pub(super) fn users<'a>(&'a self, gpu: &'a GpuLimits) -> impl Iterator<Item = &'a String> {
         let tenants = self.cached.iter().filter_map(|(uid, it)| Some((uid, it.tenant.as_ref()?)));
-        let uses = |Tenant { pod, parts }: &Tenant| {
+        let uses = |Tenant { pod, details: parts }: &Tenant| {
             gpu.claims(&pod.namespace, &parts.claims).next().is_some()
         };
         tenants.filter(move |(_, tenant)| uses(tenant)).map(|(uid, _)| uid)
@@ -105,13 +105,13 @@ impl Tenants {
         {
             self.running += 1;
             let pod = uid.clone();
-            self.lookups.begin(uid, Box::pin(async move { look_up(&api, &pod).await }));
+            self.lookups.submit(uid, Box::pin(async move { look_up(&api, &pod).await }));
         }
     }
 
     /// Waits for the next finished lookup.
     pub(super) async fn next(&mut self) {
-        match self.lookups.next().await {
+        match self.lookups.join_next().await {
             Some((uid, found)) => {
                 self.running -= 1;
                 let found = found.inspect_err(|error| {
@@ -135,6 +135,6 @@ impl Tenants {
 
 async fn look_up(api: &Pods, uid: &str) -> Result<Option<Tenant>, ClusterError> {
     let Some(pod) = api.find(uid).await? else { return Ok(None) };
-    let parts = api.parts(&pod).await?;
-    Ok(parts.map(|parts| Tenant { pod, parts }))
+    let parts = api.details(&pod).await?;
+    Ok(parts.map(|parts| Tenant { pod, details: parts }))
 }

@@ -5,23 +5,23 @@ use std::{fs, path::PathBuf};
 use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
-use windlass_testkit::{GPU, Node, Running};
+use windlass_testkit::{GPU, Node, RunningAgent};
 
-use crate::agent::world::{client, counts, gpu_id, gpu_node, pod};
+use crate::agent::world::{client, gpu_id, gpu_node, pod, until_gpu_counts};
 
 /// Path of a GPU's device node, by index.
 fn node(world: &Node, index: u32) -> PathBuf {
     world.config.places.host_root.join(format!("dev/nvidia{index}"))
 }
 
-fn obstacle(agent: &Running, id: &str) -> Option<String> {
-    agent.state.borrow().offerings().get(id)?.obstacle.clone()
+fn obstacle(agent: &RunningAgent, id: &str) -> Option<String> {
+    agent.state.borrow().device_offers().get(id)?.obstacle.clone()
 }
 
 #[tokio::test]
 async fn a_gpu_without_its_node_fails_no_pod_and_is_offered_again_with_the_node() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let (removed, moved) = (gpu_id(&agent, 0), world.folder.join("away"));
     fs::rename(node(&world, 0), &moved).expect("moved");
 
@@ -37,14 +37,14 @@ async fn a_gpu_without_its_node_fails_no_pod_and_is_offered_again_with_the_node(
     let preferred = &answer.get_ref().container_responses[0].device_i_ds;
     assert!(preferred.len() == 7 && !preferred.contains(&removed), "at once: {preferred:?}");
 
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
     let why = obstacle(&agent, &removed).expect("held back");
     assert!(why.contains("/dev/nvidia0 is missing on this node"), "{why}");
     for number in 0..7 {
         kubelet.admit(pod(&format!("p{number}"), 1)).await.expect("seven good GPUs are free");
     }
     fs::rename(&moved, node(&world, 0)).expect("moved");
-    counts(&kubelet, (8, 8)).await;
+    until_gpu_counts(&kubelet, (8, 8)).await;
     assert_eq!(obstacle(&agent, &removed), None);
     kubelet.admit(pod("last", 1)).await.expect("it is back");
 }
@@ -55,8 +55,8 @@ async fn gpus_of_a_driver_without_device_nodes_are_listed_and_not_allocated() {
     for index in 0..8 {
         fs::remove_file(node(&world, index)).expect("it was there");
     }
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    counts(&kubelet, (8, 0)).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_gpu_counts(&kubelet, (8, 0)).await;
     let why = obstacle(&agent, &gpu_id(&agent, 5)).expect("held back");
     assert!(why.contains("/dev/nvidia5 is missing"), "{why}");
 }

@@ -15,18 +15,18 @@ use tokio::{
 use windlass_config::{Disclosed, Selector};
 use windlass_core::{device::DeviceKind, health::HealthState};
 use windlass_node::{ListenError, StartError};
-use windlass_testkit::{GPU, Node, Running, until};
+use windlass_testkit::{GPU, Node, RunningAgent, until};
 
 use crate::agent::world::{gpu_id, gpu_node, pod};
 
 /// HTTP response.
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     status: u16,
     head: String,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn status(&self) -> u16 {
         self.status
     }
@@ -47,13 +47,13 @@ fn world(profile: &str) -> Node {
 }
 
 /// A node whose samples outlast a test on a busy machine.
-pub(crate) fn slowly_probed(profile: &str) -> Node {
+pub(crate) fn node_with_slow_probes(profile: &str) -> Node {
     let mut world = world(profile);
     world.config.policy.health.probe_interval = Duration::from_secs(20);
     world
 }
 
-async fn send(address: SocketAddr, request: &str) -> Answer {
+async fn send(address: SocketAddr, request: &str) -> HttpResponse {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await.expect("connected");
         stream.write_all(request.as_bytes()).await.expect("sent");
@@ -64,15 +64,15 @@ async fn send(address: SocketAddr, request: &str) -> Answer {
     let text = timeout(ANSWER_LIMIT, exchange).await.expect("answered at once");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).expect("a status line").parse().expect("a number");
-    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+    HttpResponse { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
-pub(crate) async fn get(agent: &Running, path: &str) -> Answer {
+pub(crate) async fn get(agent: &RunningAgent, path: &str) -> HttpResponse {
     get_as(agent, path, "*/*").await
 }
 
 /// Requests a page with this `Accept` header.
-async fn get_as(agent: &Running, path: &str, accept: &str) -> Answer {
+async fn get_as(agent: &RunningAgent, path: &str, accept: &str) -> HttpResponse {
     let address = agent.admin.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nAccept: {accept}\r\n\r\n");
     send(address, &request).await
@@ -80,10 +80,10 @@ async fn get_as(agent: &Running, path: &str, accept: &str) -> Answer {
 
 /// Requests the page until the answer meets the condition.
 pub(crate) async fn get_until(
-    agent: &Running,
+    agent: &RunningAgent,
     path: &str,
-    condition: impl Fn(&Answer) -> bool,
-) -> Answer {
+    condition: impl Fn(&HttpResponse) -> bool,
+) -> HttpResponse {
     until(path, async || {
         let answer = get(agent, path).await;
         if condition(&answer) { Ok(answer) } else { Err(answer.body) }
@@ -100,14 +100,14 @@ fn lines<'a>(text: &'a str, metric: &str) -> Vec<&'a str> {
 #[tokio::test]
 async fn readiness_follows_the_kubelet_and_health_does_not() {
     let world = world("dgx-h100");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let alone = get_until(&agent, "/readyz", |answer| answer.body.contains("registered")).await;
     assert_eq!(alone.status, 503);
     assert!(alone.body.starts_with("not ok: nvidia.com/gpu is not registered"), "{}", alone.body);
     assert_eq!(get(&agent, "/healthz").await.status, 200);
 
-    let kubelet = world.kubelet();
+    let kubelet = world.start_kubelet();
     let served = get_until(&agent, "/readyz", |answer| answer.status == 200).await;
     assert!(served.body.contains("simulated: dgx-h100\n"), "the page names the simulation");
     assert!(served.body.contains("nvidia.com/gpu: 8 of 8 allocatable\n"), "{}", served.body);
@@ -123,7 +123,7 @@ async fn readiness_follows_the_kubelet_and_health_does_not() {
 async fn a_node_without_a_driver_is_ready_and_names_the_missing_library() {
     let mut world = world("dgx-h100");
     world.config.places.nvml_library = Some("/nowhere/libnvidia-ml.so.1".into());
-    let agent = world.agent();
+    let agent = world.start_agent();
     let answer = get_until(&agent, "/readyz", |answer| answer.status == 200).await;
     assert!(answer.body.contains("/nowhere/libnvidia-ml.so.1"), "{}", answer.body);
     let text = get(&agent, "/metrics").await.body;
@@ -137,8 +137,9 @@ async fn a_withheld_device_has_its_reason_in_one_word() {
     let excluded = Selector { index: [7].into(), ..Selector::all(DeviceKind::Gpu) };
     world.config.policy.exclude = vec![excluded];
     world.config.policy.health.quiet_period = Duration::from_secs(3600);
-    let (kubelet, agent) = world.serving(7).await;
-    let withheld = |answer: &Answer| lines(&answer.body, "windlass_device_withheld").join("\n");
+    let (kubelet, agent) = world.start_ready(7).await;
+    let withheld =
+        |answer: &HttpResponse| lines(&answer.body, "windlass_device_withheld").join("\n");
     let at_first = get(&agent, "/metrics").await;
     let [line] = lines(&at_first.body, "windlass_device_withheld")[..] else {
         panic!("{}", withheld(&at_first));
@@ -147,7 +148,8 @@ async fn a_withheld_device_has_its_reason_in_one_word() {
     assert!(line.ends_with(r#"reason="configuration"} 1"#), "{line}");
     kubelet.admit(pod("trainer", 1)).await.expect("admitted");
     world.inject("xid:79@3");
-    let is_shown = |answer: &Answer| lines(&answer.body, "windlass_device_withheld").len() == 2;
+    let is_shown =
+        |answer: &HttpResponse| lines(&answer.body, "windlass_device_withheld").len() == 2;
     let text = withheld(&get_until(&agent, "/metrics", is_shown).await);
     let unhealthy = text.lines().find(|line| line.contains(r#"index="3""#)).expect("a line");
     assert!(
@@ -158,13 +160,13 @@ async fn a_withheld_device_has_its_reason_in_one_word() {
 
 #[tokio::test]
 async fn metrics_of_an_exclusive_device_have_the_pods_name() {
-    let mut world = slowly_probed("dgx-h100");
+    let mut world = node_with_slow_probes("dgx-h100");
     world.config.disclose = [Disclosed::Pods].into();
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let admission = kubelet.admit(pod("trainer", 2)).await.expect("admitted");
-    let ids = admission.allotment("main", GPU).expect("allotted").ids();
+    let ids = admission.allocation("main", GPU).expect("allotted").ids();
     let is_complete =
-        |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
+        |answer: &HttpResponse| lines(&answer.body, "windlass_device_power_watts").len() == 8;
     let text = get_until(&agent, "/metrics", is_complete).await.body;
     let name = r#"namespace="default",pod="trainer",container="main"} "#;
     let mut named = lines(&text, "windlass_device_power_watts");
@@ -179,26 +181,26 @@ async fn metrics_of_an_exclusive_device_have_the_pods_name() {
 
 #[tokio::test]
 async fn no_page_shows_pods_or_serial_numbers_by_default() {
-    let mut world = slowly_probed("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let mut world = node_with_slow_probes("dgx-h100");
+    let (kubelet, agent) = world.start_ready(8).await;
     kubelet.admit(pod("trainer", 2)).await.expect("admitted");
-    let is_held = |answer: &Answer| lines(&answer.body, "windlass_device_holder").len() == 2;
+    let is_held = |answer: &HttpResponse| lines(&answer.body, "windlass_device_holder").len() == 2;
     let metrics = get_until(&agent, "/metrics", is_held).await.body;
     assert!(!metrics.contains("trainer") && !metrics.contains("namespace="), "{metrics}");
     assert!(!get(&agent, "/devices").await.body.contains("nvidia.com/serial"));
     agent.stop().await;
     world.config.disclose = [Disclosed::Serials].into();
-    let agent = world.agent();
-    let is_shown = |answer: &Answer| answer.body.contains("nvidia.com/serial");
+    let agent = world.start_agent();
+    let is_shown = |answer: &HttpResponse| answer.body.contains("nvidia.com/serial");
     get_until(&agent, "/devices", is_shown).await;
 }
 
 #[tokio::test]
 async fn without_a_kubelet_a_scrape_has_no_pods_and_reports_the_failure() {
-    let world = slowly_probed("dgx-h100");
-    let agent = world.agent();
+    let world = node_with_slow_probes("dgx-h100");
+    let agent = world.start_agent();
     let is_complete =
-        |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
+        |answer: &HttpResponse| lines(&answer.body, "windlass_device_power_watts").len() == 8;
     let text = get_until(&agent, "/metrics", is_complete).await.body;
     assert!(text.contains("windlass_kubelet_pod_resources_up 0\n"));
     let registered = r#"windlass_kubelet_registered{resource="nvidia.com/gpu"} 0"#;
@@ -208,7 +210,7 @@ async fn without_a_kubelet_a_scrape_has_no_pods_and_reports_the_failure() {
 #[tokio::test]
 async fn a_scrape_waits_for_no_driver_and_a_hanging_gpu_has_no_measurements() {
     let world = world("dgx-h100");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let id = gpu_id(&agent, 3);
     let is_measured =
@@ -221,7 +223,7 @@ async fn a_scrape_waits_for_no_driver_and_a_hanging_gpu_has_no_measurements() {
             gpu.health.state == HealthState::Unhealthy
         })
         .await;
-    let is_unmeasured = |answer: &Answer| !is_measured(&answer.body);
+    let is_unmeasured = |answer: &HttpResponse| !is_measured(&answer.body);
     let text = get_until(&agent, "/metrics", is_unmeasured).await.body;
     let fault = format!(
         r#"windlass_device_faults_total{{device="{id}",kind="gpu",reason="unresponsive"}} 1"#
@@ -229,7 +231,8 @@ async fn a_scrape_waits_for_no_driver_and_a_hanging_gpu_has_no_measurements() {
     assert!(text.contains(&fault), "{text}");
     let transition = r#"windlass_device_health_transitions_total{kind="gpu",to="unhealthy"} 1"#;
     assert!(text.contains(transition), "{text}");
-    let unhealthy = |answer: &Answer| lines(&answer.body, "windlass_device_unhealthy").join("\n");
+    let unhealthy =
+        |answer: &HttpResponse| lines(&answer.body, "windlass_device_unhealthy").join("\n");
     let is_reported = unhealthy(&get(&agent, "/metrics").await)
         .lines()
         .any(|line| line.contains(&id) && line.ends_with(r#",reason="unresponsive"} 1"#));
@@ -245,13 +248,14 @@ async fn an_unhealthy_gpu_names_the_reason_and_the_operators_remedy() {
     let mut world = world("dgx-h100");
     // Longer than the test.
     world.config.policy.health.quiet_period = Duration::from_secs(600);
-    let agent = world.agent();
+    let agent = world.start_agent();
     let is_whole = |text: &str| lines(text, "windlass_device_healthy").len() >= 8;
     let page = get_until(&agent, "/metrics", |answer| is_whole(&answer.body)).await.body;
     assert_eq!(lines(&page, "windlass_device_unhealthy"), [""; 0]);
     let id = gpu_id(&agent, 3);
     world.inject("xid:79@3");
-    let is_shown = |answer: &Answer| !lines(&answer.body, "windlass_device_unhealthy").is_empty();
+    let is_shown =
+        |answer: &HttpResponse| !lines(&answer.body, "windlass_device_unhealthy").is_empty();
     let page = get_until(&agent, "/metrics", is_shown).await.body;
     let [line] = lines(&page, "windlass_device_unhealthy")[..] else { panic!("{page}") };
     assert!(line.contains(&id), "{line}");
@@ -264,7 +268,7 @@ async fn a_failed_gpu_has_metrics_by_reason_and_type() {
     world.inject("thermal@3");
     world.inject("ecc-count@3");
     world.inject("remap-pending@3");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let id = gpu_id(&agent, 3);
     let value = |text: &str, metric: &str, label: &str| {
@@ -273,7 +277,7 @@ async fn a_failed_gpu_has_metrics_by_reason_and_type() {
         own.next().and_then(|line| line.rsplit(' ').next().map(str::to_owned))
     };
     let is_present =
-        |answer: &Answer| value(&answer.body, "windlass_device_throttled", "").is_some();
+        |answer: &HttpResponse| value(&answer.body, "windlass_device_throttled", "").is_some();
     let text = get_until(&agent, "/metrics", is_present).await.body;
     for (metric, label, expected) in [
         ("windlass_device_throttled", r#"reason="hw_slowdown""#, "1"),
@@ -288,7 +292,7 @@ async fn a_failed_gpu_has_metrics_by_reason_and_type() {
         assert_eq!(value(&text, metric, label).as_deref(), Some(expected), "{metric} {label}");
     }
     world.inject("nvlink:5@3");
-    let down = |answer: &Answer| {
+    let down = |answer: &HttpResponse| {
         value(&answer.body, "windlass_device_nvlinks", r#"state="down""#).as_deref() == Some("1")
     };
     get_until(&agent, "/metrics", down).await;
@@ -296,13 +300,13 @@ async fn a_failed_gpu_has_metrics_by_reason_and_type() {
 
 #[tokio::test]
 async fn instances_have_memory_metrics() {
-    let world = slowly_probed("mig-a100");
-    let agent = world.agent();
+    let world = node_with_slow_probes("mig-a100");
+    let agent = world.start_agent();
     let of_instances = |text: &str, metric: &str| {
         lines(text, metric).iter().filter(|line| line.contains(r#"kind="mig""#)).count()
     };
     let is_present =
-        |answer: &Answer| of_instances(&answer.body, "windlass_device_memory_bytes") > 0;
+        |answer: &HttpResponse| of_instances(&answer.body, "windlass_device_memory_bytes") > 0;
     let text = get_until(&agent, "/metrics", is_present).await.body;
     assert_eq!(of_instances(&text, "windlass_device_power_watts"), 0);
     assert_eq!(of_instances(&text, "windlass_device_utilization_ratio"), 0);
@@ -311,7 +315,7 @@ async fn instances_have_memory_metrics() {
 #[tokio::test]
 async fn http_requests_are_answered_as_the_standard_requires() {
     let world = world("t4-edge");
-    let agent = world.agent();
+    let agent = world.start_agent();
     let address = agent.admin.expect("it listens");
     let index = get(&agent, "/").await;
     assert_eq!(index.status, 200);
@@ -339,7 +343,7 @@ async fn an_address_in_use_is_an_error_before_anything_starts() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = listener.local_addr().expect("an address");
     world.config.listen = Some(address);
-    let Err(error) = world.try_agent() else { panic!("it started") };
+    let Err(error) = world.try_start_agent() else { panic!("it started") };
     assert!(matches!(error, StartError::Listen(ListenError::Address(..))));
     let expected = format!("cannot listen on {address}: choose another with --listen");
     assert_eq!(error.to_string(), expected);
@@ -348,9 +352,9 @@ async fn an_address_in_use_is_an_error_before_anything_starts() {
 
 #[tokio::test]
 async fn the_page_of_metrics_is_open_metrics() {
-    let world = slowly_probed("dgx-h100");
-    let (_kubelet, agent) = world.serving(8).await;
-    let is_complete = |answer: &Answer| {
+    let world = node_with_slow_probes("dgx-h100");
+    let (_kubelet, agent) = world.start_ready(8).await;
+    let is_complete = |answer: &HttpResponse| {
         lines(&answer.body, "windlass_device_power_watts").len() == 8
             && answer.body.contains(r#"windlass_kubelet_registered{resource="nvidia.com/gpu"} 1"#)
             && answer.body.contains(r#"windlass_device_port_up{device="nic-0000-18-00-0""#)
@@ -365,11 +369,11 @@ async fn the_page_of_metrics_is_open_metrics() {
 
 #[tokio::test]
 async fn a_client_without_open_metrics_gets_a_page_that_promtool_accepts() {
-    let mut world = slowly_probed("dgx-h100");
+    let mut world = node_with_slow_probes("dgx-h100");
     world.config.disclose = [Disclosed::Pods].into();
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     kubelet.admit(pod("trainer", 2)).await.expect("admitted");
-    let is_held = |answer: &Answer| lines(&answer.body, "windlass_device_holder").len() == 2;
+    let is_held = |answer: &HttpResponse| lines(&answer.body, "windlass_device_holder").len() == 2;
     let page = get_until(&agent, "/metrics", is_held).await;
     let content_type = "content-type: text/plain; version=0.0.4; charset=utf-8";
     assert!(page.head.contains(content_type), "{}", page.head);

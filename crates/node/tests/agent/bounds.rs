@@ -15,7 +15,7 @@ use windlass_kubelet_api::{
     socket::SocketPath,
 };
 use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_testkit::{GPU, LIMIT, Said, allocatable, in_time, until};
+use windlass_testkit::{GPU, LogCapture, TIMEOUT, until, until_allocatable, within_timeout};
 
 use crate::agent::{
     sharing::{SHARED, rule, shared},
@@ -23,13 +23,13 @@ use crate::agent::{
 };
 
 /// More ids than a message lists.
-const MANY: usize = 100_000;
+const MANY_IDS: usize = 100_000;
 
 /// More connections than the agent keeps.
 const CONNECTIONS: usize = 80;
 
 /// Fewer connections than the agent keeps.
-const FEW: usize = 20;
+const ALLOWED_CONNECTIONS: usize = 20;
 
 /// Streams of one list.
 const STREAMS: usize = 50;
@@ -45,14 +45,14 @@ fn allocation(containers: &[&[String]]) -> AllocateRequest {
 #[tokio::test]
 async fn a_refusal_names_ten_ids_and_counts_the_rest() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
-    let ids: Vec<_> = (0..MANY).map(|number| format!("GPU-{number}")).collect();
+    let ids: Vec<_> = (0..MANY_IDS).map(|number| format!("GPU-{number}")).collect();
     let refused = plugin.allocate(allocation(&[&ids])).await.expect_err("no such devices");
     let expected = "nvidia.com/gpu has no device GPU-0, GPU-1, GPU-2, GPU-3, GPU-4, GPU-5, GPU-6, \
                     GPU-7, GPU-8, GPU-9 and 99990 more";
     assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
-    let endless = ["x".repeat(MANY)];
+    let endless = ["x".repeat(MANY_IDS)];
     let refused = plugin.allocate(allocation(&[&endless])).await.expect_err("no such device");
     assert!(refused.message().len() < 200, "{}", refused.message());
     agent.stop().await;
@@ -64,8 +64,8 @@ async fn a_device_goes_to_one_container_of_a_call_and_shares_of_it_to_several() 
     let shares = rule(SHARED, &[1], shared(4, PerContainer::Any));
     let exclusive = rule(GPU, &[0], Sharing::Exclusive);
     world.config.policy.resources = Resources::Rules(vec![exclusive, shares]);
-    let (kubelet, agent) = world.serving(1).await;
-    allocatable(&kubelet, SHARED, 4).await;
+    let (kubelet, agent) = world.start_ready(1).await;
+    until_allocatable(&kubelet, SHARED, 4).await;
     let mut plugin = client(&kubelet, GPU).await;
     let id = gpu_id(&agent, 0);
     let exclusive = from_ref(&id);
@@ -88,7 +88,7 @@ async fn a_device_goes_to_one_container_of_a_call_and_shares_of_it_to_several() 
 #[tokio::test]
 async fn a_call_for_more_containers_than_a_pod_has_is_refused() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let expected = "nvidia.com/gpu: the call has 65 containers; at most 64 are allowed";
     let none: &[String] = &[];
@@ -103,13 +103,13 @@ async fn a_call_for_more_containers_than_a_pod_has_is_refused() {
 }
 
 fn registrations(kubelet: &Kubelet) -> usize {
-    kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))
+    kubelet.events().count(|event| matches!(event, Event::Registered { .. }))
 }
 
 #[tokio::test]
 async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_again() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let before = registrations(&kubelet);
     let mut silent = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -120,12 +120,16 @@ async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_a
         // The server's first frame, perhaps in part.
         _ = silent[0].read_to_end(&mut bytes).await;
     };
-    in_time("the oldest connection ends", closed).await;
+    within_timeout("the oldest connection ends", closed).await;
     let again = |events: &[Event]| {
         events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() > before
     };
-    kubelet.calls().wait_for(again, LIMIT).await.expect("the kubelet's connection was the oldest");
-    allocatable(&kubelet, GPU, 8).await;
+    kubelet
+        .events()
+        .wait_for(again, TIMEOUT)
+        .await
+        .expect("the kubelet's connection was the oldest");
+    until_allocatable(&kubelet, GPU, 8).await;
     let newest = silent.last_mut().expect("many");
     let mut bytes = vec![0; 4096];
     // The newest connections stay open: they have the server's first frame and nothing else.
@@ -139,9 +143,9 @@ async fn the_oldest_connection_beyond_the_limit_ends_and_its_kubelet_is_served_a
 #[tokio::test]
 async fn a_list_is_logged_once_for_any_number_of_streams() {
     let world = with_long_quiet_period("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
-    let log = Said::from(Level::INFO);
+    let log = LogCapture::start(Level::INFO);
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
         let mut lists = plugin.list_and_watch(Empty {}).await.expect("open").into_inner();
@@ -167,19 +171,19 @@ fn connections(socket: &Path) -> usize {
 #[tokio::test]
 async fn ended_streams_leave_no_connection() {
     let world = with_long_quiet_period("dgx-h100");
-    let (_kubelet, agent) = world.serving(8).await;
+    let (_kubelet, agent) = world.start_ready(8).await;
     let socket = SocketPath::new(world.socket()).expect("short");
     let before = connections(&world.socket());
     for _ in 0..2 {
         let mut streams = Vec::new();
-        for _ in 0..FEW {
+        for _ in 0..ALLOWED_CONNECTIONS {
             let channel = socket.dial().await.expect("it is listened on");
             let mut plugin = DevicePluginClient::new(channel);
             let mut lists = plugin.list_and_watch(Empty {}).await.expect("open").into_inner();
             lists.message().await.expect("open").expect("a list");
             streams.push(lists);
         }
-        assert_eq!(connections(&world.socket()), before + FEW);
+        assert_eq!(connections(&world.socket()), before + ALLOWED_CONNECTIONS);
         drop(streams);
         until("the agent has closed the connections", async || {
             let remaining = connections(&world.socket());

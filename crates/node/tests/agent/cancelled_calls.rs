@@ -12,10 +12,10 @@ const CALLS: usize = 4000;
 #[tokio::test]
 async fn calls_that_are_cancelled_at_once_do_not_end_the_connection() {
     let world = gpu_node("dgx-h100");
-    let (_kubelet, agent) = world.serving(8).await;
+    let (_kubelet, agent) = world.start_ready(8).await;
     let mut caller = Caller::connect(&world.socket()).await;
-    caller.give_up(ALLOCATE, CALLS).await;
+    caller.send_cancelled_calls(ALLOCATE, CALLS).await;
     // The connection still works.
-    caller.is_answered(ALLOCATE).await;
+    caller.call(ALLOCATE).await;
     agent.stop().await;
 }

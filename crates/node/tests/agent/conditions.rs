@@ -6,11 +6,11 @@ use tracing::Level;
 use windlass_core::{attribute::AttributeValue, device::Device, health::Reason};
 use windlass_machine::{MachineProfile, profile};
 use windlass_resources::NodeState;
-use windlass_testkit::{Running, Said};
+use windlass_testkit::{LogCapture, RunningAgent};
 
 use crate::agent::{
-    health::{each_fails_and_recovers, until_failure},
-    world::{counts, gpu_node, gpu_node_of},
+    health::{check_failure_and_recovery, until_failure},
+    world::{gpu_node, gpu_node_of, until_gpu_counts},
 };
 
 /// The GPU of that index.
@@ -28,7 +28,7 @@ fn attribute(device: &Device, name: &str) -> Option<AttributeValue> {
 
 /// Waits until the GPU has an attribute with this boolean value.
 async fn until_attribute(
-    agent: &Running,
+    agent: &RunningAgent,
     index: u32,
     name: &str,
     expected: bool,
@@ -42,7 +42,7 @@ async fn until_attribute(
 
 #[tokio::test]
 async fn a_condition_that_breaks_pods_has_its_reason_and_can_recover() {
-    each_fails_and_recovers(&[
+    check_failure_and_recovery(&[
         ("ecc-count@2", 2, Reason::UncorrectedEcc),
         ("nvlink:5@3", 3, Reason::NvlinkDown),
         ("fabric@4", 4, Reason::FabricFailed),
@@ -53,12 +53,12 @@ async fn a_condition_that_breaks_pods_has_its_reason_and_can_recover() {
 #[tokio::test]
 async fn a_failed_gpu_stays_unhealthy_during_an_initialisation_for_another() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
-    let log = Said::from(Level::INFO);
+    let (kubelet, agent) = world.start_ready(8).await;
+    let log = LogCapture::start(Level::INFO);
     world.inject("nvlink:5@3");
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
     world.inject("lost@2");
-    counts(&kubelet, (8, 6)).await;
+    until_gpu_counts(&kubelet, (8, 6)).await;
     log.until(1, "a GPU stays lost; initialising NVML again").await;
     world.inject("recover@2");
     // Without its failure, GPU 3 would recover before GPU 2, whose last failure is later.
@@ -68,34 +68,34 @@ async fn a_failed_gpu_stays_unhealthy_during_an_initialisation_for_another() {
     let failure = failed.health.failure().map(|failure| failure.reason);
     assert_eq!(failure, Some(Reason::NvlinkDown), "{}", failed.health);
     world.inject("recover@3");
-    counts(&kubelet, (8, 8)).await;
+    until_gpu_counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn memory_errors_without_the_driver_count_once_it_is_installed() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     world.machine.remove_driver().expect("removed");
-    counts(&kubelet, (8, 0)).await;
+    until_gpu_counts(&kubelet, (8, 0)).await;
     world.inject("ecc-count@4");
     world.machine.install_driver().expect("installed");
     until_failure(&agent, 4, Reason::UncorrectedEcc).await;
-    counts(&kubelet, (8, 8)).await;
+    until_gpu_counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn a_row_that_could_not_be_remapped_is_not_cured_by_a_reset() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     world.inject("remap-failed@1");
     let state = until_failure(&agent, 1, Reason::RowRemapFailed).await;
     let health = gpu(&state, 1).expect("listed").health.to_string();
     assert!(health.ends_with("; contact support"), "{health}");
     world.inject("recover@1");
     world.inject("lost@2");
-    counts(&kubelet, (8, 6)).await;
+    until_gpu_counts(&kubelet, (8, 6)).await;
     world.inject("recover@2");
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
     let state = agent.state.borrow().clone();
     assert!(!gpu(&state, 1).expect("listed").health.is_healthy());
 }
@@ -103,7 +103,7 @@ async fn a_row_that_could_not_be_remapped_is_not_cured_by_a_reset() {
 #[tokio::test]
 async fn a_harmless_condition_is_reported_and_the_gpu_stays_in_service() {
     let world = gpu_node("dgx-h100");
-    let (_kubelet, agent) = world.serving(8).await;
+    let (_kubelet, agent) = world.start_ready(8).await;
     for (fault, name) in [
         ("remap-pending@1", "nvidia.com/pendingRowRemap"),
         ("thermal@1", "nvidia.com/thermalSlowdown"),
@@ -121,7 +121,7 @@ async fn a_harmless_condition_is_reported_and_the_gpu_stays_in_service() {
 #[tokio::test]
 async fn an_older_card_reports_pages_instead_of_rows() {
     let world = gpu_node("t4-edge");
-    let agent = world.agent();
+    let agent = world.start_agent();
     let state = until_attribute(&agent, 0, "nvidia.com/pendingPageRetirement", false).await;
     let card = gpu(&state, 0).expect("listed");
     assert_eq!(attribute(card, "nvidia.com/pendingRowRemap"), None);
@@ -133,7 +133,7 @@ async fn an_older_card_reports_pages_instead_of_rows() {
 #[tokio::test]
 async fn a_link_that_goes_down_leaves_its_gpu_healthy() {
     let world = gpu_node("mixed-models");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let state = agent.state.borrow().clone();
     let linked = state.inventory.devices.iter().find(|gpu| !gpu.place.nvlinks.peers.is_empty());
@@ -151,7 +151,7 @@ async fn each_gpu_has_the_attributes_that_labels_need() {
     let rack =
         MachineProfile { fabric, ..MachineProfile::named("hgx-b200").expect("a shipped profile") };
     let world = gpu_node_of(&rack);
-    let agent = world.agent();
+    let agent = world.start_agent();
     let state = agent.until(|state| state.inventory.is_complete()).await;
     let gpu = gpu(&state, 5).expect("listed");
     for (name, expected) in [

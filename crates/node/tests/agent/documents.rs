@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use serde_json::Value;
-use windlass_cdi::{CdiFiles, Generated, text};
-use windlass_config::{DeviceIds, Feature};
+use windlass_cdi::{CdiFiles, GeneratedDocuments, to_json};
+use windlass_config::{DeviceIdStrategy, Feature};
 use windlass_core::cdi::{Spec, check};
 use windlass_machine::{MachineProfile, Model};
-use windlass_testkit::{Node, allocatable, until};
+use windlass_testkit::{Node, until, until_allocatable};
 
 use crate::agent::world::gpu_node;
 
@@ -19,12 +19,12 @@ const DRIVER_CONTAINER: &str = "/run/nvidia/driver";
 const SCHEMA: &str = include_str!("cdi.schema.json");
 
 /// The documents of a machine as an agent would write them.
-async fn generate(world: &Node) -> Generated {
-    let inventory = world.survey().await.inventory;
+async fn generate(world: &Node) -> GeneratedDocuments {
+    let inventory = world.scan_host().await.inventory;
     CdiFiles::new(&world.config.places, world.config.policy.delivery.clone()).generate(&inventory)
 }
 
-fn gpus(generated: &Generated) -> &Spec {
+fn gpus(generated: &GeneratedDocuments) -> &Spec {
     &generated.documents[GPU_DOCUMENT]
 }
 
@@ -57,10 +57,10 @@ fn move_driver(world: &mut Node) {
 }
 
 /// Text of all documents for the snapshot, with short objects on one line.
-fn golden(generated: &Generated) -> String {
+fn golden(generated: &GeneratedDocuments) -> String {
     let mut lines = Vec::new();
     for (name, document) in &generated.documents {
-        let value: Value = serde_json::from_str(&text(document)).expect("JSON");
+        let value: Value = serde_json::from_str(&to_json(document)).expect("JSON");
         lines.push(format!("{name}\n{}", compact(&value, 0)));
     }
     lines
@@ -189,7 +189,7 @@ async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_names_the_m
         format!("no libcuda.so.{version} under /nowhere: containers get device nodes only");
     assert_eq!(generated.missing_parts.problems, std::slice::from_ref(&expected));
 
-    let agent = world.agent();
+    let agent = world.start_agent();
     let state = agent.until(|state| !state.inventory.devices.is_empty()).await;
     assert_eq!(state.missing_parts.problems, [expected]);
     agent.stop().await;
@@ -215,7 +215,7 @@ async fn every_document_is_valid_by_the_schema_and_by_the_check() {
     let schema = jsonschema::validator_for(&schema).expect("a schema");
     for profile in MachineProfile::names_with_nvidia() {
         let mut world = gpu_node(profile);
-        for (toolkit, ids) in [(false, DeviceIds::Uuid), (true, DeviceIds::Index)] {
+        for (toolkit, ids) in [(false, DeviceIdStrategy::Uuid), (true, DeviceIdStrategy::Index)] {
             if toolkit {
                 install_toolkit(&world);
             }
@@ -227,7 +227,7 @@ async fn every_document_is_valid_by_the_schema_and_by_the_check() {
                 let errors: Vec<_> = schema.iter_errors(&value).map(|e| e.to_string()).collect();
                 assert_eq!(errors, Vec::<String>::new(), "{profile}");
                 assert_eq!(check(document), [], "{profile}");
-                let again: Spec = serde_json::from_str(&text(document)).expect("reads");
+                let again: Spec = serde_json::from_str(&to_json(document)).expect("reads");
                 assert_eq!(&again, document);
             }
         }
@@ -329,7 +329,7 @@ async fn existing_features_and_channels_have_separate_documents() {
 #[tokio::test]
 async fn devices_are_named_by_index_if_configured() {
     let mut world = world("mig-a100");
-    world.config.policy.delivery.ids = DeviceIds::Index;
+    world.config.policy.delivery.ids = DeviceIdStrategy::Index;
     let generated = generate(&world).await;
     let names: Vec<_> = gpus(&generated).devices.iter().map(|device| &*device.name).collect();
     assert!(names.contains(&"2") && names.contains(&"1:2"), "{names:?}");
@@ -344,33 +344,33 @@ fn driver_version(world: &Node) -> String {
 #[tokio::test]
 async fn a_new_driver_version_replaces_every_library() {
     let world = world("t4-edge");
-    let inventory = world.survey().await.inventory;
+    let inventory = world.scan_host().await.inventory;
     let mut files = CdiFiles::new(&world.config.places, world.config.policy.delivery.clone());
     let old = driver_version(&world);
-    assert!(text(gpus(&files.generate(&inventory))).contains(&old));
+    assert!(to_json(gpus(&files.generate(&inventory))).contains(&old));
     let newer = |model: &mut Model| {
         model.driver.as_mut().expect("it has one").version = "999.9.9".to_owned();
     };
     world.machine.update(newer).expect("updated");
-    let after = text(gpus(&files.generate(&inventory)));
+    let after = to_json(gpus(&files.generate(&inventory)));
     assert!(after.contains("libcuda.so.999.9.9") && !after.contains(&old), "{after}");
 }
 
 #[tokio::test]
 async fn an_added_library_is_found_in_a_folder_that_was_read_before() {
     let world = world("t4-edge");
-    let inventory = world.survey().await.inventory;
+    let inventory = world.scan_host().await.inventory;
     let mut files = CdiFiles::new(&world.config.places, world.config.policy.delivery.clone());
     files.generate(&inventory);
     let version = driver_version(&world);
     put(&world, &format!("usr/lib/x86_64-linux-gnu/libnvidia-new.so.{version}"));
-    assert!(text(gpus(&files.generate(&inventory))).contains("libnvidia-new.so"));
+    assert!(to_json(gpus(&files.generate(&inventory))).contains("libnvidia-new.so"));
 }
 
 #[tokio::test]
 async fn a_new_mig_layout_rewrites_the_document_at_once_and_changes_no_other_gpu() {
     let world = gpu_node("mig-a100");
-    let (kubelet, agent) = world.serving(2).await;
+    let (kubelet, agent) = world.start_ready(2).await;
     let path = world.config.places.cdi_dir.join(GPU_DOCUMENT);
     let read = || -> Spec {
         serde_json::from_slice(&fs::read(&path).expect("there")).expect("complete at any time")
@@ -402,7 +402,7 @@ async fn a_new_mig_layout_rewrites_the_document_at_once_and_changes_no_other_gpu
     let names = fs::read_dir(&world.config.places.cdi_dir).expect("a folder").flatten();
     let drafts = names.filter(|entry| entry.file_name().to_string_lossy().contains("draft"));
     assert_eq!(drafts.count(), 0);
-    allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
+    until_allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
     agent.stop().await;
 }
 
@@ -412,15 +412,15 @@ async fn graphics_nodes_that_appear_after_their_gpu_are_added_to_its_document() 
     install_toolkit(&world);
     let complete = generate(&world).await;
     let edits = |document: &Spec| document.devices[0].container_edits.clone();
-    let address = world.survey().await.inventory.devices[0].place.pci.expect("on PCI");
+    let address = world.scan_host().await.inventory.devices[0].place.pci.expect("on PCI");
     let root = world.machine.host_root();
     let (drm, moved) = (root.join(format!("sys/bus/pci/devices/{address}/drm")), root.join("drm"));
     fs::rename(&drm, &moved).expect("the module for graphics is not loaded");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| !state.documents.is_empty()).await;
     let path = world.config.places.cdi_dir.join(GPU_DOCUMENT);
     let read = || serde_json::from_slice::<Spec>(&fs::read(&path).expect("there")).expect("reads");
-    let names_graphics = |document: &Spec| text(document).contains("/dev/dri");
+    let names_graphics = |document: &Spec| to_json(document).contains("/dev/dri");
     assert!(!names_graphics(&read()));
 
     fs::rename(&moved, &drm).expect("the module is loaded");
@@ -430,6 +430,6 @@ async fn graphics_nodes_that_appear_after_their_gpu_are_added_to_its_document() 
     })
     .await;
     assert_eq!(edits(&after), edits(gpus(&complete)));
-    assert!(text(&after).contains("by-path"));
+    assert!(to_json(&after).contains("by-path"));
     agent.stop().await;
 }

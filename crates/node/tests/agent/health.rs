@@ -10,9 +10,11 @@ use windlass_core::{
 };
 use windlass_kubelet_sim::{Device, Event, NodeStatus};
 use windlass_resources::NodeState;
-use windlass_testkit::{GPU, LIMIT, Running, Said, allocatable, until};
+use windlass_testkit::{GPU, LogCapture, RunningAgent, TIMEOUT, until, until_allocatable};
 
-use crate::agent::world::{QUIET, counts, gpu_id, gpu_node, with_long_quiet_period};
+use crate::agent::world::{
+    QUIET_PERIOD, gpu_id, gpu_node, until_gpu_counts, with_long_quiet_period,
+};
 
 /// Reason why the GPU of that index is not healthy.
 fn failure(state: &NodeState, index: u32) -> Option<Reason> {
@@ -21,20 +23,24 @@ fn failure(state: &NodeState, index: u32) -> Option<Reason> {
 }
 
 /// Injects each fault into the GPU of its index, and waits for its reason and for the recovery.
-pub(crate) async fn each_fails_and_recovers(faults: &[(&str, u32, Reason)]) {
+pub(crate) async fn check_failure_and_recovery(faults: &[(&str, u32, Reason)]) {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     for &(fault, index, reason) in faults {
         world.inject(fault);
         until_failure(&agent, index, reason).await;
-        counts(&kubelet, (8, 7)).await;
+        until_gpu_counts(&kubelet, (8, 7)).await;
         world.inject(&format!("recover@{index}"));
-        counts(&kubelet, (8, 8)).await;
+        until_gpu_counts(&kubelet, (8, 8)).await;
     }
 }
 
 /// Waits until the GPU is not healthy and this reason is among its failures: a later probe may find another failure.
-pub(crate) async fn until_failure(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
+pub(crate) async fn until_failure(
+    agent: &RunningAgent,
+    index: u32,
+    reason: Reason,
+) -> Arc<NodeState> {
     let has_failure = |state: &Arc<NodeState>| {
         state.inventory.devices.iter().filter(|device| device.index == index).any(|device| {
             let failures = device.health.failures.iter();
@@ -47,13 +53,13 @@ pub(crate) async fn until_failure(agent: &Running, index: u32, reason: Reason) -
 #[tokio::test]
 async fn a_critical_xid_counts_at_once_and_recovery_takes_the_quiet_period() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let start = Instant::now();
     world.inject("xid:79@3");
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
     assert_eq!(failure(&agent.state.borrow(), 3), Some(Reason::Xid(79)));
-    counts(&kubelet, (8, 8)).await;
-    assert!(start.elapsed() >= QUIET, "healthy again after {:?}", start.elapsed());
+    until_gpu_counts(&kubelet, (8, 8)).await;
+    assert!(start.elapsed() >= QUIET_PERIOD, "healthy again after {:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -61,11 +67,11 @@ async fn an_xid_of_a_program_counts_only_if_configured() {
     let mut world = gpu_node("dgx-h100");
     world.config.policy.health.counted_xids.insert(13);
     world.config.policy.health.ignored_xids.insert(79);
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     world.inject("xid:31@0");
     world.inject("xid:79@1");
     world.inject("xid:13@2");
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
     let state = agent.state.borrow().clone();
     let failures: Vec<_> = (0..3).map(|index| failure(&state, index)).collect();
     assert_eq!(failures, [None, None, Some(Reason::Xid(13))]);
@@ -74,7 +80,7 @@ async fn an_xid_of_a_program_counts_only_if_configured() {
 #[tokio::test]
 async fn each_kind_of_failure_has_its_reason_and_can_recover() {
     // Each fault has its own GPU, because a repeated failure lengthens the quiet period.
-    each_fails_and_recovers(&[
+    check_failure_and_recovery(&[
         ("ecc@1", 1, Reason::DoubleBitEcc),
         ("lost@2", 2, Reason::Lost),
         ("error:999@3", 3, Reason::ProbeFailed),
@@ -93,13 +99,13 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
     ] {
         let world = gpu_node("dgx-h100");
         world.inject(fault);
-        let kubelet = world.kubelet();
-        let agent = world.agent();
-        counts(&kubelet, (8, 7)).await;
+        let kubelet = world.start_kubelet();
+        let agent = world.start_agent();
+        until_gpu_counts(&kubelet, (8, 7)).await;
         let state = until_failure(&agent, 5, reason).await;
         let ids: Vec<_> = state.inventory.devices.iter().map(|device| &device.id).collect();
         world.inject("recover@5");
-        let node = counts(&kubelet, (8, 8)).await;
+        let node = until_gpu_counts(&kubelet, (8, 8)).await;
         let listed = &node.resources[GPU].devices;
         let same = listed.keys().all(|listed| ids.iter().any(|id| id.as_str() == listed.as_str()));
         assert!(same, "the failed GPU always had its name: {listed:?} in {ids:?}");
@@ -109,13 +115,13 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
 #[tokio::test]
 async fn a_gpu_with_impossible_values_is_unhealthy_and_the_driver_call_is_named() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     world.inject("garbage@3");
     let state = until_failure(&agent, 3, Reason::ProbeFailed).await;
     let gpu = state.inventory.devices.iter().find(|device| device.index == 3).expect("listed");
     let why = gpu.health.failure().expect("not healthy").detail.clone();
     assert_eq!(why, "nvmlDeviceGetUUID: the answer makes no sense");
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
 }
 
 #[tokio::test]
@@ -124,10 +130,10 @@ async fn no_device_is_offered_healthy_before_its_first_probe() {
     for gpu in 0..8 {
         world.inject(&format!("hang@{gpu}"));
     }
-    let kubelet = world.kubelet();
-    let _agent = world.agent();
-    counts(&kubelet, (8, 0)).await;
-    let healthy_lists = kubelet.calls().count(|event| match event {
+    let kubelet = world.start_kubelet();
+    let _agent = world.start_agent();
+    until_gpu_counts(&kubelet, (8, 0)).await;
+    let healthy_lists = kubelet.events().count(|event| match event {
         Event::ListReceived { devices, .. } => devices.iter().any(Device::is_healthy),
         _ => false,
     });
@@ -135,14 +141,14 @@ async fn no_device_is_offered_healthy_before_its_first_probe() {
     for gpu in 0..8 {
         world.inject(&format!("recover@{gpu}"));
     }
-    counts(&kubelet, (8, 8)).await;
+    until_gpu_counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn a_fault_reaches_every_instance_of_the_gpu() {
     let world = with_long_quiet_period("mig-a100");
-    let kubelet = world.kubelet();
-    let agent = world.agent();
+    let kubelet = world.start_kubelet();
+    let agent = world.start_agent();
     let complete = agent.until(|state| state.inventory.is_complete()).await;
     let instances = |state: &NodeState| {
         let gpu = state.inventory.devices.iter().find(|device| device.partitioned);
@@ -162,14 +168,14 @@ async fn a_fault_reaches_every_instance_of_the_gpu() {
             all.clone().any(|(id, device)| id == part.id.as_str() && !device.is_healthy())
         })
     };
-    kubelet.wait_for(unhealthy, LIMIT).await.expect("every instance is unhealthy");
+    kubelet.wait_for(unhealthy, TIMEOUT).await.expect("every instance is unhealthy");
 }
 
 #[tokio::test]
 async fn a_fault_of_one_instance_affects_no_other() {
     let world = with_long_quiet_period("mig-a100");
-    let _kubelet = world.kubelet();
-    let agent = world.agent();
+    let _kubelet = world.start_kubelet();
+    let agent = world.start_agent();
     let complete = agent.until(|state| state.inventory.is_complete()).await;
     let gpu = complete.inventory.devices.iter().find(|device| device.partitioned);
     let gpu = gpu.expect("the profile has a GPU in MIG mode").clone();
@@ -190,12 +196,12 @@ async fn a_fault_of_one_instance_affects_no_other() {
 #[tokio::test]
 async fn an_added_gpu_is_offered_and_a_removed_one_stays_listed_as_unhealthy() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     world.inject("add");
-    counts(&kubelet, (9, 9)).await;
+    until_gpu_counts(&kubelet, (9, 9)).await;
     let last = gpu_id(&agent, 8);
     world.inject("remove@8");
-    let node = counts(&kubelet, (9, 8)).await;
+    let node = until_gpu_counts(&kubelet, (9, 8)).await;
     let device = &node.resources[GPU].devices[last.as_str()];
     assert!(!device.is_healthy(), "a kubelet that misses an id may panic");
 }
@@ -204,30 +210,30 @@ async fn an_added_gpu_is_offered_and_a_removed_one_stays_listed_as_unhealthy() {
 async fn a_driver_that_is_installed_later_is_found() {
     let world = gpu_node("dgx-h100");
     world.machine.remove_driver().expect("removed");
-    let kubelet = world.kubelet();
-    let agent = world.agent();
+    let kubelet = world.start_kubelet();
+    let agent = world.start_agent();
     let absent = |state: &Arc<NodeState>| {
         matches!(state.inventory.sources.get("nvidia"), Some(SourceState::Absent(_)))
     };
     agent.until(absent).await;
-    assert!(kubelet.node().resources.is_empty(), "a node without GPUs has no GPU resource");
+    assert!(kubelet.status().resources.is_empty(), "a node without GPUs has no GPU resource");
     world.machine.install_driver().expect("installed");
-    allocatable(&kubelet, GPU, 8).await;
+    until_allocatable(&kubelet, GPU, 8).await;
 
     world.machine.remove_driver().expect("removed");
-    counts(&kubelet, (8, 0)).await;
+    until_gpu_counts(&kubelet, (8, 0)).await;
     until_failure(&agent, 0, Reason::DriverGone).await;
     world.machine.install_driver().expect("installed");
-    counts(&kubelet, (8, 8)).await;
+    until_gpu_counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     world.inject("lost@2");
     until_failure(&agent, 2, Reason::Lost).await;
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
     // The driver refuses to wait for events of a set with a lost GPU. The agent soon waits for those of another set,
     // for which the driver has no earlier events.
     until("an event arrives in spite of a lost GPU", async || {
@@ -235,37 +241,37 @@ async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
         failure(&agent.state.borrow(), 5).ok_or("no failure")
     })
     .await;
-    counts(&kubelet, (8, 6)).await;
+    until_gpu_counts(&kubelet, (8, 6)).await;
     world.inject("recover@2");
-    counts(&kubelet, (8, 8)).await;
+    until_gpu_counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn a_new_mig_layout_is_adopted_and_no_id_is_dropped() {
     let world = gpu_node("dgx-a100");
-    let (kubelet, _agent) = world.serving(8).await;
+    let (kubelet, _agent) = world.start_ready(8).await;
     world.machine.set_mig(0, Some(&["3g.20gb", "2g.10gb"])).expect("cut");
-    counts(&kubelet, (8, 7)).await;
-    allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
-    allocatable(&kubelet, "nvidia.com/mig-2g.10gb", 1).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
+    until_allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
+    until_allocatable(&kubelet, "nvidia.com/mig-2g.10gb", 1).await;
     world.machine.set_mig(0, None).expect("MIG off");
-    counts(&kubelet, (8, 8)).await;
-    let node = allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 0).await;
+    until_gpu_counts(&kubelet, (8, 8)).await;
+    let node = until_allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 0).await;
     assert_eq!(node.counts("nvidia.com/mig-3g.20gb"), Some((1, 0)), "the id stays listed");
 }
 
 #[tokio::test]
 async fn a_lost_gpu_keeps_its_parts_during_a_new_initialisation() {
     let world = gpu_node("mig-a100");
-    let kubelet = world.kubelet();
-    let agent = world.agent();
-    allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
-    allocatable(&kubelet, GPU, 2).await;
+    let kubelet = world.start_kubelet();
+    let agent = world.start_agent();
+    until_allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
+    until_allocatable(&kubelet, GPU, 2).await;
     let mig_gpu = |state: &NodeState| {
         state.inventory.devices.iter().find(|device| device.partitioned).cloned()
     };
     let gpu = mig_gpu(&agent.state.borrow()).expect("the profile has a GPU in MIG mode");
-    let log = Said::from(Level::INFO);
+    let log = LogCapture::start(Level::INFO);
     world.inject(&format!("lost@{}", gpu.index));
     until_failure(&agent, gpu.index, Reason::Lost).await;
     log.until(2, "NVIDIA driver found").await;
@@ -276,7 +282,7 @@ async fn a_lost_gpu_keeps_its_parts_during_a_new_initialisation() {
         "its description is unchanged: {now:?}"
     );
     assert_eq!(state.inventory.parts_of(&gpu.id).count(), 7);
-    assert_eq!(kubelet.node().counts(GPU), Some((2, 2)), "it did not become a whole GPU");
+    assert_eq!(kubelet.status().counts(GPU), Some((2, 2)), "it did not become a whole GPU");
     world.inject(&format!("recover@{}", gpu.index));
-    allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
+    until_allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use windlass_core::health::{HealthState, Reason};
-use windlass_testkit::{Node, Running};
+use windlass_testkit::{Node, RunningAgent};
 
 use crate::agent::{health::until_failure, world::with_long_quiet_period};
 
@@ -15,7 +15,7 @@ fn world() -> Node {
 }
 
 /// State of each GPU, once all were probed.
-async fn states(agent: &Running) -> Vec<HealthState> {
+async fn states(agent: &RunningAgent) -> Vec<HealthState> {
     let probed = agent.until(|state| {
         let mut devices = state.inventory.of_kind(windlass_core::device::DeviceKind::Gpu);
         state.inventory.is_complete() && devices.all(|gpu| gpu.health.state != HealthState::Unknown)
@@ -28,27 +28,27 @@ async fn states(agent: &Running) -> Vec<HealthState> {
 #[tokio::test]
 async fn a_quiet_period_continues_after_a_restart_and_ends_with_a_reboot() {
     let world = world();
-    let agent = world.agent();
+    let agent = world.start_agent();
     states(&agent).await;
     world.inject("xid:79@3");
     until_failure(&agent, 3, Reason::Xid(79)).await;
     agent.stop().await;
 
-    let agent = world.agent();
+    let agent = world.start_agent();
     let seen = states(&agent).await;
     assert_eq!(seen.iter().filter(|state| **state == HealthState::Unhealthy).count(), 1);
     until_failure(&agent, 3, Reason::Xid(79)).await;
     agent.stop().await;
 
     world.reboot();
-    let agent = world.agent();
+    let agent = world.start_agent();
     assert!(states(&agent).await.iter().all(|state| *state == HealthState::Healthy));
 }
 
 #[tokio::test]
 async fn a_node_without_faults_writes_no_health_history() {
     let world = world();
-    let agent = world.agent();
+    let agent = world.start_agent();
     states(&agent).await;
     agent.stop().await;
     let files =
@@ -65,7 +65,7 @@ async fn a_record_that_cannot_be_read_is_set_aside_and_the_agent_serves() {
     let world = world();
     fs::create_dir_all(&world.config.places.state_dir).expect("made");
     fs::write(world.config.places.state_dir.join("health-nvidia.json"), "{").expect("written");
-    let agent = world.agent();
+    let agent = world.start_agent();
     assert_eq!(states(&agent).await.len(), 8);
     agent.stop().await;
     assert!(world.config.places.state_dir.join("health-nvidia.json.unreadable").exists());

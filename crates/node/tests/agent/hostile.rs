@@ -15,7 +15,7 @@ use windlass_kubelet_api::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
     PreStartContainerRequest, PreferredAllocationRequest,
 };
-use windlass_testkit::{GPU, in_time};
+use windlass_testkit::{GPU, within_timeout};
 
 use crate::agent::world::{client, gpu_id, gpu_node};
 
@@ -76,7 +76,7 @@ fn refused<T>(answer: Result<T, Status>, request: &dyn std::fmt::Debug) {
 #[tokio::test]
 async fn requests_with_hostile_ids_are_refused_with_a_reason_and_change_no_file() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let valid = gpu_id(&agent, 0);
     let container = ContainerAllocateRequest { devices_ids: vec![valid.clone()] };
@@ -111,7 +111,7 @@ async fn requests_with_hostile_ids_are_refused_with_a_reason_and_change_no_file(
             refused(plugin.get_preferred_allocation(request.clone()).await, &request);
         }
     };
-    in_time("every request is answered", attack).await;
+    within_timeout("every request is answered", attack).await;
     let last = plugin.allocate(good).await.expect("allocated").into_inner();
     assert_eq!(last.encode_to_vec(), first.encode_to_vec());
     let after = tree(&world.folder);

@@ -16,16 +16,16 @@ use windlass_core::{
 use windlass_host::{Host, clock::Clock};
 use windlass_machine::MachineProfile;
 use windlass_node::{agent, labels};
-use windlass_testkit::{Node, in_time, value};
+use windlass_testkit::{Node, until_value, within_timeout};
 
 use crate::agent::world::gpu_node;
 
 /// Labels after one scan of the host.
 async fn labels_of(world: &Node) -> Labels {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let state = agent::survey(&world.config, clock).await;
+    let state = agent::scan_host(&world.config, clock).await;
     let host = Host::new(world.machine.host_root(), world.machine.host_root());
-    labels::of(&host, &world.config.policy, &state, clock.now())
+    labels::compute(&host, &world.config.policy, &state, clock.now())
 }
 
 fn values<const N: usize>(labels: &Labels, keys: [&str; N]) -> [String; N] {
@@ -79,7 +79,7 @@ async fn a_new_mig_layout_gets_new_labels_and_a_stopped_agent_removes_them() {
     let path = world.folder.join("features.d/gfd");
     world.config.policy.mig = MigStrategy::Mixed;
     world.config.policy.labels.output = LabelOutput::File(path.clone());
-    let agent = world.agent();
+    let agent = world.start_agent();
     let (_policy, policies) = watch::channel(Arc::new(world.config.policy.clone()));
     let host = Host::new(world.machine.host_root(), world.machine.host_root());
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
@@ -93,12 +93,12 @@ async fn a_new_mig_layout_gets_new_labels_and_a_stopped_agent_removes_them() {
             !labels.is_empty() && labels.get(mig).map(String::as_str) == count
         }
     };
-    value("no label", &labels, has(None)).await;
+    until_value("no label", &labels, has(None)).await;
     world.machine.set_mig(3, Some(&["3g.20gb", "3g.20gb"])).expect("another layout");
-    value("two GPUs", &labels, has(Some("2"))).await;
+    until_value("two GPUs", &labels, has(Some("2"))).await;
 
     agent.stop().await;
     stop.cancel();
-    in_time("it ends", task.join_next()).await.expect("one").expect("no panic");
+    within_timeout("it ends", task.join_next()).await.expect("one").expect("no panic");
     assert!(!path.exists());
 }

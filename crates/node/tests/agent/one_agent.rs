@@ -5,35 +5,35 @@ use std::{fs, future::pending, pin::pin};
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 use windlass_host::clock::Clock;
-use windlass_kubelet_sim::{Cleanup, Event, Kubelet};
-use windlass_node::{Agent, StartError, agent::PartFailed};
-use windlass_testkit::{GPU, LIMIT, allocatable, in_time};
+use windlass_kubelet_sim::{Event, Kubelet, PluginDirCleanup};
+use windlass_node::{Agent, StartError, agent::TaskFailed};
+use windlass_testkit::{GPU, TIMEOUT, until_allocatable, within_timeout};
 
 use crate::agent::world::{gpu_node, pod};
 
 /// Restarts the kubelet, and waits until the agent has registered with it.
 async fn restarted(kubelet: &Kubelet) {
     let is_registration = |event: &&Event| matches!(event, Event::Registered { .. });
-    let registrations = kubelet.calls().count(|event| is_registration(&event));
+    let registrations = kubelet.events().count(|event| is_registration(&event));
     kubelet.restart().await.expect("restarted");
     let is_registered_again =
         |events: &[Event]| events.iter().filter(is_registration).count() > registrations;
-    kubelet.calls().wait_for(is_registered_again, LIMIT).await.expect("registered again");
-    allocatable(kubelet, GPU, 8).await;
+    kubelet.events().wait_for(is_registered_again, TIMEOUT).await.expect("registered again");
+    until_allocatable(kubelet, GPU, 8).await;
 }
 
 #[tokio::test]
 async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
     let mut world = gpu_node("dgx-h100");
     let mut settings = world.kubelet_config();
-    settings.cleanup = Cleanup::AllFiles;
+    settings.plugin_dir_cleanup = PluginDirCleanup::AllFiles;
     let kubelet = Kubelet::start(settings).expect("the embedded kubelet starts");
-    let first = world.agent();
-    allocatable(&kubelet, GPU, 8).await;
+    let first = world.start_agent();
+    until_allocatable(&kubelet, GPU, 8).await;
     restarted(&kubelet).await;
     world.config.places.state_dir = world.folder.join("other");
-    let error = world.try_agent().expect_err("refused");
-    assert!(matches!(error, StartError::Taken(_)), "{error}");
+    let error = world.try_start_agent().expect_err("refused");
+    assert!(matches!(error, StartError::KubeletInUse(_)), "{error}");
     let mut waiting = pin!(windlass_node::stand_by(&world.config));
     tokio::select! {
         waited = &mut waiting => panic!("the first one serves: {waited:?}"),
@@ -41,43 +41,43 @@ async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
     }
     drop(first);
     waiting.await.expect("the first agent has ended");
-    let _second = world.agent();
-    allocatable(&kubelet, GPU, 8).await;
+    let _second = world.start_agent();
+    until_allocatable(&kubelet, GPU, 8).await;
 }
 
 #[tokio::test]
 async fn an_agent_locks_a_recreated_folder_before_it_serves_there() {
     let mut world = gpu_node("dgx-h100");
-    let (kubelet, _first) = world.serving(8).await;
+    let (kubelet, _first) = world.start_ready(8).await;
     let plugins = world.config.places.kubelet_dir.join("device-plugins");
     fs::remove_dir_all(&plugins).expect("removed");
     fs::create_dir(&plugins).expect("made anew");
     restarted(&kubelet).await;
     world.config.places.state_dir = world.folder.join("other");
-    let error = world.try_agent().expect_err("refused");
-    assert!(matches!(error, StartError::Taken(_)), "{error}");
+    let error = world.try_start_agent().expect_err("refused");
+    assert!(matches!(error, StartError::KubeletInUse(_)), "{error}");
     kubelet.admit(pod("p", 8)).await.expect("the first one answers");
 }
 
 #[tokio::test]
 async fn an_agent_ends_with_a_reason_if_another_locked_the_new_folder() {
     let mut world = gpu_node("dgx-h100");
-    let kubelet = world.kubelet();
+    let kubelet = world.start_kubelet();
     let clock = Clock::starting_at(Timestamp::now());
     let first = Agent::start(&world.config, clock).expect("the agent starts");
     let mut running = JoinSet::new();
     running.spawn(first.run(pending()));
-    allocatable(&kubelet, GPU, 8).await;
+    until_allocatable(&kubelet, GPU, 8).await;
     let plugins = world.config.places.kubelet_dir.join("device-plugins");
     fs::remove_dir_all(&plugins).expect("removed");
     fs::create_dir(&plugins).expect("made anew");
-    let error = world.try_agent().expect_err("the first one has the state folder");
-    assert!(matches!(error, StartError::StateTaken(_)), "{error}");
+    let error = world.try_start_agent().expect_err("the first one has the state folder");
+    assert!(matches!(error, StartError::StateFolderInUse(_)), "{error}");
     world.config.places.state_dir = world.folder.join("other");
-    let _second = world.agent();
-    let ended = in_time("the agent ends", running.join_next()).await;
+    let _second = world.start_agent();
+    let ended = within_timeout("the agent ends", running.join_next()).await;
     let error = ended.expect("there is one").expect("no panic").expect_err("it lost the node");
-    assert!(matches!(error, PartFailed::Lost(_)), "{error}");
+    assert!(matches!(error, TaskFailed::Lost(_)), "{error}");
     restarted(&kubelet).await;
     kubelet.admit(pod("p", 8)).await.expect("the second one answers");
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 use windlass_config::Disclosed;
-use windlass_testkit::Running;
+use windlass_testkit::RunningAgent;
 
-use super::admin::{get, get_until, slowly_probed};
+use super::admin::{get, get_until, node_with_slow_probes};
 use crate::agent::world::pod;
 
-async fn state(agent: &Running, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
+async fn state(agent: &RunningAgent, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let parse = |body: &str| serde_json::from_str::<Value>(body).ok();
     let is_met = |body: &str| parse(body).is_some_and(|state| condition(&state));
     let answer = get_until(agent, path, |answer| is_met(&answer.body)).await;
@@ -26,11 +26,11 @@ fn holders(state: &Value) -> Vec<&Value> {
 
 #[tokio::test]
 async fn the_page_shows_devices_links_holders_and_events() {
-    let mut world = slowly_probed("dgx-h100");
+    let mut world = node_with_slow_probes("dgx-h100");
     world.config.disclose = [Disclosed::Pods].into();
     // Longer than the test.
     world.config.policy.health.quiet_period = Duration::from_secs(600);
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let is_complete = |state: &Value| {
         let measured = devices(state).filter(|device| device["powerWatts"].is_number());
         measured.count() == 8
@@ -71,8 +71,8 @@ async fn the_page_shows_devices_links_holders_and_events() {
 
 #[tokio::test]
 async fn the_page_names_no_pods_by_default_and_serves_its_files() {
-    let world = slowly_probed("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let world = node_with_slow_probes("dgx-h100");
+    let (kubelet, agent) = world.start_ready(8).await;
     kubelet.admit(pod("trainer", 1)).await.expect("admitted");
     let held = state(&agent, "/page/state", |state| holders(state).len() == 1).await;
     assert!(!held.to_string().contains("trainer"), "{held}");

@@ -8,28 +8,28 @@ use windlass_core::{
 };
 use windlass_discovery::mig::{MigFailure, PartitionError};
 use windlass_host::causes;
-use windlass_machine::{mig::Shape, state::Process};
+use windlass_machine::{mig::GpuInstanceProfile, state::Process};
 use windlass_resources::NodeState;
-use windlass_testkit::{Node, Running, in_time};
+use windlass_testkit::{Node, RunningAgent, within_timeout};
 
 use crate::agent::world::gpu_node;
 
 /// An agent on two A100 with 80 GB and two A30, all in MIG mode without instances.
-async fn gpus_in_mig_mode() -> (Node, Running) {
+async fn gpus_in_mig_mode() -> (Node, RunningAgent) {
     let world = gpu_node("mig-pcie");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.of_kind(DeviceKind::Gpu).count() == 4).await;
     (world, agent)
 }
 
-fn gpu(agent: &Running, index: u32) -> Device {
+fn gpu(agent: &RunningAgent, index: u32) -> Device {
     let state = agent.state.borrow();
     let mut gpus = state.inventory.of_kind(DeviceKind::Gpu);
     gpus.find(|gpu| gpu.index == index).expect("a GPU of that index").clone()
 }
 
 /// The partition of that profile and start on a GPU.
-fn partition_at(agent: &Running, index: u32, profile: &str, start: u32) -> Partition {
+fn partition_at(agent: &RunningAgent, index: u32, profile: &str, start: u32) -> Partition {
     let gpu = gpu(agent, index);
     let is_match = |one: &&PossiblePartition| {
         one.partition.profile.as_str() == profile && one.partition.start == start
@@ -38,7 +38,7 @@ fn partition_at(agent: &Running, index: u32, profile: &str, start: u32) -> Parti
 }
 
 /// Waits until the device is listed and healthy, or until it no longer is.
-async fn until_served(agent: &Running, device: &DeviceId, served: bool) -> Arc<NodeState> {
+async fn until_served(agent: &RunningAgent, device: &DeviceId, served: bool) -> Arc<NodeState> {
     let is_served = |state: &Arc<NodeState>| {
         let found = state.inventory.get(device.as_str());
         found.is_some_and(|device| device.health.is_healthy()) == served
@@ -49,7 +49,7 @@ async fn until_served(agent: &Running, device: &DeviceId, served: bool) -> Arc<N
 fn refused(outcome: Result<DeviceId, PartitionError>) -> (MigFailure, String) {
     let error = outcome.expect_err("refused");
     let message = causes(&error);
-    (error.why, message)
+    (error.failure, message)
 }
 
 /// Profiles of the GPU instances on a GPU; true if the instance has a compute instance.
@@ -85,7 +85,7 @@ async fn a_gpu_in_mig_mode_lists_all_its_possible_partitions() {
 #[tokio::test]
 async fn a_gpu_that_needs_a_reset_for_mig_has_no_possible_partitions_until_mig_is_on() {
     let world = gpu_node("mig-a100");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     assert!(gpu(&agent, 3).partitions.is_empty());
     world.machine.set_mig(3, Some(&[])).expect("MIG on");
@@ -95,11 +95,11 @@ async fn a_gpu_that_needs_a_reset_for_mig_has_no_possible_partitions_until_mig_i
     agent.until(has_partitions).await;
     let one = partition_at(&agent, 3, "1g.5gb+me", 0);
     world.machine.set_mig(3, None).expect("MIG off");
-    let (why, message) = refused(agent.partitions.make(&one).await);
-    assert!(matches!(why, MigFailure::Off), "{message}");
+    let (why, message) = refused(agent.partitions.create(&one).await);
+    assert!(matches!(why, MigFailure::MigDisabled), "{message}");
     agent.partitions.remove(&one).await.expect("there is none");
 
-    let error = agent.partitions.turn_mig_on(&one.gpu).await.expect_err("it takes a reset");
+    let error = agent.partitions.enable_mig(&one.gpu).await.expect_err("it takes a reset");
     let expected =
         format!("cannot turn MIG on for {}: nvmlDeviceSetMigMode: the GPU needs a", one.gpu);
     assert!(causes(&error).starts_with(&expected), "{}", causes(&error));
@@ -110,27 +110,27 @@ async fn a_gpu_that_needs_a_reset_for_mig_has_no_possible_partitions_until_mig_i
 #[tokio::test]
 async fn mig_is_turned_on_and_off_at_once_without_instances_and_processes() {
     let world = gpu_node("dgx-h100");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let (one, handle) = (partition_at(&agent, 3, "1g.10gb", 6), agent.partitions.clone());
     let run = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[3].live.processes = processes).expect("changed");
     };
     run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None, sm_percent: 0 }]);
-    let error = handle.turn_mig_on(&one.gpu).await.expect_err("busy");
+    let error = handle.enable_mig(&one.gpu).await.expect_err("busy");
     let expected = format!("cannot turn MIG on for {}: it is in use by a process", one.gpu);
     assert_eq!(causes(&error), expected);
     run(Vec::new());
     for _ in 0..2 {
-        handle.turn_mig_on(&one.gpu).await.expect("on");
+        handle.enable_mig(&one.gpu).await.expect("on");
     }
-    handle.make(&one).await.expect("made");
-    let error = handle.turn_mig_off(&one.gpu).await.expect_err("an instance exists");
+    handle.create(&one).await.expect("made");
+    let error = handle.disable_mig(&one.gpu).await.expect_err("an instance exists");
     let expected = format!("cannot turn MIG off for {}: it has MIG instances: {one}", one.gpu);
     assert_eq!(causes(&error), expected);
     handle.remove(&one).await.expect("removed");
     for _ in 0..2 {
-        handle.turn_mig_off(&one.gpu).await.expect("off");
+        handle.disable_mig(&one.gpu).await.expect("off");
     }
     assert_eq!(world.machine.model().expect("a model").gpus[3].mig, None);
 }
@@ -142,8 +142,8 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
         .map(|(name, at_slice)| partition_at(&agent, 0, name, at_slice));
     let mut made = Vec::new();
     for partition in &partitions {
-        let device = agent.partitions.make(partition).await.expect("made");
-        assert_eq!(agent.partitions.make(partition).await.expect("found"), device);
+        let device = agent.partitions.create(partition).await.expect("made");
+        assert_eq!(agent.partitions.create(partition).await.expect("found"), device);
         let state = until_served(&agent, &device, true).await;
         let listed = state.inventory.get(device.as_str()).expect("listed");
         assert_eq!(listed.partition.as_ref(), Some(partition));
@@ -151,8 +151,8 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
         made.push(device);
     }
     let (why, message) =
-        refused(agent.partitions.make(&partition_at(&agent, 0, "2g.20gb", 0)).await);
-    assert!(matches!(why, MigFailure::NoRoom(_)));
+        refused(agent.partitions.create(&partition_at(&agent, 0, "2g.20gb", 0)).await);
+    assert!(matches!(why, MigFailure::PlacementOccupied(_)));
     let uuid = gpu(&agent, 0).id;
     let expected = format!(
         "cannot make MIG partition 2g.20gb at memory slices 0-1 of {uuid}: no room: taken by \
@@ -160,7 +160,7 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
     );
     assert_eq!(message, expected);
     let (_, message) =
-        refused(agent.partitions.make(&partition_at(&agent, 0, "1g.10gb+me", 2)).await);
+        refused(agent.partitions.create(&partition_at(&agent, 0, "1g.10gb+me", 2)).await);
     assert!(message.ends_with("no room: no more 1g.10gb+me can be made"), "{message}");
 
     for (partition, device) in partitions.iter().zip(&made) {
@@ -169,7 +169,7 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
         until_served(&agent, device, false).await;
     }
     assert_eq!(instances(&world, 0), []);
-    let again = agent.partitions.make(&partitions[2]).await.expect("made");
+    let again = agent.partitions.create(&partitions[2]).await.expect("made");
     assert_ne!(again, made[2], "a recreated device has another id");
 }
 
@@ -178,7 +178,7 @@ async fn an_incomplete_partition_is_removed_and_an_incomplete_removal_is_complet
     let (world, agent) = gpus_in_mig_mode().await;
     let half = partition_at(&agent, 2, "2g.12gb", 2);
     world.inject("no-compute-instance@2");
-    let (_, message) = refused(agent.partitions.make(&half).await);
+    let (_, message) = refused(agent.partitions.create(&half).await);
     let end = "nvmlGpuInstanceCreateComputeInstance: an internal driver error";
     assert!(message.ends_with(end), "{message}");
     assert_eq!(instances(&world, 2), []);
@@ -188,13 +188,13 @@ async fn an_incomplete_partition_is_removed_and_an_incomplete_removal_is_complet
         let add_instance = |model: &mut windlass_machine::Model| {
             let gpu = &mut model.gpus[2];
             let capability = gpu.card.mig.expect("an A30");
-            let shape = Shape::named("2g.12gb", capability).expect("it has such");
-            gpu.make_gpu_instance(shape, Some(2)).expect("there is room");
+            let shape = GpuInstanceProfile::named("2g.12gb", capability).expect("it has such");
+            gpu.create_gpu_instance(shape, Some(2)).expect("there is room");
         };
         world.machine.update(add_instance).expect("changed");
     };
     make_incomplete();
-    agent.partitions.make(&half).await.expect("finished");
+    agent.partitions.create(&half).await.expect("finished");
     assert_eq!(instances(&world, 2), [("2g.12gb".to_owned(), true)]);
     agent.partitions.remove(&half).await.expect("removed");
     make_incomplete();
@@ -206,18 +206,18 @@ async fn an_incomplete_partition_is_removed_and_an_incomplete_removal_is_complet
 async fn a_partition_in_use_or_in_place_of_another_is_not_removed() {
     let (world, agent) = gpus_in_mig_mode().await;
     let (one, whole) = (partition_at(&agent, 2, "1g.6gb", 0), gpu(&agent, 2).id);
-    let first = agent.partitions.make(&one).await.expect("made");
+    let first = agent.partitions.create(&one).await.expect("made");
     let run = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[2].live.processes = processes).expect("changed");
     };
     run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: Some(3), sm_percent: 0 }]);
     let error = agent.partitions.remove_device(&whole, &first).await.expect_err("in use");
-    assert!(matches!(error.why, MigFailure::InUse), "{error:?}");
+    assert!(matches!(error.failure, MigFailure::InUse), "{error:?}");
     run(Vec::new());
     agent.partitions.remove_device(&whole, &first).await.expect("removed");
-    let second = agent.partitions.make(&one).await.expect("made");
+    let second = agent.partitions.create(&one).await.expect("made");
     agent.partitions.remove_device(&whole, &first).await.expect("it is gone");
-    assert_eq!(agent.partitions.make(&one).await.expect("it exists"), second);
+    assert_eq!(agent.partitions.create(&one).await.expect("it exists"), second);
 }
 
 #[tokio::test]
@@ -227,12 +227,12 @@ async fn a_hanging_gpu_delays_no_other_and_its_request_succeeds_later() {
         (partition_at(&agent, 0, "7g.80gb", 0), partition_at(&agent, 1, "7g.80gb", 0));
     world.inject("hang@0");
     let (slow, quick) =
-        tokio::join!(agent.partitions.make(&hanging), agent.partitions.make(&healthy));
+        tokio::join!(agent.partitions.create(&hanging), agent.partitions.create(&healthy));
     quick.expect("made");
     let (why, message) = refused(slow);
-    assert!(matches!(why, MigFailure::Overdue(_)), "{message}");
+    assert!(matches!(why, MigFailure::Timeout(_)), "{message}");
     world.inject("recover@0");
-    let device = agent.partitions.make(&hanging).await.expect("made, then or now");
+    let device = agent.partitions.create(&hanging).await.expect("made, then or now");
     assert_eq!(instances(&world, 0), [("7g.80gb".to_owned(), true)]);
     until_served(&agent, &device, true).await;
 }
@@ -243,12 +243,12 @@ async fn without_a_driver_a_request_is_refused_and_a_stopped_agent_accepts_none(
     let one = partition_at(&agent, 0, "1g.10gb", 0);
     let (unknown, handle) =
         ("GPU-of-another-node".parse().expect("an id"), agent.partitions.clone());
-    let (why, message) = refused(handle.make(&Partition { gpu: unknown, ..one.clone() }).await);
+    let (why, message) = refused(handle.create(&Partition { gpu: unknown, ..one.clone() }).await);
     assert!(matches!(why, MigFailure::NoGpu), "{message}");
     world.machine.remove_driver().expect("removed");
     agent.until(|state| !state.inventory.devices.iter().any(|gpu| gpu.health.is_healthy())).await;
-    assert!(handle.make(&one).await.is_err());
+    assert!(handle.create(&one).await.is_err());
     agent.stop().await;
-    let late = in_time("an answer", handle.make(&one)).await;
+    let late = within_timeout("an answer", handle.create(&one)).await;
     assert!(matches!(refused(late).0, MigFailure::Stopped));
 }

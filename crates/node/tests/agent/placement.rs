@@ -23,11 +23,11 @@ use windlass_kubelet_api::deviceplugin::{
 use windlass_kubelet_sim::{Event, Kubelet};
 use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
-use windlass_testkit::{GPU, Node, Running, allocatable, pod_with};
+use windlass_testkit::{GPU, Node, RunningAgent, pod_with, until_allocatable};
 
 use crate::agent::{
     sharing::{SHARED, devices_of, rule, shared},
-    world::{client, counts, gpu_id, gpu_node, gpu_node_of, pod, with_long_quiet_period},
+    world::{client, gpu_id, gpu_node, gpu_node_of, pod, until_gpu_counts, with_long_quiet_period},
 };
 
 const SLICES: &str = "nvidia.com/mig-1g.5gb";
@@ -47,25 +47,25 @@ fn shares(placement: Placement) -> Resources {
 }
 
 /// Kubelet and agent of a machine with these resources.
-async fn serving(
+async fn start_ready(
     mut world: Node,
     resources: Resources,
     (resource, count): (&str, usize),
-) -> (Node, Kubelet, Running) {
+) -> (Node, Kubelet, RunningAgent) {
     world.config.policy.resources = resources;
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, resource, count).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, resource, count).await;
     (world, kubelet, agent)
 }
 
 /// The ids that a new pod gets.
 async fn ids(kubelet: &Kubelet, name: &str, (resource, count): (&str, u64)) -> BTreeSet<String> {
     let admission = kubelet.admit(pod_with(name, resource, count)).await.expect("admitted");
-    admission.allotment("main", resource).expect("allotted").ids()
+    admission.allocation("main", resource).expect("allotted").ids()
 }
 
 /// The positions of GPUs.
-fn indices(agent: &Running, ids: &BTreeSet<String>) -> Vec<u32> {
+fn indices(agent: &RunningAgent, ids: &BTreeSet<String>) -> Vec<u32> {
     let state = agent.state.borrow();
     let gpus = state.inventory.devices.iter().filter(|device| ids.contains(device.id.as_str()));
     gpus.map(|gpu| gpu.index).collect()
@@ -82,7 +82,7 @@ async fn whole_gpus_are_chosen_by_the_policy_of_their_resource() {
         (Placement::First, [&[0], &[1, 2], &[3, 4, 5]]),
     ] {
         let (_world, kubelet, agent) =
-            serving(gpu_node("dgx-h100"), gpus(placement), (GPU, 8)).await;
+            start_ready(gpu_node("dgx-h100"), gpus(placement), (GPU, 8)).await;
         for (name, (size, expected)) in ["a", "b", "c"].into_iter().zip((1..).zip(expected)) {
             let ids = ids(&kubelet, name, (GPU, size)).await;
             assert_eq!(indices(&agent, &ids), expected, "{placement}");
@@ -106,7 +106,7 @@ async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
         };
         let rule = ResourceRule::new(SLICES.parse().expect("valid"), devices, Sharing::Exclusive);
         let (_world, kubelet, agent) =
-            serving(gpu_node_of(&profile), placed(placement, rule), (SLICES, 14)).await;
+            start_ready(gpu_node_of(&profile), placed(placement, rule), (SLICES, 14)).await;
         let ids = ids(&kubelet, "p", (SLICES, 2)).await;
         let gpus: BTreeSet<_> = indices(&agent, &ids).into_iter().collect();
         assert_eq!(gpus.len(), wholes, "{placement}");
@@ -123,7 +123,7 @@ async fn replicas_fill_a_gpu_or_spread_as_the_policy_says() {
         (Placement::First, 1),
     ] {
         let (_world, kubelet, _agent) =
-            serving(gpu_node("dgx-h100"), shares(placement), (SHARED, 32)).await;
+            start_ready(gpu_node("dgx-h100"), shares(placement), (SHARED, 32)).await;
         let mut used = BTreeSet::new();
         for name in ["a", "b", "c", "d"] {
             let ids = ids(&kubelet, name, (SHARED, 1)).await;
@@ -139,14 +139,15 @@ async fn a_new_policy_applies_to_the_next_choice_and_disturbs_no_stream() {
     let default = world.config.policy.clone();
     let with_placement = |placement| Policy { resources: gpus(placement), ..default.clone() };
     world.config.policy = with_placement(Placement::Packed);
-    let kubelet = world.kubelet();
-    let agent = world.agent();
-    allocatable(&kubelet, GPU, 8).await;
-    let registrations = || kubelet.calls().count(|event| matches!(event, Event::Registered { .. }));
+    let kubelet = world.start_kubelet();
+    let agent = world.start_agent();
+    until_allocatable(&kubelet, GPU, 8).await;
+    let registrations =
+        || kubelet.events().count(|event| matches!(event, Event::Registered { .. }));
     let before = registrations();
     assert_eq!(indices(&agent, &ids(&kubelet, "a", (GPU, 1)).await), [0]);
     assert_eq!(indices(&agent, &ids(&kubelet, "b", (GPU, 1)).await), [1]);
-    agent.follow(with_placement(Placement::Distributed));
+    agent.set_policy(with_placement(Placement::Distributed));
     let name = GPU.parse().expect("valid");
     let adopted = |state: &Arc<NodeState>| state.placement(&name) == Placement::Distributed;
     agent.until(adopted).await;
@@ -157,14 +158,14 @@ async fn a_new_policy_applies_to_the_next_choice_and_disturbs_no_stream() {
 #[tokio::test]
 async fn a_pod_that_fits_no_numa_node_is_refused_with_the_numbers() {
     let resources = gpus(Placement::NumaStrict);
-    let (_world, kubelet, _agent) = serving(gpu_node("dgx-h100"), resources, (GPU, 8)).await;
+    let (_world, kubelet, _agent) = start_ready(gpu_node("dgx-h100"), resources, (GPU, 8)).await;
     let rejection = kubelet.admit(pod("wide", 5)).await.expect_err("refused");
     let expected = "nvidia.com/gpu: 5 devices of one NUMA node requested, and no node has more \
                     than 4 available";
     assert!(rejection.message.contains(expected), "{rejection}");
     kubelet.admit(pod("narrow", 4)).await.expect("admitted");
     let (_world, kubelet, _agent) =
-        serving(gpu_node("dgx-h100"), shares(Placement::NumaStrict), (SHARED, 32)).await;
+        start_ready(gpu_node("dgx-h100"), shares(Placement::NumaStrict), (SHARED, 32)).await;
     let rejection = kubelet.admit(pod_with("wide", SHARED, 17)).await.expect_err("refused");
     let expected = "17 replicas of one NUMA node requested, and none has more than 16 available";
     assert!(rejection.message.contains(expected), "{rejection}");
@@ -183,9 +184,9 @@ fn question(available: &[String], required: &[String], size: i32) -> PreferredAl
 #[tokio::test]
 async fn a_kubelet_with_an_old_list_gets_allocatable_devices_or_the_reason() {
     let (world, kubelet, agent) =
-        serving(with_long_quiet_period("dgx-h100"), Resources::Default, (GPU, 8)).await;
+        start_ready(with_long_quiet_period("dgx-h100"), Resources::Default, (GPU, 8)).await;
     world.inject("xid:79@0");
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
     let mut plugin = client(&kubelet, GPU).await;
     let failed = gpu_id(&agent, 0);
     let mut listed: Vec<_> = (0..8).map(|index| gpu_id(&agent, index)).collect();
@@ -221,9 +222,10 @@ async fn a_kubelet_with_an_old_list_gets_allocatable_devices_or_the_reason() {
 #[tokio::test]
 async fn replicas_of_a_failed_gpu_are_excluded_and_reported() {
     let (world, kubelet, agent) =
-        serving(with_long_quiet_period("dgx-h100"), shares(Placement::Packed), (SHARED, 32)).await;
+        start_ready(with_long_quiet_period("dgx-h100"), shares(Placement::Packed), (SHARED, 32))
+            .await;
     world.inject("xid:79@0");
-    allocatable(&kubelet, SHARED, 28).await;
+    until_allocatable(&kubelet, SHARED, 28).await;
     let mut plugin = client(&kubelet, SHARED).await;
     let replicas = |index| {
         let id = gpu_id(&agent, index);
@@ -285,13 +287,13 @@ async fn choices_outlive_the_agent_and_can_be_repeated() {
         [(gpus(Placement::Aligned), GPU, 8), (shares(Placement::Distributed), SHARED, 32)]
     {
         let (world, kubelet, agent) =
-            serving(gpu_node("dgx-h100"), resources, (resource, count)).await;
+            start_ready(gpu_node("dgx-h100"), resources, (resource, count)).await;
         let mut granted = vec![ids(&kubelet, "a", (resource, 3)).await];
         agent.stop().await;
         let recorded = history::read(&world.config.places.state_dir).expect("written");
         assert_eq!(recorded.len(), 1);
-        let agent = world.agent();
-        allocatable(&kubelet, resource, count).await;
+        let agent = world.start_agent();
+        until_allocatable(&kubelet, resource, count).await;
         granted.push(ids(&kubelet, "b", (resource, 2)).await);
         let state = agent.state.borrow().clone();
         agent.stop().await;
@@ -315,12 +317,12 @@ async fn an_unwritable_state_folder_loses_the_history_and_fails_no_pod() {
     // Root may write into any folder, but not below a file.
     fs::write(world.folder.join("file"), "").expect("written");
     world.config.places.state_dir = world.folder.join("file/state");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     kubelet.admit(pod("a", 2)).await.expect("admitted");
     agent.stop().await;
     history::read(&world.config.places.state_dir).expect_err("no folder");
-    let agent = world.agent();
-    allocatable(&kubelet, GPU, 8).await;
+    let agent = world.start_agent();
+    until_allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("b", 2)).await.expect("admitted");
     agent.stop().await;
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use tokio::io::AsyncWriteExt as _;
 use tonic::Code;
-use windlass_config::{ResourceRule, Resources, Selector, Sharing, Strategy};
+use windlass_config::{DeviceListStrategy, ResourceRule, Resources, Selector, Sharing};
 use windlass_core::{device::DeviceKind, resource::ResourceName};
 use windlass_kubelet_api::{
     deviceplugin::{
@@ -14,9 +14,9 @@ use windlass_kubelet_api::{
     },
     socket::SocketPath,
 };
-use windlass_testkit::{GPU, allocatable, exists, pod_with};
+use windlass_testkit::{GPU, pod_with, until_allocatable, until_exists};
 
-use crate::agent::world::{client, counts, gpu_id, gpu_node, pod};
+use crate::agent::world::{client, gpu_id, gpu_node, pod, until_gpu_counts};
 
 type Client = DevicePluginClient<tonic::transport::Channel>;
 
@@ -41,7 +41,7 @@ async fn ids(plugin: &mut Client) -> Vec<String> {
 #[tokio::test]
 async fn unallocatable_devices_are_refused_by_name() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, _agent) = world.serving(8).await;
+    let (kubelet, _agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let known = ids(&mut plugin).await[0].clone();
     let unknown = "GPU-nobody".to_owned();
@@ -62,11 +62,11 @@ async fn unallocatable_devices_are_refused_by_name() {
 #[tokio::test]
 async fn a_device_that_failed_meanwhile_is_refused_with_its_failure() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let id = gpu_id(&agent, 0);
     world.inject("xid:79@0");
-    counts(&kubelet, (8, 7)).await;
+    until_gpu_counts(&kubelet, (8, 7)).await;
     let status = allocate(&mut plugin, std::slice::from_ref(&id)).await.expect_err("unhealthy");
     assert_eq!(status.code(), Code::FailedPrecondition);
     let expected = format!("nvidia.com/gpu: {id} cannot be allocated: XID 79");
@@ -76,7 +76,7 @@ async fn a_device_that_failed_meanwhile_is_refused_with_its_failure() {
 #[tokio::test]
 async fn a_device_node_that_is_missing_is_named() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let id = gpu_id(&agent, 4);
     fs::remove_file(world.config.places.host_root.join("dev/nvidia4")).expect("removed");
@@ -88,7 +88,7 @@ async fn a_device_node_that_is_missing_is_named() {
 async fn the_same_request_gets_the_same_bytes() {
     use prost::Message as _;
     let world = gpu_node("dgx-h100");
-    let (kubelet, _agent) = world.serving(8).await;
+    let (kubelet, _agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let known = ids(&mut plugin).await;
     let two = allocation(&[&known[..2], &known[2..3]]);
@@ -103,10 +103,10 @@ async fn the_same_request_gets_the_same_bytes() {
 #[tokio::test]
 async fn every_granted_name_is_in_an_existing_document() {
     let world = gpu_node("mig-a100");
-    let (kubelet, _agent) = world.serving(2).await;
+    let (kubelet, _agent) = world.start_ready(2).await;
     for (resource, node) in [(GPU, "/dev/nvidia"), ("nvidia.com/mig-1g.5gb", "/dev/nvidia-caps/")] {
         let admission = kubelet.admit(pod_with(resource, resource, 1)).await.expect("admitted");
-        let grant = &admission.allotment("main", resource).expect("allotted").grant;
+        let grant = &admission.allocation("main", resource).expect("allotted").run_options;
         let text =
             fs::read(world.config.places.cdi_dir.join("windlass.dev-gpu.json")).expect("written");
         let document: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
@@ -124,22 +124,25 @@ async fn every_granted_name_is_in_an_existing_document() {
 #[tokio::test]
 async fn the_environment_is_the_alternative_to_documents() {
     let mut world = gpu_node("dgx-h100");
-    world.config.policy.delivery.strategies = [Strategy::Envvar].into();
-    let (kubelet, _agent) = world.serving(8).await;
+    world.config.policy.delivery.strategies = [DeviceListStrategy::Envvar].into();
+    let (kubelet, _agent) = world.start_ready(8).await;
     let admission = kubelet.admit(pod("p", 2)).await.expect("admitted");
-    let allotment = admission.allotment("main", GPU).expect("allotted");
+    let allotment = admission.allocation("main", GPU).expect("allotted");
     let visible: std::collections::BTreeSet<_> =
-        allotment.grant.envs["NVIDIA_VISIBLE_DEVICES"].split(',').map(str::to_owned).collect();
+        allotment.run_options.envs["NVIDIA_VISIBLE_DEVICES"]
+            .split(',')
+            .map(str::to_owned)
+            .collect();
     assert_eq!(visible, allotment.ids());
-    assert!(allotment.grant.cdi_devices.is_empty() && !world.config.places.cdi_dir.exists());
+    assert!(allotment.run_options.cdi_devices.is_empty() && !world.config.places.cdi_dir.exists());
 }
 
 #[tokio::test]
 async fn ids_are_unique_over_resources() {
     let world = gpu_node("mig-a100");
-    let (kubelet, _agent) = world.serving(2).await;
-    allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
-    let node = kubelet.node();
+    let (kubelet, _agent) = world.start_ready(2).await;
+    until_allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
+    let node = kubelet.status();
     let all: Vec<_> = node.resources.values().flat_map(|one| one.devices.keys()).collect();
     let unique: std::collections::BTreeSet<_> = all.iter().collect();
     assert_eq!(all.len(), unique.len(), "the kubelet finds health by id alone");
@@ -149,9 +152,9 @@ async fn ids_are_unique_over_resources() {
 async fn devices_have_a_numa_node_if_the_machine_has_one() {
     for (profile, count, expected) in [("dgx-h100", 8, Some(vec![0_i64])), ("t4-edge", 1, None)] {
         let world = gpu_node(profile);
-        let (kubelet, agent) = world.serving(count).await;
+        let (kubelet, agent) = world.start_ready(count).await;
         let id = gpu_id(&agent, 0);
-        let node = kubelet.node();
+        let node = kubelet.status();
         assert_eq!(node.resources[GPU].devices[&id].numa_nodes, expected, "{profile}");
     }
 }
@@ -159,7 +162,7 @@ async fn devices_have_a_numa_node_if_the_machine_has_one() {
 #[tokio::test]
 async fn a_preference_includes_the_required_devices_and_impossible_ones_are_refused() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let gpu = |index| gpu_id(&agent, index);
     let all: Vec<_> = (0..8).map(gpu).collect();
@@ -188,7 +191,7 @@ async fn a_preference_includes_the_required_devices_and_impossible_ones_are_refu
 #[tokio::test]
 async fn garbage_and_oversized_requests_affect_no_other_call() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, _agent) = world.serving(8).await;
+    let (kubelet, _agent) = world.start_ready(8).await;
     for garbage in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         &[0xff; 4096],
@@ -209,31 +212,31 @@ async fn garbage_and_oversized_requests_affect_no_other_call() {
 #[tokio::test]
 async fn requests_are_answered_while_the_driver_hangs() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
+    let (kubelet, agent) = world.start_ready(8).await;
     for gpu in 1..8 {
         world.inject(&format!("hang@{gpu}"));
     }
     kubelet.admit(pod("p", 1)).await.expect("no request waits for the driver");
-    counts(&kubelet, (8, 1)).await;
+    until_gpu_counts(&kubelet, (8, 1)).await;
     let mut plugin = client(&kubelet, GPU).await;
     let status = allocate(&mut plugin, &[gpu_id(&agent, 3)]).await.expect_err("unresponsive");
     assert!(status.message().contains("unresponsive"), "{}", status.message());
     for gpu in 1..8 {
         world.inject(&format!("recover@{gpu}"));
     }
-    counts(&kubelet, (8, 8)).await;
+    until_gpu_counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn a_removed_document_is_reported_and_written_again() {
     let world = gpu_node("t4-edge");
-    let (kubelet, _agent) = world.serving(1).await;
+    let (kubelet, _agent) = world.start_ready(1).await;
     let document = world.config.places.cdi_dir.join("windlass.dev-gpu.json");
     fs::remove_file(&document).expect("removed");
     let rejection = kubelet.admit(pod("early", 1)).await.expect_err("no document");
     assert!(rejection.message.contains("windlass.dev-gpu.json was removed"), "{rejection}");
-    kubelet.delete("early-uid").await;
-    exists(&document).await;
+    kubelet.delete_pod("early-uid").await;
+    until_exists(&document).await;
     kubelet.admit(pod("late", 1)).await.expect("admitted");
 }
 
@@ -241,18 +244,20 @@ async fn a_removed_document_is_reported_and_written_again() {
 async fn network_interfaces_are_offered_if_a_rule_names_them() {
     let nics: ResourceName = "a.com/nic".parse().expect("valid");
     // Each device has its own node, and both need the node of the connection manager.
-    for (list, cdi_names, nodes) in [(Strategy::CdiCri, 2, 0), (Strategy::Envvar, 0, 3)] {
+    for (list, cdi_names, nodes) in
+        [(DeviceListStrategy::CdiCri, 2, 0), (DeviceListStrategy::Envvar, 0, 3)]
+    {
         let mut world = gpu_node("dgx-h100");
         let devices = Selector::all(DeviceKind::Nic);
         let rule = ResourceRule::new(nics.clone(), devices, Sharing::Exclusive);
         world.config.policy.resources = Resources::Rules(vec![rule]);
         world.config.policy.delivery.strategies = [list].into();
-        let kubelet = world.kubelet();
-        let _agent = world.agent();
-        allocatable(&kubelet, nics.as_str(), 8).await;
+        let kubelet = world.start_kubelet();
+        let _agent = world.start_agent();
+        until_allocatable(&kubelet, nics.as_str(), 8).await;
         let pod = pod_with("p", nics.as_str(), 2);
         let admission = kubelet.admit(pod).await.expect("admitted");
-        let grant = &admission.allotment("main", nics.as_str()).expect("allotted").grant;
+        let grant = &admission.allocation("main", nics.as_str()).expect("allotted").run_options;
         assert_eq!(grant.cdi_devices.len(), cdi_names);
         assert_eq!(grant.devices.len(), nodes, "names or nodes");
         assert!(!grant.envs.contains_key("NVIDIA_VISIBLE_DEVICES"), "a NIC is no GPU");

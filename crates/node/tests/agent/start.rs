@@ -15,18 +15,18 @@ use windlass_config::{ResourceRule, Resources, Selector, Sharing, Unmatched};
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
 use windlass_kubelet_sim::Event;
-use windlass_node::{StartError, Succession};
+use windlass_node::{StandbyMode, StartError};
 use windlass_resources::NodeState;
-use windlass_testkit::{GPU, LIMIT, allocatable, until};
+use windlass_testkit::{GPU, TIMEOUT, until, until_allocatable};
 
-use crate::agent::world::{counts, gpu_node, pod};
+use crate::agent::world::{gpu_node, pod, until_gpu_counts};
 
 #[tokio::test]
 async fn a_second_agent_is_refused_and_the_first_unharmed() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, _agent) = world.serving(8).await;
-    let error = world.try_agent().expect_err("refused");
-    assert!(matches!(error, StartError::Taken(_)), "{error}");
+    let (kubelet, _agent) = world.start_ready(8).await;
+    let error = world.try_start_agent().expect_err("refused");
+    assert!(matches!(error, StartError::KubeletInUse(_)), "{error}");
     assert!(error.to_string().contains("stop it first"), "{error}");
     kubelet.admit(pod("p", 8)).await.expect("the first agent serves");
 }
@@ -34,7 +34,7 @@ async fn a_second_agent_is_refused_and_the_first_unharmed() {
 #[tokio::test]
 async fn a_standby_agent_is_ready_and_waits_until_the_first_ends() {
     let mut world = gpu_node("dgx-h100");
-    let (kubelet, first) = world.serving(8).await;
+    let (kubelet, first) = world.start_ready(8).await;
     // The first agent has no HTTP address, so that the second can bind this one.
     let address = free_address();
     world.config.listen = Some(address);
@@ -48,12 +48,12 @@ async fn a_standby_agent_is_ready_and_waits_until_the_first_ends() {
     drop(first);
     waiting.await.expect("the first agent has ended");
     let is_list = |event: &Event| matches!(event, Event::ListReceived { .. });
-    let before = kubelet.calls().count(is_list);
-    let _second = world.agent();
+    let before = kubelet.events().count(is_list);
+    let _second = world.start_agent();
     // Until the kubelet has the new list, it may still count the old one.
     let more = |events: &[Event]| events.iter().filter(|it| is_list(it)).count() > before;
-    kubelet.calls().wait_for(more, LIMIT).await.expect("the second's list");
-    allocatable(&kubelet, GPU, 8).await;
+    kubelet.events().wait_for(more, TIMEOUT).await.expect("the second's list");
+    until_allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("q", 4)).await.expect("the second agent serves");
 }
 
@@ -63,9 +63,9 @@ async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_without_creat
     let (folder, address) = (world.folder.join("later"), free_address());
     world.config.places.kubelet_dir.clone_from(&folder);
     world.config.listen = Some(address);
-    let error = world.try_agent().expect_err("refused");
+    let error = world.try_start_agent().expect_err("refused");
     assert!(error.to_string().contains("--kubelet-dir"), "{error}");
-    let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config, Succession::Alone));
+    let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config, StandbyMode::Off));
     let (ready, healthy) = tokio::select! {
         waited = &mut waiting => panic!("there is no kubelet: {waited:?}"),
         pages = async { (page(address, "/readyz").await, page(address, "/healthz").await) } => pages,
@@ -74,10 +74,10 @@ async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_without_creat
     assert!(ready.contains("not ok: the kubelet has no folder"), "{ready}");
     assert!(healthy.starts_with("HTTP/1.1 200 OK"), "a restart would not help: {healthy}");
     assert!(!folder.exists(), "the agent creates no folder of a kubelet");
-    let kubelet = world.kubelet();
+    let kubelet = world.start_kubelet();
     waiting.await.expect("a kubelet");
-    let _agent = world.agent();
-    allocatable(&kubelet, GPU, 1).await;
+    let _agent = world.start_agent();
+    until_allocatable(&kubelet, GPU, 1).await;
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn a_standby_agent_is_ready_without_a_kubelet_and_its_pages_say_so() {
     let address = free_address();
     world.config.places.kubelet_dir = world.folder.join("later");
     world.config.listen = Some(address);
-    let waiting = windlass_node::await_kubelet(&world.config, Succession::TakesOver);
+    let waiting = windlass_node::await_kubelet(&world.config, StandbyMode::On);
     let requests = async {
         for (path, status, expected) in [
             ("/readyz", 200, "standing by"),
@@ -127,10 +127,10 @@ async fn an_unwritable_folder_withholds_devices_with_the_reason() {
     let mut world = gpu_node("t4-edge");
     // Even root cannot create folders in /proc.
     world.config.places.cdi_dir = "/proc/windlass".into();
-    let agent = world.agent();
-    let has_offerings = |state: &std::sync::Arc<NodeState>| !state.offerings().is_empty();
+    let agent = world.start_agent();
+    let has_offerings = |state: &std::sync::Arc<NodeState>| !state.device_offers().is_empty();
     let state = agent.until(has_offerings).await;
-    let offering = state.offerings().into_values().next().expect("one GPU");
+    let offering = state.device_offers().into_values().next().expect("one GPU");
     let why = offering.obstacle.expect("withheld");
     assert!(why.contains("cannot write CDI document /proc/windlass"), "{why}");
 }
@@ -144,7 +144,7 @@ async fn an_unwritable_document_withholds_only_its_devices() {
     world.config.policy.unmatched = Unmatched::Default;
     // A folder blocks the path of the document.
     fs::create_dir_all(world.config.places.cdi_dir.join("windlass.dev-nic.json")).expect("made");
-    let agent = world.agent();
+    let agent = world.start_agent();
     let is_whole = |state: &std::sync::Arc<NodeState>| state.resources().len() == 2;
     let resources = agent.until(is_whole).await.resources();
     let counts: Vec<_> = resources.iter().map(|(name, count)| (name.as_str(), *count)).collect();
@@ -155,7 +155,7 @@ async fn an_unwritable_document_withholds_only_its_devices() {
 async fn a_socket_path_that_is_too_long_is_refused_with_the_path() {
     let mut world = gpu_node("t4-edge");
     world.config.places.kubelet_dir = world.folder.join("x".repeat(80));
-    let error = world.try_agent().expect_err("refused");
+    let error = world.try_start_agent().expect_err("refused");
     let StartError::Socket(source) = error else { panic!("another error: {error}") };
     let text = source.to_string();
     assert!(text.contains(&"x".repeat(80)) && text.contains("107"), "{text}");
@@ -167,10 +167,10 @@ async fn a_stale_socket_is_replaced() {
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
     drop(UnixListener::bind(world.socket()).expect("bound"));
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
-    let kubelet = world.kubelet();
-    allocatable(&kubelet, GPU, 1).await;
+    let kubelet = world.start_kubelet();
+    until_allocatable(&kubelet, GPU, 1).await;
 }
 
 #[tokio::test]
@@ -187,9 +187,9 @@ async fn a_vanished_device_of_a_pod_is_listed() {
     };
     let checkpoint_of_pod = Checkpoint { pods: Some(vec![held]), registered: None };
     fs::write(folder.join(checkpoint::FILE), checkpoint_of_pod.to_json()).expect("written");
-    let _agent = world.agent();
-    let kubelet = world.kubelet();
-    let node = counts(&kubelet, (2, 1)).await;
+    let _agent = world.start_agent();
+    let kubelet = world.start_kubelet();
+    let node = until_gpu_counts(&kubelet, (2, 1)).await;
     assert!(!node.resources[GPU].devices["GPU-gone"].is_healthy());
 }
 
@@ -199,9 +199,9 @@ async fn an_unreadable_record_does_not_stop_the_agent() {
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
     fs::write(folder.join(checkpoint::FILE), "{\"Data\":").expect("written");
-    let kubelet = world.kubelet();
-    let _agent = world.agent();
-    allocatable(&kubelet, GPU, 1).await;
+    let kubelet = world.start_kubelet();
+    let _agent = world.start_agent();
+    until_allocatable(&kubelet, GPU, 1).await;
 }
 
 #[tokio::test]
@@ -210,10 +210,10 @@ async fn a_resource_whose_socket_path_is_a_file_is_served_once_the_file_is_remov
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
     fs::write(world.socket(), "precious").expect("written");
-    let kubelet = world.kubelet();
-    let agent = world.agent();
+    let kubelet = world.start_kubelet();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     assert_eq!(fs::read_to_string(world.socket()).expect("still there"), "precious");
     fs::remove_file(world.socket()).expect("removed");
-    allocatable(&kubelet, GPU, 1).await;
+    until_allocatable(&kubelet, GPU, 1).await;
 }

@@ -7,14 +7,14 @@ use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 use windlass_kubelet_sim::{Kubelet, NodeStatus, Pod};
 use windlass_machine::MachineProfile;
-use windlass_testkit::{GPU, Node, Running};
+use windlass_testkit::{GPU, Node, RunningAgent};
 
 /// Quiet period of these tests.
-pub(crate) const QUIET: Duration = Duration::from_millis(300);
+pub(crate) const QUIET_PERIOD: Duration = Duration::from_millis(300);
 
 /// A machine of a shipped profile.
 pub(crate) fn gpu_node(profile: &str) -> Node {
-    Node::named(profile, policy())
+    Node::from_profile(profile, policy())
 }
 
 /// Node as of [`gpu_node`], whose quiet period is longer than a test: a failed device stays failed.
@@ -34,14 +34,17 @@ fn policy() -> Policy {
     let health = HealthPolicy {
         call_deadline: Duration::from_millis(400),
         event_wait: Duration::from_millis(200),
-        ..windlass_testkit::health(QUIET)
+        ..windlass_testkit::health_policy(QUIET_PERIOD)
     };
     Policy { health, ..Policy::default() }
 }
 
 /// Waits until the kubelet has this capacity and these allocatable devices of the GPU resource.
-pub(crate) async fn counts(kubelet: &Kubelet, expected: (usize, usize)) -> Arc<NodeStatus> {
-    windlass_testkit::counts(kubelet, GPU, expected).await
+pub(crate) async fn until_gpu_counts(
+    kubelet: &Kubelet,
+    expected: (usize, usize),
+) -> Arc<NodeStatus> {
+    windlass_testkit::until_counts(kubelet, GPU, expected).await
 }
 
 /// A pod of one container that requests GPUs.
@@ -54,11 +57,11 @@ pub(crate) async fn client(
     kubelet: &Kubelet,
     resource: &str,
 ) -> DevicePluginClient<tonic::transport::Channel> {
-    kubelet.plugin(resource).await.expect("registered")
+    kubelet.plugin_client(resource).await.expect("registered")
 }
 
 /// The id of the GPU at an index.
-pub(crate) fn gpu_id(agent: &Running, index: u32) -> String {
+pub(crate) fn gpu_id(agent: &RunningAgent, index: u32) -> String {
     let state = agent.state.borrow();
     let mut gpus = state.inventory.of_kind(DeviceKind::Gpu);
     gpus.find(|gpu| gpu.index == index).expect("a GPU of that index").id.to_string()

@@ -4,7 +4,9 @@ use serde_json::json;
 use windlass_config::DraOffer;
 
 use crate::claims::{
-    objects::{ADMINS, EXTENDED, SPACE, claim, gpus, pod, template, with_limit},
+    objects::{
+        ADMIN_NAMESPACE, EXTENDED_RESOURCE, NAMESPACE, claim, claim_template, gpus, pod, with_limit,
+    },
     owners::allocated,
     world::{World, devices, uid},
 };
@@ -31,10 +33,10 @@ async fn containers_and_pods_that_name_one_claim_share_one_device() {
     let world = World::new(DraOffer::Instead).await;
     world.objects().create(&claim("shared", &gpus(1))).expect("created");
     let by_name = ("resourceClaimName", "shared");
-    let (first, train) = world.run_pod(&pod((SPACE, "p1"), &["train", "watch"], by_name)).await;
+    let (first, train) = world.run_pod(&pod((NAMESPACE, "p1"), &["train", "watch"], by_name)).await;
     let watch = world.started(&uid(&first), "watch").await;
     assert_eq!(train.cdi_devices, watch.cdi_devices);
-    let (second, other) = world.run_pod(&pod((SPACE, "p2"), &["main"], by_name)).await;
+    let (second, other) = world.run_pod(&pod((NAMESPACE, "p2"), &["main"], by_name)).await;
     assert_eq!(train.cdi_devices, other.cdi_devices);
     let (third, _) = world.run("p3", &gpus(1)).await;
     assert!(devices(&third).is_disjoint(&devices(&first)));
@@ -54,8 +56,8 @@ async fn an_administrators_claim_uses_allocated_devices_and_takes_none() {
     let all = json!({"requests": [{"name": "all", "exactly": {
         "deviceClassName": "gpu", "allocationMode": "All", "adminAccess": true,
     }}]});
-    world.objects().put(&template(ADMINS, "all", &all));
-    let monitor = pod((ADMINS, "look"), &["main"], ("resourceClaimTemplateName", "all"));
+    world.objects().put(&claim_template(ADMIN_NAMESPACE, "all", &all));
+    let monitor = pod((ADMIN_NAMESPACE, "look"), &["main"], ("resourceClaimTemplateName", "all"));
     let (monitor, _) = world.run_pod(&monitor).await;
     assert_eq!(devices(&monitor).len(), world.gpus);
     let (late, _) = world.run("late", &gpus(6)).await;
@@ -79,7 +81,7 @@ async fn the_first_available_alternative_is_prepared_under_the_name_of_its_reque
     let (pod, _) = world.run("p", &requests).await;
     let chosen = allocated(&pod.claims[0]);
     assert!(chosen.len() == 2 && chosen.iter().all(|it| it.request == "gpu/two"), "{chosen:?}");
-    let node = world.kubelet.node();
+    let node = world.kubelet.status();
     let mut prepared = node.claims.values().flat_map(|it| it.devices.values().flatten());
     assert!(prepared.all(|it| it.requests == ["gpu"]), "the name before the slash");
     world.check();
@@ -98,17 +100,17 @@ async fn the_list_of_holders_has_pods_and_claims_without_pods() {
         (all.next().expect("an owner"), caveats)
     };
     let claim = pod.claims[0].metadata.name.clone().expect("a name");
-    assert_eq!(owner().await, (format!("{SPACE}/train (claim {claim})"), vec![]));
+    assert_eq!(owner().await, (format!("{NAMESPACE}/train (claim {claim})"), vec![]));
     world.kubelet.stop().await;
     let (owner, caveats) = owner().await;
-    assert_eq!(owner, format!("claim {SPACE}/{claim}"));
+    assert_eq!(owner, format!("claim {NAMESPACE}/{claim}"));
     assert!(caveats[0].contains("pod-resources"), "{caveats:?}");
 }
 
 #[tokio::test]
 async fn an_extended_resource_of_a_class_is_served_by_a_claim() {
     let world = World::new(DraOffer::Instead).await;
-    let (pod, grant) = world.run_pod(&with_limit("old-style", EXTENDED)).await;
+    let (pod, grant) = world.run_pod(&with_limit("old-style", EXTENDED_RESOURCE)).await;
     assert_eq!((devices(&pod).len(), grant.cdi_devices.len()), (1, 2));
     world.check();
     world.end(&pod).await;

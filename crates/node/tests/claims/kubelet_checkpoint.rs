@@ -6,10 +6,10 @@ use std::time::Duration;
 use windlass_cluster_sim::node as bound;
 use windlass_config::{Config, DraOffer, DraPolicy};
 use windlass_kubelet_sim::{Container, Event, EventReader, Faults, Pod, PodSourceFault};
-use windlass_testkit::{GPU, in_time};
+use windlass_testkit::{GPU, within_timeout};
 
 use crate::claims::{
-    objects::{SPACE, gpus, pod, template},
+    objects::{NAMESPACE, claim_template, gpus, pod},
     world::{World, free_gpus, uid, use_shipped_mounts},
 };
 
@@ -22,7 +22,7 @@ async fn world_of(change: fn(&mut Config)) -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
     let with_short_interval = |config: &mut Config| {
         change(config);
-        config.session.check_interval = Duration::from_millis(500);
+        config.kubelet_limits.check_interval = Duration::from_millis(500);
     };
     let world = World::with(dra, with_short_interval).await;
     world.until_plugin_has(8).await;
@@ -34,34 +34,34 @@ fn one_gpu(name: &str) -> Container {
 }
 
 /// Waits until the agent has sent a list of GPUs after this event, and the kubelet has written its checkpoint.
-async fn rewritten(calls: &EventReader, mut after: u64) {
+async fn until_checkpoint_rewritten(calls: &EventReader, mut after: u64) {
     let is_list =
         |event: &Event| matches!(event, Event::ListReceived { resource, .. } if resource == GPU);
-    let sent = async { while !calls.news(&mut after).await.iter().any(is_list) {} };
-    in_time("the agent sends its list again", sent).await;
+    let sent = async { while !calls.next_events(&mut after).await.iter().any(is_list) {} };
+    within_timeout("the agent sends its list again", sent).await;
 }
 
 #[tokio::test]
 async fn devices_of_an_init_container_are_held_until_its_pod_has_ended() {
     let world = world().await;
-    let pod = Pod::new("burn-in").init(one_gpu("burn")).container(Container::new("main"));
+    let pod = Pod::new("burn-in").init_container(one_gpu("burn")).container(Container::new("main"));
     world.admit(pod).await.expect("it fits");
     world.try_start("burn-in-uid", "burn").await.expect("it starts");
     world.until_free(7).await;
-    let calls = world.kubelet.calls();
-    rewritten(&calls, calls.now()).await;
+    let calls = world.kubelet.events();
+    until_checkpoint_rewritten(&calls, calls.next_sequence()).await;
     assert_eq!(free_gpus(&world.objects()), 7);
-    rewritten(&calls, calls.now()).await;
+    until_checkpoint_rewritten(&calls, calls.next_sequence()).await;
     assert_eq!(free_gpus(&world.objects()), 7, "pod resources never list the init container");
-    world.kubelet.delete("burn-in-uid").await;
+    world.kubelet.delete_pod("burn-in-uid").await;
     world.until_free(8).await;
 }
 
 /// A kubelet restarts without its API server and lists static pods only. Devices of the other pods are neither
 /// published as free nor given to a claim that a scheduler placed there before, although the agent has restarted too.
 async fn holds_devices_of_unlisted_pods(mut world: World) {
-    world.objects().put(&template(SPACE, "late", &gpus(8)));
-    let waiting = pod((SPACE, "late"), &["main"], ("resourceClaimTemplateName", "late"));
+    world.objects().put(&claim_template(NAMESPACE, "late", &gpus(8)));
+    let waiting = pod((NAMESPACE, "late"), &["main"], ("resourceClaimTemplateName", "late"));
     let waiting = world.cluster.schedule(&waiting).expect("all are free");
     world.admit(Pod::new("train").container(one_gpu("main"))).await.expect("it fits");
     world.try_start("train-uid", "main").await.expect("it starts");
@@ -76,8 +76,8 @@ async fn holds_devices_of_unlisted_pods(mut world: World) {
     world.until_plugin_has(8).await;
     world.admit(bound::pod(&waiting)).await.expect("it requests no device of the plugin");
     for _ in 0..2 {
-        let calls = world.kubelet.calls();
-        rewritten(&calls, calls.now()).await;
+        let calls = world.kubelet.events();
+        until_checkpoint_rewritten(&calls, calls.next_sequence()).await;
         assert_eq!(free_gpus(&world.objects()), 7);
         let why = world.try_start(&uid(&waiting), "main").await.expect_err("one is in use");
         assert!(why.contains("is held by"), "{why}");
@@ -88,9 +88,9 @@ async fn holds_devices_of_unlisted_pods(mut world: World) {
         world.until_plugin_has(8).await;
     }
     assert_eq!(world.record(), [], "no claim has a device");
-    world.kubelet.delete("train-uid").await;
-    let calls = world.kubelet.calls();
-    rewritten(&calls, calls.now()).await;
+    world.kubelet.delete_pod("train-uid").await;
+    let calls = world.kubelet.events();
+    until_checkpoint_rewritten(&calls, calls.next_sequence()).await;
     assert_eq!(free_gpus(&world.objects()), 7, "the kubelet has not learned of the deletion");
     world.kubelet.reach_api_server().await;
     world.started(&uid(&waiting), "main").await;

@@ -2,7 +2,7 @@
 
 use windlass_config::DraOffer;
 use windlass_kubelet_sim::{Container, Pod};
-use windlass_testkit::{GPU, allocatable};
+use windlass_testkit::{GPU, until_allocatable};
 
 use crate::claims::{
     objects::gpus,
@@ -11,7 +11,7 @@ use crate::claims::{
 
 impl World {
     pub(crate) async fn until_plugin_has(&self, free: usize) {
-        allocatable(&self.kubelet, GPU, free).await;
+        until_allocatable(&self.kubelet, GPU, free).await;
     }
 }
 
@@ -27,7 +27,7 @@ async fn devices_move_one_by_one_as_they_become_free() {
     let (five, _) = world.run("some", &gpus(5)).await;
     assert_eq!(devices(&five).len(), 5);
     world.check();
-    world.kubelet.delete("old-uid").await;
+    world.kubelet.delete_pod("old-uid").await;
     world.until_free(8).await;
     let (three, _) = world.run("rest", &gpus(3)).await;
     world.check();
@@ -39,7 +39,7 @@ async fn devices_move_one_by_one_as_they_become_free() {
     world.admit(Pod::new("new").container(main)).await.expect("it fits");
     world.try_start("new-uid", "main").await.expect("it starts");
     world.check();
-    world.kubelet.delete("new-uid").await;
+    world.kubelet.delete_pod("new-uid").await;
     world.end(&five).await;
     // If pod resources list no pod at all, the agent believes them after a minute.
     world.until_released().await;

@@ -5,30 +5,30 @@ use k8s_openapi::api::{
     resource::v1::{DeviceClass, ResourceClaim},
 };
 use serde_json::{Value, json};
-pub(crate) use windlass_testkit::{pod_of_claim as pod, template, typed};
+pub(crate) use windlass_testkit::{claim_template, from_json, pod_of_claim as pod};
 
 /// Namespace of all objects without admin access.
-pub(crate) const SPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 
 /// The namespace in which claims may have admin access.
-pub(crate) const ADMINS: &str = "admins";
+pub(crate) const ADMIN_NAMESPACE: &str = "admins";
 
 /// Extended resource of the GPU class.
-pub(crate) const EXTENDED: &str = "example.com/gpu";
+pub(crate) const EXTENDED_RESOURCE: &str = "example.com/gpu";
 
 /// The class `gpu`.
 pub(crate) fn class() -> DeviceClass {
     let expression = "device.attributes['windlass.dev'].type == 'gpu'";
-    typed(json!({
+    from_json(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
-        "spec": {"extendedResourceName": EXTENDED, "selectors": [{"cel": {"expression": expression}}]},
+        "spec": {"extendedResourceName": EXTENDED_RESOURCE, "selectors": [{"cel": {"expression": expression}}]},
     }))
 }
 
 pub(crate) fn admins() -> Namespace {
     let labels = json!({"resource.kubernetes.io/admin-access": "true"});
-    typed(json!({
-        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ADMINS, "labels": labels},
+    from_json(json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ADMIN_NAMESPACE, "labels": labels},
     }))
 }
 
@@ -38,16 +38,16 @@ pub(crate) fn gpus(count: usize) -> Value {
 }
 
 pub(crate) fn claim(name: &str, devices: &Value) -> ResourceClaim {
-    typed(json!({
+    from_json(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-        "metadata": {"name": name, "namespace": SPACE}, "spec": {"devices": devices},
+        "metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"devices": devices},
     }))
 }
 
 /// A pod with a limit and no claim.
 pub(crate) fn with_limit(name: &str, resource: &str) -> Pod {
-    typed(json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SPACE},
+    from_json(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"containers": [{"name": "main", "resources": {"limits": {resource: "1"}}}]},
     }))
 }

@@ -31,7 +31,7 @@ impl World {
 
     /// Claims that are prepared, and containers with the device plugin's devices.
     fn owners_by_kubelet(&self) -> OwnersByDevice {
-        let (node, admins) = (self.kubelet.node(), self.admins());
+        let (node, admins) = (self.kubelet.status(), self.admins());
         let mut owners = OwnersByDevice::new();
         let claims = node.claims.values().filter(|claim| !admins.contains(&claim.uid));
         for claim in claims {
@@ -62,7 +62,7 @@ impl World {
 
     /// Prepared devices are the scheduler's choice, if the claim still exists.
     fn check_allocations(&self) {
-        let node = self.kubelet.node();
+        let node = self.kubelet.status();
         for claim in self.objects().list::<ResourceClaim>() {
             let uid = claim.metadata.uid.clone().unwrap_or_default();
             let mut known = node.claims.values().filter(|it| it.uid == uid && it.is_prepared);

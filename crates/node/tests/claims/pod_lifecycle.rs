@@ -8,7 +8,7 @@ use windlass_cluster_sim::node as bound;
 use windlass_config::DraOffer;
 
 use crate::claims::{
-    objects::{SPACE, claim, gpus, pod, template},
+    objects::{NAMESPACE, claim, claim_template, gpus, pod},
     world::{World, devices, published, uid},
 };
 
@@ -17,16 +17,16 @@ async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_ha
     let world = World::new(DraOffer::Instead).await;
     let (old, _) = world.run("old", &gpus(world.gpus)).await;
     // The pod's object and its claim are deleted, while the containers run on.
-    world.cluster.delete_pod(SPACE, "old").expect("it was there");
-    world.objects().put(&template(SPACE, "new", &gpus(1)));
-    let pod_with_claim = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
+    world.cluster.delete_pod(NAMESPACE, "old").expect("it was there");
+    world.objects().put(&claim_template(NAMESPACE, "new", &gpus(1)));
+    let pod_with_claim = pod((NAMESPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
     let new = world.cluster.schedule(&pod_with_claim).expect("the scheduler counts them as free");
     assert!(devices(&old).is_superset(&devices(&new)));
     world.admit(bound::pod(&new)).await.expect("it fits");
     let why = world.try_start(&uid(&new), "main").await.expect_err("held");
     assert!(why.contains("is held by another claim"), "{why}");
     world.check();
-    world.kubelet.delete(&uid(&old)).await;
+    world.kubelet.delete_pod(&uid(&old)).await;
     world.started(&uid(&new), "main").await;
     world.check();
     world.end(&new).await;
@@ -38,16 +38,16 @@ async fn a_claim_and_its_replacement_of_the_same_name_are_distinguished() {
     let world = World::new(DraOffer::Instead).await;
     world.objects().create(&claim("c", &gpus(1))).expect("created");
     let by_name = ("resourceClaimName", "c");
-    let (old, _) = world.run_pod(&pod((SPACE, "p"), &["main"], by_name)).await;
+    let (old, _) = world.run_pod(&pod((NAMESPACE, "p"), &["main"], by_name)).await;
     // The pod and its claim are replaced while the kubelet does not know of it.
-    world.cluster.delete_pod(SPACE, "p").expect("it was there");
-    world.objects().delete::<ResourceClaim>(SPACE, "c").expect("unused");
+    world.cluster.delete_pod(NAMESPACE, "p").expect("it was there");
+    world.objects().delete::<ResourceClaim>(NAMESPACE, "c").expect("unused");
     world.objects().create(&claim("c", &gpus(2))).expect("created");
-    let new = world.cluster.schedule(&pod((SPACE, "p"), &["main"], by_name)).expect("a node");
+    let new = world.cluster.schedule(&pod((NAMESPACE, "p"), &["main"], by_name)).expect("a node");
     world.admit(bound::pod(&new)).await.expect("it fits");
     world.try_start(&uid(&new), "main").await.expect_err("the kubelet has the old");
     world.check();
-    world.kubelet.delete(&uid(&old)).await;
+    world.kubelet.delete_pod(&uid(&old)).await;
     let grant = world.started(&uid(&new), "main").await;
     assert_eq!(grant.cdi_devices.len(), 3, "two devices and the device of their request");
     world.check();
@@ -72,8 +72,8 @@ async fn a_hundred_pods_at_once_are_all_served() {
 /// A pod's whole life, once there is a device for it.
 async fn run_and_end(world: &World, number: usize) {
     let name = format!("p{number}");
-    world.objects().put(&template(SPACE, &name, &gpus(1 + number % 2)));
-    let pod_with_claim = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
+    world.objects().put(&claim_template(NAMESPACE, &name, &gpus(1 + number % 2)));
+    let pod_with_claim = pod((NAMESPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
     let scheduled = world.schedule_when_free(&pod_with_claim).await;
     world.start(&scheduled).await;
     world.check();

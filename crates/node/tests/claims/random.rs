@@ -113,7 +113,7 @@ impl Run {
 
 #[expect(clippy::print_stdout, reason = "the result of a long walk is printed")]
 async fn walk(mounts: Mounts) {
-    let (length, seed) = (Length::or(STEPS), seed());
+    let (length, seed) = (Length::from_env_or(STEPS), seed());
     let (mut run, start) = (Run::new(mounts, seed).await, Instant::now());
     while !length.is_reached(start, run.tally.steps) {
         run.step().await;

@@ -8,11 +8,11 @@ use windlass_cluster_sim::{
     node as bound,
 };
 use windlass_config::{DraOffer, DraPolicy};
-use windlass_kubelet_sim::Grant;
-use windlass_testkit::LIMIT;
+use windlass_kubelet_sim::RunContainerOptions;
+use windlass_testkit::TIMEOUT;
 
 use crate::claims::{
-    objects::{SPACE, gpus, pod, template},
+    objects::{NAMESPACE, claim_template, gpus, pod},
     world::{NODE, World, devices, published, uid},
 };
 
@@ -25,8 +25,9 @@ async fn after_a_kill_during_a_preparation_the_next_agent_prepares_the_same_devi
     let mut world = World::new(DraOffer::Instead).await;
     for polls in POLLS {
         let name = format!("p{polls}");
-        world.objects().put(&template(SPACE, &name, &gpus(2)));
-        let pod_with_claim = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
+        world.objects().put(&claim_template(NAMESPACE, &name, &gpus(2)));
+        let pod_with_claim =
+            pod((NAMESPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
         let scheduled = world.cluster.schedule(&pod_with_claim).expect("a node");
         world.admit(bound::pod(&scheduled)).await.expect("it fits");
         let uid = uid(&scheduled);
@@ -57,22 +58,22 @@ async fn after_a_kill_during_a_preparation_the_next_agent_prepares_the_same_devi
 async fn an_agent_that_is_killed_while_the_claim_is_read_has_recorded_nothing() {
     let mut world = World::new(DraOffer::Instead).await;
     let slow = Effect::Delay(Duration::from_secs(3600));
-    world.cluster.server().inject(Fault::at("resourceclaims", slow).only("GET"));
-    world.objects().put(&template(SPACE, "p", &gpus(1)));
-    let pod_with_claim = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
+    world.cluster.server().inject(Fault::at("resourceclaims", slow).for_method("GET"));
+    world.objects().put(&claim_template(NAMESPACE, "p", &gpus(1)));
+    let pod_with_claim = pod((NAMESPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
     let scheduled = world.cluster.schedule(&pod_with_claim).expect("a node");
     world.admit(bound::pod(&scheduled)).await.expect("it fits");
     let is_read = |objects: &Objects| {
-        objects.log().iter().any(|it| it.path.contains("resourceclaims")).then_some(())
+        objects.requests().iter().any(|it| it.path.contains("resourceclaims")).then_some(())
     };
     let (uid, objects) = (uid(&scheduled), world.objects());
     tokio::select! {
         _ = Box::pin(world.kubelet.sync_pod(&uid)) => panic!("the API server does not answer"),
-        is_read = objects.until(LIMIT, is_read) => is_read.expect("the driver reads the claim"),
+        is_read = objects.wait_until(TIMEOUT, is_read) => is_read.expect("the driver reads the claim"),
     }
     world.kill_agent().await;
     assert_eq!(world.remains(), [""; 0]);
-    world.cluster.server().heal();
+    world.cluster.server().clear_faults();
     world.start_agent();
     world.until_registered().await;
     world.started(&uid, "main").await;
@@ -86,16 +87,16 @@ async fn claims_outlive_the_kubelet_and_the_slices_that_it_deletes_are_published
     let world = World::new(DraOffer::Instead).await;
     let (one, _) = world.run("one", &gpus(1)).await;
     let (two, _) = world.run("two", &gpus(3)).await;
-    let before = world.kubelet.node().claims.clone();
+    let before = world.kubelet.status().claims.clone();
     world.kubelet.restart().await.expect("it restarts");
     world.until_settled().await;
-    for (name, claim) in &world.kubelet.node().claims {
+    for (name, claim) in &world.kubelet.status().claims {
         assert_eq!(claim.devices, before[name].devices);
     }
     world.check();
     let (three, _) = world.run("three", &gpus(4)).await;
     world.kubelet.stop().await;
-    world.kubelet.delete(&uid(&one)).await;
+    world.kubelet.delete_pod(&uid(&one)).await;
     world.kubelet.restart().await.expect("it starts");
     world.until_settled().await;
     world.check();
@@ -117,7 +118,8 @@ async fn after_a_reboot_the_same_claims_have_the_same_devices() {
     world.until_registered().await;
     let again = world.started(&uid(&pod), "main").await;
     // The kubelet adds the devices of each answer to those that it knew.
-    let names = |grant: &Grant| grant.cdi_devices.iter().cloned().collect::<BTreeSet<_>>();
+    let names =
+        |grant: &RunContainerOptions| grant.cdi_devices.iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(&again), names(&first));
     world.check();
     world.end(&pod).await;
@@ -144,14 +146,14 @@ async fn without_the_api_server_prepared_claims_remain_and_new_claims_wait_for_i
     let mut world = World::new(DraOffer::Instead).await;
     let (kept, _) = world.run("kept", &gpus(1)).await;
     let (gone, _) = world.run("gone", &gpus(1)).await;
-    world.objects().put(&template(SPACE, "new", &gpus(1)));
-    let pod_with_claim = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
+    world.objects().put(&claim_template(NAMESPACE, "new", &gpus(1)));
+    let pod_with_claim = pod((NAMESPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
     let new = world.cluster.schedule(&pod_with_claim).expect("a node");
     world.cluster.server_mut().go_offline().await;
     world.admit(bound::pod(&new)).await.expect("it fits");
     let why = world.try_start(&uid(&new), "main").await.expect_err("the API server is stopped");
     assert!(why.contains("cannot read claim default/new-devices-"), "{why}");
-    world.kubelet.delete(&uid(&gone)).await;
+    world.kubelet.delete_pod(&uid(&gone)).await;
     assert_eq!(world.record().len(), 1, "a release needs no API server");
     world.check();
     world.kill_agent().await;
@@ -173,12 +175,13 @@ async fn the_kubelets_checkpoint_is_awaited_only_after_an_agent_with_the_device_
     for offer in [DraOffer::Instead, DraOffer::Beside] {
         // Without an earlier agent, all devices are published at once.
         let dra = DraPolicy { offer, ..DraPolicy::default() };
-        let mut world = World::with(dra, |config| config.session.checkpoint_delay = hour).await;
+        let mut world =
+            World::with(dra, |config| config.kubelet_limits.checkpoint_delay = hour).await;
         world.stop_agent().await;
         world.start_agent();
         world.until_registered().await;
-        world.objects().put(&template(SPACE, "p", &gpus(1)));
-        let pod_with_claim = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
+        world.objects().put(&claim_template(NAMESPACE, "p", &gpus(1)));
+        let pod_with_claim = pod((NAMESPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
         let scheduled = world.cluster.schedule(&pod_with_claim).expect("the slices remain");
         world.admit(bound::pod(&scheduled)).await.expect("it fits");
         if offer == DraOffer::Instead {

@@ -41,7 +41,7 @@ impl Rng {
 
 impl Length {
     /// Length by the environment variables, or else this number of steps.
-    pub(crate) fn or(steps: u64) -> Self {
+    pub(crate) fn from_env_or(steps: u64) -> Self {
         let seconds = number("WINDLASS_RANDOM_SECONDS").map(Duration::from_secs);
         let steps = || number("WINDLASS_RANDOM_STEPS").unwrap_or(steps);
         seconds.map_or_else(|| Self::Steps(steps()), Self::Time)

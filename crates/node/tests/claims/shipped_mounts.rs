@@ -4,14 +4,14 @@
 use std::{fs, time::Duration};
 
 use tracing::Level;
-use windlass_cluster_sim::cluster::Scheduled;
+use windlass_cluster_sim::cluster::ScheduledPod;
 use windlass_config::{Config, DraOffer, DraPolicy};
 use windlass_kubelet_sim::NodeStatus;
-use windlass_testkit::{GPU, LIMIT, Said, exists, until};
+use windlass_testkit::{GPU, LogCapture, TIMEOUT, until, until_exists};
 
 use crate::{
     claims::{
-        objects::{SPACE, gpus},
+        objects::{NAMESPACE, gpus},
         world::{World, uid, use_shipped_mounts},
     },
     dra::records,
@@ -24,7 +24,7 @@ async fn world() -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
     let change = |config: &mut Config| {
         use_shipped_mounts(config);
-        config.session.check_interval = CHECK_INTERVAL;
+        config.kubelet_limits.check_interval = CHECK_INTERVAL;
     };
     World::with(dra, change).await
 }
@@ -34,7 +34,7 @@ async fn allocatable(world: &World, count: usize) {
         |node: &NodeStatus| node.resources.get(GPU).is_some_and(|it| it.allocatable == count);
     world
         .kubelet
-        .wait_for(is_reached, LIMIT)
+        .wait_for(is_reached, TIMEOUT)
         .await
         .expect("the kubelet has this number of healthy GPUs");
 }
@@ -44,9 +44,9 @@ async fn a_deleted_claim_keeps_its_devices_until_the_kubelet_has_released_them()
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     // The pod's object and its claim are deleted, while the container runs on.
-    world.cluster.delete_pod(SPACE, "p").expect("it was there");
+    world.cluster.delete_pod(NAMESPACE, "p").expect("it was there");
     world.kill_agent().await;
-    let log = Said::from(Level::TRACE);
+    let log = LogCapture::start(Level::TRACE);
     world.start_agent();
     world.until_registered().await;
     allocatable(&world, 7).await;
@@ -54,18 +54,18 @@ async fn a_deleted_claim_keeps_its_devices_until_the_kubelet_has_released_them()
     log.until(1, "found=0").await;
     world.check();
     assert_eq!(world.record().len(), 1, "the container runs");
-    world.kubelet.delete(&uid(&pod)).await;
+    world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_all_free().await;
     allocatable(&world, 8).await;
 }
 
 /// A claim with a GPU, and an agent that starts after `delete` has removed its state file.
-async fn with_lost_state(delete: impl FnOnce(&Config)) -> (World, Scheduled) {
+async fn with_lost_state(delete: impl FnOnce(&Config)) -> (World, ScheduledPod) {
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     world.kill_agent().await;
     delete(&world.config);
-    let log = Said::from(Level::TRACE);
+    let log = LogCapture::start(Level::TRACE);
     world.start_agent();
     allocatable(&world, 0).await;
     log.until(4, "devices of claims are still unknown").await;
@@ -91,7 +91,7 @@ async fn a_record_that_is_lost_repeatedly_is_restored_from_its_copy_and_no_devic
         world.start_agent();
         world.until_registered().await;
         allocatable(&world, 7).await;
-        exists(&file).await;
+        until_exists(&file).await;
         assert_eq!(world.record(), record);
         // The folder is deleted under the running agent, which writes all of it again.
         fs::remove_dir_all(&world.config.places.cdi_dir).expect("it was there");
@@ -104,7 +104,7 @@ async fn a_record_that_is_lost_repeatedly_is_restored_from_its_copy_and_no_devic
         assert_eq!(world.started(&uid(&pod), "main").await.cdi_devices, grant.cdi_devices);
         world.check();
     }
-    world.kubelet.delete(&uid(&pod)).await;
+    world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_released().await;
     allocatable(&world, 8).await;
 }
@@ -113,9 +113,9 @@ async fn a_record_that_is_lost_repeatedly_is_restored_from_its_copy_and_no_devic
 async fn with_a_lost_record_no_device_is_allocated_until_the_kubelet_has_released_every_claim() {
     let (world, pod) = with_lost_state(delete_records).await;
     let agent = world.agent.as_ref().expect("it runs");
-    let why = agent.state.borrow().offerings().into_values().find_map(|it| it.obstacle);
+    let why = agent.state.borrow().device_offers().into_values().find_map(|it| it.obstacle);
     assert!(why.expect("withheld").contains("devices of claims are unknown"));
-    world.kubelet.delete(&uid(&pod)).await;
+    world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_released().await;
     allocatable(&world, 8).await;
 }
@@ -127,7 +127,7 @@ async fn with_record_and_documents_lost_no_device_is_allocated_while_containers_
         fs::remove_dir_all(&config.places.cdi_dir).expect("it was there");
     };
     let (world, pod) = with_lost_state(delete).await;
-    world.kubelet.delete(&uid(&pod)).await;
+    world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_released().await;
     allocatable(&world, 8).await;
 }
@@ -143,7 +143,7 @@ async fn a_file_in_place_of_the_state_folder_does_not_mean_that_no_claims_exist(
     fs::remove_file(&world.config.places.state_dir).expect("it was there");
     fs::rename(moved(&world.config), &world.config.places.state_dir).expect("moved");
     allocatable(&world, 7).await;
-    world.kubelet.delete(&uid(&pod)).await;
+    world.kubelet.delete_pod(&uid(&pod)).await;
     world.until_released().await;
     allocatable(&world, 8).await;
 }
@@ -169,6 +169,6 @@ async fn without_a_record_no_device_is_allocated_until_an_operator_confirms_that
 
     fs::remove_file(&record).expect("deleted by the operator, as the log says");
     world.until_registered().await;
-    world.kubelet.delete(&uid(&pod)).await;
+    world.kubelet.delete_pod(&uid(&pod)).await;
     allocatable(&world, 8).await;
 }

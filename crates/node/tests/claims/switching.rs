@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
-use windlass_testkit::class;
+use windlass_testkit::device_class;
 
 use crate::claims::{
-    objects::{SPACE, pod, template},
+    objects::{NAMESPACE, claim_template, pod},
     world::{World, devices},
 };
 
@@ -20,7 +20,7 @@ async fn world_with_mig_changes() -> World {
     })
     .await;
     let expression = "device.attributes['windlass.dev'].type == 'mig'";
-    world.objects().create(&class("mig", expression)).expect("created");
+    world.objects().create(&device_class("mig", expression)).expect("created");
     world
 }
 
@@ -33,8 +33,8 @@ fn pod_requesting(
     let request: Value = json!({"name": "r", "exactly": {
         "deviceClassName": class, "count": count, "selectors": [{"cel": {"expression": expression}}],
     }});
-    world.objects().put(&template(SPACE, name, &json!({"requests": [request]})));
-    pod((SPACE, name), &["main"], ("resourceClaimTemplateName", name))
+    world.objects().put(&claim_template(NAMESPACE, name, &json!({"requests": [request]})));
+    pod((NAMESPACE, name), &["main"], ("resourceClaimTemplateName", name))
 }
 
 /// Number of MIG instances on the first GPU; `None` if MIG is off.

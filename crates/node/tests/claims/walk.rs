@@ -41,7 +41,7 @@ use crate::claims::{
 const STEPS: u64 = 400;
 
 /// Longest time without a step.
-const STANDSTILL: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Random numbers of one actor.
 fn rng_for(seed: u64, number: usize) -> Rng {
@@ -51,7 +51,8 @@ fn rng_for(seed: u64, number: usize) -> Rng {
 #[expect(clippy::print_stdout, reason = "the result of a long walk is printed")]
 async fn walk(mounts: Mounts) {
     let seed = seed();
-    let (mut faults, node) = Faults::begin(mounts, Length::or(STEPS), rng_for(seed, 0)).await;
+    let (mut faults, node) =
+        Faults::begin(mounts, Length::from_env_or(STEPS), rng_for(seed, 0)).await;
     let start = Instant::now();
     let mut actors = JoinSet::new();
     actors.spawn(DeviceManager::new(Arc::clone(&node), rng_for(seed, 1)).run());
@@ -65,7 +66,7 @@ async fn walk(mounts: Mounts) {
     };
     tokio::select! {
         ((), ()) = async { tokio::join!(all_have_ended, faults.run()) } => {}
-        () = standstill(&node) => panic!("no step for {STANDSTILL:?}"),
+        () = standstill(&node) => panic!("no step for {STALL_TIMEOUT:?}"),
     }
     let (steps, elapsed) = (node.steps(), start.elapsed());
     let tally = faults.end().await;
@@ -80,7 +81,7 @@ async fn walk(mounts: Mounts) {
 async fn standstill(node: &Node) {
     loop {
         let before = node.steps();
-        sleep(STANDSTILL).await;
+        sleep(STALL_TIMEOUT).await;
         if node.steps() == before {
             return;
         }

@@ -10,15 +10,17 @@ use serde_json::Value;
 use tokio::{sync::Mutex, task::JoinSet, time::sleep};
 use windlass_cluster_sim::{
     api::Objects,
-    cluster::{Cluster, Scheduled},
+    cluster::{Cluster, ScheduledPod},
     node as bound,
 };
 use windlass_config::{Config, DraOffer, DraPolicy, Policy};
-use windlass_kubelet_sim::{self as kubelet, Admission, Grant, Kubelet, NodeStatus, Rejection};
+use windlass_kubelet_sim::{
+    self as kubelet, Admission, Kubelet, NodeStatus, Rejection, RunContainerOptions,
+};
 use windlass_machine::Machine;
-use windlass_testkit::{LIMIT, Node, Running, until};
+use windlass_testkit::{Node, RunningAgent, TIMEOUT, until};
 
-use crate::claims::objects::{SPACE, admins, class, pod, template};
+use crate::claims::objects::{NAMESPACE, admins, claim_template, class, pod};
 
 pub(crate) const NODE: &str = "n1";
 
@@ -44,7 +46,7 @@ pub(crate) struct World {
     pub(crate) cluster: Cluster,
     pub(crate) kubelet: Kubelet,
     pub(crate) config: Config,
-    pub(crate) agent: Option<Running>,
+    pub(crate) agent: Option<RunningAgent>,
     /// Number of GPUs.
     pub(crate) gpus: usize,
     /// The scheduler places one pod after the other.
@@ -72,13 +74,13 @@ impl World {
         cluster.add_node(NODE);
         cluster.objects().create(&class()).expect("created");
         cluster.objects().create(&admins()).expect("created");
-        let node = Node::named("dgx-h100", Policy { dra, ..Policy::default() });
-        let mut node = node.in_cluster(NODE, &cluster.server().kubeconfig());
-        let kubelet = node.kubelet();
-        node.config.session.check_interval = CHECK_INTERVAL;
+        let node = Node::from_profile("dgx-h100", Policy { dra, ..Policy::default() });
+        let mut node = node.with_cluster(NODE, &cluster.server().kubeconfig());
+        let kubelet = node.start_kubelet();
+        node.config.kubelet_limits.check_interval = CHECK_INTERVAL;
         change(&mut node.config);
         let Node { machine, config, .. } = node;
-        let (calls, objects) = (kubelet.calls(), cluster.objects());
+        let (calls, objects) = (kubelet.events(), cluster.objects());
         let mut tasks = JoinSet::new();
         tasks.spawn(
             async move { bound::delete_slices_at_kubelet_start(NODE, &calls, &objects).await },
@@ -106,7 +108,7 @@ impl World {
     }
 
     pub(crate) fn start_agent(&mut self) {
-        self.agent = Some(Running::start(&self.config).expect("it starts"));
+        self.agent = Some(RunningAgent::start(&self.config).expect("it starts"));
     }
 
     /// Ends the agent as SIGTERM does.
@@ -135,11 +137,11 @@ impl World {
         let connected = |node: &NodeStatus| {
             node.drivers.get(DRIVER).is_some_and(|all| all.iter().any(|one| one.is_connected))
         };
-        self.kubelet.wait_for(connected, LIMIT).await.expect("the driver registers");
+        self.kubelet.wait_for(connected, TIMEOUT).await.expect("the driver registers");
     }
 
     /// Schedules a pod, repeated until devices are free. One pod is scheduled at a time.
-    pub(crate) async fn schedule_when_free(&self, pod: &Pod) -> Scheduled {
+    pub(crate) async fn schedule_when_free(&self, pod: &Pod) -> ScheduledPod {
         let _guard = self.queue.lock().await;
         until("a place for a pod", async || self.cluster.schedule(pod)).await
     }
@@ -147,33 +149,37 @@ impl World {
     /// Changes the offer through both APIs while the agent runs.
     pub(crate) fn offer(&mut self, offer: DraOffer) {
         self.config.policy.dra.offer = offer;
-        self.agent.as_ref().expect("it runs").follow(self.config.policy.clone());
+        self.agent.as_ref().expect("it runs").set_policy(self.config.policy.clone());
     }
 
     /// Waits until this number of GPUs is published without a taint.
     pub(crate) async fn until_free(&self, count: usize) {
         let free = |objects: &Objects| (free_gpus(objects) == count).then_some(());
-        if self.objects().until(LIMIT, free).await.is_err() {
+        if self.objects().wait_until(TIMEOUT, free).await.is_err() {
             let taints = published(&self.objects()).into_iter().map(|it| (it.name, it.taints));
             panic!("not {count} are published and free: {:#?}", taints.collect::<Vec<_>>());
         }
     }
 
     /// Schedules and runs a pod with a separate claim.
-    pub(crate) async fn run(&self, name: &str, devices: &Value) -> (Scheduled, Grant) {
-        self.objects().put(&template(SPACE, name, devices));
-        self.run_pod(&pod((SPACE, name), &["main"], ("resourceClaimTemplateName", name))).await
+    pub(crate) async fn run(
+        &self,
+        name: &str,
+        devices: &Value,
+    ) -> (ScheduledPod, RunContainerOptions) {
+        self.objects().put(&claim_template(NAMESPACE, name, devices));
+        self.run_pod(&pod((NAMESPACE, name), &["main"], ("resourceClaimTemplateName", name))).await
     }
 
     /// Schedules and runs a pod; returns the grant of its first container.
-    pub(crate) async fn run_pod(&self, pod: &Pod) -> (Scheduled, Grant) {
+    pub(crate) async fn run_pod(&self, pod: &Pod) -> (ScheduledPod, RunContainerOptions) {
         let scheduled = self.cluster.schedule(pod).expect("a node");
         let grant = self.start(&scheduled).await;
         (scheduled, grant)
     }
 
     /// Admits a pod and starts its first container, repeated until it succeeds.
-    pub(crate) async fn start(&self, scheduled: &Scheduled) -> Grant {
+    pub(crate) async fn start(&self, scheduled: &ScheduledPod) -> RunContainerOptions {
         let pod = bound::pod(scheduled);
         self.admit(pod.clone()).await.expect("it fits");
         self.started(&pod.uid, &pod.containers[0].name).await
@@ -185,19 +191,23 @@ impl World {
     }
 
     /// Starts a container once.
-    pub(crate) async fn try_start(&self, pod: &str, container: &str) -> Result<Grant, String> {
+    pub(crate) async fn try_start(
+        &self,
+        pod: &str,
+        container: &str,
+    ) -> Result<RunContainerOptions, String> {
         let started = Box::pin(self.kubelet.start_container(pod, container)).await;
         started.map_err(|why| why.to_string())
     }
 
     /// Starts a container, repeated until it succeeds.
-    pub(crate) async fn started(&self, pod: &str, container: &str) -> Grant {
+    pub(crate) async fn started(&self, pod: &str, container: &str) -> RunContainerOptions {
         until("the container starts", async || self.try_start(pod, container).await).await
     }
 
     /// Deletes a pod in order: its containers end and its claims are released before its object is deleted.
-    pub(crate) async fn end(&self, scheduled: &Scheduled) {
-        self.kubelet.delete(&uid(scheduled)).await;
+    pub(crate) async fn end(&self, scheduled: &ScheduledPod) {
+        self.kubelet.delete_pod(&uid(scheduled)).await;
         let metadata = &scheduled.pod.metadata;
         let (space, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
         let deleted = self.cluster.delete_pod(space.unwrap_or_default(), name.unwrap_or_default());
@@ -239,7 +249,7 @@ impl World {
     /// Waits until no claim remains.
     pub(crate) async fn until_released(&self) {
         until("no claim remains", async || {
-            let remaining = (self.remains(), self.kubelet.node().claims.clone());
+            let remaining = (self.remains(), self.kubelet.status().claims.clone());
             if remaining.0.is_empty() && remaining.1.is_empty() {
                 return Ok(());
             }
@@ -275,12 +285,12 @@ pub(crate) fn free_gpus(objects: &Objects) -> usize {
     gpus.filter(|it| it.taints.is_none()).count()
 }
 
-pub(crate) fn uid(scheduled: &Scheduled) -> String {
+pub(crate) fn uid(scheduled: &ScheduledPod) -> String {
     scheduled.pod.metadata.uid.clone().expect("it is in the API")
 }
 
 /// Devices that the scheduler allocated to a pod's claims.
-pub(crate) fn devices(scheduled: &Scheduled) -> BTreeSet<String> {
+pub(crate) fn devices(scheduled: &ScheduledPod) -> BTreeSet<String> {
     scheduled.claims.iter().flat_map(crate::claims::owners::allocated).map(|it| it.device).collect()
 }
 

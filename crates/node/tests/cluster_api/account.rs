@@ -35,7 +35,7 @@ fn request(resource: &str, name: &str, operation: &str) -> Value {
 /// Verdict of a policy on a change.
 fn verdict(name: &str, request: &Value, from: &Value, to: &Value) -> Result<(), String> {
     let parts = [("request", request), ("oldObject", from), ("object", to)];
-    evaluate_policy(&policy(name), &parts, Numbers::Whole)
+    evaluate_policy(&policy(name), &parts, Numbers::Integer)
 }
 
 /// A Node with labels and other fields.

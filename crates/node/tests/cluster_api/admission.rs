@@ -13,8 +13,8 @@ use windlass_core::selector::Amount;
 /// Type of a number in policies: an integer before Kubernetes 1.37, a float since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Numbers {
-    Whole,
-    Floating,
+    Integer,
+    Float,
 }
 
 /// Verdict of a policy on a request with these parts; on refusal its message. Match conditions are ignored.
@@ -95,7 +95,7 @@ fn value(document: &Value, numbers: Numbers) -> Cel {
             fields.collect::<HashMap<_, _>>().into()
         }
         Value::Number(it) => match (it.as_i64(), numbers) {
-            (Some(whole), Numbers::Whole) => Cel::Int(whole),
+            (Some(whole), Numbers::Integer) => Cel::Int(whole),
             _ => Cel::Float(it.as_f64().expect("a number")),
         },
     }

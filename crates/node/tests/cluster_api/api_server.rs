@@ -22,9 +22,9 @@ use tokio::{
 };
 use tokio_stream::{StreamExt as _, wrappers::WatchStream};
 use tokio_util::sync::CancellationToken;
-use windlass_cluster::{Client, Limits};
+use windlass_cluster::{Client, ClientTimeouts};
 use windlass_config::{ClusterAccess, PodIdentity};
-use windlass_testkit::{in_time, value};
+use windlass_testkit::{until_value, within_timeout};
 
 use crate::cluster_api::objects::{Answer, Cluster, Kind, NODE, RecordedRequest};
 
@@ -110,19 +110,19 @@ impl ApiServer {
             pod,
             ..ClusterAccess::default()
         };
-        let limits = Limits {
-            answer: Duration::from_secs(5),
+        let limits = ClientTimeouts {
+            response_timeout: Duration::from_secs(5),
             retry_min: Duration::from_millis(5),
             retry_max: Duration::from_millis(50),
-            lease: Duration::from_secs(1),
-            ..Limits::default()
+            lease_duration: Duration::from_secs(1),
+            ..ClientTimeouts::default()
         };
-        Client::new(&access).expect("a good name").with_limits(limits)
+        Client::new(&access).expect("a good name").with_timeouts(limits)
     }
 
     /// Waits until the objects, or the log of requests, fulfil a condition.
     pub(crate) async fn until(&self, condition: impl FnMut(&Cluster) -> bool) -> Cluster {
-        value("the objects of the API server", &self.cluster.subscribe(), condition).await
+        until_value("the objects of the API server", &self.cluster.subscribe(), condition).await
     }
 
     /// Stops the agent's parts, and waits until each has ended by itself.
@@ -133,7 +133,7 @@ impl ApiServer {
                 part.expect("no part panics");
             }
         };
-        in_time("the agent's parts end", ended).await;
+        within_timeout("the agent's parts end", ended).await;
     }
 }
 
@@ -151,7 +151,7 @@ pub(crate) async fn value_is<T: Clone + PartialEq + std::fmt::Debug>(
     channel: &watch::Receiver<T>,
     expected: &T,
 ) {
-    value(&format!("{expected:?}"), channel, |it| it == expected).await;
+    until_value(&format!("{expected:?}"), channel, |it| it == expected).await;
 }
 
 async fn serve(listener: TcpListener, cluster: watch::Sender<Cluster>) {

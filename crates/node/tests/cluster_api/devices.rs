@@ -8,11 +8,11 @@ use windlass_cluster_sim::api::ApiServer;
 use windlass_config::{LabelOutput, LabelPolicy, Policy};
 use windlass_core::annotation::{NodeDevices, PodKind};
 use windlass_machine::MachineProfile;
-use windlass_testkit::{Node, health, until};
+use windlass_testkit::{Node, health_policy, until};
 
 fn policy(devices: bool) -> Policy {
     let labels = LabelPolicy { devices, output: LabelOutput::Node, ..LabelPolicy::default() };
-    Policy { labels, health: health(Duration::from_millis(300)), ..Policy::default() }
+    Policy { labels, health: health_policy(Duration::from_millis(300)), ..Policy::default() }
 }
 
 /// Waits until the devices in the Node's annotation, or their absence, fulfil a condition.
@@ -35,8 +35,8 @@ async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
     let api = ApiServer::start();
     let object = json!({"metadata": {"name": "n1", "annotations": {"of": "others"}}});
     api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
-    let node = Node::named("dgx-h100", policy(true)).in_cluster("n1", &api.kubeconfig());
-    let agent = node.agent();
+    let node = Node::from_profile("dgx-h100", policy(true)).with_cluster("n1", &api.kubeconfig());
+    let agent = node.start_agent();
     let all_healthy = |devices: Option<&NodeDevices>| {
         devices.is_some_and(|it| {
             it.devices.len() == 8 && it.devices.iter().all(|gpu| gpu.obstacle.is_none())
@@ -57,7 +57,7 @@ async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
     assert!(object.metadata.labels.is_some_and(|all| all.contains_key("nvidia.com/gpu.count")));
     node.inject("recover@3");
     annotated(&api, all_healthy).await;
-    agent.follow(policy(false));
+    agent.set_policy(policy(false));
     let object = annotated(&api, |devices| devices.is_none()).await;
     assert_eq!(object.metadata.annotations.expect("annotations")["of"], "others");
     agent.stop().await;
@@ -74,8 +74,8 @@ async fn gpus_of_two_vendors_are_annotated_with_the_pods_that_may_use_them() {
     let mut policy = policy(true);
     policy.shares.source = "amd".parse().expect("a source");
     policy.shares.memory = Some("windlass.dev/gpu-memory".parse().expect("a name"));
-    let node = Node::new(&machine, policy).in_cluster("n1", &api.kubeconfig());
-    let agent = node.agent();
+    let node = Node::new(&machine, policy).with_cluster("n1", &api.kubeconfig());
+    let agent = node.start_agent();
     let object = annotated(&api, |devices| devices.is_some_and(|it| it.devices.len() == 9)).await;
     let text = &object.metadata.annotations.expect("annotations")[NodeDevices::ANNOTATION];
     let listed = NodeDevices::from_annotation(text).expect("readable").devices;

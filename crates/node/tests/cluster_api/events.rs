@@ -8,7 +8,7 @@ use tokio::{sync::watch, time::Instant};
 use windlass_cluster::events;
 use windlass_core::{
     attribute::{Attributes, Capacities},
-    device::{Device, DeviceKind, Extras, Place, SourceName},
+    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
     health::{Failure, Health, HealthState, Reason},
     inventory::Inventory,
 };
@@ -55,9 +55,9 @@ fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
         health: healthy(0),
         attributes: Attributes::new(),
         capacity: Capacities::new(),
-        place: Place::default(),
+        place: Location::default(),
         nodes: Vec::new(),
-        extras: Extras::default(),
+        extras: ExtraEdits::default(),
         withheld: None,
         exclusive_use_refusal: None,
         sharing_refusal: None,

@@ -124,8 +124,8 @@ async fn equal_labels_are_not_written_again() {
 async fn removed_labels_are_applied_again() {
     let mut server = ApiServer::start();
     let again = std::time::Duration::from_millis(20);
-    let limits = windlass_cluster::Limits { apply_interval: again, ..Default::default() };
-    let client = server.client().with_limits(limits);
+    let limits = windlass_cluster::ClientTimeouts { apply_interval: again, ..Default::default() };
+    let client = server.client().with_timeouts(limits);
     let inputs = run_as(&mut server, client, LabelOutput::Node);
     inputs.send(&[("a", "1")]);
     server.until(|cluster| cluster.node_labels().contains_key("a")).await;
@@ -230,8 +230,8 @@ async fn without_node_feature_discovery_another_label_output_works_at_once() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.has_nfd = false);
     let hour = std::time::Duration::from_secs(3600);
-    let limits = windlass_cluster::Limits { retry_min: hour, ..Default::default() };
-    let client = server.client().with_limits(limits);
+    let limits = windlass_cluster::ClientTimeouts { retry_min: hour, ..Default::default() };
+    let client = server.client().with_timeouts(limits);
     let inputs = run_as(&mut server, client, LabelOutput::NodeFeature);
     inputs.send(&[("a", "1")]);
     server.until(|cluster| !cluster.requests("PATCH", "nodefeatures").is_empty()).await;

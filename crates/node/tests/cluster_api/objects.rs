@@ -86,8 +86,8 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
 
 /// The refusal of a request beyond the shipped account's rights, as by a real API server.
 fn forbid(request: &RecordedRequest) -> Option<Answer> {
-    let needed = Right::asked(&request.method, &request.path, &request.query)?;
-    let is_granted = Right::shipped().iter().any(|right| right.gives(&needed));
+    let needed = Right::required_by(&request.method, &request.path, &request.query)?;
+    let is_granted = Right::shipped().iter().any(|right| right.covers(&needed));
     let message = format!("deploy/rbac.yaml does not give {needed:?}");
     (!is_granted).then(|| Answer::Json(403, status(403, "Forbidden", &message)))
 }

@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde_json::Value;
-use windlass_config::{Config, DraOffer, Strategy};
+use windlass_config::{Config, DeviceListStrategy, DraOffer};
 
 use crate::cluster_api::{
     kustomize::{built, options, with},
@@ -82,7 +82,7 @@ fn without_an_option_the_agent_has_no_token_and_offers_nothing_to_claims() {
     assert_eq!(plain.pod().automount_service_account_token, Some(false));
     assert_eq!(plain.pod().service_account_name.as_deref(), Some("default"));
     assert_eq!(plain.config.policy.dra.offer, DraOffer::Off);
-    assert_eq!(plain.config.policy.delivery.strategies, [Strategy::Envvar].into());
+    assert_eq!(plain.config.policy.delivery.strategies, [DeviceListStrategy::Envvar].into());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn every_option_and_overlay_has_a_valid_configuration_and_is_documented() {
 #[test]
 fn the_readmes_name_the_device_list_of_the_manifest_and_the_command_for_cdi() {
     let plain = Manifest::plain();
-    assert_eq!(plain.config.policy.delivery.strategies, [Strategy::Envvar].into());
+    assert_eq!(plain.config.policy.delivery.strategies, [DeviceListStrategy::Envvar].into());
     for name in ["README.md", "README.zh-CN.md"] {
         let page = read(name);
         assert!(
@@ -110,7 +110,11 @@ fn the_readmes_name_the_device_list_of_the_manifest_and_the_command_for_cdi() {
             "{name} does not say the manifest's default"
         );
         let manifest = Manifest::documented(&page);
-        assert_eq!(manifest.config.policy.delivery.strategies, [Strategy::CdiCri].into(), "{name}");
+        assert_eq!(
+            manifest.config.policy.delivery.strategies,
+            [DeviceListStrategy::CdiCri].into(),
+            "{name}"
+        );
         assert!(manifest.mounts().contains("/var/run/cdi"), "{name}");
     }
 }
@@ -119,7 +123,7 @@ fn the_readmes_name_the_device_list_of_the_manifest_and_the_command_for_cdi() {
 fn the_documented_command_turns_claims_on() {
     let manifest = Manifest::documented(&read("docs/dra.md"));
     assert_eq!(manifest.config.policy.dra.offer, DraOffer::Beside);
-    assert_eq!(manifest.config.policy.delivery.strategies, [Strategy::CdiCri].into());
+    assert_eq!(manifest.config.policy.delivery.strategies, [DeviceListStrategy::CdiCri].into());
     assert_eq!(manifest.pod().automount_service_account_token, Some(true));
     let accounts = documents(&Path::new(ROOT).join("deploy/rbac.yaml"));
     let account = accounts.iter().find(|document| document["kind"] == "ServiceAccount");

@@ -10,9 +10,9 @@ use crate::cluster_api::{
     manifests::documents,
 };
 
-const OURS: &str = "windlass.dev/v1alpha1";
+const WINDLASS_API_VERSION: &str = "windlass.dev/v1alpha1";
 
-const NVIDIAS: &str = "resource.nvidia.com/v1beta1";
+const NVIDIA_API_VERSION: &str = "resource.nvidia.com/v1beta1";
 
 /// The shipped policy.
 struct Policy(Value);
@@ -53,10 +53,14 @@ pub(crate) fn opaque_config(driver: &str, parameters: &Value) -> Value {
 
 /// Parameters of every kind, each with settings in the spelling of its vendor.
 fn of_every_kind(settings: &Value) -> Vec<Value> {
-    let kinds = [(OURS, "DeviceConfig"), (NVIDIAS, "GpuConfig"), (NVIDIAS, "MigDeviceConfig")];
+    let kinds = [
+        (WINDLASS_API_VERSION, "DeviceConfig"),
+        (NVIDIA_API_VERSION, "GpuConfig"),
+        (NVIDIA_API_VERSION, "MigDeviceConfig"),
+    ];
     let document = |(version, kind): (&str, &str)| {
         let mut sharing = settings.to_string();
-        if version == NVIDIAS {
+        if version == NVIDIA_API_VERSION {
             for (ours, nvidias) in [
                 ("\"timeSlicing\"", "\"timeSlicingConfig\""),
                 ("\"mps\"", "\"mpsConfig\""),
@@ -125,15 +129,15 @@ pub(crate) fn all() -> Vec<Value> {
     let headers = [
         json!({}),
         json!({"kind": "DeviceConfig"}),
-        json!({"apiVersion": OURS}),
-        json!({"apiVersion": OURS, "kind": "DeviceConfig"}),
-        json!({"apiVersion": OURS, "kind": "GpuConfig"}),
-        json!({"apiVersion": NVIDIAS, "kind": "GpuConfig"}),
-        json!({"apiVersion": NVIDIAS, "kind": "VfioDeviceConfig"}),
-        json!({"apiVersion": NVIDIAS, "kind": "DeviceConfig"}),
+        json!({"apiVersion": WINDLASS_API_VERSION}),
+        json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig"}),
+        json!({"apiVersion": WINDLASS_API_VERSION, "kind": "GpuConfig"}),
+        json!({"apiVersion": NVIDIA_API_VERSION, "kind": "GpuConfig"}),
+        json!({"apiVersion": NVIDIA_API_VERSION, "kind": "VfioDeviceConfig"}),
+        json!({"apiVersion": NVIDIA_API_VERSION, "kind": "DeviceConfig"}),
         json!({"apiVersion": 1, "kind": "DeviceConfig"}),
-        json!({"apiVersion": OURS, "kind": ["DeviceConfig"]}),
-        json!({"apiVersion": OURS, "kind": "DeviceConfig", "shared": {}}),
+        json!({"apiVersion": WINDLASS_API_VERSION, "kind": ["DeviceConfig"]}),
+        json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig", "shared": {}}),
     ];
     settings().iter().flat_map(of_every_kind).chain(headers).collect()
 }
@@ -143,7 +147,7 @@ fn the_policy_admits_the_parameters_that_the_agent_accepts_and_no_others() {
     let (policy, all) = (Policy::shipped(), all());
     let mut accepted = 0;
     for (parameters, numbers) in
-        all.iter().flat_map(|it| [(it, Numbers::Whole), (it, Numbers::Floating)])
+        all.iter().flat_map(|it| [(it, Numbers::Integer), (it, Numbers::Float)])
     {
         let (agent, policy) =
             (check_parameters(parameters.clone()), policy.parameters(parameters, numbers));
@@ -160,8 +164,7 @@ fn the_policy_admits_the_parameters_that_the_agent_accepts_and_no_others() {
 #[test]
 fn a_refusal_names_the_mistake_and_the_allowed_values() {
     let policy = Policy::shipped();
-    let ours =
-        |sharing: Value| json!({"apiVersion": OURS, "kind": "DeviceConfig", "sharing": sharing});
+    let ours = |sharing: Value| json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig", "sharing": sharing});
     for (parameters, message) in [
         (
             ours(json!({"strategie": "MPS"})),
@@ -184,16 +187,16 @@ fn a_refusal_names_the_mistake_and_the_allowed_values() {
             r#"mps has no field "threads": it has activeThreadPercentage and pinnedMemoryLimit"#,
         ),
         (
-            json!({"apiVersion": OURS, "kind": "Config"}),
+            json!({"apiVersion": WINDLASS_API_VERSION, "kind": "Config"}),
             "no kind \"Config\" in \"windlass.dev/v1alpha1\" is known: write DeviceConfig of \
              windlass.dev/v1alpha1, or GpuConfig or MigDeviceConfig of resource.nvidia.com/v1beta1",
         ),
         (
-            json!({"apiVersion": NVIDIAS, "kind": "GpuConfig", "replicas": 2}),
+            json!({"apiVersion": NVIDIA_API_VERSION, "kind": "GpuConfig", "replicas": 2}),
             r#"no field "replicas" is known beside apiVersion, kind and sharing"#,
         ),
     ] {
-        assert_eq!(policy.parameters(&parameters, Numbers::Whole), Err(message.to_owned()));
+        assert_eq!(policy.parameters(&parameters, Numbers::Integer), Err(message.to_owned()));
     }
 }
 
@@ -202,7 +205,10 @@ fn parameters_for_this_driver_are_checked_in_claims_templates_and_classes() {
     let policy = Policy::shipped();
     let bad = opaque_config("windlass.dev", &json!({"strategie": "MPS"}));
     let of_others = opaque_config("gpu.nvidia.com", &json!({"strategie": "MPS"}));
-    let good = opaque_config("windlass.dev", &json!({"apiVersion": OURS, "kind": "DeviceConfig"}));
+    let good = opaque_config(
+        "windlass.dev",
+        &json!({"apiVersion": WINDLASS_API_VERSION, "kind": "DeviceConfig"}),
+    );
     let no_config = json!({"requests": []});
     for (config, is_admitted) in [
         (json!([bad]), false),
@@ -217,7 +223,7 @@ fn parameters_for_this_driver_are_checked_in_claims_templates_and_classes() {
             ("resourceclaimtemplates", json!({"spec": {"devices": devices}})),
             ("deviceclasses", devices.clone()),
         ] {
-            let answer = policy.admit(resource, &json!({"spec": spec}), Numbers::Whole);
+            let answer = policy.admit(resource, &json!({"spec": spec}), Numbers::Integer);
             assert_eq!(answer.is_ok(), is_admitted, "{resource}: {spec}: {answer:?}");
         }
     }
@@ -227,6 +233,6 @@ fn parameters_for_this_driver_are_checked_in_claims_templates_and_classes() {
         ("resourceclaimtemplates", json!({"spec": {}})),
         ("deviceclasses", json!({})),
     ] {
-        assert_eq!(policy.admit(resource, &json!({"spec": spec}), Numbers::Whole), Ok(()));
+        assert_eq!(policy.admit(resource, &json!({"spec": spec}), Numbers::Integer), Ok(()));
     }
 }

@@ -15,7 +15,7 @@ use kube::{
 use serde_json::json;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
-use windlass_cluster::{Client, Limits, events, labels, node_label};
+use windlass_cluster::{Client, ClientTimeouts, events, labels, node_label};
 use windlass_config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Policy};
 use windlass_core::health::Reason;
 use windlass_testkit::until;
@@ -25,7 +25,7 @@ use crate::cluster_api::{api_server::value_is, events::with_failure};
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
 /// Deadline of any wait before the test fails.
-const LIMIT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 const COUNT: &str = "nvidia.com/gpu.count";
 
@@ -56,8 +56,9 @@ impl World {
             ..ClusterAccess::default()
         };
         let retry = Duration::from_millis(200);
-        let limits = Limits { retry_min: retry, apply_interval: retry, ..Limits::default() };
-        let client = Client::new(&access).expect("a good name").with_limits(limits);
+        let limits =
+            ClientTimeouts { retry_min: retry, apply_interval: retry, ..ClientTimeouts::default() };
+        let client = Client::new(&access).expect("a good name").with_timeouts(limits);
         let nodes = Api::all(kube.clone());
         let node_features = node_features(&kube).await;
         let (parts, stop) = (JoinSet::new(), CancellationToken::new());
@@ -214,7 +215,7 @@ async fn a_real_api_server_accepts_labels_and_events_and_reports_a_label() {
         world.write_labels().await;
         world.report_failures().await;
     };
-    let outcome = timeout(LIMIT * 5, steps).await;
+    let outcome = timeout(TIMEOUT * 5, steps).await;
     world.clean_up().await;
     outcome.expect("in time");
 }

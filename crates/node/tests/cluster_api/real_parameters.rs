@@ -27,7 +27,7 @@ use crate::cluster_api::{
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
 /// Deadline of a policy's effect: an API server reads new policies every second, and the schemas of their objects.
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Answer to a dry-run claim.
 async fn admit(claims: &Api<ResourceClaim>, parameters: &Value) -> Result<(), String> {
@@ -86,7 +86,7 @@ async fn a_real_api_server_admits_the_parameters_that_the_agent_accepts_and_no_o
     policies.create(&params, &policy).await.expect("the policy is created");
     let bound = bindings.create(&params, &binding).await;
     let claims = Api::namespaced(kube, "default");
-    let outcome = timeout(LIMIT, compare_with_agent(&claims)).await;
+    let outcome = timeout(TIMEOUT, compare_with_agent(&claims)).await;
     let type_checking = policies.get(&name).await.ok().and_then(|it| it.status?.type_checking);
     let delete = DeleteParams::default();
     let unbound = bindings.delete(&name, &delete).await.map(drop);

@@ -73,7 +73,7 @@ fn shared_gpus() -> Policy {
     let name = "nvidia.com/gpu".parse().expect("valid");
     let rule = ResourceRule::new(name, Selector::all(DeviceKind::Gpu), sharing);
     let (resources, unmatched) = (Resources::Rules(vec![rule]), Unmatched::Default);
-    Policy { resources, unmatched, ..whole_agent::policy_beside() }
+    Policy { resources, unmatched, ..whole_agent::policy_for_both_apis() }
 }
 
 async fn check_machine(kubeconfig: &Path, kube: &kube::Client, profile: &str) {
@@ -90,7 +90,7 @@ async fn check_machine(kubeconfig: &Path, kube: &kube::Client, profile: &str) {
         node_name: Some(name.clone()),
         ..ClusterAccess::default()
     };
-    let agent = node.agent();
+    let agent = node.start_agent();
     let slices: Api<ResourceSlice> = Api::all(kube.clone());
     agent.until(|state| state.inventory.is_complete()).await;
     if profile.driver.is_some() {

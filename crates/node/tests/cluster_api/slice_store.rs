@@ -51,7 +51,7 @@ impl SliceStore {
     }
 
     /// Deletes slices as a kubelet does at its start.
-    pub(crate) fn wipe(&mut self) {
+    pub(crate) fn delete_all(&mut self) {
         let names: Vec<_> = self.all.keys().cloned().collect();
         for name in &names {
             self.remove(name);

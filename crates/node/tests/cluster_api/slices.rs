@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use windlass_cluster::{
-    Client, Limits,
+    Client, ClientTimeouts,
     slices::{self, DesiredSlices, DroppedFields, PublishState, SliceContent},
 };
 use windlass_config::DriverName;
-use windlass_testkit::value;
+use windlass_testkit::until_value;
 
 use crate::cluster_api::{
     api_server::ApiServer,
@@ -54,7 +54,7 @@ impl Publisher {
         &mut self,
         condition: impl FnMut(&Arc<PublishState>) -> bool,
     ) -> PublishState {
-        (*value("the state of publication", &self.state, condition).await).clone()
+        (*until_value("the state of publication", &self.state, condition).await).clone()
     }
 
     async fn until_pool(&mut self, pool: &str, (generation, slices, devices): (i64, usize, usize)) {
@@ -186,7 +186,7 @@ async fn slices_that_a_starting_kubelet_deletes_are_published_again() {
     // The Node was deleted and created again meanwhile.
     server.cluster.send_modify(|cluster| {
         cluster.node_uid = "another";
-        cluster.change_slices(SliceStore::wipe);
+        cluster.change_slices(SliceStore::delete_all);
     });
     let cluster = server.until(|cluster| cluster.slices.all.len() == 2).await;
     assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b"]);
@@ -200,8 +200,8 @@ async fn slices_that_a_starting_kubelet_deletes_are_published_again() {
 async fn changes_by_others_are_reverted_at_once_and_repeated_ones_after_a_pause() {
     let mut server = ApiServer::start();
     let pause = Duration::from_secs(1);
-    let limits = Limits { retry_min: pause, ..Limits::default() };
-    let client = server.client().with_limits(limits);
+    let limits = ClientTimeouts { retry_min: pause, ..ClientTimeouts::default() };
+    let client = server.client().with_timeouts(limits);
     let mut publisher = Publisher::start_with(&mut server, client);
     publisher.set_slices(&[(POOL, vec![gpu("a"), gpu("b")])]);
     publisher.until_pool(POOL, (1, 2, 2)).await;
@@ -251,7 +251,7 @@ async fn a_refused_device_is_omitted_by_name_and_affects_no_other() {
     publisher.set_slices(&[("n1/nics", vec![gpu("nic")]), (POOL, pool.clone())]);
     publisher.until_pool(POOL, (1, 1, 2)).await;
     let state = publisher.state.borrow().clone();
-    let [left_out] = &state.left_out[..] else { panic!("{state:#?}") };
+    let [left_out] = &state.omitted[..] else { panic!("{state:#?}") };
     assert_eq!((&*left_out.pool, &*left_out.device), (POOL, "b"));
     assert!(left_out.reason.contains("spec.devices[1].attributes[x].string: Invalid value"));
     let error = state.error.as_deref().unwrap_or_default();
@@ -325,7 +325,7 @@ async fn dropped_fields_are_named_and_cause_no_second_write() {
     publisher.until_pool(POOL, (1, 1, 1)).await;
     let state = publisher.state.borrow().clone();
     assert_eq!(state.dropped_fields, [DroppedFields::Sharing, DroppedFields::Taints].into());
-    assert!(state.left_out[0].reason.contains("keeps no taints"), "{state:?}");
+    assert!(state.omitted[0].reason.contains("keeps no taints"), "{state:?}");
     assert_eq!(writes(&server.cluster.borrow()), [1, 1, 0]);
     publisher.set_slices(&[(POOL, vec![content(&[shared, device("sick")])])]);
     publisher.until_pool(POOL, (1, 1, 2)).await;
@@ -409,8 +409,8 @@ async fn pools_with_unknown_devices_remain() {
     publisher.until_pool(POOL, (1, 1, 1)).await;
     publisher.stop.cancel();
     let next = Publisher::start(&mut server);
-    let undecided = [POOL.to_owned()].into();
-    let desired = DesiredSlices { pools: BTreeMap::new(), undecided, left_out: Vec::new() };
+    let unknown_pools = [POOL.to_owned()].into();
+    let desired = DesiredSlices { pools: BTreeMap::new(), unknown_pools, omitted: Vec::new() };
     next.desired.send_replace(Some(Arc::new(desired)));
     let cluster = server.until(|cluster| cluster.slices.all.len() == 1).await;
     assert_eq!(published(&cluster), ["00000 1/1 a"]);

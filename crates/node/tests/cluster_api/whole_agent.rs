@@ -4,18 +4,18 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 use windlass_config::{ClusterAccess, DraOffer, DraPolicy, Policy};
-use windlass_testkit::{Node, health};
+use windlass_testkit::{Node, health_policy};
 
 use crate::cluster_api::{api_server::ApiServer, objects::Cluster, slice_store::PATH};
 
 fn policy(offer: DraOffer) -> Policy {
-    let health = health(Duration::from_millis(300));
+    let health = health_policy(Duration::from_millis(300));
     let dra = DraPolicy { offer, ..DraPolicy::default() };
     Policy { health, dra, ..Policy::default() }
 }
 
 /// A policy that offers all devices to claims as well.
-pub(crate) fn policy_beside() -> Policy {
+pub(crate) fn policy_for_both_apis() -> Policy {
     policy(DraOffer::Beside)
 }
 
@@ -48,13 +48,13 @@ fn attribute_names(device: &Value) -> String {
 #[tokio::test]
 async fn a_machines_gpus_are_published_tainted_when_they_fail_and_removed() {
     let server = ApiServer::start();
-    let mut node = Node::named("dgx-h100", policy(DraOffer::Beside));
+    let mut node = Node::from_profile("dgx-h100", policy(DraOffer::Beside));
     node.config.cluster = ClusterAccess {
         kubeconfig: Some(server.kubeconfig()),
         node_name: Some("n1".to_owned()),
         ..ClusterAccess::default()
     };
-    let agent = node.agent();
+    let agent = node.start_agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let all_healthy = |cluster: &Cluster| {
         devices(cluster).get("n1/nvidia").is_some_and(|gpus| gpus.len() == 8)
@@ -73,7 +73,7 @@ async fn a_machines_gpus_are_published_tainted_when_they_fail_and_removed() {
     assert_eq!(generations(&cluster), before, "one slice changed in place");
     node.inject("recover@3");
     server.until(all_healthy).await;
-    agent.follow(policy(DraOffer::Off));
+    agent.set_policy(policy(DraOffer::Off));
     server.until(|cluster| cluster.slices.all.is_empty()).await;
     agent.stop().await;
     assert!(!server.cluster.borrow().requests("DELETE", PATH).is_empty());

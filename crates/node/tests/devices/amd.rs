@@ -2,11 +2,11 @@
 
 use windlass_machine::{Fault, MachineProfile, profile::PartitionNames};
 use windlass_resources::NodeState;
-use windlass_testkit::{Node, allocatable, pod_with as pod};
+use windlass_testkit::{Node, pod_with as pod, until_allocatable};
 
 use crate::devices::{
     golden,
-    world::{device, listening, measured, node_of},
+    world::{device, node_of, start_with_http, until_measured},
 };
 
 const GPU: &str = "amd.com/gpu";
@@ -29,7 +29,7 @@ fn ids(state: &NodeState) -> Vec<String> {
 
 #[tokio::test]
 async fn whole_gpus_have_their_location_their_links_and_their_nodes() {
-    let state = machine("mi300x", "").survey().await;
+    let state = machine("mi300x", "").scan_host().await;
     let text = golden::devices(&state, "amd");
     let first = text.split_inclusive('\n').take(19).collect::<String>();
     insta::assert_snapshot!("mi300x_first", first);
@@ -44,10 +44,10 @@ async fn partitions_are_offered_in_place_of_their_gpus_with_each_spelling_of_the
         let mut profile = MachineProfile::named("mi300x-cpx").expect("a shipped profile");
         profile.amd.as_mut().expect("AMD's GPUs").partitions = names;
         let world = node_of(&profile, "");
-        let platform = std::fs::read_dir(world.host("/sys/devices/platform")).expect("there");
+        let platform = std::fs::read_dir(world.host_path("/sys/devices/platform")).expect("there");
         let mut platform = platform.map(|entry| entry.expect("an entry").file_name());
         assert!(platform.any(|name| name.to_string_lossy().starts_with(spelling)));
-        let state = world.survey().await;
+        let state = world.scan_host().await;
         assert_eq!(state.resources()[&GPU.parse().expect("valid")], (64, 64), "{spelling}");
         assert_eq!(ids(&state).len(), 8 + 64);
     }
@@ -55,7 +55,7 @@ async fn partitions_are_offered_in_place_of_their_gpus_with_each_spelling_of_the
 
 #[tokio::test]
 async fn a_partition_has_the_location_and_a_share_of_its_gpu() {
-    let state = machine("mi300x-cpx", "amd: {naming: mixed}").survey().await;
+    let state = machine("mi300x-cpx", "amd: {naming: mixed}").scan_host().await;
     assert_eq!(state.resources()[&"amd.com/cpx_nps4".parse().expect("valid")], (64, 64));
     let text = golden::devices(&state, "amd");
     let first = text.split_inclusive('\n').take(55).collect::<String>();
@@ -67,10 +67,10 @@ async fn a_partitioned_gpu_is_offered_in_parts_and_never_also_in_full() {
     let world = machine("mi300x", "");
     let partitioned = machine("mi300x-cpx", "").machine.model().expect("a model").devices;
     let full = world.machine.model().expect("a model").devices;
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, GPU, 8).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, GPU, 8).await;
     world.machine.update(|model| model.devices = partitioned).expect("changed");
-    allocatable(&kubelet, GPU, 64).await;
+    until_allocatable(&kubelet, GPU, 64).await;
     let state = agent.until(|state| ids(state).len() == 72).await;
     let first = ids(&state).into_iter().find(|id| id.ends_with("cpx-nps4-0")).expect("a partition");
     assert!(device(&state.inventory, &first).parent.is_some());
@@ -81,7 +81,7 @@ async fn a_partitioned_gpu_is_offered_in_parts_and_never_also_in_full() {
         healthy.filter(|device| device.parent.is_some()).count() == 0
     };
     agent.until(is_unpartitioned).await;
-    allocatable(&kubelet, GPU, 8).await;
+    until_allocatable(&kubelet, GPU, 8).await;
     assert!(is_unpartitioned(&agent.state.borrow()), "no partition is healthy beside its GPU");
 }
 
@@ -90,7 +90,7 @@ async fn a_gpu_with_one_listed_part_so_far_is_not_offered_whole() {
     let world = machine("mi300x-cpx", "");
     let is_first = |name: &str| !name.starts_with("amd0.");
     world.machine.update(|model| model.devices.retain(|it| is_first(&it.name))).expect("changed");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let first = state.inventory.devices.iter().find(|device| !device.health.is_healthy());
     let first = first.expect("one is not ready");
     assert!(first.parent.is_none() && first.health.to_string().contains("it is being partitioned"));
@@ -101,7 +101,7 @@ async fn a_gpu_with_one_listed_part_so_far_is_not_offered_whole() {
 fn hide_all(world: &Node) {
     // A kernel file that no user may read, not even root.
     const UNREADABLE: &str = "/proc/sys/vm/compact_memory";
-    let nodes = world.host("/sys/class/kfd/kfd/topology/nodes");
+    let nodes = world.host_path("/sys/class/kfd/kfd/topology/nodes");
     for node in std::fs::read_dir(nodes).expect("a topology") {
         let properties = node.expect("an entry").path().join("properties");
         let text = std::fs::read_to_string(&properties).expect("readable");
@@ -116,9 +116,9 @@ fn hide_all(world: &Node) {
 #[tokio::test]
 async fn full_gpus_that_the_compute_driver_hides_are_found_by_the_graphics_driver() {
     let world = machine("mi300x", "");
-    let visible = world.survey().await;
+    let visible = world.scan_host().await;
     hide_all(&world);
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     assert_eq!(state.resources()[&GPU.parse().expect("valid")], (8, 8));
     for id in ids(&visible) {
         let [before, now] = [&visible, &state].map(|state| device(&state.inventory, &id));
@@ -131,7 +131,7 @@ async fn full_gpus_that_the_compute_driver_hides_are_found_by_the_graphics_drive
 async fn a_partitioned_gpu_that_the_compute_driver_hides_reports_that() {
     let world = machine("mi300x-cpx", "");
     hide_all(&world);
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let gpu = device(&state.inventory, &ids(&state)[0]);
     let health = gpu.health.to_string();
     assert!(health.contains("hides it from this process: run the agent privileged"), "{health}");
@@ -140,22 +140,22 @@ async fn a_partitioned_gpu_that_the_compute_driver_hides_reports_that() {
 #[tokio::test]
 async fn a_gpu_without_its_driver_keeps_its_id_and_recovers() {
     let world = machine("mi300x", "");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, GPU, 8).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, GPU, 8).await;
     let id = ids(&agent.state.borrow())[0].clone();
     inject(&world, "unbind:0000:05:00.0");
     let state = agent.until_health(&id, "Unhealthy: driver not bound").await;
     assert_eq!(ids(&state).len(), 8, "the number from its driver is remembered");
-    allocatable(&kubelet, GPU, 7).await;
+    until_allocatable(&kubelet, GPU, 7).await;
     inject(&world, "bind:0000:05:00.0=amdgpu");
     agent.until_health(&id, "Healthy").await;
-    allocatable(&kubelet, GPU, 8).await;
+    until_allocatable(&kubelet, GPU, 8).await;
 }
 
 #[tokio::test]
 async fn uncorrected_ecc_errors_and_excess_temperature_make_a_gpu_unhealthy() {
     let world = machine("mi300x", "");
-    let agent = world.agent();
+    let agent = world.start_agent();
     let state = agent.until(|state| ids(state).len() == 8).await;
     let ids = ids(&state);
     let (first, second) = (&ids[0], &ids[1]);
@@ -173,7 +173,7 @@ async fn uncorrected_ecc_errors_and_excess_temperature_make_a_gpu_unhealthy() {
 #[tokio::test]
 async fn whole_gpus_have_the_kernels_measurements_and_their_partitions_have_none() {
     let mut world = machine("mi300x-cpx", "");
-    let agent = listening(&mut world);
+    let agent = start_with_http(&mut world);
     let first = r#"index="0""#;
     for (metric, expected) in [
         ("windlass_device_memory_bytes", "206141652992"),
@@ -185,7 +185,7 @@ async fn whole_gpus_have_the_kernels_measurements_and_their_partitions_have_none
         ("windlass_device_memory_clock_hertz", "900000000"),
         ("windlass_device_pcie_replays_total", "0"),
     ] {
-        let lines = measured(&agent, metric, 8).await;
+        let lines = until_measured(&agent, metric, 8).await;
         let value = lines.iter().find(|line| line.contains(first)).expect(metric);
         assert!(value.ends_with(&format!(" {expected}")), "{value}");
         assert!(!lines.iter().any(|line| line.contains("parent=")), "{lines:?}");
@@ -196,14 +196,14 @@ async fn whole_gpus_have_the_kernels_measurements_and_their_partitions_have_none
 async fn a_hanging_sensor_affects_only_the_measurements_of_its_gpu() {
     let mut world = machine("mi300x", "");
     let file = "/sys/bus/pci/devices/0000:05:00.0/gpu_busy_percent";
-    world.hang(file);
-    let agent = listening(&mut world);
-    let lines = measured(&agent, "windlass_device_power_watts", 7).await;
+    world.block_reads(file);
+    let agent = start_with_http(&mut world);
+    let lines = until_measured(&agent, "windlass_device_power_watts", 7).await;
     let hanging = ids(&agent.state.borrow())[0].clone();
     assert!(!lines.iter().any(|line| line.contains(&hanging)), "{lines:?}");
     agent.until_health(&hanging, "Healthy").await;
-    world.answer(file, "50");
-    let lines = measured(&agent, "windlass_device_utilization_ratio", 8).await;
+    world.unblock_reads(file, "50");
+    let lines = until_measured(&agent, "windlass_device_utilization_ratio", 8).await;
     let own = lines.iter().find(|line| line.contains(&hanging)).expect("it answers");
     assert!(own.ends_with(" 0.5"), "{own}");
 }
@@ -212,25 +212,25 @@ async fn a_hanging_sensor_affects_only_the_measurements_of_its_gpu() {
 async fn a_gpu_that_does_not_answer_affects_no_other() {
     let world = machine("mi300x", "");
     let file = "/sys/bus/pci/devices/0000:05:00.0/ras/umc_err_count";
-    world.hang(file);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, GPU, 7).await;
+    world.block_reads(file);
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, GPU, 7).await;
     let hanging = ids(&agent.state.borrow())[0].clone();
     let state = agent.until_health(&hanging, "Unhealthy: not ready, it does not answer").await;
     assert_eq!(device(&state.inventory, &hanging).nodes.len(), 3);
-    world.answer(file, "ue: 0\n");
-    allocatable(&kubelet, GPU, 8).await;
+    world.unblock_reads(file, "ue: 0\n");
+    until_allocatable(&kubelet, GPU, 8).await;
 }
 
 #[tokio::test]
 async fn a_pod_with_two_gpus_gets_the_compute_node_once_and_both_cards() {
     for config in ["", "deviceList: envvar"] {
         let world = machine("mi300x", config);
-        let kubelet = world.kubelet();
-        let _agent = world.agent();
-        allocatable(&kubelet, GPU, 8).await;
+        let kubelet = world.start_kubelet();
+        let _agent = world.start_agent();
+        until_allocatable(&kubelet, GPU, 8).await;
         let admission = kubelet.admit(pod("p", GPU, 2)).await.expect("admitted");
-        let grant = &admission.allotment("main", GPU).expect("allotted").grant;
+        let grant = &admission.allocation("main", GPU).expect("allotted").run_options;
         let nodes = match config {
             "" => nodes_by_cdi(&world, &grant.cdi_devices),
             _ => grant.devices.iter().map(|node| node.container_path.clone()).collect(),
@@ -264,7 +264,7 @@ fn nodes_by_cdi(world: &Node, names: &[String]) -> Vec<String> {
 async fn names_by_path_are_links_in_the_container_if_a_hook_can_create_them() {
     let world = machine("mi300x", "hooks: {program: /usr/bin/nvidia-cdi-hook}");
     world.write("/usr/bin/nvidia-cdi-hook", "");
-    let agent = world.agent();
+    let agent = world.start_agent();
     // The document is on disk before the state is published.
     let resource = GPU.parse().expect("valid");
     agent.until(|state| state.resources().get(&resource) == Some(&(8, 8))).await;

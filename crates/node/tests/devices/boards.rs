@@ -7,7 +7,7 @@ use std::{
 
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Board, BoardAddresses, BoardEvent, BoardFault};
-use windlass_testkit::{Node, allocatable, pod_with as pod, until};
+use windlass_testkit::{Node, pod_with as pod, until, until_allocatable};
 
 use crate::devices::world::{node, policy};
 
@@ -36,7 +36,7 @@ fn gateway(boards: &[Ipv4Addr]) -> Node {
 }
 
 async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
-    windlass_testkit::counts(kubelet, DARWIN3, expected).await;
+    windlass_testkit::until_counts(kubelet, DARWIN3, expected).await;
 }
 
 #[tokio::test]
@@ -44,10 +44,10 @@ async fn a_container_gets_the_addresses_of_its_boards() {
     let hosts = [address(1), address(2)];
     let _boards = hosts.map(board);
     let world = gateway(&hosts);
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, DARWIN3, 2).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, DARWIN3, 2).await;
     let admission = kubelet.admit(pod("p", DARWIN3, 2)).await.expect("admitted");
-    let envs = &admission.allotment("main", DARWIN3).expect("allotted").grant.envs;
+    let envs = &admission.allocation("main", DARWIN3).expect("allotted").run_options.envs;
     let [one, two] = hosts;
     assert_eq!(envs["DARWIN3_ENDPOINTS"], format!("{one}:6000,{two}:6000"));
     assert_eq!(envs["DARWIN3_CONTROL"], format!("http://{one}:6001,http://{two}:6001"));
@@ -59,7 +59,7 @@ async fn a_board_that_fails_affects_no_other_and_recovers() {
     let hosts = [address(3), address(4)];
     let [failing, _other] = hosts.map(board);
     let world = gateway(&hosts);
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     counts(&kubelet, (2, 2)).await;
     failing.inject(BoardFault::Refuses);
     counts(&kubelet, (2, 1)).await;
@@ -72,7 +72,7 @@ async fn probes_use_only_the_control_port() {
     let host = address(5);
     let board = board(host);
     let world = gateway(&[host]);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     counts(&kubelet, (1, 1)).await;
     board.inject(BoardFault::Refuses);
     counts(&kubelet, (1, 0)).await;
@@ -95,7 +95,7 @@ async fn the_probe_that_the_profile_avoids_would_wedge_the_board() {
     let wedging_probe =
         entry(&[host]).replace("find:", &format!("probe: {{tcp: \"{host}:6000\"}}, find:"));
     let world = node("", &format!("sources: [{wedging_probe}]"));
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|_| board.is_wedged()).await;
 }
 
@@ -120,7 +120,7 @@ async fn a_board_is_reset_and_set_to_its_frequency_before_a_container_and_reset_
     let hosts = [address(9), address(10)];
     let [board, _other] = hosts.map(board);
     let world = gateway(&hosts);
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     counts(&kubelet, (2, 2)).await;
     kubelet.admit(pod("p", DARWIN3, 1)).await.expect("admitted");
     kubelet.start_container("p-uid", "main").await.expect("started");
@@ -128,7 +128,7 @@ async fn a_board_is_reset_and_set_to_its_frequency_before_a_container_and_reset_
     until_events(&board, &[Reset, Reset, Frequency(333)]).await;
     // The agent accepts an empty list of pods only after a long delay.
     kubelet.admit(pod("idle", DARWIN3, 1)).await.expect("admitted");
-    kubelet.delete("p-uid").await;
+    kubelet.delete_pod("p-uid").await;
     until_events(&board, &[Reset]).await;
     counts(&kubelet, (2, 2)).await;
     assert!(!board.is_wedged());
@@ -139,8 +139,8 @@ async fn boards_are_added_with_the_configuration() {
     let hosts = [address(7), address(8)];
     let _boards = hosts.map(board);
     let world = gateway(&hosts[..1]);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     counts(&kubelet, (1, 1)).await;
-    agent.follow(policy(&format!("sources: [{}]", entry(&hosts))));
+    agent.set_policy(policy(&format!("sources: [{}]", entry(&hosts))));
     counts(&kubelet, (2, 2)).await;
 }

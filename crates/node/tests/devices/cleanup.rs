@@ -10,10 +10,12 @@ use windlass_machine::{
     BoardEvent::{Frequency, Reset},
     BoardFault,
 };
-use windlass_testkit::{MHZ, allocatable, pod_with as pod, until};
+use windlass_testkit::{MHZ, pod_with as pod, until, until_allocatable};
 
 use crate::devices::{
-    gateway::{BOARDS, Gateway, SPARES, STEP, admit, delete, deploy, start, start_with_retries},
+    gateway::{
+        BOARDS, Gateway, SPARES, STEP_TIMEOUT, admit, delete, deploy, start, start_with_retries,
+    },
     world::{attribute, node},
 };
 
@@ -23,7 +25,7 @@ const UNKNOWN_HISTORY_STEPS: [windlass_machine::BoardEvent; 3] = [Reset, Reset, 
 #[tokio::test]
 async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_release() {
     let gateway = Gateway::new(1);
-    let (kubelet, _agent) = gateway.serving().await;
+    let (kubelet, _agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     assert_eq!(gateway.boards[0].take_events(), [], "the container may still pull its image");
     start(&kubelet, "a").await.expect("started");
@@ -44,12 +46,12 @@ async fn a_board_is_prepared_before_a_container_starts_and_reset_after_its_relea
 #[tokio::test]
 async fn a_board_that_is_allocated_before_its_release_is_seen_is_cleaned_first() {
     let gateway = Gateway::new(1);
-    let (kubelet, _agent) = gateway.serving().await;
+    let (kubelet, _agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
-    kubelet.delete("a-uid").await;
+    kubelet.delete_pod("a-uid").await;
     admit(&kubelet, "b", BOARDS).await;
     start(&kubelet, "b").await.expect("started");
     assert!(!gateway.boards[0].is_deployed(), "no data of the other pod remains");
@@ -59,18 +61,18 @@ async fn a_board_that_is_allocated_before_its_release_is_seen_is_cleaned_first()
 #[tokio::test]
 async fn an_outdated_checkpoint_counts_as_a_release_if_no_pod_has_the_board() {
     let gateway = Gateway::new(1);
-    let (kubelet, _agent) = gateway.serving().await;
+    let (kubelet, _agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
-    kubelet.delete("a-uid").await;
+    kubelet.delete_pod("a-uid").await;
     gateway.until_events(0, &[Reset]).await;
 }
 
 #[tokio::test]
 async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
     let gateway = Gateway::new(2);
-    let (kubelet, agent) = gateway.serving().await;
+    let (kubelet, agent) = gateway.start_ready().await;
     let first = admit(&kubelet, "a", BOARDS).await;
     admit(&kubelet, "b", BOARDS).await;
     let (failing, healthy) = match gateway.board_of(&first) {
@@ -95,7 +97,7 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
 #[tokio::test]
 async fn a_board_that_cannot_be_cleaned_is_withheld_until_it_is_clean() {
     let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.serving().await;
+    let (kubelet, agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     gateway.boards[0].inject(BoardFault::Refuses);
@@ -111,7 +113,7 @@ async fn a_board_that_cannot_be_cleaned_is_withheld_until_it_is_clean() {
 #[tokio::test]
 async fn an_agent_that_dies_during_a_preparation_leaves_a_dirty_board() {
     let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.serving().await;
+    let (kubelet, agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     gateway.boards[0].inject(BoardFault::Hangs);
     let kill_during_preparation = async {
@@ -125,7 +127,7 @@ async fn an_agent_that_dies_during_a_preparation_leaves_a_dirty_board() {
     };
     let (failed, ()) = tokio::join!(start(&kubelet, "a"), kill_during_preparation);
     failed.expect_err("the agent was killed");
-    let agent = gateway.node.agent();
+    let agent = gateway.node.start_agent();
     gateway.until_withheld(&agent, 0, "cleanup: not clean yet").await;
     gateway.boards[0].inject(BoardFault::None);
     gateway.boards[0].take_events();
@@ -136,11 +138,11 @@ async fn an_agent_that_dies_during_a_preparation_leaves_a_dirty_board() {
 #[tokio::test]
 async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one() {
     let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.serving().await;
+    let (kubelet, agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     agent.kill().await;
-    let agent = gateway.node.agent();
+    let agent = gateway.node.start_agent();
     gateway.allocatable(&kubelet, 1).await;
     gateway.boards[0].take_events();
     start_with_retries(&kubelet, "a").await;
@@ -148,8 +150,8 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     agent.kill().await;
-    kubelet.delete("a-uid").await;
-    let _agent = gateway.node.agent();
+    kubelet.delete_pod("a-uid").await;
+    let _agent = gateway.node.start_agent();
     gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
@@ -157,7 +159,7 @@ async fn a_board_that_was_released_while_no_agent_ran_is_reset_by_the_next_one()
 #[tokio::test]
 async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
     let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.serving().await;
+    let (kubelet, agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     gateway.boards[0].take_events();
@@ -166,7 +168,7 @@ async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
     gateway.until_withheld(&agent, 0, "cleanup: being cleaned").await;
     agent.kill().await;
     gateway.boards[0].inject(BoardFault::None);
-    let _agent = gateway.node.agent();
+    let _agent = gateway.node.start_agent();
     gateway.until_events(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
@@ -174,13 +176,13 @@ async fn a_cleaning_that_a_dead_agent_began_is_done_by_the_next() {
 #[tokio::test]
 async fn after_a_reboot_the_history_of_a_board_is_unknown() {
     let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.serving().await;
+    let (kubelet, agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     gateway.boards[0].take_events();
     agent.kill().await;
     gateway.node.reboot();
-    let _agent = gateway.node.agent();
+    let _agent = gateway.node.start_agent();
     gateway.allocatable(&kubelet, 1).await;
     start_with_retries(&kubelet, "a").await;
     gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
@@ -189,13 +191,13 @@ async fn after_a_reboot_the_history_of_a_board_is_unknown() {
 #[tokio::test]
 async fn no_step_runs_that_cannot_be_recorded() {
     let gateway = Gateway::new(1);
-    let (kubelet, _agent) = gateway.serving().await;
+    let (kubelet, _agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
-    gateway.fill_disk();
+    gateway.block_state_folder();
     let why = start(&kubelet, "a").await.expect_err("no disk").to_string();
     assert!(why.contains("cannot write") && why.contains("handover.json"), "{why}");
     assert_eq!(gateway.boards[0].take_events(), []);
-    gateway.empty_disk();
+    gateway.unblock_state_folder();
     start_with_retries(&kubelet, "a").await;
     gateway.until_events(0, &UNKNOWN_HISTORY_STEPS).await;
 }
@@ -203,7 +205,7 @@ async fn no_step_runs_that_cannot_be_recorded() {
 #[tokio::test]
 async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
     let gateway = Gateway::new(1);
-    let (kubelet, _agent) = gateway.serving().await;
+    let (kubelet, _agent) = gateway.start_ready().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     deploy(&gateway.boards[0]);
@@ -224,21 +226,21 @@ async fn no_container_starts_with_a_board_while_its_owner_is_unknown() {
 #[tokio::test]
 async fn the_kubelet_announces_starts_only_for_resources_with_preparation() {
     let gateway = Gateway::new(1);
-    let (kubelet, agent) = gateway.serving().await;
+    let (kubelet, agent) = gateway.start_ready().await;
     let announced_starts = |resource: &str| {
         let is_start = |event: &Event| match event {
             Event::PreStarted { resource: started, .. } => started == resource,
             _ => false,
         };
-        kubelet.calls().count(is_start)
+        kubelet.events().count(is_start)
     };
     start(&kubelet, "idle").await.expect("started");
     assert_eq!(announced_starts(SPARES), 0);
     let mut policy = gateway.node.config.policy.clone();
     let url = format!("http://{}/chip_reset", gateway.boards[0].control());
-    let step = Step { action: StepAction::Http(url), timeout: STEP };
+    let step = Step { action: StepAction::Http(url), timeout: STEP_TIMEOUT };
     policy.sources[1].cleanup = CleanupSteps { prepare: vec![step.clone()], release: vec![step] };
-    agent.follow(policy);
+    agent.set_policy(policy);
     until("a start is announced", async || {
         start(&kubelet, "idle").await.expect("started");
         (announced_starts(SPARES) > 0).then_some(()).ok_or("none")
@@ -270,13 +272,13 @@ sources:
   prepare: [{write: mode, text: busy}]
 "#;
     let world = node(devices, config);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/dma", 2).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "example.com/dma", 2).await;
     let pod = pod("p", "example.com/dma", 2);
     kubelet.admit(pod).await.expect("admitted");
     start(&kubelet, "p").await.expect("started");
     for folder in [on_pci, virtually] {
-        let written = std::fs::read_to_string(world.host(&format!("/{folder}/mode")));
+        let written = std::fs::read_to_string(world.host_path(&format!("/{folder}/mode")));
         assert_eq!(written.expect("there"), "busy", "{folder}");
     }
     let is_busy =

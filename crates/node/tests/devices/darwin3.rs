@@ -2,7 +2,7 @@
 
 use windlass_config::DeviceProfile;
 use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_testkit::{LIMIT, Node, allocatable, pod_with as pod};
+use windlass_testkit::{Node, TIMEOUT, pod_with as pod, until_allocatable};
 
 use crate::devices::world::{device, node};
 
@@ -22,34 +22,34 @@ fn files(names: &[&str]) -> Node {
 
 /// Waits until the kubelet has these numbers of boards: its capacity, and its allocatable ones.
 async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
-    let reached = kubelet.wait_for(|node| node.counts(DARWIN3) == Some(expected), LIMIT).await;
+    let reached = kubelet.wait_for(|node| node.counts(DARWIN3) == Some(expected), TIMEOUT).await;
     reached.unwrap_or_else(|status| panic!("{status}"));
 }
 
 #[tokio::test]
 async fn a_manifest_of_the_other_plugin_gets_its_board_in_both_variables() {
     let world = files(&["g1", "g2"]);
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, DARWIN3, 2).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, DARWIN3, 2).await;
     let admission = kubelet.admit(pod(POD, DARWIN3, 1)).await.expect("admitted");
-    let one = &admission.allotment("main", DARWIN3).expect("allotted").grant;
+    let one = &admission.allocation("main", DARWIN3).expect("allotted").run_options;
     assert_eq!(one.envs["darwin3"], "g1");
     assert_eq!(one.envs["Darwin3"], "g1");
     assert!(one.devices.is_empty() && one.mounts.is_empty(), "only a name is granted: {one:?}");
-    kubelet.delete(&format!("{POD}-uid")).await;
+    kubelet.delete_pod(&format!("{POD}-uid")).await;
     let admission = kubelet.admit(pod("both", DARWIN3, 2)).await.expect("admitted");
-    let both = &admission.allotment("main", DARWIN3).expect("allotted").grant;
+    let both = &admission.allocation("main", DARWIN3).expect("allotted").run_options;
     assert_eq!(both.envs["Darwin3"], "g1,g2");
 }
 
 #[tokio::test]
 async fn boards_are_added_and_vanish_and_recover_with_their_files() {
     let world = files(&["g1"]);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     counts(&kubelet, (1, 1)).await;
     world.write("/etc/darwin3/g2", "");
     counts(&kubelet, (2, 2)).await;
-    std::fs::remove_file(world.host("/etc/darwin3/g1")).expect("removed");
+    std::fs::remove_file(world.host_path("/etc/darwin3/g1")).expect("removed");
     counts(&kubelet, (2, 1)).await;
     let state = agent.until_health("darwin3-g1", "Unhealthy").await;
     assert!(device(&state.inventory, "darwin3-g1").health.has_vanished());
@@ -62,7 +62,7 @@ async fn boards_are_added_and_vanish_and_recover_with_their_files() {
 #[tokio::test]
 async fn a_folder_that_is_created_later_is_found() {
     let world = files(&[]);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     agent.until(|state| state.inventory.is_complete()).await;
     world.write("/etc/darwin3/g1", "");
     counts(&kubelet, (1, 1)).await;
@@ -71,23 +71,23 @@ async fn a_folder_that_is_created_later_is_found() {
 #[tokio::test]
 async fn a_restart_of_the_kubelet_or_of_the_agent_releases_no_board() {
     let world = files(&["g1", "g2"]);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, DARWIN3, 2).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, DARWIN3, 2).await;
     let admission = kubelet.admit(pod(POD, DARWIN3, 1)).await.expect("admitted");
     let uid = format!("{POD}-uid");
     kubelet.start_container(&uid, "main").await.expect("started");
-    let allocated = admission.allotment("main", DARWIN3).expect("allotted").ids();
+    let allocated = admission.allocation("main", DARWIN3).expect("allotted").ids();
     kubelet.restart().await.expect("restarted");
     let registered_twice = |events: &[Event]| {
         events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() >= 2
     };
-    kubelet.calls().wait_for(registered_twice, LIMIT).await.expect("registered again");
+    kubelet.events().wait_for(registered_twice, TIMEOUT).await.expect("registered again");
     counts(&kubelet, (2, 2)).await;
     drop(agent);
     counts(&kubelet, (2, 0)).await;
-    let _agent = world.agent();
+    let _agent = world.start_agent();
     counts(&kubelet, (2, 2)).await;
-    let node = kubelet.node();
+    let node = kubelet.status();
     let devices = &node.pods[&uid].containers["main"].devices[DARWIN3];
     assert!(devices.values().flatten().eq(&allocated), "{devices:?}");
     let refused = kubelet.admit(pod("greedy", DARWIN3, 2)).await.expect_err("one is held");
@@ -101,7 +101,7 @@ async fn a_file_may_have_the_address_of_its_board() {
     let world = node("", &format!("sources: [{entry}]"));
     world.write("/etc/darwin3/g1", "endpoint: 10.0.0.21\nserial: D3-7\nnuma: 1\n");
     world.write("/etc/darwin3/g2", "- no\n- board: [");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let [g1, g2] = ["darwin3-g1", "darwin3-g2"].map(|id| device(&state.inventory, id));
     assert_eq!(g1.extras.env["BOARD"], "10.0.0.21:6000");
     assert_eq!(g1.place.numa_node, Some(1));
@@ -118,7 +118,7 @@ fn simulated_board(profile: &str) -> Node {
 #[tokio::test]
 async fn a_chip_on_its_board_is_one_device_and_unhealthy_without_its_registers() {
     let world = simulated_board("darwin3-board-axidma");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     counts(&kubelet, (1, 1)).await;
     let id = "darwin3-board-axidma-all";
     let state = agent.until_health(id, "Healthy").await;
@@ -133,12 +133,12 @@ async fn a_chip_on_its_board_is_one_device_and_unhealthy_without_its_registers()
 #[tokio::test]
 async fn a_chip_that_lacks_channels_is_unhealthy_and_names_them() {
     let world = simulated_board("darwin3-board");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     counts(&kubelet, (1, 1)).await;
     // Darwin3's runtime does not use this device node.
-    std::fs::remove_file(world.host("/dev/dma_proxy_tx2")).expect("removed");
+    std::fs::remove_file(world.host_path("/dev/dma_proxy_tx2")).expect("removed");
     for node in ["rx1", "tx4"] {
-        let path = world.host(&format!("/dev/dma_proxy_{node}"));
+        let path = world.host_path(&format!("/dev/dma_proxy_{node}"));
         std::fs::remove_file(path).expect("removed");
     }
     counts(&kubelet, (1, 0)).await;
@@ -155,9 +155,9 @@ async fn a_board_that_several_gateways_reach_is_not_allocated_without_a_lease() 
     let mut world = node("", "sources: [{profile: darwin3-files, lease: true}]");
     world.write("/etc/darwin3/g1", "");
     world.config.cluster.node_name = Some("gw1".to_owned());
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     counts(&kubelet, (1, 0)).await;
     let state = agent.until_health("darwin3-g1", "Healthy").await;
-    let obstacle = state.offerings()["darwin3-g1"].obstacle.clone();
+    let obstacle = state.device_offers()["darwin3-g1"].obstacle.clone();
     assert_eq!(obstacle.as_deref(), Some("lease: not held yet"), "there is no API server");
 }

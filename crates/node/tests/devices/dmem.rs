@@ -7,7 +7,7 @@ use windlass_core::{
     cdi::Spec, device::Device, enforcement::Enforcement, memory_limit::MemoryLimitRecord,
 };
 use windlass_kubelet_sim::{Kubelet, Pod};
-use windlass_testkit::{Node, Running, allocatable, pod_with};
+use windlass_testkit::{Node, RunningAgent, pod_with, until_allocatable};
 
 use crate::{
     devices::world::{measured_until, policy},
@@ -22,7 +22,7 @@ struct World {
     node: Node,
     kernel: Kernel,
     kubelet: Kubelet,
-    agent: Running,
+    agent: RunningAgent,
 }
 
 fn uid() -> String {
@@ -58,9 +58,9 @@ impl World {
         node.config.disclose.insert(windlass_config::Disclosed::Pods);
         node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
         let kernel = Kernel::of(&node.machine, vendor, regions, capabilities);
-        let (kubelet, agent) = (node.kubelet(), node.agent());
+        let (kubelet, agent) = (node.start_kubelet(), node.start_agent());
         let replicas = usize::try_from(vendor.memory_mib / (10 << 10)).expect("few");
-        allocatable(&kubelet, SHARED, replicas).await;
+        until_allocatable(&kubelet, SHARED, replicas).await;
         Self { vendor, node, kernel, kubelet, agent }
     }
 
@@ -104,7 +104,7 @@ impl World {
     }
 
     fn enforcement(&self) -> Option<Enforcement> {
-        self.agent.state.borrow().offerings()[self.gpu().id.as_str()].enforcement
+        self.agent.state.borrow().device_offers()[self.gpu().id.as_str()].enforcement
     }
 }
 
@@ -140,13 +140,13 @@ async fn a_replica_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
         let used = (10_000_u64 << 20).to_string();
         world.measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
-        assert!(program.runs());
+        assert!(program.is_running());
         // Three measurements above the limit and its tolerance end the program.
         world.kernel.open_file(&program, 6, 4, 1000);
         program.until_ended().await;
-        assert!(host.runs());
+        assert!(host.is_running());
         // The record belongs to the GPU, and remains for later containers.
-        world.kubelet.delete(&uid).await;
+        world.kubelet.delete_pod(&uid).await;
         let is_empty = |lines: &[String]| lines.is_empty();
         measured_until(&world.agent, "windlass_share_memory_limit_bytes", is_empty).await;
         assert!(record.exists());
@@ -215,6 +215,6 @@ async fn a_pod_with_hidden_files_is_not_watched_and_its_gpu_is_still_measured() 
     world.measured("windlass_shared_gpu_measured", &[gpu.id.as_str(), "} 1"]).await;
     fs::remove_dir(&file).expect("removed");
     world.measured(limit, &[gpu.id.as_str(), "enforcement=\"watched\""]).await;
-    assert!(program.runs());
+    assert!(program.is_running());
     world.agent.stop().await;
 }

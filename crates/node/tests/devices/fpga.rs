@@ -3,7 +3,7 @@
 mod programming;
 
 use windlass_machine::{Fault, MachineProfile};
-use windlass_testkit::{Node, allocatable, pod_with as pod};
+use windlass_testkit::{Node, pod_with as pod, until_allocatable};
 
 use crate::devices::{
     golden,
@@ -23,7 +23,7 @@ fn inject(world: &Node, fault: &str) {
 
 #[tokio::test]
 async fn a_board_is_one_device_under_the_name_of_its_shell() {
-    let state = machine("alveo", "").survey().await;
+    let state = machine("alveo", "").scan_host().await;
     insta::assert_snapshot!("alveo", golden::devices(&state, "fpga"));
 }
 
@@ -37,11 +37,11 @@ async fn a_pod_gets_a_management_node_only_if_configured() {
         ),
     ] {
         let world = machine("alveo", config);
-        let kubelet = world.kubelet();
-        let _agent = world.agent();
-        allocatable(&kubelet, U50, 1).await;
+        let kubelet = world.start_kubelet();
+        let _agent = world.start_agent();
+        until_allocatable(&kubelet, U50, 1).await;
         let admission = kubelet.admit(pod("p", U50, 1)).await.expect("admitted");
-        let grant = &admission.allotment("main", U50).expect("allotted").grant;
+        let grant = &admission.allocation("main", U50).expect("allotted").run_options;
         let paths: Vec<_> = grant.devices.iter().map(|it| it.container_path.as_str()).collect();
         assert_eq!(paths, expected);
         assert!(grant.mounts.is_empty(), "no node is also a mount: {:?}", grant.mounts);
@@ -51,26 +51,26 @@ async fn a_pod_gets_a_management_node_only_if_configured() {
 #[tokio::test]
 async fn a_board_in_reset_keeps_its_identity_and_affects_no_other() {
     let world = machine("alveo", "");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, U250, 2).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, U250, 2).await;
     inject(&world, "unset:u250-0:rom.u.31457280");
     agent.until_health("fpga-0000-3b-00-0", "Unhealthy: not ready").await;
-    let status = allocatable(&kubelet, U250, 1).await;
+    let status = until_allocatable(&kubelet, U250, 1).await;
     assert_eq!(status.counts(U250), Some((2, 1)), "it is still listed");
     // A reset changes the number of the folder.
     inject(&world, "set:u250-0:rom.u.99/VBNV=xilinx_u250_gen3x16_xdma_shell_4_1");
     inject(&world, "set:u250-0:rom.u.99/timestamp=1643110417");
-    allocatable(&kubelet, U250, 2).await;
+    until_allocatable(&kubelet, U250, 2).await;
 }
 
 #[tokio::test]
 async fn a_board_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = machine("alveo", "");
     let file = "/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/xmc_power_warn";
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let state = agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
     let before = device(&state.inventory, "fpga-0000-3b-00-0").clone();
-    world.hang(file);
+    world.block_reads(file);
     let no_answer = "Unhealthy: not ready, it does not answer";
     let state = agent.until_health("fpga-0000-3b-00-0", no_answer).await;
     let now = device(&state.inventory, "fpga-0000-3b-00-0");
@@ -78,15 +78,15 @@ async fn a_board_that_does_not_answer_keeps_its_identity_and_affects_no_other() 
     inject(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=1");
     agent.until_health("fpga-0000-5e-00-0", "Unhealthy: out of bounds").await;
     inject(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=0");
-    world.answer(file, "0\n");
-    allocatable(&kubelet, U250, 2).await;
+    world.unblock_reads(file, "0\n");
+    until_allocatable(&kubelet, U250, 2).await;
 }
 
 #[tokio::test]
 async fn a_board_that_never_answered_is_listed_and_not_offered() {
     let world = machine("alveo", "");
-    world.hang("/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/serial_num");
-    let state = world.survey().await;
+    world.block_reads("/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/serial_num");
+    let state = world.scan_host().await;
     let no_answer = device(&state.inventory, "fpga-0000-3b-00-0");
     assert!(no_answer.health.to_string().contains("it does not answer"), "{no_answer:?}");
     assert!(no_answer.withheld.is_some() && no_answer.place.pci.is_some());
@@ -96,17 +96,17 @@ async fn a_board_that_never_answered_is_listed_and_not_offered() {
 #[tokio::test]
 async fn a_board_with_a_changed_shell_has_another_resource() {
     let world = machine("alveo", "");
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, U250, 2).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, U250, 2).await;
     inject(&world, "set:u250-0:rom.u.31457280/timestamp=1700000000");
-    allocatable(&kubelet, "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1700000000", 1).await;
-    allocatable(&kubelet, U250, 1).await;
+    until_allocatable(&kubelet, "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1700000000", 1).await;
+    until_allocatable(&kubelet, U250, 1).await;
 }
 
 #[tokio::test]
 async fn the_health_of_a_board_follows_its_reports() {
     let world = machine("alveo", "fpga: {hottest: 95}");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
     for (fault, id, expected) in [
         (
@@ -137,7 +137,7 @@ async fn the_health_of_a_board_follows_its_reports() {
     inject(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
     // Without a configured limit, the limit of the board applies, if it reports one.
-    agent.follow(policy(""));
+    agent.set_policy(policy(""));
     inject(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
     inject(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
     agent.until_health("fpga-0000-3b-00-0", "Unhealthy: out of bounds, its FPGA 130").await;
@@ -175,15 +175,15 @@ const U30_SERIAL: &str = "/sys/bus/pci/devices/0000:3c:00.1/xmc.u.1/serial_num";
 #[tokio::test]
 async fn a_card_is_not_allocated_while_an_unanswering_board_may_be_its_part() {
     let world = node(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
-    world.hang(U30_SERIAL);
-    let agent = world.agent();
+    world.block_reads(U30_SERIAL);
+    let agent = world.start_agent();
     let card = "fpga-card-70010000";
     let may_be_part = "Unhealthy: not ready, a board that does not answer may be a part of it";
     agent.until_health(card, may_be_part).await;
-    world.answer(U30_SERIAL, "70010000\n");
+    world.unblock_reads(U30_SERIAL, "70010000\n");
     let state = agent.until_health(card, "Healthy").await;
     assert_eq!(device(&state.inventory, card).nodes.len(), 2);
-    world.hang(U30_SERIAL);
+    world.block_reads(U30_SERIAL);
     agent.until_health(card, "Unhealthy: not ready, it does not answer").await;
 }
 
@@ -194,10 +194,10 @@ async fn a_complete_card_stays_healthy_while_another_board_does_not_answer() {
     let folder = "/sys/bus/pci/devices/0000:4b:00.1";
     // Without this file it is not found as a board.
     inject(&world, "unset:u30-4b:user_pf");
-    let agent = world.agent();
+    let agent = world.start_agent();
     let card = "fpga-card-70010000";
     agent.until_health(card, "Healthy").await;
-    world.hang(&format!("{folder}/xmc.u.1/serial_num"));
+    world.block_reads(&format!("{folder}/xmc.u.1/serial_num"));
     world.write(&format!("{folder}/user_pf"), "1\n");
     let state = agent.until_health("fpga-0000-4b-00-0", "Unhealthy").await;
     assert!(device(&state.inventory, card).health.is_healthy());
@@ -206,9 +206,9 @@ async fn a_complete_card_stays_healthy_while_another_board_does_not_answer() {
 #[tokio::test]
 async fn boards_of_one_card_are_one_device_if_configured() {
     let world = node(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     insta::assert_snapshot!("u30_card", golden::devices(&state, "fpga"));
-    let agent = world.agent();
+    let agent = world.start_agent();
     let card = "fpga-card-70010000";
     agent.until_health(card, "Healthy").await;
     inject(&world, "set:u30-3c:ready=0x0");
@@ -232,7 +232,7 @@ async fn regions_are_offered_by_function_or_by_interface() {
     for (name, mode) in
         [("dfl_af", "af"), ("dfl_region", "region"), ("dfl_regiondevel", "regiondevel")]
     {
-        let state = machine("dfl", &format!("fpga: {{mode: {mode}}}")).survey().await;
+        let state = machine("dfl", &format!("fpga: {{mode: {mode}}}")).scan_host().await;
         insta::assert_snapshot!(name, golden::devices(&state, "fpga"));
     }
 }
@@ -240,33 +240,33 @@ async fn regions_are_offered_by_function_or_by_interface() {
 #[tokio::test]
 async fn a_changed_mode_applies_without_a_restart_and_never_offers_a_region_twice() {
     let world = machine("dfl", "");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let function = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
-    allocatable(&kubelet, function, 1).await;
-    agent.follow(policy("fpga: {mode: region}"));
+    until_allocatable(&kubelet, function, 1).await;
+    agent.set_policy(policy("fpga: {mode: region}"));
     let region = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
-    allocatable(&kubelet, region, 2).await;
-    allocatable(&kubelet, function, 0).await;
+    until_allocatable(&kubelet, region, 2).await;
+    until_allocatable(&kubelet, function, 0).await;
 }
 
 #[tokio::test]
 async fn a_function_that_a_container_holds_is_not_offered_as_a_region_after_a_restart() {
     let mut world = machine("dfl", "");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let function = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
-    allocatable(&kubelet, function, 1).await;
+    until_allocatable(&kubelet, function, 1).await;
     kubelet.admit(pod("holder", function, 1)).await.expect("admitted");
     agent.stop().await;
     world.config.policy = policy("fpga: {mode: region}");
-    let agent = world.agent();
+    let agent = world.start_agent();
     let region = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
-    allocatable(&kubelet, region, 1).await;
+    until_allocatable(&kubelet, region, 1).await;
     let held = format!("a container holds it as {function}");
-    let obstacles = agent.state.borrow().offerings();
+    let obstacles = agent.state.borrow().device_offers();
     let obstacles: Vec<_> = obstacles.values().filter_map(|it| it.obstacle.clone()).collect();
     assert_eq!(obstacles, [held]);
     end(&kubelet, "holder").await;
-    allocatable(&kubelet, region, 2).await;
+    until_allocatable(&kubelet, region, 2).await;
 }
 
 /// A physical function under Intel's older driver, with the engine of its region.
@@ -299,7 +299,7 @@ async fn the_older_driver_and_a_port_without_its_engine_are_supported() {
     files: {afu_id: d8424dc4a4a3c413f89e433683f9040b}
 "#;
     let world = node(&[ENGINE, others].concat(), "");
-    insta::assert_snapshot!("opae", golden::devices(&world.survey().await, "fpga"));
+    insta::assert_snapshot!("opae", golden::devices(&world.scan_host().await, "fpga"));
 }
 
 #[tokio::test]
@@ -317,7 +317,7 @@ async fn a_virtual_functions_device_has_no_node_of_the_physical_functions_engine
     files: {id: "0", afu_id: d8424dc4a4a3c413f89e433683f9040b}
 "#;
     let world = node(&[ENGINE, function].concat(), "fpga: {mode: regiondevel}");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let region = device(&state.inventory, "fpga-0000-18-00-1-region-0");
     assert!(region.health.is_healthy(), "the engine has its interface: {region:?}");
     let nodes: Vec<_> = region.nodes.iter().map(|node| node.path.clone()).collect();
@@ -348,7 +348,7 @@ async fn a_port_keeps_its_name_when_another_is_released() {
         )
     };
     let world = node(&board(&[port(0), port(1)].concat()), "");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("fpga-0000-18-00-0-port-0-0", "Healthy").await;
     let after = serde_saphyr::from_str(&board(&port(1))).expect("devices");
     world.machine.update(|model| model.devices = after).expect("released");
@@ -383,14 +383,14 @@ const CHIP: &str = r#"
 #[tokio::test]
 async fn logic_next_to_its_region_is_offered_with_the_configured_nodes() {
     let world = node(CHIP, "");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let without = "Unhealthy: not ready, it is programmed, but no driver made a node";
     agent.until_health("fpga-fpga0", without).await;
-    agent.follow(policy("fpga: {nodes: /dev/uio*}"));
+    agent.set_policy(policy("fpga: {nodes: /dev/uio*}"));
     let state = agent.until_health("fpga-fpga0", "Healthy").await;
     let node = &device(&state.inventory, "fpga-fpga0").nodes[0];
     assert!(node.path.ends_with("uio4") && node.proof.is_some(), "{node:?}");
-    allocatable(&kubelet, "windlass.dev/fpga-xilinx-zynqmp", 1).await;
+    until_allocatable(&kubelet, "windlass.dev/fpga-xilinx-zynqmp", 1).await;
     inject(&world, "set:pcap:fpga_manager/fpga0/state=unknown");
     agent.until_health("fpga-fpga0", "Unhealthy: not ready, its manager does not know").await;
 }
@@ -398,10 +398,10 @@ async fn logic_next_to_its_region_is_offered_with_the_configured_nodes() {
 #[tokio::test]
 async fn logic_on_a_chip_is_offered_while_its_manager_operates() {
     let world = machine("kria", "");
-    insta::assert_snapshot!("kria", golden::devices(&world.survey().await, "fpga"));
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    insta::assert_snapshot!("kria", golden::devices(&world.scan_host().await, "fpga"));
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let name = "windlass.dev/fpga-xilinx-zynqmp";
-    allocatable(&kubelet, name, 1).await;
+    until_allocatable(&kubelet, name, 1).await;
     inject(&world, "set:pcap:fpga_manager/fpga0/state=write error");
     let state = agent.until_health("fpga-fpga0", "Unhealthy: not ready").await;
     let manager = device(&state.inventory, "fpga-fpga0");
@@ -414,37 +414,37 @@ async fn a_board_in_regions_that_does_not_answer_keeps_its_identity_and_affects_
     let world = machine("dfl", "");
     let (no_answer, other) = ("fpga-0000-1a-00-0-port-0-0", "fpga-0000-b1-00-0-port-0-0");
     let file = "/sys/class/fpga_region/region0/dfl-port.0/afu_id";
-    let agent = world.agent();
+    let agent = world.start_agent();
     let state = agent.until_health(no_answer, "Healthy").await;
     let before = device(&state.inventory, no_answer).clone();
-    world.hang(file);
+    world.block_reads(file);
     let state = agent.until_health(no_answer, "Unhealthy: not ready, it does not answer").await;
     let now = device(&state.inventory, no_answer);
     assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
     let afu = "/sys/class/fpga_region/region2/dfl-port.1/afu_id";
     world.write(afu, "d8424dc4a4a3c413f89e433683f9040b\n");
     agent.until_health(other, "Healthy").await;
-    world.answer(file, "d8424dc4a4a3c413f89e433683f9040b\n");
+    world.unblock_reads(file, "d8424dc4a4a3c413f89e433683f9040b\n");
     agent.until_health(no_answer, "Healthy").await;
 }
 
 #[tokio::test]
 async fn a_manager_that_does_not_answer_is_not_ready_and_affects_no_board() {
     let world = node(CHIP, "fpga: {nodes: /dev/uio*}");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let name = "windlass.dev/fpga-xilinx-zynqmp";
-    allocatable(&kubelet, name, 1).await;
+    until_allocatable(&kubelet, name, 1).await;
     let file = "/sys/class/fpga_manager/fpga0/state";
-    world.hang(file);
+    world.block_reads(file);
     let state = agent.until_health("fpga-fpga0", "Unhealthy: not ready, it does not answer").await;
     assert!(source(&state, "fpga").starts_with("ready: "), "{}", source(&state, "fpga"));
     assert_eq!(
-        allocatable(&kubelet, name, 0).await.counts(name),
+        until_allocatable(&kubelet, name, 0).await.counts(name),
         Some((1, 0)),
         "it is still listed"
     );
-    world.answer(file, "operating\n");
-    allocatable(&kubelet, name, 1).await;
+    world.unblock_reads(file, "operating\n");
+    until_allocatable(&kubelet, name, 1).await;
 }
 
 #[tokio::test]
@@ -452,9 +452,9 @@ async fn too_many_entries_are_reported_and_affect_no_board() {
     let world = machine("alveo", "");
     let lists = ["/sys/class/fpga_region", "/sys/class/fpga_manager"];
     for list in lists {
-        world.crowd(list, "region", 20_000);
+        world.create_many_links(list, "region", 20_000);
     }
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let manager_name = source(&state, "fpga");
     for list in lists {
         let crowd = format!("{list} has more than 1000 entries: the others are left out");

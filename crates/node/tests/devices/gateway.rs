@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use windlass_config::{Find, Give, Policy, SourceRule};
-use windlass_kubelet_sim::{Admission, Grant, Kubelet, StartError};
+use windlass_config::{DiscoveryRule, EditTemplates, Policy, SourceRule};
+use windlass_kubelet_sim::{Admission, Kubelet, RunContainerOptions, StartError};
 use windlass_machine::{Board, BoardAddresses, BoardEvent};
 use windlass_resources::NodeState;
 use windlass_testkit::{
-    LIMIT, Node, Running, allocatable, board_rule, happens, health, in_time, pod_with, until,
+    Node, RunningAgent, TIMEOUT, board_rule, expect_events, health_policy, pod_with, until,
+    until_allocatable, within_timeout,
 };
 
 use crate::devices::world;
@@ -24,7 +25,7 @@ pub(crate) const BOARDS: &str = "zj.com/darwin3";
 pub(crate) const SPARES: &str = "example.com/spare";
 
 /// Deadline of a step.
-pub(crate) const STEP: Duration = Duration::from_millis(300);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A gateway with its boards, and with files that stand for devices without cleanup.
 pub(crate) struct Gateway {
@@ -37,13 +38,13 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn new(boards: usize) -> Self {
         let boards: Vec<_> = (0..boards)
-            .map(|_| Board::start(&BoardAddresses::any()).expect("free ports"))
+            .map(|_| Board::start(&BoardAddresses::ephemeral()).expect("free ports"))
             .collect();
-        let health = health(Duration::from_millis(20));
-        let sources = vec![board_rule(&boards, STEP), spare_rule()];
+        let health = health_policy(Duration::from_millis(20));
+        let sources = vec![board_rule(&boards, STEP_TIMEOUT), spare_rule()];
         let mut node = world::node("", "");
         node.config.policy = Policy { health, sources, ..Policy::default() };
-        node.config.session.check_interval = Duration::from_millis(100);
+        node.config.kubelet_limits.check_interval = Duration::from_millis(100);
         let gateway = Self { boards, node };
         (0..8).for_each(|index| gateway.node.write(&format!("/etc/spare/{index}"), ""));
         gateway.node.reboot();
@@ -51,19 +52,19 @@ impl Gateway {
     }
 
     /// Puts a file in place of the agent's state folder.
-    pub(crate) fn fill_disk(&self) {
+    pub(crate) fn block_state_folder(&self) {
         fs::remove_dir_all(&self.node.config.places.state_dir).expect("there");
         fs::write(&self.node.config.places.state_dir, "").expect("written");
     }
 
-    pub(crate) fn empty_disk(&self) {
+    pub(crate) fn unblock_state_folder(&self) {
         fs::remove_file(&self.node.config.places.state_dir).expect("there");
     }
 
     /// Kubelet and agent, once all boards are allocatable, and a pod without devices: the agent accepts an empty list
     /// of pods only after a long delay.
-    pub(crate) async fn serving(&self) -> (Kubelet, Running) {
-        let (kubelet, agent) = (self.node.kubelet(), self.node.agent());
+    pub(crate) async fn start_ready(&self) -> (Kubelet, RunningAgent) {
+        let (kubelet, agent) = (self.node.start_kubelet(), self.node.start_agent());
         self.allocatable(&kubelet, self.boards.len()).await;
         admit(&kubelet, "idle", SPARES).await;
         (kubelet, agent)
@@ -72,27 +73,27 @@ impl Gateway {
     /// Waits until this number of boards is allocatable.
     pub(crate) async fn allocatable(&self, kubelet: &Kubelet, count: usize) {
         for (resource, count) in [(BOARDS, count), (SPARES, 8)] {
-            allocatable(kubelet, resource, count).await;
+            until_allocatable(kubelet, resource, count).await;
         }
     }
 
     /// Number of the board that a pod got.
     pub(crate) fn board_of(&self, admission: &Admission) -> usize {
-        let allotment = admission.allotment("main", BOARDS).expect("it requested one");
+        let allotment = admission.allocation("main", BOARDS).expect("it requested one");
         let id = allotment.devices.values().flatten().next().expect("one");
         self.boards.iter().position(|board| id_of(board) == *id).expect("a board's id")
     }
 
     /// Waits until a board has these events.
     pub(crate) async fn until_events(&self, board: usize, expected: &[BoardEvent]) {
-        happens(&self.boards[board], expected).await;
+        expect_events(&self.boards[board], expected).await;
     }
 
     /// Waits until a board is withheld, for a reason that contains this.
-    pub(crate) async fn until_withheld(&self, agent: &Running, board: usize, why: &str) {
+    pub(crate) async fn until_withheld(&self, agent: &RunningAgent, board: usize, why: &str) {
         let board = id_of(&self.boards[board]);
         let is_withheld = |state: &NodeState| {
-            let mut all = state.offerings().into_iter();
+            let mut all = state.device_offers().into_iter();
             all.any(|(id, offering)| {
                 let obstacle = offering.obstacle.unwrap_or_default();
                 id.as_str() == board && obstacle.contains(why)
@@ -105,7 +106,7 @@ impl Gateway {
 /// Deploys a network to a board, as a user's program does.
 pub(crate) fn deploy(board: &Board) {
     let mut stream = TcpStream::connect(board.data()).expect("it listens");
-    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a limit");
     let message = [0x7000_u32, 4, 0, 0, 0, 42].map(u32::to_le_bytes).concat();
     stream.write_all(&message).expect("sent");
     stream.read_exact(&mut [0; 16]).expect("answered");
@@ -121,10 +122,16 @@ pub(crate) async fn admit(kubelet: &Kubelet, name: &str, resource: &str) -> Admi
 }
 
 /// Starts a pod's container.
-pub(crate) async fn start(kubelet: &Kubelet, name: &str) -> Result<Grant, StartError> {
+pub(crate) async fn start(
+    kubelet: &Kubelet,
+    name: &str,
+) -> Result<RunContainerOptions, StartError> {
     let uid = format!("{name}-uid");
-    in_time("it starts or fails with a reason", Box::pin(kubelet.start_container(&uid, "main")))
-        .await
+    within_timeout(
+        "it starts or fails with a reason",
+        Box::pin(kubelet.start_container(&uid, "main")),
+    )
+    .await
 }
 
 /// Starts a pod's container, repeated until it succeeds: a kubelet tries again.
@@ -134,7 +141,7 @@ pub(crate) async fn start_with_retries(kubelet: &Kubelet, name: &str) {
 
 /// Deletes a pod, and makes the kubelet notice it by another Allocate of any resource.
 pub(crate) async fn delete(kubelet: &Kubelet, name: &str) {
-    kubelet.delete(&format!("{name}-uid")).await;
+    kubelet.delete_pod(&format!("{name}-uid")).await;
     admit(kubelet, &format!("after-{name}"), SPARES).await;
 }
 
@@ -143,8 +150,11 @@ fn id_of(board: &Board) -> String {
 }
 
 fn spare_rule() -> SourceRule {
-    let find = Find::Files("/etc/spare".into());
+    let find = DiscoveryRule::Files("/etc/spare".into());
     let new = SourceRule::new("spare".parse().expect("a name"), find);
-    let give = Give { env: [("SPARE".to_owned(), "{name}".to_owned())].into(), ..Give::default() };
+    let give = EditTemplates {
+        env: [("SPARE".to_owned(), "{name}".to_owned())].into(),
+        ..EditTemplates::default()
+    };
     SourceRule { resource: SPARES.parse().ok(), give, ..new }
 }

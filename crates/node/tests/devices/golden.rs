@@ -60,7 +60,7 @@ fn every_attribute_is_valid_in_a_rule(device: &Device) {
 }
 
 fn heading(state: &NodeState, device: &Device) -> String {
-    let offering = state.offerings().remove(&device.id);
+    let offering = state.device_offers().remove(&device.id);
     let name = offering.as_ref().and_then(|offering| offering.resource.as_ref());
     let name = name.map_or_else(|| "-".to_owned(), ToString::to_string);
     let why = device.withheld.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();

@@ -6,7 +6,7 @@ use windlass_config::to_yaml;
 use windlass_machine::MachineProfile;
 use windlass_migrate::{NvidiaPluginFlags, parse};
 use windlass_resources::NodeState;
-use windlass_testkit::{allocatable, pod_with as pod};
+use windlass_testkit::{pod_with as pod, until_allocatable};
 
 use crate::devices::world::{node, node_of};
 
@@ -19,12 +19,12 @@ fn converted(text: &str) -> String {
 /// The allocatable devices of each resource.
 async fn offered(profile: &str, text: &str) -> BTreeMap<String, Vec<String>> {
     let profile = MachineProfile::named(profile).expect("a shipped profile");
-    of(&node_of(&profile, &converted(text)).survey().await)
+    of(&node_of(&profile, &converted(text)).scan_host().await)
 }
 
 fn of(state: &NodeState) -> BTreeMap<String, Vec<String>> {
     let mut offered: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (id, offering) in state.offerings() {
+    for (id, offering) in state.device_offers() {
         if let (Some(resource), None) = (&offering.resource, &offering.obstacle) {
             offered.entry(resource.to_string()).or_default().push(id.to_string());
         }
@@ -92,7 +92,7 @@ async fn functions_are_selected_by_the_index_of_the_firmware() {
     let profile = MachineProfile::named("rdma").expect("a shipped profile");
     let world = node_of(&profile, &converted(text));
     world.write("/sys/bus/pci/devices/0000:ca:00.0/acpi_index", "7\n");
-    let found = of(&world.survey().await);
+    let found = of(&world.scan_host().await);
     let why = "subfunction 88 is none of 0 to 4, though it is number 4 on its bus";
     assert_eq!(found, expected(&[("intel.com/onboard", &["0000:ca:00.0"][..])]), "{why}");
 }
@@ -138,12 +138,12 @@ async fn each_node_is_a_separate_resource_as_with_smarter_device_manager() {
 - {devicematch: '^absent$', nummaxdevices: 1}
 ";
     let world = node(NODES, &converted(text));
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     for (resource, count) in [("video0", 3), ("video1", 3), ("snd", 1), ("rtc0", 1)] {
-        allocatable(&kubelet, &format!("smarter-devices/{resource}"), count).await;
+        until_allocatable(&kubelet, &format!("smarter-devices/{resource}"), count).await;
     }
     let admission = kubelet.admit(pod("p", "smarter-devices/video1", 1)).await.expect("admitted");
-    let allotment = admission.allotment("main", "smarter-devices/video1").expect("allotted");
+    let allotment = admission.allocation("main", "smarter-devices/video1").expect("allotted");
     assert_eq!(allotment.ids().len(), 1);
 }
 
@@ -229,14 +229,14 @@ async fn granted_nodes(
     for (link, target) in
         [("/dev/zigbee", "ttyUSB0"), ("/dev/serial/by-id/usb-modem", "../../ttyUSB0")]
     {
-        symlink(target, world.host(link)).expect("linked");
+        symlink(target, world.host_path(link)).expect("linked");
     }
-    fs::remove_file(world.host("/dev/serial/by-id/.keep")).expect("removed");
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    fs::remove_file(world.host_path("/dev/serial/by-id/.keep")).expect("removed");
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     let resource = format!("squat.ai/{name}");
-    allocatable(&kubelet, &resource, count).await;
+    until_allocatable(&kubelet, &resource, count).await;
     let admission = kubelet.admit(pod(name, &resource, 1)).await.expect("admitted");
-    let grant = &admission.allotment("main", &resource).expect("allotted").grant;
+    let grant = &admission.allocation("main", &resource).expect("allotted").run_options;
     let root = world.config.places.host_root.to_str().expect("text");
     let dev = |path: &str| path.trim_start_matches(root).to_owned();
     let nodes = grant.devices.iter();
@@ -255,16 +255,16 @@ SUBSYSTEM=="tty", KERNEL=="ttyUSB[0-9]", ATTRS{idVendor}=="12d1", ATTRS{idProduc
 SUBSYSTEM=="tty", ATTRS{idVendor}=="0403"
 "#;
     let world = node(NODES, &format!("deviceList: envvar\n{}", converted(text)));
-    let found = of(&world.survey().await);
+    let found = of(&world.scan_host().await);
     let resources = [
         ("windlass.dev/usb", &["usb-C1"][..]),
         ("windlass.dev/tty", &["tty-0000-00-14-0-0-5-ttyUSB0"]),
     ];
     assert_eq!(found, expected(&resources));
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "windlass.dev/tty", 1).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "windlass.dev/tty", 1).await;
     let admission = kubelet.admit(pod("p", "windlass.dev/tty", 1)).await.expect("admitted");
-    let grant = &admission.allotment("main", "windlass.dev/tty").expect("allotted").grant;
+    let grant = &admission.allocation("main", "windlass.dev/tty").expect("allotted").run_options;
     let nodes: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
     assert_eq!(nodes, ["/dev/ttyUSB0"], "the port, and not the node of the bus");
 }
@@ -285,12 +285,12 @@ async fn accelerators_of_sriov_network_device_plugin_are_offered_with_nodes_and_
         {"resourceName": "fec", "deviceType": "accelerator", "selectors": {"devices": ["0d5d"]}},
         {"resourceName": "qat", "deviceType": "accelerator", "selectors": {"drivers": ["4xxx"]}}
     ]}"#;
-    let found = of(&node(BOARDS, &converted(text)).survey().await);
+    let found = of(&node(BOARDS, &converted(text)).scan_host().await);
     let resources =
         [("intel.com/fec", &["fec-0000-1b-00-0"][..]), ("intel.com/qat", &["qat-0000-1c-00-0"])];
     assert_eq!(found, expected(&resources));
     let world = node(BOARDS, &converted(text));
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("qat-0000-1c-00-0", "Healthy").await;
     agent.until_health("fec-0000-1b-00-0", "Healthy").await;
 }
@@ -304,16 +304,16 @@ async fn nodes_of_rdma_are_granted_if_a_selector_of_sriov_network_device_plugin_
     let machine = |text: &str| {
         let world = node_of(&profile, &format!("deviceList: envvar\n{}", converted(text)));
         for node in ["rdma_cm", "umad6", "umad8"] {
-            let _ = fs::remove_file(world.host(&format!("/dev/infiniband/{node}")));
+            let _ = fs::remove_file(world.host_path(&format!("/dev/infiniband/{node}")));
         }
         world
     };
     let world = machine(text);
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "intel.com/vf", 2).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "intel.com/vf", 2).await;
     let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
-    let grant = &admission.allotment("main", "intel.com/vf").expect("allotted").grant;
-    let nodes = |grant: &windlass_kubelet_sim::Grant| {
+    let grant = &admission.allocation("main", "intel.com/vf").expect("allotted").run_options;
+    let nodes = |grant: &windlass_kubelet_sim::RunContainerOptions| {
         let paths = grant.devices.iter().map(|node| node.container_path.clone());
         paths.collect::<Vec<_>>()
     };
@@ -327,11 +327,11 @@ async fn nodes_of_rdma_are_granted_if_a_selector_of_sriov_network_device_plugin_
     let requesting =
         text.replace("\"drivers\"", "\"isRdma\": true, \"needVhostNet\": true, \"drivers\"");
     let world = machine(&requesting);
-    let _ = fs::remove_file(world.host("/dev/vhost-net"));
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "intel.com/vf", 2).await;
+    let _ = fs::remove_file(world.host_path("/dev/vhost-net"));
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "intel.com/vf", 2).await;
     let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
-    let grant = &admission.allotment("main", "intel.com/vf").expect("allotted").grant;
+    let grant = &admission.allocation("main", "intel.com/vf").expect("allotted").run_options;
     let granted_nodes = nodes(grant);
     assert!(granted_nodes.contains(&"/dev/infiniband/uverbs6".to_owned()), "{granted_nodes:?}");
     assert!(

@@ -1,11 +1,11 @@
 //! Intel's GPUs: their discovery, virtual functions, and the name of the render node.
 
 use windlass_machine::{Fault, MachineProfile};
-use windlass_testkit::{Node, allocatable, pod_with as pod};
+use windlass_testkit::{Node, pod_with as pod, until_allocatable};
 
 use crate::devices::{
     golden,
-    world::{device, listening, measured, measured_until, node, node_of},
+    world::{device, measured_until, node, node_of, start_with_http, until_measured},
 };
 
 const GPU: &str = "gpu.intel.com/xe";
@@ -20,27 +20,27 @@ fn inject(world: &Node, fault: &str) {
 
 #[tokio::test]
 async fn a_function_with_virtual_functions_is_not_offered_beside_them() {
-    let state = machine("").survey().await;
+    let state = machine("").scan_host().await;
     insta::assert_snapshot!("flex_170", golden::devices(&state, "intel"));
 }
 
 #[tokio::test]
 async fn a_gpu_that_gets_virtual_functions_is_withheld() {
     let world = machine("");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, GPU, 5).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, GPU, 5).await;
     inject(&world, "set:flex0:sriov_numvfs=3");
     let id = "intel-0000-3a-00-0";
     agent.until(|state| device(&state.inventory, id).withheld.is_some()).await;
-    allocatable(&kubelet, GPU, 4).await;
+    until_allocatable(&kubelet, GPU, 4).await;
     inject(&world, "set:flex0:sriov_numvfs=0");
-    allocatable(&kubelet, GPU, 5).await;
+    until_allocatable(&kubelet, GPU, 5).await;
 }
 
 #[tokio::test]
 async fn a_gpu_that_is_unbound_off_the_bus_or_too_hot_is_unhealthy() {
     let world = machine("");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until(|state| state.inventory.devices.len() == 6).await;
     for (fault, id, expected) in [
         ("unbind:flex0", "intel-0000-3a-00-0", "Unhealthy: driver not bound, it has no driver"),
@@ -59,7 +59,7 @@ async fn a_gpu_that_is_unbound_off_the_bus_or_too_hot_is_unhealthy() {
 #[tokio::test]
 async fn a_card_has_the_measurements_of_its_driver_and_a_virtual_function_has_none() {
     let mut world = machine("");
-    let agent = listening(&mut world);
+    let agent = start_with_http(&mut world);
     for (metric, expected) in [
         ("windlass_device_memory_bytes", "17179869184"),
         ("windlass_device_temperature_celsius", "42"),
@@ -67,7 +67,7 @@ async fn a_card_has_the_measurements_of_its_driver_and_a_virtual_function_has_no
         ("windlass_device_energy_joules_total", "86400.0"),
         ("windlass_device_clock_hertz", "600000000"),
     ] {
-        let lines = measured(&agent, metric, 4).await;
+        let lines = until_measured(&agent, metric, 4).await;
         assert!(lines.iter().all(|line| line.ends_with(&format!(" {expected}"))), "{lines:?}");
     }
     inject(&world, "set:flex0:hwmon/hwmon0/temp2_input=55000");
@@ -78,16 +78,16 @@ async fn a_card_has_the_measurements_of_its_driver_and_a_virtual_function_has_no
 #[tokio::test]
 async fn a_render_node_has_the_name_that_programs_expect() {
     let world = machine("{intel: {renderAs128: true}, deviceList: envvar}");
-    let kubelet = world.kubelet();
-    let agent = world.agent();
-    allocatable(&kubelet, GPU, 5).await;
+    let kubelet = world.start_kubelet();
+    let agent = world.start_agent();
+    until_allocatable(&kubelet, GPU, 5).await;
     let state = agent.state.borrow().clone();
     let second = device(&state.inventory, "intel-0000-4b-00-0");
     let paths: Vec<_> =
-        second.nodes.iter().map(|node| node.inside().display().to_string()).collect();
+        second.nodes.iter().map(|node| node.container_path().display().to_string()).collect();
     assert_eq!(paths, ["/dev/dri/card1", "/dev/dri/renderD128"]);
     let one = kubelet.admit(pod("one", GPU, 1)).await.expect("admitted");
-    let grant = &one.allotment("main", GPU).expect("allotted").grant;
+    let grant = &one.allocation("main", GPU).expect("allotted").run_options;
     let paths: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
     assert!(paths.contains(&"/dev/dri/renderD128"), "{paths:?}");
     let refused = kubelet.admit(pod("two", GPU, 2)).await.expect_err("there is one such name");
@@ -124,5 +124,8 @@ async fn integrated_graphics_and_cards_are_distinguished() {
 "#,
         "",
     );
-    insta::assert_snapshot!("processor_and_card", golden::devices(&world.survey().await, "intel"));
+    insta::assert_snapshot!(
+        "processor_and_card",
+        golden::devices(&world.scan_host().await, "intel")
+    );
 }

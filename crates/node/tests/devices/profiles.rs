@@ -7,7 +7,7 @@ use serde_json::Value;
 use windlass_config::DeviceProfile;
 use windlass_core::{attribute::AttributeValue, device::Device, health::HealthState};
 use windlass_resources::NodeState;
-use windlass_testkit::{Node, allocatable, pod_with as pod};
+use windlass_testkit::{Node, pod_with as pod, until_allocatable};
 
 use crate::devices::world::node;
 
@@ -68,7 +68,7 @@ fn text_of(device: &Device) -> String {
 #[tokio::test]
 async fn every_profile_finds_its_simulated_devices_and_no_others() {
     for profile in simulated() {
-        let state = world(profile, 2).survey().await;
+        let state = world(profile, 2).scan_host().await;
         let found: Vec<_> = devices_of(&state, profile).into_iter().map(text_of).collect();
         assert!(!found.is_empty(), "{} finds no device", profile.name);
         assert_eq!(found.len(), state.inventory.devices.len(), "{}", profile.name);
@@ -85,7 +85,7 @@ async fn every_profile_finds_its_simulated_devices_and_no_others() {
 async fn a_device_of_every_profile_that_is_unplugged_has_vanished() {
     for profile in simulated() {
         let world = world(profile, 1);
-        let agent = world.agent();
+        let agent = world.start_agent();
         agent.until(|state| are_all(state, profile, HealthState::Healthy)).await;
         world.machine.update(|model| model.devices.clear()).expect("unplugged");
         agent
@@ -105,7 +105,7 @@ async fn no_device_matches_two_profiles() {
     for machine in names.map(|name| name.parse::<DeviceProfile>().expect("shipped")) {
         let entries = names.map(|name| format!("{{profile: {name}}}")).join(", ");
         let world = node(&devices(&machine, 1), &format!("sources: [{entries}]"));
-        let state = world.survey().await;
+        let state = world.scan_host().await;
         let source = machine.rule().name;
         let others = state.inventory.devices.iter().filter(|device| device.source != source);
         assert_eq!(others.count(), 0, "{}: {:#?}", machine.name, state.inventory.devices);
@@ -119,7 +119,7 @@ async fn a_stick_that_loads_its_firmware_keeps_its_id() {
     let before = after.replace("18d1", "1a6e").replace("9302", "089a").replace("010", "007");
     assert_ne!(before, after);
     let world = node(&before, "sources: [{profile: coral-usb}]");
-    let agent = world.agent();
+    let agent = world.start_agent();
     let state = agent.until(|state| are_all(state, &profile, HealthState::Healthy)).await;
     let id = devices_of(&state, &profile)[0].id.clone();
     let stick = |text: &str| serde_saphyr::from_str(text).expect("devices");
@@ -136,9 +136,9 @@ async fn many_pods_get_a_shared_node_and_one_gets_a_camera() {
     let [kvm, video] = ["kvm", "video"].map(|name| name.parse::<DeviceProfile>().expect("shipped"));
     let both = format!("{}\n{}", devices(&kvm, 1), devices(&video, 1));
     let world = node(&both, "sources: [{profile: kvm}, {profile: video}]");
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "devices.kubevirt.io/kvm", 110).await;
-    allocatable(&kubelet, "squat.ai/video", 1).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "devices.kubevirt.io/kvm", 110).await;
+    until_allocatable(&kubelet, "squat.ai/video", 1).await;
     for name in ["a", "b", "c"] {
         let admitted = kubelet.admit(pod(name, "devices.kubevirt.io/kvm", 1)).await;
         admitted.unwrap_or_else(|why| panic!("{name}: {why:?}"));

@@ -16,10 +16,10 @@ use windlass_machine::{
     profile::{LinkState, VirtualFunction},
 };
 use windlass_resources::NodeState;
-use windlass_testkit::{Node, allocatable, pod_with as pod, vanishes};
+use windlass_testkit::{Node, pod_with as pod, until_allocatable, until_removed};
 
 use crate::devices::world::{
-    attribute, device, listening, measured_until, node_of, policy, source,
+    attribute, device, measured_until, node_of, policy, source, start_with_http,
 };
 
 /// A resource of virtual functions with the kernel's driver, by address and through the kubelet alone.
@@ -37,7 +37,7 @@ fn world(config: &str) -> Node {
 
 /// State of every interface, one line each.
 fn states(state: &NodeState) -> String {
-    let offerings = state.offerings();
+    let offerings = state.device_offers();
     let line = |device: &Device| {
         let of = |name: &str| attribute(device, &format!("windlass.dev/{name}"));
         let names = ["driver", "ifName", "rdmaDevice", "pfName", "vfIndex", "vdpaType"];
@@ -54,7 +54,7 @@ fn states(state: &NodeState) -> String {
 #[tokio::test]
 async fn ports_count_traffic_in_bytes_and_errors_by_type() {
     let mut world = world("");
-    let agent = listening(&mut world);
+    let agent = start_with_http(&mut world);
     let own = |lines: &[String], label: &str| {
         let is_own = |line: &&String| {
             line.contains(r#"device="nic-0000-17-00-1""#)
@@ -85,7 +85,7 @@ async fn ports_count_traffic_in_bytes_and_errors_by_type() {
 #[tokio::test]
 async fn every_function_is_found_with_its_nodes_and_obstacles() {
     let world = world("resources: [{name: example.com/nic, devices: {kind: nic}}]");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let expected = "\
 nic-0000-17-00-0: mlx5_core ens1f0np0 mlx5_0; infiniband/uverbs0 infiniband/rdma_cm; 3 virtual functions are made of it
 nic-0000-17-00-1: mlx5_core ens1f1np1 mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; offered
@@ -105,7 +105,7 @@ nic-0000-17-00-3: vfio-pci ens1f0np0 1; vfio/62 vfio/vfio; offered
 #[tokio::test]
 async fn attributes_include_those_that_selectors_of_other_drivers_use() {
     let world = world("");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let function = device(&state.inventory, "nic-0000-17-00-2");
     for (name, expected) in [
         ("windlass.dev/pciVendor", "15b3"),
@@ -139,12 +139,12 @@ async fn no_function_has_more_attributes_than_dra_allows() {
     for rdma in ["mlx5_7", "mlx5_8"] {
         world.write(&format!("/sys/class/infiniband/{rdma}/ports/1/pkeys/0"), "0xffff\n");
     }
-    let vdpa = world.host(&format!("/sys/bus/auxiliary/devices/{part}/vdpa1"));
+    let vdpa = world.host_path(&format!("/sys/bus/auxiliary/devices/{part}/vdpa1"));
     fs::create_dir_all(&vdpa).expect("made");
     symlink("../drivers/virtio_vdpa", vdpa.join("driver")).expect("linked");
-    let listed = world.host("/sys/bus/vdpa/devices/vdpa1");
+    let listed = world.host_path("/sys/bus/vdpa/devices/vdpa1");
     symlink(format!("../../auxiliary/devices/{part}/vdpa1"), listed).expect("linked");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let of = |id: &str, name: &str| {
         attribute(device(&state.inventory, id), &format!("windlass.dev/{name}"))
     };
@@ -171,10 +171,10 @@ async fn no_function_has_more_attributes_than_dra_allows() {
 #[tokio::test]
 async fn a_container_gets_the_variables_of_the_sriov_network_device_plugin() {
     let world = world(VFS);
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/vf", 3).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "example.com/vf", 3).await;
     let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
-    let grant = &admission.allotment("main", "example.com/vf").expect("allotted").grant;
+    let grant = &admission.allocation("main", "example.com/vf").expect("allotted").run_options;
     let addresses: BTreeSet<_> = grant.envs["PCIDEVICE_EXAMPLE_COM_VF"].split(',').collect();
     assert_eq!(addresses, ["0000:17:00.2", "0000:17:00.3", "0000:17:00.4"].into());
     let expected = concat!(
@@ -196,12 +196,12 @@ async fn a_container_gets_the_variables_of_the_sriov_network_device_plugin() {
 #[tokio::test]
 async fn each_offered_interface_has_a_file_for_cni_plugins() {
     let world = world(VFS);
-    let folder = world.host("/var/run/k8s.cni.cncf.io/devinfo/dp");
+    let folder = world.host_path("/var/run/k8s.cni.cncf.io/devinfo/dp");
     fs::create_dir_all(&folder).expect("made");
     fs::write(folder.join("other.com-x-0000:17:00.2-device.json"), "{}").expect("written");
     let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/vf", 3).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "example.com/vf", 3).await;
     let text = |id| fs::read_to_string(file(id)).expect("written before it was offered");
     assert_eq!(
         text("0000:17:00.2"),
@@ -220,12 +220,12 @@ async fn each_offered_interface_has_a_file_for_cni_plugins() {
     );
     world.machine.update(|model| drop(functions(model).pop())).expect("changed");
     agent.until_health("0000:17:00.4", "Unhealthy: vanished").await;
-    vanishes(&file("0000:17:00.4")).await;
+    until_removed(&file("0000:17:00.4")).await;
     assert!(file("0000:17:00.2").exists());
     agent.stop().await;
     let mut without_rules = world;
     without_rules.config.policy.resources = windlass_config::Resources::Default;
-    let agent = without_rules.agent();
+    let agent = without_rules.start_agent();
     agent.until(|state| state.inventory.generation > 0).await;
     let remaining = fs::read_dir(&folder).expect("a folder").count();
     assert_eq!(remaining, 1, "an agent removes the files of an earlier run, and no others");
@@ -234,23 +234,23 @@ async fn each_offered_interface_has_a_file_for_cni_plugins() {
 #[tokio::test]
 async fn a_file_that_cannot_be_written_withholds_only_its_own_device() {
     let world = world(VFS);
-    let folder = world.host("/var/run/k8s.cni.cncf.io/devinfo/dp");
+    let folder = world.host_path("/var/run/k8s.cni.cncf.io/devinfo/dp");
     let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
     fs::create_dir_all(file("0000:17:00.2").join("in the way")).expect("made");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    let node = allocatable(&kubelet, "example.com/vf", 2).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    let node = until_allocatable(&kubelet, "example.com/vf", 2).await;
     assert_eq!(node.counts("example.com/vf"), Some((3, 2)));
     assert!(file("0000:17:00.3").exists() && file("0000:17:00.4").exists());
     let id: DeviceId = "0000:17:00.2".parse().expect("an id");
     let state = agent.state.borrow().clone();
-    let why = state.offerings()[&id].obstacle.clone().unwrap_or_default();
+    let why = state.device_offers()[&id].obstacle.clone().unwrap_or_default();
     assert!(why.starts_with("cannot write device information for CNI plugins to"), "{why}");
     assert!(state.missing_parts.problems.contains(&why), "{:?}", state.missing_parts.problems);
     world.machine.update(|model| drop(functions(model).pop())).expect("changed");
-    vanishes(&file("0000:17:00.4")).await;
-    allocatable(&kubelet, "example.com/vf", 1).await;
+    until_removed(&file("0000:17:00.4")).await;
+    until_allocatable(&kubelet, "example.com/vf", 1).await;
     fs::remove_dir_all(file("0000:17:00.2")).expect("removed");
-    allocatable(&kubelet, "example.com/vf", 2).await;
+    until_allocatable(&kubelet, "example.com/vf", 2).await;
     assert!(file("0000:17:00.2").is_file());
 }
 
@@ -261,36 +261,36 @@ fn functions(model: &mut windlass_machine::state::Model) -> &mut Vec<VirtualFunc
 #[tokio::test]
 async fn functions_that_are_made_while_the_agent_runs_are_offered() {
     let world = world(VFS);
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/vf", 3).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "example.com/vf", 3).await;
     let more = VirtualFunction {
         driver: Some("mlx5_core".to_owned()),
         netdev: Some("ens1f0v3".to_owned()),
         ..VirtualFunction::default()
     };
     world.machine.update(|model| functions(model).push(more)).expect("changed");
-    allocatable(&kubelet, "example.com/vf", 4).await;
+    until_allocatable(&kubelet, "example.com/vf", 4).await;
 }
 
 #[tokio::test]
 async fn a_cable_that_was_unplugged_makes_its_functions_wait_for_a_quiet_period() {
     let world = world(VFS);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/vf", 3).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "example.com/vf", 3).await;
     let link = |link| world.machine.update(|model| model.nics[0].link = link).expect("changed");
     link(LinkState::Down);
-    allocatable(&kubelet, "example.com/vf", 0).await;
+    until_allocatable(&kubelet, "example.com/vf", 0).await;
     let why = "Unhealthy: link down, physical function: port 1 of mlx5_0 is 1: DOWN, 3: Disabled";
     agent.until_health("0000:17:00.3", why).await;
     link(LinkState::Up);
-    allocatable(&kubelet, "example.com/vf", 3).await;
+    until_allocatable(&kubelet, "example.com/vf", 3).await;
 }
 
 #[tokio::test]
 async fn an_interface_that_is_administratively_down_stays_healthy() {
     let world = world("nics: {ids: pciAddress}");
     world.machine.update(|model| model.nics[1].link = LinkState::Down).expect("changed");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("0000:17:00.1", "Unhealthy: link down").await;
     let flags = "/sys/class/net/ens1f1np1/flags";
     world.write(flags, "0x1002\n");
@@ -302,7 +302,7 @@ async fn an_interface_that_is_administratively_down_stays_healthy() {
 #[tokio::test]
 async fn an_incomplete_set_of_nodes_is_withheld() {
     let world = world("nics: {ids: pciAddress, rdmaNodes: [uverbs, rdmaCm, umad, issm]}");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
     let nodes = device(&agent.state.borrow().inventory, "0000:ca:00.0").nodes.len();
     assert_eq!(nodes, 4, "InfiniBand has a manager's node as well");
@@ -310,13 +310,13 @@ async fn an_incomplete_set_of_nodes_is_withheld() {
         ("/dev/infiniband/rdma_cm", "not ready, /dev/infiniband/rdma_cm is not there"),
         ("/dev/infiniband/uverbs4", "device node missing, /dev/infiniband/uverbs4 is not there"),
     ] {
-        fs::rename(world.host(path), world.host("/dev/elsewhere")).expect("moved");
+        fs::rename(world.host_path(path), world.host_path("/dev/elsewhere")).expect("moved");
         agent.until_health("0000:ca:00.0", &format!("Unhealthy: {why}")).await;
-        fs::rename(world.host("/dev/elsewhere"), world.host(path)).expect("moved");
+        fs::rename(world.host_path("/dev/elsewhere"), world.host_path(path)).expect("moved");
         agent.until_health("0000:ca:00.0", "Healthy").await;
     }
-    let verbs = world.host("/sys/bus/pci/devices/0000:ca:00.0/infiniband_verbs");
-    fs::rename(&verbs, world.host("/sys/elsewhere")).expect("moved");
+    let verbs = world.host_path("/sys/bus/pci/devices/0000:ca:00.0/infiniband_verbs");
+    fs::rename(&verbs, world.host_path("/sys/elsewhere")).expect("moved");
     let why = "Unhealthy: not ready, mlx5_4 has no uverbs node yet: is ib_uverbs loaded?";
     agent.until_health("0000:ca:00.0", why).await;
 }
@@ -324,12 +324,12 @@ async fn an_incomplete_set_of_nodes_is_withheld() {
 #[tokio::test]
 async fn an_interface_without_rdma_nodes_waits_for_none_and_is_not_shared() {
     let none = world("nics: {ids: pciAddress, rdmaNodes: []}");
-    fs::remove_file(none.host("/dev/infiniband/rdma_cm")).expect("removed");
-    let agent = none.agent();
+    fs::remove_file(none.host_path("/dev/infiniband/rdma_cm")).expect("removed");
+    let agent = none.start_agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
     assert_eq!(device(&agent.state.borrow().inventory, "0000:ca:00.0").nodes, []);
-    let shared = two("").replace("resources", "nics: {rdmaNodes: []}\nresources");
-    let offerings = world(&shared).survey().await.offerings();
+    let shared = two_shared_nics("").replace("resources", "nics: {rdmaNodes: []}\nresources");
+    let offerings = world(&shared).scan_host().await.device_offers();
     let why = offerings["nic-0000-ca-00-0"].obstacle.as_deref();
     assert_eq!(why, Some("nics.rdmaNodes is empty: no RDMA node for containers to share"));
 }
@@ -341,18 +341,18 @@ async fn optional_nodes_are_granted_once_they_exist() {
     let world = world(config);
     let (cm, mad) = ("/dev/infiniband/rdma_cm", "/sys/bus/pci/devices/0000:ca:00.0/infiniband_mad");
     for (at, without_rules) in [(cm, "/dev/elsewhere"), (mad, "/sys/elsewhere")] {
-        fs::rename(world.host(at), world.host(without_rules)).expect("moved");
+        fs::rename(world.host_path(at), world.host_path(without_rules)).expect("moved");
     }
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
     let nodes = |state: &NodeState| device(&state.inventory, "0000:ca:00.0").nodes.len();
     assert_eq!(nodes(&agent.state.borrow()), 1, "verbs");
-    fs::rename(world.host("/dev/elsewhere"), world.host(cm)).expect("moved");
+    fs::rename(world.host_path("/dev/elsewhere"), world.host_path(cm)).expect("moved");
     agent.until(|state| nodes(state) == 2).await;
 }
 
 /// A shared resource of the two NICs that the host does not need.
-fn two(pool: &str) -> String {
+fn two_shared_nics(pool: &str) -> String {
     format!(
         "deviceList: envvar\nresources: [{{name: rdma/hca, devices: {{kind: nic, ids: \
          [nic-0000-17-00-1, nic-0000-ca-00-0]}}, sharing: {{method: shared, replicas: 3{pool}}}}}]"
@@ -362,17 +362,17 @@ fn two(pool: &str) -> String {
 /// The verbs nodes that a new pod gets with one of a resource, by its ids.
 async fn verbs(kubelet: &Kubelet, name: &str) -> (Vec<String>, Vec<String>) {
     let admission = kubelet.admit(pod(name, "rdma/hca", 1)).await.expect("admitted");
-    let allotment = admission.allotment("main", "rdma/hca").expect("allotted");
-    let nodes = allotment.grant.devices.iter().map(|node| node.container_path.clone());
+    let allotment = admission.allocation("main", "rdma/hca").expect("allotted");
+    let nodes = allotment.run_options.devices.iter().map(|node| node.container_path.clone());
     let verbs = nodes.filter(|path| path.contains("uverbs")).collect();
     (allotment.ids().into_iter().collect(), verbs)
 }
 
 #[tokio::test]
 async fn tokens_of_a_nic_grant_that_nic() {
-    let world = world(&two(""));
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "rdma/hca", 6).await;
+    let world = world(&two_shared_nics(""));
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "rdma/hca", 6).await;
     let mut used = BTreeSet::new();
     for name in ["a", "b"] {
         let (ids, verbs) = verbs(&kubelet, name).await;
@@ -384,9 +384,9 @@ async fn tokens_of_a_nic_grant_that_nic() {
 
 #[tokio::test]
 async fn tokens_of_a_pool_grant_every_healthy_nic() {
-    let world = world(&two(", pool: true"));
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "rdma/hca", 3).await;
+    let world = world(&two_shared_nics(", pool: true"));
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "rdma/hca", 3).await;
     let both = ["/dev/infiniband/uverbs1".to_owned(), "/dev/infiniband/uverbs4".to_owned()];
     assert_eq!(verbs(&kubelet, "a").await, (vec!["0".to_owned()], both.to_vec()));
     let link = |nic: usize, link| {
@@ -396,46 +396,48 @@ async fn tokens_of_a_pool_grant_every_healthy_nic() {
     agent.until_health("nic-0000-ca-00-0", "Unhealthy").await;
     assert_eq!(verbs(&kubelet, "b").await.1, both[..1]);
     link(1, LinkState::Down);
-    allocatable(&kubelet, "rdma/hca", 0).await;
+    until_allocatable(&kubelet, "rdma/hca", 0).await;
     link(1, LinkState::Up);
-    allocatable(&kubelet, "rdma/hca", 3).await;
+    until_allocatable(&kubelet, "rdma/hca", 3).await;
     assert_eq!(verbs(&kubelet, "c").await.0, ["2"]);
 }
 
 #[tokio::test]
 async fn tokens_beyond_a_smaller_pool_remain_listed() {
-    let world = world(&two(", pool: true"));
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "rdma/hca", 3).await;
-    agent.follow(policy(&two(", pool: true").replace("replicas: 3", "replicas: 2")));
-    let node = allocatable(&kubelet, "rdma/hca", 2).await;
+    let world = world(&two_shared_nics(", pool: true"));
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "rdma/hca", 3).await;
+    agent
+        .set_policy(policy(&two_shared_nics(", pool: true").replace("replicas: 3", "replicas: 2")));
+    let node = until_allocatable(&kubelet, "rdma/hca", 2).await;
     assert_eq!(node.counts("rdma/hca"), Some((3, 2)));
 }
 
 #[tokio::test]
 async fn nics_of_a_pool_in_use_are_not_exclusive() {
-    let world = world(&two(", pool: true"));
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "rdma/hca", 3).await;
+    let world = world(&two_shared_nics(", pool: true"));
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "rdma/hca", 3).await;
     verbs(&kubelet, "holder").await;
-    agent.follow(policy(
+    agent.set_policy(policy(
         "resources: [{name: rdma/whole, devices: {kind: nic, ids: [nic-0000-17-00-1]}}]",
     ));
     let id: DeviceId = "nic-0000-17-00-1".parse().expect("an id");
     let why = "a container holds it as rdma/hca";
     let is_held = |state: &Arc<NodeState>| {
-        state.offerings().get(&id).is_some_and(|it| it.obstacle.as_deref() == Some(why))
+        state.device_offers().get(&id).is_some_and(|it| it.obstacle.as_deref() == Some(why))
     };
     agent.until(is_held).await;
 }
 
 #[tokio::test]
 async fn programs_get_the_names_of_their_rdma_devices_if_configured() {
-    let world = world(&format!("nics: {{programHints: true}}\n{}", two(", pool: true")));
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "rdma/hca", 3).await;
+    let world =
+        world(&format!("nics: {{programHints: true}}\n{}", two_shared_nics(", pool: true")));
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "rdma/hca", 3).await;
     let admission = kubelet.admit(pod("p", "rdma/hca", 1)).await.expect("admitted");
-    let envs = &admission.allotment("main", "rdma/hca").expect("allotted").grant.envs;
+    let envs = &admission.allocation("main", "rdma/hca").expect("allotted").run_options.envs;
     assert_eq!(envs["NCCL_IB_HCA"], "=mlx5_1,mlx5_4");
     assert_eq!(envs["UCX_NET_DEVICES"], "mlx5_1:1,mlx5_4:1");
 }
@@ -443,22 +445,22 @@ async fn programs_get_the_names_of_their_rdma_devices_if_configured() {
 #[tokio::test]
 async fn the_kubelet_gets_numa_nodes_unless_switched_off() {
     for (hints, expected) in [("true", &[0_i64][..]), ("false", &[-1])] {
-        let world = world(&format!("nics: {{numaHints: {hints}}}\n{}", two("")));
-        let (kubelet, _agent) = (world.kubelet(), world.agent());
-        allocatable(&kubelet, "rdma/hca", 6).await;
+        let world = world(&format!("nics: {{numaHints: {hints}}}\n{}", two_shared_nics("")));
+        let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+        until_allocatable(&kubelet, "rdma/hca", 6).await;
         let admission = kubelet.admit(pod("p", "rdma/hca", 1)).await.expect("admitted");
-        let devices = &admission.allotment("main", "rdma/hca").expect("allotted").devices;
+        let devices = &admission.allocation("main", "rdma/hca").expect("allotted").devices;
         assert_eq!(devices.keys().copied().collect::<Vec<_>>(), expected, "{hints}");
     }
 }
 
 /// GPUs and NICs of a new pod, by the level of the farthest pair.
-async fn pair(kubelet: &Kubelet, state: &NodeState, nic: &str) -> PcieLevel {
+async fn gpu_nic_distance(kubelet: &Kubelet, state: &NodeState, nic: &str) -> PcieLevel {
     let limits = [("nvidia.com/gpu".to_owned(), 1), (nic.to_owned(), 1)].into();
     let pod = Pod::new(nic).container(Container { name: "main".to_owned(), limits });
     let admission = kubelet.admit(pod).await.expect("admitted");
     let position = |resource: &str| {
-        let ids = admission.allotment("main", resource).expect("allotted").ids();
+        let ids = admission.allocation("main", resource).expect("allotted").ids();
         state.topology.position(ids.first().expect("one")).expect("known")
     };
     state.topology.connection(position("nvidia.com/gpu"), position(nic)).pcie
@@ -474,12 +476,12 @@ async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_in_any_order_of_requests
              match: 'device.attributes[\"windlass.dev\"].rdma'}}}}]"
         );
         let world = node_of(&MachineProfile::named("dgx-h100").expect("a profile"), &config);
-        let (kubelet, agent) = (world.kubelet(), world.agent());
-        allocatable(&kubelet, nic, 8).await;
-        allocatable(&kubelet, "nvidia.com/gpu", 8).await;
+        let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+        until_allocatable(&kubelet, nic, 8).await;
+        until_allocatable(&kubelet, "nvidia.com/gpu", 8).await;
         kubelet.admit(pod("others", first, 3)).await.expect("admitted");
         let state = agent.state.borrow().clone();
-        assert_eq!(pair(&kubelet, &state, nic).await, PcieLevel::Pix, "{nic}");
+        assert_eq!(gpu_nic_distance(&kubelet, &state, nic).await, PcieLevel::Pix, "{nic}");
     }
 }
 
@@ -487,25 +489,25 @@ async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_in_any_order_of_requests
 async fn an_interface_that_does_not_answer_keeps_its_identity_and_affects_no_other() {
     let world = world("");
     let (hanging, file) = ("nic-0000-ca-00-0", "/sys/class/infiniband/mlx5_4/ports/1/state");
-    let agent = world.agent();
+    let agent = world.start_agent();
     let state = agent.until_health(hanging, "Healthy").await;
     let before = device(&state.inventory, hanging).clone();
-    world.hang(file);
+    world.block_reads(file);
     let state = agent.until_health(hanging, "Unhealthy: not ready, it does not answer").await;
     let now = device(&state.inventory, hanging);
     assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
     world.machine.update(|model| model.nics[1].link = LinkState::Down).expect("changed");
     let state = agent.until_health("nic-0000-17-00-1", "Unhealthy: link down").await;
     assert!(source(&state, "nics").starts_with("ready: "), "{}", source(&state, "nics"));
-    world.answer(file, "4: ACTIVE\n");
+    world.unblock_reads(file, "4: ACTIVE\n");
     agent.until_health(hanging, "Healthy").await;
 }
 
 #[tokio::test]
 async fn an_interface_that_never_answered_is_listed_and_not_ready() {
     let world = world("");
-    world.hang("/sys/class/infiniband/mlx5_4/ports/1/state");
-    let state = world.survey().await;
+    world.block_reads("/sys/class/infiniband/mlx5_4/ports/1/state");
+    let state = world.scan_host().await;
     let health = |id: &str| device(&state.inventory, id).health.to_string();
     assert!(health("nic-0000-ca-00-0").contains("it does not answer"));
     assert!(health("nic-0000-17-00-1").starts_with("Healthy"));

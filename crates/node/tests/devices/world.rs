@@ -10,12 +10,12 @@ use windlass_core::{
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
-use windlass_testkit::{Node, Running, health, until};
+use windlass_testkit::{Node, RunningAgent, health_policy, until};
 
 use crate::agent::admin::get;
 
 /// Quiet period of these tests.
-pub(crate) const QUIET: Duration = Duration::from_millis(100);
+pub(crate) const QUIET_PERIOD: Duration = Duration::from_millis(100);
 
 /// Profile of a machine without devices. A test appends its own devices.
 const EMPTY: &str = r#"name: any
@@ -47,7 +47,7 @@ pub(crate) fn policy(text: &str) -> Policy {
     let text = if text.is_empty() { "{}" } else { text };
     let config = Config::parse(Path::new("test.yaml"), text);
     let policy = config.unwrap_or_else(|error| panic!("{error}")).policy;
-    let HealthPolicy { quiet_period, probe_interval, .. } = health(QUIET);
+    let HealthPolicy { quiet_period, probe_interval, .. } = health_policy(QUIET_PERIOD);
     // A long deadline: no file of these machines hangs, and a scan takes seconds while other tests use the processors.
     let call_deadline = Duration::from_secs(60);
     let health = HealthPolicy { quiet_period, probe_interval, call_deadline, ..policy.health };
@@ -64,17 +64,21 @@ pub(crate) fn refused(text: &str) -> String {
 /// delay.
 pub(crate) async fn end(kubelet: &Kubelet, pod: &str) {
     kubelet.admit(Pod::new("idle").container(Container::new("main"))).await.expect("admitted");
-    kubelet.delete(&format!("{pod}-uid")).await;
+    kubelet.delete_pod(&format!("{pod}-uid")).await;
 }
 
 /// Lines of a metric, once there are this many.
-pub(crate) async fn measured(agent: &Running, metric: &str, count: usize) -> Vec<String> {
+pub(crate) async fn until_measured(
+    agent: &RunningAgent,
+    metric: &str,
+    count: usize,
+) -> Vec<String> {
     measured_until(agent, metric, |lines| lines.len() == count).await
 }
 
 /// Lines of a metric, once they meet a condition.
 pub(crate) async fn measured_until(
-    agent: &Running,
+    agent: &RunningAgent,
     metric: &str,
     condition: impl Fn(&[String]) -> bool,
 ) -> Vec<String> {
@@ -88,9 +92,9 @@ pub(crate) async fn measured_until(
 }
 
 /// Starts the agent with a port for its HTTP pages.
-pub(crate) fn listening(world: &mut Node) -> Running {
+pub(crate) fn start_with_http(world: &mut Node) -> RunningAgent {
     world.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
-    world.agent()
+    world.start_agent()
 }
 
 /// The device of that id.

@@ -9,7 +9,7 @@ use windlass_kubelet_api::dra::v1::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
     dra_plugin_client::DraPluginClient,
 };
-use windlass_testkit::{Caller, Said};
+use windlass_testkit::{Caller, LogCapture};
 
 use crate::dra::world::{Allocated, World, claim, gpus, result};
 
@@ -30,14 +30,14 @@ const DEEP: usize = 200;
 
 async fn cancel_calls(socket: &Path, call: &str) {
     let mut caller = Caller::connect(socket).await;
-    caller.give_up(call, CALLS).await;
-    caller.is_answered(call).await;
+    caller.send_cancelled_calls(call, CALLS).await;
+    caller.call(call).await;
 }
 
 #[tokio::test]
 async fn calls_that_are_cancelled_at_once_do_not_end_the_drivers_connections() {
     let world = World::new();
-    let (agent, _kubelet) = world.serving().await;
+    let (agent, _kubelet) = world.start_ready().await;
     cancel_calls(&world.endpoint(), PREPARE).await;
     cancel_calls(&world.registration(), GET_INFO).await;
     agent.stop().await;
@@ -46,7 +46,7 @@ async fn calls_that_are_cancelled_at_once_do_not_end_the_drivers_connections() {
 #[tokio::test]
 async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
     let world = World::new();
-    let (agent, kubelet) = world.serving().await;
+    let (agent, kubelet) = world.start_ready().await;
     let mut calls = DraPluginClient::new(kubelet.channel());
     let named = |number| {
         let [namespace, name, uid] = ["ns".to_owned(), format!("c{number}"), format!("u{number}")];
@@ -70,10 +70,10 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
 #[tokio::test]
 async fn unknown_claims_are_released_without_a_log_line_for_each() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "known", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("known").await.expect("prepared");
-    let log = Said::from(Level::INFO);
+    let log = LogCapture::start(Level::INFO);
     kubelet.prepare("known").await.expect("prepared as before");
     for number in 0..UNKNOWN_CLAIMS {
         kubelet.unprepare(&format!("c{number}")).await.expect("no claim to release");
@@ -99,7 +99,7 @@ fn nested(name: &str, allocated: &[Value]) -> Value {
 #[tokio::test]
 async fn an_unreadable_claim_is_refused_as_such_and_keeps_the_connection() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("good").await.expect("prepared");
     // A new connection would read this file.

@@ -1,6 +1,6 @@
 //! Claims that are prepared and released.
 
-use windlass_config::Strategy;
+use windlass_config::DeviceListStrategy;
 use windlass_core::cdi;
 use windlass_kubelet_api::dra::v1beta1::{
     self, NodePrepareResourcesRequest, dra_plugin_client::DraPluginClient,
@@ -11,7 +11,7 @@ use crate::dra::world::{Allocated, World, gpus};
 #[tokio::test]
 async fn a_claim_is_prepared_and_released_through_the_sockets() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[Allocated { request: "gpu/large", gpu: 1 }]);
     let devices = kubelet.prepare("c").await.expect("prepared");
     let id = gpus(&agent.state.borrow())[1].id.clone();
@@ -44,7 +44,7 @@ async fn a_claim_is_prepared_and_released_through_the_sockets() {
 #[tokio::test]
 async fn the_same_claim_has_the_same_answer_without_the_api_server() {
     let mut world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let devices_of_requests =
         [Allocated { request: "a", gpu: 0 }, Allocated { request: "b", gpu: 5 }];
     world.claim(&agent, "c", &devices_of_requests);
@@ -58,7 +58,7 @@ async fn the_same_claim_has_the_same_answer_without_the_api_server() {
 #[tokio::test]
 async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_ignored() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let mut both = world.claim(&agent, "both", &[Allocated { request: "a", gpu: 0 }]);
     let results = both["status"]["allocation"]["devices"]["results"].as_array_mut();
     let results = results.expect("a list");
@@ -75,7 +75,7 @@ async fn claims_of_one_call_are_distinguished_and_results_of_other_drivers_are_i
 #[tokio::test]
 async fn the_earlier_api_version_is_served_too() {
     let world = World::new();
-    let (agent, kubelet) = world.serving().await;
+    let (agent, kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     let [namespace, name, uid] = ["ns", "c", "c"].map(ToOwned::to_owned);
     let claims = vec![v1beta1::Claim { namespace, uid, name }];
@@ -89,8 +89,8 @@ async fn the_earlier_api_version_is_served_too() {
 #[tokio::test]
 async fn claims_use_documents_even_if_the_device_plugin_uses_variables() {
     let mut world = World::new();
-    world.config.policy.delivery.strategies = [Strategy::Envvar].into();
-    let (agent, mut kubelet) = world.serving().await;
+    world.config.policy.delivery.strategies = [DeviceListStrategy::Envvar].into();
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     let devices = kubelet.prepare("c").await.expect("prepared");
     assert_eq!(devices[0].cdi_device_ids.len(), 2);

@@ -14,7 +14,7 @@ use windlass_machine::{
     BoardFault, Fault,
     state::Process,
 };
-use windlass_testkit::{LIMIT, MHZ, until};
+use windlass_testkit::{MHZ, TIMEOUT, until};
 
 use crate::dra::{
     lifecycle_rig::{Rig, Tenant, step},
@@ -27,7 +27,7 @@ const UNKNOWN_HISTORY_STEPS: [windlass_machine::BoardEvent; 3] = [Reset, Reset, 
 #[tokio::test]
 async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_released() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let first = rig.schedule("a", "board").expect("it is free");
     let devices = kubelet.start_with(&first).await.expect("prepared");
     rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
@@ -45,7 +45,7 @@ async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_rel
 #[tokio::test]
 async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_clean() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let first = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&first).await.expect("prepared");
     rig.board.inject(BoardFault::Refuses);
@@ -63,7 +63,7 @@ async fn a_device_that_cannot_be_cleaned_is_tainted_and_reported_until_it_is_cle
 #[tokio::test]
 async fn a_claim_whose_device_cannot_be_prepared_fails_with_the_reason_and_can_be_retried() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     rig.board.inject(BoardFault::Hangs);
     let why = kubelet.start_with(&tenant).await.expect_err("it hangs");
@@ -81,12 +81,12 @@ async fn a_claim_whose_device_cannot_be_prepared_fails_with_the_reason_and_can_b
 #[tokio::test]
 async fn a_claim_that_outlives_the_agent_keeps_its_device_unchanged() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&tenant).await.expect("prepared");
     rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
     agent.stop().await;
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     kubelet.start_with(&tenant).await.expect("prepared");
     assert_eq!(rig.board.take_events(), [], "no step runs on a device in use");
     rig.end(&mut kubelet, &tenant).await;
@@ -97,7 +97,7 @@ async fn a_claim_that_outlives_the_agent_keeps_its_device_unchanged() {
 #[tokio::test]
 async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_claim() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let first = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&first).await.expect("prepared");
     let state = rig.config.places.state_dir.join("claims.json");
@@ -107,7 +107,7 @@ async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_cla
     std::fs::remove_dir_all(&rig.config.places.cdi_dir).expect("it was there");
     rig.cluster.delete_pod("ns", "a").expect("deleted");
     rig.board.take_events();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let second = rig.schedule("b", "board").expect("no holder is known");
     kubelet.start_with(&second).await.expect("prepared");
     rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
@@ -117,7 +117,7 @@ async fn a_device_that_was_released_without_an_agent_is_cleaned_for_the_next_cla
 #[tokio::test]
 async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&tenant).await.expect("prepared");
     rig.until_events(&UNKNOWN_HISTORY_STEPS).await;
@@ -125,7 +125,7 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() 
     for record in records(&rig.config.places) {
         std::fs::remove_file(record).expect("it was there");
     }
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     rig.end(&mut kubelet, &tenant).await;
     rig.until_events(&[Reset]).await;
     agent.stop().await;
@@ -134,7 +134,7 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() 
 #[tokio::test]
 async fn a_claims_status_shows_readiness_and_health_of_its_devices() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     rig.board.inject(BoardFault::Refuses);
     let why = kubelet.start_with(&tenant).await.expect_err("it refuses");
@@ -161,7 +161,7 @@ async fn a_claims_status_shows_readiness_and_health_of_its_devices() {
 #[tokio::test]
 async fn an_early_refusal_of_a_claim_is_in_its_status_until_it_is_prepared() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.free_gpu("g").await;
     rig.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
     rig.until_taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
@@ -187,11 +187,11 @@ async fn an_early_refusal_of_a_claim_is_in_its_status_until_it_is_prepared() {
 #[tokio::test]
 async fn a_status_that_is_refused_twice_is_written_later_and_delays_no_other() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let (first, second) = (rig.schedule("a", "board").expect("free"), rig.free_gpu("b").await);
     let fault_at =
         |tenant: &Tenant| ApiFault::at(format!("{}/status", tenant.claim), Effect::Forbid);
-    rig.cluster.server().inject(fault_at(&first).only("PATCH").times(2));
+    rig.cluster.server().inject(fault_at(&first).for_method("PATCH").times(2));
     kubelet.start_with(&first).await.expect("prepared");
     kubelet.start_with(&second).await.expect("prepared");
     rig.until_claim(&second, |it| condition(it, "Ready", "Prepared")).await;
@@ -208,7 +208,7 @@ fn condition(claim: &Value, kind: &str, reason: &str) -> bool {
 #[tokio::test]
 async fn a_claims_status_names_the_interface_of_its_nic() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     rig.until_taints("n1/nics", &[]).await;
     let tenant = rig.schedule("n", "nic").expect("it is free");
     kubelet.start_with(&tenant).await.expect("prepared");
@@ -232,16 +232,16 @@ fn is_named(device: &Device, name: &str) -> bool {
 async fn a_preparation_beyond_the_kubelets_deadline_continues_and_is_done_once() {
     let mut rig = Rig::new();
     let limit = Duration::from_millis(300);
-    rig.config.session.claim_deadline = limit;
+    rig.config.kubelet_limits.claim_deadline = limit;
     let [log, may_end] =
         ["begun", "go"].map(|name| rig.config.places.state_dir.with_file_name(name));
     let script = "echo begun >> \"$0\"; until [ -e \"$1\" ]; do sleep 0.02; done";
     let words = ["/bin/sh", "-c", script].map(str::to_owned).into_iter();
     let words = words.chain([&log, &may_end].map(|path| path.display().to_string()));
     let action = StepAction::Command(words.collect());
-    let prepare = vec![Step { action, timeout: LIMIT }];
+    let prepare = vec![Step { action, timeout: TIMEOUT }];
     rig.config.policy.sources[0].cleanup = CleanupSteps { prepare, ..CleanupSteps::default() };
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     for _ in 0..2 {
         let why = kubelet.start_with(&tenant).await.expect_err("it takes long");
@@ -258,7 +258,7 @@ async fn a_gpu_with_a_remaining_process_is_withheld_until_the_process_ends() {
     let mut rig = Rig::new();
     let release = vec![step(StepAction::Processes(Processes::None))];
     rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.free_gpu("g").await;
     kubelet.start_with(&tenant).await.expect("prepared");
     let process = Process { pid: 4711, memory_mib: 512, gpu_instance: None, sm_percent: 0 };
@@ -273,16 +273,16 @@ async fn a_gpu_with_a_remaining_process_is_withheld_until_the_process_ends() {
 #[tokio::test]
 async fn a_gpu_whose_memory_remains_used_is_withheld_until_it_is_free() {
     let mut rig = Rig::new();
-    let release = vec![step(StepAction::Memory { most: 128 << 20 })];
+    let release = vec![step(StepAction::Memory { max_bytes: 128 << 20 })];
     rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenant = rig.free_gpu("g").await;
     kubelet.start_with(&tenant).await.expect("prepared");
-    rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
+    rig.machine.inject(&Fault::MemoryLeaked { gpu: 0, mib: 4096 }).expect("injected");
     rig.end(&mut kubelet, &tenant).await;
     rig.until_taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
     rig.until_event("4096 MiB of its memory are used, at most 128 are allowed").await;
-    rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 128 }).expect("injected");
+    rig.machine.inject(&Fault::MemoryLeaked { gpu: 0, mib: 128 }).expect("injected");
     rig.until_taints("n1/nvidia", &[]).await;
     agent.stop().await;
 }
@@ -292,7 +292,7 @@ fn rig_with_reset(machine: &str) -> Rig {
     let mut rig = Rig::on(machine);
     let reset = StepAction::Reset(ResetOf::Gpu);
     let reset = Step { action: reset, timeout: Duration::from_secs(20) };
-    let release = vec![reset, step(StepAction::Memory { most: 128 << 20 })];
+    let release = vec![reset, step(StepAction::Memory { max_bytes: 128 << 20 })];
     rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
     rig.config.policy.health.event_wait = Duration::from_millis(20);
     rig
@@ -301,13 +301,13 @@ fn rig_with_reset(machine: &str) -> Rig {
 #[tokio::test]
 async fn gpus_are_reset_between_claims_one_after_the_other() {
     let rig = rig_with_reset("l40s-pcie");
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let tenants = [rig.free_gpu("a").await, rig.free_gpu("b").await];
     for tenant in &tenants {
         kubelet.start_with(tenant).await.expect("prepared");
     }
     for gpu in [0, 1] {
-        rig.machine.inject(&Fault::MemoryKept { gpu, mib: 4096 }).expect("injected");
+        rig.machine.inject(&Fault::MemoryLeaked { gpu, mib: 4096 }).expect("injected");
     }
     for tenant in &tenants {
         rig.end(&mut kubelet, tenant).await;
@@ -324,7 +324,7 @@ async fn gpus_are_reset_between_claims_one_after_the_other() {
 #[tokio::test]
 async fn a_gpu_with_links_to_others_is_not_reset() {
     let rig = rig_with_reset("dgx-h100");
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     // Its history is unknown, so it would be reset before a claim gets it.
     let tenant = rig.free_gpu("a").await;
     let why = kubelet.start_with(&tenant).await.expect_err("it is linked");

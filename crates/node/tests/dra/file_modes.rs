@@ -10,7 +10,7 @@ use std::{
 use tokio::process::Command;
 use windlass_kubelet_sim::{Config, Container, Kubelet, Pod};
 use windlass_machine::Fault;
-use windlass_testkit::{LIMIT, exists};
+use windlass_testkit::{TIMEOUT, until_exists};
 
 use crate::dra::lifecycle_rig::Rig;
 
@@ -43,7 +43,7 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
 #[tokio::test]
 async fn files_and_sockets_have_the_least_permissive_modes() {
     let rig = Rig::new();
-    let (agent, mut kubelet) = rig.serving().await;
+    let (agent, mut kubelet) = rig.start_ready().await;
     let places = &rig.config.places;
     let board = rig.schedule("a", "board").expect("it is free");
     let gpu = rig.free_gpu("g").await;
@@ -52,7 +52,7 @@ async fn files_and_sockets_have_the_least_permissive_modes() {
     }
     let kubelet_sim = Kubelet::start(Config::new(&places.kubelet_dir)).expect("it starts");
     let has_gpus = kubelet_sim
-        .wait_for(|node| node.counts("nvidia.com/gpu").is_some_and(|(_, free)| free > 1), LIMIT);
+        .wait_for(|node| node.counts("nvidia.com/gpu").is_some_and(|(_, free)| free > 1), TIMEOUT);
     has_gpus.await.expect("registered");
     let pod = Pod::new("p").container(Container::new("c").limit("nvidia.com/gpu", 1));
     kubelet_sim.admit(pod).await.expect("admitted");
@@ -60,7 +60,7 @@ async fn files_and_sockets_have_the_least_permissive_modes() {
 
     for (name, expected) in STATE_FILES {
         let path = places.state_dir.join(name);
-        exists(&path).await;
+        until_exists(&path).await;
         assert_eq!(mode(&path), expected, "{name}");
     }
     let driver = places.kubelet_dir.join("plugins/windlass.dev");

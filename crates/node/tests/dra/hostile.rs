@@ -15,7 +15,7 @@ use windlass_kubelet_api::dra::v1::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
     dra_plugin_client::DraPluginClient,
 };
-use windlass_testkit::in_time;
+use windlass_testkit::within_timeout;
 
 use crate::dra::world::{Allocated, World, claim, gpus, records, result};
 
@@ -38,10 +38,10 @@ fn documents(world: &World) -> BTreeSet<PathBuf> {
 #[tokio::test]
 async fn invalid_names_are_refused_one_by_one_and_reach_neither_disk_nor_api_server() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("good").await.expect("prepared");
-    let (before, requests_before) = (documents(&world), world.api.objects().log().len());
+    let (before, requests_before) = (documents(&world), world.api.objects().requests().len());
     let mut calls = DraPluginClient::new(kubelet.channel());
     for bad in HOSTILE {
         for index in 0..3 {
@@ -59,7 +59,7 @@ async fn invalid_names_are_refused_one_by_one_and_reach_neither_disk_nor_api_ser
         }
     }
     assert_eq!(documents(&world), before);
-    let log = world.api.objects().log();
+    let log = world.api.objects().requests();
     let claim_requests: Vec<_> =
         log[requests_before..].iter().filter(|it| it.path.contains("/resourceclaims/")).collect();
     // The status of the first claim's devices may be written at any time.
@@ -73,7 +73,7 @@ async fn invalid_names_are_refused_one_by_one_and_reach_neither_disk_nor_api_ser
 async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_that_its_author_chose() {
     const MARK: &str = "of-the-author";
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
     let ours = |sharing| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
     let path = format!("/{MARK}/../etc/shadow");
@@ -148,7 +148,7 @@ fn requests() -> impl Strategy<Value = NodePrepareResourcesRequest> {
 #[tokio::test]
 async fn corrupted_requests_are_answered_claim_by_claim_and_change_no_file() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     let first = kubelet.prepare("good").await.expect("prepared");
     let before = documents(&world);
@@ -174,7 +174,7 @@ async fn corrupted_requests_are_answered_claim_by_claim_and_change_no_file() {
             assert_eq!(answer.keys().cloned().collect::<BTreeSet<_>>(), uids, "{release:?}");
         }
     };
-    in_time("every request is answered", calls_in_sequence).await;
+    within_timeout("every request is answered", calls_in_sequence).await;
     assert_eq!(documents(&world), before);
     assert_eq!(kubelet.prepare("good").await.expect("prepared"), first);
     agent.stop().await;

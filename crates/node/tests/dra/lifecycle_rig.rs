@@ -11,8 +11,8 @@ use windlass_kubelet_api::dra::v1 as wire;
 use windlass_machine::{Board, BoardAddresses, BoardEvent, Machine};
 use windlass_resources::NodeState;
 use windlass_testkit::{
-    LIMIT, Node, Running, board_rule, class, exists, happens, health, of_type, pod_of_claim,
-    template,
+    Node, RunningAgent, TIMEOUT, board_rule, claim_template, device_class, expect_events,
+    health_policy, pod_of_claim, type_selector, until_exists,
 };
 
 use crate::dra::kubelet::Kubelet;
@@ -33,7 +33,7 @@ pub(crate) struct Tenant {
 }
 
 /// Deadline of a step.
-const STEP: Duration = Duration::from_secs(2);
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 
 // === impl Rig ===
 
@@ -44,33 +44,34 @@ impl Rig {
 
     /// A rig on a machine of this profile.
     pub(crate) fn on(machine: &str) -> Self {
-        let board = Board::start(&BoardAddresses::any()).expect("free ports");
+        let board = Board::start(&BoardAddresses::ephemeral()).expect("free ports");
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
-        let health = health(Duration::from_millis(20));
-        let sources = vec![board_rule(std::slice::from_ref(&board), STEP)];
+        let health = health_policy(Duration::from_millis(20));
+        let sources = vec![board_rule(std::slice::from_ref(&board), STEP_TIMEOUT)];
         let cluster = Cluster::start();
         cluster.add_node("n1");
         for (name, kind) in [("board", "other"), ("gpu", "gpu"), ("nic", "nic")] {
             let devices =
                 json!({"requests": [{"name": "it", "exactly": {"deviceClassName": name}}]});
-            cluster.objects().put(&class(name, &of_type(kind)));
-            cluster.objects().put(&template("ns", name, &devices));
+            cluster.objects().put(&device_class(name, &type_selector(kind)));
+            cluster.objects().put(&claim_template("ns", name, &devices));
         }
-        let node = Node::named(machine, Policy { dra, health, sources, ..Policy::default() });
+        let node =
+            Node::from_profile(machine, Policy { dra, health, sources, ..Policy::default() });
         // After a boot without a record, the history of each device is unknown.
         node.reboot();
-        let mut node = node.in_cluster("n1", &cluster.server().kubeconfig());
+        let mut node = node.with_cluster("n1", &cluster.server().kubeconfig());
         node.config.cluster.events = true;
         let Node { machine, config, .. } = node;
         Self { cluster, board, machine, config }
     }
 
     /// An agent, and its kubelet, once the board is free for claims.
-    pub(crate) async fn serving(&self) -> (Running, Kubelet) {
-        let agent = Running::start(&self.config).expect("it starts");
+    pub(crate) async fn start_ready(&self) -> (RunningAgent, Kubelet) {
+        let agent = RunningAgent::start(&self.config).expect("it starts");
         let registration =
             self.config.places.kubelet_dir.join("plugins_registry/windlass.dev@reg.sock");
-        exists(&registration).await;
+        until_exists(&registration).await;
         let is_board = |device: &&Device| device.source.as_str() == "darwin3";
         let board = |state: &NodeState| state.inventory.devices.iter().find(is_board).cloned();
         agent.until(|state| board(state).is_some_and(|it| it.health.is_healthy())).await;
@@ -111,7 +112,7 @@ impl Rig {
             let found = taints_of(objects, pool)?;
             (found == expected).then_some(())
         };
-        let found = self.objects().until(LIMIT, is_expected).await;
+        let found = self.objects().wait_until(TIMEOUT, is_expected).await;
         found.unwrap_or_else(|_| {
             panic!("{expected:?} is not {:?}", taints_of(&self.objects(), pool))
         });
@@ -123,7 +124,7 @@ impl Rig {
             let events: Vec<Event> = objects.list();
             events.into_iter().find_map(|it| it.note.filter(|note| note.contains(text)))
         };
-        let found = self.objects().until(LIMIT, find).await;
+        let found = self.objects().wait_until(TIMEOUT, find).await;
         drop(found.unwrap_or_else(|_| panic!("no event with {text:?}")));
     }
 
@@ -137,13 +138,13 @@ impl Rig {
             let claim: ResourceClaim = objects.get("ns", &tenant.claim)?;
             Some(serde_json::to_value(claim).expect("JSON"))
         };
-        let found = self.objects().until(LIMIT, |it| read(it).filter(&condition)).await;
+        let found = self.objects().wait_until(TIMEOUT, |it| read(it).filter(&condition)).await;
         found.unwrap_or_else(|_| panic!("the claim is {:#?}", read(&self.objects())))
     }
 
     /// Waits until the board has these events.
     pub(crate) async fn until_events(&self, expected: &[BoardEvent]) {
-        happens(&self.board, expected).await;
+        expect_events(&self.board, expected).await;
     }
 }
 
@@ -160,7 +161,7 @@ impl Kubelet {
 
 /// A step with the deadline of these tests.
 pub(crate) fn step(action: StepAction) -> Step {
-    Step { action, timeout: STEP }
+    Step { action, timeout: STEP_TIMEOUT }
 }
 
 /// Taints of a pool's devices in order; `None` while it has no devices.

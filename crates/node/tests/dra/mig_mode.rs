@@ -7,7 +7,7 @@ use windlass_config::{
     CleanupSteps, DraMigMode, DraOffer, DraPartitions, DraPolicy, Step, StepAction,
 };
 use windlass_machine::state::Process;
-use windlass_testkit::{LIMIT, Running, until};
+use windlass_testkit::{RunningAgent, TIMEOUT, until};
 
 use crate::dra::world::{World, claim, gpus};
 
@@ -22,7 +22,7 @@ fn world(machine: &str) -> World {
 }
 
 /// Puts a claim whose UID is its name, and that got a GPU, or the partition with this suffix of the GPU's name.
-fn put(world: &World, agent: &Running, (name, gpu, form): (&str, usize, &str)) {
+fn put(world: &World, agent: &RunningAgent, (name, gpu, form): (&str, usize, &str)) {
     let gpu = gpus(&agent.state.borrow())[gpu].id.as_str().to_lowercase();
     let device = format!("{gpu}{form}");
     let result =
@@ -43,7 +43,7 @@ fn form(world: &World, gpu: usize) -> String {
 #[tokio::test]
 async fn one_gpu_is_allocated_in_full_then_in_parts_and_in_full_again() {
     let world = world("dgx-h100");
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     for (name, form) in [("whole", ""), ("part", PART), ("again", "")] {
         put(&world, &agent, (name, 0, form));
     }
@@ -82,9 +82,9 @@ async fn no_instance_is_created_before_the_gpu_is_clean_after_its_full_use() {
     let script = "until [ -e \"$0\" ]; do sleep 0.02; done";
     let words = ["/bin/sh", "-c", script, clean.to_str().expect("text")];
     let action = StepAction::Command(words.map(str::to_owned).into());
-    let release = vec![Step { action, timeout: LIMIT }];
+    let release = vec![Step { action, timeout: TIMEOUT }];
     world.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));
     }
@@ -105,7 +105,7 @@ async fn no_instance_is_created_before_the_gpu_is_clean_after_its_full_use() {
 #[tokio::test]
 async fn mig_mode_of_a_gpu_in_use_does_not_change_and_the_pod_shows_the_reason() {
     let world = world("dgx-h100");
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("part", 0, PART));
     let run = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[0].live.processes = processes).expect("changed");
@@ -125,7 +125,7 @@ async fn mig_mode_of_a_gpu_in_use_does_not_change_and_the_pod_shows_the_reason()
 #[tokio::test]
 async fn a_change_of_mig_mode_that_a_kill_interrupted_is_continued() {
     let world = world("dgx-h100");
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("part", 0, PART));
     put(&world, &agent, ("whole", 1, ""));
     for name in ["part", "whole"] {
@@ -141,7 +141,7 @@ async fn a_change_of_mig_mode_that_a_kill_interrupted_is_continued() {
         world.machine.set_mig(gpu, Some(&[])).expect("MIG on");
     }
 
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     for name in ["part", "whole"] {
         kubelet.prepare(name).await.expect("prepared");
     }
@@ -154,7 +154,7 @@ async fn a_change_of_mig_mode_that_a_kill_interrupted_is_continued() {
 async fn a_gpu_that_needs_a_reset_for_mig_mode_keeps_its_mode() {
     let world = world("mig-a100");
     let whole_gpu = (0..8).find(|gpu| form(&world, *gpu) == "whole").expect("a GPU without MIG");
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("whole", whole_gpu, ""));
     put(&world, &agent, ("part", whole_gpu, "-mig-1g-5gb-19-6"));
     put(&world, &agent, ("cut", 0, ""));

@@ -11,7 +11,7 @@ use crate::dra::world::{Allocated, World};
 #[tokio::test]
 async fn a_prepared_claim_is_neither_shown_nor_released_under_another_namespace_or_name() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "good", &[Allocated { request: "a", gpu: 0 }]);
     let devices = kubelet.prepare("good").await.expect("prepared");
     let mut calls = DraPluginClient::new(kubelet.channel());

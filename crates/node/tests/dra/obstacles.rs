@@ -10,17 +10,19 @@ use k8s_openapi::api::{
 use serde_json::json;
 use windlass_cluster_sim::{
     api::Objects,
-    cluster::{Cluster, Scheduled, Unscheduled},
+    cluster::{Cluster, ScheduledPod, SchedulingError},
 };
-use windlass_config::{Find, Give, SourceRule};
-use windlass_testkit::{Running, class, of_type, pod_of_claim, template, typed};
+use windlass_config::{DiscoveryRule, EditTemplates, SourceRule};
+use windlass_testkit::{
+    RunningAgent, claim_template, device_class, from_json, pod_of_claim, type_selector,
+};
 
 use crate::dra::world::{Allocated, World, claim};
 
 /// A gateway, with the same board in its configuration as all other gateways.
 struct Gateway {
     world: World,
-    agent: Running,
+    agent: RunningAgent,
 }
 
 // === impl Gateway ===
@@ -32,12 +34,12 @@ impl Gateway {
         let kubeconfig = world.config.cluster.kubeconfig.clone().expect("it has one");
         fs::write(kubeconfig, cluster.server().kubeconfig()).expect("written");
         world.config.cluster.node_name = Some(node.to_owned());
-        let board = Find::Endpoints(vec!["10.0.0.21".to_owned()]);
+        let board = DiscoveryRule::Endpoints(vec!["10.0.0.21".to_owned()]);
         let rule = SourceRule::new("boards".parse().expect("a name"), board);
         let env = [("BOARD".to_owned(), "{endpoint}".to_owned())].into();
-        let give = Give { env, ..Give::default() };
+        let give = EditTemplates { env, ..EditTemplates::default() };
         world.config.policy.sources = vec![SourceRule { lease: true, give, ..rule }];
-        let agent = Running::start(&world.config).expect("it starts");
+        let agent = RunningAgent::start(&world.config).expect("it starts");
         Self { world, agent }
     }
 }
@@ -45,20 +47,20 @@ impl Gateway {
 /// A cluster with a device class of all devices that the configuration describes.
 fn cluster() -> Cluster {
     let cluster = Cluster::start();
-    cluster.objects().put(&class("board", &of_type("other")));
+    cluster.objects().put(&device_class("board", &type_selector("other")));
     cluster
 }
 
 /// Schedules a pod that requests a board.
-fn schedule(cluster: &Cluster, name: &str) -> Result<Scheduled, Unscheduled> {
+fn schedule(cluster: &Cluster, name: &str) -> Result<ScheduledPod, SchedulingError> {
     let request = json!({"name": "board", "exactly": {"deviceClassName": "board"}});
-    cluster.objects().put(&template("ns", name, &json!({"requests": [request]})));
+    cluster.objects().put(&claim_template("ns", name, &json!({"requests": [request]})));
     cluster.schedule(&pod_of_claim(("ns", name), &["main"], ("resourceClaimTemplateName", name)))
 }
 
 /// Waits until the devices of a pool are published, each with this taint, or without any.
 async fn published(objects: &Objects, pool: &str, taint: Option<(&str, &str)>) -> Vec<Device> {
-    let found = objects.until(Duration::from_secs(20), |objects| {
+    let found = objects.wait_until(Duration::from_secs(20), |objects| {
         let slices = objects.list::<ResourceSlice>().into_iter();
         let of_pool = slices.filter(|it| it.spec.pool.name == pool);
         let devices: Vec<_> = of_pool.flat_map(|it| it.spec.devices.unwrap_or_default()).collect();
@@ -92,7 +94,7 @@ async fn claims_get_a_board_of_two_gateways_only_from_the_lease_holder() {
     let result = json!({
         "request": "a", "driver": "windlass.dev", "pool": "n2/boards", "device": devices[0].name,
     });
-    objects.put::<ResourceClaim>(&typed(claim("forced", &[result])));
+    objects.put::<ResourceClaim>(&from_json(claim("forced", &[result])));
     let why = kubelet.prepare("forced").await.expect_err("leased by the other gateway");
     assert!(why.contains("cannot be used: leased by node n1"), "{why}");
     first.agent.stop().await;
@@ -105,8 +107,8 @@ async fn a_claim_gets_no_gpu_without_the_channel_that_is_required() {
     let imex = &mut world.config.policy.delivery.imex;
     (imex.channels, imex.required) = ([0].into(), true);
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
-    world.api.objects().put::<Node>(&typed(node));
-    let (agent, mut kubelet) = world.serving().await;
+    world.api.objects().put::<Node>(&from_json(node));
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     let why = kubelet.prepare("c").await.expect_err("there is no channel");
     assert!(why.contains("cannot be used: IMEX channel 0 is required"), "{why}");

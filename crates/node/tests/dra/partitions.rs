@@ -5,9 +5,9 @@ use std::{fs, sync::Arc};
 use serde_json::json;
 use windlass_config::{DraOffer, DraPartitions, DraPolicy};
 use windlass_core::device::{Device, DeviceId};
-use windlass_machine::mig::Shape;
+use windlass_machine::mig::GpuInstanceProfile;
 use windlass_resources::NodeState;
-use windlass_testkit::Running;
+use windlass_testkit::RunningAgent;
 
 use crate::dra::world::{World, claim, gpus};
 
@@ -22,7 +22,7 @@ fn gpus_in_mig_mode() -> World {
 }
 
 /// Puts a claim that has its name as its UID, and that got this partition of the first GPU.
-fn put(world: &World, agent: &Running, (name, partition): (&str, &str)) {
+fn put(world: &World, agent: &RunningAgent, (name, partition): (&str, &str)) {
     let gpu = gpus(&agent.state.borrow())[0].id.as_str().to_lowercase();
     let result = json!({
         "request": "a", "driver": "windlass.dev", "pool": "n1/nvidia",
@@ -55,10 +55,10 @@ fn instance(state: &NodeState, start: u32) -> Option<Device> {
 fn create_instance(world: &World, start: u32) {
     let add_instance = |model: &mut windlass_machine::Model| {
         let gpu = &mut model.gpus[0];
-        let shape =
-            Shape::named("1g.10gb", gpu.card.mig.expect("an A100")).expect("a profile of the card");
-        let id = gpu.make_gpu_instance(shape, Some(start)).expect("there is room");
-        gpu.make_compute_instance(id).expect("it is empty");
+        let shape = GpuInstanceProfile::named("1g.10gb", gpu.card.mig.expect("an A100"))
+            .expect("a profile of the card");
+        let id = gpu.create_gpu_instance(shape, Some(start)).expect("there is room");
+        gpu.create_compute_instance(id).expect("it is empty");
     };
     world.machine.update(add_instance).expect("changed");
 }
@@ -66,7 +66,7 @@ fn create_instance(world: &World, start: u32) {
 #[tokio::test]
 async fn instances_of_one_gpu_are_created_and_removed_for_two_claims() {
     let world = gpus_in_mig_mode();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("c", "3g-40gb-9-4"));
     put(&world, &agent, ("d", "1g-10gb-19-0"));
     put(&world, &agent, ("e", "4g-40gb-5-0"));
@@ -78,7 +78,7 @@ async fn instances_of_one_gpu_are_created_and_removed_for_two_claims() {
     let instance_of_c = instance(&state, 4).expect("it is in the inventory");
     let cdi = &first[0].cdi_device_ids;
     assert!(cdi.contains(&format!("windlass.dev/gpu={}", instance_of_c.id)), "{cdi:?}");
-    let offering = state.offerings()[&instance_of_c.id].clone();
+    let offering = state.device_offers()[&instance_of_c.id].clone();
     let why = offering.obstacle.expect("the device plugin does not offer it");
     assert!(offering.resource.is_none() && why.contains("for claims"), "{why}");
     for (name, what) in [("e", "the same slices"), ("f", "the same place")] {
@@ -88,7 +88,7 @@ async fn instances_of_one_gpu_are_created_and_removed_for_two_claims() {
     agent.stop().await;
 
     // The next agent answers from the record.
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("d").await.expect("released");
     assert_eq!(instances(&world), ["3g.40gb@4"]);
@@ -104,7 +104,7 @@ async fn instances_of_one_gpu_are_created_and_removed_for_two_claims() {
 #[tokio::test]
 async fn instances_of_released_claims_are_removed_from_the_inventory() {
     let world = gpus_in_mig_mode();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let before = agent.state.borrow().inventory.devices.len();
     for name in (0..20).map(|number| format!("c{number}")) {
         put(&world, &agent, (&name, "1g-10gb-19-0"));
@@ -118,7 +118,7 @@ async fn instances_of_released_claims_are_removed_from_the_inventory() {
 #[tokio::test]
 async fn an_instance_from_before_a_kill_is_found_by_its_slices_or_removed() {
     let world = gpus_in_mig_mode();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("kept", "2g-20gb-14-0"));
     put(&world, &agent, ("gone", "2g-20gb-14-2"));
     let first = kubelet.prepare("kept").await.expect("prepared");
@@ -135,7 +135,7 @@ async fn an_instance_from_before_a_kill_is_found_by_its_slices_or_removed() {
     }
     world.remove("gone");
 
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     agent.until(|state| instance(state, 2).is_none()).await;
     assert_eq!(kubelet.prepare("kept").await.expect("prepared"), first);
     assert_eq!(instances(&world), ["2g.20gb@0"]);
@@ -149,10 +149,10 @@ async fn an_unclaimed_instance_is_removed_once_instances_are_created_for_claims(
     let mut world = gpus_in_mig_mode();
     let policy = world.config.policy.clone();
     world.config.policy.dra.partitions = DraPartitions::AsCut;
-    let (agent, _kubelet) = world.serving().await;
+    let (agent, _kubelet) = world.start_ready().await;
     create_instance(&world, 5);
     agent.until(|state| instance(state, 5).is_some()).await;
-    agent.follow(policy);
+    agent.set_policy(policy);
     agent.until(|state| instance(state, 5).is_none()).await;
     assert!(instances(&world).is_empty());
     agent.stop().await;
@@ -161,7 +161,7 @@ async fn an_unclaimed_instance_is_removed_once_instances_are_created_for_claims(
 #[tokio::test]
 async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_is_not() {
     let world = gpus_in_mig_mode();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("c", "1g-10gb-19-6"));
     put(&world, &agent, ("d", "1g-10gb-19-5"));
     let first = kubelet.prepare("c").await.expect("prepared");
@@ -172,7 +172,7 @@ async fn an_unclaimed_instance_is_removed_at_the_start_and_a_claimed_one_is_not(
     let foreign: DeviceId = instance(&agent.state.borrow(), 5).expect("there").id;
     agent.stop().await;
 
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     agent
         .until(|state| {
             let found = state.inventory.get(foreign.as_str());

@@ -7,7 +7,7 @@ use windlass_kubelet_api::dra::{
     checkpoint::{Checkpoint, ClaimState, DriverState, FILE},
     v1::Device,
 };
-use windlass_testkit::Running;
+use windlass_testkit::RunningAgent;
 
 use crate::dra::{
     kubelet::Kubelet,
@@ -35,13 +35,13 @@ impl World {
     }
 }
 
-fn is_gpu(agent: &Running, devices: &[Device], gpu: usize) -> bool {
+fn is_gpu(agent: &RunningAgent, devices: &[Device], gpu: usize) -> bool {
     let id = gpus(&agent.state.borrow())[gpu].id.as_str().to_lowercase();
     devices.iter().map(|device| &device.device_name).eq([&id])
 }
 
 /// Released devices are free for another claim, and held ones are not.
-async fn check_devices(world: &World, agent: &Running, kubelet: &mut Kubelet) {
+async fn check_devices(world: &World, agent: &RunningAgent, kubelet: &mut Kubelet) {
     world.claim(agent, "first", &[A]);
     kubelet.prepare("first").await.expect("the old device is free");
     world.claim(agent, "second", &[B]);
@@ -52,7 +52,7 @@ async fn check_devices(world: &World, agent: &Running, kubelet: &mut Kubelet) {
 #[tokio::test]
 async fn a_reallocated_claim_releases_its_old_devices_before_it_gets_the_new_ones() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[A]);
     kubelet.prepare("c").await.expect("prepared");
     world.claim(&agent, "c", &[B]);
@@ -65,12 +65,12 @@ async fn a_reallocated_claim_releases_its_old_devices_before_it_gets_the_new_one
 #[tokio::test]
 async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_devices() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[A]);
     kubelet.prepare("c").await.expect("prepared");
     agent.stop().await;
     world.mark_prepare_started();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[B]);
     let devices = kubelet.prepare("c").await.expect("prepared again");
     assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
@@ -81,7 +81,7 @@ async fn a_reallocated_claim_with_an_interrupted_preparation_releases_its_old_de
 #[tokio::test]
 async fn a_claim_without_devices_of_the_node_is_released_unless_the_kubelet_knows_it() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let names = ["kept", "deallocated", "elsewhere", "known"];
     for (gpu, name) in names.into_iter().enumerate() {
         world.claim(&agent, name, &[Allocated { request: "a", gpu }]);
@@ -97,7 +97,7 @@ async fn a_claim_without_devices_of_the_node_is_released_unless_the_kubelet_know
         object["status"] = json!({});
         world.put(&object);
     }
-    let (agent, _) = world.serving().await;
+    let (agent, _) = world.start_ready().await;
     let has = |record: &Value| {
         let claims = record["claims"].as_object().expect("a map");
         claims.keys().map(String::as_str).eq(["kept", "known"])

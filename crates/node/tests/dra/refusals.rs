@@ -10,7 +10,7 @@ use windlass_config::{
 };
 use windlass_core::device::DeviceKind;
 use windlass_machine as machine;
-use windlass_testkit::LIMIT;
+use windlass_testkit::TIMEOUT;
 
 use crate::dra::world::{Allocated, World, claim, gpus, result};
 
@@ -19,7 +19,7 @@ const A: Allocated<'static> = Allocated { request: "a", gpu: 0 };
 #[tokio::test]
 async fn the_second_of_two_claims_on_a_device_is_refused_and_takes_no_device() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "one", &[A]);
     world.claim(&agent, "two", &[Allocated { request: "b", gpu: 1 }, A]);
     world.claim(&agent, "three", &[Allocated { request: "b", gpu: 1 }]);
@@ -37,7 +37,7 @@ async fn the_second_of_two_claims_on_a_device_is_refused_and_takes_no_device() {
 #[tokio::test]
 async fn a_claim_with_admin_access_uses_another_claims_device_and_shares_coexist() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
     world.claim(&agent, "owner", &[A]);
     let with = |name: &str, field: &str, value: Value| {
@@ -68,7 +68,7 @@ async fn a_share_beyond_the_capacity_is_refused_until_another_is_released() {
     let name = "nvidia.com/gpu".parse().expect("a name");
     let rule = ResourceRule::new(name, Selector::all(DeviceKind::Gpu), Sharing::Shared(shared));
     world.config.policy.resources = Resources::Rules(vec![rule]);
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
     for name in ["one", "two", "ghosted"] {
         let mut result = result("a", &gpu);
@@ -90,7 +90,7 @@ async fn a_share_beyond_the_capacity_is_refused_until_another_is_released() {
 #[tokio::test]
 async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let gpu = gpus(&agent.state.borrow())[0].clone();
     let mut unknown = result("a", &gpu);
     unknown["device"] = json!("gpu-0");
@@ -117,7 +117,7 @@ async fn claims_that_cannot_be_prepared_are_refused_with_the_reason() {
 #[tokio::test]
 async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[A]);
     world.machine.inject(&machine::Fault::Xid { gpu: 0, code: 79 }).expect("injected");
     agent.until(|state| !gpus(state)[0].health.is_healthy()).await;
@@ -129,7 +129,7 @@ async fn a_device_that_failed_after_its_allocation_is_refused_with_its_failure()
 #[tokio::test]
 async fn impossible_parameters_are_refused_with_their_origin() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let ours = |sharing: Value| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
     let nvidias = json!({
         "apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
@@ -172,20 +172,20 @@ async fn impossible_parameters_are_refused_with_their_origin() {
 #[tokio::test]
 async fn a_slow_claim_delays_no_other_and_can_be_prepared_again_after_an_outage() {
     let mut world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "known", &[A]);
     world.claim(&agent, "new", &[Allocated { request: "a", gpu: 1 }]);
     kubelet.prepare("known").await.expect("prepared");
     let delay = Fault::at("resourceclaims/new", Effect::Delay(Duration::from_secs(1)));
-    world.api.inject(delay.only("GET").times(1));
+    world.api.inject(delay.for_method("GET").times(1));
     let mut other = kubelet.clone();
     let slow_call = async {
         other.prepare("new").await.expect("prepared after the answer");
         Instant::now()
     };
     let quick_call = async {
-        let is_read = |it: &Objects| it.log().iter().any(|read| read.path.ends_with("/new"));
-        let read = world.api.objects().until(LIMIT, |it| is_read(it).then_some(())).await;
+        let is_read = |it: &Objects| it.requests().iter().any(|read| read.path.ends_with("/new"));
+        let read = world.api.objects().wait_until(TIMEOUT, |it| is_read(it).then_some(())).await;
         read.expect("in time");
         kubelet.prepare("known").await.expect("as before");
         Instant::now()

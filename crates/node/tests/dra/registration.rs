@@ -10,23 +10,23 @@ use windlass_kubelet_api::{
     pluginregistration::{InfoRequest, RegistrationStatus},
 };
 use windlass_machine::Fault;
-use windlass_testkit::{Running, exists, in_time, vanishes};
+use windlass_testkit::{RunningAgent, until_exists, until_removed, within_timeout};
 
 use crate::dra::{
     kubelet::{Kubelet, registrar},
     world::{Allocated, World, gpus},
 };
 
-fn offer(agent: &Running, offer: DraOffer) {
+fn offer(agent: &RunningAgent, offer: DraOffer) {
     let mut policy = Policy::clone(&agent.state.borrow().policy);
     policy.dra.offer = offer;
-    agent.follow(policy);
+    agent.set_policy(policy);
 }
 
 #[tokio::test]
 async fn the_driver_identifies_itself_and_survives_a_refusal() {
     let world = World::new();
-    let (agent, _) = world.serving().await;
+    let (agent, _) = world.start_ready().await;
     let mut client = registrar(&world.registration()).await;
     let info = client.get_info(InfoRequest {}).await.expect("answered").into_inner();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "windlass.dev"));
@@ -42,10 +42,10 @@ async fn the_driver_identifies_itself_and_survives_a_refusal() {
 #[tokio::test]
 async fn deleted_sockets_are_bound_again_and_removed_when_the_agent_ends() {
     let world = World::new();
-    let (agent, _) = world.serving().await;
+    let (agent, _) = world.start_ready().await;
     for socket in [world.registration(), world.endpoint()] {
         fs::remove_file(&socket).expect("it was there");
-        exists(&socket).await;
+        until_exists(&socket).await;
     }
     world.registered().await.unprepare("x").await.expect("it serves");
     agent.stop().await;
@@ -56,7 +56,7 @@ async fn deleted_sockets_are_bound_again_and_removed_when_the_agent_ends() {
 #[tokio::test]
 async fn the_driver_serves_only_while_devices_are_offered_or_claims_prepared() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("c").await.expect("prepared");
     offer(&agent, DraOffer::Off);
@@ -64,8 +64,8 @@ async fn the_driver_serves_only_while_devices_are_offered_or_claims_prepared() {
     let mut kubelet = Kubelet::dial(&world.endpoint()).await;
     assert_eq!(kubelet.prepare("c").await.expect("as before").len(), 1);
     kubelet.unprepare("c").await.expect("released");
-    vanishes(&world.registration()).await;
-    vanishes(&world.endpoint()).await;
+    until_removed(&world.registration()).await;
+    until_removed(&world.endpoint()).await;
     offer(&agent, DraOffer::Beside);
     world.registered().await;
     agent.stop().await;
@@ -76,18 +76,18 @@ async fn the_driver_stays_registered_until_claims_that_only_the_kubelet_knows_ar
     let mut world = World::new();
     world.config.policy.dra.offer = DraOffer::Off;
     world.write_kubelet_checkpoint(&["refused"]);
-    let agent = Running::start(&world.config).expect("it starts");
+    let agent = RunningAgent::start(&world.config).expect("it starts");
     let mut kubelet = world.registered().await;
     kubelet.unprepare("refused").await.expect("released");
     world.write_kubelet_checkpoint(&[]);
-    vanishes(&world.registration()).await;
+    until_removed(&world.registration()).await;
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn the_kubelet_gets_the_health_of_all_devices_and_each_change() {
     let world = World::new();
-    let (agent, kubelet) = world.serving().await;
+    let (agent, kubelet) = world.start_ready().await;
     let lists = kubelet.health().node_watch_resources(NodeWatchResourcesRequest {}).await;
     let mut lists = lists.expect("a stream").into_inner();
     let id = gpus(&agent.state.borrow())[3].id.as_str().to_lowercase();
@@ -101,7 +101,7 @@ async fn the_kubelet_gets_the_health_of_all_devices_and_each_change() {
         (found.health(), found.message.clone(), found.health_check_timeout_seconds)
     };
     let mut next = async || {
-        let list = in_time("a list", lists.message()).await.expect("open");
+        let list = within_timeout("a list", lists.message()).await.expect("open");
         list.expect("it stays open")
     };
     let list = next().await;
@@ -121,5 +121,5 @@ async fn the_kubelet_gets_the_health_of_all_devices_and_each_change() {
     assert_eq!(status, HealthStatus::Unhealthy);
     assert!(message.contains("79"), "{message}");
     agent.stop().await;
-    while let Ok(Some(_)) = in_time("the end", lists.message()).await {}
+    while let Ok(Some(_)) = within_timeout("the end", lists.message()).await {}
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use windlass_resources::NodeState;
-use windlass_testkit::{Running, vanishes};
+use windlass_testkit::{RunningAgent, until_removed};
 
 use crate::dra::world::{Allocated, World, gpus, records};
 
@@ -33,13 +33,13 @@ pub(crate) fn write_prepared_checkpoint(world: &World, name: &str, state: &NodeS
 #[tokio::test]
 async fn a_claim_outlives_the_agent_and_keeps_its_device() {
     let mut world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[A]);
     let first = kubelet.prepare("c").await.expect("prepared");
     let document = world.document("c");
     agent.stop().await;
 
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "other", &[A]);
     let why = kubelet.prepare("other").await.expect_err("held");
     assert!(why.ends_with("is held by another claim"), "{why}");
@@ -54,7 +54,7 @@ async fn a_claim_outlives_the_agent_and_keeps_its_device() {
 #[tokio::test]
 async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[A]);
     world.claim(&agent, "d", &[Allocated { request: "a", gpu: 1 }]);
     let first = kubelet.prepare("c").await.expect("prepared");
@@ -64,7 +64,7 @@ async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
     world.mark_prepare_started();
     fs::remove_file(world.config.places.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
 
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.recorded(|record| record["checksum"].is_u64()).await;
     kubelet.unprepare("d").await.expect("released");
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
@@ -76,7 +76,7 @@ async fn a_preparation_that_a_kill_interrupted_is_repeated_or_released() {
 #[tokio::test]
 async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[A]);
     world.claim(&agent, "d", &[Allocated { request: "a", gpu: 1 }]);
     kubelet.prepare("c").await.expect("prepared");
@@ -99,7 +99,7 @@ async fn a_removed_document_is_written_again_and_that_of_a_released_claim_is_not
 #[tokio::test]
 async fn a_corrupt_record_is_renamed_and_the_kubelets_checkpoint_is_used() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[A]);
     world.claim(&agent, "other", &[A]);
     let first = kubelet.prepare("c").await.expect("prepared");
@@ -113,7 +113,7 @@ async fn a_corrupt_record_is_renamed_and_the_kubelets_checkpoint_is_used() {
     let stale = world.config.places.cdi_dir.join("windlass.dev-claim-stale.json");
     fs::write(&stale, "{}").expect("written");
 
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     assert!(world.record().with_extension("json.unreadable").exists());
     assert!(!stale.exists(), "that claim is unknown");
     let why = kubelet.prepare("other").await.expect_err("held");
@@ -127,7 +127,7 @@ async fn a_corrupt_record_is_renamed_and_the_kubelets_checkpoint_is_used() {
 #[tokio::test]
 async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() {
     let mut world = World::new();
-    let (mut agent, mut kubelet) = world.serving().await;
+    let (mut agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[A]);
     let first = kubelet.prepare("c").await.expect("prepared");
     write_prepared_checkpoint(&world, "c", &agent.state.borrow());
@@ -143,8 +143,8 @@ async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() 
             Some(text) => fs::write(world.record(), text).expect("written"),
         }
         // This agent is killed before it does anything for claims.
-        Running::start(&world.config).expect("it starts").kill().await;
-        (agent, _) = world.serving().await;
+        RunningAgent::start(&world.config).expect("it starts").kill().await;
+        (agent, _) = world.start_ready().await;
         world.until_records(&record).await;
         // One rename instead of several deletions, since the agent writes to the folder.
         let moved = tempfile::tempdir_in(&world.config.places.state_dir).expect("a folder");
@@ -154,7 +154,7 @@ async fn no_claim_is_lost_if_the_record_and_the_documents_are_deleted_in_turn() 
     }
     agent.stop().await;
     fs::remove_dir_all(&folder).expect("it was there");
-    (agent, kubelet) = world.serving().await;
+    (agent, kubelet) = world.start_ready().await;
     world.until_document("c", &document).await;
     world.until_records(&record).await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
@@ -168,7 +168,7 @@ async fn a_newer_record_is_not_changed_and_the_driver_waits_until_it_is_removed(
     let world = World::new();
     fs::create_dir_all(&world.config.places.state_dir).expect("made");
     fs::write(world.record(), r#"{"version": 9}"#).expect("written");
-    let agent = Running::start(&world.config).expect("it starts");
+    let agent = RunningAgent::start(&world.config).expect("it starts");
     agent.until(|state| gpus(state).len() == 8).await;
     assert!(!world.registration().exists());
     assert_eq!(fs::read_to_string(world.record()).expect("there"), r#"{"version": 9}"#);
@@ -180,7 +180,7 @@ async fn a_newer_record_is_not_changed_and_the_driver_waits_until_it_is_removed(
 #[tokio::test]
 async fn no_claim_is_prepared_that_cannot_be_recorded() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "known", &[Allocated { request: "a", gpu: 1 }]);
     let known_devices = kubelet.prepare("known").await.expect("prepared");
     let state = &world.config.places.state_dir;
@@ -203,7 +203,7 @@ async fn no_claim_is_prepared_that_cannot_be_recorded() {
 #[tokio::test]
 async fn a_deleted_claim_is_released_at_the_next_start() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "kept", &[A]);
     world.claim(&agent, "gone", &[Allocated { request: "a", gpu: 1 }]);
     for name in ["kept", "gone"] {
@@ -214,8 +214,8 @@ async fn a_deleted_claim_is_released_at_the_next_start() {
     for name in ["kept", "gone"] {
         world.remove(name);
     }
-    let (agent, _) = world.serving().await;
-    vanishes(&world.config.places.cdi_dir.join("windlass.dev-claim-gone.json")).await;
+    let (agent, _) = world.start_ready().await;
+    until_removed(&world.config.places.cdi_dir.join("windlass.dev-claim-gone.json")).await;
     let record: Value =
         serde_json::from_slice(&fs::read(world.record()).expect("there")).expect("JSON");
     let claims: Vec<_> = record["claims"].as_object().expect("a map").keys().collect();

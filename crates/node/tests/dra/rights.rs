@@ -15,9 +15,9 @@ const GROUP: &str = "resource.k8s.io";
 
 /// Rights that the requests so far need.
 fn needed(world: &World) -> BTreeSet<Right> {
-    let log = world.api.objects().log();
+    let log = world.api.objects().requests();
     let mut needed: BTreeSet<_> =
-        log.iter().filter_map(|it| Right::asked(&it.method, &it.path, &it.query)).collect();
+        log.iter().filter_map(|it| Right::required_by(&it.method, &it.path, &it.query)).collect();
     let status = needed.iter().find(|it| it.resource == "resourceclaims/status").cloned();
     // Kubernetes 1.36 demands the second right with the first.
     needed.extend(status.map(|it| Right {
@@ -35,7 +35,7 @@ async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
     // The owner of the slices.
     let node = json!({"metadata": {"name": "n1"}});
     world.api.objects().put(&serde_json::from_value::<Node>(node).expect("a Node"));
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "c", &[Allocated { request: "a", gpu: 0 }]);
     kubelet.prepare("c").await.expect("prepared");
     world
@@ -43,7 +43,7 @@ async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
         .await;
     let offer = |offer| {
         let dra = DraPolicy { offer, ..DraPolicy::default() };
-        agent.follow(Policy { dra, ..Policy::default() });
+        agent.set_policy(Policy { dra, ..Policy::default() });
     };
     // A change of the slices, and their deletion.
     world.machine.inject(&"lost@3".parse().expect("a fault")).expect("injected");
@@ -54,10 +54,10 @@ async fn the_driver_needs_and_uses_exactly_the_rights_of_the_shipped_account() {
     agent.stop().await;
     let needed = needed(&world);
     let refused: Vec<_> =
-        needed.iter().filter(|it| !shipped.iter().any(|right| right.gives(it))).collect();
+        needed.iter().filter(|it| !shipped.iter().any(|right| right.covers(it))).collect();
     assert!(refused.is_empty(), "deploy/rbac.yaml lacks {refused:#?}");
     let unused =
-        |right: &&Right| right.group == GROUP && !needed.iter().any(|needed| right.gives(needed));
+        |right: &&Right| right.group == GROUP && !needed.iter().any(|needed| right.covers(needed));
     let unused: Vec<_> = shipped.iter().filter(unused).collect();
     assert!(unused.is_empty(), "deploy/rbac.yaml gives unused rights: {unused:#?}");
 }

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use windlass_cluster_sim::{
     api::Objects,
-    cluster::{Cluster, Scheduled, Unscheduled},
+    cluster::{Cluster, ScheduledPod, SchedulingError},
 };
 use windlass_config::{
     MemoryLimitPolicy, MpsSettings, PerContainer, RequiredLimit, ResourceRule, Resources, Selector,
@@ -33,12 +33,14 @@ use windlass_machine::{
     state::{Model, Process},
 };
 use windlass_resources::NodeState;
-use windlass_testkit::{Running, class, pod_of_claim, template, until, vanishes};
+use windlass_testkit::{
+    RunningAgent, claim_template, device_class, pod_of_claim, until, until_removed,
+};
 
 use crate::dra::{
     kubelet::Kubelet,
     restarts::write_prepared_checkpoint,
-    world::{World, by_both, records},
+    world::{World, policy_for_both_apis, records},
 };
 
 /// A node in a cluster, with one GPU that claims share.
@@ -71,8 +73,8 @@ impl Shares {
     pub(super) fn of(profile: &MachineProfile, gpus: Selector, manner: ShareSettings) -> Self {
         let cluster = Cluster::start();
         cluster.add_node("n1");
-        cluster.objects().put(&class("gpu", "device.driver == 'windlass.dev'"));
-        let mut world = World::on(profile, by_both());
+        cluster.objects().put(&device_class("gpu", "device.driver == 'windlass.dev'"));
+        let mut world = World::on(profile, policy_for_both_apis());
         let kubeconfig = world.config.cluster.kubeconfig.clone().expect("it has one");
         fs::write(kubeconfig, cluster.server().kubeconfig()).expect("written");
         let first = Selector { index: [0].into(), ..gpus };
@@ -90,21 +92,22 @@ impl Shares {
         Self { cluster, world }
     }
 
-    pub(super) async fn serving(&self) -> (Running, Kubelet) {
-        let (agent, kubelet) = self.world.serving().await;
+    pub(super) async fn start_ready(&self) -> (RunningAgent, Kubelet) {
+        let (agent, kubelet) = self.world.start_ready().await;
         let is_published = |slices: &[ResourceSlice]| {
             let devices = slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
             devices.filter(|it| it.taints.is_none()).any(|it| it.capacity.is_some())
         };
         let objects = self.cluster.objects();
-        let published = objects
-            .until(Duration::from_secs(20), |objects| is_published(&objects.list()).then_some(()));
+        let published = objects.wait_until(Duration::from_secs(20), |objects| {
+            is_published(&objects.list()).then_some(())
+        });
         published.await.expect("published");
         (agent, kubelet)
     }
 
     /// Schedules a pod whose claim requests these amounts.
-    pub(super) fn schedule(&self, name: &str, amounts: &Value) -> Result<Holder, Unscheduled> {
+    pub(super) fn schedule(&self, name: &str, amounts: &Value) -> Result<Holder, SchedulingError> {
         let scheduled = self.schedule_requests(name, &[("gpu", amounts)])?;
         Ok(Holder::of(name, &scheduled))
     }
@@ -114,13 +117,13 @@ impl Shares {
         &self,
         name: &str,
         requests: &[(&str, &Value)],
-    ) -> Result<Scheduled, Unscheduled> {
+    ) -> Result<ScheduledPod, SchedulingError> {
         let request = |(request, amounts): &(&str, &Value)| {
             let exactly = json!({"deviceClassName": "gpu", "capacity": {"requests": amounts}});
             json!({"name": request, "exactly": exactly})
         };
         let requests: Value = requests.iter().map(request).collect();
-        self.cluster.objects().put(&template("ns", name, &json!({"requests": requests})));
+        self.cluster.objects().put(&claim_template("ns", name, &json!({"requests": requests})));
         let by_name = ("resourceClaimTemplateName", name);
         self.cluster.schedule(&pod_of_claim(("ns", name), &["main"], by_name))
     }
@@ -147,10 +150,10 @@ impl Shares {
     }
 
     /// An agent after a few scans of the node.
-    async fn after_scans(&self) -> Running {
-        let agent = Running::start(&self.world.config).expect("it starts");
+    async fn after_scans(&self) -> RunningAgent {
+        let agent = RunningAgent::start(&self.world.config).expect("it starts");
         agent.until(|state| state.inventory.is_complete()).await;
-        agent.looks(3).await;
+        agent.until_reconciled(3).await;
         agent
     }
 
@@ -189,7 +192,7 @@ impl Drop for Shares {
 // === impl Holder ===
 
 impl Holder {
-    fn of(pod: &str, scheduled: &Scheduled) -> Self {
+    fn of(pod: &str, scheduled: &ScheduledPod) -> Self {
         let claim = &scheduled.claims[0];
         let status = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
         let devices = status.and_then(|allocation| allocation.devices.as_ref());
@@ -221,7 +224,7 @@ const LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 #[tokio::test]
 async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let mut holders = Vec::new();
     for name in ["a", "b", "c"] {
         let holder = shares.schedule(name, &memory("20Gi")).expect("there is room");
@@ -241,7 +244,7 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
     assert_eq!(ids.len(), 3, "each has a separate share");
     let large = json!({"gpu.nvidia.com/memory": "30Gi", "windlass.dev/compute": "40"});
     let refusal = shares.schedule("d", &large).err();
-    assert!(matches!(refusal, Some(Unscheduled::NoNode { .. })), "{refusal:?}");
+    assert!(matches!(refusal, Some(SchedulingError::NoNode { .. })), "{refusal:?}");
     let daemon = shares.daemon().expect("it runs");
 
     shares.end(&mut kubelet, holders.remove(0)).await;
@@ -256,14 +259,14 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
     for holder in holders {
         shares.end(&mut kubelet, holder).await;
     }
-    vanishes(&shares.folder()).await;
+    until_removed(&shares.folder()).await;
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn one_claim_may_have_two_shares_of_a_gpu_each_with_a_separate_limit() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let requests = [("small", &memory("10Gi")), ("large", &memory("20Gi"))];
     let scheduled = shares.schedule_requests("both", &requests).expect("there is room");
     let Holder { claim, uid, .. } = Holder::of("both", &scheduled);
@@ -286,18 +289,18 @@ async fn one_claim_may_have_two_shares_of_a_gpu_each_with_a_separate_limit() {
         let devices = claim.status?.devices?;
         Some(devices.into_iter().map(|it| it.share_id).collect::<BTreeSet<_>>())
     };
-    let written = shares.cluster.objects().until(Duration::from_secs(20), share_ids).await;
+    let written = shares.cluster.objects().wait_until(Duration::from_secs(20), share_ids).await;
     let ids = [small, large].map(|device| device.share_id.clone());
     assert_eq!(written.expect("the status is written"), ids.into());
     kubelet.unprepare_claim((&claim, &uid)).await.expect("released");
-    vanishes(&shares.folder()).await;
+    until_removed(&shares.folder()).await;
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_claim_without_amounts_gets_the_full_gpu_and_no_daemon() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
     shares.schedule("whole", &json!({})).map(drop).expect_err("not all of it is free");
@@ -315,30 +318,30 @@ async fn a_claim_without_amounts_gets_the_full_gpu_and_no_daemon() {
 #[tokio::test]
 async fn shares_and_their_daemon_outlive_the_agent() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let first = shares.schedule("first", &memory("20Gi")).expect("free");
     let edits = shares.start(&mut kubelet, &first).await;
     let daemon = shares.daemon().expect("it runs");
     agent.kill().await;
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     assert_eq!(shares.start(&mut kubelet, &first).await, edits);
     let second = shares.schedule("second", &memory("40Gi")).expect("free");
     shares.start(&mut kubelet, &second).await;
     assert_eq!(shares.daemon(), Some(daemon), "programs use it");
     agent.stop().await;
 
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     shares.end(&mut kubelet, first).await;
     assert_eq!(shares.daemon(), Some(daemon));
     shares.end(&mut kubelet, second).await;
-    vanishes(&shares.folder()).await;
+    until_removed(&shares.folder()).await;
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_claim_waits_until_a_killed_daemon_serves_again() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let first = shares.schedule("first", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &first).await;
     let daemon = shares.daemon().expect("it runs");
@@ -358,7 +361,7 @@ async fn a_claim_waits_until_a_killed_daemon_serves_again() {
 #[tokio::test]
 async fn amounts_that_are_not_enforced_are_refused_unless_limits_are_advisory() {
     let shares = Shares::new(SLICES);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler only sums amounts");
     let (claim, uid) = (holder.claim.as_str(), holder.uid.as_str());
     let why = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].error.clone();
@@ -367,7 +370,7 @@ async fn amounts_that_are_not_enforced_are_refused_unless_limits_are_advisory() 
 
     let mut policy = shares.world.config.policy.clone();
     policy.dra.shares[0].manner.limits = ShareLimits::Advisory;
-    agent.follow(policy.clone());
+    agent.set_policy(policy.clone());
     agent.until(|state| *state.policy == policy).await;
     let edits = shares.start(&mut kubelet, &holder).await;
     assert!(edits.mounts.is_empty() && !shares.folder().exists(), "there is no daemon");
@@ -395,8 +398,8 @@ fn with_hook(driver: &str, at_least: RequiredLimit, manner: ShareSettings) -> Sh
 #[tokio::test]
 async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
     let mut shares = with_hook("615.10", RequiredLimit::Driver, SLICES);
-    shares.world.config.session.check_interval = Duration::from_millis(50);
-    let (agent, mut kubelet) = shares.serving().await;
+    shares.world.config.kubelet_limits.check_interval = Duration::from_millis(50);
+    let (agent, mut kubelet) = shares.start_ready().await;
     let gpu = crate::dra::world::gpus(&agent.state.borrow())[0].id.clone();
     let holder = shares.schedule("part", &memory("20Gi")).expect("free");
     let edits = shares.start(&mut kubelet, &holder).await;
@@ -422,7 +425,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
     fs::remove_file(&path).expect("it is there");
     let orphan = path.with_file_name("ended.json");
     fs::write(&orphan, "{}").expect("written");
-    let agent = Running::start(&shares.world.config).expect("it starts");
+    let agent = RunningAgent::start(&shares.world.config).expect("it starts");
     until("the record is there", async || record().ok_or("no record")).await;
     let mut kubelet = shares.world.registered().await;
     shares.end(&mut kubelet, holder).await;
@@ -443,7 +446,7 @@ async fn a_claim_that_the_driver_cannot_limit_starts_only_if_a_weaker_limit_is_a
         ),
     ] {
         let shares = with_hook("570.133.20", at_least, manner);
-        let (agent, mut kubelet) = shares.serving().await;
+        let (agent, mut kubelet) = shares.start_ready().await;
         let Holder { claim, uid, .. } = &shares.schedule("part", &memory("20Gi")).expect("free");
         let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
         match refused {
@@ -467,7 +470,7 @@ async fn the_status_of_a_claim_reports_the_use_of_too_much_memory() {
         "stat",
         &fs::read("/proc/self/stat").expect("it is there"),
     );
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let holders = ["greedy", "modest"]
         .map(|name| (name, shares.schedule(name, &memory("20Gi")).expect("free")));
     let mut processes = Vec::new();
@@ -506,8 +509,8 @@ fn show_process(proc: &Path, pid: u32, name: &str, contents: &[u8]) {
 }
 
 /// Obstacle of a GPU for containers, other than a claim that has it.
-async fn obstacle_for_containers(agent: &Running, gpu: &DeviceId) -> Option<String> {
-    let obstacle = |state: &NodeState| state.offerings().remove(gpu)?.obstacle;
+async fn obstacle_for_containers(agent: &RunningAgent, gpu: &DeviceId) -> Option<String> {
+    let obstacle = |state: &NodeState| state.device_offers().remove(gpu)?.obstacle;
     let is_held =
         |state: &NodeState| obstacle(state).is_some_and(|why| why.contains("another claim"));
     obstacle(&*agent.until(|state| !is_held(state)).await)
@@ -516,7 +519,7 @@ async fn obstacle_for_containers(agent: &Running, gpu: &DeviceId) -> Option<Stri
 #[tokio::test]
 async fn no_container_gets_a_gpu_before_the_daemon_of_claims_has_ended() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let gpu = crate::dra::world::gpus(&agent.state.borrow())[0].id.clone();
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
@@ -525,15 +528,15 @@ async fn no_container_gets_a_gpu_before_the_daemon_of_claims_has_ended() {
     shares.end(&mut kubelet, part).await;
     let why = obstacle_for_containers(&agent, &gpu).await.expect("the daemon has the GPU");
     assert!(why.contains("MPS daemon"), "{why}");
-    vanishes(&shares.folder()).await;
-    agent.until(|state| state.offerings()[&gpu].obstacle.is_none()).await;
+    until_removed(&shares.folder()).await;
+    agent.until(|state| state.device_offers()[&gpu].obstacle.is_none()).await;
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn an_unneeded_daemon_is_ended_by_the_next_agent() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
     agent.kill().await;
@@ -542,15 +545,15 @@ async fn an_unneeded_daemon_is_ended_by_the_next_agent() {
     for record in records(&shares.world.config.places) {
         fs::remove_file(record).expect("there");
     }
-    let agent = Running::start(&shares.world.config).expect("it starts");
-    vanishes(&shares.folder()).await;
+    let agent = RunningAgent::start(&shares.world.config).expect("it starts");
+    until_removed(&shares.folder()).await;
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_daemon_is_retained_while_the_devices_of_claims_are_unknown() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
     agent.kill().await;
@@ -565,7 +568,7 @@ async fn a_daemon_is_retained_while_the_devices_of_claims_are_unknown() {
 #[tokio::test]
 async fn a_daemon_is_retained_for_a_claim_that_only_the_kubelet_knows() {
     let shares = Shares::new(MPS);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
     // The kubelet's checkpoint does not contain the method of sharing, if the device has no shares.
@@ -598,7 +601,7 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
         of("nvidia.com/gpu", &[], Sharing::Exclusive),
     ];
     policy.resources = Resources::Rules(rules);
-    let (agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.start_ready().await;
     let gpus = crate::dra::world::gpus(&agent.state.borrow());
     let scheduled =
         shares.schedule_requests("plain", &[("gpu", &json!({}))]).expect("others are free");
@@ -618,7 +621,7 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
 async fn the_containers_of_a_claim_share_its_full_gpu_by_mps_on_request() {
     let mut world = World::new();
     world.config.policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     let allocated = crate::dra::world::Allocated { request: "a", gpu: 0 };
     let mut claim = world.claim(&agent, "c", &[allocated]);
     let settings = json!({"activeThreadPercentage": 50, "pinnedMemoryLimit": "10Gi"});

@@ -22,7 +22,7 @@ use windlass_core::{
 use windlass_dra::ClaimFile;
 use windlass_node::{PodHoldings, PodShare};
 use windlass_resources::NodeState;
-use windlass_testkit::{Running, until};
+use windlass_testkit::{RunningAgent, until};
 
 use crate::{
     devices::world::measured_until,
@@ -98,7 +98,7 @@ impl World {
     }
 
     /// Waits until no file and no entry of released claims remains.
-    async fn until_released(&self, agent: &Running, step: &str) {
+    async fn until_released(&self, agent: &RunningAgent, step: &str) {
         let places = &self.shares.world.config.places;
         let folder = places.state_dir.join("memory-limits/claims");
         until(step, async || {
@@ -108,7 +108,7 @@ impl World {
             let names = documents.filter_map(|file| file.file_name().into_string().ok());
             let documents = names.filter(|name| is_claims(name)).count();
             let state = agent.state.borrow().clone();
-            let obstacle = state.offerings()[self.gpu(&state).as_str()].obstacle.clone();
+            let obstacle = state.device_offers()[self.gpu(&state).as_str()].obstacle.clone();
             let claims = ClaimFile::new(places).read().ok().flatten().unwrap_or_default();
             let found = (limits, documents, obstacle, claims.len());
             if found == (0, 0, None, 0) { Ok(()) } else { Err(found) }
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// The share as `windlass explain --pod` shows it.
-    fn explained(&self, agent: &Running, holder: &Holder) -> PodShare {
+    fn explained(&self, agent: &RunningAgent, holder: &Holder) -> PodShare {
         let pod = PodHoldings {
             namespace: "ns".to_owned(),
             name: holder.pod.clone(),
@@ -146,7 +146,7 @@ impl World {
 }
 
 /// Waits for a line of a metric that contains all of these.
-async fn measured(agent: &Running, metric: &str, parts: &[&str]) {
+async fn measured(agent: &RunningAgent, metric: &str, parts: &[&str]) {
     let has =
         |lines: &[String]| lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
     measured_until(agent, metric, has).await;
@@ -156,7 +156,7 @@ async fn measured(agent: &Running, metric: &str, parts: &[&str]) {
 async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
     for vendor in [MI300X, FLEX] {
         let world = World::new(vendor, BY_KERNEL, Some(&vendor.capacity()));
-        let (agent, mut kubelet) = world.shares.serving().await;
+        let (agent, mut kubelet) = world.shares.start_ready().await;
         let gpu = vendor.gpu(&agent.state.borrow());
         let published = world.published();
         assert_eq!(published.name, gpu.id.as_str().to_lowercase());
@@ -189,7 +189,7 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
         world.kernel.open_file(&other, 3, 3, 16_000);
         let used = (10_000_u64 << 20).to_string();
         measured(&agent, "windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
-        assert!(program.runs() && world.exceeded(&holder).is_none());
+        assert!(program.is_running() && world.exceeded(&holder).is_none());
         world.kernel.open_file(&program, 4, 4, 1000);
         let message = until("the condition", async || world.exceeded(&holder).ok_or("none")).await;
         assert_eq!(message, "11000 MiB in use, but the share is 10240 MiB");
@@ -203,7 +203,7 @@ async fn a_claims_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measure
 #[tokio::test]
 async fn a_pod_that_uses_no_memory_of_its_claim_remains_known_while_other_claims_change() {
     let world = World::new(MI300X, BY_KERNEL, Some(&MI300X.capacity()));
-    let (agent, mut kubelet) = world.shares.serving().await;
+    let (agent, mut kubelet) = world.shares.start_ready().await;
     let holder = world.shares.schedule("part", &world.amounts("10Gi")).expect("free");
     world.shares.start(&mut kubelet, &holder).await;
     let mut program = world.kernel.program(Some(&world.pod(&holder)));
@@ -215,21 +215,21 @@ async fn a_pod_that_uses_no_memory_of_its_claim_remains_known_while_other_claims
 
     // The API server no longer names any pods.
     let api = world.shares.cluster.server();
-    api.inject(Fault::at("/api/v1/pods", Effect::Drop));
+    api.inject(Fault::at("/api/v1/pods", Effect::CloseConnection));
     let other = world.shares.schedule("other", &world.amounts("1Gi")).expect("free");
     world.shares.start(&mut kubelet, &other).await;
     let limits = "windlass_share_memory_limit_bytes";
     measured(&agent, limits, &[&other.claim]).await;
     world.kernel.open_file(&program, 3, 2, 7);
     measured(&agent, used, &[&holder.pod, &(7 << 20).to_string()]).await;
-    assert!(program.runs());
+    assert!(program.is_running());
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_claim_is_not_watched_while_a_pod_with_unknown_claims_may_use_it() {
     let world = World::new(FLEX, TRUSTED, None);
-    let (agent, mut kubelet) = world.shares.serving().await;
+    let (agent, mut kubelet) = world.shares.start_ready().await;
     let holder = world.shares.schedule("part", &world.amounts("8Gi")).expect("free");
     world.shares.start(&mut kubelet, &holder).await;
     let _program = world.kernel.program(Some(&world.pod(&holder)));
@@ -268,7 +268,7 @@ async fn a_claim_that_the_kernel_cannot_limit_starts_only_if_a_weaker_limit_is_a
         ),
     ] {
         let world = World::new(FLEX, manner, regions.as_deref());
-        let (agent, mut kubelet) = world.shares.serving().await;
+        let (agent, mut kubelet) = world.shares.start_ready().await;
         let Holder { claim, uid, .. } = &world.shares.schedule("part", amounts).expect("free");
         let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
         match refused {
@@ -285,7 +285,7 @@ async fn a_claim_that_the_kernel_cannot_limit_starts_only_if_a_weaker_limit_is_a
 #[tokio::test]
 async fn after_a_kill_between_any_two_steps_a_claim_keeps_its_limit_and_can_be_released() {
     let world = World::new(MI300X, BY_KERNEL, Some(&MI300X.capacity()));
-    let (agent, mut kubelet) = world.shares.serving().await;
+    let (agent, mut kubelet) = world.shares.start_ready().await;
     let places = &world.shares.world.config.places;
     let holder = world.shares.schedule("part", &world.amounts("10Gi")).expect("free");
     let (mut preparation, mut release) = (Err("none".to_owned()), Err("none".to_owned()));
@@ -314,13 +314,16 @@ async fn after_a_kill_between_any_two_steps_a_claim_keeps_its_limit_and_can_be_r
             for socket in [world.shares.world.registration(), world.shares.world.endpoint()] {
                 let _ = fs::remove_file(socket);
             }
-            let (agent, mut kubelet) = world.shares.serving().await;
+            let (agent, mut kubelet) = world.shares.start_ready().await;
             agent.until(|state| !state.claimable.is_empty()).await;
             if is_prepared {
                 let edits = world.shares.start(&mut kubelet, &holder).await;
                 assert_eq!(world.limited(&holder, &edits), Ok(10 << 30), "{step}");
                 let state = agent.state.borrow().clone();
-                assert!(state.offerings()[world.gpu(&state).as_str()].obstacle.is_some(), "{step}");
+                assert!(
+                    state.device_offers()[world.gpu(&state).as_str()].obstacle.is_some(),
+                    "{step}"
+                );
             }
             let released = kubelet.unprepare_claim((&holder.claim, &holder.uid)).await;
             released.unwrap_or_else(|why| panic!("{step}: {why}"));

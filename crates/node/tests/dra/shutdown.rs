@@ -2,7 +2,7 @@
 
 use tokio::net::UnixStream;
 use tracing::Level;
-use windlass_testkit::Said;
+use windlass_testkit::LogCapture;
 
 use crate::dra::world::World;
 
@@ -10,7 +10,7 @@ use crate::dra::world::World;
 const REPETITIONS: usize = 12;
 
 /// Log messages about a failed driver or an incomplete stop.
-fn failure_lines(log: &Said) -> Vec<String> {
+fn failure_lines(log: &LogCapture) -> Vec<String> {
     let phrases = ["not served", "parts still running"];
     let lines = log.lines().into_iter();
     lines.filter(|line| phrases.iter().any(|phrase| line.contains(phrase))).collect()
@@ -20,8 +20,8 @@ fn failure_lines(log: &Said) -> Vec<String> {
 async fn an_agent_that_is_stopped_logs_no_failure() {
     let world = World::new();
     for _ in 0..REPETITIONS {
-        let (agent, kubelet) = world.serving().await;
-        let log = Said::from(Level::WARN);
+        let (agent, kubelet) = world.start_ready().await;
+        let log = LogCapture::start(Level::WARN);
         drop(kubelet);
         agent.stop().await;
         assert_eq!(failure_lines(&log), [""; 0]);
@@ -31,10 +31,10 @@ async fn an_agent_that_is_stopped_logs_no_failure() {
 #[tokio::test]
 async fn silent_connections_do_not_delay_an_agents_stop() {
     let world = World::new();
-    let (agent, _kubelet) = world.serving().await;
+    let (agent, _kubelet) = world.start_ready().await;
     let one = UnixStream::connect(world.endpoint()).await.expect("connected");
     let other = UnixStream::connect(world.registration()).await.expect("connected");
-    let log = Said::from(Level::WARN);
+    let log = LogCapture::start(Level::WARN);
     agent.stop().await;
     assert_eq!(failure_lines(&log), [""; 0]);
     drop((one, other));

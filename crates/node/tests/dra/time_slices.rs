@@ -7,12 +7,12 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use windlass_testkit::Running;
+use windlass_testkit::RunningAgent;
 
 use crate::dra::world::{Allocated, World};
 
 /// Puts a claim whose UID is its name, on the first GPU, with these settings of sharing.
-fn put(world: &World, agent: &Running, (name, sharing): (&str, &Value)) {
+fn put(world: &World, agent: &RunningAgent, (name, sharing): (&str, &Value)) {
     let mut claim = world.claim(agent, name, &[Allocated { request: "a", gpu: 0 }]);
     let config = json!({
         "source": "FromClaim", "requests": ["a"],
@@ -55,13 +55,13 @@ fn replace(program: &Path, text: &str) {
 #[tokio::test]
 async fn an_interval_is_set_for_a_claim_and_reset_by_the_next_agent() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("c", &nvidia_config("Long")));
     put(&world, &agent, ("d", &own_config("Short")));
     kubelet.prepare("c").await.expect("prepared");
     assert_eq!(current_slice(&world).as_deref(), Some("3"));
     agent.kill().await;
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     kubelet.unprepare("c").await.expect("released");
     assert_eq!(current_slice(&world).as_deref(), Some("0"));
     kubelet.prepare("d").await.expect("prepared");
@@ -74,7 +74,7 @@ async fn an_interval_is_set_for_a_claim_and_reset_by_the_next_agent() {
 #[tokio::test]
 async fn a_refusal_of_the_program_is_the_claims_error_until_the_program_succeeds() {
     let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     put(&world, &agent, ("c", &own_config("Medium")));
     let text = fs::read_to_string(program(&world)).expect("there");
     replace(&program(&world), "#!/bin/sh\necho 'Not Supported'\nexit 3\n");

@@ -7,7 +7,7 @@ use tokio::{task::JoinSet, time::timeout};
 use tracing::Level;
 use windlass_cluster_sim::api::{Effect, Fault};
 use windlass_kubelet_api::dra::v1::Device;
-use windlass_testkit::{LIMIT, Running, Said};
+use windlass_testkit::{LogCapture, RunningAgent, TIMEOUT};
 
 use crate::dra::{
     kubelet::Kubelet,
@@ -23,7 +23,7 @@ impl World {
     /// A world in which claims wait for as long as a test may take.
     fn with_long_wait() -> Self {
         let mut world = Self::new();
-        world.config.session.claim_wait = LIMIT;
+        world.config.kubelet_limits.claim_wait = TIMEOUT;
         world
     }
 
@@ -31,7 +31,7 @@ impl World {
     async fn prepare_until_read(&self, kubelet: &Kubelet, name: &'static str) -> JoinSet<Answer> {
         let (mut kubelet, mut call) = (kubelet.clone(), JoinSet::new());
         call.spawn(async move { kubelet.prepare(name).await });
-        let is_read = || self.api.objects().log().iter().any(|it| it.path.ends_with(name));
+        let is_read = || self.api.objects().requests().iter().any(|it| it.path.ends_with(name));
         self.until_requests(is_read).await;
         call
     }
@@ -42,7 +42,7 @@ impl World {
         kubelet: &Kubelet,
         name: &'static str,
     ) -> JoinSet<Answer> {
-        let log = Said::from(Level::INFO);
+        let log = LogCapture::start(Level::INFO);
         let mut call = self.prepare_until_read(kubelet, name).await;
         log.until(1, "claim waits").await;
         assert!(call.try_join_next().is_none(), "it waits");
@@ -53,9 +53,9 @@ impl World {
 type Answer = Result<Vec<Device>, String>;
 
 /// Such a world with the claims `one` and `two` of one device, which `one` has.
-async fn world_with_conflict() -> (World, Running, Kubelet, Vec<Device>) {
+async fn world_with_conflict() -> (World, RunningAgent, Kubelet, Vec<Device>) {
     let world = World::with_long_wait();
-    let (agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.start_ready().await;
     world.claim(&agent, "one", &[A]);
     world.claim(&agent, "two", &[A]);
     let first = kubelet.prepare("one").await.expect("prepared");
@@ -63,11 +63,11 @@ async fn world_with_conflict() -> (World, Running, Kubelet, Vec<Device>) {
 }
 
 async fn answer_of(mut call: JoinSet<Answer>) -> Answer {
-    promptly(call.join_next()).await.expect("a call").expect("no panic")
+    answer_in_time(call.join_next()).await.expect("a call").expect("no panic")
 }
 
-async fn promptly<T>(answer: impl Future<Output = T>) -> T {
-    timeout(LIMIT / 2, answer).await.expect("at once")
+async fn answer_in_time<T>(answer: impl Future<Output = T>) -> T {
+    timeout(TIMEOUT / 2, answer).await.expect("at once")
 }
 
 #[tokio::test]
@@ -84,21 +84,21 @@ async fn a_waiting_claim_gets_the_device_that_another_releases() {
 async fn a_claim_that_is_released_while_it_waits_is_answered_and_has_no_device() {
     let (world, agent, mut kubelet, _) = world_with_conflict().await;
     let second = world.prepare_until_waiting(&kubelet, "two").await;
-    promptly(kubelet.unprepare("two")).await.expect("released");
+    answer_in_time(kubelet.unprepare("two")).await.expect("released");
     let why = answer_of(second).await.expect_err("released");
     assert_eq!(why, "released before it was prepared");
     kubelet.unprepare("one").await.expect("released");
     world.claim(&agent, "three", &[A]);
-    promptly(kubelet.prepare("three")).await.expect("nobody has it");
+    answer_in_time(kubelet.prepare("three")).await.expect("nobody has it");
     agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_claim_that_is_released_while_it_is_read_does_not_wait() {
     let (world, agent, mut kubelet, _) = world_with_conflict().await;
-    world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(READ_DELAY)).only("GET"));
+    world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(READ_DELAY)).for_method("GET"));
     let second = world.prepare_until_read(&kubelet, "two").await;
-    promptly(kubelet.unprepare("two")).await.expect("released");
+    answer_in_time(kubelet.unprepare("two")).await.expect("released");
     let why = answer_of(second).await.expect_err("another has it");
     assert!(why.ends_with("is held by another claim"), "{why}");
     agent.stop().await;
@@ -112,6 +112,6 @@ async fn a_claim_that_is_deleted_while_it_waits_gets_no_device() {
     kubelet.unprepare("one").await.expect("released");
     answer_of(second).await.expect_err("the claim is deleted");
     world.claim(&agent, "three", &[A]);
-    promptly(kubelet.prepare("three")).await.expect("nobody has it");
+    answer_in_time(kubelet.prepare("three")).await.expect("nobody has it");
     agent.stop().await;
 }

@@ -5,13 +5,13 @@ use std::{path::PathBuf, sync::Arc};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
 use windlass_cluster_sim::api::ApiServer;
-use windlass_config::{Config, DraOffer, DraPolicy, Places, Policy};
+use windlass_config::{Config, DraOffer, DraPolicy, HostPaths, Policy};
 use windlass_core::device::{Device, DeviceKind};
 use windlass_kubelet_api::dra::checkpoint::CPU_MANAGER_FILE;
 use windlass_machine::{Machine, MachineProfile};
 use windlass_node::documents::Document;
 use windlass_resources::NodeState;
-use windlass_testkit::{Node, Running, exists, until};
+use windlass_testkit::{Node, RunningAgent, until, until_exists};
 
 use crate::dra::kubelet::Kubelet;
 
@@ -33,7 +33,7 @@ pub(crate) struct Allocated<'a> {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::of("dgx-h100", by_both())
+        Self::of("dgx-h100", policy_for_both_apis())
     }
 
     /// A node with this simulated machine.
@@ -45,7 +45,7 @@ impl World {
     pub(crate) fn on(profile: &MachineProfile, dra: DraPolicy) -> Self {
         let node = Node::new(profile, Policy { dra, ..Policy::default() });
         let api = ApiServer::start();
-        let Node { machine, config, .. } = node.in_cluster("n1", &api.kubeconfig());
+        let Node { machine, config, .. } = node.with_cluster("n1", &api.kubeconfig());
         let world = Self { api, config, machine };
         world.show_kubelet_folder();
         world
@@ -65,8 +65,8 @@ impl World {
     }
 
     /// An agent, once its devices are healthy, and the kubelet that has registered it.
-    pub(crate) async fn serving(&self) -> (Running, Kubelet) {
-        let agent = Running::start(&self.config).expect("it starts");
+    pub(crate) async fn start_ready(&self) -> (RunningAgent, Kubelet) {
+        let agent = RunningAgent::start(&self.config).expect("it starts");
         let all = self.machine.model().expect("a model").gpus.len();
         agent
             .until(|state| gpus(state).iter().filter(|gpu| gpu.health.is_healthy()).count() == all)
@@ -76,7 +76,7 @@ impl World {
     }
 
     pub(crate) async fn registered(&self) -> Kubelet {
-        exists(&self.registration()).await;
+        until_exists(&self.registration()).await;
         Kubelet::register(&self.registration()).await
     }
 
@@ -115,7 +115,7 @@ impl World {
         let text = std::fs::read(self.record()).expect("there");
         let mut record: Value = serde_json::from_slice(&text).expect("JSON");
         change(&mut record);
-        let record = Document::Claims.reread(record.to_string().as_bytes()).expect("a record");
+        let record = Document::Claims.round_trip(record.to_string().as_bytes()).expect("a record");
         std::fs::write(self.record(), record).expect("written");
     }
 
@@ -146,7 +146,12 @@ impl World {
     }
 
     /// Puts a claim whose UID is its name.
-    pub(crate) fn claim(&self, agent: &Running, name: &str, allocated: &[Allocated<'_>]) -> Value {
+    pub(crate) fn claim(
+        &self,
+        agent: &RunningAgent,
+        name: &str,
+        allocated: &[Allocated<'_>],
+    ) -> Value {
         let state = agent.state.borrow().clone();
         let results = allocated.iter().map(|it| result(it.request, &gpus(&state)[it.gpu]));
         let claim = claim(name, &results.collect::<Vec<_>>());
@@ -167,19 +172,19 @@ impl World {
     /// Waits until the requests to the API server meet a condition.
     pub(crate) async fn until_requests(&self, condition: impl Fn() -> bool) {
         until("the requests to the API server", async || {
-            condition().then_some(()).ok_or_else(|| self.api.objects().log())
+            condition().then_some(()).ok_or_else(|| self.api.objects().requests())
         })
         .await;
     }
 }
 
 /// The record of claims, and its copy.
-pub(crate) fn records(places: &Places) -> [PathBuf; 2] {
+pub(crate) fn records(places: &HostPaths) -> [PathBuf; 2] {
     [places.state_dir.join("claims.json"), places.cdi_dir.join("windlass.dev-claims.copy")]
 }
 
 /// Devices for claims and through the device plugin.
-pub(crate) fn by_both() -> DraPolicy {
+pub(crate) fn policy_for_both_apis() -> DraPolicy {
     DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() }
 }
 

@@ -12,11 +12,11 @@ use windlass_testkit::{GPU, until};
 use crate::{
     agent::sharing::{SHARED, rule, shared},
     mps::rig::send_command,
-    watchdog::{Program, Watched, policy, uid},
+    watchdog::{Program, WatchedNode, policy, uid},
 };
 
 /// A GPU of 80 GB that a daemon shares in replicas of 10 GiB.
-struct Clients(Watched);
+struct Clients(WatchedNode);
 
 // === impl Clients ===
 
@@ -28,7 +28,7 @@ impl Clients {
         let replicas = rule(SHARED, &[0], Sharing::Shared(replicas));
         let rest = rule(GPU, &[], Sharing::Exclusive);
         let policy = Policy { resources: Resources::Rules(vec![replicas, rest]), ..policy(action) };
-        let clients = Self(Box::pin(Watched::sharing(policy, 4, &[("a", 1), ("b", 1)])).await);
+        let clients = Self(Box::pin(WatchedNode::sharing(policy, 4, &[("a", 1), ("b", 1)])).await);
         clients.send_command("start_server -uid 0");
         clients
     }
@@ -57,7 +57,7 @@ impl Clients {
     }
 
     async fn end(self) {
-        let Watched { world, .. } = self.0;
+        let WatchedNode { world, .. } = self.0;
         world.agent.stop().await;
         let config = &world.node.config;
         let stopped = windlass_lifecycle::mps::stop_all(&config.places, &config.mps).await;
@@ -74,7 +74,7 @@ async fn the_daemon_terminates_a_client_before_the_watchdog_kills_it() {
     assert_eq!(action, "Kill");
     assert!(!greedy.wait().success());
     clients.until_clients(&[&modest]).await;
-    assert!(modest.runs());
+    assert!(modest.is_running());
     clients.end().await;
 }
 
@@ -94,6 +94,6 @@ async fn the_daemon_terminates_the_clients_of_a_pod_before_the_kubelet_kills_the
     mark_deleted("b", Duration::from_secs(3600));
     mark_deleted("a", Duration::from_secs(1));
     clients.until_clients(&[&other]).await;
-    assert!(deleted_client.runs(), "the kubelet ends it");
+    assert!(deleted_client.is_running(), "the kubelet ends it");
     clients.end().await;
 }

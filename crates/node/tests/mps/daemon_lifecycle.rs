@@ -8,10 +8,10 @@ use windlass_lifecycle::mps::{MpsClients, MpsState, stop_all};
 use windlass_machine::MpsFault;
 use windlass_testkit::until;
 
-use crate::mps::rig::{Rig, Running, runs, shares};
+use crate::mps::rig::{Rig, RunningMps, is_running, shares};
 
 /// One GPU, whose daemon is ready.
-async fn daemon_for_four() -> (Rig, Running, DeviceId) {
+async fn start_daemon_with_four_shares() -> (Rig, RunningMps, DeviceId) {
     let rig = Rig::new();
     let (mps, gpu) = (rig.run(), rig.gpu(0));
     mps.require([(gpu.clone(), shares(4))]);
@@ -21,7 +21,7 @@ async fn daemon_for_four() -> (Rig, Running, DeviceId) {
 
 #[tokio::test]
 async fn a_required_daemon_is_ready_once_its_limits_are_set() {
-    let (rig, mps, _) = daemon_for_four().await;
+    let (rig, mps, _) = start_daemon_with_four_shares().await;
     assert_eq!(rig.send_command(0, "get_default_active_thread_percentage"), "25.0");
     assert_eq!(rig.send_command(0, "get_default_device_pinned_mem_limit 0"), "20G");
     assert_eq!([0, 1].map(|index| rig.compute_mode(index)), [3, 0], "only its GPU is exclusive");
@@ -43,12 +43,12 @@ async fn every_gpu_has_a_separate_daemon() {
     rig.kill(0);
     mps.until_failed(&gpus[0]).await;
     mps.until_ready(&gpus[0]).await;
-    assert!(rig.pid(1) == second && runs(second), "the other daemon continues");
+    assert!(rig.pid(1) == second && is_running(second), "the other daemon continues");
 }
 
 #[tokio::test]
 async fn a_daemon_that_crashed_is_started_again() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let first = rig.pid(0);
     rig.kill(0);
     let why = mps.until_failed(&gpu).await;
@@ -64,33 +64,33 @@ async fn a_daemon_that_crashed_is_started_again() {
 
 #[tokio::test]
 async fn a_daemon_that_hangs_is_killed_and_started_again() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let first = rig.pid(0);
     rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::Hangs)).expect("set");
     let why = mps.until_failed(&gpu).await;
     assert!(why.contains("no answer to get_default_active_thread_percentage within 1s"), "{why}");
     rig.machine.set_mps_fault(gpu.as_str(), None).expect("unset");
     mps.until_ready(&gpu).await;
-    assert!(rig.pid(0) != first && !runs(first));
+    assert!(rig.pid(0) != first && !is_running(first));
 }
 
 #[tokio::test]
 async fn a_daemon_whose_server_accepts_no_clients_is_started_again() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let first = rig.pid(0);
     rig.send_command(0, "start_server -uid 0");
     rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::ServerFault)).expect("set");
     let why = mps.until_failed(&gpu).await;
     assert!(why.contains("had a fatal fault"), "{why}");
-    until("another daemon", async || if runs(first) { Err(()) } else { Ok(()) }).await;
+    until("another daemon", async || if is_running(first) { Err(()) } else { Ok(()) }).await;
     rig.machine.set_mps_fault(gpu.as_str(), None).expect("unset");
     mps.until_ready(&gpu).await;
-    assert!(rig.pid(0) != first && !runs(first));
+    assert!(rig.pid(0) != first && !is_running(first));
 }
 
 #[tokio::test]
 async fn a_client_is_terminated_by_its_daemon() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let clients = MpsClients::new(&rig.config.places, &rig.config.mps);
     let host = Host::new(rig.machine.host_root(), "/");
     let folder = rig.machine.host_root().join("proc/71");
@@ -120,11 +120,11 @@ async fn a_client_is_terminated_by_its_daemon() {
 
 #[tokio::test]
 async fn a_daemon_that_is_no_longer_required_quits_and_resets_the_compute_mode() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let pid = rig.pid(0);
     mps.require([]);
     mps.until_removed(&rig, 0).await;
-    assert!(!runs(pid) && rig.compute_mode(0) == 0);
+    assert!(!is_running(pid) && rig.compute_mode(0) == 0);
     mps.until(|states| states.is_empty()).await;
     mps.require([(gpu.clone(), shares(2))]);
     mps.until_ready(&gpu).await;
@@ -137,24 +137,24 @@ async fn a_daemon_that_is_no_longer_required_quits_and_resets_the_compute_mode()
 
 #[tokio::test]
 async fn a_daemon_that_hangs_is_stopped_too() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let pid = rig.pid(0);
     rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::Hangs)).expect("set");
     mps.require([]);
     mps.until_removed(&rig, 0).await;
-    assert!(!runs(pid) && rig.compute_mode(0) == 0);
+    assert!(!is_running(pid) && rig.compute_mode(0) == 0);
 }
 
 #[tokio::test]
 async fn a_daemon_outlives_the_agent_and_is_adopted_by_the_next() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let pid = rig.pid(0);
     mps.stop().await;
-    assert!(runs(pid), "programs use it");
+    assert!(is_running(pid), "programs use it");
     let mps = rig.run();
     mps.require([(gpu.clone(), shares(5))]);
     mps.until_ready(&gpu).await;
-    assert_eq!((rig.pid(0), runs(pid)), (pid, true), "the same process");
+    assert_eq!((rig.pid(0), is_running(pid)), (pid, true), "the same process");
     assert_eq!(rig.send_command(0, "get_default_active_thread_percentage"), "20.0");
     rig.kill(0);
     assert_eq!(mps.until_failed(&gpu).await, "MPS daemon: the daemon is gone");
@@ -177,23 +177,23 @@ async fn a_daemon_of_an_earlier_agent_is_stopped_once_it_is_known_not_to_be_requ
     mps.require([(gpus[1].clone(), shares(4))]);
     mps.until_removed(&rig, 0).await;
     mps.until_ready(&gpus[1]).await;
-    assert_eq!(pids.map(runs), [false, true]);
+    assert_eq!(pids.map(is_running), [false, true]);
     assert_eq!([0, 1].map(|index| rig.compute_mode(index)), [0, 3]);
 }
 
 #[tokio::test]
 async fn all_daemons_can_be_stopped_without_an_agent() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let pid = rig.pid(0);
     mps.stop().await;
     assert_eq!(stop_all(&rig.config.places, &rig.config.mps).await, [(gpu, Ok(()))].into());
     assert_eq!(stop_all(&rig.config.places, &rig.config.mps).await, [].into(), "no daemon remains");
-    assert!(!runs(pid) && !rig.has_folder(0) && rig.compute_mode(0) == 0);
+    assert!(!is_running(pid) && !rig.has_folder(0) && rig.compute_mode(0) == 0);
 }
 
 #[tokio::test]
 async fn changed_limits_are_set_on_the_running_daemon() {
-    let (rig, mps, gpu) = daemon_for_four().await;
+    let (rig, mps, gpu) = start_daemon_with_four_shares().await;
     let pid = rig.pid(0);
     rig.send_command(0, "start_server -uid 0");
     let server = rig.send_command(0, "get_server_list");
@@ -205,7 +205,7 @@ async fn changed_limits_are_set_on_the_running_daemon() {
     assert_eq!(rig.send_command(0, "get_default_active_thread_percentage"), "12.0");
     assert_eq!(rig.send_command(0, &format!("get_active_thread_percentage {server}")), "12.0");
     assert_eq!(rig.send_command(0, &format!("get_device_pinned_mem_limit {server} 0")), "10G");
-    assert!(rig.pid(0) == pid && runs(pid), "programs continue");
+    assert!(rig.pid(0) == pid && is_running(pid), "programs continue");
     let states = mps.until(|states| !states.is_empty()).await;
     assert_eq!(states[&gpu], MpsState::Ready);
 }
@@ -223,7 +223,7 @@ async fn a_retained_daemon_keeps_running_without_a_spec() {
     let next = rig.run();
     next.require_and_retain([(gpus[1].clone(), shares(4))], [gpus[0].clone()]);
     next.until_ready(&gpus[1]).await;
-    assert!(rig.pid(0) == pid && runs(pid), "also over a restart of the agent");
+    assert!(rig.pid(0) == pid && is_running(pid), "also over a restart of the agent");
     next.require([]);
     next.until_removed(&rig, 0).await;
 }

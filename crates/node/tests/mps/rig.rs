@@ -16,17 +16,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, MpsSettings, Policy, Replicas};
 use windlass_core::device::DeviceId;
-use windlass_lifecycle::mps::{Mig, Mps, MpsDemand, MpsSpec, MpsState, MpsStates};
+use windlass_lifecycle::mps::{MigRole, Mps, MpsDemand, MpsSpec, MpsState, MpsStates};
 use windlass_machine::Machine;
-use windlass_testkit::{Node, in_time, value, vanishes};
+use windlass_testkit::{Node, until_removed, until_value, within_timeout};
 
 pub(crate) struct Rig {
     pub(crate) machine: Machine,
     pub(crate) config: Config,
 }
 
-/// The running part. It is stopped when dropped; [`Running::stop`] also waits for its end.
-pub(crate) struct Running {
+/// The running part. It is stopped when dropped; [`RunningMps::stop`] also waits for its end.
+pub(crate) struct RunningMps {
     demand: watch::Sender<Arc<MpsDemand>>,
     states: watch::Receiver<Arc<MpsStates>>,
     stop: CancellationToken,
@@ -37,7 +37,7 @@ pub(crate) struct Running {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let Node { machine, mut config, .. } = Node::named("dgx-h100", Policy::default());
+        let Node { machine, mut config, .. } = Node::from_profile("dgx-h100", Policy::default());
         config.mps = MpsSettings {
             start_deadline: Duration::from_secs(20),
             answer_deadline: Duration::from_secs(1),
@@ -50,13 +50,13 @@ impl Rig {
         Self { machine, config }
     }
 
-    pub(crate) fn run(&self) -> Running {
+    pub(crate) fn run(&self) -> RunningMps {
         let (demand, receiver) = watch::channel(Arc::default());
         let (mps, states) =
             Mps::new(&self.config.places, &self.config.mps, receiver, &Arc::new(Notify::new()));
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         task.spawn(mps.run(stop.clone()));
-        Running { demand, states, stop, task }
+        RunningMps { demand, states, stop, task }
     }
 
     /// The GPU at an index.
@@ -103,7 +103,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         let folder = self.machine.host_root().join("run/windlass/mps");
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if let Some(pid) = recorded(&entry.path()).filter(|pid| runs(*pid)) {
+            if let Some(pid) = recorded(&entry.path()).filter(|pid| is_running(*pid)) {
                 let _ = kill_process_group(pid, Signal::KILL);
             }
         }
@@ -130,7 +130,7 @@ fn recorded(folder: &Path) -> Option<Pid> {
 }
 
 /// True if the process is a running control daemon.
-pub(crate) fn runs(pid: Pid) -> bool {
+pub(crate) fn is_running(pid: Pid) -> bool {
     // A zombie process has no command line.
     let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
     fs::read_to_string(path).is_ok_and(|line| line.contains("nvidia-cuda-mps-control"))
@@ -138,7 +138,7 @@ pub(crate) fn runs(pid: Pid) -> bool {
 
 // === impl Running ===
 
-impl Running {
+impl RunningMps {
     /// Sets the demand: daemons of the first devices, and no change to those of the second.
     pub(crate) fn require_and_retain(
         &self,
@@ -158,7 +158,7 @@ impl Running {
         &self,
         condition: impl FnMut(&Arc<MpsStates>) -> bool,
     ) -> Arc<MpsStates> {
-        value("the daemons' states", &self.states, condition).await
+        until_value("the daemons' states", &self.states, condition).await
     }
 
     pub(crate) async fn until_ready(&self, device: &DeviceId) {
@@ -174,13 +174,13 @@ impl Running {
 
     /// Waits until the folder of a GPU's daemon is removed.
     pub(crate) async fn until_removed(&self, rig: &Rig, index: usize) {
-        vanishes(&rig.folder(index)).await;
+        until_removed(&rig.folder(index)).await;
     }
 
     /// Stops the part as the agent's end does.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
-        let ended = in_time("the part stops", self.task.join_next()).await;
+        let ended = within_timeout("the part stops", self.task.join_next()).await;
         ended.expect("there is one").expect("no panic");
     }
 }
@@ -192,6 +192,6 @@ pub(crate) fn shares(replicas: u64) -> MpsSpec {
         replicas: Replicas::try_from(replicas).expect("valid"),
         memory_bytes: Some(80 << 30),
         compute_capability: Some((9, 0)),
-        mig: Mig::Whole,
+        mig_role: MigRole::WholeGpu,
     }
 }

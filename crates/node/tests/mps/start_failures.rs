@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use windlass_lifecycle::mps::{Mig, MpsSpec, MpsState};
+use windlass_lifecycle::mps::{MigRole, MpsSpec, MpsState};
 use windlass_machine::{Fault, MpsFault};
 
 use crate::mps::rig::{Rig, shares};
@@ -76,7 +76,7 @@ async fn mig_and_old_gpus_are_refused_before_any_change() {
     let mps = rig.run();
     let gpu = rig.gpu(0);
     for (spec, expected) in [
-        (MpsSpec { mig: Mig::Enabled, ..shares(2) }, "the GPU is in MIG mode"),
+        (MpsSpec { mig_role: MigRole::MigEnabledGpu, ..shares(2) }, "the GPU is in MIG mode"),
         (MpsSpec { compute_capability: Some((6, 1)), ..shares(17) }, "older than Volta"),
     ] {
         mps.require([(gpu.clone(), spec)]);

@@ -316,7 +316,7 @@ async fn fractions_are_limited_and_refused_at_a_real_containerd_over_a_restart()
     let calls = write_hook(&hook);
     let mut policy = by_hook(RequiredLimit::None);
     policy.memory_limits.hook = Some(hook.clone());
-    world.agent.follow(policy);
+    world.agent.set_policy(policy);
     world.agent.until(|state| state.policy.memory_limits.hook.as_ref() == Some(&hook)).await;
     let folder = hook.with_file_name("containerd");
     let mut containerd = Containerd::start(&program, &folder, &world.socket()).await;
@@ -355,6 +355,6 @@ async fn fractions_are_limited_and_refused_at_a_real_containerd_over_a_restart()
     for sandbox in [limited, refused_sandbox, plain] {
         cri.remove(&sandbox).await;
     }
-    windlass_testkit::vanishes(&world.record(&container)).await;
+    windlass_testkit::until_removed(&world.record(&container)).await;
     world.agent.stop().await;
 }

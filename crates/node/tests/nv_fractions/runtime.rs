@@ -7,7 +7,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
 };
-use windlass_testkit::in_time;
+use windlass_testkit::within_timeout;
 
 #[derive(Clone, PartialEq, Message)]
 struct Request {
@@ -220,7 +220,7 @@ impl Runtime {
     }
 
     async fn accept(&self) -> Connection {
-        let accepted = in_time("the plugin's connection", self.0.accept()).await;
+        let accepted = within_timeout("the plugin's connection", self.0.accept()).await;
         let (stream, _) = accepted.expect("accepted");
         let mut connection = Connection { stream, next: 1 };
         let (service, stream, request) = connection.receive::<Request>().await;
@@ -261,7 +261,7 @@ impl Runtime {
         connection.stream.write_all(bytes).await.expect("written");
         connection.stream.shutdown().await.expect("ended");
         let mut rest = Vec::new();
-        let _ = in_time("the end", connection.stream.read_to_end(&mut rest)).await;
+        let _ = within_timeout("the end", connection.stream.read_to_end(&mut rest)).await;
     }
 
     /// Refuses the plugin.
@@ -271,7 +271,7 @@ impl Runtime {
         let refusal = Response { status: Some(status), payload: Vec::new() };
         connection.send(RUNTIME, 1, 2, &refusal).await;
         let mut rest = Vec::new();
-        let _ = in_time("the end", connection.stream.read_to_end(&mut rest)).await;
+        let _ = within_timeout("the end", connection.stream.read_to_end(&mut rest)).await;
     }
 }
 
@@ -317,7 +317,8 @@ impl Connection {
         let stream = self.next;
         self.next += 2;
         self.send(PLUGIN, stream, 1, &request).await;
-        let (service, answered, response) = in_time(method, self.receive::<Response>()).await;
+        let (service, answered, response) =
+            within_timeout(method, self.receive::<Response>()).await;
         assert_eq!((service, answered), (PLUGIN, stream));
         match response.status.filter(|status| status.code != 0) {
             Some(status) => Err(status.message),

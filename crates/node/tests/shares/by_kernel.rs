@@ -11,7 +11,7 @@ use windlass_core::{
     annotation::NodeDevices, cdi::Spec, enforcement::Enforcement, memory_limit::MemoryLimitRecord,
 };
 use windlass_kubelet_sim::{Container, Pod};
-use windlass_testkit::{Node, allocatable, until, vanishes};
+use windlass_testkit::{Node, until, until_allocatable, until_removed};
 
 use crate::{
     devices::world::{measured_until, policy},
@@ -45,21 +45,21 @@ pub(crate) async fn node(
     let api = ApiServer::start();
     let object = json!({"metadata": {"name": "n1"}});
     api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
-    let mut node = Node::new(&vendor.machine(), policy).in_cluster("n1", &api.kubeconfig());
+    let mut node = Node::new(&vendor.machine(), policy).with_cluster("n1", &api.kubeconfig());
     node.config.disclose.insert(Disclosed::Pods);
     node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
     let kernel = Kernel::of(&node.machine, vendor, regions, PTRACE);
-    let (kubelet, agent) = (node.kubelet(), node.agent());
+    let (kubelet, agent) = (node.start_kubelet(), node.start_agent());
     let world = World { api, node, kubelet, agent, gpus: Vec::new() };
-    serving(&world, vendor, gpus).await;
+    until_shareable(&world, vendor, gpus).await;
     (world, kernel)
 }
 
 /// Waits until pods may have shares of this number of GPUs.
-pub(crate) async fn serving(world: &World, vendor: Vendor, gpus: usize) {
+pub(crate) async fn until_shareable(world: &World, vendor: Vendor, gpus: usize) {
     let of_each = usize::try_from(vendor.memory_mib / 1024).expect("few");
     world.agent.until(|state| state.shareable.len() == gpus).await;
-    allocatable(&world.kubelet, MEMORY, gpus * of_each).await;
+    until_allocatable(&world.kubelet, MEMORY, gpus * of_each).await;
 }
 
 /// A pod with amounts of a GPU, with a UID in the kubelet's form.
@@ -80,11 +80,11 @@ pub(crate) fn limited(documents: Vec<Value>) -> Spec {
 async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured() {
     for vendor in [MI300X, FLEX] {
         let (world, kernel) = node(vendor, 1, Some(&vendor.capacity()), "dmem").await;
-        allocatable(&world.kubelet, COMPUTE, 100).await;
-        allocatable(&world.kubelet, full_gpus(vendor), 1).await;
+        until_allocatable(&world.kubelet, COMPUTE, 100).await;
+        until_allocatable(&world.kubelet, full_gpus(vendor), 1).await;
         let state = world.agent.state.borrow().clone();
         let gpu = vendor.gpu(&state);
-        let offering = &state.offerings()[gpu.id.as_str()];
+        let offering = &state.device_offers()[gpu.id.as_str()];
         assert_eq!(offering.enforcement, Some(Enforcement::Dmem));
         let annotated = until("the node's GPUs are annotated", async || {
             let node: NodeObject = world.api.objects().get("", "n1").expect("a Node");
@@ -99,7 +99,7 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let pod = pod("a", 10, 30);
         let uid = pod.uid.clone();
         world.admit(pod, &json!({})).await;
-        let document = limited(world.start_of(&uid, "main").await);
+        let document = limited(world.start_by_uid(&uid, "main").await);
         let edits = &document.devices[0].container_edits;
         let nodes: Vec<_> = gpu.own_nodes().map(|node| node.path.clone()).collect();
         assert!(nodes.iter().all(|own| edits.device_nodes.iter().any(|it| it.path == *own)));
@@ -107,7 +107,7 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         let parsed = MemoryLimitRecord::parse(&fs::read(&record).expect("there")).expect("valid");
         assert_eq!(parsed.gpus()[0].region.as_ref().expect("a region").as_str(), vendor.region);
         // A GPU with a share is not offered in full.
-        allocatable(&world.kubelet, full_gpus(vendor), 0).await;
+        until_allocatable(&world.kubelet, full_gpus(vendor), 0).await;
         let program = kernel.program(Some(&uid));
         assert_eq!(kernel.limit(&uid, &program, &record), Ok(10 << 30));
         let measured = async |metric: &str, parts: &[&str]| {
@@ -124,9 +124,9 @@ async fn a_pods_share_of_each_vendors_gpu_is_limited_by_the_kernel_and_measured(
         measured("windlass_share_memory_used_bytes", &[gpu.id.as_str(), &used]).await;
         kernel.open_file(&program, 4, 2, 1000);
         program.until_ended().await;
-        world.kubelet.delete(&uid).await;
-        vanishes(&record).await;
-        allocatable(&world.kubelet, full_gpus(vendor), 1).await;
+        world.kubelet.delete_pod(&uid).await;
+        until_removed(&record).await;
+        until_allocatable(&world.kubelet, full_gpus(vendor), 1).await;
         world.agent.stop().await;
     }
 }
@@ -145,7 +145,7 @@ async fn a_share_that_the_kernel_cannot_limit_waits_if_a_limit_is_required() {
         let uid = pod.uid.clone();
         world.admit(pod, &json!({})).await;
         match refused {
-            None => drop(world.start_of(&uid, "main").await),
+            None => drop(world.start_by_uid(&uid, "main").await),
             Some(why) => {
                 let error = world.kubelet.start_container(&uid, "main").await.expect_err("waits");
                 assert!(error.to_string().contains(why), "{error}");

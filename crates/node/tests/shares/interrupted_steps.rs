@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 
 use k8s_openapi::api::core::v1::Pod as PodObject;
 use serde_json::json;
-use windlass_config::Places;
+use windlass_config::HostPaths;
 use windlass_core::{cdi::Spec, memory_limit::MemoryLimitRecord};
 use windlass_testkit::until;
 
@@ -13,7 +13,7 @@ use crate::{
     kernel::{Kernel, MI300X, record_of},
     shares::{
         World,
-        by_kernel::{limited, node, pod, serving},
+        by_kernel::{limited, node, pod, until_shareable},
         placed, share,
     },
     steps::{MAX_RECORDINGS, Recorder, Steps},
@@ -30,7 +30,7 @@ struct Scenario {
 }
 
 /// Documents of shares.
-fn documents(places: &Places) -> Vec<Spec> {
+fn documents(places: &HostPaths) -> Vec<Spec> {
     let files = fs::read_dir(&places.cdi_dir).expect("a folder");
     let paths = files.map(|file| file.expect("a file").path());
     let is_share = |path: &PathBuf| {
@@ -44,7 +44,7 @@ fn documents(places: &Places) -> Vec<Spec> {
 
 /// The runtime may start a container from a document while there is no agent: by its limit, or not at all. The
 /// container has its GPU by the document of memory.
-fn check_documents(places: &Places, kernel: &Kernel, uid: &str) {
+fn check_documents(places: &HostPaths, kernel: &Kernel, uid: &str) {
     for document in documents(places) {
         let edits = &document.devices[0].container_edits;
         if !edits.device_nodes.is_empty() {
@@ -60,14 +60,14 @@ fn check_documents(places: &Places, kernel: &Kernel, uid: &str) {
 
 impl Scenario {
     /// Continues with a new agent after one that was killed after this number of steps.
-    async fn after(self, steps: &Steps, done: usize) -> Self {
+    async fn restart_after(self, steps: &Steps, done: usize) -> Self {
         self.put();
         let Self { world, kernel, uid } = self;
         world.agent.kill().await;
         steps.restore(done);
         check_documents(&world.node.config.places, &kernel, &uid);
-        let world = World { agent: world.node.agent(), ..world };
-        serving(&world, MI300X, 2).await;
+        let world = World { agent: world.node.start_agent(), ..world };
+        until_shareable(&world, MI300X, 2).await;
         Self { world, kernel, uid }
     }
 
@@ -85,7 +85,7 @@ impl Scenario {
 
     /// Makes the kubelet start the container, repeated until it succeeds, and checks its share.
     async fn check_share(&self, step: &str) {
-        let documents = self.world.start_of(&self.uid, "main").await;
+        let documents = self.world.start_by_uid(&self.uid, "main").await;
         let gpus: Vec<_> = documents.iter().map(|it| share(it)["device"].clone()).collect();
         let record = record_of(&limited(documents).devices[0].container_edits);
         let text = fs::read(&record).expect("a record");
@@ -110,9 +110,9 @@ impl Scenario {
         let other = pod("b", GIB, 1);
         let uid = other.uid.clone();
         self.world.admit(other, &json!({})).await;
-        let others = self.world.start_of(&uid, "main").await;
+        let others = self.world.start_by_uid(&uid, "main").await;
         assert!(others.iter().all(|it| share(it)["device"] != gpus[0]), "{step}");
-        self.world.kubelet.delete(&uid).await;
+        self.world.kubelet.delete_pod(&uid).await;
     }
 
     /// Waits until the share of an ended pod has no document, no record and no effect on its GPU.
@@ -120,7 +120,7 @@ impl Scenario {
         until(step, async || {
             let state = self.world.agent.state.borrow().clone();
             let free = state.shareable.values().all(|gpu| gpu.obstacle.is_none());
-            let offerings = state.offerings();
+            let offerings = state.device_offers();
             let obstacles =
                 state.shareable.keys().filter_map(|id| offerings[id.as_str()].obstacle.clone());
             let obstacles: Vec<_> = obstacles.collect();
@@ -148,36 +148,36 @@ async fn after_a_kill_between_any_two_steps_a_share_keeps_its_limit_and_can_be_r
         scenario.put();
         scenario.world.kubelet.admit(main.clone()).await.expect("admitted");
         let recorder = Recorder::start(&places);
-        scenario.world.start_of(&scenario.uid, "main").await;
+        scenario.world.start_by_uid(&scenario.uid, "main").await;
         start = recorder.stop();
         if start.is_ok() {
             break;
         }
-        scenario.world.kubelet.delete(&scenario.uid).await;
+        scenario.world.kubelet.delete_pod(&scenario.uid).await;
         scenario.until_removed("the share is removed").await;
     }
     let start = start.expect("recorded");
     let names = start.names();
     assert!(start.len() >= 2, "a record and a document: {names:?}");
     for done in 0..=start.len() {
-        scenario = scenario.after(&start, done).await;
+        scenario = scenario.restart_after(&start, done).await;
         scenario.check_share(&format!("the share is granted after {done} of {names:?}")).await;
     }
-    scenario = scenario.after(&start, start.len()).await;
+    scenario = scenario.restart_after(&start, start.len()).await;
     let recorder = Recorder::start(&places);
-    scenario.world.kubelet.delete(&scenario.uid).await;
+    scenario.world.kubelet.delete_pod(&scenario.uid).await;
     scenario.until_removed("the share is removed").await;
     let removal = recorder.stop();
     // The pod has ended before it gets the share.
     for done in 0..=start.len() {
-        scenario = scenario.after(&start, done).await;
+        scenario = scenario.restart_after(&start, done).await;
         scenario.until_removed(&format!("no part remains after {done} of {names:?}")).await;
     }
     let removal = removal.expect("no removal is lost");
     let names = removal.names();
     assert!(removal.len() >= 2, "a record and a document: {names:?}");
     for done in 0..=removal.len() {
-        scenario = scenario.after(&removal, done).await;
+        scenario = scenario.restart_after(&removal, done).await;
         scenario.until_removed(&format!("no part remains after {done} of {names:?}")).await;
     }
     scenario.world.agent.stop().await;

@@ -7,11 +7,11 @@ use std::{
 
 use nvml_wrapper_sys::bindings::*;
 
-use crate::rig::{Rig, struct_version};
+use crate::rig::{TestMachine, struct_version};
 
 #[test]
 fn calls_before_init_return_uninitialized() {
-    let rig = Rig::new("dgx-h100");
+    let rig = TestMachine::new("dgx-h100");
     let mut number = 0;
     // SAFETY: a pointer to a valid number.
     let code = unsafe { rig.nvml.nvmlDeviceGetCount_v2(&raw mut number) };
@@ -23,7 +23,7 @@ fn calls_before_init_return_uninitialized() {
 
 #[test]
 fn identity_comes_from_the_profile() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     assert_eq!(rig.count(), 8);
     let gpu = rig.gpu(0);
     assert_eq!(rig.name(gpu), "NVIDIA H100 80GB HBM3");
@@ -49,7 +49,7 @@ fn identity_comes_from_the_profile() {
 
 #[test]
 fn a_simulated_library_names_its_machine() {
-    let rig = Rig::new("t4-edge");
+    let rig = TestMachine::new("t4-edge");
     // SAFETY: the library has no constructors of its own.
     let library = unsafe { libloading::Library::new(rig.machine.nvml_library()) }.expect("loaded");
     // SAFETY: the symbol has this type.
@@ -61,7 +61,7 @@ fn a_simulated_library_names_its_machine() {
 
 #[test]
 fn devices_are_found_by_uuid_serial_and_bus_id() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let expected = rig.gpu(2);
     let model = rig.machine.model().expect("written");
     let mut found = ptr::null_mut();
@@ -85,7 +85,7 @@ fn devices_are_found_by_uuid_serial_and_bus_id() {
 
 #[test]
 fn invalid_arguments_return_nvml_s_codes() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let gpu = rig.gpu(0);
     let mut device = ptr::null_mut();
     let mut name = [0; 4];
@@ -102,7 +102,7 @@ fn invalid_arguments_return_nvml_s_codes() {
 
 #[test]
 fn a_struct_with_another_version_is_refused_and_not_written() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let gpu = rig.gpu(0);
     let mut memory = nvmlMemory_v2_t { version: 7, total: 1, reserved: 1, free: 1, used: 1 };
     // SAFETY: a pointer to a valid struct.
@@ -117,7 +117,7 @@ fn a_struct_with_another_version_is_refused_and_not_written() {
 
 #[test]
 fn unknown_sensors_and_missing_fans_are_refused() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let gpu = rig.gpu(0);
     let mut temperature = nvmlTemperature_v1_t {
         version: struct_version::<nvmlTemperature_v1_t>(1),
@@ -138,7 +138,7 @@ fn unknown_sensors_and_missing_fans_are_refused() {
 
 #[test]
 fn a_null_array_with_a_capacity_is_refused() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let gpu = rig.gpu(0);
     rig.machine
         .update(|model| {

@@ -14,7 +14,7 @@ use libloading::Library;
 use nvml_wrapper_sys::bindings::*;
 use windlass_machine::{CgroupLimits, Machine, MachineProfile, profile::Driver};
 
-use crate::rig::{Rig, struct_version};
+use crate::rig::{TestMachine, struct_version};
 
 type Function<A> = unsafe extern "C" fn(A) -> c_uint;
 type Function2<A, B> = unsafe extern "C" fn(A, B) -> c_uint;
@@ -29,17 +29,17 @@ const INVALID_CONTEXT: c_uint = 201;
 struct Cuda {
     library: Library,
     /// Machine of this process; `None` if another process created the machine.
-    rig: Option<Rig>,
+    rig: Option<TestMachine>,
 }
 
 // === impl Cuda ===
 
 impl Cuda {
     fn new() -> Self {
-        Self::of(Rig::new("l40s-pcie"))
+        Self::of(TestMachine::new("l40s-pcie"))
     }
 
-    fn of(rig: Rig) -> Self {
+    fn of(rig: TestMachine) -> Self {
         let Self { library, .. } = Self::open(&rig.machine);
         Self { library, rig: Some(rig) }
     }
@@ -50,7 +50,7 @@ impl Cuda {
         Self { library, rig: None }
     }
 
-    fn rig(&self) -> &Rig {
+    fn rig(&self) -> &TestMachine {
         self.rig.as_ref().expect("this process created the machine")
     }
 
@@ -185,7 +185,7 @@ fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
     };
     let mut profile = MachineProfile::named("l40s-pcie").expect("built in");
     profile.driver = Some(Driver { version: "615.10".to_owned(), cuda: "13.4".to_owned() });
-    let cuda = Cuda::of(Rig::of(&profile)).in_context();
+    let cuda = Cuda::of(TestMachine::of(&profile)).in_context();
     // Process 1 always runs, and the highest process id is never used.
     let charged = BTreeMap::from([(1, 4 << 20), (u32::MAX, 64 << 20)]);
     let limits = CgroupLimits { soft: 0, hard: 24 << 20, charged };
@@ -232,7 +232,7 @@ fn processes_of_a_cgroup_that_race_for_memory_stay_within_its_limit() {
     }
     let mut profile = MachineProfile::named("l40s-pcie").expect("built in");
     profile.driver = Some(Driver { version: "615.10".to_owned(), cuda: "13.4".to_owned() });
-    let rig = Rig::of(&profile);
+    let rig = TestMachine::of(&profile);
     let limits = CgroupLimits { soft: 0, hard: LIMIT_MIB << 20, charged: BTreeMap::new() };
     let limit = |model: &mut windlass_machine::Model| {
         model.gpus[0].memory_limits = BTreeMap::from([("/pod/one".to_owned(), limits)]);

@@ -4,13 +4,14 @@ use std::{collections::BTreeSet, fs, path::Path, ptr};
 
 use nvml_wrapper_sys::bindings::*;
 
-use crate::rig::Rig;
+use crate::rig::TestMachine;
 
 /// Signature for a call of any NVML function: none has more than eight parameters.
-type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
+type AnyFunction =
+    unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
 
 /// Functions without parameters, or without a status as result.
-const OTHERS: [&str; 5] =
+const EXCEPTIONS: [&str; 5] =
     ["nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown", "nvmlErrorString"];
 
 /// Names of NVML functions in this crate's sources.
@@ -33,14 +34,16 @@ fn takes_a_handle(name: &str) -> bool {
 }
 
 /// Calls each function with `first` as the first argument and zeros as the others.
-fn call_all(rig: &Rig, first: usize) -> Vec<(String, u32)> {
+fn call_all(rig: &TestMachine, first: usize) -> Vec<(String, u32)> {
     // SAFETY: the library has no constructors of its own.
     let library = unsafe { libloading::Library::new(rig.machine.nvml_library()) }.expect("loaded");
     let mut codes = Vec::new();
     for name in names() {
-        // SAFETY: the call below fits all functions of NVML except `OTHERS`.
-        let Ok(function) = (unsafe { library.get::<Any>(name.as_bytes()) }) else { continue };
-        if OTHERS.contains(&name.as_str()) || (first != 0 && !takes_a_handle(&name)) {
+        // SAFETY: the call below fits all functions of NVML except `EXCEPTIONS`.
+        let Ok(function) = (unsafe { library.get::<AnyFunction>(name.as_bytes()) }) else {
+            continue;
+        };
+        if EXCEPTIONS.contains(&name.as_str()) || (first != 0 && !takes_a_handle(&name)) {
             continue;
         }
         // SAFETY: the parameters are at most eight numbers and pointers. By the calling conventions of Linux, a
@@ -52,7 +55,7 @@ fn call_all(rig: &Rig, first: usize) -> Vec<(String, u32)> {
 
 #[test]
 fn every_function_refuses_null() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let codes = call_all(&rig, 0);
     assert!(codes.len() > 200, "{}", codes.len());
     let refusals = [
@@ -66,7 +69,7 @@ fn every_function_refuses_null() {
 
 #[test]
 fn no_function_dereferences_null_after_a_valid_handle() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let (mut mig, mut instance) = (ptr::null_mut(), ptr::null_mut());
     let mut count = 0;
     // SAFETY: pointers to valid outputs. The list has room for the only instance of the profile.

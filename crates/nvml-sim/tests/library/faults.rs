@@ -8,14 +8,14 @@ use std::{
 use nvml_wrapper_sys::bindings::*;
 use windlass_machine::Fault;
 
-use crate::rig::{Device, Rig};
+use crate::rig::{Device, TestMachine};
 
 /// Time in which a thread that does not block returns.
 const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 #[test]
 fn an_xid_wakes_a_waiting_client() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let gpu = Device(rig.gpu(3));
     let set = rig.xids_of(gpu.0);
     rig.inject("xid:31@2");
@@ -40,7 +40,7 @@ fn an_xid_wakes_a_waiting_client() {
 
 #[test]
 fn two_waits_on_one_set_return_different_events() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let set = rig.xids_of(rig.gpu(0));
     std::thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
@@ -64,7 +64,7 @@ fn two_waits_on_one_set_return_different_events() {
 
 #[test]
 fn event_sets_may_outnumber_the_kernel_s_inotify_instances() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let sets: Vec<_> = (0..300).map(|_| rig.xids_of(rig.gpu(0))).collect();
     rig.inject("xid:79@0");
     assert!(sets.iter().all(|set| rig.wait(set, 0).1.eventData == 79));
@@ -72,7 +72,7 @@ fn event_sets_may_outnumber_the_kernel_s_inotify_instances() {
 
 #[test]
 fn the_last_shutdown_frees_event_sets() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let set = rig.event_set();
     // SAFETY: the function has no parameters.
     assert_eq!(unsafe { rig.nvml.nvmlInit_v2() }, 0);
@@ -90,7 +90,7 @@ fn the_last_shutdown_frees_event_sets() {
 
 #[test]
 fn a_later_registration_delivers_no_older_events() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let gpu = rig.gpu(0);
     let set = rig.xids_of(gpu);
     rig.inject("ecc@0");
@@ -104,7 +104,7 @@ fn a_later_registration_delivers_no_older_events() {
 
 #[test]
 fn events_after_the_registration_are_delivered_once_and_in_order() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     rig.inject("xid:1@0");
     let set = rig.xids_of(rig.gpu(0));
     for fault in ["xid:13@0", "ecc@0", "xid:31@0"] {
@@ -117,7 +117,7 @@ fn events_after_the_registration_are_delivered_once_and_in_order() {
 
 #[test]
 fn a_lost_gpu_returns_an_error_and_the_others_work() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let (lost, healthy) = (rig.gpu(3), rig.gpu(4));
     rig.inject("lost@3");
     assert_eq!(rig.index_code(lost), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
@@ -129,7 +129,7 @@ fn a_lost_gpu_returns_an_error_and_the_others_work() {
 
 #[test]
 fn a_lost_gpu_blocks_the_events_of_other_gpus_in_its_set() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let set = rig.xids_of(rig.gpu(3));
     rig.register(&set, rig.gpu(4), nvmlEventTypeXidCriticalError);
     rig.inject("lost@3");
@@ -145,7 +145,7 @@ fn a_lost_gpu_blocks_the_events_of_other_gpus_in_its_set() {
 
 #[test]
 fn the_recovery_action_is_a_reset_until_the_reset() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let gpu = rig.gpu(0);
     let action = || rig.field(gpu, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
     assert_eq!(action(), (0, 0));
@@ -167,7 +167,7 @@ fn the_recovery_action_is_a_reset_until_the_reset() {
 
 #[test]
 fn cards_before_ampere_retire_pages_and_remap_no_rows() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let gpu = rig.gpu(0);
     rig.inject("ecc@0");
     let not_supported = nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
@@ -184,7 +184,7 @@ fn cards_before_ampere_retire_pages_and_remap_no_rows() {
 
 #[test]
 fn calls_return_an_injected_error() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let gpu = rig.gpu(0);
     rig.inject("error:16@0");
     assert_eq!(rig.index_code(gpu), nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED);
@@ -192,7 +192,7 @@ fn calls_return_an_injected_error() {
 
 #[test]
 fn a_call_on_a_hanging_gpu_returns_when_it_recovers() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let (hung, healthy) = (Device(rig.gpu(1)), rig.gpu(2));
     rig.inject("hang@1");
     std::thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn a_call_on_a_hanging_gpu_returns_when_it_recovers() {
 
 #[test]
 fn a_slow_gpu_answers_from_the_state_after_the_delay() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let gpu = Device(rig.gpu(0));
     rig.inject("slow:300@0");
     std::thread::scope(|scope| {
@@ -227,7 +227,7 @@ fn a_slow_gpu_answers_from_the_state_after_the_delay() {
 
 #[test]
 fn a_read_after_each_of_many_fast_changes_sees_the_change() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let gpu = rig.gpu(0);
     for celsius in 0..200 {
         rig.machine.update(|model| model.gpus[0].live.temperature_c = celsius % 10).expect("set");
@@ -239,7 +239,7 @@ fn a_read_after_each_of_many_fast_changes_sees_the_change() {
 
 #[test]
 fn a_state_of_another_version_is_an_error() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let path = rig.machine.state_file();
     let state = std::fs::read_to_string(&path).expect("written");
     assert!(state.contains("\"profile_id\":19"));
@@ -252,7 +252,7 @@ fn a_state_of_another_version_is_an_error() {
 
 #[test]
 fn a_slow_gpu_delays_each_call() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let gpu = rig.gpu(0);
     rig.inject("slow:30@0");
     let begin = Instant::now();
@@ -262,7 +262,7 @@ fn a_slow_gpu_delays_each_call() {
 
 #[test]
 fn an_added_gpu_is_counted_and_handles_stay_valid() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let first = rig.gpu(0);
     rig.inject("add");
     assert_eq!(rig.count(), 9);
@@ -274,7 +274,7 @@ fn an_added_gpu_is_counted_and_handles_stay_valid() {
 
 #[test]
 fn calls_fail_without_a_driver_and_work_after_its_installation() {
-    let rig = Rig::started("t4-edge");
+    let rig = TestMachine::started("t4-edge");
     let gpu = rig.gpu(0);
     rig.machine.remove_driver().expect("removed");
     assert_eq!(rig.index_code(gpu), nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED);
@@ -284,7 +284,7 @@ fn calls_fail_without_a_driver_and_work_after_its_installation() {
 
 #[test]
 fn two_machines_in_one_process_are_independent() {
-    let (one, other) = (Rig::started("dgx-h100"), Rig::started("t4-edge"));
+    let (one, other) = (TestMachine::started("dgx-h100"), TestMachine::started("t4-edge"));
     assert_eq!((one.count(), other.count()), (8, 1));
     one.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
     assert_eq!(other.index_code(other.gpu(0)), 0);

@@ -4,10 +4,10 @@ use std::ffi::CStr;
 
 use nvml_wrapper_sys::bindings::*;
 
-use crate::rig::Rig;
+use crate::rig::TestMachine;
 
 /// Status of the remote PCI call, bus id, and type of the remote end.
-fn remote_end(rig: &Rig, index: u32, link: u32) -> (nvmlReturn_t, String, u32) {
+fn remote_end(rig: &TestMachine, index: u32, link: u32) -> (nvmlReturn_t, String, u32) {
     // SAFETY: a struct of numbers.
     let mut pci: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
     let mut kind = 99;
@@ -23,7 +23,7 @@ fn remote_end(rig: &Rig, index: u32, link: u32) -> (nvmlReturn_t, String, u32) {
     (code, bus_id.to_str().expect("ASCII").to_owned(), kind)
 }
 
-fn active_links(rig: &Rig, index: u32) -> usize {
+fn active_links(rig: &TestMachine, index: u32) -> usize {
     let gpu = rig.gpu(index);
     let active = |link: &u32| {
         let mut state = 0;
@@ -34,7 +34,7 @@ fn active_links(rig: &Rig, index: u32) -> usize {
     (0..NVML_NVLINK_MAX_LINKS).filter(active).count()
 }
 
-fn common_ancestor(rig: &Rig, one: u32, other: u32) -> u32 {
+fn common_ancestor(rig: &TestMachine, one: u32, other: u32) -> u32 {
     let (one, other) = (rig.gpu(one), rig.gpu(other));
     // SAFETY: a pointer to a valid number.
     rig.number(|nvml, level| unsafe { nvml.nvmlDeviceGetTopologyCommonAncestor(one, other, level) })
@@ -42,7 +42,7 @@ fn common_ancestor(rig: &Rig, one: u32, other: u32) -> u32 {
 
 #[test]
 fn links_of_a_dgx_lead_to_its_switches() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     assert_eq!(active_links(&rig, 7), 18);
     let switch = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH;
     assert_eq!(remote_end(&rig, 0, 0), (0, "00000000:05:00.0".to_owned(), switch));
@@ -52,13 +52,13 @@ fn links_of_a_dgx_lead_to_its_switches() {
 
 #[test]
 fn a_hidden_switch_has_the_bus_id_that_nccl_expects() {
-    let rig = Rig::started("hgx-b200");
+    let rig = TestMachine::started("hgx-b200");
     assert_eq!(remote_end(&rig, 0, 0).1, "FFFFFFF:FFFF:FF");
 }
 
 #[test]
 fn bridged_cards_are_linked_and_cards_without_nvlink_are_not_supported() {
-    let rig = Rig::started("mixed-models");
+    let rig = TestMachine::started("mixed-models");
     assert_eq!(active_links(&rig, 0), 12);
     let gpu = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU;
     assert_eq!(remote_end(&rig, 0, 3), (0, "00000000:25:00.0".to_owned(), gpu));
@@ -67,19 +67,19 @@ fn bridged_cards_are_linked_and_cards_without_nvlink_are_not_supported() {
 
 #[test]
 fn levels_follow_switches_bridges_and_numa_nodes() {
-    let rig = Rig::started("16-gpu");
+    let rig = TestMachine::started("16-gpu");
     assert_eq!(common_ancestor(&rig, 0, 1), nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE);
     assert_eq!(common_ancestor(&rig, 0, 2), nvmlGpuLevel_enum_NVML_TOPOLOGY_MULTIPLE);
     assert_eq!(common_ancestor(&rig, 0, 4), nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE);
     assert_eq!(common_ancestor(&rig, 0, 8), nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM);
     assert_eq!(active_links(&rig, 15), 6);
-    let mixed = Rig::started("mixed-models");
+    let mixed = TestMachine::started("mixed-models");
     assert_eq!(common_ancestor(&mixed, 0, 1), nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE);
 }
 
 #[test]
 fn the_cpus_of_a_gpu_are_those_of_its_numa_node() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     let mut words = [0; 4];
     // SAFETY: an array and its length.
     let code = unsafe { rig.nvml.nvmlDeviceGetCpuAffinity(rig.gpu(0), 4, words.as_mut_ptr()) };
@@ -90,7 +90,7 @@ fn the_cpus_of_a_gpu_are_those_of_its_numa_node() {
 
 #[test]
 fn each_field_has_its_own_status_and_value() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     rig.inject("ecc@0");
     // SAFETY: structs of numbers.
     let mut fields: [nvmlFieldValue_t; 3] = unsafe { std::mem::zeroed() };

@@ -5,11 +5,11 @@ use std::ptr;
 use nvml_wrapper_sys::bindings::*;
 use windlass_machine::state::Process;
 
-use crate::rig::{Rig, struct_version};
+use crate::rig::{TestMachine, struct_version};
 
 #[test]
 fn mig_devices_have_names_parents_and_attributes() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let gpu = rig.gpu(1);
     let mut mig = ptr::null_mut();
     // SAFETY: a pointer to a valid handle.
@@ -34,7 +34,7 @@ fn mig_devices_have_names_parents_and_attributes() {
 
 #[test]
 fn a_gpu_instance_is_found_by_its_profile_and_contains_a_compute_instance() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let gpu = rig.gpu(1);
     // SAFETY: a struct of numbers.
     let mut profile: nvmlGpuInstanceProfileInfo_v2_t = unsafe { std::mem::zeroed() };
@@ -60,7 +60,7 @@ fn a_gpu_instance_is_found_by_its_profile_and_contains_a_compute_instance() {
 }
 
 /// Current mode, and mode after a reset.
-fn mode(rig: &Rig, index: u32) -> (u32, u32) {
+fn mode(rig: &TestMachine, index: u32) -> (u32, u32) {
     let (mut current, mut pending) = (9, 9);
     // SAFETY: pointers to valid numbers.
     let code = unsafe {
@@ -71,7 +71,7 @@ fn mode(rig: &Rig, index: u32) -> (u32, u32) {
 }
 
 /// Requests a mode and returns the activation status.
-fn set_mode(rig: &Rig, index: u32, mode: u32) -> u32 {
+fn set_mode(rig: &TestMachine, index: u32, mode: u32) -> u32 {
     let mut activation = 9;
     // SAFETY: a pointer to a valid number.
     let code = unsafe { rig.nvml.nvmlDeviceSetMigMode(rig.gpu(index), mode, &raw mut activation) };
@@ -81,7 +81,7 @@ fn set_mode(rig: &Rig, index: u32, mode: u32) -> u32 {
 
 #[test]
 fn since_hopper_mig_mode_changes_at_once_on_an_unused_gpu() {
-    let rig = Rig::started("dgx-h100");
+    let rig = TestMachine::started("dgx-h100");
     assert_eq!((mode(&rig, 2), set_mode(&rig, 2, 1), mode(&rig, 2)), ((0, 0), 0, (1, 1)));
     rig.machine.set_mig(2, Some(&["1g.10gb"])).expect("there is room");
     let in_use = nvmlReturn_enum_NVML_ERROR_IN_USE;
@@ -99,7 +99,7 @@ fn since_hopper_mig_mode_changes_at_once_on_an_unused_gpu() {
 
 #[test]
 fn before_hopper_mig_mode_waits_for_a_reset() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let at_reset = nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED;
     assert_eq!((set_mode(&rig, 2, 1), mode(&rig, 2)), (at_reset, (0, 1)));
     assert_eq!((set_mode(&rig, 2, 0), mode(&rig, 2)), (0, (0, 0)));
@@ -107,7 +107,7 @@ fn before_hopper_mig_mode_waits_for_a_reset() {
 
 #[test]
 fn while_mig_is_off_instances_are_not_supported() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let (mut instances, mut count) = ([ptr::null_mut(); 8], 0);
     let (list, count_out) = (instances.as_mut_ptr(), &raw mut count);
     // SAFETY: an array with room for the maximum number of instances.
@@ -121,7 +121,7 @@ fn while_mig_is_off_instances_are_not_supported() {
 
 #[test]
 fn a_running_client_sees_created_and_destroyed_instances() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let gpu = rig.gpu(2);
     rig.machine.set_mig(2, Some(&["3g.20gb", "1g.5gb"])).expect("there is room");
     let mut mig = ptr::null_mut();
@@ -134,7 +134,7 @@ fn a_running_client_sees_created_and_destroyed_instances() {
 
 #[test]
 fn a_mig_device_of_a_lost_gpu_has_no_handle() {
-    let rig = Rig::started("mig-a100");
+    let rig = TestMachine::started("mig-a100");
     let model = rig.machine.model().expect("written");
     let (_, device) = model.gpus[0].mig_devices().next().expect("partitioned");
     let uuid = std::ffi::CString::new(device.uuid.as_str()).expect("no NUL");

@@ -5,7 +5,7 @@ use std::ptr;
 use nvml_wrapper_sys::bindings::*;
 use windlass_machine::state::Process;
 
-use crate::rig::Rig;
+use crate::rig::TestMachine;
 
 /// Profile ids of an A100 in the driver.
 const ONE_SLICE: u32 = 19;
@@ -13,22 +13,22 @@ const ONE_SLICE_WITH_MEDIA: u32 = 20;
 const THREE_SLICES: u32 = 9;
 
 /// Compute instance profile that fills three slices.
-const FILLS_THREE: u32 = NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE;
+const THREE_SLICE_COMPUTE: u32 = NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE;
 
 const OK: nvmlReturn_t = nvmlReturn_enum_NVML_SUCCESS;
-const NO_ROOM: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES;
+const INSUFFICIENT_RESOURCES: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES;
 const IN_USE: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_IN_USE;
 
 /// GPU 2 of the machine, with MIG on and no instances.
-fn rig() -> (Rig, nvmlDevice_t) {
-    let rig = Rig::started("mig-a100");
+fn rig() -> (TestMachine, nvmlDevice_t) {
+    let rig = TestMachine::started("mig-a100");
     rig.machine.set_mig(2, Some(&[])).expect("MIG on");
     let gpu = rig.gpu(2);
     (rig, gpu)
 }
 
 fn create_gpu_instance(
-    rig: &Rig,
+    rig: &TestMachine,
     profile: u32,
     start: u32,
     size: u32,
@@ -44,7 +44,7 @@ fn create_gpu_instance(
 }
 
 fn create_compute_instance(
-    rig: &Rig,
+    rig: &TestMachine,
     instance: nvmlGpuInstance_t,
     profile: u32,
 ) -> (nvmlReturn_t, nvmlComputeInstance_t) {
@@ -55,18 +55,18 @@ fn create_compute_instance(
     (code, created)
 }
 
-fn destroy_gpu_instance(rig: &Rig, instance: nvmlGpuInstance_t) -> nvmlReturn_t {
+fn destroy_gpu_instance(rig: &TestMachine, instance: nvmlGpuInstance_t) -> nvmlReturn_t {
     // SAFETY: a handle, which is never dereferenced.
     unsafe { rig.nvml.nvmlGpuInstanceDestroy(instance) }
 }
 
-fn destroy_compute_instance(rig: &Rig, compute: nvmlComputeInstance_t) -> nvmlReturn_t {
+fn destroy_compute_instance(rig: &TestMachine, compute: nvmlComputeInstance_t) -> nvmlReturn_t {
     // SAFETY: a handle, which is never dereferenced.
     unsafe { rig.nvml.nvmlComputeInstanceDestroy(compute) }
 }
 
 /// UUIDs of the MIG devices.
-fn devices(rig: &Rig) -> Vec<String> {
+fn devices(rig: &TestMachine) -> Vec<String> {
     let found = (0..7).map_while(|index| {
         let mut mig = ptr::null_mut();
         let out = &raw mut mig;
@@ -85,13 +85,13 @@ fn overlapping_and_excess_instances_are_refused() {
     for (profile, start, size) in [(ONE_SLICE, 4, 1), (ONE_SLICE, 0, 1), (THREE_SLICES, 0, 4)] {
         assert_eq!(
             create_gpu_instance(&rig, profile, start, size).0,
-            NO_ROOM,
+            INSUFFICIENT_RESOURCES,
             "{profile} at {start}"
         );
     }
     assert_eq!(
         create_gpu_instance(&rig, ONE_SLICE_WITH_MEDIA, 1, 1).0,
-        NO_ROOM,
+        INSUFFICIENT_RESOURCES,
         "the GPU has one set of media engines"
     );
     let wrong = nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
@@ -118,9 +118,12 @@ fn a_mig_device_exists_with_its_compute_instance_and_has_a_new_uuid_each_time() 
     let (rig, _) = rig();
     let (_, instance) = create_gpu_instance(&rig, THREE_SLICES, 0, 4);
     assert_eq!(devices(&rig).len(), 0);
-    let (code, compute) = create_compute_instance(&rig, instance, FILLS_THREE);
+    let (code, compute) = create_compute_instance(&rig, instance, THREE_SLICE_COMPUTE);
     assert_eq!(code, OK);
-    assert_eq!(create_compute_instance(&rig, instance, FILLS_THREE).0, NO_ROOM);
+    assert_eq!(
+        create_compute_instance(&rig, instance, THREE_SLICE_COMPUTE).0,
+        INSUFFICIENT_RESOURCES
+    );
     let first = devices(&rig);
     assert_eq!(first.len(), 1);
     assert_eq!(destroy_gpu_instance(&rig, instance), IN_USE);
@@ -130,7 +133,7 @@ fn a_mig_device_exists_with_its_compute_instance_and_has_a_new_uuid_each_time() 
         nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT,
         "the compute instance is destroyed"
     );
-    assert_eq!(create_compute_instance(&rig, instance, FILLS_THREE).0, OK);
+    assert_eq!(create_compute_instance(&rig, instance, THREE_SLICE_COMPUTE).0, OK);
     let second = devices(&rig);
     assert_eq!(second.len(), 1);
     assert_ne!(first, second);
@@ -140,7 +143,7 @@ fn a_mig_device_exists_with_its_compute_instance_and_has_a_new_uuid_each_time() 
 fn instances_with_a_process_cannot_be_destroyed() {
     let (rig, _) = rig();
     let (_, instance) = create_gpu_instance(&rig, THREE_SLICES, 0, 4);
-    let (_, compute) = create_compute_instance(&rig, instance, FILLS_THREE);
+    let (_, compute) = create_compute_instance(&rig, instance, THREE_SLICE_COMPUTE);
     let run = |processes: Vec<Process>| {
         rig.machine.update(|model| model.gpus[2].live.processes = processes).expect("set");
     };
@@ -163,7 +166,7 @@ fn a_failed_compute_instance_leaves_the_gpu_instance_empty() {
     rig.inject("no-compute-instance@2");
     let (_, instance) = create_gpu_instance(&rig, THREE_SLICES, 0, 4);
     assert_eq!(
-        create_compute_instance(&rig, instance, FILLS_THREE).0,
+        create_compute_instance(&rig, instance, THREE_SLICE_COMPUTE).0,
         nvmlReturn_enum_NVML_ERROR_UNKNOWN
     );
     assert_eq!(destroy_gpu_instance(&rig, instance), OK);
@@ -174,5 +177,5 @@ fn a_failed_compute_instance_leaves_the_gpu_instance_empty() {
         smaller, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
         "the compute instance must fill the GPU instance"
     );
-    assert_eq!(create_compute_instance(&rig, instance, FILLS_THREE).0, OK);
+    assert_eq!(create_compute_instance(&rig, instance, THREE_SLICE_COMPUTE).0, OK);
 }

@@ -7,7 +7,7 @@ use std::{
 
 use nvml_wrapper_sys::bindings::*;
 use tempfile::TempDir;
-use windlass_machine::{Machine, MachineProfile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, find_driver};
 
 /// `NVML_STRUCT_VERSION` of nvml.h.
 pub(crate) fn struct_version<T>(number: c_uint) -> c_uint {
@@ -15,13 +15,13 @@ pub(crate) fn struct_version<T>(number: c_uint) -> c_uint {
 }
 
 /// Machine with a loaded library.
-pub(crate) struct Rig {
+pub(crate) struct TestMachine {
     pub(crate) nvml: NvmlLib,
     pub(crate) machine: Machine,
     _dir: TempDir,
 }
 
-impl Rig {
+impl TestMachine {
     /// Loads the library without initialisation.
     pub(crate) fn new(profile: &str) -> Self {
         Self::of(&MachineProfile::named(profile).expect("built in"))
@@ -30,7 +30,7 @@ impl Rig {
     /// Loads the library of a machine without initialisation.
     pub(crate) fn of(profile: &MachineProfile) -> Self {
         let dir = TempDir::new().expect("a folder");
-        let driver = simulated_driver().expect("built with these tests");
+        let driver = find_driver().expect("built with these tests");
         let machine = Machine::create(dir.path(), profile, &driver).expect("made");
         // SAFETY: the library has no constructors of its own.
         let nvml = unsafe { NvmlLib::new(machine.nvml_library()) }.expect("a library");
@@ -137,7 +137,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for TestMachine {
     /// Shuts down before the library is unloaded, as a client should. The call fails if the test did not initialise the
     /// library.
     fn drop(&mut self) {

@@ -41,10 +41,10 @@ const FLAGS: [&str; 12] = [
 const START: &str = r#"exec "$0" "$@" 3<&0 4>&1 1>&2"#;
 
 /// Limit of one answer. A start takes 2 s, on a busy machine 10.
-const LIMIT: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Waits for READY, then until five frames in a row leave the document as it is: the page spreads its work over frames.
-const DRAWN: &str = "(async () => {
+const WAIT_UNTIL_RENDERED: &str = "(async () => {
     const frame = () => new Promise(requestAnimationFrame);
     while (!(READY)) await frame();
     let unchanged = 0;
@@ -89,7 +89,7 @@ impl Browser {
         let attached = self.call("Target.attachToTarget", &attach, None);
         let session = Some(&attached["sessionId"]);
         self.call("Page.navigate", &json!({ "url": url }), session);
-        let expression = DRAWN.replace("READY", ready);
+        let expression = WAIT_UNTIL_RENDERED.replace("READY", ready);
         let evaluate =
             json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let drawn = self.call("Runtime.evaluate", &evaluate, session);
@@ -101,7 +101,7 @@ impl Browser {
     /// Ends the browser. Fails with an error in a console: an uncaught one, or a part that the security policy refused.
     pub(crate) fn end(mut self) {
         self.child.kill().expect("chromium runs until it is ended");
-        let log = self.log.recv_timeout(LIMIT).expect("chromium ends");
+        let log = self.log.recv_timeout(TIMEOUT).expect("chromium ends");
         let errors: Vec<_> = log.lines().filter(|line| line.contains(":CONSOLE")).collect();
         assert_eq!(errors, [""; 0]);
     }
@@ -116,7 +116,7 @@ impl Browser {
         let sent = write!(self.requests, "{request}\0").and_then(|()| self.requests.flush());
         sent.expect("chromium takes requests");
         loop {
-            let answer = self.answers.recv_timeout(LIMIT);
+            let answer = self.answers.recv_timeout(TIMEOUT);
             let mut answer = answer.unwrap_or_else(|error| panic!("{method}: {error}: {params}"));
             // Other messages are events.
             if answer["id"] == self.latest {

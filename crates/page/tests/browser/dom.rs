@@ -132,22 +132,22 @@ impl Element {
     }
 
     /// Elements with an attribute.
-    pub(crate) fn having(&self, name: &str) -> Vec<&Element> {
+    pub(crate) fn with_attribute(&self, name: &str) -> Vec<&Element> {
         let mut found = Vec::new();
         self.all(&|element| element.attribute(name).is_some(), &mut found);
         found
     }
 
     /// Elements with this value of an attribute.
-    pub(crate) fn with(&self, name: &str, value: &str) -> Vec<&Element> {
-        let mut found = self.having(name);
+    pub(crate) fn with_attribute_value(&self, name: &str, value: &str) -> Vec<&Element> {
+        let mut found = self.with_attribute(name);
         found.retain(|element| element.attribute(name) == Some(value));
         found
     }
 
     /// The only element with this value of an attribute.
-    pub(crate) fn only(&self, name: &str, value: &str) -> &Element {
-        match self.with(name, value)[..] {
+    pub(crate) fn single_with_value(&self, name: &str, value: &str) -> &Element {
+        match self.with_attribute_value(name, value)[..] {
             [element] => element,
             ref found => panic!("{} with {name}={value:?} in {:?}", found.len(), self.text()),
         }

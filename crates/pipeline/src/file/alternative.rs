@@ -8,7 +8,7 @@ use windlass_core::{name, resource::ResourceName};
 use super::Diagnostics;
 use crate::{
     capacity::Capacity,
-    pipeline::{Alternative, Wanted},
+    pipeline::{Alternative, DeviceRequirement},
     quantity::{Bytes, Seconds},
 };
 
@@ -80,16 +80,16 @@ impl AlternativeEntry {
     }
 
     /// Validates the device.
-    fn device(&mut self, line: u64, errors: &mut Diagnostics) -> Wanted {
+    fn device(&mut self, line: u64, errors: &mut Diagnostics) -> DeviceRequirement {
         let mut report = |line, text: String| errors.push(Diagnostic::new(line, text));
         match (self.resource.take(), self.device_class.take()) {
             (Some(resource), None) => {
                 if let Err(error) = resource.parse::<ResourceName>() {
                     report(line, format!("resource: {error}"));
                 }
-                Wanted::Resource(resource)
+                DeviceRequirement::Resource(resource)
             }
-            (None, None) => Wanted::Cpu,
+            (None, None) => DeviceRequirement::CpuOnly,
             (None, Some(class)) => {
                 if !name::is_subdomain(&class) {
                     let text =
@@ -108,11 +108,11 @@ impl AlternativeEntry {
                         None
                     }
                 });
-                Wanted::Claim { class, expression, text }
+                DeviceRequirement::Claim { class, expression, text }
             }
             (Some(_), Some(_)) => {
                 report(line, "resource and deviceClass exclude each other: write one".to_owned());
-                Wanted::Cpu
+                DeviceRequirement::CpuOnly
             }
         }
     }

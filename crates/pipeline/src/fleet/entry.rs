@@ -235,7 +235,7 @@ impl DeviceEntry {
                 AttributeEntry::Int(value) => AttributeValue::Int(value),
                 AttributeEntry::Text(text) => AttributeValue::string(text),
             };
-            (AttributeName::published(&self.driver, &name), value)
+            (AttributeName::from_slice_name(&self.driver, &name), value)
         });
         let mut published = PublishedDevice {
             driver: self.driver.clone(),

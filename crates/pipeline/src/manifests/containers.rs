@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Source, Workload, fields::overlay};
-use crate::{capacity::Capacity, pipeline::Wanted, placement::Replica};
+use super::{Renderer, Workload, fields::overlay};
+use crate::{capacity::Capacity, pipeline::DeviceRequirement, placement::Replica};
 
 /// Argument that ends the program of `windlass stage --exec`.
 const END_OF_PROGRAM: &str = ";";
@@ -13,7 +13,7 @@ const HANDLERS: [&str; 3] = ["exec", "grpc", "httpGet"];
 
 // === impl Source ===
 
-impl Source<'_> {
+impl Renderer<'_> {
     pub(super) fn container(
         &self,
         stage: usize,
@@ -81,9 +81,11 @@ impl Source<'_> {
             requests["memory"] = memory.0.to_string().into();
         }
         match &alternative.device {
-            Wanted::Cpu => json!({ "requests": requests }),
-            Wanted::Resource(name) => json!({ "requests": requests, "limits": { name: 1 } }),
-            Wanted::Claim { .. } => {
+            DeviceRequirement::CpuOnly => json!({ "requests": requests }),
+            DeviceRequirement::Resource(name) => {
+                json!({ "requests": requests, "limits": { name: 1 } })
+            }
+            DeviceRequirement::Claim { .. } => {
                 let claim = json!([{ "name": self.pipeline.stages[stage].name }]);
                 json!({ "requests": requests, "claims": claim })
             }

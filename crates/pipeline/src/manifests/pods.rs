@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ManifestError, Source, Workload, fields, labels};
-use crate::{pipeline::Wanted, placement::Replica, plan::Layout};
+use super::{ManifestError, Renderer, Workload, fields, labels};
+use crate::{pipeline::DeviceRequirement, placement::Replica, plan::Layout};
 
 /// `terminationGracePeriodSeconds`: a little more than the drain deadline of a stage.
 const GRACE_SECONDS: u32 = 40;
@@ -23,7 +23,7 @@ pub(super) fn selector(workload: &str) -> Value {
 
 // === impl Source ===
 
-impl Source<'_> {
+impl Renderer<'_> {
     pub(super) fn deployment(&self, workload: &Workload<'_>) -> Result<Value, ManifestError> {
         Ok(json!({
             "apiVersion": "apps/v1",
@@ -32,7 +32,7 @@ impl Source<'_> {
             "spec": {
                 "replicas": workload.replicas,
                 "selector": { "matchLabels": selector(&workload.name) },
-                "strategy": { "type": "RollingUpdate", "rollingUpdate": self.update(workload) },
+                "strategy": { "type": "RollingUpdate", "rollingUpdate": self.update_strategy(workload) },
                 "template": {
                     "metadata": { "labels": self.pod_labels(workload) },
                     "spec": self.pod(workload)?,
@@ -60,8 +60,10 @@ impl Source<'_> {
         pod.insert("terminationGracePeriodSeconds".to_owned(), GRACE_SECONDS.into());
         pod.insert("containers".to_owned(), containers.collect());
         let claims = workload.stages.iter().filter_map(|(stage, replica)| {
-            let is_claimed =
-                matches!(replica.alternative(self.pipeline, *stage).device, Wanted::Claim { .. });
+            let is_claimed = matches!(
+                replica.alternative(self.pipeline, *stage).device,
+                DeviceRequirement::Claim { .. }
+            );
             let name = &self.pipeline.stages[*stage].name;
             let template = self.template_name(*stage, replica.alternative);
             is_claimed.then(|| json!({ "name": name, "resourceClaimTemplateName": template }))
@@ -110,7 +112,7 @@ impl Source<'_> {
 
     /// Rolling update. If the pod has a device or a node selector, the old pod ends first: the new one needs its device
     /// or its space on the node. Meanwhile items wait at the previous stage.
-    fn update(&self, workload: &Workload<'_>) -> Value {
+    fn update_strategy(&self, workload: &Workload<'_>) -> Value {
         let needs_old_place = |(stage, replica): &(usize, &Replica)| {
             replica.device.is_some() || !self.pipeline.stages[*stage].node_selector.is_empty()
         };
@@ -129,7 +131,7 @@ impl Source<'_> {
                 let is_used = self.plan.placement.replicas[stage]
                     .iter()
                     .any(|used| used.alternative == alternative);
-                let Wanted::Claim { class, text, .. } = &option.device else { continue };
+                let DeviceRequirement::Claim { class, text, .. } = &option.device else { continue };
                 if !is_used {
                     continue;
                 }

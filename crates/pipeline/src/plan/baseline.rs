@@ -6,7 +6,7 @@ use crate::{
     fleet::Fleet,
     pipeline::Pipeline,
     placement::{Placement, Replica},
-    search::{Effort, unplaceable},
+    search::{SearchBudget, unplaceable},
 };
 
 /// Search steps for all nodes together. A single node has few placements.
@@ -45,14 +45,15 @@ pub(super) fn on_one_node(pipeline: &Pipeline, fleet: &Fleet) -> Result<Plan, Un
     let mut best: Option<Plan> = None;
     for position in 0..fleet.nodes.len() {
         let one_node = Fleet { nodes: vec![fleet.nodes[position].clone()], ..*fleet };
-        let Ok(mut plan) = search_plan(&single, &one_node, Layout::Pod, Effort { steps }) else {
+        let Ok(mut plan) = search_plan(&single, &one_node, Layout::Pod, SearchBudget { steps })
+        else {
             continue;
         };
         plan.placement.replicas.iter_mut().flatten().for_each(|replica| replica.node = position);
         if let Some((runner_up, _)) = &mut plan.runner_up {
             runner_up.replicas.iter_mut().flatten().for_each(|replica| replica.node = position);
         }
-        if best.as_ref().is_none_or(|best| plan.worth.is_above(best.worth)) {
+        if best.as_ref().is_none_or(|best| plan.objective.is_above(best.objective)) {
             best = Some(plan);
         }
     }
@@ -79,7 +80,7 @@ impl Used {
             // The sort is stable: ties go to the first node.
             nodes.sort_by(|a, b| self.free_share(fleet, *b).total_cmp(&self.free_share(fleet, *a)));
             for node in nodes {
-                if !fleet.nodes[node].free.fits_beside(self.taken[node], option.request) {
+                if !fleet.nodes[node].free.fits_both(self.taken[node], option.request) {
                     continue;
                 }
                 let is_free = |device: &Option<usize>| {

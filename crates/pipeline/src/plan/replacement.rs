@@ -1,6 +1,6 @@
 //! Placement after a node failure: replicas of the failed node move, all others stay.
 
-use super::{Unplaceable, worth};
+use super::{Unplaceable, objective_value};
 use crate::{
     fleet::Fleet,
     pipeline::Pipeline,
@@ -12,7 +12,7 @@ use crate::{
 /// # Errors
 ///
 /// A replica fits on no other node.
-pub fn replaced(
+pub fn move_off_node(
     pipeline: &Pipeline,
     fleet: &Fleet,
     placement: &Placement,
@@ -44,7 +44,7 @@ fn move_replica(
         if !candidate.conflicts(pipeline, fleet).is_empty() {
             continue;
         }
-        let worth = worth(pipeline, fleet, &candidate);
+        let worth = objective_value(pipeline, fleet, &candidate);
         if best.as_ref().is_none_or(|(best, _)| worth.is_above(*best)) {
             best = Some((worth, candidate));
         }

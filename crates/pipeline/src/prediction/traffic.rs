@@ -7,9 +7,9 @@ use crate::{fleet::Fleet, placement::Replica, quantity::Bytes};
 #[derive(Debug)]
 pub(crate) struct Traffic {
     /// Egress by node.
-    pub(super) sending: Vec<Port>,
+    pub(super) egress: Vec<Port>,
     /// Ingress by node.
-    pub(super) receiving: Vec<Port>,
+    pub(super) ingress: Vec<Port>,
     shares: Shares,
 }
 
@@ -21,20 +21,20 @@ pub(super) struct Port {
 }
 
 /// Bytes per item in addition to its payload: fields of the message, HTTP/2 frames, TCP and IP headers.
-const OVERHEAD: u64 = 200;
+const HEADER_BYTES: u64 = 200;
 /// Bytes on Ethernet per byte of TCP payload: a frame of 1,514 bytes carries 1,448.
 pub const FRAMING: f64 = 1514.0 / 1448.0;
 
 /// Seconds that one item occupies a node's port.
 fn port_time(fleet: &Fleet, node: usize, bytes: Bytes) -> f64 {
-    fleet.nodes[node].link.rate.time_of(bytes.0 + OVERHEAD) * FRAMING
+    fleet.nodes[node].link.rate.time_of(bytes.0 + HEADER_BYTES) * FRAMING
 }
 
 /// Transmission time and delay between two nodes, in seconds. The slower link sets the transmission time.
 pub(super) fn path(fleet: &Fleet, (from, to): (usize, usize), bytes: Bytes) -> (f64, f64) {
     let (from, to) = (&fleet.nodes[from].link, &fleet.nodes[to].link);
     let slower = if from.rate < to.rate { from.rate } else { to.rate };
-    (slower.time_of(bytes.0 + OVERHEAD) * FRAMING, from.delay.0 + to.delay.0)
+    (slower.time_of(bytes.0 + HEADER_BYTES) * FRAMING, from.delay.0 + to.delay.0)
 }
 
 // === impl Traffic ===
@@ -43,14 +43,14 @@ impl Traffic {
     pub(crate) fn of(model: &Model<'_>, replicas: &[Vec<Replica>]) -> Self {
         let idle = vec![Port::default(); model.fleet.nodes.len()];
         let shares = Shares::of(model, replicas);
-        let (mut sending, mut receiving) = (idle.clone(), idle);
+        let (mut egress, mut ingress) = (idle.clone(), idle);
         for link in &model.pipeline.links {
             for (share, (from, to)) in shares.pairs((link.from, link.to)) {
-                sending[from].busy += share * port_time(model.fleet, from, link.bytes);
-                receiving[to].busy += share * port_time(model.fleet, to, link.bytes);
+                egress[from].busy += share * port_time(model.fleet, from, link.bytes);
+                ingress[to].busy += share * port_time(model.fleet, to, link.bytes);
             }
         }
-        Self { sending, receiving, shares }
+        Self { egress, ingress, shares }
     }
 
     /// Mean time of an item on each link: the wait for both ports, the transmission and the delay. `None` if a port
@@ -70,8 +70,8 @@ impl Traffic {
             for (share, (from, to)) in self.shares.pairs((link.from, link.to)) {
                 let (transmission, delay) = path(model.fleet, (from, to), link.bytes);
                 let time_at = |node| port_time(model.fleet, node, link.bytes);
-                let sent = self.sending[from].wait(rate, variation, time_at(from))?;
-                let received = self.receiving[to].wait(rate, variation, time_at(to))?;
+                let sent = self.egress[from].wait(rate, variation, time_at(from))?;
+                let received = self.ingress[to].wait(rate, variation, time_at(to))?;
                 // At a split, the stage sends on all its links at once, and the flows share the port.
                 let others = siblings.iter().map(|other| {
                     let bytes = path(model.fleet, (from, to), other.bytes).0;

@@ -67,7 +67,7 @@ impl Search<'_> {
         let is_adjacent = |place: &Replica| {
             previous.iter().any(|placed| placed.iter().any(|replica| replica.node == place.node))
         };
-        let (batch, step) = (pipeline.stages[stage].batch, self.model.fleet.overhead.step);
+        let (batch, step) = (pipeline.stages[stage].batch, self.model.fleet.overhead.batch_gap);
         let rate = |place: &Replica| place.alternative(pipeline, stage).rate(batch, step);
         free.sort_by(|a, b| is_adjacent(b).cmp(&is_adjacent(a)).then(rate(b).total_cmp(&rate(a))));
         let limit = self.steps / (stages * stages);
@@ -106,7 +106,7 @@ impl Search<'_> {
         };
         match bottleneck {
             Bottleneck::Stage(stage) => vec![stage],
-            Bottleneck::Sending(node) | Bottleneck::Receiving(node) => {
+            Bottleneck::Egress(node) | Bottleneck::Ingress(node) => {
                 let links = self.model.pipeline.links.iter();
                 let affected =
                     links.filter(|link| is_on(&link.from, node) || is_on(&link.to, node));

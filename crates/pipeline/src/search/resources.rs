@@ -6,7 +6,7 @@ use super::Unplaceable;
 use crate::{
     capacity::Capacity,
     fleet::{Fleet, FreeDevice, Node},
-    pipeline::{Pipeline, Wanted},
+    pipeline::{DeviceRequirement, Pipeline},
     placement::{Placement, Replica},
     prediction::StageBound,
     quantity::Seconds,
@@ -112,7 +112,7 @@ impl FreeResources {
             let group = &node.groups[group];
             group.taken < group.devices.len()
         });
-        has_device && node.free.fits_beside(node.taken, place.alternative(pipeline, stage).request)
+        has_device && node.free.fits_both(node.taken, place.alternative(pipeline, stage).request)
     }
 
     /// True for an empty node if an earlier node of the same class is empty too.
@@ -177,7 +177,7 @@ impl FreeResources {
                     let node = &self.nodes[place.node];
                     let devices = place.device.map(|group| node.groups[group].devices.len());
                     let count =
-                        node.free.parts(alternative.request).min(devices.unwrap_or(usize::MAX));
+                        node.free.fit_count(alternative.request).min(devices.unwrap_or(usize::MAX));
                     let count = count.min(spec.max_replicas as usize);
                     rates.extend(std::iter::repeat_n(alternative.rate(spec.batch, step), count));
                 }
@@ -259,7 +259,7 @@ fn add_places(
     for &stage in admitted {
         let spec = &pipeline.stages[stage];
         for (alternative, option) in spec.alternatives.iter().enumerate() {
-            if option.device == Wanted::Cpu {
+            if option.device == DeviceRequirement::CpuOnly {
                 places[stage].push(Replica { node, alternative, device: None });
             }
             for (group, served) in groups.keys().enumerate() {

@@ -8,7 +8,7 @@ use crate::{
 
 /// Worth of a placement for the pipeline's goal; more is better.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Worth {
+pub struct ObjectiveValue {
     /// False if the pipeline cannot sustain its rate, or exceeds the latency limit at every rate.
     pub meets_goal: bool,
     /// Items per second, or the negative latency in seconds: the goal's objective, or else the quantity that misses it.
@@ -18,7 +18,7 @@ pub struct Worth {
 /// Worth of a placement; ties go to fewer replicas, then to less latency.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Score {
-    pub(crate) worth: Worth,
+    pub(crate) objective: ObjectiveValue,
     replicas: usize,
     latency: f64,
 }
@@ -38,8 +38,8 @@ impl Score {
             |rate| model.latency(replicas, rate).map_or(f64::INFINITY, |latency| latency.total);
         let count = replicas.iter().map(Vec::len).sum();
         let score = |meets_goal, amount, latency| {
-            let worth = Worth { meets_goal, amount };
-            Self { worth, replicas: count, latency }
+            let worth = ObjectiveValue { meets_goal, amount };
+            Self { objective: worth, replicas: count, latency }
         };
         let rate = model.pipeline.rate.unwrap_or(DEFAULT_LOAD * throughput);
         match model.pipeline.goal {
@@ -66,7 +66,7 @@ impl Score {
 
     /// True if the worth is higher, without tie-breaking.
     pub(super) fn is_above(&self, other: &Self) -> bool {
-        self.worth.is_above(other.worth)
+        self.objective.is_above(other.objective)
     }
 
     /// True if a branch with this bound can beat `other`: its worth is higher, or equal without more replicas.
@@ -85,7 +85,7 @@ impl Score {
 
 // === impl Worth ===
 
-impl Worth {
+impl ObjectiveValue {
     /// True if this worth is higher by more than rounding errors. Meeting the goal outweighs the amount.
     pub fn is_above(self, other: Self) -> bool {
         let noise = TOLERANCE * self.amount.abs().max(other.amount.abs());

@@ -16,7 +16,7 @@ const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 /// Result of an assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Assignment {
-    Resource(Target),
+    Resource(AssignedResource),
     /// Withheld by the configuration, with the reason.
     Withheld(String),
     /// Unusable in its present state, with the reason. A device that was offered stays listed.
@@ -27,7 +27,7 @@ pub(super) enum Assignment {
 
 /// A resource, and how a device is part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct AssignedResource {
     /// The resource.
     pub name: ResourceName,
     /// Sharing of its devices.
@@ -35,7 +35,10 @@ pub struct Target {
 }
 
 /// Target of each device that the configuration assigns to a resource.
-pub fn targets(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Target> {
+pub fn assigned_resources(
+    policy: &Policy,
+    inventory: &Inventory,
+) -> BTreeMap<DeviceId, AssignedResource> {
     let assigner = Assigner::new(policy, inventory);
     let target = |device: &Device| match assigner.assign(device) {
         Assignment::Resource(target) => Some((device.id.clone(), target)),
@@ -91,9 +94,9 @@ impl<'a> Assigner<'a> {
         if let Some(why) = device.withheld.clone().or_else(|| self.mig_layout_error(device)) {
             return Assignment::Unusable(why);
         }
-        match self.excluded(device) {
+        match self.exclusion_reason(device) {
             Some(why) => Assignment::Withheld(why),
-            None => usable(device, self.resource_of(device)),
+            None => check_usable(device, self.resource_of(device)),
         }
     }
 
@@ -108,7 +111,7 @@ impl<'a> Assigner<'a> {
         let offers_instances = self.policy.mig != MigStrategy::None;
         match device.family().partitioning {
             Partitioning::Never | Partitioning::Parts => device.partitioned,
-            Partitioning::Mig if device.kind.is_instance() => !offers_instances,
+            Partitioning::Mig if device.kind.is_mig_instance() => !offers_instances,
             Partitioning::Mig => {
                 let has_parts = || present_parts(self.inventory, &device.id).next().is_some();
                 offers_instances && device.partitioned && has_parts()
@@ -126,7 +129,7 @@ impl<'a> Assigner<'a> {
             return Some("MIG is on, but no instance exists: make one, or turn MIG off".to_owned());
         }
         let single = self.single.as_ref().filter(|_| !device.health.has_vanished())?;
-        if !device.kind.is_instance() {
+        if !device.kind.is_mig_instance() {
             let why =
                 "not in MIG mode, while with MIG strategy single others are divided into instances";
             return Some(why.to_owned());
@@ -154,7 +157,7 @@ impl<'a> Assigner<'a> {
 
     /// Reason why the configuration excludes the device. An exclude rule that cannot be evaluated excludes the device
     /// too: a missing attribute must not make a device available that an operator excluded.
-    fn excluded(&self, device: &Device) -> Option<String> {
+    fn exclusion_reason(&self, device: &Device) -> Option<String> {
         if is_display(device) {
             return Some("a display adapter, which is not for computing".to_owned());
         }
@@ -179,7 +182,7 @@ impl<'a> Assigner<'a> {
         if let Some(target) = self.by_source(device) {
             return Assignment::Resource(target);
         }
-        let has_applicable_rule = rules.iter().any(|rule| rule.devices.applies_to(device));
+        let has_applicable_rule = rules.iter().any(|rule| rule.devices.matches_kind(device));
         match self.policy.unmatched {
             Unmatched::Default => self.by_default(device),
             Unmatched::Withheld if has_applicable_rule => {
@@ -190,9 +193,9 @@ impl<'a> Assigner<'a> {
     }
 
     /// Target by the rule of the device's configured source.
-    fn by_source(&self, device: &Device) -> Option<Target> {
+    fn by_source(&self, device: &Device) -> Option<AssignedResource> {
         let rule = self.policy.sources.iter().find(|rule| rule.name == device.source)?;
-        Some(Target { name: rule.resource_of(device)?, sharing: rule.sharing })
+        Some(AssignedResource { name: rule.resource_of(device)?, sharing: rule.sharing })
     }
 
     /// Target by the device's configured source, or else the default resource of its kind.
@@ -201,15 +204,19 @@ impl<'a> Assigner<'a> {
             return Assignment::Resource(target);
         }
         match default_resource(self.policy, device) {
-            Some(name) => Assignment::Resource(Target { name, sharing: Sharing::Exclusive }),
+            Some(name) => {
+                Assignment::Resource(AssignedResource { name, sharing: Sharing::Exclusive })
+            }
             None => Assignment::Unassigned,
         }
     }
 }
 
 /// The assignment, if the device can be used with this sharing.
-fn usable(device: &Device, assignment: Assignment) -> Assignment {
-    let Assignment::Resource(Target { name, sharing }) = assignment else { return assignment };
+fn check_usable(device: &Device, assignment: Assignment) -> Assignment {
+    let Assignment::Resource(AssignedResource { name, sharing }) = assignment else {
+        return assignment;
+    };
     let refusal = match sharing {
         Sharing::Exclusive => &device.exclusive_use_refusal,
         Sharing::Shared(_) | Sharing::Pooled(_) => &device.sharing_refusal,
@@ -219,13 +226,13 @@ fn usable(device: &Device, assignment: Assignment) -> Assignment {
     }
     let has_memory = matches!(sharing, Sharing::Shared(shared) if shared.memory_mib.is_some());
     // An MPS daemon can limit memory on a MIG instance too.
-    if has_memory && !device.is_whole_gpu() && !sharing.is_by_mps() {
+    if has_memory && !device.is_whole_gpu() && !sharing.is_mps() {
         let why =
             "replicas with a given memory are of whole GPUs; leave memory out, or share by mps";
         return Assignment::Unusable(format!("{name}: {why}"));
     }
-    match sharing.on(device.memory_mib()) {
-        Ok(sharing) => Assignment::Resource(Target { name, sharing }),
+    match sharing.for_memory(device.memory_mib()) {
+        Ok(sharing) => Assignment::Resource(AssignedResource { name, sharing }),
         Err(why) => Assignment::Unusable(format!("{name}: {why}")),
     }
 }
@@ -247,11 +254,11 @@ fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Assignment> {
 
 fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
     let name = &rule.name;
-    if rule.sharing.is_by_mps() && device.partitioned {
+    if rule.sharing.is_mps() && device.partitioned {
         let why = format!("{name} shares by MPS, and the GPU is in MIG mode: turn MIG off");
         return Assignment::Unusable(why);
     }
-    Assignment::Resource(Target { name: name.clone(), sharing: rule.sharing })
+    Assignment::Resource(AssignedResource { name: name.clone(), sharing: rule.sharing })
 }
 
 /// True if the default resource of a device has changed, such as that of a reprogrammed FPGA.
@@ -269,12 +276,12 @@ pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> 
 
 /// True for the display adapter of a DGX Station, which NVIDIA's plugin skips by the same names.
 fn is_display(device: &Device) -> bool {
-    matches!(device.text(&PRODUCT), Some("DGX Display" | "NVIDIA DGX Display"))
+    matches!(device.text_attribute(&PRODUCT), Some("DGX Display" | "NVIDIA DGX Display"))
 }
 
 /// Profile of a MIG instance.
 pub(super) fn mig_profile(device: &Device) -> Option<&str> {
-    device.text(&MIG_PROFILE)
+    device.text_attribute(&MIG_PROFILE)
 }
 
 /// Parts of a GPU that have not vanished.

@@ -13,7 +13,7 @@ use super::{Offer, assignment::mig_profile};
 
 /// Results of a plan, from which the reasons are derived.
 #[derive(Clone, Copy)]
-pub(super) struct Outcome<'a> {
+pub(super) struct PlanResults<'a> {
     pub(super) inventory: &'a Inventory,
     pub(super) offers: &'a BTreeMap<ResourceName, Offer>,
     pub(super) withheld: &'a BTreeMap<DeviceId, String>,
@@ -22,21 +22,21 @@ pub(super) struct Outcome<'a> {
 /// Configured resources without a device, with the reason.
 pub(super) fn diagnose(
     rules: &[ResourceRule],
-    outcome: Outcome<'_>,
+    outcome: PlanResults<'_>,
 ) -> BTreeMap<ResourceName, String> {
     let mut empty = BTreeMap::<ResourceName, Vec<&Selector>>::new();
     for rule in rules.iter().filter(|rule| !outcome.offers.contains_key(&rule.name)) {
         empty.entry(rule.name.clone()).or_default().push(&rule.devices);
     }
-    empty.into_iter().map(|(name, selectors)| (name, outcome.why(&selectors))).collect()
+    empty.into_iter().map(|(name, selectors)| (name, outcome.empty_reason(&selectors))).collect()
 }
 
 // === impl Outcome ===
 
-impl Outcome<'_> {
+impl PlanResults<'_> {
     /// Describes why a resource with these selectors has no device: the selected devices are elsewhere, or the
     /// selectors match no device.
-    fn why(self, selectors: &[&Selector]) -> String {
+    fn empty_reason(self, selectors: &[&Selector]) -> String {
         let devices = self.inventory.devices.iter();
         let selected: Vec<_> = devices
             .filter(|device| {
@@ -44,10 +44,12 @@ impl Outcome<'_> {
             })
             .collect();
         match selected.as_slice() {
-            [] => selectors.first().map(|it| self.why_none(it)).unwrap_or_default(),
+            [] => selectors.first().map(|it| self.no_match_reason(it)).unwrap_or_default(),
             [only] => self.description_of(only),
             [first, others @ ..] => {
-                let same = |device: &&Device| self.reason(device) == self.reason(first);
+                let same = |device: &&Device| {
+                    self.exclusion_reason(device) == self.exclusion_reason(first)
+                };
                 match others.iter().filter(|device| !same(device)).count() {
                     0 => {
                         format!(
@@ -67,11 +69,11 @@ impl Outcome<'_> {
     }
 
     fn description_of(self, device: &Device) -> String {
-        format!("{} {}", device.id, self.reason(device))
+        format!("{} {}", device.id, self.exclusion_reason(device))
     }
 
     /// Reason why a selected device is not part of its resource.
-    fn reason(self, device: &Device) -> String {
+    fn exclusion_reason(self, device: &Device) -> String {
         let mut offers = self.offers.iter();
         let elsewhere = offers.find(|(_, offer)| offer.devices.contains_key(&device.id));
         match (elsewhere, self.withheld.get(&device.id)) {
@@ -82,16 +84,16 @@ impl Outcome<'_> {
     }
 
     /// Reason why a selector matches no device.
-    fn why_none(self, selector: &Selector) -> String {
-        let devices = self.inventory.devices.iter().filter(|it| selector.applies_to(it));
+    fn no_match_reason(self, selector: &Selector) -> String {
+        let devices = self.inventory.devices.iter().filter(|it| selector.matches_kind(it));
         let (selected, mut first) = (selector_text(selector), None);
         let mut count = 0_usize;
         for device in devices {
             count += 1;
-            first = first.or_else(|| Some((device, why_not(selector, device))));
+            first = first.or_else(|| Some((device, mismatch_reason(selector, device))));
         }
         match first {
-            None => format!("this node has no {selected}{}", self.source_of(selector)),
+            None => format!("this node has no {selected}{}", self.source_reason(selector)),
             Some((device, why)) if count == 1 => {
                 format!("{}, the only {selected}, {why}", device.id)
             }
@@ -105,7 +107,7 @@ impl Outcome<'_> {
     }
 
     /// Reason of the selector's source for having found nothing.
-    fn source_of(self, selector: &Selector) -> String {
+    fn source_reason(self, selector: &Selector) -> String {
         let state = selector.source().and_then(|it| self.inventory.sources.get(it.as_str()));
         match state {
             Some(SourceState::Absent(why) | SourceState::Failing(why)) => format!(": {why}"),
@@ -126,11 +128,11 @@ fn selector_text(selector: &Selector) -> String {
 }
 
 /// Reason why a selector does not match a device of its kind.
-fn why_not(selector: &Selector, device: &Device) -> String {
+fn mismatch_reason(selector: &Selector, device: &Device) -> String {
     let without = Selector { expression: None, ..selector.clone() };
     let fits = without.matches(device, mig_profile(device)) == Ok(true);
     let expression = selector.expression.as_ref().filter(|_| fits);
-    match expression.and_then(|expression| expression.why_not(device)) {
+    match expression.and_then(|expression| expression.explain_mismatch(device)) {
         Some(why) => format!("does not match: {why}"),
         None => "has another index, id or profile".to_owned(),
     }

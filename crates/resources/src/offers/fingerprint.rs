@@ -39,7 +39,7 @@ pub struct Fingerprint {
 }
 
 /// Present devices of an inventory, with their fingerprints.
-struct Present<'a> {
+struct PresentDevices<'a> {
     fingerprints: BTreeMap<&'a DeviceId, Fingerprint>,
     inventory: &'a Inventory,
 }
@@ -54,9 +54,10 @@ pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, h
         |device: &&Device| !device.health.has_vanished() && allocatable.contains(&device.id);
     for device in inventory.devices.iter().filter(is_offered) {
         let before = recorded.get(&device.id);
-        let mut now = Fingerprint::of(device);
+        let mut now = Fingerprint::from_device(device);
         now.replica_memory.extend(plan.replica_memory(&device.id));
-        if let Some(before) = before.filter(|_| plan.waiting || held.contains(&device.id)) {
+        if let Some(before) = before.filter(|_| plan.has_pending_moves || held.contains(&device.id))
+        {
             now.hardware.extend(before.hardware.iter().cloned());
             now.replica_memory.extend(&before.replica_memory);
         }
@@ -72,7 +73,7 @@ pub fn earlier_ids(
     recorded: &Fingerprints,
     inventory: &Inventory,
 ) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
-    Present::new(inventory).earlier_ids(recorded)
+    PresentDevices::new(inventory).earlier_ids(recorded)
 }
 
 /// True if a change of the inventory gives a device hardware that is recorded under another id, which a container may
@@ -81,7 +82,7 @@ pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &
     if before.devices == now.devices {
         return false;
     }
-    let (before, now) = (Present::new(before), Present::new(now));
+    let (before, now) = (PresentDevices::new(before), PresentDevices::new(now));
     let earlier_before = before.earlier_ids(recorded);
     let is_as_before = |id: &DeviceId| before.fingerprints.get(id) == now.fingerprints.get(id);
     !now.earlier_ids(recorded).iter().all(|(id, ids)| {
@@ -93,11 +94,11 @@ pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &
 // === impl Fingerprint ===
 
 impl Fingerprint {
-    fn of(device: &Device) -> Self {
+    fn from_device(device: &Device) -> Self {
         let nodes: BTreeSet<_> = own_nodes(device).collect();
         // A place does not identify a device that shares all its nodes with other devices.
         let is_own = device.nodes.is_empty() || !nodes.is_empty();
-        let place = device.origin.clone().filter(|_| is_own).map(Hardware::Place);
+        let place = device.origin.clone().filter(|_| is_own).map(Hardware::Origin);
         let function = device.place.pci.map(Hardware::Function);
         Self {
             source: device.source.clone(),
@@ -123,7 +124,7 @@ impl Fingerprint {
     }
 
     fn has_only_places(&self) -> bool {
-        self.hardware.iter().all(|it| matches!(it, Hardware::Place(_)))
+        self.hardware.iter().all(|it| matches!(it, Hardware::Origin(_)))
     }
 
     /// True if two devices of one PCI function are distinguished by their nodes.
@@ -138,10 +139,11 @@ impl Fingerprint {
 
 // === impl Present ===
 
-impl<'a> Present<'a> {
+impl<'a> PresentDevices<'a> {
     fn new(inventory: &'a Inventory) -> Self {
         let devices = inventory.devices.iter().filter(|device| !device.health.has_vanished());
-        let fingerprints = devices.map(|device| (&device.id, Fingerprint::of(device))).collect();
+        let fingerprints =
+            devices.map(|device| (&device.id, Fingerprint::from_device(device))).collect();
         Self { fingerprints, inventory }
     }
 
@@ -186,8 +188,8 @@ impl<'a> Present<'a> {
             Hardware::IommuGroup(_) => true,
             Hardware::Function(_) => !has_it_still && !former.is_distinct_from(other),
             // Sources may find different devices in one place, if both are present and have further hardware.
-            Hardware::Place(_) if now.is_none() => true,
-            Hardware::Place(_) => {
+            Hardware::Origin(_) if now.is_none() => true,
+            Hardware::Origin(_) => {
                 !has_it_still && former.has_only_places() && other.has_only_places()
             }
         }
@@ -212,7 +214,7 @@ mod tests {
 
     use jiff::Timestamp;
     use windlass_core::{
-        device::{DeviceKind, DeviceNode, Place},
+        device::{DeviceKind, DeviceNode, Location},
         health::{HealthTracker, Observation, Reason},
     };
 
@@ -220,14 +222,15 @@ mod tests {
 
     fn device(id: &str, source: &str, node: Option<&str>) -> Device {
         let (id, source) = (id.parse().expect("valid"), source.parse().expect("valid"));
-        let place = Place { pci: Some("0000:05:00.0".parse().expect("valid")), ..Place::default() };
+        let place =
+            Location { pci: Some("0000:05:00.0".parse().expect("valid")), ..Location::default() };
         let new = Device::new(id, DeviceKind::Nic, source, Timestamp::UNIX_EPOCH);
         Device { place, nodes: node.map(DeviceNode::new).into_iter().collect(), ..new }
     }
 
     /// True if a present device has hardware of the former one.
     fn is_found(former: &Device, now: &[Device]) -> bool {
-        let recorded = Fingerprints::from([(former.id.clone(), Fingerprint::of(former))]);
+        let recorded = Fingerprints::from([(former.id.clone(), Fingerprint::from_device(former))]);
         let inventory = Inventory { devices: now.to_vec(), ..Inventory::default() };
         let found = !earlier_ids(&recorded, &inventory).is_empty();
         assert_eq!(exposes_held_hardware(&recorded, &Inventory::default(), &inventory), found);
@@ -263,7 +266,7 @@ mod tests {
     #[test]
     fn a_vanished_functions_group_is_exposed_by_the_remaining_function() {
         let [a, b] = ["a", "b"].map(|id| device(id, "nics", Some("/dev/vfio/12")));
-        let recorded = Fingerprints::from([(a.id.clone(), Fingerprint::of(&a))]);
+        let recorded = Fingerprints::from([(a.id.clone(), Fingerprint::from_device(&a))]);
         let both = inventory(&[&a, &b]);
         assert!(exposes_held_hardware(&recorded, &both, &inventory(&[&b])));
         let elsewhere = device("a", "nics", Some("/dev/vfio/13"));
@@ -283,8 +286,10 @@ mod tests {
             health: tracker.health().clone(),
             ..device(id, "nvidia", None)
         });
-        let recorded =
-            vanished_parts.iter().map(|part| (part.id.clone(), Fingerprint::of(part))).collect();
+        let recorded = vanished_parts
+            .iter()
+            .map(|part| (part.id.clone(), Fingerprint::from_device(part)))
+            .collect();
         let earlier =
             earlier_ids(&recorded, &inventory(&[&whole, &vanished_parts[0], &vanished_parts[1]]));
         assert_eq!(earlier, [(whole.id, recorded.into_keys().collect())].into());
@@ -294,7 +299,7 @@ mod tests {
     fn a_network_board_is_identified_by_its_address() {
         let board = |id, source, origin: &str| {
             let origin = Some(origin.to_owned());
-            Device { origin, place: Place::default(), ..device(id, source, None) }
+            Device { origin, place: Location::default(), ..device(id, source, None) }
         };
         let former = board("a", "boards", "10.0.0.7");
         assert!(is_found(&former, &[board("b", "others", "10.0.0.7")]));

@@ -21,16 +21,18 @@ use windlass_config::{
 use windlass_core::{
     device::{Device, DeviceId, Partitioning},
     inventory::Inventory,
-    replica::{ReplicaId, device_of, token},
+    replica::{ReplicaId, device_of, token_number},
     resource::ResourceName,
 };
 
 use super::{
-    Allocatable, Fingerprints, Offer, OfferedDevice, Offers, Withdrawn,
-    assignment::{Assigner, Assignment, ExclusiveUse, Target, mig_profile, present_parts},
-    diagnose::{Outcome, diagnose},
+    Allocatability, Fingerprints, Offer, OfferedDevice, Offers, WithdrawnId,
+    assignment::{
+        AssignedResource, Assigner, Assignment, ExclusiveUse, mig_profile, present_parts,
+    },
+    diagnose::{PlanResults, diagnose},
     earlier_ids,
-    shares::{ShareTokens, ShareUnit, Shareable, ShareableGpu},
+    shares::{ShareTokens, ShareUnit, ShareableGpu, ShareableGpus},
 };
 
 /// Kind of each device's replicas at its last allocation.
@@ -48,7 +50,7 @@ pub type Pools = BTreeMap<DeviceId, ResourceName>;
 
 /// Inputs of a plan.
 #[derive(Clone, Copy)]
-pub struct Inputs<'a> {
+pub struct OfferInputs<'a> {
     /// The policy.
     pub policy: &'a Policy,
     /// The devices.
@@ -58,13 +60,13 @@ pub struct Inputs<'a> {
     /// Ids that containers hold.
     pub held: &'a HeldIds,
     /// Kind of each device's held replicas, if known.
-    pub kinds: &'a ReplicaKinds,
+    pub replica_kinds: &'a ReplicaKinds,
     /// Pool that each device was part of, if known.
     pub pools: &'a Pools,
     /// Recorded hardware of every id that a container may hold.
     pub fingerprints: &'a Fingerprints,
     /// Permission to move devices to another resource.
-    pub moves: Moves,
+    pub move_permission: MovePermission,
     /// Returns the reason why a healthy device cannot be allocated, if any.
     pub obstacle: &'a dyn Fn(&Device, Sharing) -> Option<String>,
     /// Returns the reason why a healthy GPU cannot have shares by amounts, if any.
@@ -73,7 +75,7 @@ pub struct Inputs<'a> {
     pub cleanup: &'a dyn Fn(&DeviceId) -> Option<String>,
 }
 
-impl std::fmt::Debug for Inputs<'_> {
+impl std::fmt::Debug for OfferInputs<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inputs").finish_non_exhaustive()
     }
@@ -81,11 +83,11 @@ impl std::fmt::Debug for Inputs<'_> {
 
 /// Permission to move devices to another resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moves {
+pub enum MovePermission {
     /// Every device stays with its resource.
-    Kept,
+    Denied,
     /// The policy is new: devices that must move are listed, but cannot be allocated.
-    Waiting,
+    Pending,
     /// The kubelet's checkpoint names every holder: waiting devices move.
     Allowed,
 }
@@ -98,44 +100,44 @@ pub struct Plan {
     /// Devices outside every resource, with the reason. Devices that no rule selects are omitted.
     pub withheld: BTreeMap<DeviceId, String>,
     /// True if a device waits for its move.
-    pub waiting: bool,
+    pub has_pending_moves: bool,
     /// Devices shared by MPS, unless a container holds them in another form.
     pub mps: BTreeMap<DeviceId, Shared>,
     /// Configured resources without a device, with the reason.
     pub empty: BTreeMap<ResourceName, String>,
     /// Devices for claims, with the sharing among several claims.
-    pub claimable: Claimable,
+    pub claimable: ClaimableDevices,
     /// Devices that the configuration assigns to claims, but that cannot be allocated to claims, with the reason.
-    pub unclaimable: Unclaimable,
+    pub unclaimable: UnclaimableDevices,
     /// GPUs of which pods may have shares by amounts.
-    pub shareable: Shareable,
+    pub shareable: ShareableGpus,
 }
 
 /// Devices for claims, with the sharing among several claims.
-pub type Claimable = BTreeMap<DeviceId, Sharing>;
+pub type ClaimableDevices = BTreeMap<DeviceId, Sharing>;
 
 /// Devices that the configuration assigns to claims, but that cannot be allocated to claims, with the reason.
-pub type Unclaimable = BTreeMap<DeviceId, &'static str>;
+pub type UnclaimableDevices = BTreeMap<DeviceId, &'static str>;
 
 struct Planner<'a> {
-    inputs: Inputs<'a>,
+    inputs: OfferInputs<'a>,
     /// Devices that were allocatable since the agent started.
     once_allocatable: BTreeSet<DeviceId>,
     /// Earlier ids of each device or of its parts.
-    earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>>,
+    earlier_ids: BTreeMap<DeviceId, BTreeSet<DeviceId>>,
     offers: BTreeMap<ResourceName, Offer>,
     withheld: BTreeMap<DeviceId, String>,
-    waiting: bool,
+    has_pending_moves: bool,
     mps: BTreeMap<DeviceId, Shared>,
-    claimable: Claimable,
-    unclaimable: Unclaimable,
-    shareable: Shareable,
+    claimable: ClaimableDevices,
+    unclaimable: UnclaimableDevices,
+    shareable: ShareableGpus,
 }
 
 /// Account: resource name and form of id under which the kubelet counts a device. The kubelet does not know that two
 /// accounts are the same device.
 #[derive(Clone, Debug, PartialEq)]
-struct Account {
+struct KubeletIdentity {
     name: ResourceName,
     form: IdForm,
 }
@@ -144,7 +146,7 @@ struct Account {
 /// replicas that were held when the agent started.
 #[derive(Clone, Copy, Debug)]
 enum IdForm {
-    Whole,
+    Device,
     Replicas(Option<ReplicaKind>),
     Tokens,
 }
@@ -153,7 +155,7 @@ impl PartialEq for IdForm {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Replicas(Some(one)), Self::Replicas(Some(other))) => one == other,
-            (Self::Whole, Self::Whole)
+            (Self::Device, Self::Device)
             | (Self::Replicas(_), Self::Replicas(_))
             | (Self::Tokens, Self::Tokens) => true,
             _ => false,
@@ -162,19 +164,19 @@ impl PartialEq for IdForm {
 }
 
 /// Plans the resources of an inventory.
-pub fn plan(inputs: Inputs<'_>) -> Plan {
+pub fn plan(inputs: OfferInputs<'_>) -> Plan {
     let assigner = Assigner::new(inputs.policy, inputs.inventory);
     let mut planner = Planner {
         inputs,
         once_allocatable: inputs.previous.values().flat_map(|it| it.once_allocatable()).collect(),
-        earlier: earlier_ids(inputs.fingerprints, inputs.inventory),
+        earlier_ids: earlier_ids(inputs.fingerprints, inputs.inventory),
         offers: BTreeMap::new(),
         withheld: BTreeMap::new(),
-        waiting: false,
+        has_pending_moves: false,
         mps: BTreeMap::new(),
-        claimable: Claimable::new(),
-        unclaimable: Unclaimable::new(),
-        shareable: Shareable::new(),
+        claimable: ClaimableDevices::new(),
+        unclaimable: UnclaimableDevices::new(),
+        shareable: ShareableGpus::new(),
     };
     let devices = inputs.inventory.devices.iter();
     let mut assignments: Vec<_> = devices.map(|device| (device, assigner.assign(device))).collect();
@@ -184,11 +186,11 @@ pub fn plan(inputs: Inputs<'_>) -> Plan {
         let assignment =
             planner.offer_to_claims(device, assignment, assigner.exclusive_use(device));
         let assignment = planner.remove_counted_by_shares(device, assignment);
-        planner.place(device, assignment);
+        planner.apply_assignment(device, assignment);
     }
     planner.offer_shares();
-    planner.keep_once_allocatable();
-    planner.keep_held();
+    planner.list_once_allocatable();
+    planner.list_held();
     planner.finish()
 }
 
@@ -216,7 +218,7 @@ impl Planner<'_> {
         match assignment {
             Assignment::Resource(_) => true,
             Assignment::Withheld(_) | Assignment::Unassigned
-                if self.inputs.moves == Moves::Allowed =>
+                if self.inputs.move_permission == MovePermission::Allowed =>
             {
                 false
             }
@@ -235,7 +237,7 @@ impl Planner<'_> {
         exclusive_use: ExclusiveUse,
     ) -> Assignment {
         let policy = &self.inputs.policy.dra;
-        let is_for_claims = policy.takes(device, mig_profile(device));
+        let is_for_claims = policy.offers(device, mig_profile(device));
         let is_divided = self.is_divided_for_claims(device);
         if device.health.has_vanished() {
             // A vanished device creates no new resource. One that was allocatable stays listed.
@@ -255,7 +257,7 @@ impl Planner<'_> {
         if !is_for_claims {
             return assignment;
         }
-        if sharing.is_by_mps() {
+        if sharing.is_mps() {
             // The daemon serves the resource's containers: a published device would always be refused.
             self.unclaimable.insert(device.id.clone(), SHARED_BY_MPS);
             return assignment;
@@ -283,7 +285,7 @@ impl Planner<'_> {
             Assignment::Unassigned => exclusive_use == ExclusiveUse::Possible,
             Assignment::Withheld(_) | Assignment::Unusable(_) => false,
         };
-        let is_counted = self.inputs.policy.shares.counts(device);
+        let is_counted = self.inputs.policy.shares.counts_amounts_of(device);
         let is_shareable = is_exclusive && is_counted && device.sharing_refusal.is_none();
         if let Some(memory_mib) =
             device.memory_mib().filter(|_| is_shareable && !self.is_divided_for_claims(device))
@@ -321,11 +323,12 @@ impl Planner<'_> {
     /// Offers the resources that count amounts of the shareable GPUs.
     fn offer_shares(&mut self) {
         let ShareResources { memory, compute, gpus, per_gpu, .. } = &self.inputs.policy.shares;
-        let gpu = ShareUnit::Virtual(per_gpu.get());
+        let gpu = ShareUnit::VirtualGpu(per_gpu.get());
         for (name, unit) in
             [(memory, ShareUnit::Gibibyte), (compute, ShareUnit::Percent), (gpus, gpu)]
         {
-            if let Some((name, tokens)) = name.as_ref().zip(ShareTokens::of(unit, &self.shareable))
+            if let Some((name, tokens)) =
+                name.as_ref().zip(ShareTokens::from_gpus(unit, &self.shareable))
             {
                 self.offers.entry(name.clone()).or_default().shares = Some(tokens);
             }
@@ -334,27 +337,30 @@ impl Planner<'_> {
 
     /// True if MIG instances are created for claims on this GPU, or on this instance's GPU.
     fn is_divided_for_claims(&self, device: &Device) -> bool {
-        let Inputs { policy, inventory, .. } = self.inputs;
+        let OfferInputs { policy, inventory, .. } = self.inputs;
         let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
         policy.creates_instances_for_claims(whole.unwrap_or(device))
     }
 
     /// Offers, withholds or moves a device, by its assignment, its present resource, and the permission to move.
-    fn place(&mut self, device: &Device, assignment: Assignment) {
+    fn apply_assignment(&mut self, device: &Device, assignment: Assignment) {
         let owner = self.owner(&device.id);
-        let moves = self.inputs.moves;
+        let moves = self.inputs.move_permission;
         match (assignment, owner) {
-            (Assignment::Resource(target), Some(owner)) if owner.account() == target.account() => {
+            (Assignment::Resource(target), Some(owner))
+                if owner.kubelet_identity() == target.kubelet_identity() =>
+            {
                 self.offer(device, &target);
             }
             (Assignment::Unusable(why), Some(owner)) => {
                 self.list_unallocatable(device, &owner, why);
             }
-            (Assignment::Unassigned, Some(_)) if device.partitioned && moves != Moves::Waiting => {}
-            (_, Some(owner)) if moves == Moves::Kept => self.offer(device, &owner),
-            (assignment, Some(owner)) if moves == Moves::Waiting => {
-                self.waiting = true;
-                self.list_unallocatable(device, &owner, why_it_moves(assignment));
+            (Assignment::Unassigned, Some(_))
+                if device.partitioned && moves != MovePermission::Pending => {}
+            (_, Some(owner)) if moves == MovePermission::Denied => self.offer(device, &owner),
+            (assignment, Some(owner)) if moves == MovePermission::Pending => {
+                self.has_pending_moves = true;
+                self.list_unallocatable(device, &owner, move_reason(assignment));
             }
             (Assignment::Resource(target), _) => self.offer(device, &target),
             (Assignment::Withheld(why) | Assignment::Unusable(why), _) => {
@@ -365,31 +371,32 @@ impl Planner<'_> {
     }
 
     /// Resource through which the device was allocatable since the agent started.
-    fn owner(&self, id: &DeviceId) -> Option<Target> {
+    fn owner(&self, id: &DeviceId) -> Option<AssignedResource> {
         self.inputs.previous.iter().find_map(|(name, offer)| {
             let device = offer.devices.get(id).filter(|device| device.was_allocatable)?;
-            Some(Target { name: name.clone(), sharing: device.sharing })
+            Some(AssignedResource { name: name.clone(), sharing: device.sharing })
         })
     }
 
-    fn offer(&mut self, device: &Device, target: &Target) {
+    fn offer(&mut self, device: &Device, target: &AssignedResource) {
         let owner = self.owner(&device.id);
-        let state = self.state(device, target);
-        let was_allocatable = owner.is_some_and(|owner| owner.account() == target.account());
-        self.insert(device, target, was_allocatable || state == Allocatable::Yes, state);
+        let state = self.allocatability(device, target);
+        let was_allocatable =
+            owner.is_some_and(|owner| owner.kubelet_identity() == target.kubelet_identity());
+        self.insert(device, target, was_allocatable || state == Allocatability::Ready, state);
     }
 
     /// Keeps the device listed, but not allocatable.
-    fn list_unallocatable(&mut self, device: &Device, owner: &Target, why: String) {
-        self.insert(device, owner, true, Allocatable::No(why));
+    fn list_unallocatable(&mut self, device: &Device, owner: &AssignedResource, why: String) {
+        self.insert(device, owner, true, Allocatability::Blocked(why));
     }
 
     fn insert(
         &mut self,
         device: &Device,
-        target: &Target,
+        target: &AssignedResource,
         was_allocatable: bool,
-        state: Allocatable,
+        state: Allocatability,
     ) {
         let (sharing, numa_node) = (target.sharing, self.numa_hint(device));
         let offered = OfferedDevice { state, sharing, numa_node, was_allocatable };
@@ -403,7 +410,7 @@ impl Planner<'_> {
         device.place.numa_node.filter(|_| is_hinted)
     }
 
-    fn state(&mut self, device: &Device, target: &Target) -> Allocatable {
+    fn allocatability(&mut self, device: &Device, target: &AssignedResource) -> Allocatability {
         let conflict = self.conflict(device, target);
         if conflict.is_none()
             && let Sharing::Shared(shared) = target.sharing
@@ -413,19 +420,20 @@ impl Planner<'_> {
         }
         let why = match device.health.failure() {
             _ if device.health.is_healthy() => conflict
-                .or_else(|| self.failure_of_a_part(device))
+                .or_else(|| self.part_failure(device))
                 .or_else(|| (self.inputs.obstacle)(device, target.sharing)),
             Some(failure) => Some(failure.to_string()),
             None => Some("not probed yet".to_owned()),
         };
         match why {
-            Some(why) => Allocatable::No(why),
-            None => (self.inputs.cleanup)(&device.id).map_or(Allocatable::Yes, Allocatable::NotYet),
+            Some(why) => Allocatability::Blocked(why),
+            None => (self.inputs.cleanup)(&device.id)
+                .map_or(Allocatability::Ready, Allocatability::AfterCleanup),
         }
     }
 
     /// Failure of a part, for a GPU that is offered as a whole although it is divided.
-    fn failure_of_a_part(&self, device: &Device) -> Option<String> {
+    fn part_failure(&self, device: &Device) -> Option<String> {
         let parts = present_parts(self.inputs.inventory, &device.id);
         let failures =
             parts.filter_map(|part| Some(format!("{}: {}", part.id, part.health.failure()?)));
@@ -433,23 +441,25 @@ impl Planner<'_> {
     }
 
     /// Reason why the device cannot be allocated yet: a container may hold it, its parent or a part in another way.
-    fn conflict(&mut self, device: &Device, target: &Target) -> Option<String> {
-        if self.inputs.moves == Moves::Waiting && self.was_allocatable_otherwise(device) {
-            self.waiting = true;
+    fn conflict(&mut self, device: &Device, target: &AssignedResource) -> Option<String> {
+        if self.inputs.move_permission == MovePermission::Pending
+            && self.was_allocatable_under_other_id(device)
+        {
+            self.has_pending_moves = true;
             return Some("moves from another resource".to_owned());
         }
-        let account = target.account();
-        let of_device = self.held_accounts(&device.id).find(|held| *held != account);
+        let account = target.kubelet_identity();
+        let of_device = self.held_identities(&device.id).find(|held| *held != account);
         let mut relatives = self.relatives(device).chain(self.earlier(device));
-        let held = of_device.or_else(|| relatives.find_map(|id| self.held_accounts(id).next()));
+        let held = of_device.or_else(|| relatives.find_map(|id| self.held_identities(id).next()));
         held.map(|held| format!("a container holds it as {}", held.name))
-            .or_else(|| self.other_memory(device, target))
+            .or_else(|| self.memory_conflict(device, target))
     }
 
     /// Reason why the device cannot be allocated: containers hold replicas with another memory, perhaps from an earlier
     /// agent.
-    fn other_memory(&self, device: &Device, target: &Target) -> Option<String> {
-        let is_held = self.held_accounts(&device.id).next().is_some();
+    fn memory_conflict(&self, device: &Device, target: &AssignedResource) -> Option<String> {
+        let is_held = self.held_identities(&device.id).next().is_some();
         let fingerprint = self.inputs.fingerprints.get(&device.id).filter(|_| is_held)?;
         let memory_mib = memory_of(target.sharing);
         let other = || "containers hold replicas of it that have other memory".to_owned();
@@ -459,7 +469,7 @@ impl Planner<'_> {
     /// True if a container may hold hardware of this device under another id. A parent or part counts while a resource
     /// lists it. An earlier id counts if it was allocatable since the agent started, because no record shows that it
     /// has moved.
-    fn was_allocatable_otherwise(&self, device: &Device) -> bool {
+    fn was_allocatable_under_other_id(&self, device: &Device) -> bool {
         self.relatives(device).any(|id| self.owner(id).is_some())
             || self.earlier(device).any(|id| self.once_allocatable.contains(id))
     }
@@ -472,27 +482,30 @@ impl Planner<'_> {
 
     /// Earlier ids of the device or of its parts, which a container may still hold.
     fn earlier(&self, device: &Device) -> impl Iterator<Item = &DeviceId> {
-        self.earlier.get(&device.id).into_iter().flatten()
+        self.earlier_ids.get(&device.id).into_iter().flatten()
     }
 
     /// Accounts under which containers hold a device.
-    fn held_accounts<'a>(&'a self, id: &'a DeviceId) -> impl Iterator<Item = Account> + 'a {
+    fn held_identities<'a>(
+        &'a self,
+        id: &'a DeviceId,
+    ) -> impl Iterator<Item = KubeletIdentity> + 'a {
         let is_replica =
             move |held: &String| held.parse().is_ok_and(|replica: ReplicaId| replica.device == *id);
         self.inputs.held.iter().flat_map(move |(name, ids)| {
-            let whole = ids.contains(id.as_str()).then_some(IdForm::Whole);
-            let kind = self.inputs.kinds.get(id).copied();
+            let whole = ids.contains(id.as_str()).then_some(IdForm::Device);
+            let kind = self.inputs.replica_kinds.get(id).copied();
             let replicas = ids.iter().any(is_replica).then_some(IdForm::Replicas(kind));
             let pooled = self.inputs.pools.get(id) == Some(name);
-            let has_tokens = pooled && ids.iter().any(|id| token(id).is_some());
+            let has_tokens = pooled && ids.iter().any(|id| token_number(id).is_some());
             let tokens = has_tokens.then_some(IdForm::Tokens);
             let forms = whole.into_iter().chain(replicas).chain(tokens);
-            forms.map(|form| Account { name: name.clone(), form })
+            forms.map(|form| KubeletIdentity { name: name.clone(), form })
         })
     }
 
     /// Keeps ids listed that were allocatable since the agent started.
-    fn keep_once_allocatable(&mut self) {
+    fn list_once_allocatable(&mut self) {
         for (name, before) in self.inputs.previous {
             let devices = before.devices.iter().filter(|(_, device)| device.was_allocatable);
             let ids = devices.flat_map(|(id, device)| device.list(id).map(|entry| entry.id));
@@ -500,27 +513,27 @@ impl Planner<'_> {
             let withdrawn = withdrawn.map(|(id, _)| id.clone());
             let tokens = before.once_allocatable_tokens();
             for id in ids.map(String::from).chain(tokens).chain(withdrawn) {
-                self.keep_listed(name, id, true);
+                self.list_withdrawn(name, id, true);
             }
         }
     }
 
     /// Keeps held ids listed, if their resource is still offered.
-    fn keep_held(&mut self) {
+    fn list_held(&mut self) {
         for (name, ids) in self.inputs.held {
             if self.offers.contains_key(name) {
                 for id in ids {
-                    self.keep_listed(name, id.clone(), false);
+                    self.list_withdrawn(name, id.clone(), false);
                 }
             }
         }
     }
 
     /// Keeps an id listed as unallocatable, unless it is offered.
-    fn keep_listed(&mut self, name: &ResourceName, id: String, was_allocatable: bool) {
+    fn list_withdrawn(&mut self, name: &ResourceName, id: String, was_allocatable: bool) {
         let inventory = self.inputs.inventory;
         let offer = self.offers.entry(name.clone()).or_default();
-        if offer.find(&id).is_some() {
+        if offer.resolve(&id).is_some() {
             return;
         }
         let base = id.parse::<ReplicaId>().map(|replica| replica.device.to_string());
@@ -529,7 +542,7 @@ impl Planner<'_> {
             || offer.devices.contains_key(id.as_str());
         let why = match device {
             _ if is_listed_otherwise || offer.pool().is_some() => "shared in another way now",
-            None if token(&id).is_some() => "no longer offered as this resource",
+            None if token_number(&id).is_some() => "no longer offered as this resource",
             Some(device) if device.partitioned => match device.family().partitioning {
                 Partitioning::Mig => "cut into MIG instances",
                 Partitioning::Parts | Partitioning::Never => "cut into parts",
@@ -538,24 +551,25 @@ impl Planner<'_> {
             None => "no longer on this node",
         };
         let numa_node = device.and_then(|device| device.place.numa_node);
-        let state = Allocatable::No(why.to_owned());
-        offer.withdrawn.insert(id, Withdrawn { state, numa_node, was_allocatable });
+        let state = Allocatability::Blocked(why.to_owned());
+        offer.withdrawn.insert(id, WithdrawnId { state, numa_node, was_allocatable });
     }
 
     fn finish(self) -> Plan {
-        let Inputs { policy, inventory, previous, .. } = self.inputs;
+        let OfferInputs { policy, inventory, previous, .. } = self.inputs;
         let empty = match &policy.resources {
             Resources::Default => BTreeMap::new(),
             Resources::Rules(rules) => {
                 let (offers, withheld) = (&self.offers, &self.withheld);
-                diagnose(rules, Outcome { inventory, offers, withheld })
+                diagnose(rules, PlanResults { inventory, offers, withheld })
             }
         };
-        let offers = self.offers.into_iter().map(|(name, offer)| reuse(name, offer, previous));
+        let offers =
+            self.offers.into_iter().map(|(name, offer)| reuse_unchanged(name, offer, previous));
         Plan {
             offers: offers.collect(),
             withheld: self.withheld,
-            waiting: self.waiting,
+            has_pending_moves: self.has_pending_moves,
             mps: self.mps,
             empty,
             claimable: self.claimable,
@@ -584,7 +598,7 @@ const NOT_COUNTED: &str = "its resource counts virtual GPUs (shares.gpus), but i
 const DIVIDED_FOR_CLAIMS: &str =
     "MIG instances are made on this GPU for claims: dra.partitions is onDemand";
 
-fn why_it_moves(assignment: Assignment) -> String {
+fn move_reason(assignment: Assignment) -> String {
     match assignment {
         Assignment::Resource(target) => format!("moves to {}", target.name),
         Assignment::Withheld(why) | Assignment::Unusable(why) => why,
@@ -593,7 +607,11 @@ fn why_it_moves(assignment: Assignment) -> String {
 }
 
 /// Reuses the `Arc` of an unchanged offer, so that later comparisons are cheap.
-fn reuse(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, Arc<Offer>) {
+fn reuse_unchanged(
+    name: ResourceName,
+    offer: Offer,
+    previous: &Offers,
+) -> (ResourceName, Arc<Offer>) {
     let unchanged = previous.get(&name).filter(|earlier| ***earlier == offer);
     let offer = unchanged.cloned().unwrap_or_else(|| Arc::new(offer));
     (name, offer)
@@ -627,13 +645,13 @@ impl From<Shared> for ReplicaKind {
 
 // === impl Target ===
 
-impl Target {
-    fn account(&self) -> Account {
+impl AssignedResource {
+    fn kubelet_identity(&self) -> KubeletIdentity {
         let form = match self.sharing {
-            Sharing::Exclusive => IdForm::Whole,
+            Sharing::Exclusive => IdForm::Device,
             Sharing::Shared(shared) => IdForm::Replicas(Some(shared.into())),
             Sharing::Pooled(_) => IdForm::Tokens,
         };
-        Account { name: self.name.clone(), form }
+        KubeletIdentity { name: self.name.clone(), form }
     }
 }

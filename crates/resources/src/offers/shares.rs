@@ -3,12 +3,12 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use windlass_core::{device::DeviceId, replica::token};
+use windlass_core::{device::DeviceId, replica::token_number};
 
-use super::{Allocatable, ListEntry, Offer};
+use super::{Allocatability, ListEntry, Offer};
 
 /// GPUs of which pods may have shares by amounts.
-pub type Shareable = BTreeMap<DeviceId, ShareableGpu>;
+pub type ShareableGpus = BTreeMap<DeviceId, ShareableGpu>;
 
 /// A GPU of which pods may have shares by amounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum ShareUnit {
     /// A hundredth of a GPU's compute.
     Percent,
     /// A virtual GPU. Each GPU has this many.
-    Virtual(u32),
+    VirtualGpu(u32),
 }
 
 /// Tokens of a resource that counts an amount.
@@ -38,7 +38,7 @@ pub(crate) struct ShareTokens {
     /// Tokens of GPUs without an obstacle. They have the lowest numbers.
     usable: u32,
     /// State of the tokens that are not usable.
-    unusable_state: Allocatable,
+    unusable_state: Allocatability,
 }
 
 /// Compute of a whole GPU in percent.
@@ -47,9 +47,9 @@ const WHOLE_GPU_PERCENT: u32 = 100;
 const MIB_PER_GIB: u64 = 1024;
 
 /// Reason why tokens beyond the usable GPUs cannot be allocated.
-const UNUSABLE: &str = "GPUs with these amounts are held as a whole, or not healthy";
+const UNUSABLE_REASON: &str = "GPUs with these amounts are held as a whole, or not healthy";
 
-static USABLE: Allocatable = Allocatable::Yes;
+static USABLE: Allocatability = Allocatability::Ready;
 
 // === impl ShareUnit ===
 
@@ -58,7 +58,7 @@ impl ShareUnit {
         match self {
             Self::Gibibyte => u32::try_from(gpu.memory_mib / MIB_PER_GIB).unwrap_or(u32::MAX),
             Self::Percent => WHOLE_GPU_PERCENT,
-            Self::Virtual(per_gpu) => per_gpu,
+            Self::VirtualGpu(per_gpu) => per_gpu,
         }
     }
 }
@@ -67,13 +67,13 @@ impl ShareUnit {
 
 impl ShareTokens {
     /// Tokens for the amounts of these GPUs; `None` if there are none.
-    pub(super) fn of(unit: ShareUnit, gpus: &Shareable) -> Option<Self> {
+    pub(super) fn from_gpus(unit: ShareUnit, gpus: &ShareableGpus) -> Option<Self> {
         let sum = |gpus: &mut dyn Iterator<Item = &ShareableGpu>| {
             gpus.map(|gpu| unit.tokens(gpu)).fold(0, u32::saturating_add)
         };
         let total = sum(&mut gpus.values());
         let usable = sum(&mut gpus.values().filter(|gpu| gpu.obstacle.is_none()));
-        let unusable_state = Allocatable::No(UNUSABLE.to_owned());
+        let unusable_state = Allocatability::Blocked(UNUSABLE_REASON.to_owned());
         (total > 0).then_some(Self { total, usable, unusable_state })
     }
 }
@@ -87,17 +87,17 @@ impl Offer {
     }
 
     /// True if the resource counts amounts and all ids are tokens, withdrawn ones included.
-    pub fn are_shares(&self, ids: &[String]) -> bool {
-        self.counts_shares() && ids.iter().all(|id| token(id).is_some())
+    pub fn are_share_tokens(&self, ids: &[String]) -> bool {
+        self.counts_shares() && ids.iter().all(|id| token_number(id).is_some())
     }
 
     /// Number of tokens that count amounts.
-    pub(super) fn share_tokens(&self) -> u32 {
+    pub(super) fn share_token_count(&self) -> u32 {
         self.shares.as_ref().map_or(0, |shares| shares.total)
     }
 
     /// Number of tokens that count amounts of usable GPUs.
-    pub(super) fn usable_shares(&self) -> u32 {
+    pub(super) fn usable_share_count(&self) -> u32 {
         self.shares.as_ref().map_or(0, |shares| shares.usable)
     }
 
@@ -116,7 +116,7 @@ impl Offer {
 mod tests {
     use super::*;
 
-    fn gpus(amounts: &[(&str, u64, bool)]) -> Shareable {
+    fn gpus(amounts: &[(&str, u64, bool)]) -> ShareableGpus {
         let gpu = |(id, memory_mib, is_usable): &(&str, u64, bool)| {
             let obstacle = (!is_usable).then(|| "lost".to_owned());
             (id.parse().expect("an id"), ShareableGpu { memory_mib: *memory_mib, obstacle })
@@ -130,11 +130,11 @@ mod tests {
         let units = [
             (ShareUnit::Gibibyte, 5, 3),
             (ShareUnit::Percent, 200, 100),
-            (ShareUnit::Virtual(10), 20, 10),
+            (ShareUnit::VirtualGpu(10), 20, 10),
         ];
         for (unit, total, usable) in units {
-            let offer = Offer { shares: ShareTokens::of(unit, &gpus), ..Offer::default() };
-            assert_eq!((offer.listed(), offer.allocatable()), (total, usable));
+            let offer = Offer { shares: ShareTokens::from_gpus(unit, &gpus), ..Offer::default() };
+            assert_eq!((offer.listed_count(), offer.allocatable_count()), (total, usable));
             let listed: Vec<_> = offer
                 .list()
                 .map(|it| (it.id.into_owned(), it.state.obstacle().is_none()))
@@ -143,6 +143,6 @@ mod tests {
             assert_eq!(listed, expected.collect::<Vec<_>>());
             assert!(offer.has_token("0") && !offer.has_token(&total.to_string()));
         }
-        assert_eq!(ShareTokens::of(ShareUnit::Gibibyte, &Shareable::new()), None);
+        assert_eq!(ShareTokens::from_gpus(ShareUnit::Gibibyte, &ShareableGpus::new()), None);
     }
 }

@@ -14,7 +14,7 @@ use windlass_config::{
 };
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{Device, DeviceId, DeviceKind, DeviceNode, Extras, Place, SourceName},
+    device::{Device, DeviceId, DeviceKind, DeviceNode, ExtraEdits, Location, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     resource::ResourceName,
@@ -22,8 +22,8 @@ use windlass_core::{
 use windlass_discovery::{MIG_PROFILE, default_resource};
 
 use super::{
-    Allocatable, Fingerprints, Inputs, Moves, Offers, Plan, Pools, ReplicaKinds, plan, record,
-    replica_sizes,
+    Allocatability, Fingerprints, MovePermission, OfferInputs, Offers, Plan, Pools, ReplicaKinds,
+    plan, record, replica_sizes,
 };
 
 /// A node with successive plans, as the reconciler makes them.
@@ -33,7 +33,7 @@ struct Node {
     held: HeldIds,
     kinds: ReplicaKinds,
     fingerprints: Fingerprints,
-    moves: Moves,
+    moves: MovePermission,
     plan: Plan,
 }
 
@@ -45,7 +45,7 @@ impl Node {
             held: HeldIds::new(),
             kinds: ReplicaKinds::new(),
             fingerprints: Fingerprints::new(),
-            moves: Moves::Kept,
+            moves: MovePermission::Denied,
             plan: Plan::default(),
         }
     }
@@ -64,15 +64,15 @@ impl Node {
         let mut inventory = Inventory { devices: self.devices.clone(), ..Inventory::default() };
         inventory.sort();
         let previous = std::mem::take(&mut self.plan.offers);
-        self.plan = plan(Inputs {
+        self.plan = plan(OfferInputs {
             policy: &self.policy,
             inventory: &inventory,
             previous: &previous,
             held: &self.held,
-            kinds: &self.kinds,
+            replica_kinds: &self.kinds,
             pools: &Pools::new(),
             fingerprints: &self.fingerprints,
-            moves: self.moves,
+            move_permission: self.moves,
             obstacle: &|_, _| None,
             share_obstacle: &|_| None,
             cleanup: &|_| None,
@@ -84,7 +84,7 @@ impl Node {
     /// Restarts the agent: plans are lost, fingerprints are on disk.
     fn restart(&mut self) -> &mut Self {
         self.plan = Plan::default();
-        self.moves = Moves::Kept;
+        self.moves = MovePermission::Denied;
         self
     }
 
@@ -97,12 +97,12 @@ impl Node {
     /// Each id of a resource, with the reason why it cannot be allocated, or an empty text.
     fn listed(&self, resource: &str) -> Vec<(String, String)> {
         let Some(offer) = self.plan.offers.get(&name(resource)) else { return Vec::new() };
-        let state = |state: &Allocatable| state.obstacle().unwrap_or_default().to_owned();
+        let state = |state: &Allocatability| state.obstacle().unwrap_or_default().to_owned();
         offer.list().map(|entry| (entry.id.into_owned(), state(entry.state))).collect()
     }
 
     fn allocatable(&self, resource: &str) -> usize {
-        self.plan.offers.get(&name(resource)).map_or(0, |offer| offer.allocatable())
+        self.plan.offers.get(&name(resource)).map_or(0, |offer| offer.allocatable_count())
     }
 
     fn withheld(&self) -> Vec<(&str, &str)> {
@@ -113,7 +113,8 @@ impl Node {
     fn assert_single_owners(&self) {
         let mut owned = BTreeSet::new();
         for offer in self.plan.offers.values() {
-            let yes = offer.devices.iter().filter(|(_, device)| device.state == Allocatable::Yes);
+            let yes =
+                offer.devices.iter().filter(|(_, device)| device.state == Allocatability::Ready);
             yes.for_each(|(id, _)| assert!(owned.insert(id.clone()), "{id} has two owners"));
         }
     }
@@ -136,9 +137,9 @@ fn device(id: &str, index: u32, observation: &Observation) -> Device {
         health: tracker.health().clone(),
         attributes: BTreeMap::new(),
         capacity: BTreeMap::new(),
-        place: Place::default(),
+        place: Location::default(),
         nodes: Vec::new(),
-        extras: Extras::default(),
+        extras: ExtraEdits::default(),
         withheld: None,
         exclusive_use_refusal: None,
         sharing_refusal: None,
@@ -256,7 +257,7 @@ fn a_gpu_has_as_many_replicas_as_its_memory_allows() {
     };
     assert_eq!((replicas(&node, "g0"), replicas(&node, "g1")), (Some(6), Some(4)));
     let sizes = replica_sizes(&node.plan.offers, &node.fingerprints);
-    assert_eq!((sizes["g0"].memory_mib, sizes["g0"].most), (10 << 10, 6));
+    assert_eq!((sizes["g0"].memory_mib, sizes["g0"].max_replicas), (10 << 10, 6));
     let [("g2", small), ("g3", unknown)] = node.withheld()[..] else {
         panic!("{:?}", node.withheld())
     };
@@ -272,7 +273,7 @@ fn a_gpu_has_as_many_replicas_as_its_memory_allows() {
         node.policy.resources = rules(gib);
         node.restart();
         let state = |node: &Node| node.plan.offers[&name(GPU)].devices["g0"].state.clone();
-        let Allocatable::No(why) = state(node.plan()) else { panic!("{gib}") };
+        let Allocatability::Blocked(why) = state(node.plan()) else { panic!("{gib}") };
         assert_eq!(why, "containers hold replicas of it that have other memory");
         let sizes = replica_sizes(&node.plan.offers, &node.fingerprints);
         assert_eq!(sizes["g0"].memory_mib, 10 << 10, "a container holds replicas of it");
@@ -282,11 +283,11 @@ fn a_gpu_has_as_many_replicas_as_its_memory_allows() {
     node.held.clear();
     // The same holds without a restart of the agent.
     node.policy.resources = rules(5);
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     node.plan();
-    assert!(node.plan.waiting);
+    assert!(node.plan.has_pending_moves);
     assert_eq!(node.listed(GPU)[0], entry("g0::0", "moves to nvidia.com/gpu"));
-    node.moves = Moves::Allowed;
+    node.moves = MovePermission::Allowed;
     assert_eq!(node.plan().allocatable(GPU), 16 + 9 + 1);
 }
 
@@ -296,11 +297,11 @@ fn virtual_gpus_take_the_place_of_whole_ones_once_their_containers_are_known() {
     node.devices[0].capacity = memory(1);
     node.plan();
     node.policy.shares.gpus = Some(name(GPU));
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     node.plan();
-    assert!(node.plan.waiting);
+    assert!(node.plan.has_pending_moves);
     assert_eq!(node.listed(GPU)[0], entry("g0", "other devices are offered in its place"));
-    node.moves = Moves::Allowed;
+    node.moves = MovePermission::Allowed;
     node.plan();
     assert_eq!((node.plan.offers[&name(GPU)].devices.len(), node.allocatable(GPU)), (0, 10));
     assert_eq!(node.listed(GPU)[10], entry("g0", "no longer offered as this resource"));
@@ -335,10 +336,10 @@ fn a_shared_device_is_listed_by_its_replicas() {
     let replicas = [entry("g1::0", ""), entry("g1::1", ""), entry("g1::2", "")];
     assert_eq!(node.listed("a.com/shared"), replicas);
     let offer = &node.plan.offers[&name("a.com/shared")];
-    assert_eq!((offer.listed(), offer.allocatable()), (3, 3));
-    assert!(offer.find("g1::2").is_some());
+    assert_eq!((offer.listed_count(), offer.allocatable_count()), (3, 3));
+    assert!(offer.resolve("g1::2").is_some());
     for unknown in ["g1", "g1::3", "g1::02", "g0::0", "g0"] {
-        assert!(offer.find(unknown).is_none(), "{unknown}");
+        assert!(offer.resolve(unknown).is_none(), "{unknown}");
     }
 }
 
@@ -373,22 +374,22 @@ fn a_new_policy_moves_a_device_once_no_container_holds_it() {
     let mut node = Node::with(gpus(2));
     node.plan();
     node.policy.resources = Resources::Rules(vec![rule("a.com/new", &[], Sharing::Exclusive)]);
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     node.plan();
-    assert!(node.plan.waiting);
+    assert!(node.plan.has_pending_moves);
     let moves = "moves to a.com/new";
     assert_eq!(node.listed(GPU), [entry("g0", moves), entry("g1", moves)]);
     assert_eq!(node.allocatable("a.com/new"), 0);
-    node.moves = Moves::Allowed;
+    node.moves = MovePermission::Allowed;
     node.holds(GPU, &["g1"]).plan();
-    assert!(!node.plan.waiting);
+    assert!(!node.plan.has_pending_moves);
     assert_eq!(
         node.listed("a.com/new"),
         [entry("g0", ""), entry("g1", "a container holds it as nvidia.com/gpu")]
     );
     assert_eq!(node.allocatable(GPU), 0, "both ids are listed, as unhealthy");
     assert_eq!(node.listed(GPU).len(), 2);
-    node.moves = Moves::Kept;
+    node.moves = MovePermission::Denied;
     node.held.clear();
     assert_eq!(node.plan().allocatable("a.com/new"), 2);
     node.assert_single_owners();
@@ -399,17 +400,17 @@ fn a_device_that_becomes_shared_waits_for_its_exclusive_container() {
     let mut node = Node::with(gpus(1));
     node.plan();
     node.policy.resources = Resources::Rules(vec![rule(GPU, &[], shared(2))]);
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     node.plan();
     assert_eq!(node.listed(GPU), [entry("g0", "moves to nvidia.com/gpu")]);
-    node.moves = Moves::Allowed;
+    node.moves = MovePermission::Allowed;
     node.holds(GPU, &["g0"]).plan();
     let held = "a container holds it as nvidia.com/gpu";
     assert_eq!(
         node.listed(GPU),
         [entry("g0::0", held), entry("g0::1", held), entry("g0", "shared in another way now")]
     );
-    node.moves = Moves::Kept;
+    node.moves = MovePermission::Denied;
     node.held.clear();
     assert_eq!(node.plan().allocatable(GPU), 2);
 }
@@ -443,9 +444,9 @@ fn parts_of_a_gpu_that_a_container_holds_whole_are_not_allocatable() {
     let mut node = Node::with(mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
     assert_eq!(node.plan().listed(GPU), [entry("g0", "")]);
     node.policy.mig = MigStrategy::Mixed;
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
-    node.moves = Moves::Allowed;
+    node.moves = MovePermission::Allowed;
     node.holds(GPU, &["g0"]).plan();
     let held = "a container holds it as nvidia.com/gpu";
     assert_eq!(node.listed("nvidia.com/mig-1g.5gb"), [entry("g0-0", held), entry("g0-1", held)]);
@@ -456,10 +457,10 @@ fn devices_keep_waiting_through_repeated_plans() {
     let mut node = Node::with(mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
     node.plan();
     node.policy.mig = MigStrategy::Mixed;
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     for _ in 0..3 {
         assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
-        assert!(node.plan.waiting && node.allocatable(GPU) == 0);
+        assert!(node.plan.has_pending_moves && node.allocatable(GPU) == 0);
     }
 }
 
@@ -468,11 +469,13 @@ fn instances_wait_only_for_the_policy_that_moves_their_gpu() {
     let mut node = Node::with(gpus(1));
     node.plan();
     node.devices = mig_gpu("g0", 0, &["1g.5gb"]);
-    for (moves, allocatable) in [(Moves::Waiting, 0), (Moves::Allowed, 1), (Moves::Waiting, 1)] {
+    for (moves, allocatable) in
+        [(MovePermission::Pending, 0), (MovePermission::Allowed, 1), (MovePermission::Pending, 1)]
+    {
         node.moves = moves;
         assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), allocatable, "{moves:?}");
     }
-    assert!(!node.plan.waiting);
+    assert!(!node.plan.has_pending_moves);
 }
 
 #[test]
@@ -483,12 +486,12 @@ fn a_new_instance_waits_for_the_holder_of_a_vanished_one_on_its_gpu() {
     let mut devices = mig_gpu("g0", 0, &["1g.5gb", "1g.5gb"]);
     devices[1].health = device("x", 0, &vanished).health;
     node.devices = devices;
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
-    node.moves = Moves::Allowed;
+    node.moves = MovePermission::Allowed;
     node.holds("nvidia.com/mig-1g.5gb", &["g0-0"]).plan();
     assert_eq!(node.allocatable("nvidia.com/mig-1g.5gb"), 0);
-    node.moves = Moves::Kept;
+    node.moves = MovePermission::Denied;
     node.held.clear();
     assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 1);
 }
@@ -535,13 +538,13 @@ fn a_device_that_stays_offered_keeps_its_hardware_although_a_rule_selects_a_dupl
     node.policy.resources = Resources::Rules(vec![rule_for(CAMERA, &["b-cam"])]);
     assert_eq!(node.plan().listed(CAMERA), [entry("a-cam", "")]);
     assert!(node.withheld()[0].1.starts_with("a-cam of a is the same device"));
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     assert_eq!(node.plan().allocatable(CAMERA), 0);
-    node.moves = Moves::Allowed;
+    node.moves = MovePermission::Allowed;
     node.holds(CAMERA, &["a-cam"]).plan();
     let held = entry("b-cam", "a container holds it as a.com/camera");
     assert_eq!(node.listed(CAMERA)[0], held);
-    node.moves = Moves::Kept;
+    node.moves = MovePermission::Denied;
     node.held.clear();
     assert_eq!(node.plan().listed(CAMERA)[0], entry("b-cam", ""));
 }
@@ -604,14 +607,14 @@ fn replicas_of_another_method_wait_for_held_replicas() {
     let mut node = Node::with(gpus(1)).rules(rules(SharingMethod::TimeSlicing));
     node.plan();
     node.policy.resources = Resources::Rules(rules(SharingMethod::Mps));
-    node.moves = Moves::Waiting;
+    node.moves = MovePermission::Pending;
     let Sharing::Shared(by_slices) = shared(1) else { unreachable!("it is shared") };
     node.kinds = ReplicaKinds::from([(gpus(1)[0].id.clone(), by_slices.into())]);
     assert_eq!(node.plan().allocatable(GPU), 0);
-    node.moves = Moves::Allowed;
+    node.moves = MovePermission::Allowed;
     node.holds(GPU, &["g0::0"]).plan();
     assert!(node.plan.mps.is_empty(), "no daemon runs while a container is time-sliced");
-    node.moves = Moves::Kept;
+    node.moves = MovePermission::Denied;
     node.held.clear();
     assert_eq!(node.plan().plan.mps.len(), 1);
 }

@@ -22,7 +22,7 @@ pub(super) struct Candidate {
     /// Index of the device's pool in [`Pools::all`](super::pools::Pools).
     pub(super) pool: usize,
     /// Value of `device` in CEL expressions, built on first use.
-    facts: OnceLock<PreparedDevice>,
+    cel_device: OnceLock<PreparedDevice>,
     /// True unless the device has its own node selection and the node does not match it.
     pub(super) is_on_node: bool,
     /// Counters that the device consumes.
@@ -41,8 +41,8 @@ impl Candidate {
         let is_on_node =
             !node_affinity::is_per_device(slice) || node_affinity::device_matches(device, node);
         let consumptions = contents.counter_sets.consumptions(device);
-        let (slice, facts) = (Arc::clone(slice), OnceLock::new());
-        Self { slice, index, pool, facts, is_on_node, consumptions }
+        let (slice, cel_device) = (Arc::clone(slice), OnceLock::new());
+        Self { slice, index, pool, cel_device, is_on_node, consumptions }
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -54,13 +54,13 @@ impl Candidate {
     }
 
     /// The value of `device` in CEL expressions.
-    pub(super) fn facts(&self) -> &PreparedDevice {
-        self.facts.get_or_init(|| PreparedDevice::from(&self.published()))
+    pub(super) fn cel_device(&self) -> &PreparedDevice {
+        self.cel_device.get_or_init(|| PreparedDevice::from(&self.published()))
     }
 
     fn published(&self) -> PublishedDevice {
         let (device, driver) = (self.device(), self.driver());
-        let name = |name: &String| AttributeName::published(driver, name);
+        let name = |name: &String| AttributeName::from_slice_name(driver, name);
         let attributes = device.attributes.iter().flatten().filter_map(|(key, value)| {
             let string = value.string.clone().map(AttributeValue::String);
             let version = || value.version.clone().map(AttributeValue::Version);

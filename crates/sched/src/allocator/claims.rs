@@ -7,7 +7,7 @@ use k8s_openapi::api::resource::v1::{
 use windlass_core::selector::PublishedExpression;
 
 use super::{
-    Unallocated,
+    AllocationError,
     allocated_devices::AllocatedDevices,
     constraint::{self, Constraint},
     pools::Pools,
@@ -30,7 +30,7 @@ pub struct Claims {
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     /// `namespace/name`.
-    pub(super) title: String,
+    pub(super) namespaced_name: String,
     pub(super) uid: String,
     pub(super) requests: Vec<ClaimRequest>,
     /// Constraints in their initial state, without devices.
@@ -45,9 +45,9 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`Unallocated::Invalid`] for an unknown class, allocation mode or constraint. As in Kubernetes, an invalid
+    /// [`AllocationError::Invalid`] for an unknown class, allocation mode or constraint. As in Kubernetes, an invalid
     /// expression is an error only once it is evaluated for a device.
-    pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Result<Self, Unallocated> {
+    pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Result<Self, AllocationError> {
         let read = |claim| request::requests(claim, classes);
         let requests = claims.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let all = claims.iter().zip(requests).map(|(claim, requests)| Claim::of(claim, requests));
@@ -68,13 +68,13 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`Unallocated::NoFit`] concerns this node. [`Unallocated::Invalid`] ends the scheduling of the pod: an invalid
+    /// [`AllocationError::NoFit`] concerns this node. [`AllocationError::Invalid`] ends the scheduling of the pod: an invalid
     /// expression, more devices than a claim may have, or a request for all devices while a pool is incomplete.
     pub fn allocate(
         &self,
         pools: &Pools,
         allocated: &AllocatedDevices,
-    ) -> Result<Vec<AllocationResult>, Unallocated> {
+    ) -> Result<Vec<AllocationResult>, AllocationError> {
         let mut selections = Selections::default();
         let solved = Search::new(&self.all, pools, allocated, (None, &mut selections))?.run()?;
         Ok((0..self.all.len()).map(|claim| solved.result(claim)).collect())
@@ -90,7 +90,7 @@ impl Claims {
         &self,
         pools: &Pools,
         allocated: &AllocatedDevices,
-    ) -> Result<Vec<ChosenDevice>, Unallocated> {
+    ) -> Result<Vec<ChosenDevice>, AllocationError> {
         let mut selections = Selections::default();
         Ok(Search::new(&self.all, pools, allocated, (None, &mut selections))?.run()?.chosen())
     }
@@ -111,7 +111,7 @@ impl Claims {
         allocated: &AllocatedDevices,
         signature: &NodeSignature,
         selections: &mut Selections,
-    ) -> Result<Vec<ChosenDevice>, Unallocated> {
+    ) -> Result<Vec<ChosenDevice>, AllocationError> {
         let cache = (Some(&*signature.devices), selections);
         Ok(Search::new(&self.all, pools, allocated, cache)?.run()?.chosen())
     }
@@ -134,12 +134,12 @@ impl Claims {
 // === impl Claim ===
 
 impl Claim {
-    fn of(claim: &ResourceClaim, requests: Vec<ClaimRequest>) -> Result<Self, Unallocated> {
-        let title = request::title(claim);
+    fn of(claim: &ResourceClaim, requests: Vec<ClaimRequest>) -> Result<Self, AllocationError> {
+        let title = request::namespaced_name(claim);
         let constraints = constraint::constraints(claim, &title)?;
         let devices = claim.spec.devices.iter();
         Ok(Self {
-            title,
+            namespaced_name: title,
             uid: claim.metadata.uid.clone().unwrap_or_default(),
             requests,
             constraints,

@@ -6,7 +6,7 @@ use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint, 
 
 use windlass_core::attribute::AttributeName;
 
-use super::Unallocated;
+use super::AllocationError;
 
 /// A constraint, and its state for the devices chosen so far.
 #[derive(Clone, Debug)]
@@ -38,11 +38,11 @@ pub(super) struct RequestName<'a> {
 pub(super) fn constraints(
     claim: &ResourceClaim,
     title: &str,
-) -> Result<Vec<Constraint>, Unallocated> {
+) -> Result<Vec<Constraint>, AllocationError> {
     let all = claim.spec.devices.iter().flat_map(|devices| devices.constraints.iter().flatten());
     let read = |(index, constraint)| {
         Constraint::of(constraint).ok_or_else(|| {
-            Unallocated::Invalid(format!(
+            AllocationError::Invalid(format!(
                 "claim {title}, constraint #{index}: empty constraint (unsupported constraint type?)"
             ))
         })
@@ -74,7 +74,7 @@ impl Constraint {
     /// for each driver.
     pub(super) fn attribute_read(&self) -> Option<AttributeName> {
         let (domain, name) = self.attribute.split_once('/')?;
-        (!name.contains('/')).then(|| AttributeName::published(domain, name))
+        (!name.contains('/')).then(|| AttributeName::from_slice_name(domain, name))
     }
 
     /// Adds a device if it satisfies the constraint. Returns false if it does not.

@@ -15,10 +15,10 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub(super) struct CounterSets {
     /// Value of each counter without consumption.
-    full: Vec<Amount>,
-    /// Position in `full` of each set's first counter.
+    totals: Vec<Amount>,
+    /// Position in `totals` of each set's first counter.
     starts: Vec<usize>,
-    /// Position in `full` by set name and counter name.
+    /// Position in `totals` by set name and counter name.
     index: BTreeMap<String, BTreeMap<String, usize>>,
     /// Consumption by device name, including devices for other nodes.
     consumers: BTreeMap<String, Vec<CounterConsumption>>,
@@ -45,9 +45,9 @@ impl CounterSets {
         if self.index.contains_key(name) {
             return false;
         }
-        let first = self.full.len();
+        let first = self.totals.len();
         self.starts.push(first);
-        self.full.extend(counters.values().map(|counter| capacity::amount(&counter.value)));
+        self.totals.extend(counters.values().map(|counter| capacity::amount(&counter.value)));
         self.index.insert(name.to_owned(), counters.keys().cloned().zip(first..).collect());
         true
     }
@@ -84,8 +84,8 @@ impl CounterSets {
     }
 
     /// Value of each counter without consumption.
-    pub(super) fn full(&self) -> &[Amount] {
-        &self.full
+    pub(super) fn totals(&self) -> &[Amount] {
+        &self.totals
     }
 
     /// Position of the first counter of each set.
@@ -100,17 +100,18 @@ impl CounterSets {
     }
 
     /// Fraction of a set that a device consumes, in thousandths: the mean over the set's counters above zero.
-    pub(super) fn milli_of(&self, set: usize, consumptions: &[CounterConsumption]) -> u32 {
-        let end = self.starts.get(set + 1).copied().unwrap_or(self.full.len());
+    pub(super) fn consumed_milli(&self, set: usize, consumptions: &[CounterConsumption]) -> u32 {
+        let end = self.starts.get(set + 1).copied().unwrap_or(self.totals.len());
         let counters = self.starts[set]..end;
-        let nonzero = counters.clone().filter(|it| self.full[*it] > Amount::ZERO).count();
-        let milli =
-            |consumption: &CounterConsumption| match self.full[consumption.counter].nano_units() {
-                full if full > 0 && counters.contains(&consumption.counter) => {
-                    consumption.amount.nano_units().saturating_mul(1000) / full
-                }
-                _ => 0,
-            };
+        let nonzero = counters.clone().filter(|it| self.totals[*it] > Amount::ZERO).count();
+        let milli = |consumption: &CounterConsumption| match self.totals[consumption.counter]
+            .nano_units()
+        {
+            full if full > 0 && counters.contains(&consumption.counter) => {
+                consumption.amount.nano_units().saturating_mul(1000) / full
+            }
+            _ => 0,
+        };
         let sum: i128 = consumptions.iter().map(milli).sum();
         u32::try_from(sum / i128::try_from(nonzero.max(1)).unwrap_or(1)).unwrap_or(0)
     }
@@ -118,7 +119,7 @@ impl CounterSets {
     /// Counters after the consumption of allocated devices. Allocated devices may consume more than a counter has: the
     /// counter is then negative, and no further device that consumes it fits.
     fn remaining(&self, holdings: Option<&Holdings>) -> Vec<Amount> {
-        let mut remaining = self.full.clone();
+        let mut remaining = self.totals.clone();
         if !remaining.is_empty() {
             let allocated = holdings.into_iter().flat_map(BTreeMap::keys);
             let consumptions = allocated.filter_map(|device| self.consumers.get(device)).flatten();
@@ -164,7 +165,7 @@ impl Counters {
 
     /// True if the counters suffice for a device.
     pub(super) fn suffice(&mut self, pool: usize, consumptions: &[CounterConsumption]) -> bool {
-        let suffices = self.take(pool, consumptions);
+        let suffices = self.consume(pool, consumptions);
         if suffices {
             self.release(pool, consumptions);
         }
@@ -172,7 +173,7 @@ impl Counters {
     }
 
     /// Consumes a device's counters and returns true, unless one of them is too low.
-    pub(super) fn take(&mut self, pool: usize, consumptions: &[CounterConsumption]) -> bool {
+    pub(super) fn consume(&mut self, pool: usize, consumptions: &[CounterConsumption]) -> bool {
         let remaining = &mut self.remaining[pool];
         for consumption in consumptions {
             consumption.apply(remaining, Amount::saturating_sub);

@@ -36,7 +36,7 @@ pub(super) fn device_matches(device: &Device, node: &Node) -> bool {
 }
 
 /// True if an allocation's devices can be used on a node: the allocation's node selector matches, or there is none.
-pub fn lets_in(selector: Option<&NodeSelector>, node: &Node) -> bool {
+pub fn allows_node(selector: Option<&NodeSelector>, node: &Node) -> bool {
     selector.is_none() || matches(node, ("", false, selector))
 }
 

@@ -233,7 +233,11 @@ impl Pools {
         let candidate = &self.candidates[device];
         let State::Ready(contents) = &self.all[candidate.pool].state else { return None };
         let set = contents.counter_sets.set_of(&candidate.consumptions)?;
-        Some((candidate.pool, set, contents.counter_sets.milli_of(set, &candidate.consumptions)))
+        Some((
+            candidate.pool,
+            set,
+            contents.counter_sets.consumed_milli(set, &candidate.consumptions),
+        ))
     }
 }
 
@@ -251,7 +255,7 @@ impl<'a> Availability<'a> {
             let candidate = &pools.candidates[*device];
             availability.chosen = &chosen[..index];
             if !availability.needs_no_counters(*device) {
-                availability.counters.take(candidate.pool, &candidate.consumptions);
+                availability.counters.consume(candidate.pool, &candidate.consumptions);
             }
         }
         Self { chosen, ..availability }

@@ -97,7 +97,7 @@ impl Pools {
                 && !has_holder
                 && candidate.consumptions.is_empty()
                 && candidate.taints().next().is_none();
-            is_free.then(|| candidate.facts())
+            is_free.then(|| candidate.cel_device())
         })
     }
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use windlass_core::selector::{PreparedDevice, PublishedExpression};
 
-use super::Unallocated;
+use super::AllocationError;
 
 /// A request: one alternative, or several in order of preference.
 #[derive(Clone, Debug)]
@@ -60,10 +60,10 @@ struct RequestFields<'a> {
 pub(super) fn requests(
     claim: &ResourceClaim,
     classes: &[DeviceClass],
-) -> Result<Vec<ClaimRequest>, Unallocated> {
+) -> Result<Vec<ClaimRequest>, AllocationError> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
     let read = |request: &DeviceRequest| {
-        let read = |fields| Alternative::of(fields, &title(claim), classes);
+        let read = |fields| Alternative::of(fields, &namespaced_name(claim), classes);
         let alternatives =
             request_fields(request).into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
         Ok(ClaimRequest { name: request.name.clone(), alternatives })
@@ -72,7 +72,7 @@ pub(super) fn requests(
 }
 
 /// `namespace/name`.
-pub(super) fn title(claim: &ResourceClaim) -> String {
+pub(super) fn namespaced_name(claim: &ResourceClaim) -> String {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     format!("{}/{}", text(&claim.metadata.namespace), text(&claim.metadata.name))
 }
@@ -108,9 +108,12 @@ impl Alternative {
         fields: RequestFields<'_>,
         claim: &str,
         classes: &[DeviceClass],
-    ) -> Result<Self, Unallocated> {
+    ) -> Result<Self, AllocationError> {
         let invalid = |problem: &str| {
-            Unallocated::Invalid(format!("claim {claim}, request {}: {problem}", fields.full_name))
+            AllocationError::Invalid(format!(
+                "claim {claim}, request {}: {problem}",
+                fields.full_name
+            ))
         };
         let is_named = |class: &&DeviceClass| class.metadata.name.as_deref() == Some(fields.class);
         let class = classes.iter().find(is_named).ok_or_else(|| {
@@ -146,10 +149,10 @@ impl Alternative {
     }
 
     /// True if all expressions select the device.
-    pub(super) fn selects(&self, device: &PreparedDevice) -> Result<bool, Unallocated> {
+    pub(super) fn selects(&self, device: &PreparedDevice) -> Result<bool, AllocationError> {
         for Selector { owner, expression } in &self.selectors {
             let invalid = |phase: &str, error: &dyn std::fmt::Display| {
-                Unallocated::Invalid(format!("{owner}: CEL {phase} error: {error}"))
+                AllocationError::Invalid(format!("{owner}: CEL {phase} error: {error}"))
             };
             let expression = expression.as_ref().map_err(|error| invalid("compile", error))?;
             if !expression.selects(device).map_err(|error| invalid("runtime", &error))? {

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use self::reason::Refusals;
 use super::{
-    MAX_RESULTS, Unallocated,
+    AllocationError, MAX_RESULTS,
     allocated_devices::{AllocatedDevices, Consumed, Holdings},
     claims::Claim,
     constraint::Constraint,
@@ -33,22 +33,22 @@ pub(super) struct Search<'a> {
     holdings: Vec<Option<&'a Holdings>>,
     counters: Counters,
     /// By candidate: the claims for which the search has chosen the whole device.
-    allocating: BTreeMap<usize, BTreeSet<usize>>,
+    chosen_whole: BTreeMap<usize, BTreeSet<usize>>,
     /// By shared candidate: the capacity that each share chosen by the search consumes.
-    sharing: BTreeMap<usize, Vec<Consumed>>,
+    chosen_shares: BTreeMap<usize, Vec<Consumed>>,
     /// By candidate: the number of its signature. With `None` the expressions are evaluated for each candidate.
     signatures: Option<&'a [u32]>,
     selections: &'a mut Selections,
     /// By alternative with the allocation mode `All`: its candidates.
-    all_devices: BTreeMap<AlternativeIx, Vec<usize>>,
+    all_devices: BTreeMap<AlternativeIndex, Vec<usize>>,
     /// By alternative: the largest number of devices that the search has found for it.
-    most_found: BTreeMap<AlternativeIx, usize>,
-    refused: BTreeMap<AlternativeIx, Refusals>,
+    most_found: BTreeMap<AlternativeIndex, usize>,
+    refused: BTreeMap<AlternativeIndex, Refusals>,
 }
 
 /// Cached results of selectors, by request and device signature.
 #[derive(Debug, Default)]
-pub struct Selections(HashMap<(AlternativeIx, usize), bool>);
+pub struct Selections(HashMap<(AlternativeIndex, usize), bool>);
 
 /// Maximum number of cached results.
 const MAX_SELECTIONS: usize = 1 << 16;
@@ -65,21 +65,21 @@ pub(super) struct Choice {
 
 /// Indices of a claim, its request and the alternative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct AlternativeIx {
+struct AlternativeIndex {
     claim: usize,
     request: usize,
     alternative: usize,
 }
 
 /// Reason to abandon a branch of the search.
-enum Stop {
-    Error(Unallocated),
+enum Abort {
+    Error(AllocationError),
     /// The claim would exceed its limit of devices.
     TooMany,
 }
 
 /// `Ok(true)` if a step succeeded, `Ok(false)` if the search must backtrack.
-type Step = Result<bool, Stop>;
+type Step = Result<bool, Abort>;
 
 // === impl Search ===
 
@@ -89,7 +89,7 @@ impl<'a> Search<'a> {
         pools: &'a Pools,
         allocated: &'a AllocatedDevices,
         (signatures, selections): (Option<&'a [u32]>, &'a mut Selections),
-    ) -> Result<Self, Unallocated> {
+    ) -> Result<Self, AllocationError> {
         if selections.0.len() > MAX_SELECTIONS {
             selections.0.clear();
         }
@@ -102,8 +102,8 @@ impl<'a> Search<'a> {
             constraints: claims.iter().map(|claim| claim.constraints.clone()).collect(),
             counters: Counters::of(&pools.all, &holdings),
             holdings,
-            allocating: BTreeMap::new(),
-            sharing: BTreeMap::new(),
+            chosen_whole: BTreeMap::new(),
+            chosen_shares: BTreeMap::new(),
             signatures,
             selections,
             all_devices: BTreeMap::new(),
@@ -115,32 +115,34 @@ impl<'a> Search<'a> {
     }
 
     /// Runs the search. The returned value has the first solution.
-    pub(super) fn run(mut self) -> Result<Self, Unallocated> {
+    pub(super) fn run(mut self) -> Result<Self, AllocationError> {
         match self.place_request(0, 0) {
             Ok(true) => Ok(self),
-            Ok(false) => Err(Unallocated::NoFit(self.reason())),
-            Err(Stop::TooMany) => {
+            Ok(false) => Err(AllocationError::NoFit(self.reason())),
+            Err(Abort::TooMany) => {
                 let reason = format!("a claim would have more than {MAX_RESULTS} devices");
-                Err(Unallocated::NoFit(reason))
+                Err(AllocationError::NoFit(reason))
             }
-            Err(Stop::Error(error)) => Err(error),
+            Err(Abort::Error(error)) => Err(error),
         }
     }
 
     /// Finds the candidates of requests for all devices. Fails if a claim requests more than [`MAX_RESULTS`] devices.
-    fn find_all_devices(&mut self) -> Result<(), Unallocated> {
-        for (claim, Claim { title, requests, .. }) in self.claims.iter().enumerate() {
+    fn find_all_devices(&mut self) -> Result<(), AllocationError> {
+        for (claim, Claim { namespaced_name: title, requests, .. }) in
+            self.claims.iter().enumerate()
+        {
             let mut least = 0_usize;
             for (request, ClaimRequest { alternatives, .. }) in requests.iter().enumerate() {
                 let mut least_of_request = usize::MAX;
                 for alternative in 0..alternatives.len() {
-                    let ix = AlternativeIx { claim, request, alternative };
+                    let ix = AlternativeIndex { claim, request, alternative };
                     least_of_request = least_of_request.min(self.count(ix)?);
                 }
                 least = least.saturating_add(least_of_request);
             }
             if least > MAX_RESULTS {
-                return Err(Unallocated::Invalid(format!(
+                return Err(AllocationError::Invalid(format!(
                     "claim {title}: number of requested devices {least} exceeds the claim limit of \
                      {MAX_RESULTS}"
                 )));
@@ -149,7 +151,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn count(&mut self, ix: AlternativeIx) -> Result<usize, Unallocated> {
+    fn count(&mut self, ix: AlternativeIndex) -> Result<usize, AllocationError> {
         if let DeviceCount::Exactly(count) = self.alternative(ix).device_count {
             return Ok(count);
         }
@@ -159,9 +161,9 @@ impl<'a> Search<'a> {
                 State::Incomplete => "being updated",
                 State::Invalid(_) => "invalid",
             };
-            let title = &self.claims[ix.claim].title;
+            let title = &self.claims[ix.claim].namespaced_name;
             let request = &self.alternative(ix).full_name;
-            return Err(Unallocated::Invalid(format!(
+            return Err(AllocationError::Invalid(format!(
                 "claim {title}, request {request}: asks for all devices, but resource pool \
                  {id} is currently {state}"
             )));
@@ -177,7 +179,7 @@ impl<'a> Search<'a> {
         Ok(count)
     }
 
-    fn alternative(&self, ix: AlternativeIx) -> &'a Alternative {
+    fn alternative(&self, ix: AlternativeIndex) -> &'a Alternative {
         &self.claims[ix.claim].requests[ix.request].alternatives[ix.alternative]
     }
 
@@ -186,15 +188,15 @@ impl<'a> Search<'a> {
         let Some(Claim { requests, .. }) = self.claims.get(claim) else { return Ok(true) };
         let Some(ClaimRequest { alternatives, .. }) = requests.get(request) else {
             return match self.place_request(claim + 1, 0) {
-                Err(Stop::TooMany) => Ok(false),
+                Err(Abort::TooMany) => Ok(false),
                 step => step,
             };
         };
         let count = alternatives.len();
         let mut too_many = true;
         for alternative in 0..count {
-            match self.place_device(AlternativeIx { claim, request, alternative }, 0, 0) {
-                Err(Stop::TooMany) if count > 1 => {}
+            match self.place_device(AlternativeIndex { claim, request, alternative }, 0, 0) {
+                Err(Abort::TooMany) if count > 1 => {}
                 Ok(true) => {
                     self.alternatives.insert((claim, request), alternative);
                     return Ok(true);
@@ -203,11 +205,11 @@ impl<'a> Search<'a> {
                 stop => return stop,
             }
         }
-        if too_many && count > 0 { Err(Stop::TooMany) } else { Ok(false) }
+        if too_many && count > 0 { Err(Abort::TooMany) } else { Ok(false) }
     }
 
     /// Places the request's device with this number and all later devices. Tries the candidates from `from` on.
-    fn place_device(&mut self, ix: AlternativeIx, number: usize, from: usize) -> Step {
+    fn place_device(&mut self, ix: AlternativeIndex, number: usize, from: usize) -> Step {
         let all = self.all_devices.get(&ix).cloned();
         self.record_found(ix, number);
         let count = match (&all, self.alternative(ix).device_count) {
@@ -225,7 +227,7 @@ impl<'a> Search<'a> {
             return self.place_request(ix.claim, ix.request + 1);
         }
         if self.chosen[ix.claim].len() + count - number > MAX_RESULTS {
-            return Err(Stop::TooMany);
+            return Err(Abort::TooMany);
         }
         if let Some(all) = all {
             return self.try_candidate(ix, (number, all[number]));
@@ -239,8 +241,8 @@ impl<'a> Search<'a> {
     }
 
     /// Takes a candidate and continues with the next device. Releases the candidate if that fails.
-    fn try_candidate(&mut self, ix: AlternativeIx, (number, candidate): (usize, usize)) -> Step {
-        if !self.take(ix, candidate)? {
+    fn try_candidate(&mut self, ix: AlternativeIndex, (number, candidate): (usize, usize)) -> Step {
+        if !self.choose(ix, candidate)? {
             return Ok(false);
         }
         let step = self.place_device(ix, number + 1, candidate + 1);

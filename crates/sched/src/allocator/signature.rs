@@ -135,7 +135,7 @@ impl Encoder {
         };
         self.flags([false; 2]);
         self.list(contents.counter_sets.starts(), |encoder, start| encoder.number(*start));
-        self.list(contents.counter_sets.full(), |encoder, amount| encoder.amount(*amount));
+        self.list(contents.counter_sets.totals(), |encoder, amount| encoder.amount(*amount));
         self.list(remaining, |encoder, amount| encoder.amount(*amount));
     }
 

@@ -1,18 +1,18 @@
 //! Dot product: the node with the smallest dot product of its free resources and the request.
 
-use super::{Input, Rank, best_fit};
+use super::{Rank, RankInput, best_fit};
 use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 
-pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let Input { node, summary, request, .. } = input;
+pub(super) fn rank(input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
+    let RankInput { node, summary, request, .. } = input;
     let whole = node.gpus.iter().map(|_| f64::from(WHOLE_MILLI)).sum::<f64>();
     let (all, idle) = (whole.max(1.0), f64::from(summary.usability.idle_milli()));
     let cpu =
-        fraction(request.cpu_milli, node.cpu_milli.total) * (1.0 - node.cpu_milli.used_share());
+        fraction(request.cpu_milli, node.cpu_milli.total) * (1.0 - node.cpu_milli.used_fraction());
     let gpus = f64::from(request.gpu_milli()) / all * (idle / all);
     #[expect(clippy::cast_possible_wrap, reason = "at most two million")]
     let score = -(millionths(f64::midpoint(cpu, gpus)) as i32);
-    (Rank { score, tie: 0 }, best_fit::fullest(input, fit))
+    (Rank { score, tie_breaker: 0 }, best_fit::fullest(input, fit))
 }
 
 fn fraction(amount: u32, total: u32) -> f64 {

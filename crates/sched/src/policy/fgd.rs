@@ -4,17 +4,17 @@
 //! wins among equal scores. An exact score with a best-fit tie-breaker allocates one percentage point less of the
 //! default trace.
 
-use super::{Input, Rank, best};
+use super::{Rank, RankInput, best};
 use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 
-pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
+pub(super) fn rank(input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
     let (score, part) = best(input, fit, |part| score(input, part));
-    (Rank { score, tie: 0 }, part)
+    (Rank { score, tie_breaker: 0 }, part)
 }
 
 /// The score of a part.
-pub(super) fn score(input: &Input<'_>, part: Part) -> i32 {
-    let Input { catalog, knowledge, node, summary, request } = input;
+pub(super) fn score(input: &RankInput<'_>, part: Part) -> i32 {
+    let RankInput { catalog, knowledge, node, summary, request } = input;
     let mix = knowledge.mix(summary);
     let decrease = mix.decrease(catalog, node, &summary.usability, request, part);
     points(decrease / f64::from(WHOLE_MILLI))

@@ -5,21 +5,21 @@
 //! not subtracted, because ranks are cached by requests without main memory. Devices do not affect the score, and the
 //! first GPUs that fit are chosen.
 
-use super::{Input, Rank, best};
+use super::{Rank, RankInput, best};
 use crate::{
     fit::Fit,
-    node::{Amount, Part},
+    node::{Part, ResourceUsage},
 };
 
 /// Highest score of a node (`MaxNodeScore`).
 const MAX_SCORE: u64 = 100;
 
-pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
+pub(super) fn rank(input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
     let score = u64::midpoint(free_score(input.node.cpu_milli), free_score(input.node.memory_mib));
     let score = i32::try_from(score).expect("at most 100");
-    (Rank { score, tie: 0 }, best(input, fit, |_| 0).1)
+    (Rank { score, tie_breaker: 0 }, best(input, fit, |_| 0).1)
 }
 
-fn free_score(amount: Amount) -> u64 {
+fn free_score(amount: ResourceUsage) -> u64 {
     u64::from(amount.free) * MAX_SCORE / u64::from(amount.total.max(1))
 }

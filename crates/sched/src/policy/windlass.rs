@@ -4,7 +4,7 @@
 //! among the placements that lose least. The weights are rounded values of those that allocate the most GPUs of the
 //! public trace. Halving or doubling one weight costs at most 0.2 percentage points there.
 
-use super::{Input, Rank, Term, best, fgd};
+use super::{Rank, RankInput, Term, best, fgd};
 use crate::{
     fit::Fit,
     node::Part,
@@ -14,31 +14,31 @@ use crate::{
 /// Points per GPU of value that a share destroys on its GPU (the regret of [`Prices`](crate::prices::Prices)). On the
 /// public trace the smallest such loss is a twelfth of a GPU: 42 points, as much as nearly two GPUs of fragmentation in
 /// FGD.
-const DESTROYED_VALUE: f64 = 500.0;
+const POINTS_PER_DESTROYED_GPU: f64 = 500.0;
 /// Points per idle GPU whose node has too little CPU left for it.
-const STRANDED: f64 = 100.0;
+const POINTS_PER_STRANDED_GPU: f64 = 100.0;
 /// Points per GPU of a product that other requests require.
-const SCARCE: f64 = 100.0;
+const POINTS_PER_SCARCE_GPU: f64 = 100.0;
 /// Points per GPU of broken blocks, times the blocks' share of all demand.
-const BROKEN: f64 = 65.0;
+const POINTS_PER_BROKEN_GPU: f64 = 65.0;
 /// Names of the losses.
 const LOSSES: [&str; 4] =
     ["value cut from a GPU", "GPUs left without CPU", "scarce product", "broken blocks"];
 
-pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
+pub(super) fn rank(input: &RankInput<'_>, fit: &Fit) -> (Rank, Part) {
     let (_, part) = best(input, fit, |part| rank_part(input, part).score);
     (rank_part(input, part), part)
 }
 
 /// The rank of a given part.
-pub(super) fn rank_part(input: &Input<'_>, part: Part) -> Rank {
+pub(super) fn rank_part(input: &RankInput<'_>, part: Part) -> Rank {
     let score = fgd::score(input, part) - points(losses(input, part).iter().sum());
-    Rank { score, tie: tie(input) }
+    Rank { score, tie_breaker: tie_breaker(input) }
 }
 
 /// The terms of a part's score. The score rounds the sum of the losses. To sum to the score, each term is the
 /// difference of two rounded partial sums.
-pub(super) fn terms(input: &Input<'_>, part: Part) -> Vec<Term> {
+pub(super) fn terms(input: &RankInput<'_>, part: Part) -> Vec<Term> {
     let mut terms = vec![Term { name: "fragmentation", points: fgd::score(input, part) }];
     let (mut sum, mut before) = (0.0, 0);
     for (name, loss) in LOSSES.into_iter().zip(losses(input, part)) {
@@ -55,7 +55,7 @@ fn points(loss: f64) -> i32 {
 }
 
 /// The losses in points, in the order of their names.
-fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
+fn losses(input: &RankInput<'_>, part: Part) -> [f64; 4] {
     let (mut allocated_milli, mut scarce) = (0, 0.0);
     for position in part.gpus.iter() {
         let milli = input.allocated_milli(position, part);
@@ -64,16 +64,16 @@ fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
         scarce += scarcity * f64::from(milli) / 1000.0;
     }
     [
-        DESTROYED_VALUE * destroyed_value(input, part),
-        STRANDED * stranded(input, allocated_milli),
-        SCARCE * scarce,
-        BROKEN * broken(input, part),
+        POINTS_PER_DESTROYED_GPU * destroyed_value(input, part),
+        POINTS_PER_STRANDED_GPU * stranded_gpus(input, allocated_milli),
+        POINTS_PER_SCARCE_GPU * scarce,
+        POINTS_PER_BROKEN_GPU * broken_block_gpus(input, part),
     ]
 }
 
 /// Value that the shares destroy on their GPUs, in GPUs.
-fn destroyed_value(input: &Input<'_>, part: Part) -> f64 {
-    let Gpus::Share { milli, memory, .. } = input.request.gpus else { return 0.0 };
+fn destroyed_value(input: &RankInput<'_>, part: Part) -> f64 {
+    let Gpus::Share { compute_milli: milli, memory, .. } = input.request.gpus else { return 0.0 };
     let regret = |position: usize| {
         let gpu = &input.node.gpus[position];
         let share = share_of(gpu.memory_mib, milli, memory);
@@ -83,7 +83,7 @@ fn destroyed_value(input: &Input<'_>, part: Part) -> f64 {
 }
 
 /// Number of idle GPUs that lose their CPU when the request gets `allocated_milli` of the node's GPUs, and its CPU.
-fn stranded(input: &Input<'_>, allocated_milli: u32) -> f64 {
+fn stranded_gpus(input: &RankInput<'_>, allocated_milli: u32) -> f64 {
     let (idle, cpu) = (input.summary.usability.idle_milli(), input.node.cpu_milli.free);
     let stranding = &input.knowledge.stranding;
     let before = stranding.stranded_gpus(idle, cpu);
@@ -93,20 +93,20 @@ fn stranded(input: &Input<'_>, allocated_milli: u32) -> f64 {
 }
 
 /// Value of the blocks that the node loses, minus the value of the request's own block, in GPUs.
-fn broken(input: &Input<'_>, part: Part) -> f64 {
-    let (blocks, request) = (&input.knowledge.blocks, input.request);
+fn broken_block_gpus(input: &RankInput<'_>, part: Part) -> f64 {
+    let (blocks, request) = (&input.knowledge.multi_gpu_demand, input.request);
     let (free, cpu) = (input.summary.free, input.node.cpu_milli.free);
-    let newly_used = free.and(part.gpus).len();
+    let newly_used = free.intersection(part.gpus).len();
     let left = blocks.value(free.len() - newly_used, cpu.saturating_sub(request.cpu_milli));
     let own = match request.gpus {
         Gpus::Whole(count) => blocks.value(u32::from(count), request.cpu_milli),
         _ => 0.0,
     };
-    (input.summary.blocks - left - own).max(0.0)
+    (input.summary.multi_gpu_value - left - own).max(0.0)
 }
 
 /// Prefers nodes with fewer free GPUs. Among equal nodes the first one wins, so pods concentrate on the first nodes,
 /// and the last nodes become free for pods that need many GPUs.
-fn tie(input: &Input<'_>) -> u32 {
+fn tie_breaker(input: &RankInput<'_>) -> u32 {
     64 - input.summary.free.len()
 }

@@ -9,12 +9,12 @@ use std::{
     collections::{BinaryHeap, HashSet, VecDeque},
 };
 
-use super::{Classes, Settings, Simulation};
+use super::{ClassCounts, Settings, Simulation};
 use crate::{
     random::Random,
-    request::{Class, Request},
+    request::{Request, SizeClass},
     scheduler::Scheduler,
-    view::{Placement, View},
+    view::{ClusterView, Placement},
 };
 
 /// Ticks per mean lifetime. Integers compare and add without rounding.
@@ -31,19 +31,19 @@ pub struct Load {
     pub offered: f64,
     /// True if a pod that fits no node waits, while later pods that fit are placed; waiting pods are tried in the order
     /// of arrival. False if the pod is refused.
-    pub queues: bool,
+    pub has_queue: bool,
 }
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
-pub struct Churn {
+pub struct ChurnResult {
     /// Mean percentage of allocated GPUs.
     pub allocated: f64,
     /// Pods that arrived or were refused during the measurement.
-    pub classes: Classes,
+    pub classes: ClassCounts,
     /// Waiting times by class, ascending, in mean lifetimes. A pod that still waits at the end
     /// counts with its wait so far.
-    pub waits: [Vec<f64>; Class::ALL.len()],
+    pub waits: [Vec<f64>; SizeClass::ALL.len()],
     /// Number of scheduling decisions.
     pub decisions: u64,
 }
@@ -58,7 +58,7 @@ struct Arrival {
 struct Run<'a> {
     simulation: &'a Simulation,
     scheduler: Scheduler,
-    view: View,
+    view: ClusterView,
     /// Ends of the running pods: tick, and position in `running`.
     ends: BinaryHeap<Reverse<(u64, usize)>>,
     /// Pods by number; `None` for pods that have ended.
@@ -70,11 +70,11 @@ struct Run<'a> {
     /// Integral of `allocated_milli` over the ticks of the measurement.
     allocated_sum: u128,
     clock: u64,
-    result: Churn,
+    result: ChurnResult,
 }
 
 /// Simulates one run.
-pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn {
+pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> ChurnResult {
     let mut random = Random::new(settings.seed);
     let mut run = Run {
         simulation,
@@ -87,9 +87,9 @@ pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn 
         allocated_milli: 0,
         allocated_sum: 0,
         clock: 0,
-        result: Churn {
+        result: ChurnResult {
             allocated: 0.0,
-            classes: Classes::default(),
+            classes: ClassCounts::default(),
             waits: Default::default(),
             decisions: 0,
         },
@@ -109,7 +109,7 @@ pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn 
         let request = simulation.pods[random.below(simulation.pods.len())];
         let lifetime = ticks(random.exponential(1.0));
         run.end_pods_until(arrived_at);
-        run.arrive(Arrival { request, arrived_at, lifetime }, load.queues);
+        run.arrive(Arrival { request, arrived_at, lifetime }, load.has_queue);
     }
     run.end_pods_until(WARM_UP + MEASURED);
     run.finish()
@@ -132,11 +132,11 @@ impl Run<'_> {
     fn place(&mut self, arrival: &Arrival) -> bool {
         let request = &arrival.request;
         self.result.decisions += 1;
-        let Some(placement) = self.scheduler.decide(&self.view, request) else {
+        let Some(placement) = self.scheduler.choose_placement(&self.view, request) else {
             self.unplaceable.insert(*request);
             return false;
         };
-        self.view.take(request, placement).expect("a decision fits the view it was made on");
+        self.view.allocate(request, placement).expect("a decision fits the view it was made on");
         self.allocated_milli += u64::from(request.gpu_milli());
         self.ends.push(Reverse((self.clock + arrival.lifetime, self.running.len())));
         self.running.push(Some((*request, placement)));
@@ -146,7 +146,7 @@ impl Run<'_> {
         true
     }
 
-    fn record_wait(&mut self, class: Class, ticks: u64) {
+    fn record_wait(&mut self, class: SizeClass, ticks: u64) {
         #[expect(clippy::cast_precision_loss, reason = "a run is some million ticks")]
         self.result.waits[class as usize].push(ticks as f64 / MEAN_LIFETIME as f64);
     }
@@ -182,7 +182,7 @@ impl Run<'_> {
         self.clock = to;
     }
 
-    fn finish(mut self) -> Churn {
+    fn finish(mut self) -> ChurnResult {
         for arrival in std::mem::take(&mut self.queue) {
             if arrival.arrived_at >= WARM_UP {
                 self.record_wait(arrival.request.class(), self.clock - arrival.arrived_at);

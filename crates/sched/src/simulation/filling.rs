@@ -4,23 +4,23 @@
 //! would raise the demand above `load` times the cluster's GPUs. A pod that fits no node is refused and does not arrive
 //! again.
 
-use super::{Classes, Settings, Simulation};
+use super::{ClassCounts, Settings, Simulation};
 use crate::{random::Random, request::Request};
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
-pub struct Filling {
+pub struct FillingResult {
     /// Mean percentage of allocated GPUs, by percentage of GPUs requested so far. `None` if no arrival fell on that
     /// percentage.
     pub allocated: Vec<Option<f64>>,
     /// Arrived and refused pods.
-    pub classes: Classes,
+    pub classes: ClassCounts,
     /// Number of scheduling decisions.
     pub decisions: u64,
 }
 
 /// Simulates one run.
-pub fn fill(simulation: &Simulation, settings: &Settings, load: f64) -> Filling {
+pub fn fill(simulation: &Simulation, settings: &Settings, load: f64) -> FillingResult {
     let mut random = Random::new(settings.seed);
     let pods = arrivals(simulation, load, &mut random);
     let mut view = simulation.shuffled(&mut random);
@@ -28,12 +28,12 @@ pub fn fill(simulation: &Simulation, settings: &Settings, load: f64) -> Filling 
     let capacity = percent_of(simulation.capacity_milli());
     let (mut arrived, mut allocated) = (0, 0);
     let mut columns: Vec<(f64, u32)> = Vec::new();
-    let mut classes = Classes::default();
+    let mut classes = ClassCounts::default();
     for pod in &pods {
         scheduler.observe(&view, pod);
-        let placement = scheduler.decide(&view, pod);
+        let placement = scheduler.choose_placement(&view, pod);
         if let Some(placement) = placement {
-            view.take(pod, placement).expect("a decision fits the view it was made on");
+            view.allocate(pod, placement).expect("a decision fits the view it was made on");
             allocated += u64::from(pod.gpu_milli());
         }
         classes.count(pod, placement.is_none());
@@ -48,7 +48,7 @@ pub fn fill(simulation: &Simulation, settings: &Settings, load: f64) -> Filling 
     }
     let mean = |(sum, count): (f64, u32)| (count > 0).then(|| sum / f64::from(count));
     let allocated = columns.into_iter().map(mean).collect();
-    Filling { allocated, classes, decisions: pods.len() as u64 }
+    FillingResult { allocated, classes, decisions: pods.len() as u64 }
 }
 
 /// The pods in the order of their arrival.

@@ -4,7 +4,7 @@ mod combinations;
 mod pools;
 mod shares;
 
-use windlass_sched::allocator::Unallocated;
+use windlass_sched::allocator::AllocationError;
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn case(slices: Vec<Value>, requests: Value) -> Case {
     case
 }
 
-fn with(mut object: Value, more: Value) -> Value {
+fn merged(mut object: Value, more: Value) -> Value {
     let fields = more.as_object().expect("fields").clone();
     object.as_object_mut().expect("an object").extend(fields);
     object
@@ -23,7 +23,7 @@ fn with(mut object: Value, more: Value) -> Value {
 
 /// Slice with other fields of its specification.
 fn spec(mut slice: Value, more: Value) -> Value {
-    slice["spec"] = with(slice["spec"].take(), more);
+    slice["spec"] = merged(slice["spec"].take(), more);
     slice
 }
 
@@ -43,11 +43,11 @@ fn plain(names: &[&str]) -> Value {
 }
 
 fn nic(name: &str, more: Value) -> Value {
-    request(name, with(json!({"deviceClassName": "nic"}), more))
+    request(name, merged(json!({"deviceClassName": "nic"}), more))
 }
 
 fn all(name: &str, more: Value) -> Value {
-    request(name, with(json!({"allocationMode": "All"}), more))
+    request(name, merged(json!({"allocationMode": "All"}), more))
 }
 
 /// Request with alternatives.
@@ -56,7 +56,7 @@ fn first_of(name: &str, alternatives: Value) -> Value {
 }
 
 fn alternative(name: &str, more: Value) -> Value {
-    with(json!({"name": name, "deviceClassName": "gpu"}), more)
+    merged(json!({"name": name, "deviceClassName": "gpu"}), more)
 }
 
 /// Selects devices whose attribute `name` of driver `d.com` has the value.
@@ -102,7 +102,7 @@ fn part(name: &str, sets: Value) -> Value {
     let consumption =
         |(set, amounts): (&String, &Value)| json!({"counterSet": set, "counters": values(amounts)});
     let consumes: Value = sets.iter().map(consumption).collect();
-    let capacity = sets.values().fold(json!({}), |all, amounts| with(all, values(amounts)));
+    let capacity = sets.values().fold(json!({}), |all, amounts| merged(all, values(amounts)));
     json!({"name": name, "consumesCounters": consumes, "capacity": capacity})
 }
 
@@ -119,13 +119,14 @@ fn gpu_of(parts: Value) -> Vec<Value> {
 #[track_caller]
 fn check_no_fit(case: &Case) {
     let outcome = case.allocate();
-    assert!(matches!(outcome, Err(Unallocated::NoFit(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AllocationError::NoFit(_))), "{outcome:?}");
 }
 
 #[track_caller]
 fn check_error(case: &Case, text: &str) {
     let outcome = case.allocate();
-    let is_expected = matches!(&outcome, Err(Unallocated::Invalid(error)) if error.contains(text));
+    let is_expected =
+        matches!(&outcome, Err(AllocationError::Invalid(error)) if error.contains(text));
     assert!(is_expected, "{outcome:?} is no error about {text:?}");
 }
 
@@ -134,13 +135,13 @@ fn numbered(first: usize, count: usize) -> Vec<String> {
     (first..first + count).map(|number| format!("n{number:02}")).collect()
 }
 
-fn many(count: usize) -> Value {
+fn numbered_devices(count: usize) -> Value {
     let names = numbered(0, count);
     plain(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Outcome in which one request gets these devices.
-fn each(request: &str, names: &[String]) -> String {
+fn expected_outcome(request: &str, names: &[String]) -> String {
     names.iter().map(|name| format!("{request}={name}")).collect::<Vec<_>>().join(" ")
 }
 
@@ -202,7 +203,7 @@ fn unknown_parts_of_claims_and_invalid_expressions_end_the_search() {
     check_error(&of(json!({})).constrained(json!({})), "unsupported constraint type?");
     check_error(&of(json!({"selectors": [{}]})), "claim default/c: selector #0: CEL compile error");
     check_error(&of(cel("nobody")), "claim default/c: selector #0: CEL compile error");
-    let everything = with(cel("nobody"), json!({"allocationMode": "All"}));
+    let everything = merged(cel("nobody"), json!({"allocationMode": "All"}));
     check_error(&of(everything), "claim default/c: selector #0: CEL compile error");
     let mut class_itself = of(json!({}));
     class_itself.classes[0] = class("gpu", "nobody");
@@ -211,11 +212,13 @@ fn unknown_parts_of_claims_and_invalid_expressions_end_the_search() {
 
 #[test]
 fn a_claim_has_at_most_32_devices() {
-    let of = |devices: usize, requests: Value| case(vec![slice("s", 1, many(devices))], requests);
+    let of = |devices: usize, requests: Value| {
+        case(vec![slice("s", 1, numbered_devices(devices))], requests)
+    };
     let count = |count: usize| json!({"count": count});
     check_error(&of(1, json!([request("r", count(500))])), "500 exceeds the claim limit of 32");
     check_no_fit(&of(1, json!([request("r", count(32))])));
-    check(&of(33, json!([request("r", count(32))])), &each("r", &numbered(0, 32)));
+    check(&of(33, json!([request("r", count(32))])), &expected_outcome("r", &numbered(0, 32)));
     let both = json!([request("r", count(32)), request("s", json!({}))]);
     check_error(&of(33, both), "33 exceeds the claim limit of 32");
     check_error(&of(33, json!([all("r", json!({}))])), "33 exceeds the claim limit of 32");
@@ -224,7 +227,11 @@ fn a_claim_has_at_most_32_devices() {
     // Each request alone is within the limit. Both requests are within it only with their second alternatives.
     let half = json!([alternative("all", count(32)), alternative("half", count(16))]);
     let twice = json!([first_of("r", half.clone()), first_of("s", half)]);
-    let expected = [each("r/half", &numbered(0, 16)), each("s/half", &numbered(16, 16))].join(" ");
+    let expected = [
+        expected_outcome("r/half", &numbered(0, 16)),
+        expected_outcome("s/half", &numbered(16, 16)),
+    ]
+    .join(" ");
     check(&of(64, twice), &expected);
     let few =
         json!([alternative("all", json!({"allocationMode": "All"})), alternative("two", count(2))]);
@@ -269,7 +276,7 @@ fn admin_access_shares_devices_between_claims_but_not_within_one() {
         &case(ab(), json!([all("r", admin.clone())])).with_allocated(device_results(&["a"])),
         "r=a r=b",
     );
-    let two = json!([request("r", with(admin.clone(), json!({"count": 2})))]);
+    let two = json!([request("r", merged(admin.clone(), json!({"count": 2})))]);
     check(&case(ab(), two).with_allocated(device_results(&["a"])), "r=a r=b");
     check_no_fit(&case(ab(), json!([request("r", admin.clone()), all("s", admin.clone())])));
     let mut both = case(ab(), json!([request("r", admin.clone())]));

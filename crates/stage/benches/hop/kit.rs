@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use windlass_stage::{
-    Address, Addresses, Builder, Ends, Settings, Source, Stage, StageMetrics, Told,
+    Address, Addresses, Builder, EndEvent, EndListener, Settings, Source, Stage, StageMetrics,
 };
 
 use super::Chain;
@@ -12,7 +12,7 @@ use super::Chain;
 /// Stages on their own threads, which end when this value is dropped.
 pub(crate) struct Kit {
     source: Source,
-    ends: Ends,
+    ends: EndListener,
     _shutdown: DropGuard,
 }
 
@@ -25,7 +25,7 @@ impl Chain for Kit {
             let builder = stage(&position.to_string()).next(&(position - 1).to_string(), first);
             first = start(builder, shutdown.clone()).await.into();
         }
-        let ends = Ends::listen(last.into()).await;
+        let ends = EndListener::listen(last.into()).await;
         let name = (stages - 1).to_string();
         let metrics = StageMetrics::new();
         let source = Source::connect("bench", &name, first, Settings::default(), metrics);
@@ -38,8 +38,8 @@ impl Chain for Kit {
 
     async fn receive(&mut self) {
         match self.ends.next().await {
-            Told::End(end) => assert_eq!(end.failure, None),
-            Told::Missed(count) => panic!("{count} ends were missed"),
+            EndEvent::End(end) => assert_eq!(end.failure, None),
+            EndEvent::Missed(count) => panic!("{count} ends were missed"),
         }
     }
 }

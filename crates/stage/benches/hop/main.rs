@@ -40,8 +40,8 @@ const SMALL: usize = 1024;
 const LARGE: usize = 1024 * 1024;
 
 /// Numbers of items per measurement, and of warm-up items before each.
-const ONE_BY_ONE: usize = 3_000;
-const AT_ONCE: usize = 30_000;
+const LATENCY_ITEMS: usize = 3_000;
+const RATE_ITEMS: usize = 30_000;
 const LARGE_ITEMS: usize = 1_000;
 const WARM: usize = 300;
 
@@ -104,19 +104,19 @@ async fn hop<C: Chain>(time: impl AsyncFn(C) -> Duration) -> Duration {
 async fn latency<C: Chain>(mut chain: C) -> Duration {
     let payload = Bytes::from(vec![7; SMALL]);
     let mut started = Instant::now();
-    for item in 0..WARM + ONE_BY_ONE {
+    for item in 0..WARM + LATENCY_ITEMS {
         if item == WARM {
             started = Instant::now();
         }
         chain.send(payload.clone()).await;
         chain.receive().await;
     }
-    started.elapsed() / u32::try_from(ONE_BY_ONE).expect("few")
+    started.elapsed() / u32::try_from(LATENCY_ITEMS).expect("few")
 }
 
 /// Mean time between two items at the end, with [`IN_FLIGHT`] items in flight.
 async fn rate<C: Chain>(chain: C) -> Duration {
-    between(chain, SMALL, AT_ONCE).await
+    between(chain, SMALL, RATE_ITEMS).await
 }
 
 async fn between<C: Chain>(mut chain: C, size: usize, items: usize) -> Duration {

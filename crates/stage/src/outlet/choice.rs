@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use super::link::Link;
-use crate::address::Target;
+use crate::address::ResolvedAddress;
 
 /// The replica for an item; `None` while the item must wait. Only at a join, a replica that hangs blocks items for the
 /// others. With `use_draining`, draining replicas are used if no other replica is open.
-pub(super) fn replica(
-    links: &BTreeMap<Target, Link>,
+pub(super) fn choose_replica(
+    links: &BTreeMap<ResolvedAddress, Link>,
     id: u64,
     use_draining: bool,
     has_capacity: impl Fn(&Link) -> bool,
-) -> Option<Target> {
+) -> Option<ResolvedAddress> {
     let falls_back = use_draining && !links.values().any(Link::is_open);
     let is_usable = |link: &Link| link.is_open() || falls_back && link.draining_since().is_some();
     let usable = || links.iter().filter(|(_, link)| is_usable(link));
-    let chosen = if usable().any(|(_, link)| link.joins()) {
+    let chosen = if usable().any(|(_, link)| link.is_join()) {
         let hashed = usable().max_by_key(|(target, _)| weight(id, &target.to_string()));
         hashed.filter(|(_, link)| has_capacity(link))
     } else {

@@ -16,7 +16,7 @@ use tokio::{
 use crate::{
     dial::ping,
     item::{Body, Outgoing, Stamp},
-    settings::{Settings, UNTAKEN_BYTES},
+    settings::{MAX_UNACKNOWLEDGED_BYTES, Settings},
     visit::nanos,
     wire::{self, parcel::Content},
 };
@@ -37,9 +37,9 @@ pub(super) struct Link {
     item_time: Option<Duration>,
     last_sent: Instant,
     /// Number of items without a receipt `Taken`.
-    untaken: usize,
+    unacknowledged: usize,
     /// Payload bytes of these items.
-    untaken_bytes: usize,
+    unacknowledged_bytes: usize,
 }
 
 /// An item that was sent, without its payload.
@@ -50,7 +50,7 @@ struct Pending {
     /// Number of items on the stream that were sent before and not passed yet.
     ahead: u32,
     /// Payload bytes; `None` once the replica has taken the item.
-    untaken: Option<usize>,
+    unacknowledged_bytes: Option<usize>,
 }
 
 /// Inverse weight of the newest item in the moving average.
@@ -76,8 +76,8 @@ impl Link {
             next_sequence: 0,
             item_time: None,
             last_sent: Instant::now(),
-            untaken: 0,
-            untaken_bytes: 0,
+            unacknowledged: 0,
+            unacknowledged_bytes: 0,
         }
     }
 
@@ -85,7 +85,7 @@ impl Link {
         &self.description.replica
     }
 
-    pub(super) fn joins(&self) -> bool {
+    pub(super) fn is_join(&self) -> bool {
         self.description.joins
     }
 
@@ -122,14 +122,15 @@ impl Link {
     }
 
     /// Largest payload in bytes that both sides accept.
-    pub(super) fn limit(&self, own: usize) -> usize {
+    pub(super) fn max_payload(&self, own: usize) -> usize {
         usize::try_from(self.description.max_payload).map_or(own, |peer| peer.min(own))
     }
 
-    /// True if one more item fits in the window and in [`UNTAKEN_BYTES`]. A larger payload is sent alone.
+    /// True if one more item fits in the window and in [`MAX_UNACKNOWLEDGED_BYTES`]. A larger payload is sent alone.
     pub(super) fn has_capacity(&self, settings: &Settings, bytes: usize) -> bool {
-        self.untaken < settings.window
-            && (self.untaken == 0 || self.untaken_bytes + bytes <= UNTAKEN_BYTES)
+        self.unacknowledged < settings.window
+            && (self.unacknowledged == 0
+                || self.unacknowledged_bytes + bytes <= MAX_UNACKNOWLEDGED_BYTES)
     }
 
     /// Sends an item, and keeps it without its payload.
@@ -154,20 +155,20 @@ impl Link {
         if let Body::Payload(payload) = &mut outgoing.item.body {
             payload.clear();
         }
-        self.untaken += 1;
-        self.untaken_bytes += bytes;
+        self.unacknowledged += 1;
+        self.unacknowledged_bytes += bytes;
         self.last_sent = now;
         let ahead = u32::try_from(self.pending.len()).unwrap_or(u32::MAX - 1);
-        let pending = Pending { outgoing, sent: now, ahead, untaken: Some(bytes) };
+        let pending = Pending { outgoing, sent: now, ahead, unacknowledged_bytes: Some(bytes) };
         self.pending.insert(sequence, pending);
     }
 
     /// Handles the receipt `Taken`: releases the custody of the previous stages.
-    pub(super) fn taken(&mut self, sequence: u64, held_ns: u64) {
+    pub(super) fn on_taken(&mut self, sequence: u64, held_ns: u64) {
         let Some(pending) = self.pending.get_mut(&sequence) else { return };
-        let Some(bytes) = pending.untaken.take() else { return };
-        self.untaken -= 1;
-        self.untaken_bytes -= bytes;
+        let Some(bytes) = pending.unacknowledged_bytes.take() else { return };
+        self.unacknowledged -= 1;
+        self.unacknowledged_bytes -= bytes;
         let round_trip = pending.sent.elapsed().saturating_sub(Duration::from_nanos(held_ns));
         self.half_round_trip = self.half_round_trip.min(round_trip / 2);
         for custody in pending.outgoing.custodies.drain(..) {
@@ -176,21 +177,21 @@ impl Link {
     }
 
     /// Handles the receipt `Passed`: the item is done, and its time enters the average.
-    pub(super) fn passed(&mut self, sequence: u64) {
-        self.taken(sequence, 0);
+    pub(super) fn on_passed(&mut self, sequence: u64) {
+        self.on_taken(sequence, 0);
         let Some(pending) = self.pending.remove(&sequence) else { return };
         let time = pending.sent.elapsed() / (pending.ahead + 1);
         let item_time = self.item_time.unwrap_or(time);
         self.item_time = Some((item_time * (AVERAGE_WEIGHT - 1) + time) / AVERAGE_WEIGHT);
     }
 
-    pub(super) fn ping(&self, clock: Instant) {
+    pub(super) fn send_ping(&self, clock: Instant) {
         if let Some(parcels) = &self.parcels {
             drop(parcels.send(ping(clock)));
         }
     }
 
-    pub(super) fn pong(&mut self, sent_ns: u64, clock: Instant) {
+    pub(super) fn on_pong(&mut self, sent_ns: u64, clock: Instant) {
         let round_trip = clock.elapsed().saturating_sub(Duration::from_nanos(sent_ns));
         self.half_round_trip = self.half_round_trip.min(round_trip / 2);
     }

@@ -20,13 +20,13 @@ use windlass_kubelet_api::{
 use crate::{
     empty,
     report::Row,
-    samples::{Samples, Short},
-    stage::{Served, Stage},
+    samples::{Samples, ShortDuration},
+    stage::{ServingAgent, Testbed},
 };
 
 const WARM_UP: usize = 500;
 const ROUNDS: usize = 4_000;
-const ALLOCATE_TO_EMPTY: f64 = 1.3;
+const MAX_ALLOCATE_RATIO: f64 = 1.3;
 
 /// The client of one plugin, as the kubelet has it.
 pub(crate) type Client = DevicePluginClient<Channel>;
@@ -40,46 +40,46 @@ enum Call {
 }
 
 /// A call, whom it is made to, and how long it took each time.
-struct Measured {
+struct MeasuredCall {
     name: &'static str,
     client: Client,
     call: Call,
     limit: Option<f64>,
-    taken: Samples,
+    samples: Samples,
 }
 
 /// Measures what the kubelet asks on a pod's way.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
     let everywhere = sched_getaffinity(None)?;
-    share_one_core(&everywhere)?;
-    let rows = measure_here().await;
+    pin_to_one_core(&everywhere)?;
+    let rows = measure_on_one_core().await;
     sched_setaffinity(None, &everywhere)?;
     rows
 }
 
-async fn measure_here() -> Result<Vec<Row>> {
-    let small = Stage::create("dgx-h100")?.serve(&[]).await?;
-    let large = Stage::create("16-gpu")?.serve(&[]).await?;
-    let (_server, socket) = empty::start(&small.stage.path("empty")).await?;
-    let (_talker, words) = empty::start(&small.stage.path("words")).await?;
+async fn measure_on_one_core() -> Result<Vec<Row>> {
+    let small = Testbed::create("dgx-h100")?.serve(&[]).await?;
+    let large = Testbed::create("16-gpu")?.serve(&[]).await?;
+    let (_server, socket) = empty::start(&small.testbed.path("empty")).await?;
+    let (_talker, words) = empty::start(&small.testbed.path("words")).await?;
     let mut rows = Vec::new();
     for call in &mut calls(&client(&words).await?, &small, &large).await? {
-        let mut baseline = Measured::new("", &client(&socket).await?, Call::Options);
-        alternate(&mut baseline, call).await?;
-        rows.push(call.row(&baseline.taken));
+        let mut baseline = MeasuredCall::new("", &client(&socket).await?, Call::Options);
+        run_alternately(&mut baseline, call).await?;
+        rows.push(call.row(&baseline.samples));
     }
     Ok(rows)
 }
 
 /// Each of two processes is called as often as the other, and after the other: both have their
 /// caches swept to the same degree.
-async fn alternate(baseline: &mut Measured, call: &mut Measured) -> Result<()> {
+async fn run_alternately(baseline: &mut MeasuredCall, call: &mut MeasuredCall) -> Result<()> {
     for round in 0..WARM_UP + ROUNDS {
         if round == WARM_UP {
-            (baseline.taken, call.taken) = Default::default();
+            (baseline.samples, call.samples) = Default::default();
         }
-        baseline.make().await?;
-        call.make().await?;
+        baseline.run_once().await?;
+        call.run_once().await?;
     }
     Ok(())
 }
@@ -89,27 +89,31 @@ async fn client(socket: &SocketPath) -> Result<Client> {
 }
 
 /// Pins this process and its children to one processor.
-fn share_one_core(allowed: &CpuSet) -> Result<()> {
+fn pin_to_one_core(allowed: &CpuSet) -> Result<()> {
     let last = (0..CpuSet::MAX_CPU).rev().find(|&core| allowed.is_set(core));
     let mut one = CpuSet::new();
     one.set(last.context("there is a core")?);
     Ok(sched_setaffinity(None, &one)?)
 }
 
-async fn calls(words: &Client, small: &Served, large: &Served) -> Result<Vec<Measured>> {
+async fn calls(
+    words: &Client,
+    small: &ServingAgent,
+    large: &ServingAgent,
+) -> Result<Vec<MeasuredCall>> {
     let (eight, sixteen) = (small.ids(), large.ids());
     ensure!((eight.len(), sixteen.len()) == (8, 16), "the profiles have 8 and 16 GPUs");
     let (small, large) = (client(&small.socket()?).await?, client(&large.socket()?).await?);
     Ok(vec![
-        Measured::new("empty call to the agent", &small, Call::Options),
-        Measured::new("Allocate, 1 device", &small, Call::allocate(&eight[..1]))
-            .within(ALLOCATE_TO_EMPTY),
-        Measured::new("Allocate, 8 devices", &small, Call::allocate(&eight))
-            .within(ALLOCATE_TO_EMPTY),
-        Measured::new("the same words without the agent", words, Call::allocate(&eight)),
-        Measured::new("GetPreferredAllocation, 8 of 8", &small, Call::prefer(&eight, 8)),
-        Measured::new("GetPreferredAllocation, 4 of 8", &small, Call::prefer(&eight, 4)),
-        Measured::new("GetPreferredAllocation, 8 of 16", &large, Call::prefer(&sixteen, 8)),
+        MeasuredCall::new("empty call to the agent", &small, Call::Options),
+        MeasuredCall::new("Allocate, 1 device", &small, Call::allocate(&eight[..1]))
+            .with_limit(MAX_ALLOCATE_RATIO),
+        MeasuredCall::new("Allocate, 8 devices", &small, Call::allocate(&eight))
+            .with_limit(MAX_ALLOCATE_RATIO),
+        MeasuredCall::new("the same words without the agent", words, Call::allocate(&eight)),
+        MeasuredCall::new("GetPreferredAllocation, 8 of 8", &small, Call::prefer(&eight, 8)),
+        MeasuredCall::new("GetPreferredAllocation, 4 of 8", &small, Call::prefer(&eight, 4)),
+        MeasuredCall::new("GetPreferredAllocation, 8 of 16", &large, Call::prefer(&sixteen, 8)),
     ])
 }
 
@@ -138,17 +142,17 @@ impl Call {
 
 // === impl Measured ===
 
-impl Measured {
+impl MeasuredCall {
     fn new(name: &'static str, client: &Client, call: Call) -> Self {
-        Self { name, client: client.clone(), call, limit: None, taken: Samples::default() }
+        Self { name, client: client.clone(), call, limit: None, samples: Samples::default() }
     }
 
     /// May take this many empty calls.
-    fn within(self, limit: f64) -> Self {
+    fn with_limit(self, limit: f64) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
-    async fn make(&mut self) -> Result<()> {
+    async fn run_once(&mut self) -> Result<()> {
         let call = self.call.clone();
         let begun = Instant::now();
         match call {
@@ -156,16 +160,18 @@ impl Measured {
             Call::Allocate(request) => drop(self.client.allocate(request).await?),
             Call::Prefer(request) => drop(self.client.get_preferred_allocation(request).await?),
         }
-        self.taken.push(begun.elapsed());
+        self.samples.push(begun.elapsed());
         Ok(())
     }
 
     fn row(&self, baseline: &Samples) -> Row {
-        let ratio = self.taken.ratio_to(baseline);
-        let row = Row::timed(self.name, &self.taken)
-            .compared(format!("{ratio:.2} x an empty call of {}", Short(baseline.median())));
+        let ratio = self.samples.ratio_to(baseline);
+        let row = Row::with_samples(self.name, &self.samples).with_comparison(format!(
+            "{ratio:.2} x an empty call of {}",
+            ShortDuration(baseline.median())
+        ));
         match self.limit {
-            Some(limit) => row.limited(ratio, limit, " x"),
+            Some(limit) => row.with_budget(ratio, limit, " x"),
             None => row,
         }
     }

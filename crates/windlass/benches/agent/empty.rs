@@ -23,37 +23,37 @@ use windlass_kubelet_api::{
     socket::SocketPath,
 };
 
-use crate::stage::{PATIENCE, Running};
+use crate::stage::{ChildProcess, EVENT_TIMEOUT};
 
-struct Nothing;
+struct EmptyPlugin;
 
 /// Starts a server in a folder, and waits for its socket. The executable is a copy of this one: the
 /// same file would be the same memory, and warm from the caller's own use of it, as the agent's is
 /// not.
-pub(crate) async fn start(folder: &Path) -> Result<(Running, SocketPath)> {
+pub(crate) async fn start(folder: &Path) -> Result<(ChildProcess, SocketPath)> {
     std::fs::create_dir(folder)?;
     let (copy, socket) = (folder.join("server"), folder.join("socket"));
     std::fs::copy(std::env::current_exe()?, &copy).context("cannot copy this executable")?;
     let mut command = Command::new(copy);
     command.env_clear().arg("--serve-empty").arg(&socket).stdin(Stdio::null());
-    let server = Running::start(&mut command)?;
+    let server = ChildProcess::start(&mut command)?;
     let there = async {
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, there).await.context("the empty server does not serve")?;
+    tokio::time::timeout(EVENT_TIMEOUT, there).await.context("the empty server does not serve")?;
     Ok((server, SocketPath::new(socket)?))
 }
 
 /// Serves until killed.
 pub(crate) async fn serve(socket: PathBuf) -> Result<()> {
     let incoming = UnixListenerStream::new(UnixListener::bind(socket)?);
-    let server = Server::builder().add_service(DevicePluginServer::new(Nothing));
+    let server = Server::builder().add_service(DevicePluginServer::new(EmptyPlugin));
     Ok(server.serve_with_incoming(incoming).await?)
 }
 
-fn words(request: ContainerAllocateRequest) -> ContainerAllocateResponse {
+fn fixed_response(request: ContainerAllocateRequest) -> ContainerAllocateResponse {
     let ids = request.devices_ids.join(",");
     let envs = [("WINDLASS_SIMULATED", "dgx-h100"), ("WINDLASS_NVIDIA_COM_GPU", &ids)];
     let name = |id: String| CdiDevice { name: format!("windlass.dev/gpu={id}") };
@@ -65,7 +65,7 @@ fn words(request: ContainerAllocateRequest) -> ContainerAllocateResponse {
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for Nothing {
+impl DevicePlugin for EmptyPlugin {
     type ListAndWatchStream = tokio_stream::Empty<Result<ListAndWatchResponse, Status>>;
 
     async fn get_device_plugin_options(
@@ -95,7 +95,9 @@ impl DevicePlugin for Nothing {
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
         let requests = request.into_inner().container_requests.into_iter();
-        Ok(Response::new(AllocateResponse { container_responses: requests.map(words).collect() }))
+        Ok(Response::new(AllocateResponse {
+            container_responses: requests.map(fixed_response).collect(),
+        }))
     }
 
     async fn pre_start_container(

@@ -8,12 +8,12 @@ use windlass_machine::{Fault, Machine};
 use crate::{
     report::Row,
     samples::Samples,
-    stage::{RESOURCE, Served, Stage},
+    stage::{RESOURCE, ServingAgent, Testbed},
 };
 
 /// Few enough that a GPU which fails again and again is not kept back for long.
 const RUNS: usize = 32;
-const TOLD_WITHIN: Duration = Duration::from_millis(10);
+const DETECTION_BUDGET: Duration = Duration::from_millis(10);
 
 /// A GPU that fell off the bus, as the driver's log has it.
 const XID: u64 = 79;
@@ -23,7 +23,7 @@ const CONFIG: &str = "health: {quietPeriod: 20ms, probeInterval: 10s}\n";
 
 /// Measures from before the fault is written to after the list is taken in.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let stage = Stage::create("dgx-h100")?;
+    let stage = Testbed::create("dgx-h100")?;
     let config = stage.path("config.yaml");
     std::fs::write(&config, CONFIG).context("cannot write the configuration")?;
     let served = stage.serve(&["--config".as_ref(), config.as_ref()]).await?;
@@ -31,7 +31,7 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
     for run in 0..RUNS {
         wait_for_healthy(&served, 8).await?;
         let fault = Fault::Xid { gpu: run % 8, code: XID };
-        let machine = served.stage.machine.clone();
+        let machine = served.testbed.machine.clone();
         let begun = Instant::now();
         let (injected, listed) = tokio::join!(inject(machine, fault), async {
             wait_for_healthy(&served, 7).await.map(|()| begun.elapsed())
@@ -40,10 +40,10 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
         told.push(listed?);
     }
     Ok(vec![
-        Row::timed("writing a fault to the simulated driver", &written),
-        Row::timed("fault to device list", &told)
-            .compared("the writing included")
-            .at_most(told.median(), TOLD_WITHIN),
+        Row::with_samples("writing a fault to the simulated driver", &written),
+        Row::with_samples("fault to device list", &told)
+            .with_comparison("the writing included")
+            .with_time_budget(told.median(), DETECTION_BUDGET),
     ])
 }
 
@@ -54,7 +54,7 @@ async fn inject(machine: Machine, fault: Fault) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-async fn wait_for_healthy(served: &Served, healthy: usize) -> Result<()> {
+async fn wait_for_healthy(served: &ServingAgent, healthy: usize) -> Result<()> {
     let listed = served.wait_for(|node| node.counts(RESOURCE) == Some((8, healthy)));
     listed.await.map(drop)
 }

@@ -8,19 +8,19 @@ use crate::{
     calls::{Client, allocation},
     proc::{Resident, mib},
     report::Row,
-    stage::Stage,
+    stage::Testbed,
 };
 
 const CALLS: usize = 50_000;
 const LIMIT_MIB: f64 = 12.0;
 
 /// When the threads that helped to start are gone.
-const SETTLED: Duration = Duration::from_millis(1_500);
+const SETTLE_TIME: Duration = Duration::from_millis(1_500);
 
 /// Measures after the registration, and after the calls.
 pub(crate) async fn measure() -> Result<Vec<Row>> {
-    let served = Stage::create("dgx-h100")?.serve(&[]).await?;
-    tokio::time::sleep(SETTLED).await;
+    let served = Testbed::create("dgx-h100")?.serve(&[]).await?;
+    tokio::time::sleep(SETTLE_TIME).await;
     let idle = Resident::of(served.agent.id())?;
     let mut client = Client::new(served.socket()?.dial().await?);
     let request = allocation(&served.ids());
@@ -37,7 +37,7 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
 fn row(what: &str, resident: Resident) -> Row {
     let (total, own) = (mib(resident.total), mib(resident.anonymous));
     let without_nvml = resident.without_nvml_mib();
-    Row::once(what, format!("{without_nvml:.1} MiB"))
-        .compared(format!("own {own:.1}, with NVML {total:.1}"))
-        .limited(without_nvml, LIMIT_MIB, " MiB")
+    Row::single_value(what, format!("{without_nvml:.1} MiB"))
+        .with_comparison(format!("own {own:.1}, with NVML {total:.1}"))
+        .with_budget(without_nvml, LIMIT_MIB, " MiB")
 }

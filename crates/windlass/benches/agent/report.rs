@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use crate::samples::{Samples, Short};
+use crate::samples::{Samples, ShortDuration};
 
 /// One line of the table.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
-    what: String,
+    label: String,
     median: String,
     p99: String,
     compared: String,
@@ -25,13 +25,13 @@ enum Verdict {
     #[default]
     NoBudget,
     Ok,
-    Over,
+    OverBudget,
 }
 
 /// Prints rows as they come, and counts the budgets.
 #[derive(Debug)]
 pub(crate) struct Report {
-    kept: usize,
+    met: usize,
     missed: usize,
 }
 
@@ -39,37 +39,40 @@ pub(crate) struct Report {
 
 impl Row {
     /// A figure that was taken many times.
-    pub(crate) fn timed(what: impl Into<String>, samples: &Samples) -> Self {
-        Self { p99: Short(samples.p99()).to_string(), ..Self::once(what, Short(samples.median())) }
+    pub(crate) fn with_samples(what: impl Into<String>, samples: &Samples) -> Self {
+        Self {
+            p99: ShortDuration(samples.p99()).to_string(),
+            ..Self::single_value(what, ShortDuration(samples.median()))
+        }
     }
 
     /// A figure that was taken once.
-    pub(crate) fn once(what: impl Into<String>, figure: impl Display) -> Self {
-        Self { what: what.into(), median: figure.to_string(), ..Self::default() }
+    pub(crate) fn single_value(what: impl Into<String>, figure: impl Display) -> Self {
+        Self { label: what.into(), median: figure.to_string(), ..Self::default() }
     }
 
     /// A sentence in place of a figure.
     pub(crate) fn note(text: impl Into<String>) -> Self {
-        Self { what: text.into(), ..Self::default() }
+        Self { label: text.into(), ..Self::default() }
     }
 
     /// Meaning of the figure, such as its ratio to a baseline.
-    pub(crate) fn compared(self, compared: impl Into<String>) -> Self {
+    pub(crate) fn with_comparison(self, compared: impl Into<String>) -> Self {
         Self { compared: compared.into(), ..self }
     }
 
     /// May take this long.
-    pub(crate) fn at_most(self, taken: Duration, limit: Duration) -> Self {
-        self.judged(format!("{limit:?}"), taken <= limit)
+    pub(crate) fn with_time_budget(self, taken: Duration, limit: Duration) -> Self {
+        self.with_verdict(format!("{limit:?}"), taken <= limit)
     }
 
     /// May be this much, in the unit that the text has.
-    pub(crate) fn limited(self, figure: f64, limit: f64, unit: &str) -> Self {
-        self.judged(format!("{limit}{unit}"), figure <= limit)
+    pub(crate) fn with_budget(self, figure: f64, limit: f64, unit: &str) -> Self {
+        self.with_verdict(format!("{limit}{unit}"), figure <= limit)
     }
 
-    fn judged(self, budget: String, kept: bool) -> Self {
-        Self { budget, verdict: if kept { Verdict::Ok } else { Verdict::Over }, ..self }
+    fn with_verdict(self, budget: String, kept: bool) -> Self {
+        Self { budget, verdict: if kept { Verdict::Ok } else { Verdict::OverBudget }, ..self }
     }
 }
 
@@ -80,7 +83,7 @@ impl Verdict {
         match self {
             Self::NoBudget => "",
             Self::Ok => "ok",
-            Self::Over => "OVER",
+            Self::OverBudget => "OVER",
         }
     }
 }
@@ -91,15 +94,15 @@ impl Report {
     /// Prints the headings.
     pub(crate) fn begin() -> io::Result<Self> {
         line(["", "MEDIAN", "P99", "COMPARED", "BUDGET", ""])?;
-        Ok(Self { kept: 0, missed: 0 })
+        Ok(Self { met: 0, missed: 0 })
     }
 
     /// Prints one part's rows.
     pub(crate) fn show(&mut self, rows: &[Row]) -> io::Result<()> {
         for row in rows {
-            self.kept += usize::from(row.verdict == Verdict::Ok);
-            self.missed += usize::from(row.verdict == Verdict::Over);
-            let Row { what, median, p99, compared, budget, verdict } = row;
+            self.met += usize::from(row.verdict == Verdict::Ok);
+            self.missed += usize::from(row.verdict == Verdict::OverBudget);
+            let Row { label: what, median, p99, compared, budget, verdict } = row;
             line([what, median, p99, compared, budget, verdict.text()])?;
         }
         line([""; 6])
@@ -107,7 +110,7 @@ impl Report {
 
     /// Prints the sum. Returns how many budgets were missed.
     pub(crate) fn end(self) -> io::Result<usize> {
-        let Self { kept, missed } = self;
+        let Self { met: kept, missed } = self;
         writeln!(io::stdout(), "{kept} budgets kept, {missed} missed")?;
         Ok(missed)
     }

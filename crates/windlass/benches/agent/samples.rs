@@ -8,7 +8,7 @@ pub(crate) struct Samples(Vec<Duration>);
 
 /// A duration to three digits, in the unit that suits it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Short(pub(crate) Duration);
+pub(crate) struct ShortDuration(pub(crate) Duration);
 
 // === impl Samples ===
 
@@ -40,7 +40,7 @@ impl Samples {
 
 // === impl Short ===
 
-impl fmt::Display for Short {
+impl fmt::Display for ShortDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs_f64();
         let (value, unit) = match self.0.as_nanos() {

@@ -12,29 +12,29 @@ use windlass_kubelet_sim::Kubelet;
 
 use crate::{
     report::Row,
-    samples::{Samples, Short},
-    stage::{PATIENCE, Running, Stage, is_listed, is_registered, start_kubelet},
+    samples::{Samples, ShortDuration},
+    stage::{ChildProcess, EVENT_TIMEOUT, Testbed, is_listed, is_registered, start_kubelet},
     system_calls,
 };
 
 const RUNS: usize = 20;
-const REGISTERED_WITHIN: Duration = Duration::from_millis(10);
+const REGISTRATION_BUDGET: Duration = Duration::from_millis(10);
 /// Tolerated share of another plugin's time.
-const SHARE_OF_PEER: f64 = 0.5;
+const MAX_PEER_RATIO: f64 = 0.5;
 
 /// Where plugins serve that cannot be told otherwise.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
 
 /// Start time of a plugin, from before its process is created.
 #[derive(Debug, Default)]
-struct Start {
+struct StartTimes {
     registered: Samples,
     listed: Samples,
 }
 
 /// In turns: a process that does nothing, the agent, the other plugin.
 pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
-    let stage = Stage::create("dgx-h100")?;
+    let stage = Testbed::create("dgx-h100")?;
     let occupied = Path::new(KUBELET_DIR).join(PLUGIN_DIR).join(KUBELET_SOCKET).exists();
     let measurable = peer.filter(|_| !occupied);
     let (mut nothing, mut ours, mut theirs) = Default::default();
@@ -43,11 +43,11 @@ pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
         if run == 1 {
             (nothing, ours, theirs) = Default::default();
         }
-        version(&mut nothing)?;
-        start(stage.kubelet()?, &mut stage.agent(&[])?, &mut ours).await?;
+        run_version_command(&mut nothing)?;
+        measure_start(stage.kubelet()?, &mut stage.agent(&[])?, &mut ours).await?;
         if let Some(peer) = measurable {
             let kubelet = start_kubelet(Path::new(KUBELET_DIR))?;
-            start(kubelet, &mut peer_command(peer, &stage), &mut theirs).await?;
+            measure_start(kubelet, &mut peer_command(peer, &stage), &mut theirs).await?;
         }
     }
     let mut rows = rows(&nothing, &ours);
@@ -62,24 +62,24 @@ pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn rows(nothing: &Samples, ours: &Start) -> Vec<Row> {
+fn rows(nothing: &Samples, ours: &StartTimes) -> Vec<Row> {
     let more = ours.registered.median().saturating_sub(nothing.median());
     vec![
-        Row::timed("start and end of windlass --version", nothing),
-        Row::timed("spawn to registered, 8 GPUs", &ours.registered)
-            .compared(format!("{} more than --version", Short(more)))
-            .at_most(ours.registered.median(), REGISTERED_WITHIN),
-        Row::timed("spawn to first device list", &ours.listed),
+        Row::with_samples("start and end of windlass --version", nothing),
+        Row::with_samples("spawn to registered, 8 GPUs", &ours.registered)
+            .with_comparison(format!("{} more than --version", ShortDuration(more)))
+            .with_time_budget(ours.registered.median(), REGISTRATION_BUDGET),
+        Row::with_samples("spawn to first device list", &ours.listed),
     ]
 }
 
-fn peer_rows(peer: &Path, ours: &Start, theirs: &Start) -> [Row; 2] {
+fn peer_rows(peer: &Path, ours: &StartTimes, theirs: &StartTimes) -> [Row; 2] {
     let name = peer.file_name().unwrap_or(peer.as_os_str()).display();
     let row = |what, ours: &Samples, theirs: &Samples| {
         let ratio = ours.ratio_to(theirs);
-        Row::timed(format!("{name}: to {what}"), theirs)
-            .compared(format!("ours takes {ratio:.2} x"))
-            .limited(ratio, SHARE_OF_PEER, " x")
+        Row::with_samples(format!("{name}: to {what}"), theirs)
+            .with_comparison(format!("ours takes {ratio:.2} x"))
+            .with_budget(ratio, MAX_PEER_RATIO, " x")
     };
     [
         row("registered", &ours.registered, &theirs.registered),
@@ -87,7 +87,7 @@ fn peer_rows(peer: &Path, ours: &Start, theirs: &Start) -> [Row; 2] {
     ]
 }
 
-fn version(taken: &mut Samples) -> Result<()> {
+fn run_version_command(taken: &mut Samples) -> Result<()> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.env_clear().arg("--version").stdout(Stdio::null());
     let begun = Instant::now();
@@ -97,12 +97,16 @@ fn version(taken: &mut Samples) -> Result<()> {
     Ok(())
 }
 
-async fn start(kubelet: Kubelet, command: &mut Command, taken: &mut Start) -> Result<()> {
+async fn measure_start(
+    kubelet: Kubelet,
+    command: &mut Command,
+    taken: &mut StartTimes,
+) -> Result<()> {
     let begun = Instant::now();
-    let plugin = Running::start(command)?;
-    kubelet.wait_for(is_registered, PATIENCE).await?;
+    let plugin = ChildProcess::start(command)?;
+    kubelet.wait_for(is_registered, EVENT_TIMEOUT).await?;
     taken.registered.push(begun.elapsed());
-    kubelet.wait_for(is_listed, PATIENCE).await?;
+    kubelet.wait_for(is_listed, EVENT_TIMEOUT).await?;
     taken.listed.push(begun.elapsed());
     drop(plugin);
     kubelet.shutdown().await;
@@ -110,7 +114,7 @@ async fn start(kubelet: Kubelet, command: &mut Command, taken: &mut Start) -> Re
 }
 
 /// Finds the simulated driver as it finds the real one: by the dynamic linker.
-fn peer_command(peer: &Path, stage: &Stage) -> Command {
+fn peer_command(peer: &Path, stage: &Testbed) -> Command {
     let mut command = Command::new(peer);
     command.env_clear().env("LD_LIBRARY_PATH", stage.machine.dir());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

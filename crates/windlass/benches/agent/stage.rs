@@ -12,53 +12,52 @@ use std::{
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketPath};
-use windlass_kubelet_sim::{Config, Kubelet, NodeStatus, Registration};
-use windlass_machine::{Machine, MachineProfile, simulated_driver};
+use windlass_kubelet_sim::{Config, Kubelet, NodeStatus, PluginStatus};
+use windlass_machine::{Machine, MachineProfile, find_driver};
 
 /// The resource that every part asks for.
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
 
 /// Deadline of any event.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// In memory where there is such a file system: sockets and state files, not the disk, are measured.
-const IN_MEMORY: &str = "/dev/shm";
+const TMPFS_DIR: &str = "/dev/shm";
 
 /// A machine, and room for what uses it.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Testbed {
     pub(crate) machine: Machine,
     folder: TempDir,
 }
 
 /// A process that ends with its handle.
 #[derive(Debug)]
-pub(crate) struct Running(Child);
+pub(crate) struct ChildProcess(Child);
 
 /// An agent whose devices the kubelet knows.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServingAgent {
     // Ended in this order.
-    pub(crate) agent: Running,
+    pub(crate) agent: ChildProcess,
     pub(crate) kubelet: Kubelet,
-    pub(crate) stage: Stage,
+    pub(crate) testbed: Testbed,
 }
 
 // === impl Stage ===
 
-impl Stage {
+impl Testbed {
     /// Makes a machine of a known profile.
     pub(crate) fn create(profile: &str) -> Result<Self> {
-        let memory = Path::new(IN_MEMORY);
+        let memory = Path::new(TMPFS_DIR);
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::Builder::new()
             .prefix("windlass-bench-")
             .tempdir_in(parent)
             .context("cannot make a temporary folder")?;
         let machine = folder.path().join("machine");
-        let machine =
-            Machine::create(&machine, &MachineProfile::named(profile)?, &simulated_driver()?)
-                .context("cannot make the simulated machine")?;
+        let machine = Machine::create(&machine, &MachineProfile::named(profile)?, &find_driver()?)
+            .context("cannot make the simulated machine")?;
         Ok(Self { machine, folder })
     }
 
@@ -70,7 +69,7 @@ impl Stage {
     /// A kubelet that has forgotten what was before.
     pub(crate) fn kubelet(&self) -> Result<Kubelet> {
         let dir = self.path("kubelet");
-        empty(&dir)?;
+        recreate_dir(&dir)?;
         start_kubelet(&dir)
     }
 
@@ -78,7 +77,7 @@ impl Stage {
     /// says.
     pub(crate) fn agent(&self, more: &[&OsStr]) -> Result<Command> {
         let cdi = self.path("cdi");
-        empty(&cdi)?;
+        recreate_dir(&cdi)?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
         command.env_clear().env("MALLOC_ARENA_MAX", "1").arg("node");
         command.arg("--host-root").arg(self.machine.host_root());
@@ -94,10 +93,10 @@ impl Stage {
     }
 
     /// Starts kubelet and agent, and waits for the device list.
-    pub(crate) async fn serve(self, more: &[&OsStr]) -> Result<Served> {
+    pub(crate) async fn serve(self, more: &[&OsStr]) -> Result<ServingAgent> {
         let kubelet = self.kubelet()?;
-        let agent = Running::start(&mut self.agent(more)?)?;
-        let served = Served { agent, kubelet, stage: self };
+        let agent = ChildProcess::start(&mut self.agent(more)?)?;
+        let served = ServingAgent { agent, kubelet, testbed: self };
         served.wait_for(is_listed).await?;
         Ok(served)
     }
@@ -116,7 +115,7 @@ pub(crate) fn start_kubelet(dir: &Path) -> Result<Kubelet> {
 
 /// True if the plugin is registered; the kubelet's checkpoint of an earlier plugin does not count.
 pub(crate) fn is_registered(node: &NodeStatus) -> bool {
-    matches!(node.registrations.get(RESOURCE), Some(Registration::Connected { .. }))
+    matches!(node.plugins.get(RESOURCE), Some(PluginStatus::Connected { .. }))
 }
 
 /// True if the plugin's device list has arrived.
@@ -124,7 +123,7 @@ pub(crate) fn is_listed(node: &NodeStatus) -> bool {
     node.counts(RESOURCE).is_some_and(|(capacity, _)| capacity > 0)
 }
 
-fn empty(dir: &Path) -> Result<()> {
+fn recreate_dir(dir: &Path) -> Result<()> {
     if dir.exists() {
         fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
@@ -133,7 +132,7 @@ fn empty(dir: &Path) -> Result<()> {
 
 // === impl Running ===
 
-impl Running {
+impl ChildProcess {
     /// Starts a process.
     pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let program = command.get_program().to_owned();
@@ -146,7 +145,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // One that has ended already needs no ending.
         let _ = self.0.kill();
@@ -156,22 +155,22 @@ impl Drop for Running {
 
 // === impl Served ===
 
-impl Served {
+impl ServingAgent {
     /// Waits for the node to get there; says the agent's last words if it does not.
     pub(crate) async fn wait_for(
         &self,
         condition: impl FnMut(&NodeStatus) -> bool,
     ) -> Result<Arc<NodeStatus>> {
-        let waited = self.kubelet.wait_for(condition, PATIENCE).await;
+        let waited = self.kubelet.wait_for(condition, EVENT_TIMEOUT).await;
         waited.with_context(|| {
-            let log = fs::read_to_string(self.stage.log()).unwrap_or_default();
+            let log = fs::read_to_string(self.testbed.log()).unwrap_or_default();
             format!("the agent's log:\n{log}")
         })
     }
 
     /// The ids of the device list.
     pub(crate) fn ids(&self) -> Vec<String> {
-        let node = self.kubelet.node();
+        let node = self.kubelet.status();
         node.resources
             .get(RESOURCE)
             .into_iter()
@@ -181,7 +180,7 @@ impl Served {
 
     /// The agent's socket.
     pub(crate) fn socket(&self) -> Result<SocketPath> {
-        let dir = self.stage.path("kubelet").join(PLUGIN_DIR);
+        let dir = self.testbed.path("kubelet").join(PLUGIN_DIR);
         Ok(SocketPath::new(dir.join("windlass-nvidia.com_gpu.sock"))?)
     }
 }

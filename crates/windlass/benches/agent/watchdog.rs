@@ -13,10 +13,10 @@ use windlass_machine::state::Process;
 use crate::{
     proc::ticks,
     report::Row,
-    stage::{Served, Stage},
+    stage::{ServingAgent, Testbed},
 };
 
-const MEASURED: Duration = Duration::from_secs(20);
+const MEASUREMENT_TIME: Duration = Duration::from_secs(20);
 
 const PODS: u32 = 64;
 
@@ -36,18 +36,22 @@ const BUDGET_PERCENT: f64 = 0.2;
 pub(crate) async fn measure() -> Result<Vec<Row>> {
     let without = processor_time("off").await?;
     let with = processor_time("kill").await?;
-    let percent = 100.0 * (with.as_secs_f64() - without.as_secs_f64()) / MEASURED.as_secs_f64();
+    let percent =
+        100.0 * (with.as_secs_f64() - without.as_secs_f64()) / MEASUREMENT_TIME.as_secs_f64();
     Ok(vec![
-        Row::once(format!("watchdog, {PODS} containers on 8 GPUs"), format!("{percent:.2} %"))
-            .compared(format!("{with:?} of a core in {MEASURED:?}, {without:?} without"))
-            .limited(percent, BUDGET_PERCENT, " %"),
+        Row::single_value(
+            format!("watchdog, {PODS} containers on 8 GPUs"),
+            format!("{percent:.2} %"),
+        )
+        .with_comparison(format!("{with:?} of a core in {MEASUREMENT_TIME:?}, {without:?} without"))
+        .with_budget(percent, BUDGET_PERCENT, " %"),
     ])
 }
 
 /// Processor time of an agent whose watchdog has this action.
 async fn processor_time(action: &str) -> Result<Duration> {
     let api = ApiServer::start();
-    let stage = Stage::create("dgx-h100")?;
+    let stage = Testbed::create("dgx-h100")?;
     let kubeconfig = stage.path("kubeconfig");
     fs::write(&kubeconfig, api.kubeconfig())?;
     let config = stage.path("windlass.yaml");
@@ -67,15 +71,15 @@ async fn processor_time(action: &str) -> Result<Duration> {
     // The agent finds its own process in this `/proc`, as in the host's PID namespace.
     write_proc_file(&served, agent, "stat", &fs::read_to_string(format!("/proc/{agent}/stat"))?)?;
     let before = ticks(agent)?;
-    sleep(MEASURED).await;
+    sleep(MEASUREMENT_TIME).await;
     // A tick is 10 ms.
     Ok(Duration::from_millis(10 * (ticks(agent)? - before)))
 }
 
 /// Starts a pod whose process uses half of its share.
-async fn start(served: &Served, api: &ApiServer, number: u32) -> Result<()> {
+async fn start(served: &ServingAgent, api: &ApiServer, number: u32) -> Result<()> {
     let (name, uid) = (format!("p{number}"), format!("{number:032}"));
-    let machine = &served.stage.machine;
+    let machine = &served.testbed.machine;
     let index = usize::try_from(number)? % 8;
     let gpu = machine.model()?.gpus[index].uuid.clone();
     let placement = json!({"devices": [{"id": gpu, "memoryMib": REQUEST_GIB * 1024}]}).to_string();
@@ -97,8 +101,8 @@ async fn start(served: &Served, api: &ApiServer, number: u32) -> Result<()> {
 }
 
 /// Writes a file of a process to the simulated machine's `/proc`.
-fn write_proc_file(served: &Served, pid: u32, file: &str, text: &str) -> Result<()> {
-    let folder = served.stage.machine.host_root().join(format!("proc/{pid}"));
+fn write_proc_file(served: &ServingAgent, pid: u32, file: &str, text: &str) -> Result<()> {
+    let folder = served.testbed.machine.host_root().join(format!("proc/{pid}"));
     fs::create_dir_all(&folder)?;
     Ok(fs::write(folder.join(file), text)?)
 }

@@ -16,7 +16,7 @@ use windlass_core::{
 
 use super::{
     machines::Machine,
-    pairs::{Pairs, first},
+    pairs::{PairValues, lowest_bits},
 };
 
 /// The most devices for which all sets fit into memory.
@@ -25,14 +25,14 @@ const MAX_DEVICES: usize = 16;
 /// The answers for one size.
 #[derive(Debug)]
 pub(crate) struct BestEffort {
-    pairs: Pairs,
+    pairs: PairValues,
     size: usize,
     /// For each set of devices the first set of the best way to cut it.
-    cuts: Vec<u32>,
+    best_first_sets: Vec<u32>,
 }
 
 /// A way to cut a set begins with these devices, and its sets are worth that much together.
-type Cut = (i64, u32);
+type Partition = (i64, u32);
 
 // === impl BestEffort ===
 
@@ -44,18 +44,22 @@ impl BestEffort {
         if machine.pool.len() > MAX_DEVICES || !pool.all(is_whole_gpu_of_nvidia) {
             return None;
         }
-        let pairs = Pairs::of(machine, score);
-        let all = u32::try_from(first(pairs.devices())).expect("16 bits");
+        let pairs = PairValues::of(machine, score);
+        let all = u32::try_from(lowest_bits(pairs.devices())).expect("16 bits");
         let worth: Vec<_> = (0..=all).map(|set| pairs.sum(set.into())).collect();
-        let mut best: Vec<Cut> = vec![(0, 0)];
+        let mut best: Vec<Partition> = vec![(0, 0)];
         for set in 1..=all {
-            let cuts = beginnings(set, size)
+            let cuts = first_sets(set, size)
                 .map(|begin| (worth[begin as usize] + best[(set ^ begin) as usize].0, begin));
             // Enumeration meets the set with the lower devices first.
-            let order = |cut: &Cut| (cut.0, cut.1.reverse_bits());
+            let order = |cut: &Partition| (cut.0, cut.1.reverse_bits());
             best.push(cuts.max_by_key(order).expect("a set can be cut"));
         }
-        Some(Self { pairs, size, cuts: best.into_iter().map(|(_, begin)| begin).collect() })
+        Some(Self {
+            pairs,
+            size,
+            best_first_sets: best.into_iter().map(|(_, begin)| begin).collect(),
+        })
     }
 
     /// The best set of the best way to cut what is free.
@@ -63,7 +67,7 @@ impl BestEffort {
         let mut left = usize::try_from(free).expect("16 bits");
         let mut best: Option<(i64, u64)> = None;
         while left != 0 {
-            let set = self.cuts[left];
+            let set = self.best_first_sets[left];
             let worth = self.pairs.sum(set.into());
             let is_whole = set.count_ones() as usize == self.size;
             if is_whole && best.is_none_or(|(most, _)| worth > most) {
@@ -77,7 +81,7 @@ impl BestEffort {
 
 /// The sets that a way to cut can begin with: they have the first device, and the size, or that of the
 /// rest.
-fn beginnings(set: u32, size: usize) -> impl Iterator<Item = u32> {
+fn first_sets(set: u32, size: usize) -> impl Iterator<Item = u32> {
     let lowest = set & set.wrapping_neg();
     let others = set ^ lowest;
     let rest = set.count_ones() as usize % size;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use windlass_core::{
-    device::{Device, DeviceKind, Extras, Place, SourceName},
+    device::{Device, DeviceKind, ExtraEdits, Location, SourceName},
     health::Health,
     pci::{PciAddress, PciePath},
 };
@@ -15,7 +15,7 @@ use super::{machines::Machine, random::Random};
 const LINKS: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];
 
 /// Sixteen GPUs whose links are drawn by lot: no two are alike, which a search finds hardest.
-pub(crate) fn without_order(seed: u64) -> Machine {
+pub(crate) fn with_random_links(seed: u64) -> Machine {
     let mut random = Random::new(seed);
     let mut devices: Vec<_> = (0..16).map(|index| gpu(index, index / 8)).collect();
     for a in 0..devices.len() {
@@ -45,9 +45,9 @@ fn gpu(index: u32, numa: u32) -> Device {
         health: Health::unknown(Timestamp::UNIX_EPOCH),
         attributes: BTreeMap::new(),
         capacity: BTreeMap::new(),
-        place: Place { pci: Some(pci), path, numa_node: Some(numa), ..Place::default() },
+        place: Location { pci: Some(pci), path, numa_node: Some(numa), ..Location::default() },
         nodes: Vec::new(),
-        extras: Extras::default(),
+        extras: ExtraEdits::default(),
         withheld: None,
         exclusive_use_refusal: None,
         sharing_refusal: None,

@@ -5,7 +5,7 @@ use std::{hint::black_box, time::Instant};
 use anyhow::Result;
 use windlass_core::{
     device::{Device, DeviceKind},
-    placement::joint::{Alignment, JointRequest, Wanted, choose_joint},
+    placement::joint::{Alignment, DeviceRequest, JointRequest, choose_joint},
 };
 
 use crate::{machines::Machine, report::Row, samples::Samples};
@@ -34,13 +34,13 @@ fn slowest(machine: &Machine) -> Result<Row> {
         }
     }
     let what = format!("{}: {} GPUs with {} NICs", machine.name, gpus.len(), nics.len());
-    Ok(Row::timed(what, &slowest).compared("as many of both, the slowest size"))
+    Ok(Row::with_samples(what, &slowest).with_comparison("as many of both, the slowest size"))
 }
 
 fn time(machine: &Machine, (gpus, nics): (&[&str], &[&str]), size: usize) -> Result<Samples> {
     let request = JointRequest {
-        gpus: Wanted { available: gpus, required: &[], size },
-        nics: Wanted { available: nics, required: &[], size },
+        gpus: DeviceRequest { available: gpus, required: &[], size },
+        nics: DeviceRequest { available: nics, required: &[], size },
         alignment: Alignment::Preferred,
     };
     let mut taken = Samples::default();

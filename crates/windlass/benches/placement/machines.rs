@@ -4,7 +4,7 @@ use std::{env, path::Path};
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
-use windlass_config::{Config, Places};
+use windlass_config::{Config, HostPaths};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceKind},
@@ -12,7 +12,7 @@ use windlass_core::{
     topology::Connection,
 };
 use windlass_host::clock::Clock;
-use windlass_machine::{MachineProfile, simulated_driver};
+use windlass_machine::{MachineProfile, find_driver};
 use windlass_node::agent;
 
 /// A machine, and which of its devices are one resource.
@@ -20,7 +20,7 @@ use windlass_node::agent;
 pub(crate) struct Machine {
     pub(crate) name: &'static str,
     /// Description of the machine.
-    pub(crate) about: String,
+    pub(crate) description: String,
     /// Everything it has, in the inventory's order.
     pub(crate) devices: Vec<Device>,
     /// Those that are asked for, by their places in the list above, ascending.
@@ -29,42 +29,47 @@ pub(crate) struct Machine {
 }
 
 /// A machine after a profile.
-struct Recipe {
+struct MachineSpec {
     name: &'static str,
     profile: &'static str,
     /// The MIG instances of GPUs, from the first one on; whole GPUs stay as the profile has them.
-    cut: &'static [&'static [&'static str]],
-    pool: Pool,
+    mig_instances: &'static [&'static [&'static str]],
+    pool: PoolKind,
 }
 
 /// The resource that is asked for.
 #[derive(Clone, Copy, PartialEq)]
-enum Pool {
+enum PoolKind {
     Gpus,
     /// MIG instances of a profile.
     Instances(&'static str),
     /// Partitions of AMD's GPUs.
-    Parts,
+    Partitions,
 }
 
-const SURVEYED: [Recipe; 10] = [
-    Recipe::whole("dgx-1"),
-    Recipe::whole("dgx-a100"),
-    Recipe::whole("dgx-h100"),
-    Recipe::whole("16-gpu"),
-    Recipe::whole("l40s-pcie"),
-    Recipe::whole("mixed-models"),
-    Recipe { pool: SMALL, ..Recipe::whole("mig-a100") },
-    Recipe { name: "mig-mix", profile: "dgx-a100", cut: &MIX, pool: SMALL },
-    Recipe::whole("mi300x"),
-    Recipe { pool: Pool::Parts, ..Recipe::whole("mi300x-cpx") },
+const MACHINE_SPECS: [MachineSpec; 10] = [
+    MachineSpec::of_whole_gpus("dgx-1"),
+    MachineSpec::of_whole_gpus("dgx-a100"),
+    MachineSpec::of_whole_gpus("dgx-h100"),
+    MachineSpec::of_whole_gpus("16-gpu"),
+    MachineSpec::of_whole_gpus("l40s-pcie"),
+    MachineSpec::of_whole_gpus("mixed-models"),
+    MachineSpec { pool: SMALLEST_INSTANCE, ..MachineSpec::of_whole_gpus("mig-a100") },
+    MachineSpec {
+        name: "mig-mix",
+        profile: "dgx-a100",
+        mig_instances: &MIXED_INSTANCES,
+        pool: SMALLEST_INSTANCE,
+    },
+    MachineSpec::of_whole_gpus("mi300x"),
+    MachineSpec { pool: PoolKind::Partitions, ..MachineSpec::of_whole_gpus("mi300x-cpx") },
 ];
 
 /// The smallest instance of an A100 with 40 GB.
-const SMALL: Pool = Pool::Instances("1g.5gb");
+const SMALLEST_INSTANCE: PoolKind = PoolKind::Instances("1g.5gb");
 
 /// Two GPUs for jobs of three sizes, two for those of two, four for small ones only.
-const MIX: [&[&str]; 8] = [THREE, THREE, TWO, TWO, ONE, ONE, ONE, ONE];
+const MIXED_INSTANCES: [&[&str]; 8] = [THREE, THREE, TWO, TWO, ONE, ONE, ONE, ONE];
 const THREE: &[&str] = &["3g.20gb", "2g.10gb", "1g.5gb"];
 const TWO: &[&str] = &["2g.10gb", "2g.10gb", "1g.5gb", "1g.5gb", "1g.5gb"];
 const ONE: &[&str] = &["1g.5gb"; 7];
@@ -77,9 +82,9 @@ const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 /// All of them.
 pub(crate) async fn all() -> Result<Vec<Machine>> {
     let mut machines = Vec::new();
-    for recipe in SURVEYED {
+    for recipe in MACHINE_SPECS {
         let name = recipe.name;
-        machines.push(recipe.make().await.with_context(|| format!("machine {name}"))?);
+        machines.push(recipe.build().await.with_context(|| format!("machine {name}"))?);
     }
     Ok(machines)
 }
@@ -90,14 +95,14 @@ impl Machine {
     /// A machine of which the devices that `is_asked_for` picks are one resource.
     pub(crate) fn new(
         name: &'static str,
-        about: String,
+        description: String,
         devices: Vec<Device>,
         is_asked_for: impl Fn(&Device) -> bool,
     ) -> Self {
         let topology = Topology::from_devices(&devices);
         let pool = devices.iter().enumerate().filter(|(_, device)| is_asked_for(device));
         let pool = pool.map(|(place, _)| place).collect();
-        Self { name, about, devices, pool, topology }
+        Self { name, description, devices, pool, topology }
     }
 
     /// The ids of the pool, in the inventory's order.
@@ -113,25 +118,25 @@ impl Machine {
 
 // === impl Recipe ===
 
-impl Recipe {
-    const fn whole(profile: &'static str) -> Self {
-        Self { name: profile, profile, cut: &[], pool: Pool::Gpus }
+impl MachineSpec {
+    const fn of_whole_gpus(profile: &'static str) -> Self {
+        Self { name: profile, profile, mig_instances: &[], pool: PoolKind::Gpus }
     }
 
-    async fn make(self) -> Result<Machine> {
+    async fn build(self) -> Result<Machine> {
         let profile = MachineProfile::named(self.profile)?;
-        let mut devices = survey(&profile, self.cut).await?;
-        if self.pool == Pool::Parts {
+        let mut devices = survey(&profile, self.mig_instances).await?;
+        if self.pool == PoolKind::Partitions {
             // A range of parts has no whole in it.
             devices.retain(|device| !device.partitioned);
         }
         let about = match self.pool {
-            Pool::Gpus | Pool::Parts => profile.description,
-            Pool::Instances(size) => {
+            PoolKind::Gpus | PoolKind::Partitions => profile.description,
+            PoolKind::Instances(size) => {
                 format!("{}; asked for are MIG instances {size}", profile.description)
             }
         };
-        Ok(Machine::new(self.name, about, devices, |device| self.pool.holds(device)))
+        Ok(Machine::new(self.name, about, devices, |device| self.pool.contains(device)))
     }
 }
 
@@ -140,24 +145,24 @@ async fn survey(profile: &MachineProfile, cut: &[&[&str]]) -> Result<Vec<Device>
     let memory = Path::new(IN_MEMORY);
     let parent = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
     let folder = tempfile::tempdir_in(parent).context("cannot make a temporary folder")?;
-    let machine = windlass_machine::Machine::create(folder.path(), profile, &simulated_driver()?)?;
+    let machine = windlass_machine::Machine::create(folder.path(), profile, &find_driver()?)?;
     for (gpu, instances) in cut.iter().enumerate() {
         machine.set_mig(gpu, Some(instances))?;
     }
     let nvml_library = Some(machine.nvml_library());
-    let places = Places { host_root: machine.host_root(), nvml_library, ..Places::default() };
+    let places = HostPaths { host_root: machine.host_root(), nvml_library, ..HostPaths::default() };
     let config = Config { places, ..Config::default() };
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    Ok(agent::survey(&config, clock).await.inventory.devices)
+    Ok(agent::scan_host(&config, clock).await.inventory.devices)
 }
 
 // === impl Pool ===
 
-impl Pool {
-    fn holds(self, device: &Device) -> bool {
+impl PoolKind {
+    fn contains(self, device: &Device) -> bool {
         match self {
             Self::Gpus => device.kind == DeviceKind::Gpu && !device.partitioned,
-            Self::Parts => device.parent.is_some(),
+            Self::Partitions => device.parent.is_some(),
             Self::Instances(size) => {
                 let profile = device.attributes.get(&MIG_PROFILE);
                 profile == Some(&AttributeValue::String(size.to_owned()))

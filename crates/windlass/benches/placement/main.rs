@@ -64,21 +64,21 @@ fn main() -> Result<()> {
     let machines = runtime.block_on(machines::all())?;
     let wants = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
     if wants(Part::Sequences) {
-        play(&machines, &arguments)?;
+        run_sequences(&machines, &arguments)?;
     }
-    if wants(Part::Solver) && time(&machines)? > 0 && arguments.strict {
+    if wants(Part::Solver) && run_solver(&machines)? > 0 && arguments.strict {
         bail!("budgets were missed");
     }
     Ok(())
 }
 
-fn play(machines: &[Machine], arguments: &Arguments) -> Result<()> {
+fn run_sequences(machines: &[Machine], arguments: &Arguments) -> Result<()> {
     let sequences = arguments.sequences;
     let mut outcomes = Vec::new();
     for machine in machines {
         // It takes a while.
-        writeln!(io::stdout(), "{}: {}", machine.name, machine.about)?;
-        outcomes.push((machine.name, sequences::play(machine, sequences)));
+        writeln!(io::stdout(), "{}: {}", machine.name, machine.description)?;
+        outcomes.push((machine.name, sequences::simulate(machine, sequences)));
     }
     let tables = page::tables(sequences, &outcomes);
     writeln!(io::stdout(), "\n{tables}")?;
@@ -89,7 +89,7 @@ fn play(machines: &[Machine], arguments: &Arguments) -> Result<()> {
 }
 
 /// Returns how many budgets were missed.
-fn time(machines: &[Machine]) -> Result<usize> {
+fn run_solver(machines: &[Machine]) -> Result<usize> {
     let mut report = Report::begin()?;
     report.show(&solver::measure(machines)?)?;
     Ok(report.end()?)

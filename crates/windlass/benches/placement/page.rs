@@ -5,7 +5,7 @@ use std::{fmt::Write as _, fs, path::PathBuf};
 use anyhow::{Context as _, Result};
 
 use crate::{
-    sequences::{Figure, Got, Outcome},
+    sequences::{Figure, JobScore, Outcome},
     workload::{ARRIVALS, SIZES},
 };
 
@@ -17,8 +17,10 @@ const END: &str = "<!-- /sequences -->";
 const FIGURES: [(&str, Figure); 4] = [
     ("Connections of a job, of what it has on an empty machine", |got| got.connections),
     ("Worst connection of a job, of what it has on an empty machine", |got| got.worst),
-    ("Jobs whose set is as good as on an empty machine", |got| got.as_good),
-    ("How near each other a job's devices sit on PCIe, of an empty machine", |got| got.seats),
+    ("Jobs whose set is as good as on an empty machine", |got| got.optimal),
+    ("How near each other a job's devices sit on PCIe, of an empty machine", |got| {
+        got.pcie_proximity
+    }),
 ];
 
 /// One table for each figure.
@@ -43,7 +45,7 @@ pub(crate) fn tables(sequences: usize, outcomes: &[(&str, Outcome)]) -> String {
 }
 
 fn cells(outcome: &Outcome, figure: Figure) -> [String; 4] {
-    let of = |got: &Got| format!("{:.1} %", 100.0 * figure(got));
+    let of = |got: &JobScore| format!("{:.1} %", 100.0 * figure(got));
     let Outcome { aligned, best_effort, first_fit, random, .. } = outcome;
     let best_effort = best_effort.as_ref().map_or_else(|| "-".to_owned(), of);
     [of(aligned), best_effort, of(first_fit), of(random)]

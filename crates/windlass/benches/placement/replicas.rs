@@ -17,7 +17,7 @@ use crate::{machines::Machine, report::Row, samples::Samples};
 const REPLICAS: u32 = 128;
 
 /// A question answered by replicas may take this long, whatever its size.
-const WITHIN: Duration = Duration::from_millis(2);
+const BUDGET: Duration = Duration::from_millis(2);
 
 /// Repetitions per request.
 const RUNS: usize = 50;
@@ -36,8 +36,8 @@ pub(crate) fn measure(machines: &[Machine]) -> Result<Row> {
     let measured: Vec<_> = measured.collect::<Result<_>>()?;
     let slowest = measured.into_iter().max_by_key(|(_, taken)| taken.median());
     let (size, taken) = slowest.context("sizes were given")?;
-    let row = Row::timed(format!("16-gpu: {size} of {all} replicas"), &taken);
-    Ok(row.compared("the slowest size").at_most(taken.median(), WITHIN))
+    let row = Row::with_samples(format!("16-gpu: {size} of {all} replicas"), &taken);
+    Ok(row.with_comparison("the slowest size").with_time_budget(taken.median(), BUDGET))
 }
 
 fn time(machine: &Machine, devices: &[SharedDevice<'_>], size: usize) -> Result<Samples> {

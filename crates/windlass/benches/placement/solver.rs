@@ -11,7 +11,7 @@ use windlass_core::placement::{Policy, Request, Topology, choose};
 use crate::{
     by_hand, joint,
     machines::Machine,
-    pairs::{first, members},
+    pairs::{bit_indices, lowest_bits},
     random::Random,
     replicas,
     report::Row,
@@ -22,8 +22,8 @@ use crate::{
 const RUNS: usize = 200;
 
 /// Number of random requests for some of the devices, and repetitions of each.
-const DRAWN: usize = 300;
-const DRAWN_RUNS: usize = 5;
+const RANDOM_REQUESTS: usize = 300;
+const RANDOM_REQUEST_RUNS: usize = 5;
 
 /// Budget of the slowest request, by number of devices.
 const BUDGETS: [(usize, Duration); 2] =
@@ -46,12 +46,12 @@ struct Question<'a> {
 
 /// Measures every machine, and one on which no two links are alike.
 pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
-    let without_order = by_hand::without_order(1);
-    let all = || machines.iter().chain([&without_order]);
+    let with_random_links = by_hand::with_random_links(1);
+    let all = || machines.iter().chain([&with_random_links]);
     let half = machines.first().context("there are machines")?;
     let mut rows = vec![every_size(half, 4)?];
     for machine in all() {
-        rows.extend([every_size(machine, machine.pool.len())?, drawn(machine)?]);
+        rows.extend([every_size(machine, machine.pool.len())?, random_requests(machine)?]);
     }
     for (name, devices) in BY_SIZE {
         let machine = machines.iter().find(|machine| machine.name == name);
@@ -66,43 +66,44 @@ pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
 /// Each size of its own, by the usual policy.
 fn each_size(machine: &Machine, devices: usize) -> Result<Vec<Row>> {
     let row = |size| {
-        let question = Question { machine, free: first(devices), size, policy: Policy::Aligned };
+        let question =
+            Question { machine, free: lowest_bits(devices), size, policy: Policy::Aligned };
         let taken = question.time(RUNS)?;
         let what = format!("{}: {size} of {devices}", machine.name);
-        Ok(Row::timed(what, &taken).compared("aligned"))
+        Ok(Row::with_samples(what, &taken).with_comparison("aligned"))
     };
     (1..=devices).map(row).collect()
 }
 
 /// The first so many devices are free.
 fn every_size(machine: &Machine, devices: usize) -> Result<Row> {
-    let free = first(devices);
+    let free = lowest_bits(devices);
     let of_size = |size| POLICIES.map(|policy| Question { machine, free, size, policy });
     let measured = (1..=devices).flat_map(of_size);
     let measured = measured.map(|question| Ok((question, question.time(RUNS)?)));
     let measured: Vec<_> = measured.collect::<Result<_>>()?;
     let slowest = measured.iter().max_by_key(|(_, taken)| taken.median());
     let (question, taken) = slowest.context("no devices were found")?;
-    let row = Row::timed(format!("{}: {} of {devices}", machine.name, question.size), taken);
-    let row = row.compared(format!("the slowest size, {}", question.policy));
-    Ok(row.at_most(taken.median(), budget(devices)))
+    let row = Row::with_samples(format!("{}: {} of {devices}", machine.name, question.size), taken);
+    let row = row.with_comparison(format!("the slowest size, {}", question.policy));
+    Ok(row.with_time_budget(taken.median(), budget(devices)))
 }
 
 /// Some devices are free; the budget is that of the slowest questions.
-fn drawn(machine: &Machine) -> Result<Row> {
+fn random_requests(machine: &Machine) -> Result<Row> {
     let devices = machine.pool.len();
     let mut random = Random::new(1);
     let mut medians = Samples::default();
-    for _ in 0..DRAWN {
+    for _ in 0..RANDOM_REQUESTS {
         let count = 1 + random.below(devices);
-        let free = random.subset(first(devices), count);
+        let free = random.subset(lowest_bits(devices), count);
         let size = 1 + random.below(count);
         let policy = POLICIES[random.below(POLICIES.len())];
-        medians.push(Question { machine, free, size, policy }.time(DRAWN_RUNS)?.median());
+        medians.push(Question { machine, free, size, policy }.time(RANDOM_REQUEST_RUNS)?.median());
     }
-    let row = Row::timed(format!("{}: some of some of {devices}", machine.name), &medians);
-    let row = row.compared(format!("{DRAWN} questions; budget for p99"));
-    Ok(row.at_most(medians.p99(), budget(devices)))
+    let row = Row::with_samples(format!("{}: some of some of {devices}", machine.name), &medians);
+    let row = row.with_comparison(format!("{RANDOM_REQUESTS} questions; budget for p99"));
+    Ok(row.with_time_budget(medians.p99(), budget(devices)))
 }
 
 fn budget(devices: usize) -> Duration {
@@ -118,7 +119,7 @@ fn topology(machine: &Machine) -> Row {
         taken.push(begun.elapsed());
     }
     let what = format!("{}: topology of {} devices", machine.name, machine.devices.len());
-    Row::timed(what, &taken).compared("once for each inventory")
+    Row::with_samples(what, &taken).with_comparison("once for each inventory")
 }
 
 // === impl Question ===
@@ -126,7 +127,7 @@ fn topology(machine: &Machine) -> Row {
 impl Question<'_> {
     fn time(self, runs: usize) -> Result<Samples> {
         let ids = self.machine.ids();
-        let available: Vec<_> = members(self.free).map(|place| ids[place]).collect();
+        let available: Vec<_> = bit_indices(self.free).map(|place| ids[place]).collect();
         let Self { size, policy, .. } = self;
         let request = Request { available: &available, required: &[], near: &[], size, policy };
         let mut taken = Samples::default();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use windlass_core::placement::{self, Policy, Request};
 
-use super::{best_effort::BestEffort, machines::Machine, pairs::members, random::Random};
+use super::{best_effort::BestEffort, machines::Machine, pairs::bit_indices, random::Random};
 
 /// Chooses so many of the free devices, which are enough.
 pub(crate) trait Strategy {
@@ -21,7 +21,7 @@ pub(crate) struct Aligned<'a> {
 
 /// Answers of NVIDIA's plugin, by size.
 #[derive(Debug)]
-pub(crate) struct Rival(HashMap<usize, BestEffort>);
+pub(crate) struct NvidiaBestEffort(HashMap<usize, BestEffort>);
 
 /// The lowest devices.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct FirstFit;
 
 /// Any devices.
 #[derive(Debug)]
-pub(crate) struct Any(pub(crate) Random);
+pub(crate) struct RandomChoice(pub(crate) Random);
 
 // === impl Aligned ===
 
@@ -38,8 +38,8 @@ impl<'a> Aligned<'a> {
         Self { machine, ids: machine.ids(), answers: HashMap::new() }
     }
 
-    fn ask(&self, free: u64, size: usize) -> u64 {
-        let available: Vec<_> = members(free).map(|place| self.ids[place]).collect();
+    fn compute(&self, free: u64, size: usize) -> u64 {
+        let available: Vec<_> = bit_indices(free).map(|place| self.ids[place]).collect();
         let policy = Policy::Aligned;
         let request = Request { available: &available, required: &[], near: &[], size, policy };
         let choice = placement::choose(&self.machine.topology, request).expect("enough are free");
@@ -54,7 +54,7 @@ impl Strategy for Aligned<'_> {
         if let Some(&answer) = self.answers.get(&(free, size)) {
             return answer;
         }
-        let answer = self.ask(free, size);
+        let answer = self.compute(free, size);
         self.answers.insert((free, size), answer);
         answer
     }
@@ -62,7 +62,7 @@ impl Strategy for Aligned<'_> {
 
 // === impl Rival ===
 
-impl Rival {
+impl NvidiaBestEffort {
     /// `None` where NVIDIA's plugin does not look at connections.
     pub(crate) fn on(machine: &Machine, sizes: &[usize]) -> Option<Self> {
         let by_size = sizes.iter().map(|&size| Some((size, BestEffort::of(machine, size)?)));
@@ -70,7 +70,7 @@ impl Rival {
     }
 }
 
-impl Strategy for Rival {
+impl Strategy for NvidiaBestEffort {
     fn choose(&mut self, free: u64, size: usize) -> u64 {
         self.0[&size].choose(free)
     }
@@ -78,11 +78,11 @@ impl Strategy for Rival {
 
 impl Strategy for FirstFit {
     fn choose(&mut self, free: u64, size: usize) -> u64 {
-        members(free).take(size).fold(0, |set, place| set | 1 << place)
+        bit_indices(free).take(size).fold(0, |set, place| set | 1 << place)
     }
 }
 
-impl Strategy for Any {
+impl Strategy for RandomChoice {
     fn choose(&mut self, free: u64, size: usize) -> u64 {
         self.0.subset(free, size)
     }

@@ -12,9 +12,9 @@ pub(crate) const ARRIVALS: usize = 60;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// A job gets devices.
-    Begins { job: usize, size: usize },
+    Allocate { job: usize, size: usize },
     /// A job gives its devices back.
-    Ends { job: usize },
+    Release { job: usize },
 }
 
 /// Events on an initially empty node.
@@ -30,7 +30,7 @@ pub(crate) struct Sequence {
 struct Job {
     id: usize,
     size: usize,
-    until: usize,
+    end_step: usize,
 }
 
 // === impl Sequence ===
@@ -38,19 +38,19 @@ struct Job {
 impl Sequence {
     /// At each step a job asks. One that is larger than what is free goes elsewhere, so that what runs
     /// does not depend on who chooses.
-    pub(crate) fn drawn(random: &mut Random, devices: usize) -> Self {
+    pub(crate) fn random(random: &mut Random, devices: usize) -> Self {
         let mut sequence = Self::default();
         let mut running: Vec<Job> = Vec::new();
         for step in 0..ARRIVALS {
-            for job in running.extract_if(.., |job| job.until <= step) {
-                sequence.events.push(Event::Ends { job: job.id });
+            for job in running.extract_if(.., |job| job.end_step <= step) {
+                sequence.events.push(Event::Release { job: job.id });
             }
             let size = size(random);
             let until = step + 1 + random.below(longest(devices));
             let busy: usize = running.iter().map(|job| job.size).sum();
             if busy + size <= devices {
-                sequence.events.push(Event::Begins { job: step, size });
-                running.push(Job { id: step, size, until });
+                sequence.events.push(Event::Allocate { job: step, size });
+                running.push(Job { id: step, size, end_step: until });
             }
             sequence.busy += running.iter().map(|job| job.size).sum::<usize>();
         }

@@ -49,7 +49,7 @@ pub(crate) struct GenerateArgs {
 pub(crate) struct ListArgs {
     /// Documents, or folders of documents [default: /etc/cdi and /var/run/cdi]
     #[arg(value_name = "FILE|DIR")]
-    pub(crate) places: Vec<PathBuf>,
+    pub(crate) paths: Vec<PathBuf>,
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
@@ -59,7 +59,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct CheckArgs {
     /// Documents, or folders of documents [default: /etc/cdi and /var/run/cdi]
     #[arg(value_name = "FILE|DIR")]
-    pub(crate) places: Vec<PathBuf>,
+    pub(crate) paths: Vec<PathBuf>,
     /// Root of the files that documents refer to.
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT", default_value = "/")]
     pub(crate) host_root: PathBuf,
@@ -69,7 +69,7 @@ pub(crate) struct CheckArgs {
 }
 
 /// The given files and folders, or the existing default folders.
-pub(crate) fn places(given: Vec<PathBuf>) -> Vec<PathBuf> {
+pub(crate) fn paths_or_default(given: Vec<PathBuf>) -> Vec<PathBuf> {
     if !given.is_empty() {
         return given;
     }

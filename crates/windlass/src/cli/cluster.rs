@@ -4,9 +4,9 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 
 use clap::{Args, Subcommand, builder::TypedValueParser};
 use tracing_subscriber::filter::Targets;
-use windlass_sched::{policy::Policy, simulation::KnowledgeSource};
+use windlass_sched::{policy::Policy, simulation::ForecastSource};
 
-use super::{OutputArg, word::word};
+use super::{OutputArg, word::enum_parser};
 use crate::logging::LogFormat;
 
 #[derive(Args, Debug)]
@@ -216,7 +216,7 @@ pub(crate) struct ExtendArgs {
     ///
     /// Must exceed kube-scheduler's longest back-off (podMaxBackoffSeconds, 10 s), and be less than the extender's
     /// httpTimeout (60 s in the shipped manifest).
-    #[arg(long, value_name = "SECONDS", default_value_t = windlass_control::Config::GANG_WAIT,
+    #[arg(long, value_name = "SECONDS", default_value_t = windlass_control::Config::DEFAULT_GANG_WAIT_SECONDS,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) gang_wait: u64,
     /// Log format.
@@ -278,7 +278,7 @@ pub(crate) struct SimulateArgs {
     pub(crate) queue: bool,
     /// Source of the policies' forecast of future pods.
     #[arg(long, value_name = "SOURCE", default_value = "trace", value_parser = knowledge())]
-    pub(crate) knowledge: KnowledgeSource,
+    pub(crate) knowledge: ForecastSource,
     /// Write the curves of allocated over requested GPUs to this SVG file
     #[arg(long, value_name = "FILE", conflicts_with = "departures")]
     pub(crate) svg: Option<PathBuf>,
@@ -288,21 +288,17 @@ pub(crate) struct SimulateArgs {
 }
 
 fn policy() -> impl TypedValueParser<Value = Policy> {
-    word(Policy::ALL.map(|policy| (policy.name(), policy, policy.meaning())))
+    enum_parser(Policy::ALL.map(|policy| (policy.name(), policy, policy.description())))
 }
 
-fn knowledge() -> impl TypedValueParser<Value = KnowledgeSource> {
-    word([
+fn knowledge() -> impl TypedValueParser<Value = ForecastSource> {
+    enum_parser([
         (
             "trace",
-            KnowledgeSource::Trace,
+            ForecastSource::Trace,
             "Frequencies of the whole trace, as in the published experiment",
         ),
-        (
-            "history",
-            KnowledgeSource::History,
-            "Pods that have arrived so far, as in a real cluster",
-        ),
+        ("history", ForecastSource::History, "Pods that have arrived so far, as in a real cluster"),
     ])
 }
 

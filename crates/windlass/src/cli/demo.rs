@@ -20,7 +20,7 @@ pub(crate) struct DemoArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,
     #[command(flatten)]
-    pub(crate) story: DemoVariantArgs,
+    pub(crate) variant: DemoVariantArgs,
     /// Wait for Enter after each event, and after each screenful.
     #[arg(long, conflicts_with_all = ["output", "soak", "edge"])]
     pub(crate) step: bool,

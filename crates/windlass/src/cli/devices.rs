@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum, builder::TypedValueParser};
 use windlass_core::device::{Device, DeviceKind};
 
-use super::{HostArgs, OutputArg, RecordArgs, word::word};
+use super::{HostArgs, OutputArg, StatePathArgs, word::enum_parser};
 
 /// Filter for the devices to show.
 #[derive(Args, Debug, Default)]
@@ -17,10 +17,10 @@ pub(crate) struct DeviceFilter {
 }
 
 fn kind() -> impl TypedValueParser<Value = DeviceKind> {
-    word(DeviceKind::ALL.iter().map(|&kind| (kind.facts().word, kind, meaning(kind))))
+    enum_parser(DeviceKind::ALL.iter().map(|&kind| (kind.facts().name, kind, kind_help(kind))))
 }
 
-fn meaning(kind: DeviceKind) -> &'static str {
+fn kind_help(kind: DeviceKind) -> &'static str {
     match kind {
         DeviceKind::Gpu => "Whole GPUs, and partitions of AMD GPUs",
         DeviceKind::Mig => "MIG instances",
@@ -48,7 +48,7 @@ pub(crate) struct DevicesArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
     #[command(flatten)]
-    pub(crate) record: RecordArgs,
+    pub(crate) state_paths: StatePathArgs,
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: DevicesOutputArg,

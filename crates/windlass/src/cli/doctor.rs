@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{HostArgs, OutputArg, RecordArgs};
+use super::{HostArgs, OutputArg, StatePathArgs};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -24,7 +24,7 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
     #[command(flatten)]
-    pub(crate) record: RecordArgs,
+    pub(crate) state_paths: StatePathArgs,
     /// Folder of CDI documents [default: /var/run/cdi]
     #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR")]
     pub(crate) cdi_dir: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) struct DoctorArgs {
     /// Show passed and skipped checks too; JSON always has them.
     #[arg(long)]
     pub(crate) all: bool,
-    /// Write a new folder for a bug report: the findings and a recording, anonymised as by `host record`
+    /// Write a new folder for a bug report: the findings and a recording, anonymised as by `host state_paths`
     #[arg(long, value_name = "DIR")]
     pub(crate) bundle: Option<PathBuf>,
     /// Output format.

@@ -6,7 +6,7 @@ use clap::{
 };
 use windlass_core::{placement::Policy, resource::ResourceName, topology::PcieLevel};
 
-use super::{HostArgs, OutputArg, RecordArgs, word::word};
+use super::{HostArgs, OutputArg, StatePathArgs, word::enum_parser};
 
 #[derive(Args, Debug)]
 #[command(override_usage = "\
@@ -14,7 +14,7 @@ windlass explain --size <N> [OPTIONS]
        windlass explain --pod <[NAMESPACE/]NAME> [OPTIONS]
        windlass explain --past [OPTIONS]
        windlass explain --source <NAME> [OPTIONS]")]
-#[command(after_help = format!("{EXAMPLES}{SIMULATED}{NAMES}"))]
+#[command(after_help = format!("{EXAMPLES}{SIMULATED_EXAMPLES}{NAMES}"))]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) host_flags_check: HostFlagsCheck,
@@ -25,7 +25,7 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
     #[command(flatten)]
-    pub(crate) record: RecordArgs,
+    pub(crate) state_paths: StatePathArgs,
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
@@ -42,7 +42,7 @@ Examples:
       each candidate of a configured source: its device, or the first reason for its rejection";
 
 /// Examples on another machine, for builds with simulated machines (feature `laboratory`).
-const SIMULATED: &str = if cfg!(feature = "laboratory") {
+const SIMULATED_EXAMPLES: &str = if cfg!(feature = "laboratory") {
     "
   windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
       devices that a container would get on another machine, on which these devices are free
@@ -133,11 +133,11 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 fn policy() -> impl TypedValueParser<Value = Policy> {
-    word(Policy::ALL.map(|policy| (policy.name(), policy, aim(policy))))
+    enum_parser(Policy::ALL.map(|policy| (policy.name(), policy, policy_help(policy))))
 }
 
 /// Goal of a policy.
-fn aim(policy: Policy) -> &'static str {
+fn policy_help(policy: Policy) -> &'static str {
     match policy {
         Policy::Aligned => "The best connected set that leaves the most useful remainder",
         Policy::Packed => {
@@ -151,7 +151,7 @@ fn aim(policy: Policy) -> &'static str {
 
 /// Distance levels in lower case; `windlass topo` prints them in upper case.
 fn level() -> impl TypedValueParser<Value = PcieLevel> {
-    word([
+    enum_parser([
         ("pix", PcieLevel::Pix, "Below one PCIe switch"),
         ("pxb", PcieLevel::Pxb, "Below several PCIe switches"),
         ("phb", PcieLevel::Phb, "Below one host bridge"),

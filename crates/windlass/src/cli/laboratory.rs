@@ -3,10 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand, builder::TypedValueParser};
-use windlass_kubelet_sim::{Cleanup, Release, TopologyPolicy};
+use windlass_kubelet_sim::{PluginDirCleanup, Release, TopologyPolicy};
 use windlass_machine::{Attached, Fault};
 
-use super::word::word;
+use super::word::enum_parser;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -33,29 +33,33 @@ pub(crate) struct KubeletArgs {
     pub(crate) release: Release,
     /// Files that the kubelet deletes in device-plugins at its start.
     #[arg(long, value_name = "FILES", default_value = "sockets", value_parser = cleanup())]
-    pub(crate) cleanup: Cleanup,
+    pub(crate) cleanup: PluginDirCleanup,
     /// Topology manager policy.
     #[arg(long, value_name = "POLICY", default_value = "none", value_parser = topology_policy())]
     pub(crate) topology_policy: TopologyPolicy,
 }
 
 fn release() -> impl TypedValueParser<Value = Release> {
-    word([
+    enum_parser([
         ("1.36", Release::UpTo1_36, "Kubernetes up to 1.36"),
         ("1.37", Release::From1_37, "Kubernetes from 1.37"),
     ])
 }
 
-fn cleanup() -> impl TypedValueParser<Value = Cleanup> {
+fn cleanup() -> impl TypedValueParser<Value = PluginDirCleanup> {
     let all = "Everything but the checkpoint: Kubernetes up to 1.30, and 1.31.1 to 1.32";
-    word([
-        ("sockets", Cleanup::Sockets, "Sockets only: Kubernetes 1.31.0, and 1.33 and later"),
-        ("all-files", Cleanup::AllFiles, all),
+    enum_parser([
+        (
+            "sockets",
+            PluginDirCleanup::Sockets,
+            "Sockets only: Kubernetes 1.31.0, and 1.33 and later",
+        ),
+        ("all-files", PluginDirCleanup::AllFiles, all),
     ])
 }
 
 fn topology_policy() -> impl TypedValueParser<Value = TopologyPolicy> {
-    word([
+    enum_parser([
         ("none", TopologyPolicy::None, "No topology hints"),
         ("best-effort", TopologyPolicy::BestEffort, "Aligned where possible"),
         ("restricted", TopologyPolicy::Restricted, "Refused where alignment is impossible"),

@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use clap::{Args, Command, FromArgMatches as _, ValueEnum, builder::TypedValueParser};
-use windlass_config::{AnnotationPrefix, DeviceIds, MigStrategy, Strategy};
+use windlass_config::{AnnotationPrefix, DeviceIdStrategy, DeviceListStrategy, MigStrategy};
 use windlass_core::placement;
 use windlass_migrate::{HealthChecks, NvidiaPluginFlags};
 
-use super::{device_list, word::word};
+use super::{device_list, word::enum_parser};
 
 /// Flags with the names and variables of NVIDIA's plugin.
 #[derive(Args, Clone, Debug)]
@@ -35,10 +35,10 @@ pub(crate) struct NvidiaPluginArgs {
     /// Same as --device-list
     #[arg(long, value_name = "STRATEGIES", env = "DEVICE_LIST_STRATEGY", value_delimiter = ',',
           value_parser = device_list())]
-    device_list_strategy: Option<Vec<Strategy>>,
+    device_list_strategy: Option<Vec<DeviceListStrategy>>,
     /// Device ids for the container runtime
     #[arg(long, value_name = "STRATEGY", env = "DEVICE_ID_STRATEGY", value_parser = device_ids())]
-    device_id_strategy: Option<DeviceIds>,
+    device_id_strategy: Option<DeviceIdStrategy>,
     /// Prefix of CDI annotation keys
     #[arg(long, value_name = "PREFIX", env = "CDI_ANNOTATION_PREFIX")]
     cdi_annotation_prefix: Option<AnnotationPrefix>,
@@ -108,19 +108,22 @@ struct Switches {
 }
 
 fn mig_strategy() -> impl TypedValueParser<Value = MigStrategy> {
-    word([
+    enum_parser([
         ("none", MigStrategy::None, "The whole GPU"),
         ("single", MigStrategy::Single, "Its instances, under the resource of whole GPUs"),
         ("mixed", MigStrategy::Mixed, "Its instances, one resource per MIG profile"),
     ])
 }
 
-fn device_ids() -> impl TypedValueParser<Value = DeviceIds> {
-    word([("uuid", DeviceIds::Uuid, "By UUID"), ("index", DeviceIds::Index, "By position")])
+fn device_ids() -> impl TypedValueParser<Value = DeviceIdStrategy> {
+    enum_parser([
+        ("uuid", DeviceIdStrategy::Uuid, "By UUID"),
+        ("index", DeviceIdStrategy::Index, "By position"),
+    ])
 }
 
 fn allocation_policy() -> impl TypedValueParser<Value = placement::Policy> {
-    word([
+    enum_parser([
         ("distributed", placement::Policy::Distributed, "Least used devices first"),
         ("packed", placement::Policy::Packed, "Most used devices first"),
     ])

@@ -9,7 +9,7 @@ use windlass_pipeline::{
 };
 use windlass_stage::Addresses;
 
-use super::{OutputArg, ViewArgs, stage::duration, word::word};
+use super::{OutputArg, ViewArgs, stage::duration, word::enum_parser};
 
 #[derive(Args, Debug)]
 pub(crate) struct PipelineArgs {
@@ -186,7 +186,7 @@ fn end(text: &str) -> Result<(String, Addresses), String> {
 }
 
 fn layout() -> impl clap::builder::TypedValueParser<Value = Layout> {
-    word([
+    enum_parser([
         (
             Layout::Planned.name(),
             Layout::Planned,

@@ -15,14 +15,14 @@ Examples:
 pub(crate) struct ProbeArgs {
     /// Check to perform
     #[arg(value_name = "CHECK", default_value = "health")]
-    pub(crate) question: QuestionArg,
+    pub(crate) check: ProbeCheckArg,
     /// Socket of `windlass node --probe-socket`
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     pub(crate) probe_socket: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum QuestionArg {
+pub(crate) enum ProbeCheckArg {
     /// Liveness: /healthz.
     Health,
     /// Readiness: /readyz.

@@ -4,7 +4,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// Parses a value from its word, ignoring case. The help shows each word with its meaning; it hides a word whose
 /// meaning is empty.
-pub(super) fn word<T: Copy + Send + Sync + 'static>(
+pub(super) fn enum_parser<T: Copy + Send + Sync + 'static>(
     values: impl IntoIterator<Item = (&'static str, T, &'static str)>,
 ) -> impl TypedValueParser<Value = T> {
     let values: Vec<_> = values.into_iter().collect();

@@ -7,18 +7,18 @@ mod list;
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use windlass_cdi::{CdiFiles, MissingParts, text};
+use windlass_cdi::{CdiFiles, MissingParts, to_json};
 use windlass_config::Config;
 use windlass_core::inventory::Inventory;
 use windlass_node::agent;
 
 use super::{
     clock, host_config, make_absolute, print_origin_notice_to_stderr, print_to_stderr,
-    require_sources, sources,
+    require_sources, source_lines,
 };
 use crate::{
     cli::{CdiCommand, GenerateArgs},
-    screen::{Paint, count, line},
+    screen::{Paint, line, pluralized},
 };
 
 pub(crate) async fn run(command: CdiCommand) -> Result<()> {
@@ -34,7 +34,7 @@ async fn generate(args: GenerateArgs) -> Result<()> {
     config.places.host_root_on_node =
         args.host_root_on_node.unwrap_or(config.places.host_root_on_node);
     make_absolute(&mut config);
-    let inventory = agent::survey(&config, clock()).await.inventory;
+    let inventory = agent::scan_host(&config, clock()).await.inventory;
     require_sources(&inventory)?;
     print_origin_notice_to_stderr(&inventory)?;
     match args.output_dir {
@@ -49,7 +49,7 @@ fn print(config: &Config, inventory: &Inventory) -> Result<()> {
     report_missing(&generated.missing_parts)?;
     require_documents(generated.documents.len(), inventory)?;
     for document in generated.documents.values() {
-        line(text(document).trim_end())?;
+        line(to_json(document).trim_end())?;
     }
     Ok(())
 }
@@ -64,7 +64,7 @@ fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<(
     for path in &paths {
         line(path.display())?;
     }
-    match written.unwritten.values().next() {
+    match written.document_errors.values().next() {
         Some(error) => Err(error.clone().into()),
         None => require_documents(paths.len(), inventory),
     }
@@ -72,7 +72,7 @@ fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<(
 
 /// Fails if there is no document. A host without devices has none, because runtimes reject a document without devices.
 fn require_documents(documents: usize, inventory: &Inventory) -> Result<()> {
-    let why = sources(inventory, Paint::plain()).join("\n  ");
+    let why = source_lines(inventory, Paint::plain()).join("\n  ");
     ensure!(documents > 0, "this host has no device for a CDI document:\n  {why}");
     Ok(())
 }
@@ -83,5 +83,5 @@ fn report_missing(missing_parts: &MissingParts) -> Result<()> {
 
 /// Formats a count: `2 mistakes`, `no mistake`.
 fn counted(number: usize, noun: &str) -> String {
-    if number == 0 { format!("no {noun}") } else { count(number, noun) }
+    if number == 0 { format!("no {noun}") } else { pluralized(number, noun) }
 }

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, anyhow};
 use windlass_config::{ConfigError, Diagnostic, to_yaml};
 use windlass_host::files;
-use windlass_migrate::{Loaded, MAX_BYTES, NvidiaPluginFlags, load, parse};
+use windlass_migrate::{LoadedConfig, MAX_BYTES, NvidiaPluginFlags, load, parse};
 
 use crate::{cli::ConfigCommand, exit::UsageError, packed, screen::line};
 
@@ -37,7 +37,7 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
                 report(file, &loaded)?;
             }
             Err(ConfigError::Invalid(wrong)) => {
-                mistakes += wrong.found.len();
+                mistakes += wrong.diagnostics.len();
                 line(wrong)?;
             }
             Err(error) => return Err(UsageError(error.into()).into()),
@@ -56,11 +56,11 @@ const STDIN: &str = "-";
 /// Paths of inherited descriptors, for a shell's `<(...)`. Such a pipe is already open, so the read ends.
 const DESCRIPTORS: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 
-fn read(file: &Path) -> Result<Loaded, ConfigError> {
+fn read(file: &Path) -> Result<LoadedConfig, ConfigError> {
     let text = if file.as_os_str() == STDIN {
-        files::text_of(io::stdin().lock(), MAX_BYTES)
+        files::read_text(io::stdin().lock(), MAX_BYTES)
     } else if DESCRIPTORS.iter().any(|place| file.starts_with(place)) {
-        File::open(file).and_then(|open| files::text_of(open, MAX_BYTES))
+        File::open(file).and_then(|open| files::read_text(open, MAX_BYTES))
     } else {
         return load(file, &NvidiaPluginFlags::default());
     };
@@ -72,7 +72,7 @@ fn display_path(file: &Path) -> &Path {
     if file.as_os_str() == STDIN { Path::new("stdin") } else { file }
 }
 
-fn report(file: &Path, loaded: &Loaded) -> Result<()> {
+fn report(file: &Path, loaded: &LoadedConfig) -> Result<()> {
     let name = display_path(file).display();
     for Diagnostic { line: number, text } in &loaded.warnings {
         line(format!("{name}:{number}: warning: {text}"))?;

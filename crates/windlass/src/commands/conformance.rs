@@ -11,7 +11,7 @@ use windlass_conformance::{Case, Hooks, Subject, catalogue, run as run_cases};
 use super::print_output;
 use crate::{
     cli::ConformanceArgs,
-    exit::{Logged, UsageError},
+    exit::{AlreadyLogged, UsageError},
 };
 
 pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
@@ -20,9 +20,9 @@ pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
         return print_output(args.output, &cases, || show::list(&cases));
     }
     let mut subject =
-        if args.itself { itself::subject(&args.machine)? } else { given_subject(&args) };
+        if args.itself { itself::subject(&args.machine)? } else { subject_from_args(&args) };
     subject.check().map_err(|error| UsageError(error.into()))?;
-    subject.within.start = Duration::from_secs(args.start_within);
+    subject.limits.start = Duration::from_secs(args.start_within);
     let name = subject.command.join(" ");
     let mut progress = show::CaseProgress::new(cases.len());
     let report =
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: ConformanceArgs) -> Result<()> {
     print_output(args.output, &show::document(&name, &report), || show::report(&report))?;
     // A run in which no case passed is a failure.
     let totals = report.totals();
-    if totals.fail > 0 || totals.pass == 0 { Err(Logged.into()) } else { Ok(()) }
+    if totals.fail > 0 || totals.pass == 0 { Err(AlreadyLogged.into()) } else { Ok(()) }
 }
 
 /// Cases whose ids have one of the prefixes; all cases without a prefix.
@@ -54,7 +54,7 @@ fn select_cases(prefixes: &[String]) -> Result<Vec<Case>> {
 }
 
 /// Program of the command line.
-fn given_subject(args: &ConformanceArgs) -> Subject {
+fn subject_from_args(args: &ConformanceArgs) -> Subject {
     let ConformanceArgs { setup, fail, heal, .. } = args;
     let hooks = Hooks { setup: setup.clone(), fail: fail.clone(), heal: heal.clone() };
     let subject = Subject::new(args.command.clone());

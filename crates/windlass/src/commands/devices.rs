@@ -21,25 +21,26 @@ use windlass_node::{
 };
 use windlass_resources::NodeState;
 
-pub(crate) use names::{is_named, name, series};
+pub(crate) use names::{is_named, name, name_prefix};
 pub(crate) use table::{DeviceStatus, Width, device_tables};
 
 use self::table::Offerings;
 use super::{
-    by_reason, clock, print_origin_notice, print_output, recorded_config, require_driver_answers,
+    by_reason, clock, config_with_state_paths, print_origin_notice, print_output,
+    require_driver_answers,
 };
 use crate::{
     cli::{DeviceFilter, DevicesArgs, DevicesOutputArg, OutputArg},
     exit::UsageError,
-    screen::{Paint, Tone, line, wrapped},
+    screen::{Paint, Style, line, wrapped},
 };
 
 pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
-    let has_kubelet_dir = args.record.kubelet_dir.is_some();
-    let config = recorded_config(args.host, args.record)?;
-    let mut node = agent::survey(&config, clock()).await;
+    let has_kubelet_dir = args.state_paths.kubelet_dir.is_some();
+    let config = config_with_state_paths(args.host, args.state_paths)?;
+    let mut node = agent::scan_host(&config, clock()).await;
     let host = config.places.host();
-    let mut offerings = node.offerings();
+    let mut offerings = node.device_offers();
     let (mut owners, mut caveats) = owners::owners(&config.places, &node).await;
     // Without --kubelet-dir, a host without a kubelet is no reason for a caveat.
     caveats.retain(|_| has_kubelet_dir);
@@ -60,7 +61,7 @@ pub(crate) async fn run(args: DevicesArgs) -> Result<()> {
         holders: &owners,
         lacks,
         holders_unknown: &caveats,
-        without_devices: &node.empty,
+        without_devices: &node.empty_resources,
     };
     let status = DeviceStatus { offerings: &offerings, owners: &owners };
     print_output(output, &document, || show(&node, status, &caveats, &host, width))?;
@@ -113,7 +114,7 @@ fn show(
     let inventory = &node.inventory;
     let paint = Paint::for_stdout();
     print_origin_notice(inventory, paint)?;
-    sources(inventory, paint).into_iter().try_for_each(line)?;
+    source_lines(inventory, paint).into_iter().try_for_each(line)?;
     for table in device_tables(inventory, status, Some(host), width) {
         line("")?;
         table.print()?;
@@ -122,13 +123,13 @@ fn show(
     if !notes.is_empty() {
         line("")?;
     }
-    notes.into_iter().map(|text| paint.text(Tone::Notable, text)).try_for_each(line)?;
+    notes.into_iter().map(|text| paint.styled(Style::Warning, text)).try_for_each(line)?;
     Ok(())
 }
 
 /// Facts that the table's columns do not have.
 fn notes(node: &NodeState, status: DeviceStatus<'_>, holders_unknown: &[String]) -> Vec<String> {
-    let empty = node.empty.iter().flat_map(|(name, why)| {
+    let empty = node.empty_resources.iter().flat_map(|(name, why)| {
         let text = format!("{name} has no device on this node: {why}");
         wrapped("", text.split_whitespace())
     });
@@ -165,16 +166,16 @@ fn held_by_other_api(node: &NodeState, status: DeviceStatus<'_>) -> Vec<String> 
 }
 
 /// One line per source: its state or its error.
-pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
+pub(crate) fn source_lines(inventory: &Inventory, paint: Paint) -> Vec<String> {
     let width = inventory.sources.keys().map(String::len).max().unwrap_or(0);
     let text = |(name, state): (&String, &SourceState)| match state {
         SourceState::Starting => format!("{name:<width$}  did not answer in time"),
         SourceState::Ready(what) => format!("{name:<width$}  {what}"),
         SourceState::Absent(why) => {
-            format!("{name:<width$}  {}", paint.text(Tone::Quiet, format!("none: {why}")))
+            format!("{name:<width$}  {}", paint.styled(Style::Muted, format!("none: {why}")))
         }
         SourceState::Failing(why) => {
-            format!("{name:<width$}  {}", paint.text(Tone::Bad, format!("failing: {why}")))
+            format!("{name:<width$}  {}", paint.styled(Style::Error, format!("failing: {why}")))
         }
     };
     inventory.sources.iter().map(text).collect()
@@ -192,7 +193,7 @@ fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
 fn withheld_from_claims(node: &NodeState) -> Vec<String> {
     let devices = node.inventory.devices.iter();
     let withheld_devices =
-        devices.filter_map(|device| Some((device, node.why_not_claimable(&device.id)?)));
+        devices.filter_map(|device| Some((device, node.unclaimable_reason(&device.id)?)));
     withheld("withheld from claims", withheld_devices)
 }
 
@@ -210,8 +211,10 @@ fn withheld<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>
 }
 
 /// Sorts devices in the order of the inventory.
-pub(crate) fn ordered<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<&'a Device> {
+pub(crate) fn sorted_by_inventory<'a>(
+    devices: impl IntoIterator<Item = &'a Device>,
+) -> Vec<&'a Device> {
     let mut devices: Vec<_> = devices.into_iter().collect();
-    devices.sort_by(|a, b| a.order().cmp(&b.order()));
+    devices.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
     devices
 }

@@ -13,18 +13,18 @@ use anyhow::Result;
 use windlass_core::finding::Finding;
 
 pub(super) use self::report::Diagnosis;
-use super::{clock, recorded_config};
+use super::{clock, config_with_state_paths};
 use crate::cli::DoctorArgs;
 
 pub(crate) async fn run(args: DoctorArgs) -> Result<()> {
     // Without the agent's configuration, checks that depend on it yield warnings at most.
     let is_configured = args.host.config.is_some();
-    let mut config = recorded_config(args.host, args.record)?;
+    let mut config = config_with_state_paths(args.host, args.state_paths)?;
     config.places.cdi_dir = args.cdi_dir.unwrap_or(config.places.cdi_dir);
     if let Some(folder) = &args.bundle {
-        bundle::begin(folder)?;
+        bundle::create_folder(folder)?;
     }
-    let state = windlass_node::agent::survey(&config, clock()).await;
+    let state = windlass_node::agent::scan_host(&config, clock()).await;
     let mut findings = host::check(&config);
     findings.extend(devices::check(&state));
     if state.inventory.recorded.is_some() {
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<()> {
         findings.extend(kubelet::check(&config).await);
         findings.extend(agent::check(&config, args.probe_socket.as_deref()).await);
     }
-    let report = Diagnosis::new(findings).about(&state.inventory);
+    let report = Diagnosis::new(findings).with_origin(&state.inventory);
     if let Some(folder) = &args.bundle {
         bundle::write(folder, &config, &state.inventory, &report)?;
     }

@@ -20,15 +20,15 @@ use windlass_config::Config;
 use windlass_node::agent;
 use windlass_resources::NodeState;
 
-use super::{clock, print_output, recorded_config as config, require_sources};
-use crate::cli::{ExplainArgs, HostArgs, RecordArgs, RequestArgs};
-use live::Kubelet;
+use super::{clock, config_with_state_paths as config, print_output, require_sources};
+use crate::cli::{ExplainArgs, HostArgs, RequestArgs, StatePathArgs};
+use live::KubeletState;
 use report::answer_request;
 #[cfg(feature = "laboratory")]
 use simulated::simulated;
 
 pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
-    let ExplainArgs { mut request_args, lookup, host, record, output, .. } = args;
+    let ExplainArgs { mut request_args, lookup, host, state_paths: record, output, .. } = args;
     if lookup.past {
         return past::run(&config(host, record)?, output).await;
     }
@@ -40,9 +40,9 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
     }
     let (node, kubelet) = observe(&request_args, host, record).await?;
     let nic_request = joint::take_nic_request(&node, &mut request_args)?;
-    let request = request::read(&node, &kubelet, &request_args)?;
+    let request = request::read_request(&node, &kubelet, &request_args)?;
     if let Some(nic_request) = nic_request {
-        let report = joint::read(&node, &kubelet, request, nic_request)?;
+        let report = joint::answer_joint_request(&node, &kubelet, request, nic_request)?;
         print_output(output, &report, || joint::table(&report))?;
         return report.result();
     }
@@ -56,11 +56,11 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<()> {
 async fn observe(
     args: &RequestArgs,
     host: HostArgs,
-    record: RecordArgs,
-) -> Result<(NodeState, Kubelet)> {
+    record: StatePathArgs,
+) -> Result<(NodeState, KubeletState)> {
     #[cfg(feature = "laboratory")]
     if let Some(profile) = &args.machine {
-        return Ok((simulated(profile, host).await?, Kubelet::default()));
+        return Ok((simulated(profile, host).await?, KubeletState::default()));
     }
     #[cfg(not(feature = "laboratory"))]
     if args.machine.is_some() {
@@ -68,15 +68,15 @@ async fn observe(
     }
     let config = config(host, record)?;
     let kubelet = match args.free {
-        Some(_) => Kubelet::default(),
-        None => Kubelet::read(&config.places.kubelet_dir).await,
+        Some(_) => KubeletState::default(),
+        None => KubeletState::read(&config.places.kubelet_dir).await,
     };
-    Ok((survey(&config).await?, kubelet))
+    Ok((scan_host(&config).await?, kubelet))
 }
 
 /// Scans the host; a missing source would make the answer wrong.
-async fn survey(config: &Config) -> Result<NodeState> {
-    let node = agent::survey(config, clock()).await;
+async fn scan_host(config: &Config) -> Result<NodeState> {
+    let node = agent::scan_host(config, clock()).await;
     require_sources(&node.inventory)?;
     Ok(node)
 }

@@ -3,7 +3,7 @@
 use std::path;
 
 use anyhow::{Result, anyhow};
-use windlass_config::{Config, Places};
+use windlass_config::{Config, HostPaths};
 
 use crate::exit::UsageError;
 
@@ -25,7 +25,7 @@ pub(super) fn make_absolute(config: &mut Config) {
 
 /// Moves folders of the node below the root of its recording. Kubelet, runtime and agent of this machine know nothing of
 /// the recorded devices, unless a flag names their folders.
-pub(super) fn move_into_recording(places: &mut Places) {
+pub(super) fn move_into_recording(places: &mut HostPaths) {
     let host = places.host();
     for folder in [&mut places.kubelet_dir, &mut places.cdi_dir, &mut places.state_dir] {
         *folder = host.path(&*folder);
@@ -53,18 +53,18 @@ pub(super) fn require_host_paths(config: &Config) -> Result<()> {
 mod tests {
     use std::{env, path::Path};
 
-    use windlass_config::Places;
+    use windlass_config::HostPaths;
 
     use super::*;
 
     #[test]
     fn relative_paths_become_absolute() {
         let mut config = Config {
-            places: Places {
+            places: HostPaths {
                 kubelet_dir: "k".into(),
                 host_root_on_node: "m/host".into(),
                 cdi_dir: "/var/run/cdi".into(),
-                ..Places::default()
+                ..HostPaths::default()
             },
             ..Config::default()
         };
@@ -81,7 +81,7 @@ mod tests {
     fn paths_of_the_host_must_be_absolute() {
         require_host_paths(&Config::default()).expect("the defaults are absolute");
         let config = Config {
-            places: Places { mps_dir: "mps".into(), ..Places::default() },
+            places: HostPaths { mps_dir: "mps".into(), ..HostPaths::default() },
             ..Config::default()
         };
         let error = require_host_paths(&config).expect_err("refused").to_string();

@@ -14,10 +14,10 @@ use serde_json::Value;
 use windlass_config::Config;
 use windlass_core::inventory::Inventory;
 use windlass_node::agent;
-use windlass_snapshot::{Anonymiser, Bounds, ExtraFiles, Snapshot, SnapshotError};
+use windlass_snapshot::{Anonymiser, ExtraFiles, Snapshot, SnapshotError, SnapshotLimits};
 
-use self::about::About;
-use super::{clock, host_config, require_sources, sources};
+use self::about::RecordingManifest;
+use super::{clock, host_config, require_sources, source_lines};
 use crate::{
     cli::{HostCommand, RecordHostArgs},
     exit::UsageError,
@@ -43,7 +43,7 @@ pub(crate) async fn run(command: HostCommand) -> Result<()> {
 async fn record(args: RecordHostArgs) -> Result<()> {
     let config = host_config(args.host)?;
     new_folder(&args.dir)?;
-    let inventory = agent::survey(&config, clock()).await.inventory;
+    let inventory = agent::scan_host(&config, clock()).await.inventory;
     let identifiers = if args.with_serials { Identifiers::Kept } else { Identifiers::Anonymised };
     let (recording, _) = write_recording(&args.dir, &config, &inventory, identifiers)?;
     report(&args.dir, &recording, &inventory)?;
@@ -52,7 +52,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
 
 /// Creates the folder. A folder with files is a command line mistake.
 pub(super) fn new_folder(dir: &Path) -> Result<()> {
-    Snapshot::folder(dir).map_err(|error| match error {
+    Snapshot::create_folder(dir).map_err(|error| match error {
         SnapshotError::NotEmpty(_) => UsageError(error.into()).into(),
         SnapshotError::Write(..) => anyhow::Error::new(error),
     })
@@ -67,9 +67,9 @@ pub(super) fn write_recording(
 ) -> Result<(Snapshot, Anonymiser)> {
     let host = config.places.host();
     let extra = ExtraFiles::for_policy(&config.policy).with_mounts_of(inventory);
-    let read = Snapshot::of(&host, &extra, Bounds::default(), &mut progress());
+    let read = Snapshot::capture(&host, &extra, SnapshotLimits::default(), &mut progress());
     let mut found = serde_json::to_value(inventory)?;
-    let mut anonymiser = Anonymiser::of(&host);
+    let mut anonymiser = Anonymiser::for_host(&host);
     let (recording, by) = match identifiers {
         Identifiers::Kept => (read, None),
         Identifiers::Anonymised => {
@@ -78,15 +78,20 @@ pub(super) fn write_recording(
             (recording, Some(&anonymiser))
         }
     };
-    let about = About::new(&host, &recording, by);
+    let about = RecordingManifest::new(&host, &recording, by);
     write(dir, &recording, &about, &found)?;
     Ok((recording, anonymiser))
 }
 
-fn write(dir: &Path, recording: &Snapshot, about: &About<'_>, inventory: &Value) -> Result<()> {
-    recording.write(dir, &about.mark()).context("cannot write the recording")?;
+fn write(
+    dir: &Path,
+    recording: &Snapshot,
+    about: &RecordingManifest<'_>,
+    inventory: &Value,
+) -> Result<()> {
+    recording.write(dir, &about.summary()).context("cannot write the recording")?;
     for (name, text) in [
-        ("README.txt", about.text()),
+        ("README.txt", about.readme()),
         ("manifest.json", serde_json::to_string_pretty(about)? + "\n"),
         ("inventory.json", serde_json::to_string_pretty(inventory)? + "\n"),
     ] {
@@ -100,7 +105,10 @@ fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()>
     let dir = dir.display();
     let paint = Paint::for_stdout();
     line(format!("recorded {} entries in {dir}", recording.len()))?;
-    sources(inventory, paint).into_iter().map(|text| format!("  {text}")).try_for_each(line)?;
+    source_lines(inventory, paint)
+        .into_iter()
+        .map(|text| format!("  {text}"))
+        .try_for_each(line)?;
     if !recording.omissions.is_empty() {
         line(format!("left out {}: manifest.json has the reasons", recording.omissions.len()))?;
     }

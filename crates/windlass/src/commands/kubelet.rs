@@ -16,8 +16,8 @@ use windlass_kubelet_sim::{Config, Event, Kubelet};
 use crate::{
     cli::KubeletArgs,
     exit::UsageError,
-    screen::{count, line},
-    stop::Stop,
+    screen::{line, pluralized},
+    stop::StopSignals,
 };
 use session::{Flow, Session};
 
@@ -28,8 +28,8 @@ pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     let pods = args.pods.iter().map(|text| pod_argument::parse(text));
     let pods = pods.collect::<Result<Vec<_>>>().map_err(UsageError)?;
     let config = config(&args);
-    folder::claim(&config).await?;
-    let mut stop = Stop::listen()?;
+    folder::claim_folder(&config).await?;
+    let mut stop = StopSignals::listen()?;
     let kubelet = Kubelet::start(config).context("cannot start the embedded kubelet")?;
     line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
     line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: KubeletArgs) -> Result<()> {
     let outcome = tokio::select! {
         outcome = serving => outcome,
         outcome = print_events(&kubelet) => outcome,
-        _ = stop.requested() => Ok(()),
+        _ = stop.recv() => Ok(()),
     };
     kubelet.shutdown().await;
     outcome
@@ -70,19 +70,19 @@ async fn read_commands(session: &mut Session<'_>) -> Result<()> {
 
 /// Prints the events of plugins as they happen.
 async fn print_events(kubelet: &Kubelet) -> Result<()> {
-    let calls = kubelet.calls();
+    let calls = kubelet.events();
     let mut printed = 0;
     loop {
         let news = calls.wait_for(|events| events.len() > printed, Duration::MAX).await;
         let events = news.unwrap_or_else(|events| events);
-        for text in events[printed..].iter().filter_map(sentence) {
+        for text in events[printed..].iter().filter_map(event_text) {
             line(text)?;
         }
         printed = events.len();
     }
 }
 
-fn sentence(event: &Event) -> Option<String> {
+fn event_text(event: &Event) -> Option<String> {
     Some(match event {
         Event::Registered { resource, endpoint } => {
             format!("+ {resource} registered from {}", endpoint.display())
@@ -92,16 +92,16 @@ fn sentence(event: &Event) -> Option<String> {
         }
         Event::ListReceived { resource, devices } => {
             let healthy = devices.iter().filter(|device| device.is_healthy()).count();
-            format!("+ {resource} lists {}, {healthy} healthy", count(devices.len(), "device"))
+            format!("+ {resource} lists {}, {healthy} healthy", pluralized(devices.len(), "device"))
         }
         Event::StreamEnded { resource, reason, .. } => {
             format!("- {resource} ended its device list: {reason}")
         }
-        Event::PreferredAsked { resource, question, .. } => format!(
+        Event::PreferredAllocationReceived { resource, call: question, .. } => format!(
             "? {resource}: {} of {} available requested, prefers {}",
             question.size,
             question.available.len(),
-            question.answer.join(" ")
+            question.preferred.join(" ")
         ),
         Event::AllocateFailed { pod, resource, message, .. } => {
             format!("! {resource} did not allocate for {pod}: {message}")
@@ -116,7 +116,7 @@ fn sentence(event: &Event) -> Option<String> {
 fn config(args: &KubeletArgs) -> Config {
     let mut config = Config::new(&args.dir);
     config.release = args.release;
-    config.cleanup = args.cleanup;
+    config.plugin_dir_cleanup = args.cleanup;
     config.topology = args.topology_policy;
     config.numa_nodes = (0..8).collect();
     config

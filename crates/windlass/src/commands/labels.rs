@@ -9,7 +9,7 @@ use windlass_node::{agent, labels};
 
 use super::{
     clock, host_config, print_origin_notice, print_origin_notice_to_stderr, print_output,
-    require_sources, sources,
+    require_sources, source_lines,
 };
 use crate::{
     cli::{LabelsArgs, LabelsOutputArg, OutputArg},
@@ -18,10 +18,10 @@ use crate::{
 
 pub(crate) async fn run(args: LabelsArgs) -> Result<()> {
     let (config, clock) = (host_config(args.host)?, clock());
-    let state = agent::survey(&config, clock).await;
+    let state = agent::scan_host(&config, clock).await;
     let inventory = &state.inventory;
     let host = config.places.host();
-    let labels = labels::of(&host, &config.policy, &state, clock.now());
+    let labels = labels::compute(&host, &config.policy, &state, clock.now());
     if !matches!(args.output, LabelsOutputArg::Table) {
         // Labels in JSON, YAML or lines have no room for a notice.
         print_origin_notice_to_stderr(inventory)?;
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: LabelsArgs) -> Result<()> {
 fn table(inventory: &Inventory, labels: &Labels) -> Result<()> {
     let paint = Paint::for_stdout();
     print_origin_notice(inventory, paint)?;
-    sources(inventory, paint).into_iter().try_for_each(line)?;
+    source_lines(inventory, paint).into_iter().try_for_each(line)?;
     let mut table = Table::new(["LABEL", "VALUE"]);
     for (key, value) in labels {
         table.row([key.clone(), value.clone()]);

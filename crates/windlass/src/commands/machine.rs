@@ -5,7 +5,7 @@ mod board;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use windlass_config::{DeviceProfile, Find};
+use windlass_config::{DeviceProfile, DiscoveryRule};
 use windlass_machine::{Attached, Fault, Machine, MachineProfile};
 
 use crate::{
@@ -51,7 +51,8 @@ fn list() -> Result<()> {
     table.print()?;
     line("")?;
     // Only the demo simulates boards on the network.
-    let has_board = |profile: &&DeviceProfile| matches!(profile.rule().find, Find::Endpoints(_));
+    let has_board =
+        |profile: &&DeviceProfile| matches!(profile.rule().find, DiscoveryRule::Endpoints(_));
     let boards = DeviceProfile::ALL.iter().filter(has_board);
     let devices = Attached::names().map(str::to_owned);
     let devices = devices.chain(boards.map(|profile| format!("{} (demo only)", profile.name)));

@@ -16,22 +16,22 @@ use tokio::{
 };
 use windlass_cluster::Client;
 use windlass_config::{Config, Diagnostic, LabelValue};
-use windlass_migrate::Loaded;
-use windlass_node::{Agent, Succession, reload::Follow};
+use windlass_migrate::LoadedConfig;
+use windlass_node::{Agent, StandbyMode, reload::ReloadSource};
 
 use self::read::read;
-use super::{check_host_root, clock, directory, require_host_paths};
+use super::{check_host_root, clock, require_directory, require_host_paths};
 use crate::{
     cli::NodeArgs,
-    exit::{Logged, UsageError},
+    exit::{AlreadyLogged, UsageError},
     logging::{self, LogFormat},
-    stop::{Stop, end_with},
+    stop::{StopSignals, die_with_parent},
 };
 
 pub(crate) async fn run(args: NodeArgs) -> Result<()> {
     let format = args.log_format;
     logging::to_stderr(format, args.log.clone());
-    args.ends_with.map_or(Ok(()), end_with)?;
+    args.ends_with.map_or(Ok(()), die_with_parent)?;
     Box::pin(serve(args)).await.map_err(|error| log_final_error(format, error))
 }
 
@@ -40,7 +40,7 @@ fn log_final_error(format: LogFormat, error: anyhow::Error) -> anyhow::Error {
     match format {
         LogFormat::Json if tracing::event_enabled!(tracing::Level::ERROR) => {
             tracing::error!(error = format!("{error:#}"), "windlass node failed");
-            error.context(Logged)
+            error.context(AlreadyLogged)
         }
         LogFormat::Json | LogFormat::Text => error,
     }
@@ -54,12 +54,12 @@ async fn serve(args: NodeArgs) -> Result<()> {
     check(&config)?;
     let mut shutdown = Box::pin(shutdown_signal()?);
     tokio::select! {
-        waited = wait_for_turn(&args, &config) => waited?,
+        waited = wait_until_startable(&args, &config) => waited?,
         () = &mut shutdown => return Ok(()),
     }
     let file = args.config_dir.clone().or_else(|| args.host.config.clone());
     let file = file.or_else(|| args.nvidia_plugin.file());
-    let (requested, follow) = follow(args);
+    let (requested, follow) = reload_source(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let agent = tokio::select! {
         started = start(config.clone(), follow) => started?,
@@ -74,7 +74,7 @@ async fn serve(args: NodeArgs) -> Result<()> {
     );
     tokio::select! {
         outcome = agent.run(shutdown) => outcome?,
-        () = count_hangups(hangup, requested) => {}
+        () = count_sighups(hangup, requested) => {}
     }
     tracing::info!("stopped");
     Ok(())
@@ -82,8 +82,8 @@ async fn serve(args: NodeArgs) -> Result<()> {
 
 /// Waits for a kubelet. With `--take-over` it then waits until another agent ends; without, up to two seconds for a
 /// killed agent.
-async fn wait_for_turn(args: &NodeArgs, config: &Config) -> Result<()> {
-    let succession = if args.take_over { Succession::TakesOver } else { Succession::Alone };
+async fn wait_until_startable(args: &NodeArgs, config: &Config) -> Result<()> {
+    let succession = if args.take_over { StandbyMode::On } else { StandbyMode::Off };
     let awaited = windlass_node::await_kubelet(config, succession).await;
     awaited.context("cannot wait for the kubelet")?;
     if args.take_over {
@@ -95,8 +95,8 @@ async fn wait_for_turn(args: &NodeArgs, config: &Config) -> Result<()> {
 }
 
 /// Starts the agent on a blocking thread: a hanging disk must not block the shutdown.
-async fn start(config: Config, follow: Follow) -> Result<Agent> {
-    let starting = move || Agent::start_following(&config, follow, clock());
+async fn start(config: Config, follow: ReloadSource) -> Result<Agent> {
+    let starting = move || Agent::start_with_reload(&config, follow, clock());
     let started = spawn_blocking(starting).await.context("the start panicked")?;
     started.context("cannot start")
 }
@@ -107,14 +107,14 @@ fn with_flag(args: &NodeArgs, error: windlass_config::ConfigError) -> anyhow::Er
     anyhow::Error::new(error).context(flag)
 }
 
-fn log_warnings(loaded: &Loaded) {
+fn log_warnings(loaded: &LoadedConfig) {
     for Diagnostic { line, text } in &loaded.warnings {
         tracing::warn!(line, "configuration: {text}");
     }
 }
 
 /// Builds the input of reloads, which use the same files, variables and flags.
-fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
+fn reload_source(args: NodeArgs) -> (watch::Sender<u64>, ReloadSource) {
     let (reload, requested) = watch::channel(0);
     let folder = folder(&args);
     let label = args.config_dir.is_some().then(|| args.config_label.clone());
@@ -122,7 +122,7 @@ fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
         let loaded = read(&args, label)?;
         Ok((loaded.config, loaded.warnings))
     });
-    (reload, Follow { load, folder, requested, label })
+    (reload, ReloadSource { load, folder, requests: requested, label })
 }
 
 /// Folder to watch for a changed configuration.
@@ -136,7 +136,7 @@ fn folder(args: &NodeArgs) -> Option<PathBuf> {
 }
 
 /// Counts SIGHUPs. Each requests a reload, as with NVIDIA's config-manager.
-async fn count_hangups(mut hangup: Signal, requested: watch::Sender<u64>) {
+async fn count_sighups(mut hangup: Signal, requested: watch::Sender<u64>) {
     while hangup.recv().await.is_some() {
         tracing::info!(signal = "SIGHUP", "reloading the configuration");
         requested.send_modify(|count| *count += 1);
@@ -162,7 +162,7 @@ fn check(config: &Config) -> Result<()> {
         ("state folder", &config.places.state_dir, "--state-dir or stateDir"),
     ] {
         if !is_missing(path) {
-            directory(what, path, setting)?;
+            require_directory(what, path, setting)?;
         }
     }
     Ok(())
@@ -175,9 +175,9 @@ fn is_missing(path: &Path) -> bool {
 
 /// Returns a future that ends on a termination signal.
 fn shutdown_signal() -> Result<impl Future<Output = ()>> {
-    let mut stop = Stop::listen()?;
+    let mut stop = StopSignals::listen()?;
     Ok(async move {
-        let signal = stop.requested().await;
+        let signal = stop.recv().await;
         tracing::info!(signal, "stopping");
     })
 }

@@ -8,7 +8,7 @@ use std::{env, os::unix::process::CommandExt as _, process::Command};
 use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
 use windlass_core::inventory::Inventory;
-use windlass_cuda::{Overwritten, VISIBLE_DEVICES, overwrite};
+use windlass_cuda::{OverwriteReport, VISIBLE_DEVICES, overwrite};
 
 use super::{Origin, host_config, print_origin_notice, print_output};
 use crate::{
@@ -38,7 +38,7 @@ pub(crate) fn run(args: ScrubArgs) -> Result<()> {
     let config = host_config(args.host)?;
     let uuid = args.uuid.as_str();
     if env::var(VISIBLE_DEVICES).ok().as_deref() != Some(uuid) {
-        return Err(execute_again(uuid));
+        return Err(reexec(uuid));
     }
     let roots = config.places.roots();
     let library = roots.cuda_library(config.places.nvml_library.clone());
@@ -59,7 +59,7 @@ pub(crate) fn run(args: ScrubArgs) -> Result<()> {
     print_output(args.output, &document, || table(&inventory, uuid, done))
 }
 
-fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {
+fn table(inventory: &Inventory, uuid: &str, done: OverwriteReport) -> Result<()> {
     print_origin_notice(inventory, Paint::for_stdout())?;
     let mut table = Table::new(["DEVICE", "OVERWRITTEN", "FREE", "TOTAL"]);
     let mib = |bytes: u64| format!("{} MiB", bytes / MIB);
@@ -68,7 +68,7 @@ fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {
 }
 
 /// Executes this command again with the device filter in its environment; returns only on failure.
-fn execute_again(uuid: &str) -> anyhow::Error {
+fn reexec(uuid: &str) -> anyhow::Error {
     let mut command = Command::new("/proc/self/exe");
     command.args(env::args_os().skip(1)).env(VISIBLE_DEVICES, uuid).env(LOADING, "EAGER");
     anyhow::Error::new(command.exec()).context("cannot restart")

@@ -12,27 +12,27 @@ use bytes::Bytes;
 use prometheus_client::registry::Registry;
 use rustix::system::uname;
 use tokio_util::sync::CancellationToken;
-use windlass_stage::{Bound, Builder, Stage, StageMetrics};
+use windlass_stage::{BoundStage, Builder, Stage, StageMetrics};
 
 use crate::{
     cli::{LimitArgs, StageArgs, WorkArgs},
     exit::UsageError,
     logging,
     screen::line,
-    stop::{Stop, end_with},
+    stop::{StopSignals, die_with_parent},
 };
 
 pub(crate) async fn run(args: StageArgs) -> Result<()> {
     check(&args).map_err(UsageError)?;
-    args.ends_with.map_or(Ok(()), end_with)?;
+    args.ends_with.map_or(Ok(()), die_with_parent)?;
     let (metrics, mut registry) = (StageMetrics::new(), Registry::default());
     metrics.register(&mut registry);
     let builder = builder(&args).map_err(UsageError)?.metrics(metrics);
     logging::to_stderr(args.log_format, args.log.clone());
-    let (mut signals, shutdown) = (Stop::listen()?, CancellationToken::new());
+    let (mut signals, shutdown) = (StopSignals::listen()?, CancellationToken::new());
     let bound = builder.bind().await?;
     let page = match args.metrics {
-        Some(address) => Some(metrics::Page::bind(address).await?),
+        Some(address) => Some(metrics::MetricsServer::bind(address).await?),
         None => None,
     };
     line(banner(&args, &bound))?;
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: StageArgs) -> Result<()> {
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
         () = serving_metrics => {}
-        signal = signals.requested() => tracing::info!(signal, "stopping, the stage drains"),
+        signal = signals.recv() => tracing::info!(signal, "stopping, the stage drains"),
     }
     shutdown.cancel();
     Ok(serving.await?)
@@ -74,7 +74,7 @@ fn builder(args: &StageArgs) -> Result<Builder> {
         builder = builder.next(name, addresses.clone());
     }
     for name in &args.from {
-        builder = builder.from(name);
+        builder = builder.previous(name);
     }
     let builder = builder.limits(|settings| {
         settings.workers = limits.workers;
@@ -91,7 +91,7 @@ fn builder(args: &StageArgs) -> Result<Builder> {
 
 /// Adds the work that the arguments select. Without work, the stage forwards payloads.
 fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Builder> {
-    if let Some(pace) = pace::Pace::of(&args) {
+    if let Some(pace) = pace::TimedWork::of(&args) {
         return Ok(builder.batch(limits.batch, move |payloads| pace.clone().work(payloads)));
     }
     if let Some(pictures) = picture::Pictures::of(&args, limits.max_payload) {
@@ -111,7 +111,7 @@ fn with_work(builder: Builder, args: WorkArgs, limits: LimitArgs) -> Result<Buil
 }
 
 /// Line to print at the start.
-fn banner(args: &StageArgs, bound: &Bound) -> String {
+fn banner(args: &StageArgs, bound: &BoundStage) -> String {
     let next: Vec<_> = args.next.iter().map(|(name, at)| format!("{name} at {at}")).collect();
     let next = if next.is_empty() { "none".to_owned() } else { next.join(", ") };
     format!("stage {} listens on {}; next: {next}", args.name, bound.address())

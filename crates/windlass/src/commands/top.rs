@@ -4,27 +4,29 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::time::{sleep, timeout};
-use windlass_node::ask_agent;
+use windlass_node::get_page;
 use windlass_page::{DeviceView, Document, Health, HolderView, Summary};
 
 use crate::{
     cli::NodeTopArgs,
-    screen::{Paint, Redraw, Table, Tone, line, plain, shortened, terminal_width},
-    stop::Stop,
+    screen::{
+        FullScreen, Paint, Style, Table, line, replace_control_chars, terminal_width, truncated,
+    },
+    stop::StopSignals,
 };
 
 /// Refresh interval of the display of a node or a cluster.
-pub(super) const INTERVAL: Duration = Duration::from_secs(2);
+pub(super) const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit for the agent's answer.
-const LIMIT: Duration = Duration::from_secs(4);
+const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 /// Maximum number of holders of a device in a table; JSON has all.
 const MAX_HOLDERS: usize = 3;
 
 pub(crate) async fn run(args: NodeTopArgs) -> Result<()> {
     let state = async || {
-        let answer = timeout(LIMIT, ask_agent(&args.probe_socket, "/page/state")).await;
-        let answer =
-            answer.with_context(|| format!("the agent did not answer within {LIMIT:?}"))??;
+        let answer = timeout(ANSWER_LIMIT, get_page(&args.probe_socket, "/page/state")).await;
+        let answer = answer
+            .with_context(|| format!("the agent did not answer within {ANSWER_LIMIT:?}"))??;
         ensure!(answer.is_ok, "{}", answer.report.trim_end());
         read(&answer.report)
     };
@@ -33,21 +35,21 @@ pub(crate) async fn run(args: NodeTopArgs) -> Result<()> {
 
 /// Shows a node's state until stopped, or once.
 pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) -> Result<()> {
-    let Some(mut screen) = Redraw::new().filter(|_| !once) else {
+    let Some(mut screen) = FullScreen::new().filter(|_| !once) else {
         return Ok(to_lines(&state().await?, None).into_iter().try_for_each(line)?);
     };
-    let mut signals = Stop::listen()?;
+    let mut signals = StopSignals::listen()?;
     let drawing = async {
         // A failure of the first request ends the command; later failures are shown.
         let mut last = state().await?;
         let mut failure = None;
         loop {
             let mut lines = to_lines(&last, terminal_width());
-            lines.extend(
-                failure.map(|why: String| Paint::for_stdout().text(Tone::Bad, plain(&why))),
-            );
+            lines.extend(failure.map(|why: String| {
+                Paint::for_stdout().styled(Style::Error, replace_control_chars(&why))
+            }));
             screen.draw(&lines)?;
-            sleep(INTERVAL).await;
+            sleep(REFRESH_INTERVAL).await;
             match state().await {
                 Ok(now) => (last, failure) = (now, None),
                 Err(error) => failure = Some(format!("{error:#}")),
@@ -56,7 +58,7 @@ pub(super) async fn show(state: impl AsyncFn() -> Result<Document>, once: bool) 
     };
     tokio::select! {
         failed = drawing => failed,
-        _ = signals.requested() => Ok(()),
+        _ = signals.recv() => Ok(()),
     }
 }
 
@@ -73,9 +75,11 @@ fn to_lines(state: &Document, width: Option<usize>) -> Vec<String> {
     let simulated = if state.simulated { ", SIMULATED" } else { "" };
     let name = node.map_or("this node", |node| &node.name);
     let Summary { gpus, free_gpus, .. } = state.summary;
-    let headline =
-        plain(&format!("{name}{simulated}: {gpus} GPUs, {free_gpus} free, {}", state.time));
-    let mut lines = vec![paint.text(Tone::Strong, cut(&headline, width))];
+    let headline = replace_control_chars(&format!(
+        "{name}{simulated}: {gpus} GPUs, {free_gpus} free, {}",
+        state.time
+    ));
+    let mut lines = vec![paint.styled(Style::Heading, fit_width(&headline, width))];
     let mut table = Table::new(["DEVICE", "LOAD", "MEMORY", "TEMP", "POWER", "HEALTH", "HELD BY"]);
     let mut faults = Vec::new();
     let devices = node.into_iter().flat_map(|node| &node.devices);
@@ -83,8 +87,8 @@ fn to_lines(state: &Document, width: Option<usize>) -> Vec<String> {
         table.row(row(device));
         if let Some(reason) = &device.reason {
             let action = device.action.as_ref().map(|it| format!("; {it}")).unwrap_or_default();
-            let text = plain(&format!("{}: {reason}{action}", title(device)));
-            faults.push(paint.text(Tone::Bad, cut(&text, width)));
+            let text = replace_control_chars(&format!("{}: {reason}{action}", title(device)));
+            faults.push(paint.styled(Style::Error, fit_width(&text, width)));
         }
     }
     lines.extend(width.map_or_else(|| table.lines(""), |width| table.lines_within(width)));
@@ -100,8 +104,8 @@ fn is_shown(device: &DeviceView) -> bool {
     is_gpu || is_offered_or_held || device.health == Health::Unhealthy
 }
 
-fn cut(text: &str, width: Option<usize>) -> String {
-    width.map_or_else(|| text.to_owned(), |width| shortened(text, width))
+fn fit_width(text: &str, width: Option<usize>) -> String {
+    width.map_or_else(|| text.to_owned(), |width| truncated(text, width))
 }
 
 fn row(device: &DeviceView) -> [String; 7] {

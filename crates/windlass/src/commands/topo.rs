@@ -10,11 +10,11 @@ use windlass_core::{
 
 use super::{
     devices::{apply_filter, name},
-    print_origin_notice, print_output, require_driver_answers, survey,
+    print_origin_notice, print_output, require_driver_answers, scan_host,
 };
 use crate::{
     cli::TopoArgs,
-    screen::{Paint, Table, Tone, WIDTH, line, wrapped},
+    screen::{MAX_WIDTH, Paint, Style, Table, line, wrapped},
 };
 
 /// Connection matrix of whole devices with a location: `connections[i][j]` is between devices i and j.
@@ -57,7 +57,7 @@ const RARE_LABELS: [(&str, &str); 2] =
     [("XGMI", "XGMI AMD's links"), ("DEV", "DEV same PCI function")];
 
 pub(crate) async fn run(args: TopoArgs) -> Result<()> {
-    let mut inventory = survey(args.host).await?.inventory;
+    let mut inventory = scan_host(args.host).await?.inventory;
     apply_filter(&mut inventory, &args.filter)?;
     let topology = Topology::of(&inventory);
     print_output(args.output, &topology, || show(&inventory, &topology))?;
@@ -70,7 +70,7 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
     if topology.devices.is_empty() {
         return Ok(line("no device with a location; `windlass devices` lists all")?);
     }
-    for table in topology.panes(WIDTH) {
+    for table in topology.panes(MAX_WIDTH) {
         table.print()?;
         line("")?;
     }
@@ -80,7 +80,7 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
         let names: Vec<_> = without_location.into_iter().map(name).collect();
         wrapped("without a location: ", &names).into_iter().try_for_each(line)?;
     }
-    Ok(line(paint.text(Tone::Quiet, topology.legend()))?)
+    Ok(line(paint.styled(Style::Muted, topology.legend()))?)
 }
 
 /// True if the device's PCI path or NUMA node is known.
@@ -155,7 +155,7 @@ impl Topology {
 
     /// GPUs among each other, then GPUs with other devices: narrower than the whole matrix. Without GPUs, all devices.
     #[cfg(feature = "laboratory")]
-    pub(crate) fn of_gpus(&self) -> Vec<Table> {
+    pub(crate) fn gpu_tables(&self) -> Vec<Table> {
         let is_gpu = |position: &usize| self.devices[*position].kind == DeviceKind::Gpu;
         let (mut gpus, mut others): (Vec<_>, Vec<_>) = (0..self.devices.len()).partition(is_gpu);
         if gpus.is_empty() {
@@ -200,7 +200,7 @@ impl TopologyDevice {
             name: name(device),
             id: device.id.to_string(),
             kind: device.kind,
-            may_have_nvlinks: device.family().is_managed,
+            may_have_nvlinks: device.family().has_nvml,
             numa_node: device.place.numa_node,
         }
     }

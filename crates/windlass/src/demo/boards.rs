@@ -12,7 +12,7 @@ use windlass_machine::{Board, BoardAddresses, BoardEvent};
 pub(super) struct Boards(Vec<Board>);
 
 /// Address of the first board; a real one is shipped as 172.31.111.35.
-const FIRST: Ipv4Addr = Ipv4Addr::new(127, 31, 111, 35);
+const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 31, 111, 35);
 
 /// Ports of a board: control, and deployment of neural networks.
 const PORTS: (u16, u16) = (6001, 6000);
@@ -25,7 +25,7 @@ const MAX_TRIED: u32 = 100;
 impl Boards {
     /// Starts boards and returns their addresses. Addresses in use by another demo are skipped.
     pub(super) fn start(&mut self, count: u16) -> io::Result<Vec<String>> {
-        let first = FIRST.to_bits();
+        let first = FIRST_ADDRESS.to_bits();
         let mut hosts = (first..first + MAX_TRIED).map(Ipv4Addr::from_bits);
         let mut started = Vec::new();
         while started.len() < count.into() {

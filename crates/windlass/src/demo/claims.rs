@@ -11,17 +11,17 @@ use anyhow::{Context as _, Result};
 use tokio::time::Instant;
 
 pub(super) use cluster::ClusterFixture;
-pub(super) use pod_spec::{NAMESPACE, PodSpec, results};
+pub(super) use pod_spec::{NAMESPACE, PodSpec, allocation_results};
 
 use super::{
     event::Event,
     report::Reporter,
-    script::{ms, wait_for_inventory},
+    script::{elapsed_ms, wait_for_inventory},
     testbed::Testbed,
 };
 use script::ClaimScript;
 
-pub(super) async fn play(
+pub(super) async fn run(
     testbed: &Testbed,
     cluster: &ClusterFixture,
     reporter: Reporter,
@@ -30,7 +30,7 @@ pub(super) async fn play(
     let inventory = wait_for_inventory(testbed).await.context("step discovery")?;
     reporter.report(&Event::Discovered {
         inventory: inventory.clone(),
-        took_ms: ms(testbed.agent_started),
+        took_ms: elapsed_ms(testbed.agent_started),
     })?;
-    ClaimScript::new(testbed, cluster, reporter, begun).play(inventory).await
+    ClaimScript::new(testbed, cluster, reporter, begun).run_steps(inventory).await
 }

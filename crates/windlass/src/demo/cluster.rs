@@ -20,12 +20,12 @@ pub(super) use fleet::Fleet;
 use super::{report::Reporter, testbed::Testbed};
 use script::ClusterScript;
 
-pub(super) async fn play(
+pub(super) async fn run(
     testbed: &Testbed,
     fleet: &Fleet,
     reporter: Reporter,
     begun: Instant,
 ) -> Result<()> {
     let mut script = ClusterScript::new(testbed, fleet, reporter, begun);
-    Box::pin(script.play()).await
+    Box::pin(script.run_steps()).await
 }

@@ -2,7 +2,7 @@
 
 use windlass_config::{Policy, ResourceRule, Resources, Selector, Sharing};
 use windlass_core::device::DeviceKind;
-use windlass_machine::{MachineProfile, mig::Shape};
+use windlass_machine::{MachineProfile, mig::GpuInstanceProfile};
 
 /// Resource for NICs of a machine without other devices.
 const NICS: &str = "example.com/nic";
@@ -31,7 +31,7 @@ pub(super) fn create_mig_instances(profile: &mut MachineProfile) {
     }
     let smallest = |gpu| {
         let capability = profile.card_of(gpu)?.mig?;
-        Some(Shape::of(capability).first()?.name(capability))
+        Some(GpuInstanceProfile::of(capability).first()?.name(capability))
     };
     let names: Vec<_> = profile.gpus.iter().map(smallest).collect();
     for (gpu, name) in profile.gpus.iter_mut().zip(names) {

@@ -9,14 +9,14 @@ mod text;
 use anyhow::Result;
 
 use super::report::Reporter;
-use crate::{exit::Interrupted, stop::Stop};
+use crate::{exit::Interrupted, stop::StopSignals};
 use script::EdgeScript;
 
-pub(super) async fn run(reporter: Reporter, mut stop: Stop) -> Result<()> {
+pub(super) async fn run(reporter: Reporter, mut stop: StopSignals) -> Result<()> {
     let script = EdgeScript::new(reporter)?;
     tokio::select! {
-        outcome = Box::pin(script.play()) => outcome,
+        outcome = Box::pin(script.run_steps()) => outcome,
         // The stage processes end with this program.
-        signal = stop.requested() => Err(Interrupted(signal).into()),
+        signal = stop.recv() => Err(Interrupted(signal).into()),
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum Event {
     /// The fault has ended, and the quiet period begins.
     Waiting { device: String, end: &'static str, quiet_ms: f64 },
     /// The kubelet has received the recovery of the device.
-    Recovered { device: String, counts: Counts, took_ms: f64 },
+    Recovered { device: String, counts: ResourceCounts, took_ms: f64 },
     /// The kubelet restarted, and all allocations are unchanged.
     KubeletRestarted { resources: usize, pods: usize, devices_held: usize, took_ms: f64 },
     /// All steps are done.
@@ -52,7 +52,7 @@ pub(super) enum Event {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Arrival {
     #[serde(flatten)]
-    pub(super) counts: Counts,
+    pub(super) counts: ResourceCounts,
     /// Time since the start of the agent.
     pub(super) took_ms: f64,
 }
@@ -62,14 +62,14 @@ pub(super) struct Arrival {
 pub(super) struct Failure {
     pub(super) device: String,
     pub(super) why: String,
-    pub(super) counts: Counts,
+    pub(super) counts: ResourceCounts,
     pub(super) held_by: String,
     pub(super) took_ms: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Counts {
+pub(super) struct ResourceCounts {
     pub(super) resource: String,
     pub(super) capacity: usize,
     pub(super) allocatable: usize,

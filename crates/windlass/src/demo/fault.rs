@@ -6,7 +6,7 @@ use windlass_machine::{DeviceEvent, Fault};
 #[derive(Debug)]
 pub(super) struct DeviceFault {
     /// Description for the reader.
-    pub(super) what: String,
+    pub(super) description: String,
     /// Fault that is injected first.
     pub(super) initial: Fault,
     /// Persistent fault that follows: the device does not recover by itself.
@@ -18,10 +18,10 @@ pub(super) struct DeviceFault {
 }
 
 /// Injected XID: "GPU has fallen off the bus".
-const FALLEN_OFF: u64 = 79;
+const XID_FALLEN_OFF_BUS: u64 = 79;
 
 /// Attribute of virtual functions: the address of their physical function.
-const PHYSICAL: &str = "pfPciAddress";
+const PHYSICAL_FUNCTION: &str = "pfPciAddress";
 
 // === impl DeviceFault ===
 
@@ -29,22 +29,22 @@ impl DeviceFault {
     /// Fault for a device: an XID for NVIDIA GPUs, removal for other PCI devices; `None` if neither
     /// can be simulated.
     pub(super) fn of(device: &Device) -> Option<Self> {
-        if device.family().is_managed {
+        if device.family().has_nvml {
             let gpu = device.index as usize;
             return Some(Self {
-                what: format!("the driver reports XID {FALLEN_OFF} on GPU{gpu}"),
-                initial: Fault::Xid { gpu, code: FALLEN_OFF },
+                description: format!("the driver reports XID {XID_FALLEN_OFF_BUS} on GPU{gpu}"),
+                initial: Fault::Xid { gpu, code: XID_FALLEN_OFF_BUS },
                 follow_up: Some(Fault::Lost { gpu }),
                 repair: Fault::Recover { gpu },
                 repair_text: "the GPU was reset",
             });
         }
         // A virtual function is created and removed by its physical function.
-        let is_virtual = device.attributes.keys().any(|name| name.name() == PHYSICAL);
+        let is_virtual = device.attributes.keys().any(|name| name.name() == PHYSICAL_FUNCTION);
         let target = device.place.pci.filter(|_| !is_virtual)?.to_string();
-        let happens = |what| Fault::ToDevice { name: target.clone(), what };
+        let happens = |what| Fault::Device { name: target.clone(), event: what };
         Some(Self {
-            what: format!("{target} is pulled out of its slot"),
+            description: format!("{target} is pulled out of its slot"),
             initial: happens(DeviceEvent::Unplug),
             follow_up: None,
             repair: happens(DeviceEvent::Plug),

@@ -4,7 +4,7 @@ use windlass_kubelet_sim::{Container, Pod};
 
 /// Pods that fit `free` devices: half the machine, a pair, one whose init container shares its main container's
 /// device, a single one.
-pub(super) fn that_fit(resource: &str, free: usize) -> Vec<Pod> {
+pub(super) fn fitting(resource: &str, free: usize) -> Vec<Pod> {
     let half = if free > 1 { free / 2 } else { 1 };
     let mut left = free;
     let mut pods = Vec::new();
@@ -13,7 +13,9 @@ pub(super) fn that_fit(resource: &str, free: usize) -> Vec<Pod> {
             left -= size;
             let main = container("main", resource, size);
             pods.push(match name {
-                "prepared" => Pod::new(name).init(container("fetch", resource, 1)).container(main),
+                "prepared" => {
+                    Pod::new(name).init_container(container("fetch", resource, 1)).container(main)
+                }
                 _ => Pod::new(name).container(main),
             });
         }
@@ -22,11 +24,11 @@ pub(super) fn that_fit(resource: &str, free: usize) -> Vec<Pod> {
 }
 
 /// Pod that requests one device more than is free.
-pub(super) fn too_large(resource: &str, free: usize) -> Pod {
+pub(super) fn oversized(resource: &str, free: usize) -> Pod {
     Pod::new("too-large").container(container("main", resource, free + 1))
 }
 
-pub(super) fn single(name: &str, resource: &str) -> Pod {
+pub(super) fn with_one_device(name: &str, resource: &str) -> Pod {
     Pod::new(name).container(container("main", resource, 1))
 }
 
@@ -44,7 +46,7 @@ mod tests {
         let size = |pod: &Pod| pod.containers[0].limits["r"];
         for (free, expected) in [(8, vec![4, 2, 1, 1]), (2, vec![1, 1]), (1, vec![1]), (0, vec![])]
         {
-            let sizes: Vec<_> = that_fit("r", free).iter().map(size).collect();
+            let sizes: Vec<_> = fitting("r", free).iter().map(size).collect();
             assert_eq!(sizes, expected, "{free} free");
         }
     }

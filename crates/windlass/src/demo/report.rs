@@ -11,16 +11,16 @@ use serde::Serialize;
 use windlass_core::inventory::Inventory;
 
 use super::{
-    event::{Alternative, Arrival, Container, Counts, Event, Failure, ResolvedGrant},
-    steps::Steps,
+    event::{Alternative, Arrival, Container, Event, Failure, ResolvedGrant, ResourceCounts},
+    steps::Pager,
 };
 use crate::{
-    commands::{DeviceStatus, Topology, Width, device_tables, sources},
-    screen::{Paint, Tone, count, line, wrapped},
+    commands::{DeviceStatus, Topology, Width, device_tables, source_lines},
+    screen::{Paint, Style, line, pluralized, wrapped},
 };
 
 /// Folder of DRM device nodes.
-const GRAPHICS: &str = "/dev/dri";
+const DRI_DIR: &str = "/dev/dri";
 
 /// Output of events.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub(super) enum Reporter {
     Text(Paint),
     Json,
     /// Text, shown event by event on the user's request.
-    Steps(Steps),
+    Paged(Pager),
 }
 
 /// Event that can be printed.
@@ -53,7 +53,7 @@ impl Reporter {
         match self {
             Self::Json => line(serde_json::to_string(event)?)?,
             Self::Text(paint) => event.lines(Renderer(*paint)).into_iter().try_for_each(line)?,
-            Self::Steps(steps) => steps.add(event.lines(Renderer(Paint::for_stdout()))),
+            Self::Paged(steps) => steps.push(event.lines(Renderer(Paint::for_stdout()))),
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Renderer {
             Event::CleanedUp { pod, done, took_ms } => self.cleaned_up(pod, done, *took_ms),
             Event::Fault { fault, .. } => self.fault(fault),
             Event::NoFault { device } => {
-                vec![String::new(), self.quiet(format!("No fault is simulated for {device}"))]
+                vec![String::new(), self.muted(format!("No fault is simulated for {device}"))]
             }
             Event::Unhealthy(failure) => self.unhealthy(failure),
             Event::Waiting { device, end, quiet_ms } => waiting(device, end, *quiet_ms / 1000.0),
@@ -98,16 +98,16 @@ impl Renderer {
         let simulated =
             "The machine is SIMULATED; the agent, its gRPC and its driver calls are real.";
         vec![
-            self.strong(format!("Windlass demo on {machine}: {description}")),
-            self.0.text(Tone::Notable, simulated),
-            self.quiet(format!("in {}", dir.display())),
+            self.bold(format!("Windlass demo on {machine}: {description}")),
+            self.0.styled(Style::Warning, simulated),
+            self.muted(format!("in {}", dir.display())),
         ]
     }
 
     fn discovered(self, inventory: &Inventory, took_ms: f64) -> Vec<String> {
-        let heading = format!("{} {}", self.strong("Discovered"), self.took(took_ms));
+        let heading = format!("{} {}", self.bold("Discovered"), self.elapsed(took_ms));
         let mut lines = vec![String::new(), heading];
-        lines.extend(sources(inventory, self.0).iter().map(|text| format!("  {text}")));
+        lines.extend(source_lines(inventory, self.0).iter().map(|text| format!("  {text}")));
         let nothing = DeviceStatus { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
         for table in device_tables(inventory, nothing, None, Width::Normal) {
             lines.push(String::new());
@@ -118,30 +118,32 @@ impl Renderer {
 
     fn topology(self, topology: &Topology) -> Vec<String> {
         let mut lines = self.heading("Topology");
-        for table in topology.of_gpus() {
+        for table in topology.gpu_tables() {
             lines.extend(table.lines("  "));
             lines.push(String::new());
         }
         let legend = wrapped("  ", topology.legend().split_whitespace());
-        lines.extend(legend.into_iter().map(|text| self.quiet(text)));
+        lines.extend(legend.into_iter().map(|text| self.muted(text)));
         lines
     }
 
     fn registered(self, resources: &[Arrival]) -> Vec<String> {
         let mut lines = self.heading("Registered with the kubelet");
-        for Arrival { counts: Counts { resource, capacity, allocatable }, took_ms } in resources {
-            let devices = count(*capacity, "device");
+        for Arrival { counts: ResourceCounts { resource, capacity, allocatable }, took_ms } in
+            resources
+        {
+            let devices = pluralized(*capacity, "device");
             lines.push(format!(
                 "  {} {resource}: {devices}, {allocatable} allocatable {}",
                 self.ok(),
-                self.quiet(format!("({took_ms:.1} ms after the agent started)"))
+                self.muted(format!("({took_ms:.1} ms after the agent started)"))
             ));
         }
         lines
     }
 
     fn pod_admitted(self, pod: &str, containers: &[Container], took_ms: f64) -> Vec<String> {
-        let (pod, took) = (self.strong(pod), self.took(took_ms));
+        let (pod, took) = (self.bold(pod), self.elapsed(took_ms));
         let mut lines = vec![String::new(), format!("  {} pod {pod} admitted {took}", self.ok())];
         lines.extend(containers.iter().flat_map(|container| self.container(container)));
         lines
@@ -158,21 +160,21 @@ impl Renderer {
         }
         lines.extend(wrapped("         gets  ", grant_items(&container.grant)));
         lines.extend(cdi_kinds(&container.grant.cdi_devices).into_iter().map(|(kind, names)| {
-            self.quiet(format!("         by    {} of {kind}", count(names, "CDI name")))
+            self.muted(format!("         by    {} of {kind}", pluralized(names, "CDI name")))
         }));
         lines
     }
 
     fn pod_refused(self, pod: &str, reason: &str, message: &str) -> Vec<String> {
-        let (ok, pod) = (self.ok(), self.strong(pod));
+        let (ok, pod) = (self.ok(), self.bold(pod));
         let refused = format!("  {ok} pod {pod} is refused, as expected: {reason}");
         let message = wrapped("       ", message.split_whitespace());
-        let message = message.into_iter().map(|text| self.quiet(text));
+        let message = message.into_iter().map(|text| self.muted(text));
         [String::new(), refused].into_iter().chain(message).collect()
     }
 
     fn cleaned_up(self, pod: &str, done: &[String], took_ms: f64) -> Vec<String> {
-        let (ok, pod, took) = (self.ok(), self.strong(pod), self.took(took_ms));
+        let (ok, pod, took) = (self.ok(), self.bold(pod), self.elapsed(took_ms));
         let clean = format!("  {ok} the devices of {pod} are clean {took}");
         std::iter::once(clean).chain(listed("done  ", done)).collect()
     }
@@ -185,14 +187,14 @@ impl Renderer {
 
     fn fault(self, fault: &str) -> Vec<String> {
         let mut lines = self.heading("A device fails");
-        let mark = self.0.text(Tone::Notable, "!!");
+        let mark = self.0.styled(Style::Warning, "!!");
         lines.push(format!("  {mark} {fault}"));
         lines
     }
 
     fn unhealthy(self, failure: &Failure) -> Vec<String> {
         let Failure { device, why, counts, held_by, took_ms } = failure;
-        let (why, took) = (self.0.text(Tone::Bad, why), self.took(*took_ms));
+        let (why, took) = (self.0.styled(Style::Error, why), self.elapsed(*took_ms));
         let counts = allocatable(counts);
         vec![
             format!("  {} {device} is {why} {took}", self.ok()),
@@ -200,8 +202,8 @@ impl Renderer {
         ]
     }
 
-    fn recovered(self, device: &str, counts: &Counts, took_ms: f64) -> Vec<String> {
-        let (healthy, took) = (self.0.text(Tone::Good, "Healthy"), self.took(took_ms));
+    fn recovered(self, device: &str, counts: &ResourceCounts, took_ms: f64) -> Vec<String> {
+        let (healthy, took) = (self.0.styled(Style::Success, "Healthy"), self.elapsed(took_ms));
         vec![
             format!("  {} {device} is {healthy} again {took}", self.ok()),
             format!("       {}", allocatable(counts)),
@@ -219,16 +221,16 @@ impl Renderer {
         lines.push(format!(
             "  {} {} registered again; {} with {} as before {}",
             self.ok(),
-            count(resources, "resource"),
-            count(pods, "pod"),
-            count(devices, "device"),
-            self.took(took_ms)
+            pluralized(resources, "resource"),
+            pluralized(pods, "pod"),
+            pluralized(devices, "device"),
+            self.elapsed(took_ms)
         ));
         lines
     }
 
     pub(super) fn finished(self, steps: usize, pods: usize, took_ms: f64) -> Vec<String> {
-        let (pods, seconds) = (count(pods, "pod"), took_ms / 1000.0);
+        let (pods, seconds) = (pluralized(pods, "pod"), took_ms / 1000.0);
         self.heading(&format!("All {steps} steps passed, {pods} served, in {seconds:.1} s."))
     }
 
@@ -246,27 +248,27 @@ impl Renderer {
 
     /// Heading after an empty line.
     pub(super) fn heading(self, text: &str) -> Vec<String> {
-        vec![String::new(), self.strong(text)]
+        vec![String::new(), self.bold(text)]
     }
 
     pub(super) fn ok(self) -> String {
-        self.0.text(Tone::Good, "ok")
+        self.0.styled(Style::Success, "ok")
     }
 
-    pub(super) fn tone(self, tone: Tone, text: impl Display) -> String {
-        self.0.text(tone, text)
+    pub(super) fn styled(self, tone: Style, text: impl Display) -> String {
+        self.0.styled(tone, text)
     }
 
-    pub(super) fn strong(self, text: impl Display) -> String {
-        self.0.text(Tone::Strong, text)
+    pub(super) fn bold(self, text: impl Display) -> String {
+        self.0.styled(Style::Heading, text)
     }
 
-    pub(super) fn quiet(self, text: impl Display) -> String {
-        self.0.text(Tone::Quiet, text)
+    pub(super) fn muted(self, text: impl Display) -> String {
+        self.0.styled(Style::Muted, text)
     }
 
-    pub(super) fn took(self, ms: f64) -> String {
-        self.quiet(format!("({ms:.1} ms)"))
+    pub(super) fn elapsed(self, ms: f64) -> String {
+        self.muted(format!("({ms:.1} ms)"))
     }
 }
 
@@ -282,18 +284,18 @@ fn listed(label: &str, items: &[String]) -> Vec<String> {
     items.iter().map(line).collect()
 }
 
-fn allocatable(counts: &Counts) -> String {
-    let Counts { resource, capacity, allocatable } = counts;
+fn allocatable(counts: &ResourceCounts) -> String {
+    let ResourceCounts { resource, capacity, allocatable } = counts;
     format!("{resource}: {allocatable} of {capacity} allocatable")
 }
 
 /// Items of a grant: device nodes by path, DRM nodes (two per GPU) and files by number; else the environment.
 pub(super) fn grant_items(grant: &ResolvedGrant) -> Vec<String> {
     let nodes = grant.device_nodes.iter();
-    let (graphics, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(GRAPHICS));
+    let (graphics, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(DRI_DIR));
     let mut items: Vec<_> = nodes.into_iter().cloned().collect();
     let graphics = Some(graphics.len()).filter(|number| *number > 0);
-    let graphics = graphics.map(|number| format!("{} in {GRAPHICS}", count(number, "node")));
+    let graphics = graphics.map(|number| format!("{} in {DRI_DIR}", pluralized(number, "node")));
     let files = grant.files.iter().map(|(noun, number)| many(*number, noun));
     let counted: Vec<_> = graphics.into_iter().chain(files).collect();
     if !counted.is_empty() {
@@ -309,7 +311,7 @@ pub(super) fn grant_items(grant: &ResolvedGrant) -> Vec<String> {
 fn many(number: usize, noun: &str) -> String {
     match noun.strip_suffix('y') {
         Some(stem) if number != 1 => format!("{number} {stem}ies"),
-        _ => count(number, noun),
+        _ => pluralized(number, noun),
     }
 }
 

@@ -10,12 +10,14 @@ use windlass_core::{
     placement::{self, Connections, Policy, Request, Topology as Distances},
     resource::ResourceName,
 };
-use windlass_kubelet_sim::{Admission, ContainerAllocation, NodeStatus, Pod, PodStatus, Question};
+use windlass_kubelet_sim::{
+    Admission, ContainerAllocation, NodeStatus, Pod, PodStatus, PreferredAllocationCall,
+};
 use windlass_resources::NodeState;
 
 use super::{
     arrivals::Arrivals,
-    event::{Alternative, Arrival, Container, Counts, Event, Failure, ResolvedGrant},
+    event::{Alternative, Arrival, Container, Event, Failure, ResolvedGrant, ResourceCounts},
     fault::DeviceFault,
     pods,
     report::Reporter,
@@ -23,7 +25,7 @@ use super::{
     testbed::{QUIET_PERIOD, Testbed},
 };
 use crate::{
-    commands::{Topology, ordered, short_name},
+    commands::{Topology, short_name, sorted_by_inventory},
     exit::UsageError,
 };
 
@@ -34,7 +36,7 @@ pub(super) struct Script<'a> {
     steps: usize,
     pods: usize,
     /// UID and resource of the last pod whose board was cleaned before its start.
-    with_board: Option<(String, String)>,
+    last_board_pod: Option<(String, String)>,
 }
 
 /// Timeout of a step. On an idle machine most steps take milliseconds. The slowest waits for a cleanup: the agent
@@ -42,10 +44,10 @@ pub(super) struct Script<'a> {
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts at a step.
-pub(super) const RETRY: Duration = Duration::from_millis(5);
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Offers that do not change for this time are stable.
-const STABLE: Duration = Duration::from_millis(50);
+const STABLE_TIME: Duration = Duration::from_millis(50);
 
 /// Poll interval of a board's log.
 const BOARD_POLL: Duration = Duration::from_millis(5);
@@ -54,10 +56,10 @@ const BOARD_POLL: Duration = Duration::from_millis(5);
 
 impl<'a> Script<'a> {
     pub(super) fn new(testbed: &'a Testbed, reporter: Reporter, begun: Instant) -> Self {
-        Self { testbed, reporter, begun, steps: 0, pods: 0, with_board: None }
+        Self { testbed, reporter, begun, steps: 0, pods: 0, last_board_pod: None }
     }
 
-    pub(super) async fn play(&mut self) -> Result<()> {
+    pub(super) async fn run_steps(&mut self) -> Result<()> {
         let inventory = self.discover().await.context("step discovery")?;
         self.report(&Event::Topology(Topology::of(&inventory)))?;
         let resources = self.register().await.context("step registration")?;
@@ -66,14 +68,16 @@ impl<'a> Script<'a> {
                            --config, or add devices with --device";
             return Err(UsageError(anyhow!(problem)).into());
         }
-        let main = self.main(&resources);
+        let main = self.main_resource(&resources);
         if let Some(main) = main {
             self.fill(&inventory, main).await.context("step pods")?;
         }
-        let is_main = |counts: &&Counts| main.is_some_and(|main| main.resource == counts.resource);
+        let is_main =
+            |counts: &&ResourceCounts| main.is_some_and(|main| main.resource == counts.resource);
         for other in resources.iter().filter(|counts| !is_main(counts)) {
             let short = other.resource.rsplit('/').next().unwrap_or_default();
-            let pod = pods::single(&format!("on-{}", short.replace('.', "-")), &other.resource);
+            let pod =
+                pods::with_one_device(&format!("on-{}", short.replace('.', "-")), &other.resource);
             self.admit(&inventory, pod).await.context("step pods")?;
         }
         self.replace_tenant(&inventory, &resources).await.context("step cleanup")?;
@@ -82,7 +86,7 @@ impl<'a> Script<'a> {
             self.fail_and_recover(&inventory, main).await?;
         }
         self.restart_kubelet(&resources).await.context("step kubelet restart")?;
-        let (steps, pods, took_ms) = (self.steps, self.pods, ms(self.begun));
+        let (steps, pods, took_ms) = (self.steps, self.pods, elapsed_ms(self.begun));
         self.reporter.report(&Event::Finished { steps, pods, took_ms })
     }
 
@@ -90,19 +94,19 @@ impl<'a> Script<'a> {
         let inventory = wait_for_inventory(self.testbed).await?;
         self.report(&Event::Discovered {
             inventory: inventory.clone(),
-            took_ms: ms(self.testbed.agent_started),
+            took_ms: elapsed_ms(self.testbed.agent_started),
         })?;
         Ok(inventory)
     }
 
     /// Waits until every offered resource has arrived at the kubelet.
-    async fn register(&mut self) -> Result<Vec<Counts>> {
+    async fn register(&mut self) -> Result<Vec<ResourceCounts>> {
         let mut arrivals = Arrivals::default();
         let offered = tokio::select! {
             offered = timeout(STEP_LIMIT, self.stable_offers()) => {
                 offered.context("the offers do not become stable")?
             }
-            () = self.watch(&mut arrivals) => bail!("the embedded kubelet has ended"),
+            () = self.record_arrivals(&mut arrivals) => bail!("the embedded kubelet has ended"),
         };
         let mut arrived = Vec::new();
         for (resource, (capacity, allocatable)) in offered {
@@ -112,8 +116,11 @@ impl<'a> Script<'a> {
             let node = self.testbed.kubelet.wait_for(complete, STEP_LIMIT).await?;
             arrivals.observe(&node, Instant::now());
             let since = arrivals.last_change(&resource).expect("observed above");
-            let took_ms = milliseconds(since - self.testbed.agent_started);
-            arrived.push(Arrival { counts: Counts { resource, capacity, allocatable }, took_ms });
+            let took_ms = to_ms(since - self.testbed.agent_started);
+            arrived.push(Arrival {
+                counts: ResourceCounts { resource, capacity, allocatable },
+                took_ms,
+            });
         }
         let resources = arrived.iter().map(|arrival| arrival.counts.clone()).collect();
         self.report(&Event::Registered { resources: arrived })?;
@@ -121,7 +128,7 @@ impl<'a> Script<'a> {
     }
 
     /// Records arrivals for twice the timeout of a step, longer than any caller waits.
-    async fn watch(&self, arrivals: &mut Arrivals) {
+    async fn record_arrivals(&self, arrivals: &mut Arrivals) {
         let observe = |node: &NodeStatus| {
             arrivals.observe(node, Instant::now());
             false
@@ -131,9 +138,9 @@ impl<'a> Script<'a> {
     }
 
     /// Exclusive resource with the most allocatable devices. Shared resources give a container one device or all.
-    fn main<'b>(&self, resources: &'b [Counts]) -> Option<&'b Counts> {
-        let offerings = self.testbed.state.borrow().offerings();
-        let is_exclusive = |counts: &&Counts| {
+    fn main_resource<'b>(&self, resources: &'b [ResourceCounts]) -> Option<&'b ResourceCounts> {
+        let offerings = self.testbed.state.borrow().device_offers();
+        let is_exclusive = |counts: &&ResourceCounts| {
             let is_of = |name: &ResourceName| name.to_string() == counts.resource;
             let mut shared = offerings.values().filter(|it| it.shared.is_some());
             !shared.any(|it| it.resource.as_ref().is_some_and(is_of))
@@ -144,12 +151,12 @@ impl<'a> Script<'a> {
     /// Counts of every offered resource, once they are stable. Probes and cleanup change them after discovery.
     async fn stable_offers(&self) -> BTreeMap<ResourceName, (usize, usize)> {
         let mut state = self.testbed.state.clone();
-        while let Ok(Ok(())) = timeout(STABLE, state.changed()).await {}
+        while let Ok(Ok(())) = timeout(STABLE_TIME, state.changed()).await {}
         self.testbed.state.borrow().resources()
     }
 
-    async fn fill(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
-        for pod in pods::that_fit(&main.resource, main.allocatable) {
+    async fn fill(&mut self, inventory: &Inventory, main: &ResourceCounts) -> Result<()> {
+        for pod in pods::fitting(&main.resource, main.allocatable) {
             self.admit(inventory, pod).await?;
         }
         Ok(())
@@ -160,10 +167,10 @@ impl<'a> Script<'a> {
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
         let limits: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
         let admission = self.testbed.kubelet.admit(pod).await?;
-        let took_ms = ms(begun);
+        let took_ms = elapsed_ms(begun);
         self.testbed.kubelet.start_container(&uid, "main").await?;
         for (resource, size) in &limits {
-            let allotment = admission.allotment("main", resource);
+            let allotment = admission.allocation("main", resource);
             let count = allotment.map_or(0, |allotment| allotment.ids().len());
             ensure!(count as u64 == *size, "{name} got {count} of {size} {resource}");
         }
@@ -174,24 +181,28 @@ impl<'a> Script<'a> {
         if requests.is_empty() {
             return Ok(());
         }
-        self.with_board = limits.into_iter().next().map(|(resource, _)| (uid, resource));
+        self.last_board_pod = limits.into_iter().next().map(|(resource, _)| (uid, resource));
         self.report(&Event::HandedOver { pod: name, done: requests })
     }
 
     /// Deletes the last pod with a board, and starts another on it.
-    async fn replace_tenant(&mut self, inventory: &Inventory, resources: &[Counts]) -> Result<()> {
-        let Some((uid, resource)) = self.with_board.take() else { return Ok(()) };
+    async fn replace_tenant(
+        &mut self,
+        inventory: &Inventory,
+        resources: &[ResourceCounts],
+    ) -> Result<()> {
+        let Some((uid, resource)) = self.last_board_pod.take() else { return Ok(()) };
         let begun = Instant::now();
-        let pod = self.testbed.kubelet.node().pods.get(&uid).map(|pod| pod.name.clone());
+        let pod = self.testbed.kubelet.status().pods.get(&uid).map(|pod| pod.name.clone());
         let pod = pod.unwrap_or_default();
-        self.testbed.kubelet.delete(&uid).await;
+        self.testbed.kubelet.delete_pod(&uid).await;
         self.reporter.report(&Event::Deleted { pod: pod.clone() })?;
         let cleaned = timeout(STEP_LIMIT, self.wait_for_board_requests()).await;
         let done = cleaned.context("the board got no cleanup request")?;
         let all_allocatable = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
         self.testbed.kubelet.wait_for(all_allocatable, STEP_LIMIT).await?;
-        self.report(&Event::CleanedUp { pod, done, took_ms: ms(begun) })?;
-        self.admit(inventory, pods::single("after-it", &resource)).await
+        self.report(&Event::CleanedUp { pod, done, took_ms: elapsed_ms(begun) })?;
+        self.admit(inventory, pods::with_one_device("after-it", &resource)).await
     }
 
     async fn wait_for_board_requests(&self) -> Vec<String> {
@@ -221,11 +232,12 @@ impl<'a> Script<'a> {
         resource: &str,
         allotment: &ContainerAllocation,
     ) -> Result<Container> {
-        let devices = ordered(allotment.ids().iter().filter_map(|id| inventory.get(id)));
+        let devices =
+            sorted_by_inventory(allotment.ids().iter().filter_map(|id| inventory.get(id)));
         let state = self.testbed.state.borrow().clone();
         let policy = state.placement(&resource.parse()?);
         let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
-        let grant = &allotment.grant;
+        let grant = &allotment.run_options;
         let mut cdi_devices = grant.cdi_devices.clone();
         cdi_devices.sort_by_key(|name| devices.iter().position(|d| name.ends_with(d.id.as_str())));
         let edits = runtime::resolve(&self.testbed.cdi_dir(), &cdi_devices)?;
@@ -245,22 +257,26 @@ impl<'a> Script<'a> {
     }
 
     /// Checks that the kubelet refuses a pod larger than the free devices.
-    async fn refuse(&mut self, main: &Counts) -> Result<()> {
-        let held = held_of(&self.testbed.kubelet.node(), &main.resource).len();
-        let pod = pods::too_large(&main.resource, main.allocatable - held);
+    async fn refuse(&mut self, main: &ResourceCounts) -> Result<()> {
+        let held = holders_by_device(&self.testbed.kubelet.status(), &main.resource).len();
+        let pod = pods::oversized(&main.resource, main.allocatable - held);
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
         let Err(rejection) = self.testbed.kubelet.admit(pod).await else {
             bail!("{name} was admitted");
         };
-        self.testbed.kubelet.delete(&uid).await;
+        self.testbed.kubelet.delete_pod(&uid).await;
         let (reason, message) = (rejection.reason.to_string(), rejection.message);
         self.report(&Event::PodRefused { pod: name, reason, message })
     }
 
     /// Makes an allocated device fail, and repairs it.
-    async fn fail_and_recover(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
-        let node = self.testbed.kubelet.node();
-        let held = held_of(&node, &main.resource);
+    async fn fail_and_recover(
+        &mut self,
+        inventory: &Inventory,
+        main: &ResourceCounts,
+    ) -> Result<()> {
+        let node = self.testbed.kubelet.status();
+        let held = holders_by_device(&node, &main.resource);
         let present = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
         let last = present.max_by_key(|(device, _)| device.index);
         let (device, pod) = last.context("no pod holds a device")?;
@@ -275,7 +291,7 @@ impl<'a> Script<'a> {
         &mut self,
         device: &Device,
         pod: &str,
-        main: &Counts,
+        main: &ResourceCounts,
         fault: &DeviceFault,
     ) -> Result<()> {
         let begun = Instant::now();
@@ -290,7 +306,7 @@ impl<'a> Script<'a> {
         self.testbed.machine.inject(&fault.initial)?;
         let reported = async {
             let node = self.testbed.kubelet.wait_for(unhealthy, STEP_LIMIT).await;
-            node.map(|node| (node, ms(begun)))
+            node.map(|node| (node, elapsed_ms(begun)))
         };
         let (reported, failed) =
             tokio::join!(reported, timeout(STEP_LIMIT, state.wait_for(has_failed)));
@@ -299,7 +315,7 @@ impl<'a> Script<'a> {
         fault.follow_up.iter().try_for_each(|fault| self.testbed.machine.inject(fault))?;
         let why = self.testbed.state.borrow().inventory.get(id).map(|now| now.health.to_string());
         let name = short_name(device);
-        self.report(&Event::Fault { device: name.clone(), fault: fault.what.clone() })?;
+        self.report(&Event::Fault { device: name.clone(), fault: fault.description.clone() })?;
         self.report(&Event::Unhealthy(Failure {
             device: name,
             why: why.unwrap_or_default(),
@@ -309,7 +325,12 @@ impl<'a> Script<'a> {
         }))
     }
 
-    async fn recover(&mut self, device: &Device, main: &Counts, fault: &DeviceFault) -> Result<()> {
+    async fn recover(
+        &mut self,
+        device: &Device,
+        main: &ResourceCounts,
+        fault: &DeviceFault,
+    ) -> Result<()> {
         let begun = Instant::now();
         let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_secs_f64() * 1000.0);
         self.testbed.machine.inject(&fault.repair)?;
@@ -320,16 +341,16 @@ impl<'a> Script<'a> {
         let node = self.testbed.kubelet.wait_for(healthy, STEP_LIMIT).await?;
         ensure!(begun.elapsed() >= QUIET_PERIOD / 2, "the device recovered without a quiet period");
         let counts = counts(&node, &main.resource);
-        self.report(&Event::Recovered { device: name, counts, took_ms: ms(begun) })
+        self.report(&Event::Recovered { device: name, counts, took_ms: elapsed_ms(begun) })
     }
 
-    async fn restart_kubelet(&mut self, resources: &[Counts]) -> Result<()> {
-        let before = holdings(&self.testbed.kubelet.node());
+    async fn restart_kubelet(&mut self, resources: &[ResourceCounts]) -> Result<()> {
+        let before = holdings(&self.testbed.kubelet.status());
         let begun = Instant::now();
         self.testbed.kubelet.restart().await?;
         let all_allocatable = |node: &NodeStatus| resources.iter().all(|one| has_counts(node, one));
         let node = self.testbed.kubelet.wait_for(all_allocatable, STEP_LIMIT).await?;
-        let took_ms = ms(begun);
+        let took_ms = elapsed_ms(begun);
         let after = holdings(&node);
         ensure!(
             before == after,
@@ -338,7 +359,10 @@ impl<'a> Script<'a> {
         self.report(&Event::KubeletRestarted {
             resources: resources.len(),
             pods: after.len(),
-            devices_held: resources.iter().map(|one| held_of(&node, &one.resource).len()).sum(),
+            devices_held: resources
+                .iter()
+                .map(|one| holders_by_device(&node, &one.resource).len())
+                .sum(),
             took_ms,
         })
     }
@@ -364,7 +388,7 @@ fn alternative(
     inventory: &Inventory,
     topology: &Distances,
     policy: Policy,
-    preference: &Question,
+    preference: &PreferredAllocationCall,
 ) -> Option<Alternative> {
     let available: Vec<_> = preference.available.iter().map(String::as_str).collect();
     let required: Vec<_> = preference.must_include.iter().map(String::as_str).collect();
@@ -376,14 +400,14 @@ fn alternative(
         policy,
     };
     let explanation = placement::explain(topology, request).ok()?;
-    let why_not = explanation.verdict()?;
+    let why_not = explanation.deciding_difference()?;
     let devices = explanation.alternative?.devices;
     let devices = devices.iter().filter_map(|id| inventory.get(id.as_str()));
     Some(Alternative { devices: devices.map(short_name).collect(), why_not })
 }
 
 /// Names of pods, by the id of the device that they hold.
-fn held_of(node: &NodeStatus, resource: &str) -> BTreeMap<String, String> {
+fn holders_by_device(node: &NodeStatus, resource: &str) -> BTreeMap<String, String> {
     let containers = node.pods.values().flat_map(|pod| {
         pod.containers.values().map(move |container| (pod.name.clone(), container))
     });
@@ -413,21 +437,21 @@ fn is_healthy(node: &NodeStatus, resource: &str, id: &str) -> Option<bool> {
 }
 
 /// True if the kubelet has the same counts of a resource.
-fn has_counts(node: &NodeStatus, expected: &Counts) -> bool {
+fn has_counts(node: &NodeStatus, expected: &ResourceCounts) -> bool {
     node.counts(&expected.resource) == Some((expected.capacity, expected.allocatable))
 }
 
-fn counts(node: &NodeStatus, resource: &str) -> Counts {
+fn counts(node: &NodeStatus, resource: &str) -> ResourceCounts {
     let (capacity, allocatable) = node.counts(resource).unwrap_or_default();
-    Counts { resource: resource.to_owned(), capacity, allocatable }
+    ResourceCounts { resource: resource.to_owned(), capacity, allocatable }
 }
 
 /// Milliseconds since an instant, rounded to one decimal.
-pub(super) fn ms(since: Instant) -> f64 {
-    milliseconds(since.elapsed())
+pub(super) fn elapsed_ms(since: Instant) -> f64 {
+    to_ms(since.elapsed())
 }
 
 /// Milliseconds, rounded to one decimal.
-fn milliseconds(time: Duration) -> f64 {
+fn to_ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 10_000.0).round() / 10.0
 }

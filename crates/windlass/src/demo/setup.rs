@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use windlass_config::{Config, DeviceProfile, DraOffer, Find, Policy, SessionLimits};
+use windlass_config::{Config, DeviceProfile, DiscoveryRule, DraOffer, KubeletLimits, Policy};
 use windlass_machine::MachineProfile;
 use windlass_migrate::{NvidiaPluginFlags, load};
 
@@ -22,7 +22,7 @@ pub(super) struct Setup {
 // === impl Setup ===
 
 impl Setup {
-    pub(super) fn of(args: &DemoArgs) -> Result<Self> {
+    pub(super) fn from_args(args: &DemoArgs) -> Result<Self> {
         let mut profile = simulated::profile(&args.machine)?;
         let config = match &args.config {
             Some(file) => load(file, &NvidiaPluginFlags::default())?.config,
@@ -31,11 +31,11 @@ impl Setup {
         let mut policy = config.policy;
         if args.config.is_none() && args.device.is_empty() {
             defaults::create_mig_instances(&mut profile);
-            if !args.story.dra && !args.story.cluster {
+            if !args.variant.dra && !args.variant.cluster {
                 defaults::offer_nics(&mut profile, &mut policy);
             }
         }
-        if args.story.cluster {
+        if args.variant.cluster {
             ensure!(
                 profile.gpus.iter().any(|gpu| gpu.mig.is_none()),
                 "--cluster needs a machine with a whole NVIDIA GPU, and {} has none",
@@ -43,14 +43,14 @@ impl Setup {
             );
             Fleet::configure_agent(&mut policy)?;
         }
-        if args.story.dra && policy.dra.offer == DraOffer::Off {
+        if args.variant.dra && policy.dra.offer == DraOffer::Off {
             policy.dra.offer = DraOffer::Instead;
         }
         let mut boards = Boards::default();
         for device in &args.device {
             let mut rule = device.profile.parse::<DeviceProfile>()?.rule();
             match &mut rule.find {
-                Find::Endpoints(endpoints) => {
+                DiscoveryRule::Endpoints(endpoints) => {
                     *endpoints = boards.start(device.count).context("no board can be simulated")?;
                 }
                 _ => profile.attach(device)?,
@@ -58,8 +58,8 @@ impl Setup {
             policy.sources.push(rule);
         }
         // The demo of one node injects faults, so its agent checks often. The cluster demo uses the default interval.
-        let check_interval = if args.story.cluster {
-            SessionLimits::default().check_interval
+        let check_interval = if args.variant.cluster {
+            KubeletLimits::default().check_interval
         } else {
             QUIET_PERIOD / 10
         };

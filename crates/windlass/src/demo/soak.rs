@@ -38,17 +38,17 @@ use tokio::time::Instant;
 use self::{
     agent::Mounts,
     cluster::SoakCluster,
-    report::{End, SoakEvent},
+    report::{SoakEnd, SoakEvent},
     rig::Rig,
-    run::Run,
+    run::SoakRun,
 };
 use super::report::Reporter;
-use crate::{exit::UsageError, simulated, stop::Stop};
+use crate::{exit::UsageError, simulated, stop::StopSignals};
 
 pub(super) use self::schedule::AllocationApis;
 
 #[derive(Clone, Debug)]
-pub(super) struct Soak {
+pub(super) struct SoakConfig {
     pub(super) machine: String,
     pub(super) duration: Duration,
     /// Seed to repeat; `None` chooses a new one.
@@ -59,14 +59,14 @@ pub(super) struct Soak {
 /// Upper limit of chosen seeds, short enough to type.
 const SEEDS: u128 = 1_000_000;
 
-pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Result<()> {
+pub(super) async fn run(soak: SoakConfig, reporter: Reporter, mut stop: StopSignals) -> Result<()> {
     let profile = simulated::profile(&soak.machine)?;
     let seed = soak.seed.unwrap_or_else(random_seed);
     let cluster = match soak.apis {
         AllocationApis::DevicePlugin => None,
         AllocationApis::Both => Some(SoakCluster::start()?),
     };
-    let rig = Rig::start(&profile, Mounts::of(seed), cluster).await?;
+    let rig = Rig::start(&profile, Mounts::from_seed(seed), cluster).await?;
     if rig.gpus()?.is_empty() {
         rig.shut_down().await;
         let problem = anyhow!("{} has no whole NVIDIA GPUs, which a soak needs", profile.name);
@@ -81,12 +81,12 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
         lasts_s: soak.duration.as_secs(),
         dir: rig.dir().to_owned(),
     })?;
-    let (begun, mut run) = (Instant::now(), Run::new(rig));
+    let (begun, mut run) = (Instant::now(), SoakRun::new(rig));
     let outcome = tokio::select! {
-        outcome = run.soak(seed, soak.duration, &reporter) => outcome.map(|()| End::InTime),
-        _ = stop.requested() => Ok(End::Early),
+        outcome = run.soak(seed, soak.duration, &reporter) => outcome.map(|()| SoakEnd::InTime),
+        _ = stop.recv() => Ok(SoakEnd::Early),
     };
-    let printed = reporter.report(&result(&outcome, seed, begun, &run));
+    let printed = reporter.report(&result_event(&outcome, seed, begun, &run));
     if outcome.is_err() {
         run.rig.folder.disable_cleanup(true);
     }
@@ -95,7 +95,7 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
     printed
 }
 
-fn result(outcome: &Result<End>, seed: u64, begun: Instant, run: &Run) -> SoakEvent {
+fn result_event(outcome: &Result<SoakEnd>, seed: u64, begun: Instant, run: &SoakRun) -> SoakEvent {
     let tally = run.tally.clone();
     match outcome {
         Ok(end) => {

@@ -11,18 +11,18 @@ use tokio::sync::oneshot;
 
 use crate::{
     exit::UsageError,
-    screen::{Paint, Tone, line, terminal_height},
+    screen::{Paint, Style, line, terminal_height},
 };
 
 /// Queue of events for the terminal.
 #[derive(Clone, Debug)]
-pub(super) struct Steps {
+pub(super) struct Pager {
     events: Sender<Vec<String>>,
 }
 
 /// Thread that shows events and reads the keyboard. A thread, because the user may take minutes.
 #[derive(Debug)]
-pub(super) struct Screen {
+pub(super) struct PagerThread {
     ended: oneshot::Receiver<Result<()>>,
 }
 
@@ -31,9 +31,9 @@ const PROMPT: &str = "-- Enter: more, q: stop --";
 
 // === impl Steps ===
 
-impl Steps {
+impl Pager {
     /// Starts the thread. Fails unless stdin and stdout are terminals.
-    pub(super) fn start() -> Result<(Self, Screen)> {
+    pub(super) fn start() -> Result<(Self, PagerThread)> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             let problem = anyhow!("--step waits for a key: run it in a terminal, or leave it out");
             return Err(UsageError(problem).into());
@@ -44,20 +44,20 @@ impl Steps {
             // The receiver is gone after an interrupt.
             let _ = end.send(show(&shown));
         });
-        Ok((Self { events }, Screen { ended }))
+        Ok((Self { events }, PagerThread { ended }))
     }
 
     /// Queues the lines of an event. After `q`, discards them.
-    pub(super) fn add(&self, event: Vec<String>) {
+    pub(super) fn push(&self, event: Vec<String>) {
         let _ = self.events.send(event);
     }
 }
 
 // === impl Screen ===
 
-impl Screen {
+impl PagerThread {
     /// Waits until every event was shown, or the user has pressed `q`.
-    pub(super) async fn end(self) -> Result<()> {
+    pub(super) async fn join(self) -> Result<()> {
         self.ended.await.unwrap_or(Ok(()))
     }
 }
@@ -96,7 +96,7 @@ fn parts(event: &[String], height: usize) -> Vec<&[String]> {
 /// Prompts the user, then erases the prompt. False after `q` or the end of the input.
 fn wants_more() -> Result<bool> {
     let mut out = io::stdout().lock();
-    write!(out, "{}", Paint::for_stdout().text(Tone::Quiet, PROMPT))?;
+    write!(out, "{}", Paint::for_stdout().styled(Style::Muted, PROMPT))?;
     out.flush()?;
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer)?;

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_cluster_sim::api::ApiServer;
-use windlass_config::{Config, HealthPolicy, Places, Policy};
+use windlass_config::{Config, HealthPolicy, HostPaths, Policy};
 use windlass_host::causes;
 use windlass_kubelet_sim::Kubelet;
 use windlass_lifecycle::mps;
@@ -80,7 +80,7 @@ impl Testbed {
         let kubelet = simulated::kubelet_in(folder.path())?;
         let agent_started = Instant::now();
         let mut config = config(folder.path(), &machine, policy);
-        config.session.check_interval = check_interval;
+        config.kubelet_limits.check_interval = check_interval;
         if let Some(server) = server {
             config.cluster.kubeconfig = Some(write_kubeconfig(server, folder.path())?);
             config.cluster.node_name = Some(NODE.to_owned());
@@ -178,14 +178,14 @@ async fn run(agent: Agent, stop: CancellationToken, ended: CancellationToken) {
 
 fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     Config {
-        places: Places {
+        places: HostPaths {
             kubelet_dir: folder.join("kubelet"),
             host_root: machine.host_root(),
             host_root_on_node: machine.host_root(),
             nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
             cdi_dir: cdi_dir(folder),
             state_dir: folder.join(STATE),
-            ..Places::default()
+            ..HostPaths::default()
         },
         policy: Policy {
             health: HealthPolicy {

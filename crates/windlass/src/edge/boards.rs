@@ -58,7 +58,7 @@ impl<'a> SimulatedBoards<'a> {
                 boards.stages[stage].push(started);
             }
         }
-        boards.all_listen().await?;
+        boards.wait_until_listening().await?;
         Ok(boards)
     }
 
@@ -94,7 +94,7 @@ impl<'a> SimulatedBoards<'a> {
                 self.retarget_links((stage, position), replica.node);
             }
         }
-        self.all_listen().await
+        self.wait_until_listening().await
     }
 
     /// Kills all stages. Their queued items are lost.
@@ -199,7 +199,7 @@ impl<'a> SimulatedBoards<'a> {
         Ok(addresses.join(","))
     }
 
-    async fn all_listen(&self) -> Result<()> {
+    async fn wait_until_listening(&self) -> Result<()> {
         let begun = Instant::now();
         for (replicas, spec) in self.stages.iter().zip(&self.pipeline.stages) {
             for replica in replicas {

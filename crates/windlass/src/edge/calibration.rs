@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use anyhow::Result;
 use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, fleet::Overhead, quantity::Seconds};
 
-use super::{SimulatedBoards, entrance};
+use super::{SimulatedBoards, endpoints};
 use crate::measurement::{
     figures,
     load::{Load, LoadRun},
@@ -31,12 +31,12 @@ const RATE: f64 = 50.0;
 const RUN_DURATION: Duration = Duration::from_millis(1500);
 
 /// Measures the overhead of a hop and of a step, in three seconds.
-pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
+pub(crate) async fn measure_overhead(folder: &Path) -> Result<Overhead> {
     let pipeline = Pipeline::parse(Path::new("calibration"), PIPELINE)?;
     let fleet = Fleet::parse(Path::new("calibration"), BOARD)?;
     let plan = Plan::of(&pipeline, &fleet, Layout::Pod)?;
     let boards = SimulatedBoards::start(&pipeline, &fleet, &plan.placement, folder).await?;
-    let entrance = entrance(&pipeline, &boards)?;
+    let entrance = endpoints(&pipeline, &boards)?;
     let full = entrance.load(Load { rate: None, duration: RUN_DURATION }).await;
     let paced = entrance.load(Load { rate: Some(RATE), duration: RUN_DURATION }).await;
     boards.stop().await;
@@ -44,7 +44,7 @@ pub(crate) async fn overhead(folder: &Path) -> Result<Overhead> {
     let step = (1.0 / throughput - WORK).max(0.0);
     // Hops: from the source, between the stages, and to the listener.
     let hop = (mean_latency(&paced?) - STAGES * WORK) / (STAGES + 1.0);
-    Ok(Overhead { hop: Seconds(hop.max(0.0)), step: Seconds(step) })
+    Ok(Overhead { hop: Seconds(hop.max(0.0)), batch_gap: Seconds(step) })
 }
 
 fn mean_latency(run: &LoadRun) -> f64 {

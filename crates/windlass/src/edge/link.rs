@@ -156,7 +156,7 @@ fn read_chunks(mut from: TcpStream, queue: &SyncSender<Chunk>, sender: &Port, re
     minimise_timer_slack();
     let mut buffer = vec![0; sender.chunk_size_to(receiver)];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        let Transit { begins, arrives } = sender.send(receiver, length);
+        let Transit { begins, arrives } = sender.reserve_transfer(receiver, length);
         if queue.send(Chunk { bytes: buffer[..length].to_vec(), arrives }).is_err() {
             return;
         }

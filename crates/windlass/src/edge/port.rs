@@ -44,7 +44,7 @@ impl Port {
     }
 
     /// Reserves both ports for a chunk of `bytes` to another board.
-    pub(super) fn send(&self, to: &Self, bytes: usize) -> Transit {
+    pub(super) fn reserve_transfer(&self, to: &Self, bytes: usize) -> Transit {
         let sent = self.sending.reserve(Instant::now(), self.time_of(bytes));
         // A switch forwards the first frames of a chunk while later ones still arrive.
         let received = to.receiving.reserve(sent.begins, to.time_of(bytes));

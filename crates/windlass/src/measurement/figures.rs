@@ -89,8 +89,8 @@ impl MeasuredFigures {
         };
         let stages = pipeline.stages.iter().map(|stage| StageTimes {
             stage: stage.name.clone(),
-            waited: visits(&stage.name, |visit| visit.waited),
-            worked: visits(&stage.name, |visit| visit.worked),
+            waited: visits(&stage.name, |visit| visit.queueing),
+            worked: visits(&stage.name, |visit| visit.processing),
             sending: visits(&stage.name, |visit| visit.sending),
         });
         let links = pipeline.stages.iter().skip(1).map(|stage| LinkTimes {

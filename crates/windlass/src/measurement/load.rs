@@ -13,7 +13,9 @@ use tokio::{
     task::JoinSet,
     time::{timeout, timeout_at},
 };
-use windlass_stage::{Addresses, End, Ends, Failure, Settings, Source, StageMetrics, Told, Visit};
+use windlass_stage::{
+    Addresses, End, EndEvent, EndListener, Failure, Settings, Source, StageMetrics, Visit,
+};
 
 use crate::precise::{minimise_timer_slack, sleep_until};
 
@@ -105,11 +107,11 @@ impl PipelineEndpoints {
         // The tasks end with this function.
         let mut tasks = JoinSet::new();
         for addresses in &self.ends {
-            let listening = timeout(CONNECT, Ends::listen(addresses.clone()));
+            let listening = timeout(CONNECT, EndListener::listen(addresses.clone()));
             let ends = listening.await.with_context(|| {
                 format!("no stage serves at {addresses}: look at its pods, or give its address with --end")
             })?;
-            tasks.spawn(listen(ends, sender.clone()));
+            tasks.spawn(forward_ends(ends, sender.clone()));
         }
         tasks.spawn(self.clone().send(load, sender));
         let mut log = RunLog::default();
@@ -178,11 +180,11 @@ fn ticks(rate: f64, duration: Duration) -> Receiver<Instant> {
 }
 
 /// Forwards the ends of one stage.
-async fn listen(mut ends: Ends, sender: Sender<Event>) {
+async fn forward_ends(mut ends: EndListener, sender: Sender<Event>) {
     loop {
         let event = match ends.next().await {
-            Told::End(end) => Event::Ended(end, Instant::now()),
-            Told::Missed(count) => Event::Missed(count),
+            EndEvent::End(end) => Event::Ended(end, Instant::now()),
+            EndEvent::Missed(count) => Event::Missed(count),
         };
         if sender.send(event).await.is_err() {
             return;

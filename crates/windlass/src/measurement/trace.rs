@@ -35,7 +35,7 @@ struct Trace<'t> {
 /// Span of an item.
 struct Span<'a> {
     /// Names of service and replica.
-    of: (&'a str, &'a str),
+    service: (&'a str, &'a str),
     name: &'a str,
     parent: Option<u64>,
     from: SystemTime,
@@ -118,25 +118,30 @@ impl Trace<'_> {
         let to = done.into_values().max().unwrap_or(due);
         let name = format!("item of {title}");
         let of = (SOURCE, pipeline.name.as_str());
-        self.write(1, &Span { of, name: &name, parent: None, from: due, to, failure });
+        self.write(1, &Span { service: of, name: &name, parent: None, from: due, to, failure });
     }
 
     /// Writes the spans of a visit, and returns its end.
     fn visit(&mut self, visit: &Visit, from: SystemTime, failure: Option<&Failure>) -> SystemTime {
         let of = (visit.stage.as_str(), visit.replica.as_str());
-        let to = from + visit.waited + visit.worked + visit.sending;
+        let to = from + visit.queueing + visit.processing + visit.sending;
         let stage = self.next_id();
-        self.write(stage, &Span { of, name: &visit.stage, parent: Some(1), from, to, failure });
+        self.write(
+            stage,
+            &Span { service: of, name: &visit.stage, parent: Some(1), from, to, failure },
+        );
         let mut at = from;
-        for (name, time) in
-            [("queue", visit.waited), ("work", visit.worked), ("room at the next", visit.sending)]
-        {
+        for (name, time) in [
+            ("queue", visit.queueing),
+            ("work", visit.processing),
+            ("room at the next", visit.sending),
+        ] {
             if time > Duration::ZERO {
                 let part = self.next_id();
                 let parent = Some(stage);
                 self.write(
                     part,
-                    &Span { of, name, parent, from: at, to: at + time, failure: None },
+                    &Span { service: of, name, parent, from: at, to: at + time, failure: None },
                 );
             }
             at += time;
@@ -164,7 +169,7 @@ impl Trace<'_> {
         if let Some(failure) = span.failure {
             document["status"] = json!({ "code": ERROR, "message": failure.to_string() });
         }
-        let (service, replica) = span.of;
+        let (service, replica) = span.service;
         let of = (service.to_owned(), replica.to_owned());
         self.traces.spans.entry(of).or_default().push(document);
     }

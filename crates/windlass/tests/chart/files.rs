@@ -12,7 +12,7 @@ use windlass_config::schema;
 use super::{CHART, DEPLOY, file, folders, yaml};
 
 /// Manifests without a copy in the chart: a template, whose content depends on values, and a test of rules.
-const WRITTEN: [&str; 2] = ["options/pods/networkpolicy.yaml", "monitoring/rules.test.yaml"];
+const WITHOUT_COPY: [&str; 2] = ["options/pods/networkpolicy.yaml", "monitoring/rules.test.yaml"];
 
 /// Manifests of the options, of the cluster half and of monitoring, as paths below `deploy/`.
 fn manifests() -> BTreeSet<PathBuf> {
@@ -21,7 +21,8 @@ fn manifests() -> BTreeSet<PathBuf> {
         files.map(move |file| Path::new(folder).join(file))
     });
     let is_copied = |path: &PathBuf| {
-        !path.ends_with("kustomization.yaml") && !WRITTEN.iter().any(|it| path == Path::new(it))
+        !path.ends_with("kustomization.yaml")
+            && !WITHOUT_COPY.iter().any(|it| path == Path::new(it))
     };
     files.filter(is_copied).collect()
 }

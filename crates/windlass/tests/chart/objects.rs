@@ -123,13 +123,13 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
 }
 
 /// Objects that kubectl builds from the kustomization of a folder.
-fn kustomized(kubectl: &Path, folder: &Path) -> Vec<Value> {
+fn build_with_kustomize(kubectl: &Path, folder: &Path) -> Vec<Value> {
     let output = output_of(Command::new(kubectl).arg("kustomize").arg(folder));
     objects(&output.unwrap_or_else(|error| panic!("{}: {error}", folder.display())))
 }
 
 /// Objects that Helm renders from values.
-fn charted(helm: &Path, values: &Path) -> Vec<Value> {
+fn render_with_helm(helm: &Path, values: &Path) -> Vec<Value> {
     let values = values.to_str().expect("text");
     let arguments = [&["--namespace", NAMESPACE, "--values", values], &CLUSTER[..]].concat();
     let output = rendered(helm, &arguments);
@@ -167,7 +167,7 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
             let text = &mut object["data"]["config.yaml"];
             *text = configuration(text.as_str().expect("text"));
         }
-        unordered(&mut object);
+        sort_lists(&mut object);
         assert!(named.insert(name.clone(), object).is_none(), "{name} twice");
     }
     named
@@ -181,11 +181,11 @@ fn configuration(text: &str) -> Value {
 }
 
 /// Sorts lists, whose order depends on the program, and trims the ends of strings.
-fn unordered(value: &mut Value) {
+fn sort_lists(value: &mut Value) {
     match value {
-        Value::Object(fields) => fields.values_mut().for_each(unordered),
+        Value::Object(fields) => fields.values_mut().for_each(sort_lists),
         Value::Array(items) => {
-            items.iter_mut().for_each(unordered);
+            items.iter_mut().for_each(sort_lists);
             items.sort_by_key(Value::to_string);
         }
         // One of the programs drops the end of line of a one-line string.
@@ -229,13 +229,13 @@ fn every_overlay_gives_the_same_objects_by_helm_and_by_kustomize() {
     let deploy = Path::new(DEPLOY);
     for name in folders("overlays") {
         let overlay = deploy.join("overlays").join(&name);
-        let mut objects = kustomized(&kubectl, &overlay);
+        let mut objects = build_with_kustomize(&kubectl, &overlay);
         if name == "cluster" {
-            objects.extend(kustomized(&kubectl, &deploy.join("scheduler")));
+            objects.extend(build_with_kustomize(&kubectl, &deploy.join("scheduler")));
             // Both kustomizations have the Namespace. kubectl applies it twice.
             objects.retain(|object| object["kind"] != "Namespace");
         }
-        assert_same(objects, charted(&helm, &overlay.join("values.yaml")), &name);
+        assert_same(objects, render_with_helm(&helm, &overlay.join("values.yaml")), &name);
     }
 }
 
@@ -247,8 +247,8 @@ fn every_option_gives_the_same_objects_by_helm_and_by_kustomize() {
     assert_eq!(options.iter().find(|option| !compared(option)), None, "not compared");
     for (options, values, config) in CASES {
         let overlay = overlay(options, values, config);
-        let objects = kustomized(&kubectl, overlay.path());
-        assert_same(objects, charted(&helm, &overlay.path().join("values.yaml")), values);
+        let objects = build_with_kustomize(&kubectl, overlay.path());
+        assert_same(objects, render_with_helm(&helm, &overlay.path().join("values.yaml")), values);
     }
 }
 
@@ -256,16 +256,16 @@ fn every_option_gives_the_same_objects_by_helm_and_by_kustomize() {
 fn without_a_value_the_chart_gives_the_plain_manifest() {
     let Some((helm, kubectl)) = programs() else { return };
     let overlay = overlay(&[], "{}", "");
-    let plain = kustomized(&kubectl, &Path::new(DEPLOY).join("node"));
-    assert_same(plain, charted(&helm, &overlay.path().join("values.yaml")), "plain");
+    let plain = build_with_kustomize(&kubectl, &Path::new(DEPLOY).join("node"));
+    assert_same(plain, render_with_helm(&helm, &overlay.path().join("values.yaml")), "plain");
 }
 
 #[test]
 fn the_chart_gives_the_simulated_machine_of_the_manifest() {
     let Some((helm, kubectl)) = programs() else { return };
     let folder = Path::new(DEPLOY).join("simulated");
-    let simulated = kustomized(&kubectl, &folder);
-    assert_same(simulated, charted(&helm, &folder.join("values.yaml")), "simulated");
+    let simulated = build_with_kustomize(&kubectl, &folder);
+    assert_same(simulated, render_with_helm(&helm, &folder.join("values.yaml")), "simulated");
 }
 
 #[test]
@@ -299,10 +299,12 @@ fn a_configuration_of_nvidias_plugin_reaches_the_agent_unchanged() {
 #[test]
 fn monitoring_gives_the_same_objects_by_helm_and_by_kustomize() {
     let Some((helm, kubectl)) = programs() else { return };
-    let of = |values: &str| charted(&helm, &overlay(&[], values, "").path().join("values.yaml"));
+    let of = |values: &str| {
+        render_with_helm(&helm, &overlay(&[], values, "").path().join("values.yaml"))
+    };
     let plain = of("{}");
     let mut added = of("monitoring: {enabled: true}");
     added.retain(|object| !plain.contains(object));
     let folder = Path::new(DEPLOY).join("monitoring");
-    assert_same(kustomized(&kubectl, &folder), added, "monitoring");
+    assert_same(build_with_kustomize(&kubectl, &folder), added, "monitoring");
 }

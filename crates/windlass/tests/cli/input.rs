@@ -241,6 +241,7 @@ fn an_unused_kubeconfig_is_reported() {
     let mut host = machine(&folder, "t4-edge");
     host.extend(["--kubeconfig".to_owned(), "/nope".to_owned()]);
     let mut node = Node::start(&folder, &host);
-    let event = node.until("kubeconfig not used: no configured feature uses the API server");
+    let event =
+        node.wait_for_message("kubeconfig not used: no configured feature uses the API server");
     assert_eq!((&event["level"], &event["path"]), (&"WARN".into(), &"/nope".into()));
 }

@@ -32,7 +32,7 @@ struct Rig {
 struct Kubelet {
     child: Child,
     stdin: ChildStdin,
-    shown: OutputLines,
+    output: OutputLines,
 }
 
 // === impl Rig ===
@@ -68,7 +68,7 @@ impl Rig {
     }
 
     /// Zeroed bytes of a device, from the simulated driver.
-    fn zeroed(&self, device: &str) -> Option<u64> {
+    fn zeroed_bytes(&self, device: &str) -> Option<u64> {
         let report = fs::read_to_string(self.path("machine/cuda").join(device)).ok()?;
         Some(report.parse().expect("a number"))
     }
@@ -91,27 +91,27 @@ impl Kubelet {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("windlass runs");
         let stdin = child.stdin.take().expect("piped");
-        let shown = OutputLines::from_pipe(child.stdout.take());
-        Self { child, stdin, shown }
+        let output = OutputLines::from_pipe(child.stdout.take());
+        Self { child, stdin, output }
     }
 
     /// Runs a pod that requests the GPU, once the GPU is offered.
     fn run_pod(&mut self) {
-        self.until("1 healthy");
+        self.wait_for_line("1 healthy");
         writeln!(self.stdin, "run a nvidia.com/gpu=1").expect("written");
     }
 
     /// Reads until the kubelet prints a text. An error that it prints before fails the test.
-    fn until(&mut self, expected: &str) -> String {
-        let [line] = self.until_all([expected]);
+    fn wait_for_line(&mut self, expected: &str) -> String {
+        let [line] = self.wait_for_lines([expected]);
         line
     }
 
     /// Reads until the kubelet has printed all texts, in any order: the agent reports a device's health and answers for
     /// its container in two tasks.
-    fn until_all<const N: usize>(&mut self, expected: [&str; N]) -> [String; N] {
+    fn wait_for_lines<const N: usize>(&mut self, expected: [&str; N]) -> [String; N] {
         let mut found = [const { None }; N];
-        for line in self.shown.by_ref() {
+        for line in self.output.by_ref() {
             let mut is_expected = false;
             for (found, text) in found.iter_mut().zip(expected) {
                 if line.contains(text) {
@@ -162,7 +162,7 @@ fn free_gpu_memory_is_overwritten_and_reported_as_table_and_json() {
         (report["device"].as_str(), report["simulated"].as_str()),
         (Some(&*gpu), Some("t4-edge"))
     );
-    assert_eq!(rig.zeroed(&gpu), Some(bytes("overwrittenBytes")));
+    assert_eq!(rig.zeroed_bytes(&gpu), Some(bytes("overwrittenBytes")));
     assert!(bytes("freeBytes") - bytes("overwrittenBytes") < 2 * MIB, "{report}");
     assert!(bytes("freeBytes") < bytes("totalBytes"), "{report}");
 }
@@ -176,7 +176,7 @@ fn the_memory_of_a_mig_device_is_overwritten_and_that_of_its_siblings_is_not() {
     let files = fs::read_dir(rig.path("machine/cuda")).expect("written").flatten();
     let files: Vec<_> = files.map(|file| file.file_name()).collect();
     assert_eq!(files, [mig.as_str()]);
-    assert!(rig.zeroed(&mig).is_some_and(|bytes| bytes > 1024 * MIB && bytes < 40_960 * MIB));
+    assert!(rig.zeroed_bytes(&mig).is_some_and(|bytes| bytes > 1024 * MIB && bytes < 40_960 * MIB));
 }
 
 #[test]
@@ -209,8 +209,8 @@ fn a_gpu_is_overwritten_before_its_container_starts() {
     let mut kubelet = Kubelet::start(&rig);
     let mut agent = rig.agent("20s");
     kubelet.run_pod();
-    agent.until("memory overwritten");
-    assert!(rig.zeroed(&gpu).is_some_and(|bytes| bytes > 1024 * MIB));
+    agent.wait_for_message("memory overwritten");
+    assert!(rig.zeroed_bytes(&gpu).is_some_and(|bytes| bytes > 1024 * MIB));
 }
 
 #[test]
@@ -221,12 +221,12 @@ fn a_gpu_that_cannot_be_overwritten_is_withheld_with_the_reason() {
     let mut agent = rig.agent("20s");
     rig.fault("cuda:802@0");
     kubelet.run_pod();
-    let [why, _] = kubelet.until_all(["pod a does not start", "0 healthy"]);
+    let [why, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
     assert!(why.contains("windlass scrub ended with exit status: 1"), "{why}");
     assert!(why.contains("CUDA_ERROR_SYSTEM_NOT_READY (802): the fabric manager"), "{why}");
-    let event = agent.until(WITHHELD);
+    let event = agent.wait_for_message(WITHHELD);
     assert!(event.to_string().contains("CUDA_ERROR_SYSTEM_NOT_READY"), "{event}");
-    assert_eq!(rig.zeroed(&gpu), None);
+    assert_eq!(rig.zeroed_bytes(&gpu), None);
 }
 
 #[test]
@@ -237,9 +237,9 @@ fn a_gpu_with_memory_in_use_does_not_count_as_overwritten() {
     let _agent = rig.agent("700ms");
     rig.fault("memory:4096@0");
     kubelet.run_pod();
-    let [why, _] = kubelet.until_all(["pod a does not start", "0 healthy"]);
+    let [why, _] = kubelet.wait_for_lines(["pod a does not start", "0 healthy"]);
     assert!(why.contains("4096 MiB of its memory are used, at most 128 are allowed"), "{why}");
-    assert_eq!(rig.zeroed(&gpu), None);
+    assert_eq!(rig.zeroed_bytes(&gpu), None);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_process_that_hangs_in_the_driver_is_killed_at_its_timeout() {
     let _agent = rig.agent("700ms");
     rig.fault("cuda:hang@0");
     kubelet.run_pod();
-    let why = kubelet.until("pod a does not start");
+    let why = kubelet.wait_for_line("pod a does not start");
     assert!(why.contains("memory: overwrite: not done within 700ms"), "{why}");
     // The process ends some time after the signal.
     let deadline = Instant::now() + Duration::from_secs(3);
@@ -258,5 +258,5 @@ fn a_process_that_hangs_in_the_driver_is_killed_at_its_timeout() {
         assert!(Instant::now() < deadline, "the process still runs");
         std::thread::yield_now();
     }
-    assert_eq!(rig.zeroed(&gpu), None);
+    assert_eq!(rig.zeroed_bytes(&gpu), None);
 }

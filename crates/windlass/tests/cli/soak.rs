@@ -60,7 +60,7 @@ fn a_soak_with_claims_passes_beside_the_device_plugin() {
 fn the_end_of_the_agent_ends_the_soak_with_its_seed_and_last_steps() {
     let temporary = folder();
     let (child, lines, dir) = start_soak(temporary.path());
-    signal("KILL", &until(|| agent_in(&dir)));
+    signal("KILL", &wait_for(|| agent_in(&dir)));
     let report = lines.map(|line| line.expect("text")).find(|line| line.contains("\"broken\""));
     let report: Value = serde_json::from_str(&report.expect("reported")).expect("one object");
     assert!(
@@ -78,10 +78,10 @@ fn the_end_of_the_agent_ends_the_soak_with_its_seed_and_last_steps() {
 fn a_killed_soak_ends_its_agent() {
     let temporary = folder();
     let (mut child, _lines, dir) = start_soak(temporary.path());
-    until(|| agent_in(&dir));
+    wait_for(|| agent_in(&dir));
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    until(|| agent_in(&dir).is_none().then_some(()));
+    wait_for(|| agent_in(&dir).is_none().then_some(()));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn start_soak(temporary: &Path) -> (Child, Lines<BufReader<ChildStdout>>, PathBu
         serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("one object");
     let dir = PathBuf::from(first["dir"].as_str().expect("a path"));
     let record = dir.join("kubelet/device-plugins/kubelet_internal_checkpoint");
-    until(|| {
+    wait_for(|| {
         fs::read_to_string(&record).is_ok_and(|text| text.contains("\"PodUID\"")).then_some(())
     });
     (child, lines, dir)
@@ -162,7 +162,7 @@ fn agent_in(dir: &Path) -> Option<String> {
     })
 }
 
-fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {
         if let Some(found) = found() {

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use windlass_stage::{Addresses, End, Ends, FailureKind, Settings, Source, StageMetrics, Told};
+use windlass_stage::{
+    Addresses, End, EndEvent, EndListener, FailureKind, Settings, Source, StageMetrics,
+};
 
 use crate::program::{OutputLines, folder, run, text, windlass};
 
@@ -60,29 +62,29 @@ fn source(first: &str, addresses: Addresses) -> Source {
     Source::connect("camera", first, addresses, Settings::default(), StageMetrics::new())
 }
 
-async fn within<F: Future>(future: F) -> F::Output {
+async fn with_timeout<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
 }
 
-async fn ends(listener: &mut Ends, count: usize) -> BTreeMap<u64, End> {
+async fn ends(listener: &mut EndListener, count: usize) -> BTreeMap<u64, End> {
     let mut all = BTreeMap::new();
     while all.len() < count {
-        let Told::End(end) = within(listener.next()).await else { panic!("missed") };
+        let EndEvent::End(end) = with_timeout(listener.next()).await else { panic!("missed") };
         assert!(all.insert(end.id, end).is_none(), "ended twice");
     }
     all
 }
 
 /// Sends a payload, and returns its end.
-async fn end_of(source: &mut Source, listener: &mut Ends, payload: &'static [u8]) -> End {
-    within(source.send(payload.into(), None)).await;
+async fn end_of(source: &mut Source, listener: &mut EndListener, payload: &'static [u8]) -> End {
+    with_timeout(source.send(payload.into(), None)).await;
     ends(listener, 1).await.into_values().next().expect("one")
 }
 
 #[tokio::test]
 async fn a_stage_runs_a_program_or_calls_a_grpc_method() {
     let mut store = Process::start(&["--name", "store"]);
-    let mut listener = within(Ends::listen(store.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let script = "read word; if [ $word = bad ]; then echo first >&2; echo no such frame >&2; exit 3; fi; echo $word$word";
     let shell = ["--name", "shell", "--next", &store.next_flag(), "--exec", "sh", "-c", script];
     let mut shell = Process::start(&shell);
@@ -104,8 +106,8 @@ async fn a_stage_runs_a_program_or_calls_a_grpc_method() {
     let refused = end_of(&mut by_method, &mut listener, b"\xff").await.failure.expect("no message");
     assert!(refused.reason.starts_with("/windlass.stage.v1.Stage/Describe at http://127.0.0.1:"));
 
-    within(by_program.finish()).await;
-    within(by_method.finish()).await;
+    with_timeout(by_program.finish()).await;
+    with_timeout(by_method.finish()).await;
     drop(listener);
     for process in [&mut shell, &mut caller, &mut store] {
         assert_eq!(process.terminate(), Some(0));
@@ -115,7 +117,7 @@ async fn a_stage_runs_a_program_or_calls_a_grpc_method() {
 #[tokio::test]
 async fn every_item_of_killed_and_drained_processes_ends() {
     let store = Process::start(&["--name", "store"]);
-    let mut listener = within(Ends::listen(store.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let next = store.next_flag();
     let pace = ["--name", "detect", "--next", &next, "--sleep", "2ms", "--variation", "0.5"];
     let [killed, mut drained, stays] = [(); 3].map(|()| Process::start(&pace));
@@ -123,9 +125,9 @@ async fn every_item_of_killed_and_drained_processes_ends() {
     let mut source = source("detect", all.join(",").parse().expect("addresses"));
     let sending = async {
         for _ in 0..600 {
-            within(source.send(vec![0; 1000].into(), None)).await;
+            with_timeout(source.send(vec![0; 1000].into(), None)).await;
         }
-        within(source.finish()).await;
+        with_timeout(source.finish()).await;
     };
     let ending = async {
         let mut ended = ends(&mut listener, 150).await;
@@ -147,17 +149,17 @@ async fn every_item_of_killed_and_drained_processes_ends() {
 #[tokio::test]
 async fn a_hanging_process_is_abandoned_and_its_items_fail() {
     let store = Process::start(&["--name", "store"]);
-    let mut listener = within(Ends::listen(store.addresses())).await;
+    let mut listener = with_timeout(EndListener::listen(store.addresses())).await;
     let next = store.next_flag();
     let [hangs, stays] =
         [(); 2].map(|()| Process::start(&["--name", "detect", "--next", &next, "--sleep", "1ms"]));
     let both = [hangs.address.as_str(), &stays.address].join(",");
     let mut source = source("detect", both.parse().expect("addresses"));
-    within(source.send(vec![0; 10].into(), None)).await;
+    with_timeout(source.send(vec![0; 10].into(), None)).await;
     ends(&mut listener, 1).await;
     hangs.signal("STOP");
     for _ in 0..60 {
-        within(source.send(vec![0; 10].into(), None)).await;
+        with_timeout(source.send(vec![0; 10].into(), None)).await;
     }
     let ended = ends(&mut listener, 60).await;
     let failed = ended.values().filter(|end| end.failure.is_some()).count();

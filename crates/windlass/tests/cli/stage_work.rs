@@ -14,7 +14,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_machine::{Board, BoardAddresses, BoardEvent};
-use windlass_stage::{Addresses, End, Ends, Settings, Source, Stage, StageMetrics, Told};
+use windlass_stage::{
+    Addresses, End, EndEvent, EndListener, Settings, Source, Stage, StageMetrics,
+};
 
 use crate::program::{OutputLines, folder, run, text, windlass};
 
@@ -26,7 +28,7 @@ const FRAME: &[u8] = include_bytes!("../../src/commands/stage/picture/samples/co
 struct TestPipeline {
     child: Child,
     source: Source,
-    ends: Ends,
+    ends: EndListener,
     results: UnboundedReceiver<Vec<u8>>,
     /// Task of the store; aborted when dropped.
     _store: JoinSet<()>,
@@ -49,18 +51,18 @@ impl TestPipeline {
             rest.split(';').next().unwrap_or_default().parse().expect("an address");
         let metrics = StageMetrics::new();
         let source = Source::connect("camera", "work", address, Settings::default(), metrics);
-        let ends = within(Ends::listen(store.parse().expect("an address"))).await;
+        let ends = with_timeout(EndListener::listen(store.parse().expect("an address"))).await;
         Self { child, source, ends, results, _store: serving }
     }
 
     async fn send(&mut self, payload: &[u8]) {
-        within(self.source.send(payload.to_vec().into(), None)).await;
+        with_timeout(self.source.send(payload.to_vec().into(), None)).await;
     }
 
     async fn next_end(&mut self) -> End {
-        match within(self.ends.next()).await {
-            Told::End(end) => end,
-            Told::Missed(number) => panic!("missed {number}"),
+        match with_timeout(self.ends.next()).await {
+            EndEvent::End(end) => end,
+            EndEvent::Missed(number) => panic!("missed {number}"),
         }
     }
 
@@ -82,7 +84,7 @@ impl TestPipeline {
     /// Waits until the stage exits, without blocking the tasks of source and store.
     async fn exit_code(&mut self) -> Option<i32> {
         let mut poll = tokio::time::interval(Duration::from_millis(5));
-        within(async {
+        with_timeout(async {
             loop {
                 match self.child.try_wait().expect("a child") {
                     Some(status) => return status.code(),
@@ -115,21 +117,21 @@ async fn store(results: UnboundedSender<Vec<u8>>) -> (String, JoinSet<()>) {
     (address, serving)
 }
 
-async fn within<F: Future>(future: F) -> F::Output {
+async fn with_timeout<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LIMIT, future).await.expect("in time")
 }
 
 fn board() -> Board {
-    Board::start(&BoardAddresses::any()).expect("free ports")
+    Board::start(&BoardAddresses::ephemeral()).expect("free ports")
 }
 
 fn flits(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-async fn until(condition: impl Fn() -> bool) {
+async fn wait_until(condition: impl Fn() -> bool) {
     let mut poll = tokio::time::interval(Duration::from_millis(5));
-    within(async {
+    with_timeout(async {
         while !condition() {
             poll.tick().await;
         }
@@ -214,9 +216,9 @@ async fn a_board_is_not_wedged_by_stages_that_drain_or_are_killed_while_they_wai
         let mut other = TcpStream::connect(data).expect("it listens");
         let message = flits(&[0x7001, 8, 0, 0, 0, 1, 2]);
         other.write_all(&message[..24]).expect("sent");
-        until(|| unread_bytes(data.port()) == 0).await;
+        wait_until(|| unread_bytes(data.port()) == 0).await;
         pipeline.send(&spikes).await;
-        until(|| unread_bytes(data.port()) == length).await;
+        wait_until(|| unread_bytes(data.port()) == length).await;
         pipeline.signal(name);
         if name == "KILL" {
             assert_eq!(pipeline.exit_code().await, None);
@@ -225,7 +227,7 @@ async fn a_board_is_not_wedged_by_stages_that_drain_or_are_killed_while_they_wai
         if name == "TERM" {
             assert_eq!(pipeline.exit_code().await, Some(0));
         }
-        until(|| unread_bytes(data.port()) == 0).await;
+        wait_until(|| unread_bytes(data.port()) == 0).await;
     }
     let mut pipeline = TestPipeline::start(&["--darwin3", &data.to_string()], &[]).await;
     assert_eq!(pipeline.result(&spikes).await, Ok(spikes));
@@ -267,7 +269,7 @@ async fn a_wedged_and_a_missing_board_are_reported_by_address_and_recover() {
     assert_eq!(pipeline.result(&spikes).await, Ok(spikes.clone()));
 
     drop(TcpStream::connect(data).expect("it listens"));
-    until(|| board.is_wedged()).await;
+    wait_until(|| board.is_wedged()).await;
     let silent = pipeline.result(&spikes).await.expect_err("wedged");
     let reason = format!(
         "the Darwin3 board at {data} did not answer within 900ms; if it never answers, \

@@ -23,8 +23,8 @@ mod spans;
 use std::time::Duration;
 
 /// Deadline of a release. A claim is released after its last pod; a release that the kubelet missed, a minute later.
-const RELEASED: Duration = Duration::from_secs(150);
+const RELEASE_LIMIT: Duration = Duration::from_secs(150);
 
 /// Deadline of a preparation. The kubelet retries a failed one when it syncs the pod again, after 60 to 90 seconds. On
 /// a busy machine the first attempt may find the driver unregistered, and the second a daemon that is starting.
-const PREPARED: Duration = Duration::from_secs(240);
+const PREPARE_LIMIT: Duration = Duration::from_secs(240);

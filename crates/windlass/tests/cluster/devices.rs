@@ -47,21 +47,21 @@ fn config(node: &str, class: &str) -> String {
 /// True if a container can open a node in its `/dev`.
 fn can_open(pod: &str, node: &str) -> bool {
     // Without `test -c`, the shell would create a file if there is no node.
-    Pods::inside(pod, &format!("test -c {node} && exec 3<>{node}")).is_some()
+    Pods::exec(pod, &format!("test -c {node} && exec 3<>{node}")).is_some()
 }
 
 /// True if a container can open a device by its number, through a node that it creates.
 fn can_mknod(pod: &str, number: &str) -> bool {
     let script = format!("mknod /tmp/other c {number} && exec 3<>/tmp/other");
-    Pods::inside(pod, &script).is_some()
+    Pods::exec(pod, &script).is_some()
 }
 
 fn variable(pod: &str, name: &str) -> String {
-    Pods::inside(pod, &format!("echo ${name}")).expect("it runs").trim().to_owned()
+    Pods::exec(pod, &format!("echo ${name}")).expect("it runs").trim().to_owned()
 }
 
 #[tokio::test]
-async fn pods_open_the_devices_of_this_machine_that_they_asked_for_and_no_other() {
+async fn pods_can_open_only_the_devices_that_they_requested() {
     if !has_cluster() {
         return;
     }
@@ -80,7 +80,7 @@ async fn pods_open_the_devices_of_this_machine_that_they_asked_for_and_no_other(
         let capacity = async || node_status("capacity", resource);
         eventually(NODE_STATUS, count.to_string(), capacity).await;
     }
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     for name in ["windlass-e2e-fuse-a", "windlass-e2e-fuse-b"] {
         pods.run(name, FUSE, 1).await;
         assert!(can_open(name, "/dev/fuse"), "{name} cannot open /dev/fuse");
@@ -141,7 +141,7 @@ async fn a_hanging_probe_withholds_its_own_device_only() {
     eventually(NODE_STATUS, Some(3), async || allocatable(FUSE).await).await;
     eventually(NODE_STATUS, "1".to_owned(), async || node_status("capacity", EXCLUSIVE)).await;
     eventually(NODE_STATUS, "0".to_owned(), async || node_status("allocatable", EXCLUSIVE)).await;
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     pods.run("windlass-e2e-fuse", FUSE, 1).await;
     assert!(can_open("windlass-e2e-fuse", "/dev/fuse"), "/dev/fuse cannot be opened");
     drop(pods);

@@ -31,7 +31,7 @@ const HOLLOW_NODES: usize = 40;
 const GPUS: usize = 8;
 const GPU_MIB: u64 = 23_028;
 /// Deadline for the binding of all pods.
-const BOUND: Duration = Duration::from_secs(240);
+const BIND_LIMIT: Duration = Duration::from_secs(240);
 const LABEL: &str = "windlass-e2e-hollow";
 /// Label of a node's rack.
 const RACK: &str = "windlass-e2e/rack";
@@ -291,7 +291,7 @@ async fn kube_scheduler_follows_every_choice_and_no_gpu_is_overcommitted() {
     for numbers in [0..count / 2, count / 2..count] {
         let pods: Vec<_> = numbers.clone().map(pod).collect();
         apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
-        eventually(BOUND, numbers.end, bound).await;
+        eventually(BIND_LIMIT, numbers.end, bound).await;
         assert_eq!(rig.metric("windlass_cluster_bound_pods_total{was_best=\"false\"} "), 0);
         best_choices += rig.metric("windlass_cluster_bound_pods_total{was_best=\"true\"} ");
         rig.replace_extender();
@@ -323,7 +323,7 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     apply_all(&pods);
     let bound = async || (nodes_of("one").len(), nodes_of("two").len());
     let has_one = async || [(size, 0), (0, size)].contains(&bound().await);
-    eventually(BOUND, true, has_one).await;
+    eventually(BIND_LIMIT, true, has_one).await;
     let winner = if bound().await.0 == size { "one" } else { "two" };
     // A gang with a missing pod gets no node, although it would fit.
     apply_all(&[gang_pod("small", 0, 3, RACK), gang_pod("small", 1, 3, RACK)]);
@@ -332,7 +332,7 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     eventually(NODE_STATUS, true, async || refusals().await > 2).await;
     assert_eq!(nodes_of("small"), [""; 0]);
     apply_all(&[gang_pod("small", 2, 3, RACK)]);
-    eventually(BOUND, 3, async || nodes_of("small").len()).await;
+    eventually(BIND_LIMIT, 3, async || nodes_of("small").len()).await;
     let nodes = nodes_of("small");
     let rack =
         |node: &String| node[node.len() - 2..].parse::<usize>().expect("two digits") / RACK_NODES;
@@ -341,7 +341,7 @@ async fn gangs_start_as_a_whole_one_after_the_other_and_within_a_rack() {
     let label = format!("windlass.dev/gang in ({winner},small)");
     kubectl(&["delete", "pods", "-l", &label, "--force", "--grace-period=0", "--wait=false"]);
     let loser = if winner == "one" { "two" } else { "one" };
-    eventually(BOUND, size, async || nodes_of(loser).len()).await;
+    eventually(BIND_LIMIT, size, async || nodes_of(loser).len()).await;
     assert_eq!(rig.metric("windlass_cluster_conflicts "), 0);
     drop(rig);
     drop(hollow);
@@ -367,7 +367,7 @@ async fn a_container_gets_the_gpu_that_the_extender_chose() {
     eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
     eventually(NODE_STATUS, true, async || rig.page("/readyz").is_some()).await;
     eventually(NODE_STATUS, 8, async || rig.metric("windlass_cluster_gpus ")).await;
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     for n in 0..4 {
         let pod = format!("windlass-e2e-decided-{n}");
         pods.apply(&pod, &pod_with_memory(&pod));

@@ -11,7 +11,7 @@ use crate::cluster::{
     node::{Agent, Node},
     plugin_folder_lock,
     pods::{Pods, kubectl},
-    shares::{ALL, MEMORY, bind, config, pod},
+    shares::{ALL_GPUS_GIB, MEMORY, bind, config, pod},
 };
 
 /// UID of a pod at the API server, and at the kubelet.
@@ -64,7 +64,7 @@ fn gpu(node: &Node) -> (usize, String) {
 
 async fn start_agent(node: &Node) -> Agent {
     let agent = node.agent();
-    eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
+    eventually(NODE_STATUS, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
     agent
 }
 
@@ -79,7 +79,7 @@ async fn the_watchdog_ends_only_the_processes_of_a_pod_above_its_share() {
     copy_proc_file(&node, agent.pid(), "stat");
     let (index, gpu) = gpu(&node);
     let (greedy, modest) = ("windlass-e2e-greedy", "windlass-e2e-modest");
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     let mut gpu_processes = Vec::new();
     for (name, memory_mib) in [(greedy, 20_000), (modest, 8000)] {
         pods.apply(name, &pod(name, 8));
@@ -139,7 +139,7 @@ async fn the_runtime_starts_the_hook_before_the_container() {
     let agent = start_agent(&node).await;
     let (index, gpu) = gpu(&node);
     let name = "windlass-e2e-limited";
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     pods.apply(name, &pod(name, 8));
     bind(name, 8, &gpu);
     if has_cgroups {
@@ -177,7 +177,7 @@ async fn the_number_of_a_containers_replicas_decides_its_limit() {
     let agent = node.agent();
     eventually(NODE_STATUS, Some(7), async || allocatable(TEN_GIB).await).await;
     let (index, _) = gpu(&node);
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     for (name, replicas) in [("windlass-e2e-one", 1), ("windlass-e2e-three", 3)] {
         pods.run(name, TEN_GIB, replicas).await;
         assert_eq!(limits(&node, index, name), [replicas as u64 * (10 << 30)]);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use windlass_machine::{Machine, MachineProfile, profile::Driver, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, find_driver, profile::Driver};
 
 /// A machine, and the agent's configuration. Drop removes their folder.
 pub(crate) struct Node {
@@ -43,7 +43,7 @@ impl Node {
     pub(crate) fn new(profile: &str, config: &str) -> Self {
         let mut node = Self::of_this_machine(config);
         succeed(&["machine", "create", &node.path("machine"), "--machine", profile]);
-        node.serve(&node.machine());
+        node.set_host_flags(&node.machine());
         node
     }
 
@@ -52,9 +52,9 @@ impl Node {
         let mut node = Self::of_this_machine(config);
         let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         profile.driver = Some(Driver { version: version.to_owned(), cuda: "13.4".to_owned() });
-        let driver = simulated_driver().expect("cargo builds it with the tests");
+        let driver = find_driver().expect("cargo builds it with the tests");
         let machine = Machine::create(Path::new(&node.path("machine")), &profile, &driver);
-        node.serve(&machine.expect("a machine"));
+        node.set_host_flags(&machine.expect("a machine"));
         node
     }
 
@@ -71,7 +71,7 @@ impl Node {
         Machine::open(Path::new(&self.path("machine"))).expect("a machine")
     }
 
-    fn serve(&mut self, machine: &Machine) {
+    fn set_host_flags(&mut self, machine: &Machine) {
         let text = |path: PathBuf| path.display().to_string();
         let (host, library) = (text(machine.host_root()), text(machine.nvml_library()));
         let flags = ["--host-root", &host, "--nvml-library", &library];
@@ -162,7 +162,7 @@ impl Agent {
     }
 
     /// Exit status, if it has ended.
-    pub(crate) fn end(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn try_wait(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().expect("a child")
     }
 }

@@ -213,7 +213,7 @@ async fn layouts_are_compared_and_only_a_killed_replica_loses_items() {
     assert_eq!(report["runsIn"], "default");
 
     let before = processed();
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     pods.apply(LOADER, &loader(address.as_deref(), 12));
     pods.wait_for_running(LOADER).await;
     // Kill and replace while the pipeline is full.

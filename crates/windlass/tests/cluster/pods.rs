@@ -84,12 +84,12 @@ impl Drop for Manifests {
 // === impl Pods ===
 
 impl Pods {
-    pub(crate) fn none() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Vec::new())
     }
 
     /// Output of a command in a pod's container; `None` if it fails. A command that could not start proves nothing.
-    pub(crate) fn inside(name: &str, script: &str) -> Option<String> {
+    pub(crate) fn exec(name: &str, script: &str) -> Option<String> {
         match try_kubectl(&["exec", name, "--", "sh", "-c", script]) {
             Ok(output) => Some(output),
             Err(error) if error.contains("command terminated with exit code") => None,

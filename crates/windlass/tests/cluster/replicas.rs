@@ -269,7 +269,7 @@ async fn pods_get_their_gpus_while_replicas_of_the_manifests_crash() {
 
     let replicas = wait_for_replicas().await;
     let claims = Manifests::apply(&[CLAIM.to_owned()]);
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     pods.apply("windlass-e2e-first", &pod_with_memory("windlass-e2e-first"));
     check_chosen_gpu(&pods, "windlass-e2e-first").await;
     pods.apply("windlass-e2e-claim", CLAIMANT);

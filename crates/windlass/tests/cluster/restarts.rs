@@ -13,7 +13,7 @@ use crate::cluster::{
 const GPU: &str = "nvidia.com/gpu";
 
 /// Deadline for the kubelet to learn of a fault.
-const FAULT_REPORTED: Duration = Duration::from_secs(1);
+const FAULT_REPORT_LIMIT: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
@@ -24,7 +24,7 @@ async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
     let node = Node::new("dgx-h100", "health: {quietPeriod: 20s, probeInterval: 1s}\n");
     let mut agent = node.agent();
     eventually(NODE_STATUS, "8".to_owned(), async || node_status("capacity", GPU)).await;
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     run_pods(&mut pods).await;
     let held = holdings().await;
     let count = held.iter().flat_map(Holdings::values).map(Vec::len).sum::<usize>();
@@ -42,7 +42,7 @@ async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
     assert_eq!(holdings().await, held, "after the crash of the agent");
 
     node.fault("xid:79@7");
-    let took = eventually(FAULT_REPORTED, Some(7), async || allocatable(GPU).await).await;
+    let took = eventually(FAULT_REPORT_LIMIT, Some(7), async || allocatable(GPU).await).await;
     eprintln!("the kubelet learned of the fault after {took:?}");
     eventually(NODE_STATUS, "7".to_owned(), async || node_status("allocatable", GPU)).await;
     eventually(NODE_STATUS, "8".to_owned(), async || node_status("allocatable", GPU)).await;

@@ -13,7 +13,7 @@ use crate::cluster::{
 pub(crate) const MEMORY: &str = "windlass.dev/gpu-memory";
 
 /// GiB of eight GPUs.
-pub(crate) const ALL: usize = 8 * 79;
+pub(crate) const ALL_GPUS_GIB: usize = 8 * 79;
 
 pub(crate) fn config() -> String {
     let kubeconfig = std::env::var(KUBECONFIG).expect("checked");
@@ -67,12 +67,12 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     let _lock = plugin_folder_lock();
     let node = Node::new("dgx-h100", &config());
     let mut agent = node.agent();
-    eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
+    eventually(NODE_STATUS, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
     let devices = node.devices();
     let gpus = devices["devices"].as_array().into_iter().flatten();
     let mut gpus = gpus.filter_map(|it| it["id"].as_str()).filter(|id| id.starts_with("GPU-"));
     let gpu = gpus.nth(5).expect("eight GPUs").to_owned();
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     for name in ["windlass-e2e-share-a", "windlass-e2e-share-b"] {
         pods.apply(name, &pod(name, 30));
         bind(name, 30, &gpu);
@@ -81,7 +81,7 @@ async fn pods_share_the_gpu_that_their_binding_names() {
     }
     agent.kill();
     let agent = node.agent();
-    eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
+    eventually(NODE_STATUS, Some(ALL_GPUS_GIB), async || allocatable(MEMORY).await).await;
     pods.apply("windlass-e2e-share-c", &pod("windlass-e2e-share-c", 30));
     bind("windlass-e2e-share-c", 30, &gpu);
     pods.wait_for_running("windlass-e2e-share-c").await;

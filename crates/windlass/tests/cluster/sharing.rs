@@ -31,7 +31,7 @@ resources:
 ";
 
 #[tokio::test]
-async fn shared_cut_and_exclusive_gpus_serve_pods_side_by_side_while_mig_changes() {
+async fn shared_mig_and_exclusive_gpus_serve_pods_while_mig_is_reconfigured() {
     if !has_cluster() {
         return;
     }
@@ -43,7 +43,7 @@ async fn shared_cut_and_exclusive_gpus_serve_pods_side_by_side_while_mig_changes
         let capacity = async || node_status("capacity", resource);
         eventually(NODE_STATUS, count.to_string(), capacity).await;
     }
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     pods.run("windlass-e2e-exclusive", GPU, 1).await;
     for name in ["windlass-e2e-shared-a", "windlass-e2e-shared-b", "windlass-e2e-shared-c"] {
         pods.run(name, SHARED, 1).await;
@@ -82,7 +82,7 @@ resources:
 ";
 
 #[tokio::test]
-async fn a_new_configuration_is_followed_when_containers_have_let_go() {
+async fn a_new_configuration_applies_once_containers_release_their_devices() {
     if !has_cluster() {
         return;
     }
@@ -90,7 +90,7 @@ async fn a_new_configuration_is_followed_when_containers_have_let_go() {
     let node = Node::new("mig-a100", CONFIG);
     let agent = node.agent();
     eventually(NODE_STATUS, Some(4), async || allocatable(SHARED).await).await;
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     pods.run("windlass-e2e-sharer", SHARED, 1).await;
     let library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1";
     let seen = kubectl(&["exec", "windlass-e2e-sharer", "--", "ls", library]);

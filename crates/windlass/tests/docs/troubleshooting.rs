@@ -9,7 +9,7 @@ use std::{
 use super::{page, root};
 
 /// Crates and folders outside the agent.
-const OTHERS: [&str; 8] = [
+const NON_AGENT_SOURCES: [&str; 8] = [
     "cluster-sim/",
     "conformance/",
     "fuzz/",
@@ -35,7 +35,8 @@ fn logged() -> BTreeMap<String, String> {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("readable").path();
             let name = path.strip_prefix(&crates).expect("below crates").display().to_string();
-            let is_other = OTHERS.iter().any(|other| format!("{name}/").starts_with(other));
+            let is_other =
+                NON_AGENT_SOURCES.iter().any(|other| format!("{name}/").starts_with(other));
             let is_test = path.ends_with("tests") || path.ends_with("tests.rs");
             if is_other || is_test {
                 continue;

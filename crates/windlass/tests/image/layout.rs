@@ -24,7 +24,7 @@ struct Image {
     index: Value,
     manifest: Value,
     config: Value,
-    parts: Value,
+    sbom: Value,
 }
 
 fn make(program: &Path, folder: &Path, epoch: Option<&str>) -> Output {
@@ -85,8 +85,8 @@ impl Image {
         let blob = |part: &Value| folder.path().join(blob_path(part));
         let manifest = json(&blob(&index["manifests"][0]));
         let config = json(&blob(&manifest["config"]));
-        let parts = json(&folder.path().join("image.cdx.json"));
-        Self { folder, index, manifest, config, parts }
+        let sbom = json(&folder.path().join("image.cdx.json"));
+        Self { folder, index, manifest, config, sbom }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -110,7 +110,7 @@ impl Image {
 
     /// Version of each part, by its kind and name.
     fn versions(&self) -> BTreeMap<String, &Value> {
-        let parts = self.parts["components"].as_array().expect("a list");
+        let parts = self.sbom["components"].as_array().expect("a list");
         let named = |part: &Value| {
             let purl = part["purl"].as_str().expect("a purl");
             purl.split('@').next().expect("a name").to_owned()
@@ -213,7 +213,7 @@ fn the_list_of_parts_has_crates_as_locked_with_licences_that_are_expressions() {
     let lock = fs::read_to_string(Path::new(ROOT).join("Cargo.lock")).expect("a lock file");
     let lock: toml::Value = toml::from_str(&lock).expect("TOML");
     let mut crates = 0;
-    for part in image.parts["components"].as_array().expect("a list") {
+    for part in image.sbom["components"].as_array().expect("a list") {
         if !part["purl"].as_str().expect("a purl").starts_with("pkg:cargo/") {
             continue;
         }
@@ -228,7 +228,7 @@ fn the_list_of_parts_has_crates_as_locked_with_licences_that_are_expressions() {
         assert!(spdx::Expression::parse(licence).is_ok(), "{part}");
     }
     assert!(crates > 100, "only {crates} crates");
-    let digest = &image.parts["metadata"]["component"]["hashes"][0]["content"];
+    let digest = &image.sbom["metadata"]["component"]["hashes"][0]["content"];
     let manifest = image.index["manifests"][0]["digest"].as_str().expect("a digest");
     assert_eq!(manifest.strip_prefix("sha256:"), digest.as_str());
 }

@@ -20,7 +20,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/placement-an
 /// Variable that makes the test write the page.
 const BLESS: &str = "WINDLASS_BLESS";
 
-const HEAD: &str = "\
+const PAGE_HEADER: &str = "\
 # Placement, answer by answer
 
 For reviewers of [placement](placement.md) who want to check its answers by eye.
@@ -38,7 +38,7 @@ A test asks and compares: `cargo test -p windlass --test integration placement`.
 #[tokio::test]
 async fn the_answers_on_the_page_are_current() {
     let machines = every_machine().await;
-    let mut page = HEAD.to_owned();
+    let mut page = PAGE_HEADER.to_owned();
     for asked in questions::ALL {
         let machine = machines.iter().find(|machine| machine.name == asked.machine);
         write_section(&mut page, machine.expect("a machine of that name"), asked);
@@ -54,7 +54,7 @@ async fn the_answers_on_the_page_are_current() {
 }
 
 fn write_section(page: &mut String, machine: &Machine, asked: &MachineQuestions) {
-    let _ = write!(page, "\n## {}\n\n{}.\n\n```text\n", machine.name, machine.about);
+    let _ = write!(page, "\n## {}\n\n{}.\n\n```text\n", machine.name, machine.description);
     for line in matrix(machine) {
         let _ = writeln!(page, "{}", line.trim_end());
     }

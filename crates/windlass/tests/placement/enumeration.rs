@@ -3,12 +3,12 @@
 use crate::placement::{
     best_effort::{BestEffort, score},
     every_machine,
-    pairs::{Pairs, first, members},
+    pairs::{PairValues, bit_indices, lowest_bits},
 };
 
 /// Enumerates all partitions of the free devices into sets of one size, and a rest.
 struct Enumeration<'a> {
-    pairs: &'a Pairs,
+    pairs: &'a PairValues,
     size: usize,
     /// Total score and sets of the best partition so far.
     best: Option<(i64, Vec<u64>)>,
@@ -19,7 +19,7 @@ struct Enumeration<'a> {
 impl Enumeration<'_> {
     /// Puts the lowest remaining device into a set with each choice of others, lower ones first.
     fn partition(&mut self, remaining: u64, sets: &mut Vec<u64>) {
-        let Some(lowest) = members(remaining).next() else { return self.compare(sets) };
+        let Some(lowest) = bit_indices(remaining).next() else { return self.compare(sets) };
         let rest = remaining.count_ones() as usize % self.size;
         for others in subsets(remaining & !(1 << lowest)) {
             let set = others | 1 << lowest;
@@ -51,7 +51,7 @@ impl Enumeration<'_> {
 
 /// All subsets: those with the lowest device before those without it.
 fn subsets(of: u64) -> Vec<u64> {
-    let Some(lowest) = members(of).next() else { return vec![0] };
+    let Some(lowest) = bit_indices(of).next() else { return vec![0] };
     let others = subsets(of & !(1 << lowest));
     others.iter().map(|set| set | 1 << lowest).chain(others.iter().copied()).collect()
 }
@@ -60,11 +60,11 @@ fn subsets(of: u64) -> Vec<u64> {
 async fn the_fast_form_of_best_effort_equals_the_enumeration() {
     let machines = every_machine().await.iter();
     for machine in machines.filter(|machine| ["dgx-1", "l40s-pcie"].contains(&machine.name)) {
-        let pairs = Pairs::of(machine, score);
+        let pairs = PairValues::of(machine, score);
         for size in 1..=8 {
             let quick = BestEffort::of(machine, size).expect("GPUs of NVIDIA's");
             let is_enough = |free: &u64| free.count_ones() as usize >= size;
-            for free in (1..=first(8)).filter(is_enough) {
+            for free in (1..=lowest_bits(8)).filter(is_enough) {
                 let mut all = Enumeration { pairs: &pairs, size, best: None };
                 all.partition(free, &mut Vec::new());
                 assert_eq!(quick.choose(free), all.answer(), "{size} of {free:08b}");

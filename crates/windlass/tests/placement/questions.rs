@@ -34,15 +34,15 @@ pub(crate) const ALL: &[MachineQuestions] = &[
             Question::new(2, "0 5 6"),
             Question::new(2, "0 5"),
             Question::new(3, "1-7"),
-            Question::new(2, "all").with("5"),
-            Question::new(4, "all").with("5"),
-            Question::new(4, "all").with("0 7"),
-            Question::new(1, "all").near("mlx5_2"),
-            Question::new(2, "all").near("mlx5_2"),
-            Question::new(2, "1-7").by(Packed),
-            Question::new(2, "1-7").by(Distributed),
-            Question::new(4, "1-7").by(NumaStrict),
-            Question::new(4, "1-3 5-7").by(NumaStrict),
+            Question::new(2, "all").with_required("5"),
+            Question::new(4, "all").with_required("5"),
+            Question::new(4, "all").with_required("0 7"),
+            Question::new(1, "all").with_near("mlx5_2"),
+            Question::new(2, "all").with_near("mlx5_2"),
+            Question::new(2, "1-7").with_policy(Packed),
+            Question::new(2, "1-7").with_policy(Distributed),
+            Question::new(4, "1-7").with_policy(NumaStrict),
+            Question::new(4, "1-3 5-7").with_policy(NumaStrict),
         ],
     },
     MachineQuestions {
@@ -54,7 +54,7 @@ pub(crate) const ALL: &[MachineQuestions] = &[
             Question::new(1, "0 2 3 4 5"),
             Question::new(3, "1-7"),
             Question::new(4, "1-7"),
-            Question::new(2, "all").with("6"),
+            Question::new(2, "all").with_required("6"),
         ],
     },
     MachineQuestions {
@@ -66,10 +66,10 @@ pub(crate) const ALL: &[MachineQuestions] = &[
             Question::new(1, "0 1 4-7"),
             Question::new(3, "0-2 4-7"),
             Question::new(4, "1-7"),
-            Question::new(2, "all").with("0 7"),
-            Question::new(2, "1-7").by(Packed),
-            Question::new(2, "1-7").by(Distributed),
-            Question::new(4, "0-2 5-7").by(NumaStrict),
+            Question::new(2, "all").with_required("0 7"),
+            Question::new(2, "1-7").with_policy(Packed),
+            Question::new(2, "1-7").with_policy(Distributed),
+            Question::new(4, "0-2 5-7").with_policy(NumaStrict),
         ],
     },
     MachineQuestions {
@@ -81,9 +81,9 @@ pub(crate) const ALL: &[MachineQuestions] = &[
             Question::new(4, "0 1 4 5 8-15"),
             Question::new(8, "1-15"),
             Question::new(1, "1-15"),
-            Question::new(4, "all").with("3"),
-            Question::new(2, "1-15").by(Packed),
-            Question::new(4, "0-11").by(Distributed),
+            Question::new(4, "all").with_required("3"),
+            Question::new(2, "1-15").with_policy(Packed),
+            Question::new(4, "0-11").with_policy(Distributed),
         ],
     },
     MachineQuestions {
@@ -95,8 +95,8 @@ pub(crate) const ALL: &[MachineQuestions] = &[
             Question::new(1, "2-7"),
             Question::new(3, "1-7"),
             Question::new(4, "0-2 4-6"),
-            Question::new(2, "all").near("mlx5_1"),
-            Question::new(2, "all").with("2"),
+            Question::new(2, "all").with_near("mlx5_1"),
+            Question::new(2, "all").with_required("2"),
         ],
     },
     MachineQuestions {
@@ -105,25 +105,25 @@ pub(crate) const ALL: &[MachineQuestions] = &[
         questions: &[
             Question::new(1, "0-3"),
             Question::new(2, "1-5"),
-            Question::new(2, "all").with("1"),
+            Question::new(2, "all").with_required("1"),
         ],
     },
     MachineQuestions {
         machine: "mig-a100",
         sizes: &[1, 2, 3, 7, 8],
         questions: &[
-            Question::new(1, "all").by(Packed),
-            Question::new(1, "all").by(Distributed),
-            Question::new(2, "all").by(Distributed),
+            Question::new(1, "all").with_policy(Packed),
+            Question::new(1, "all").with_policy(Distributed),
+            Question::new(2, "all").with_policy(Distributed),
         ],
     },
     MachineQuestions {
         machine: "mig-mix",
         sizes: &[1, 2, 3, 4, 7, 8, 9, 14, 28],
         questions: &[
-            Question::new(1, "all").by(Packed),
-            Question::new(2, "all").by(Packed),
-            Question::new(4, "all").by(Distributed),
+            Question::new(1, "all").with_policy(Packed),
+            Question::new(2, "all").with_policy(Packed),
+            Question::new(4, "all").with_policy(Distributed),
         ],
     },
     MachineQuestions {
@@ -144,10 +144,10 @@ pub(crate) const ALL: &[MachineQuestions] = &[
             Question::new(4, "0:0-0:5 1:0-1:4 2:0-2:7"),
             Question::new(8, "0:1-7:7"),
             Question::new(8, "0:1-0:7 1:1-1:7 5:1-5:7"),
-            Question::new(4, "all").with("3:3"),
-            Question::new(2, "0:1-7:7").by(Packed),
-            Question::new(10, "0:1-7:7").by(Packed),
-            Question::new(2, "0:1-7:7").by(Distributed),
+            Question::new(4, "all").with_required("3:3"),
+            Question::new(2, "0:1-7:7").with_policy(Packed),
+            Question::new(10, "0:1-7:7").with_policy(Packed),
+            Question::new(2, "0:1-7:7").with_policy(Distributed),
         ],
     },
 ];
@@ -159,15 +159,15 @@ impl Question {
         Self { policy: Aligned, size, free, required: "", near: "" }
     }
 
-    const fn with(self, required: &'static str) -> Self {
+    const fn with_required(self, required: &'static str) -> Self {
         Self { required, ..self }
     }
 
-    const fn near(self, near: &'static str) -> Self {
+    const fn with_near(self, near: &'static str) -> Self {
         Self { near, ..self }
     }
 
-    const fn by(self, policy: Policy) -> Self {
+    const fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 }

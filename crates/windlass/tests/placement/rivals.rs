@@ -2,7 +2,7 @@
 
 use crate::placement::{
     every_machine,
-    sequences::{Figure, Got, play},
+    sequences::{Figure, JobScore, simulate},
 };
 
 /// Number of sequences: the error of the means is then small against the differences.
@@ -12,18 +12,18 @@ const SEQUENCES: usize = 100;
 const TOLERANCE: f64 = 0.002;
 
 /// True if one strategy is as good as another by each figure.
-fn is_as_good(ours: &Got, theirs: &Got, figures: &[Figure]) -> bool {
+fn is_as_good(ours: &JobScore, theirs: &JobScore, figures: &[Figure]) -> bool {
     figures.iter().all(|figure| figure(ours) >= figure(theirs) - TOLERANCE)
 }
 
 #[tokio::test]
 async fn jobs_are_connected_as_well_as_by_other_strategies() {
     let connections: Figure = |got| got.connections;
-    let as_good: Figure = |got| got.as_good;
+    let as_good: Figure = |got| got.optimal;
     let worst: Figure = |got| got.worst;
-    let seats: Figure = |got| got.seats;
+    let seats: Figure = |got| got.pcie_proximity;
     for machine in every_machine().await {
-        let outcome = play(machine, SEQUENCES);
+        let outcome = simulate(machine, SEQUENCES);
         let ours = outcome.aligned;
         for baseline in [outcome.first_fit, outcome.random] {
             let is_as_good = is_as_good(&ours, &baseline, &[connections, as_good, worst, seats]);

@@ -41,7 +41,7 @@ enum Step {
     /// The agent answers `Allocate`, and the kubelet then rejects the pod.
     AllocateRejected(usize),
     PodDeleted(usize),
-    Prepare(u8, Vec<(usize, Use)>),
+    Prepare(u8, Vec<(usize, ClaimUse)>),
     Unprepare(u8),
     KubeletWrites,
     KubeletRestarts,
@@ -49,7 +49,7 @@ enum Step {
     ReadEnds,
     AgentRestarts,
     /// DRA is switched off, so the checkpoint is no longer read.
-    Off,
+    DraOff,
     Pass(u64),
 }
 
@@ -58,7 +58,7 @@ struct Node {
     overlaps: Overlaps,
     /// Position in `OFFERED` of each pod's id.
     pods: Vec<usize>,
-    claims: BTreeMap<u8, Vec<(DeviceId, Use)>>,
+    claims: BTreeMap<u8, Vec<(DeviceId, ClaimUse)>>,
     /// Ids in the kubelet's checkpoint.
     checkpoint: HeldIds,
     /// Latest time at which the kubelet writes its pending allocations.
@@ -73,7 +73,7 @@ impl Node {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            ledger: SharedLedger::unread(),
+            ledger: SharedLedger::with_unknown_containers(),
             overlaps: overlaps(),
             pods: Vec::new(),
             claims: BTreeMap::new(),
@@ -109,12 +109,12 @@ impl Node {
             Step::ReadBegins => self.begin_read(),
             Step::ReadEnds => self.end_read(),
             Step::AgentRestarts => self.restart(),
-            Step::Off if self.claims.is_empty() => {
+            Step::DraOff if self.claims.is_empty() => {
                 self.ledger.mark_containers_unknown();
                 self.reading = None;
             }
             Step::Pass(seconds) => self.pass(Duration::from_secs(seconds)).await,
-            Step::Allocate(_) | Step::AllocateRejected(_) | Step::PodDeleted(_) | Step::Off => {}
+            Step::Allocate(_) | Step::AllocateRejected(_) | Step::PodDeleted(_) | Step::DraOff => {}
         }
     }
 
@@ -123,7 +123,7 @@ impl Node {
         self.ledger.take_for_container(&resource_of(nth), &devices).is_ok()
     }
 
-    fn prepare(&mut self, name: u8, devices: &[(usize, Use)]) {
+    fn prepare(&mut self, name: u8, devices: &[(usize, ClaimUse)]) {
         // A claim's devices never change.
         if self.claims.contains_key(&name) {
             return;
@@ -159,20 +159,20 @@ impl Node {
     /// Reports the checkpoint to the ledger, as the agent's follower does.
     fn end_read(&mut self) {
         let Some((begun, checkpoint)) = self.reading.take() else { return };
-        let mut recorded = RecordedDevices::of(&checkpoint);
+        let mut recorded = RecordedDevices::from_held_ids(&checkpoint);
         if !self.ledger.watch().borrow().is_complete() {
             for pool in &recorded.pools {
                 let devices = OFFERED[5].1.iter().map(|id| id.parse().expect("an id"));
                 recorded.devices.extend(devices.map(|device: DeviceId| (device, pool.clone())));
             }
         }
-        self.ledger.recorded(&recorded, begun, DELAY);
+        self.ledger.apply_checkpoint(&recorded, begun, DELAY);
     }
 
     /// Restarts the agent. The kubelet writes within `DELAY`, as a new agent assumes.
     fn restart(&mut self) {
         self.due = self.due.map(|due| due.min(Instant::now() + DELAY));
-        self.ledger = SharedLedger::unread();
+        self.ledger = SharedLedger::with_unknown_containers();
         self.reading = None;
         self.started = Instant::now();
         for (name, devices) in &self.claims {
@@ -196,7 +196,7 @@ impl Node {
     }
 
     fn owners_through_both(&self) -> Option<String> {
-        let claims = self.claims.values().flatten().filter(|(_, usage)| *usage != Use::Admin);
+        let claims = self.claims.values().flatten().filter(|(_, usage)| *usage != ClaimUse::Admin);
         let claimed: BTreeSet<_> = claims.map(|(device, _)| device).collect();
         let mut held = self.pods.iter().flat_map(|nth| OFFERED[*nth].1);
         let both = held.find(|id| self.overlap(id).all().any(|id| claimed.contains(id)));
@@ -205,7 +205,7 @@ impl Node {
 }
 
 fn resource_of(nth: usize) -> ResourceName {
-    let pooled = windlass_core::replica::token(OFFERED[nth].0).is_some();
+    let pooled = windlass_core::replica::token_number(OFFERED[nth].0).is_some();
     if pooled { "windlass.dev/ports" } else { "windlass.dev/things" }.parse().expect("a name")
 }
 
@@ -219,11 +219,11 @@ fn overlaps() -> Overlaps {
         Device { parent, nodes: node.into_iter().collect(), ..new }
     };
     let devices = CLAIMABLE.iter().map(device).collect();
-    Overlaps::of(&Inventory { devices, ..Inventory::default() })
+    Overlaps::from_inventory(&Inventory { devices, ..Inventory::default() })
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let usage = prop_oneof![4 => Just(Use::Alone), 2 => Just(Use::Share), 1 => Just(Use::Admin)];
+    let usage = prop_oneof![4 => Just(ClaimUse::Exclusive), 2 => Just(ClaimUse::UnsizedShare), 1 => Just(ClaimUse::Admin)];
     let devices = prop::collection::vec((0..CLAIMABLE.len(), usage), 1..3);
     let step = prop_oneof![
         6 => (0..OFFERED.len()).prop_map(Step::Allocate),
@@ -236,7 +236,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => Just(Step::ReadBegins),
         6 => Just(Step::ReadEnds),
         1 => Just(Step::AgentRestarts),
-        1 => Just(Step::Off),
+        1 => Just(Step::DraOff),
         6 => (0..12_u64).prop_map(Step::Pass),
     ];
     prop::collection::vec(step, 2_000)
@@ -269,7 +269,7 @@ impl Node {
         self.step(Step::ReadEnds).await;
         let apart =
             CLAIMABLE.iter().enumerate().filter(|(_, id)| **id != "whole" && **id != "other");
-        let all = apart.map(|(nth, _)| (nth, Use::Alone)).collect();
+        let all = apart.map(|(nth, _)| (nth, ClaimUse::Exclusive)).collect();
         self.step(Step::Prepare(0, all)).await;
         assert!(self.claims.contains_key(&0), "{:?}", self.ledger.watch().borrow());
     }

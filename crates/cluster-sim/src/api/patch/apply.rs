@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::lists::{Entries, applied, child_path};
+use super::lists::{EntryIdentity, apply_identity, child_path};
 
 /// Applies a configuration at a path, given the previous one of the same manager.
 pub(crate) fn apply(target: &mut Value, (config, before): (&Value, &Value), path: &str) {
@@ -23,7 +23,7 @@ pub(crate) fn apply(target: &mut Value, (config, before): (&Value, &Value), path
     for (key, value) in config {
         let path = child_path(path, key);
         let (slot, before) = (target.entry(key).or_insert(Value::Null), &before[key]);
-        match (applied(&path), value.as_array()) {
+        match (apply_identity(&path), value.as_array()) {
             (Some(entries), Some(items)) => apply_items(slot, (items, before), (entries, &path)),
             _ => apply(slot, (value, before), &path),
         }
@@ -34,7 +34,7 @@ pub(crate) fn apply(target: &mut Value, (config, before): (&Value, &Value), path
 fn remove(target: &mut Map<String, Value>, (key, owned): (&str, &Value), path: &str) {
     let Some(slot) = target.get_mut(key) else { return };
     let path = child_path(path, key);
-    match (applied(&path), owned) {
+    match (apply_identity(&path), owned) {
         (Some(entries), Value::Array(_)) => apply_items(slot, (&[], owned), (entries, &path)),
         (_, Value::Object(_)) => apply(slot, (&Value::Object(Map::new()), owned), &path),
         _ => *slot = Value::Null,
@@ -52,7 +52,7 @@ fn remove(target: &mut Map<String, Value>, (key, owned): (&str, &Value), path: &
 fn apply_items(
     target: &mut Value,
     (items, before): (&[Value], &Value),
-    (entries, path): (Entries, &str),
+    (entries, path): (EntryIdentity, &str),
 ) {
     let before = before.as_array().map_or(&[][..], Vec::as_slice);
     let mut merged_items = target.as_array().cloned().unwrap_or_default();
@@ -83,7 +83,7 @@ pub(crate) fn take_ownership(
     for (key, value) in fields {
         let Some(theirs) = others.get_mut(key) else { continue };
         let (path, live) = (child_path(path, key), &live[key]);
-        match (applied(&path), value, &mut *theirs) {
+        match (apply_identity(&path), value, &mut *theirs) {
             (_, Value::Object(_), Value::Object(_)) => {
                 taken.extend(take_ownership(theirs, (value, live), &path));
             }
@@ -110,7 +110,7 @@ pub(crate) fn take_ownership(
 
 // === impl Entries ===
 
-impl Entries {
+impl EntryIdentity {
     fn same(self, a: &Value, b: &Value) -> bool {
         match self {
             Self::Keyed(keys) => keys.iter().all(|key| a[*key] == b[*key]),

@@ -2,7 +2,7 @@
 
 /// Identity of a list's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entries {
+pub(super) enum EntryIdentity {
     /// Entries with equal key fields are the same. A strategic merge patch compares only the first key.
     Keyed(&'static [&'static str]),
     /// Equal values are the same entry.
@@ -10,30 +10,30 @@ pub(super) enum Entries {
 }
 
 /// Merged lists (`listMapKey` and `listType` in `k8s.io/api`), by path without indices.
-const LISTS: &[(&str, Entries)] = &[
-    ("metadata.finalizers", Entries::Set),
-    ("metadata.ownerReferences", Entries::Keyed(&["uid"])),
-    ("spec.containers", Entries::Keyed(&["name"])),
-    ("spec.containers.env", Entries::Keyed(&["name"])),
-    ("spec.containers.ports", Entries::Keyed(&["containerPort", "protocol"])),
-    ("spec.containers.resources.claims", Entries::Keyed(&["name"])),
-    ("spec.containers.volumeDevices", Entries::Keyed(&["devicePath"])),
-    ("spec.containers.volumeMounts", Entries::Keyed(&["mountPath"])),
-    ("spec.hostAliases", Entries::Keyed(&["ip"])),
-    ("spec.imagePullSecrets", Entries::Keyed(&["name"])),
-    ("spec.podCIDRs", Entries::Set),
-    ("spec.resourceClaims", Entries::Keyed(&["name"])),
-    ("spec.schedulingGates", Entries::Keyed(&["name"])),
-    ("spec.topologySpreadConstraints", Entries::Keyed(&["topologyKey", "whenUnsatisfiable"])),
-    ("spec.volumes", Entries::Keyed(&["name"])),
-    ("status.addresses", Entries::Keyed(&["type"])),
-    ("status.conditions", Entries::Keyed(&["type"])),
-    ("status.devices", Entries::Keyed(&["driver", "device", "pool", "shareID"])),
-    ("status.devices.conditions", Entries::Keyed(&["type"])),
-    ("status.hostIPs", Entries::Keyed(&["ip"])),
-    ("status.podIPs", Entries::Keyed(&["ip"])),
-    ("status.reservedFor", Entries::Keyed(&["uid"])),
-    ("status.resourceClaimStatuses", Entries::Keyed(&["name"])),
+const LISTS: &[(&str, EntryIdentity)] = &[
+    ("metadata.finalizers", EntryIdentity::Set),
+    ("metadata.ownerReferences", EntryIdentity::Keyed(&["uid"])),
+    ("spec.containers", EntryIdentity::Keyed(&["name"])),
+    ("spec.containers.env", EntryIdentity::Keyed(&["name"])),
+    ("spec.containers.ports", EntryIdentity::Keyed(&["containerPort", "protocol"])),
+    ("spec.containers.resources.claims", EntryIdentity::Keyed(&["name"])),
+    ("spec.containers.volumeDevices", EntryIdentity::Keyed(&["devicePath"])),
+    ("spec.containers.volumeMounts", EntryIdentity::Keyed(&["mountPath"])),
+    ("spec.hostAliases", EntryIdentity::Keyed(&["ip"])),
+    ("spec.imagePullSecrets", EntryIdentity::Keyed(&["name"])),
+    ("spec.podCIDRs", EntryIdentity::Set),
+    ("spec.resourceClaims", EntryIdentity::Keyed(&["name"])),
+    ("spec.schedulingGates", EntryIdentity::Keyed(&["name"])),
+    ("spec.topologySpreadConstraints", EntryIdentity::Keyed(&["topologyKey", "whenUnsatisfiable"])),
+    ("spec.volumes", EntryIdentity::Keyed(&["name"])),
+    ("status.addresses", EntryIdentity::Keyed(&["type"])),
+    ("status.conditions", EntryIdentity::Keyed(&["type"])),
+    ("status.devices", EntryIdentity::Keyed(&["driver", "device", "pool", "shareID"])),
+    ("status.devices.conditions", EntryIdentity::Keyed(&["type"])),
+    ("status.hostIPs", EntryIdentity::Keyed(&["ip"])),
+    ("status.podIPs", EntryIdentity::Keyed(&["ip"])),
+    ("status.reservedFor", EntryIdentity::Keyed(&["uid"])),
+    ("status.resourceClaimStatuses", EntryIdentity::Keyed(&["name"])),
 ];
 
 /// Lists that server-side apply merges and a strategic merge patch replaces: they have no `patchStrategy`.
@@ -41,15 +41,15 @@ const APPLIED_ONLY: [&str; 3] =
     ["spec.containers.resources.claims", "status.devices", "status.devices.conditions"];
 
 /// Identity of entries for server-side apply.
-pub(super) fn applied(path: &str) -> Option<Entries> {
+pub(super) fn apply_identity(path: &str) -> Option<EntryIdentity> {
     let path = path.replace("initContainers", "containers");
     let path = path.replace("ephemeralContainers", "containers");
     LISTS.iter().find(|(list, _)| *list == path).map(|(_, entries)| *entries)
 }
 
 /// Identity of entries for a strategic merge patch.
-pub(super) fn merged(path: &str) -> Option<Entries> {
-    applied(path).filter(|_| !APPLIED_ONLY.contains(&path))
+pub(super) fn merge_identity(path: &str) -> Option<EntryIdentity> {
+    apply_identity(path).filter(|_| !APPLIED_ONLY.contains(&path))
 }
 
 /// Path of a field below an object.

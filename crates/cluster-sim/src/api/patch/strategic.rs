@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::lists::{Entries, child_path, merged};
+use super::lists::{EntryIdentity, child_path, merge_identity};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN: &str = "$retainKeys";
@@ -35,7 +35,7 @@ pub(crate) fn merge(target: &mut Value, changes: &Value, path: &str) {
         } else {
             let path = child_path(path, key);
             let slot = target.entry(key).or_insert(Value::Null);
-            match (merged(&path), value.as_array()) {
+            match (merge_identity(&path), value.as_array()) {
                 (Some(entries), Some(items)) => merge_items(slot, items, (entries, &path)),
                 _ => merge(slot, value, &path),
             }
@@ -50,7 +50,7 @@ fn delete_values(list: Option<&mut Value>, values: &Value) {
     }
 }
 
-fn merge_items(slot: &mut Value, items: &[Value], (entries, path): (Entries, &str)) {
+fn merge_items(slot: &mut Value, items: &[Value], (entries, path): (EntryIdentity, &str)) {
     let mut merged_items = slot.as_array().cloned().unwrap_or_default();
     if items.iter().any(|item| item[DIRECTIVE] == "replace") {
         merged_items.clear();
@@ -58,8 +58,10 @@ fn merge_items(slot: &mut Value, items: &[Value], (entries, path): (Entries, &st
     let items = items.iter().filter(|item| item[DIRECTIVE] != "replace");
     for item in items {
         let same = |current: &Value| match entries {
-            Entries::Keyed(keys) => keys.first().is_some_and(|key| current[*key] == item[*key]),
-            Entries::Set => current == item,
+            EntryIdentity::Keyed(keys) => {
+                keys.first().is_some_and(|key| current[*key] == item[*key])
+            }
+            EntryIdentity::Set => current == item,
         };
         if item[DIRECTIVE] == "delete" {
             merged_items.retain(|current| !same(current));

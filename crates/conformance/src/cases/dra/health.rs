@@ -10,16 +10,16 @@ use windlass_kubelet_api::dra::health::{
     dra_resource_health_client::DraResourceHealthClient,
 };
 
-use super::published;
+use super::driver_with_slices;
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
-    clients::answered,
-    testbed::{Driver, Testbed, devices_in, dialled},
+    clients::call_within,
+    testbed::{Driver, Testbed, devices_in, dial},
 };
 
 /// Timeout of a health report that names none (`DefaultHealthTimeout`). After it the kubelet sets the health to
 /// Unknown.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) const CASES: &[Case] = &[
     Case {
@@ -39,26 +39,26 @@ pub(crate) const CASES: &[Case] = &[
 type Reports = Streaming<NodeWatchResourcesResponse>;
 
 /// Opens a stream, and returns it with its first message.
-async fn opened(
+async fn open_health_stream(
     testbed: &Testbed,
     driver: &Driver,
 ) -> Result<(Reports, NodeWatchResourcesResponse), CheckError> {
-    let limit = testbed.subject.within.react;
-    let channel = dialled(&driver.endpoint).await.map_err(CheckError::Failed)?;
+    let limit = testbed.subject.limits.react;
+    let channel = dial(&driver.endpoint).await.map_err(CheckError::Failed)?;
     let mut client = DraResourceHealthClient::new(channel);
     let call = client.node_watch_resources(NodeWatchResourcesRequest {});
-    let mut reports = match answered("NodeWatchResources", limit, call).await? {
+    let mut reports = match call_within("NodeWatchResources", limit, call).await? {
         Ok(reports) => reports,
         Err(status) if status.code() == Code::Unimplemented => {
             return not_applicable("it reports no health");
         }
         Err(status) => return failed(format!("NodeWatchResources: {}", status.message())),
     };
-    let first = next(&mut reports, limit).await?;
+    let first = next_report(&mut reports, limit).await?;
     Ok((reports, first))
 }
 
-async fn next(
+async fn next_report(
     reports: &mut Reports,
     limit: Duration,
 ) -> Result<NodeWatchResourcesResponse, CheckError> {
@@ -77,24 +77,24 @@ fn timeout_of(report: &NodeWatchResourcesResponse) -> Duration {
     let timeouts = report.devices.iter().filter_map(|device| {
         u64::try_from(device.health_check_timeout_seconds).ok().filter(|seconds| *seconds > 0)
     });
-    timeouts.min().map_or(TIMEOUT, Duration::from_secs)
+    timeouts.min().map_or(DEFAULT_HEALTH_TIMEOUT, Duration::from_secs)
 }
 
 async fn repeats_its_report(testbed: &mut Testbed) -> CheckResult {
-    let (driver, _) = published(testbed).await?;
-    let (mut reports, first) = opened(testbed, &driver).await?;
+    let (driver, _) = driver_with_slices(testbed).await?;
+    let (mut reports, first) = open_health_stream(testbed, &driver).await?;
     let limit = timeout_of(&first);
     for _ in 0..2 {
-        next(&mut reports, limit).await?;
+        next_report(&mut reports, limit).await?;
     }
     Ok(format!("twice, each time within {limit:?}"))
 }
 
 async fn reports_all_devices(testbed: &mut Testbed) -> CheckResult {
-    let (driver, slices) = published(testbed).await?;
+    let (driver, slices) = driver_with_slices(testbed).await?;
     let published_devices = devices_in(&slices);
-    let (mut reports, first) = opened(testbed, &driver).await?;
-    let again = next(&mut reports, timeout_of(&first)).await?;
+    let (mut reports, first) = open_health_stream(testbed, &driver).await?;
+    let again = next_report(&mut reports, timeout_of(&first)).await?;
     for report in [&first, &again] {
         let reported: BTreeSet<_> = report
             .devices

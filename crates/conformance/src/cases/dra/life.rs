@@ -6,18 +6,18 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::{task::JoinSet, time::sleep};
 use windlass_cluster_sim::api::{Effect, Fault};
 
-use super::{check_unchanged, claimed, published};
+use super::{check_unchanged, driver_with_claim, driver_with_slices};
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
-    cases::life::{SPARE_DESCRIPTORS, end},
+    cases::life::{MAX_DESCRIPTOR_GROWTH, terminate},
     testbed::{CALL_LIMIT, Driver, Testbed, devices},
 };
 
 /// Number of claims in one burst.
-const BURST: usize = 50;
+const BURST_CLAIMS: usize = 50;
 
 /// Delay of a slow API server.
-const SLOW: Duration = Duration::from_secs(2);
+const API_SERVER_DELAY: Duration = Duration::from_secs(2);
 
 pub(crate) const CASES: &[Case] = &[
     Case {
@@ -55,20 +55,20 @@ pub(crate) const CASES: &[Case] = &[
 async fn ends_without_its_socket(testbed: &mut Testbed) -> CheckResult {
     // The kubelet may register a driver before its signal handlers are installed. Kubernetes' helper registers within
     // `Start`, and the program installs them after that. A driver that has published its devices is ready.
-    published(testbed).await?;
+    driver_with_slices(testbed).await?;
     let started_at = Instant::now();
-    end(testbed).await?;
-    match testbed.registry().first() {
+    terminate(testbed).await?;
+    match testbed.registration_sockets().first() {
         Some(socket) => failed(format!("{} still exists", socket.display())),
         None => Ok(format!("no socket in plugins_registry after {:.1?}", started_at.elapsed())),
     }
 }
 
 async fn leaves_prepared_devices(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
-    let before = driver.prepared(&claim).await?;
+    let (driver, claim) = driver_with_claim(testbed).await?;
+    let before = driver.prepare_one(&claim).await?;
     let names_before = crate::cases::cdi::device_names(&testbed.cdi_dirs());
-    end(testbed).await?;
+    terminate(testbed).await?;
     let names_after = crate::cases::cdi::device_names(&testbed.cdi_dirs());
     let names = before.iter().flat_map(|device| &device.cdi_device_ids);
     if let Some(name) =
@@ -76,26 +76,26 @@ async fn leaves_prepared_devices(testbed: &mut Testbed) -> CheckResult {
     {
         return failed(format!("{name} is no longer in a CDI spec"));
     }
-    let driver = testbed.started_again().await?;
-    check_unchanged(&before, &driver.prepared(&claim).await?)
+    let driver = testbed.restart_driver().await?;
+    check_unchanged(&before, &driver.prepare_one(&claim).await?)
 }
 
 async fn handles_a_burst(testbed: &mut Testbed) -> CheckResult {
-    let driver = testbed.driver().await?;
-    let claims = testbed.claims(&driver, BURST).await?;
+    let driver = testbed.start_driver().await?;
+    let claims = testbed.create_claims(&driver, BURST_CLAIMS).await?;
     // Descriptors of the first round may stay open, such as connections to the API server.
     prepare_and_release(&driver, &claims).await?;
     let (started_at, first) = (Instant::now(), testbed.process().usage().descriptors);
-    for _ in 0..BURST.div_ceil(claims.len()) {
+    for _ in 0..BURST_CLAIMS.div_ceil(claims.len()) {
         prepare_and_release(&driver, &claims).await?;
     }
     let last = testbed.process().usage().descriptors;
     let evidence = format!(
-        "{} in parallel, {BURST} in total in {:.1?}; {first} descriptors before, {last} after",
+        "{} in parallel, {BURST_CLAIMS} in total in {:.1?}; {first} descriptors before, {last} after",
         claims.len(),
         started_at.elapsed()
     );
-    if last > first + SPARE_DESCRIPTORS { failed(evidence) } else { Ok(evidence) }
+    if last > first + MAX_DESCRIPTOR_GROWTH { failed(evidence) } else { Ok(evidence) }
 }
 
 /// Prepares claims in parallel, with a call each, and releases them in one call.
@@ -109,7 +109,7 @@ async fn prepare_in_parallel(driver: &Driver, claims: &[ResourceClaim]) -> Resul
     let mut calls = JoinSet::new();
     for claim in claims {
         let (driver, claim) = (driver.clone(), claim.clone());
-        calls.spawn(async move { driver.prepared(&claim).await });
+        calls.spawn(async move { driver.prepare_one(&claim).await });
     }
     while let Some(answered) = calls.join_next().await {
         answered
@@ -119,15 +119,15 @@ async fn prepare_in_parallel(driver: &Driver, claims: &[ResourceClaim]) -> Resul
 }
 
 async fn tolerates_a_slow_api_server(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
-    testbed.cluster.server().inject(Fault::at("/", Effect::Delay(SLOW)));
+    let (driver, claim) = driver_with_claim(testbed).await?;
+    testbed.cluster.server().inject(Fault::at("/", Effect::Delay(API_SERVER_DELAY)));
     let started_at = Instant::now();
-    driver.prepared(&claim).await?;
+    driver.prepare_one(&claim).await?;
     Ok(format!("prepared after {:.1?}", started_at.elapsed()))
 }
 
 async fn survives_an_api_server_outage(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
+    let (driver, claim) = driver_with_claim(testbed).await?;
     testbed.cluster.server_mut().go_offline().await;
     let started_at = Instant::now();
     // A driver that has the claim in its cache may prepare it.
@@ -136,11 +136,11 @@ async fn survives_an_api_server_outage(testbed: &mut Testbed) -> CheckResult {
         Err(status) => failed(status.message()),
     };
     let waited = started_at.elapsed();
-    testbed.alive()?;
+    testbed.check_alive()?;
     testbed.cluster.server_mut().go_online();
-    let (started_at, limit) = (Instant::now(), testbed.subject.within.recover);
-    while let Err(why) = driver.prepared(&claim).await {
-        testbed.alive()?;
+    let (started_at, limit) = (Instant::now(), testbed.subject.limits.recover);
+    while let Err(why) = driver.prepare_one(&claim).await {
+        testbed.check_alive()?;
         if started_at.elapsed() > limit {
             return Err(why);
         }

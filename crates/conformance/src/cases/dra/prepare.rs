@@ -6,11 +6,11 @@ use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClai
 use windlass_cluster_sim::node;
 use windlass_kubelet_api::dra::v1::Device;
 
-use super::{check_unchanged, claimed};
+use super::{check_unchanged, driver_with_claim};
 use crate::{
     case::{Case, CheckError, CheckResult, failed, not_applicable},
-    cases::{again::restarted, cdi},
-    testbed::{Driver, Request, Testbed, devices, pod},
+    cases::{again::restart_kubelet, cdi},
+    testbed::{ClaimRequest, Driver, Testbed, devices, pod},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -76,8 +76,8 @@ fn results<'a>(
 }
 
 async fn answers_for_each_claim(testbed: &mut Testbed) -> CheckResult {
-    let driver = testbed.driver().await?;
-    let claims = testbed.claims(&driver, 3).await?;
+    let driver = testbed.start_driver().await?;
+    let claims = testbed.create_claims(&driver, 3).await?;
     let references: Vec<&ResourceClaim> = claims.iter().collect();
     let answer = driver.prepare(&references).await?;
     for claim in &claims {
@@ -95,10 +95,10 @@ async fn answers_for_each_claim(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn names_base_requests(testbed: &mut Testbed) -> CheckResult {
-    let driver = testbed.driver().await?;
-    let claim = testbed.claim(&driver, "claim", Request::FirstChoice).await?;
+    let driver = testbed.start_driver().await?;
+    let claim = testbed.create_claim(&driver, "claim", ClaimRequest::FirstAvailable).await?;
     let allocated: BTreeSet<_> = results(&claim, &driver).map(|it| it.request.clone()).collect();
-    let devices = driver.prepared(&claim).await?;
+    let devices = driver.prepare_one(&claim).await?;
     let named: BTreeSet<_> = devices.iter().flat_map(|device| &device.request_names).collect();
     match named.iter().find(|name| name.as_str() != "one") {
         Some(name) => failed(format!("the request \"one\" is named {name:?}")),
@@ -107,18 +107,18 @@ async fn names_base_requests(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn names_allocated_devices(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
+    let (driver, claim) = driver_with_claim(testbed).await?;
     let expected: BTreeSet<_> =
         results(&claim, &driver).map(|it| (it.pool.clone(), it.device.clone())).collect();
     let named = |it: Device| (it.pool_name, it.device_name);
-    let actual: BTreeSet<_> = driver.prepared(&claim).await?.into_iter().map(named).collect();
+    let actual: BTreeSet<_> = driver.prepare_one(&claim).await?.into_iter().map(named).collect();
     let evidence = format!("{actual:?} for {expected:?}");
     if actual == expected { Ok(evidence) } else { failed(evidence) }
 }
 
 async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
-    let devices = driver.prepared(&claim).await?;
+    let (driver, claim) = driver_with_claim(testbed).await?;
+    let devices = driver.prepare_one(&claim).await?;
     let known = cdi::device_names(&testbed.cdi_dirs());
     let names: Vec<_> = devices.iter().flat_map(|device| &device.cdi_device_ids).collect();
     if names.is_empty() {
@@ -136,14 +136,14 @@ async fn cdi_names_are_resolved(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn shares_have_their_ids(testbed: &mut Testbed) -> CheckResult {
-    let driver = testbed.driver().await?;
+    let driver = testbed.start_driver().await?;
     let mut seen = Vec::new();
     for name in ["claim", "another"] {
-        let claim = testbed.claim(&driver, name, Request::Share).await?;
+        let claim = testbed.create_claim(&driver, name, ClaimRequest::Share).await?;
         let expected: BTreeSet<_> =
             results(&claim, &driver).map(|it| it.share_id.clone()).collect();
         let actual: BTreeSet<_> =
-            driver.prepared(&claim).await?.into_iter().map(|device| device.share_id).collect();
+            driver.prepare_one(&claim).await?.into_iter().map(|device| device.share_id).collect();
         if actual != expected {
             return failed(format!("share {actual:?} for {expected:?}"));
         }
@@ -153,26 +153,26 @@ async fn shares_have_their_ids(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn repeats_its_devices(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
-    let before = driver.prepared(&claim).await?;
-    check_unchanged(&before, &driver.prepared(&claim).await?)
+    let (driver, claim) = driver_with_claim(testbed).await?;
+    let before = driver.prepare_one(&claim).await?;
+    check_unchanged(&before, &driver.prepare_one(&claim).await?)
 }
 
 async fn repeats_its_devices_after_a_kill(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
-    let before = driver.prepared(&claim).await?;
-    let driver = testbed.killed_and_started().await?;
-    check_unchanged(&before, &driver.prepared(&claim).await?)
+    let (driver, claim) = driver_with_claim(testbed).await?;
+    let before = driver.prepare_one(&claim).await?;
+    let driver = testbed.kill_and_restart_driver().await?;
+    check_unchanged(&before, &driver.prepare_one(&claim).await?)
 }
 
 async fn repeats_its_devices_to_the_next_kubelet(testbed: &mut Testbed) -> CheckResult {
-    let driver = testbed.driver().await?;
-    let first = testbed.scheduled(&driver, "claim", Request::Device).await?;
+    let driver = testbed.start_driver().await?;
+    let first = testbed.schedule_with_claim(&driver, "claim", ClaimRequest::Device).await?;
     let before = cdi_names_at_start(testbed, node::pod(&first)).await?;
-    let since = testbed.now();
-    restarted(testbed).await?;
-    testbed.registered(since, testbed.subject.within.react).await?;
-    let second = testbed.bound(&pod("second", "claim")).await?;
+    let since = testbed.next_sequence();
+    restart_kubelet(testbed).await?;
+    testbed.wait_for_registration(since, testbed.subject.limits.react).await?;
+    let second = testbed.schedule(&pod("second", "claim")).await?;
     check_unchanged(&before, &cdi_names_at_start(testbed, node::pod(&second)).await?)
 }
 
@@ -183,7 +183,7 @@ async fn cdi_names_at_start(
     pod: windlass_kubelet_sim::Pod,
 ) -> Result<Vec<String>, CheckError> {
     let uid = pod.uid.clone();
-    testbed.admitted(pod).await?;
+    testbed.admit_pod(pod).await?;
     match testbed.kubelet.start_container(&uid, "c").await {
         // The kubelet lists a device once for each call that prepared it.
         Ok(grant) => {

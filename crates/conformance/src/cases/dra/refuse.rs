@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
 
-use super::claimed;
+use super::driver_with_claim;
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
-    testbed::{Driver, Prepared, Request, Testbed, copy_of, devices},
+    testbed::{ClaimRequest, Driver, PrepareResults, Testbed, copy_of, devices},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -50,7 +50,7 @@ pub(crate) const CASES: &[Case] = &[
 /// Checks that a driver refuses an invalid claim in one call with a valid one. Kubernetes' own helper fails the whole
 /// call. A driver that responds for each claim prepares the valid one. Either driver prepares the valid claim in the
 /// next call.
-async fn refused_beside(
+async fn check_refused_with_valid(
     driver: &Driver,
     (valid, invalid): (&ResourceClaim, &ResourceClaim),
 ) -> CheckResult {
@@ -61,19 +61,19 @@ async fn refused_beside(
             refusal(&answer, invalid)?
         }
     };
-    driver.prepared(valid).await?;
+    driver.prepare_one(valid).await?;
     Ok(why)
 }
 
 /// Checks that the driver refuses an invalid claim that is alone in its call.
-pub(super) async fn refused(driver: &Driver, invalid: &ResourceClaim) -> CheckResult {
+pub(super) async fn check_refused(driver: &Driver, invalid: &ResourceClaim) -> CheckResult {
     match driver.call_prepare(&[invalid]).await? {
         Err(status) => Ok(status.message().to_owned()),
         Ok(answer) => refusal(&answer, invalid),
     }
 }
 
-fn refusal(answer: &Prepared, invalid: &ResourceClaim) -> CheckResult {
+fn refusal(answer: &PrepareResults, invalid: &ResourceClaim) -> CheckResult {
     match answer.get(invalid.metadata.uid.as_deref().unwrap_or_default()) {
         Some(Err(why)) => Ok(why.clone()),
         Some(Ok(devices)) => {
@@ -84,29 +84,29 @@ fn refusal(answer: &Prepared, invalid: &ResourceClaim) -> CheckResult {
 }
 
 async fn refuses_a_missing_claim(testbed: &mut Testbed) -> CheckResult {
-    let (driver, valid) = claimed(testbed).await?;
-    refused_beside(&driver, (&valid, &copy_of(&valid, "missing"))).await
+    let (driver, valid) = driver_with_claim(testbed).await?;
+    check_refused_with_valid(&driver, (&valid, &copy_of(&valid, "missing"))).await
 }
 
 async fn refuses_a_replaced_claim(testbed: &mut Testbed) -> CheckResult {
     let (driver, valid, mut invalid) = two_claims(testbed).await?;
-    testbed.put(&invalid);
+    testbed.store_claim(&invalid);
     invalid.metadata.uid = Some("an-older-uid".to_owned());
-    refused_beside(&driver, (&valid, &invalid)).await
+    check_refused_with_valid(&driver, (&valid, &invalid)).await
 }
 
 async fn refuses_an_unallocated_claim(testbed: &mut Testbed) -> CheckResult {
     let (driver, valid, mut invalid) = two_claims(testbed).await?;
     invalid.status = None;
-    refused_beside(&driver, (&valid, &testbed.put(&invalid))).await
+    check_refused_with_valid(&driver, (&valid, &testbed.store_claim(&invalid))).await
 }
 
 /// Driver and two claims with a device each. A driver with one device has it in both claims.
 async fn two_claims(
     testbed: &mut Testbed,
 ) -> Result<(Driver, ResourceClaim, ResourceClaim), CheckError> {
-    let driver = testbed.driver().await?;
-    let mut claims = testbed.claims(&driver, 2).await?;
+    let driver = testbed.start_driver().await?;
+    let mut claims = testbed.create_claims(&driver, 2).await?;
     let second = if claims.len() == 2 { claims.pop() } else { None };
     let second = second.unwrap_or_else(|| copy_of(&claims[0], "claim-1"));
     Ok((driver, claims.remove(0), second))
@@ -119,11 +119,11 @@ fn results(claim: &mut ResourceClaim) -> &mut Vec<DeviceRequestAllocationResult>
 }
 
 async fn leaves_devices_of_other_drivers(testbed: &mut Testbed) -> CheckResult {
-    let (driver, mut claim) = claimed(testbed).await?;
+    let (driver, mut claim) = driver_with_claim(testbed).await?;
     let mut theirs = results(&mut claim)[0].clone();
     "another.example.com".clone_into(&mut theirs.driver);
     results(&mut claim).insert(0, theirs);
-    let prepared = driver.prepared(&testbed.put(&claim)).await?;
+    let prepared = driver.prepare_one(&testbed.store_claim(&claim)).await?;
     match prepared.as_slice() {
         [_] => Ok("one device of two".into()),
         more => failed(format!("{} devices, but one belongs to the driver", more.len())),
@@ -131,19 +131,19 @@ async fn leaves_devices_of_other_drivers(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn refuses_a_device_in_use(testbed: &mut Testbed) -> CheckResult {
-    let driver = testbed.driver().await?;
-    let first = testbed.claim(&driver, "claim", Request::Exclusive).await?;
-    driver.prepared(&first).await?;
-    let second = testbed.put(&copy_of(&first, "second"));
-    let why = refused(&driver, &second).await?;
+    let driver = testbed.start_driver().await?;
+    let first = testbed.create_claim(&driver, "claim", ClaimRequest::Exclusive).await?;
+    driver.prepare_one(&first).await?;
+    let second = testbed.store_claim(&copy_of(&first, "second"));
+    let why = check_refused(&driver, &second).await?;
     driver.release(&[&first]).await?;
-    driver.prepared(&second).await?;
+    driver.prepare_one(&second).await?;
     Ok(why)
 }
 
 async fn admits_admin_access(testbed: &mut Testbed) -> CheckResult {
-    let (driver, first) = claimed(testbed).await?;
-    driver.prepared(&first).await?;
+    let (driver, first) = driver_with_claim(testbed).await?;
+    driver.prepare_one(&first).await?;
     let mut admin = copy_of(&first, "admin");
     for result in results(&mut admin) {
         result.admin_access = Some(true);
@@ -153,6 +153,6 @@ async fn admits_admin_access(testbed: &mut Testbed) -> CheckResult {
             exactly.admin_access = Some(true);
         }
     }
-    let prepared = driver.prepared(&testbed.put(&admin)).await?;
+    let prepared = driver.prepare_one(&testbed.store_claim(&admin)).await?;
     Ok(format!("{} device for both claims", prepared.len()))
 }

@@ -14,9 +14,9 @@ use windlass_kubelet_sim::{Event, Faults, RegistrationFault};
 
 use crate::{
     case::{Case, CheckError, CheckResult, failed},
-    cases::again::restarted,
-    clients::granted,
-    testbed::{POLL_INTERVAL, Testbed, dialled},
+    cases::again::restart_kubelet,
+    clients::call_ok_within,
+    testbed::{POLL_INTERVAL, Testbed, dial},
 };
 
 /// The kubelet's limit for `GetInfo`.
@@ -76,8 +76,9 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 async fn is_registered(testbed: &mut Testbed) -> CheckResult {
-    let driver = testbed.driver().await?;
-    let sockets: Vec<_> = testbed.registry().iter().filter_map(|path| name(path)).collect();
+    let driver = testbed.start_driver().await?;
+    let sockets: Vec<_> =
+        testbed.registration_sockets().iter().filter_map(|path| name(path)).collect();
     Ok(format!("{} by {}", driver.name, sockets.join(", ")))
 }
 
@@ -107,7 +108,7 @@ async fn serves_its_endpoint(testbed: &mut Testbed) -> CheckResult {
     if !endpoint.is_absolute() {
         return failed(format!("its endpoint {} is not an absolute path", endpoint.display()));
     }
-    match dialled(&endpoint).await {
+    match dial(&endpoint).await {
         Ok(_) => Ok(format!("{} answers", endpoint.display())),
         Err(error) => failed(error),
     }
@@ -117,7 +118,7 @@ async fn serves_its_endpoint(testbed: &mut Testbed) -> CheckResult {
 /// up to the start limit. One late response on a busy machine is thus no failure.
 async fn info(testbed: &mut Testbed) -> Result<PluginInfo, CheckError> {
     testbed.start()?;
-    let (started_at, limit) = (Instant::now(), testbed.subject.within.start);
+    let (started_at, limit) = (Instant::now(), testbed.subject.limits.start);
     loop {
         let error = match call_get_info(testbed).await {
             Some(Ok(info)) => return Ok(info),
@@ -126,7 +127,7 @@ async fn info(testbed: &mut Testbed) -> Result<PluginInfo, CheckError> {
                 CheckError::Failed(format!("no socket in plugins_registry answers after {limit:?}"))
             }
         };
-        testbed.alive()?;
+        testbed.check_alive()?;
         if started_at.elapsed() >= limit {
             return Err(error);
         }
@@ -136,9 +137,9 @@ async fn info(testbed: &mut Testbed) -> Result<PluginInfo, CheckError> {
 
 /// Calls `GetInfo` once, if a socket accepts the connection.
 async fn call_get_info(testbed: &Testbed) -> Option<Result<PluginInfo, CheckError>> {
-    let channel = dialled(testbed.registry().first()?).await.ok()?;
+    let channel = dial(testbed.registration_sockets().first()?).await.ok()?;
     let mut client = RegistrationClient::new(channel);
-    Some(granted("GetInfo", INFO_TIMEOUT, client.get_info(InfoRequest {})).await)
+    Some(call_ok_within("GetInfo", INFO_TIMEOUT, client.get_info(InfoRequest {})).await)
 }
 
 async fn survives_a_refusal(testbed: &mut Testbed) -> CheckResult {
@@ -147,39 +148,39 @@ async fn survives_a_refusal(testbed: &mut Testbed) -> CheckResult {
     testbed.kubelet.set_faults(refusing);
     testbed.start()?;
     let is_refused = |event: &Event| matches!(event, Event::DriverRefused { .. });
-    testbed.until_event("a first registration", 0, is_refused).await?;
+    testbed.wait_for_event("a first registration", 0, is_refused).await?;
     sleep(EXIT_TIME).await;
-    testbed.alive()?;
+    testbed.check_alive()?;
     testbed.kubelet.set_faults(Faults::default());
-    let driver = testbed.registered(0, testbed.subject.within.recover).await?;
+    let driver = testbed.wait_for_registration(0, testbed.subject.limits.recover).await?;
     Ok(format!("{} registered after a refusal", driver.name))
 }
 
 async fn is_registered_again(testbed: &mut Testbed) -> CheckResult {
-    testbed.driver().await?;
+    testbed.start_driver().await?;
     for _ in 0..3 {
-        let since = testbed.now();
-        restarted(testbed).await?;
-        testbed.registered(since, testbed.subject.within.react).await?;
+        let since = testbed.next_sequence();
+        restart_kubelet(testbed).await?;
+        testbed.wait_for_registration(since, testbed.subject.limits.react).await?;
     }
     Ok("registered after each of 3 restarts".into())
 }
 
 async fn restores_its_socket(testbed: &mut Testbed) -> CheckResult {
-    testbed.driver().await?;
-    let (since, sockets) = (testbed.now(), testbed.registry());
+    testbed.start_driver().await?;
+    let (since, sockets) = (testbed.next_sequence(), testbed.registration_sockets());
     for socket in &sockets {
         if let Err(error) = fs::remove_file(socket) {
             return failed(format!("cannot set up the test: {error}"));
         }
     }
     let started_at = Instant::now();
-    testbed.registered(since, testbed.subject.within.react).await?;
+    testbed.wait_for_registration(since, testbed.subject.limits.react).await?;
     Ok(format!("registered again after {:.1?}", started_at.elapsed()))
 }
 
 async fn starts_over_its_old_sockets(testbed: &mut Testbed) -> CheckResult {
-    testbed.driver().await?;
-    let driver = testbed.killed_and_started().await?;
+    testbed.start_driver().await?;
+    let driver = testbed.kill_and_restart_driver().await?;
     Ok(format!("{} registered again", driver.name))
 }

@@ -10,11 +10,11 @@ use k8s_openapi::{
 };
 use tokio::time::sleep;
 
-use super::published;
+use super::driver_with_slices;
 use crate::{
     case::{Case, CheckResult, failed},
-    cases::again::restarted,
-    subject::NODE,
+    cases::again::restart_kubelet,
+    subject::NODE_NAME,
     testbed::{Driver, POLL_INTERVAL, Testbed, devices_in},
 };
 
@@ -62,8 +62,8 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 async fn none_is_refused(testbed: &mut Testbed) -> CheckResult {
-    let (_, slices) = published(testbed).await?;
-    let refused = testbed.cluster.objects().refused();
+    let (_, slices) = driver_with_slices(testbed).await?;
+    let refused = testbed.cluster.objects().refused_requests();
     let invalid = refused.iter().find(|(request, refusal)| {
         request.path.contains("/resourceslices") && [400, 422].contains(&refusal.code)
     });
@@ -80,7 +80,7 @@ fn summary(slices: &[ResourceSlice]) -> String {
 }
 
 async fn pools_are_complete(testbed: &mut Testbed) -> CheckResult {
-    let (_, slices) = published(testbed).await?;
+    let (_, slices) = driver_with_slices(testbed).await?;
     let mut pools = BTreeMap::<&str, Vec<&ResourceSlice>>::new();
     for slice in &slices {
         pools.entry(&slice.spec.pool.name).or_default().push(slice);
@@ -102,13 +102,13 @@ async fn pools_are_complete(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn slices_are_of_the_node(testbed: &mut Testbed) -> CheckResult {
-    let (_, slices) = published(testbed).await?;
+    let (_, slices) = driver_with_slices(testbed).await?;
     let elsewhere = |slice: &&ResourceSlice| {
-        slice.spec.node_name.as_ref().is_some_and(|node| node.as_str() != NODE)
+        slice.spec.node_name.as_ref().is_some_and(|node| node.as_str() != NODE_NAME)
     };
     if let Some(slice) = slices.iter().find(elsewhere) {
         return failed(format!(
-            "a slice of pool {} is for node {:?}, not {NODE:?}",
+            "a slice of pool {} is for node {:?}, not {NODE_NAME:?}",
             slice.spec.pool.name, slice.spec.node_name
         ));
     }
@@ -121,14 +121,18 @@ async fn slices_are_of_the_node(testbed: &mut Testbed) -> CheckResult {
 }
 
 async fn slices_are_restored(testbed: &mut Testbed) -> CheckResult {
-    let (driver, before) = published(testbed).await?;
-    restarted(testbed).await?;
-    restored(testbed, &driver, &before).await
+    let (driver, before) = driver_with_slices(testbed).await?;
+    restart_kubelet(testbed).await?;
+    wait_for_restored(testbed, &driver, &before).await
 }
 
 /// Waits until new slices have all devices of the `before` slices, which the kubelet or the test deletes.
-async fn restored(testbed: &mut Testbed, driver: &Driver, before: &[ResourceSlice]) -> CheckResult {
-    let (started_at, limit) = (Instant::now(), testbed.subject.within.republish);
+async fn wait_for_restored(
+    testbed: &mut Testbed,
+    driver: &Driver,
+    before: &[ResourceSlice],
+) -> CheckResult {
+    let (started_at, limit) = (Instant::now(), testbed.subject.limits.republish);
     loop {
         let mut slices = testbed.slices(driver);
         let is_old =
@@ -138,7 +142,7 @@ async fn restored(testbed: &mut Testbed, driver: &Driver, before: &[ResourceSlic
         if missing == 0 {
             return Ok(format!("{} after {:.1?}", summary(&slices), started_at.elapsed()));
         }
-        testbed.alive()?;
+        testbed.check_alive()?;
         if started_at.elapsed() >= limit {
             return failed(format!("{missing} devices are in no slice after {limit:?}"));
         }
@@ -147,17 +151,17 @@ async fn restored(testbed: &mut Testbed, driver: &Driver, before: &[ResourceSlic
 }
 
 async fn slices_are_restored_after_an_outage(testbed: &mut Testbed) -> CheckResult {
-    let (driver, before) = published(testbed).await?;
+    let (driver, before) = driver_with_slices(testbed).await?;
     testbed.cluster.server_mut().go_offline().await;
-    testbed.cluster.objects().wipe_driver_slices(NODE, &driver.name);
+    testbed.cluster.objects().wipe_driver_slices(NODE_NAME, &driver.name);
     sleep(DOWNTIME).await;
-    testbed.alive()?;
+    testbed.check_alive()?;
     testbed.cluster.server_mut().go_online();
-    restored(testbed, &driver, &before).await
+    wait_for_restored(testbed, &driver, &before).await
 }
 
 async fn other_slices_stay(testbed: &mut Testbed) -> CheckResult {
-    let (driver, own) = published(testbed).await?;
+    let (driver, own) = driver_with_slices(testbed).await?;
     let another = |name: &str, driver: &str, node: &str| {
         let mut slice = own[0].clone();
         slice.metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
@@ -169,14 +173,14 @@ async fn other_slices_stay(testbed: &mut Testbed) -> CheckResult {
         slice
     };
     let others = [
-        another("another-driver", "another.example.com", NODE),
+        another("another-driver", "another.example.com", NODE_NAME),
         another("another-node", &driver.name, "another-node"),
     ];
     for slice in &others {
         testbed.cluster.objects().put(slice);
     }
     // A restarted driver lists its slices, and could delete the others.
-    testbed.killed_and_started().await?;
+    testbed.kill_and_restart_driver().await?;
     sleep(DOWNTIME).await;
     for slice in &others {
         let name = slice.metadata.name.clone().unwrap_or_default();

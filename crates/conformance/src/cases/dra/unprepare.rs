@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use windlass_kubelet_api::dra::v1::Device;
 
-use super::{claimed, refuse::refused};
+use super::{driver_with_claim, refuse::check_refused};
 use crate::{
     case::{Case, CheckResult, failed},
     cases::cdi,
@@ -34,44 +34,44 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 async fn releases_again(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
-    driver.prepared(&claim).await?;
+    let (driver, claim) = driver_with_claim(testbed).await?;
+    driver.prepare_one(&claim).await?;
     driver.release(&[&claim]).await?;
     driver.release(&[&claim, &copy_of(&claim, "missing")]).await?;
     Ok("released twice; an unknown claim released too".into())
 }
 
 async fn releases_without_the_object(testbed: &mut Testbed) -> CheckResult {
-    let (driver, claim) = claimed(testbed).await?;
-    driver.prepared(&claim).await?;
+    let (driver, claim) = driver_with_claim(testbed).await?;
+    driver.prepare_one(&claim).await?;
     let mut deleted = claim.clone();
     deleted.metadata.finalizers = None;
-    testbed.put(&deleted);
+    testbed.store_claim(&deleted);
     if let Err(refusal) = testbed.cluster.objects().delete::<ResourceClaim>("default", "claim") {
         return failed(format!("cannot set up the test: {refusal}"));
     }
     driver.release(&[&claim]).await?;
-    let next = testbed.put(&copy_of(&claim, "next"));
-    driver.prepared(&next).await?;
+    let next = testbed.store_claim(&copy_of(&claim, "next"));
+    driver.prepare_one(&next).await?;
     Ok("released, and its device prepared for the next claim".into())
 }
 
 /// Compares a driver after a kill with the same driver before it. A driver that fails D26 passes if it remembers its
 /// claims. CDI names that outlive a release before the kill may outlive one after it.
 async fn remembers_after_a_kill(testbed: &mut Testbed) -> CheckResult {
-    let (driver, first) = claimed(testbed).await?;
-    let second = testbed.put(&copy_of(&first, "second"));
-    let devices = driver.prepared(&first).await?;
-    let refusal = refused(&driver, &second).await;
+    let (driver, first) = driver_with_claim(testbed).await?;
+    let second = testbed.store_claim(&copy_of(&first, "second"));
+    let devices = driver.prepare_one(&first).await?;
+    let refusal = check_refused(&driver, &second).await;
     if refusal.is_err() {
         driver.release(&[&second]).await?;
     }
     driver.release(&[&first]).await?;
     let remaining = names_in_specs(testbed, &devices);
-    driver.prepared(&first).await?;
-    let driver = testbed.killed_and_started().await?;
+    driver.prepare_one(&first).await?;
+    let driver = testbed.kill_and_restart_driver().await?;
     let evidence = match refusal {
-        Ok(_) => refused(&driver, &second).await?,
+        Ok(_) => check_refused(&driver, &second).await?,
         Err(_) => "it accepts a device of another claim, before the kill too".to_owned(),
     };
     driver.release(&[&first]).await?;
@@ -80,7 +80,7 @@ async fn remembers_after_a_kill(testbed: &mut Testbed) -> CheckResult {
             "{name} is still in a CDI spec after its release; without a kill it is not"
         ));
     }
-    driver.prepared(&second).await?;
+    driver.prepare_one(&second).await?;
     Ok(format!("{evidence}; then released"))
 }
 

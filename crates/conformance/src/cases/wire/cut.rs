@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{
     case::{CheckError, failed},
-    clients::allocation,
+    clients::allocate_request,
 };
 
 /// HTTP/2 connection preface (RFC 9113, 3.4).
@@ -37,7 +37,7 @@ pub(super) async fn call_and_disconnect(
     mut stream: UnixStream,
     (path, limit): (&str, Duration),
 ) -> Result<(), CheckError> {
-    let message = allocation(&[vec!["a device".to_owned()]]).encode_to_vec();
+    let message = allocate_request(&[vec!["a device".to_owned()]]).encode_to_vec();
     // Prefix of a gRPC message: not compressed, and its length.
     let mut body = vec![0];
     body.extend(u32::try_from(message.len()).unwrap_or_default().to_be_bytes());

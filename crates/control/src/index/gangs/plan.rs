@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use windlass_sched::{
-    gang::{MAX_TRIES, Member, place_gang},
+    gang::{MAX_BACKTRACKS, Member, place_gang},
     request::{Gpus, Request},
-    view::{NodeIx, Placement},
+    view::{NodeIndex, Placement},
 };
 
 use super::{
-    super::{Assumed, Index, Placed, Refusal, current_node, node_set::NodeSet},
-    Offers, Others, by_age, key_of,
+    super::{AssumedPlacement, Index, PlacementDecision, Refusal, current_node, node_set::NodeSet},
+    Offers, OtherMembers, by_age, key_of,
 };
 use crate::facts::{Gang, GpuRequest, PodFacts, ShareScheme};
 
@@ -18,7 +18,7 @@ use crate::facts::{Gang, GpuRequest, PodFacts, ShareScheme};
 type RequestKind = (Request, Option<ShareScheme>);
 
 /// Reserved placements of other members, by UID.
-type Reservations = Vec<(String, Assumed)>;
+type Reservations = Vec<(String, AssumedPlacement)>;
 
 // === impl Index ===
 
@@ -28,9 +28,9 @@ impl Index {
         &mut self,
         pod: &PodFacts,
         gang: &Gang,
-        others: &Others,
+        others: &OtherMembers,
         name: &str,
-    ) -> Result<Placed, Refusal> {
+    ) -> Result<PlacementDecision, Refusal> {
         if let Some(placed) = self.assumed_placement(pod, name)? {
             return Ok(placed);
         }
@@ -52,7 +52,7 @@ impl Index {
         &mut self,
         pod: &PodFacts,
         gang: &Gang,
-        others: &Others,
+        others: &OtherMembers,
         only: Option<&NodeSet>,
     ) -> Result<(Placement, Reservations), Refusal> {
         self.rebuild_changed();
@@ -65,13 +65,13 @@ impl Index {
         let offers = self.gangs.offers.get(&key_of(pod, gang)).cloned().unwrap_or_default();
         let whole_gpus = requests.iter().filter(|it| matches!(it.gpus, Gpus::Whole(_)));
         let whole_gpus: u64 = whole_gpus.map(|request| u64::from(request.gpu_count())).sum();
-        let mut tries = MAX_TRIES;
+        let mut tries = MAX_BACKTRACKS;
         for domain in self.domains(pod, gang, others) {
             if whole_gpus > self.free_gpus(&domain) {
                 continue;
             }
             let lists = self.node_lists(&pods, &requests, &offers, &domain);
-            let list = |at: usize| &lists[&(requests[at], shared_by(pods[at]))];
+            let list = |at: usize| &lists[&(requests[at], share_scheme(pods[at]))];
             let own_nodes: Vec<_> = only.map_or_else(Vec::new, |only| {
                 list(own).iter().filter(|node| only.contains(**node)).copied().collect()
             });
@@ -90,22 +90,25 @@ impl Index {
                 return Ok((found[own], reservations.collect()));
             }
         }
-        let (gang, within) = (gang.name.clone(), gang.within.clone());
-        Err(Refusal::GangDoesNotFit { gang, pods: pods.len(), within })
+        let (gang, within) = (gang.name.clone(), gang.topology_key.clone());
+        Err(Refusal::GangDoesNotFit { gang, pods: pods.len(), topology_key: within })
     }
 
-    fn reservation(&self, pod: &PodFacts, placement: Placement) -> (String, Assumed) {
+    fn reservation(&self, pod: &PodFacts, placement: Placement) -> (String, AssumedPlacement) {
         let Placement { node, part } = placement;
         let node = self.name_of(node).to_owned();
-        (pod.uid.clone(), Assumed { node, part, is_reserved: true, number: 0, writes: 0 })
+        (
+            pod.uid.clone(),
+            AssumedPlacement { node, part, is_reserved: true, number: 0, pending_writes: 0 },
+        )
     }
 
     /// The domains in which the gang may be placed, each with its nodes sorted by name. Domains with the fewest failed
     /// attempts come first, then those with the least idle GPUs.
-    fn domains(&self, pod: &PodFacts, gang: &Gang, others: &Others) -> Vec<Vec<NodeIx>> {
-        let all = self.present().into_iter().map(|(_, node)| node);
-        let Some(label) = &gang.within else { return vec![all.collect()] };
-        let value = |node: NodeIx| self.entries[node.0 as usize].object.labels.get(label);
+    fn domains(&self, pod: &PodFacts, gang: &Gang, others: &OtherMembers) -> Vec<Vec<NodeIndex>> {
+        let all = self.existing_nodes().into_iter().map(|(_, node)| node);
+        let Some(label) = &gang.topology_key else { return vec![all.collect()] };
+        let value = |node: NodeIndex| self.entries[node.0 as usize].object.labels.get(label);
         // Members that already have a node decide the domain.
         let placed = others.bound.iter().chain(&others.arrived);
         let mut values = placed.filter_map(|uid| {
@@ -113,7 +116,7 @@ impl Index {
             node.and_then(value)
         });
         let required = values.next();
-        let mut domains: BTreeMap<&String, Vec<NodeIx>> = BTreeMap::new();
+        let mut domains: BTreeMap<&String, Vec<NodeIndex>> = BTreeMap::new();
         for node in all {
             let value = value(node);
             if let Some(value) = value.filter(|it| required.is_none_or(|required| required == *it))
@@ -131,7 +134,7 @@ impl Index {
         domains.into_iter().map(|(_, nodes)| nodes).collect()
     }
 
-    fn free_gpus(&self, nodes: &[NodeIx]) -> u64 {
+    fn free_gpus(&self, nodes: &[NodeIndex]) -> u64 {
         nodes.iter().map(|node| u64::from(self.view.node(*node).free_gpus().len())).sum()
     }
 
@@ -141,15 +144,15 @@ impl Index {
         pods: &[&PodFacts],
         requests: &[Request],
         offers: &Offers,
-        domain: &[NodeIx],
-    ) -> HashMap<RequestKind, Vec<NodeIx>> {
+        domain: &[NodeIndex],
+    ) -> HashMap<RequestKind, Vec<NodeIndex>> {
         let mut lists = HashMap::new();
         for (pod, request) in pods.iter().zip(requests) {
-            lists.entry((*request, shared_by(pod))).or_insert_with(|| {
+            lists.entry((*request, share_scheme(pod))).or_insert_with(|| {
                 let offered = offers.get(request);
-                let may_serve = |node: &&NodeIx| {
+                let may_serve = |node: &&NodeIndex| {
                     offered.is_none_or(|offered| offered.contains(**node))
-                        && self.serves(pod, **node).is_ok()
+                        && self.check_share_scheme(pod, **node).is_ok()
                 };
                 domain.iter().filter(may_serve).copied().collect()
             });
@@ -159,9 +162,9 @@ impl Index {
 }
 
 /// The scheme of the pod's resource names for shares; `None` without a share. A node may serve only some schemes.
-fn shared_by(pod: &PodFacts) -> Option<ShareScheme> {
+fn share_scheme(pod: &PodFacts) -> Option<ShareScheme> {
     match pod.resources.gpus {
-        Ok(GpuRequest::Share { by, .. }) => Some(by),
+        Ok(GpuRequest::Share { scheme: by, .. }) => Some(by),
         _ => None,
     }
 }

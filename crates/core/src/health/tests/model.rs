@@ -36,7 +36,7 @@ fn steps() -> impl Strategy<Value = Step> {
             .prop_map(move |reason| Step::Observed(Observation::Failed(reason, detail()))),
         2 => reasons().prop_map(move |reason| Step::Observed(Observation::Fault(reason, detail()))),
         1 => Just(Step::Observed(Observation::Overdue(detail()))),
-        1 => Just(Step::Observed(Observation::Awaited)),
+        1 => Just(Step::Observed(Observation::Pending)),
         1 => Just(Step::Restart),
     ]
 }

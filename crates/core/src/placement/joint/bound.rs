@@ -34,7 +34,7 @@ struct PairBound {
 /// Only pairs that certainly include a chosen GPU count. Each level is bounded on its own, as if it had the best
 /// unchosen NICs. The number of near pairs has two upper bounds, of which the smaller applies. One gives every device
 /// its most pairs. The other gives every device its fewest pairs, and counts all extra pairs as near.
-pub(super) fn least_far(
+pub(super) fn min_far_pairs(
     problem: &JointProblem,
     gpus: &Chosen,
     nics: &Chosen,
@@ -56,8 +56,8 @@ pub(super) fn least_far(
     let mut far = [0; LEVELS.len()];
     let mut least = 0;
     for (far, (even, uneven)) in far.iter_mut().zip(even.iter().zip(&uneven)) {
-        let near =
-            (even.most(unchosen.nics, nic.least) + more).min(uneven.most(unchosen.nics, nic.most));
+        let near = (even.max_pairs(unchosen.nics, nic.least) + more)
+            .min(uneven.max_pairs(unchosen.nics, nic.most));
         least = least.max(pairs.saturating_sub(near));
         *far = count(least);
     }
@@ -82,7 +82,7 @@ impl PairBound {
     }
 
     /// The most pairs with `missing` more NICs of at most `most` pairs each.
-    fn most(self, missing: usize, most: usize) -> usize {
+    fn max_pairs(self, missing: usize, most: usize) -> usize {
         let full = self.full.min(missing);
         self.fixed + full * most + self.partial_nics.min(missing - full) * self.largest_partial
     }

@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 
 use super::{
-    bound::{Unchosen, least_far},
+    bound::{Unchosen, min_far_pairs},
     problem::{JointProblem, JunctionShare, KindProblem},
-    tally::{Chosen, FarPairs, PairCounter, remaining_pairs},
+    tally::{Chosen, FarPairs, PairCounter, remaining_pair_affinity},
 };
 use crate::placement::{
     affinity::Affinity,
@@ -119,7 +119,7 @@ impl<'a> JointSearch<'a> {
             self.gpus.take_at(&problem.gpus, share.at, share.gpus);
             self.nics.take_at(&problem.nics, share.at, share.nics);
         }
-        self.compare();
+        self.update_best();
         (self.gpus, self.nics) = (gpus, nics);
     }
 
@@ -130,7 +130,7 @@ impl<'a> JointSearch<'a> {
                 return self.branch(JointBranch::first(&self.problem.nics, Side::Nics));
             }
             (Side::Nics, 0) => {
-                self.compare();
+                self.update_best();
                 return true;
             }
             _ => self.steps += 1,
@@ -151,7 +151,7 @@ impl<'a> JointSearch<'a> {
             let missing = step.missing - taken;
             self.chosen_mut(step.side).take(kind, class, taken);
             exact &= self.branch(JointBranch { class: class + 1, missing, left, ..step });
-            self.chosen_mut(step.side).give_back(kind, class, taken);
+            self.chosen_mut(step.side).undo_take(kind, class, taken);
         }
         exact
     }
@@ -172,7 +172,7 @@ impl<'a> JointSearch<'a> {
 
     /// True if every completion is outside the level, worse than the best, or equal to it with higher positions.
     fn is_excluded(&mut self, step: JointBranch) -> bool {
-        let far = least_far(self.problem, &self.gpus, &self.nics, self.unchosen(step));
+        let far = min_far_pairs(self.problem, &self.gpus, &self.nics, self.unchosen(step));
         if !self.is_within(&far) {
             return true;
         }
@@ -181,7 +181,7 @@ impl<'a> JointSearch<'a> {
         if step.side == Side::Gpus {
             let branch = Branch { class: step.class, missing: step.missing };
             let problem = &self.problem.gpus.problem;
-            weight += self.bounds.most_weight(problem, &self.gpus.state, branch);
+            weight += self.bounds.max_weight(problem, &self.gpus.state, branch);
         }
         for (term, theirs) in best.terms() {
             let most = match (value(term, weight, &far), step.side) {
@@ -230,8 +230,8 @@ impl<'a> JointSearch<'a> {
     }
 
     /// Replaces the best choice by a better one, or by an equal one with lower positions.
-    fn compare(&mut self) {
-        let far = self.tally.far(self.problem, &self.gpus, &self.nics);
+    fn update_best(&mut self) {
+        let far = self.tally.count_far_pairs(self.problem, &self.gpus, &self.nics);
         if !self.is_within(&far) {
             return;
         }
@@ -254,9 +254,9 @@ impl<'a> JointSearch<'a> {
 
     fn value(&mut self, term: Term, far: &FarPairs) -> i64 {
         match term {
-            Term::RemainingPairs => remaining_pairs(self.problem, &self.gpus, &self.nics),
+            Term::RemainingPairs => remaining_pair_affinity(self.problem, &self.gpus, &self.nics),
             Term::Remaining => {
-                self.remaining.by_data(&self.problem.gpus.problem, &self.gpus.state.counts)
+                self.remaining.usefulness(&self.problem.gpus.problem, &self.gpus.state.counts)
             }
             _ => value(term, self.gpus.state.weight, far)
                 .expect("the other terms are of links, pairs and connections"),

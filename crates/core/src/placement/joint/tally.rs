@@ -58,8 +58,8 @@ impl Chosen {
         }
     }
 
-    pub(super) fn give_back(&mut self, kind: &KindProblem, class: usize, taken: usize) {
-        self.state.give_back(&kind.problem, class, taken);
+    pub(super) fn undo_take(&mut self, kind: &KindProblem, class: usize, taken: usize) {
+        self.state.undo_take(&kind.problem, class, taken);
         kind.paths[class].iter().for_each(|&at| self.at[at] -= taken);
     }
 }
@@ -73,7 +73,12 @@ impl PairCounter {
     }
 
     /// Counts the pairs of the best pairing of a complete choice, by distance.
-    pub(super) fn far(&mut self, problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> FarPairs {
+    pub(super) fn count_far_pairs(
+        &mut self,
+        problem: &JointProblem,
+        gpus: &Chosen,
+        nics: &Chosen,
+    ) -> FarPairs {
         let gpus_are_fewer = problem.loads.gpu.most > problem.loads.nic.most;
         let (load, fewer, more) = if gpus_are_fewer {
             (problem.loads.gpu, gpus, nics)
@@ -98,7 +103,7 @@ impl PairCounter {
 
 /// Affinity of the remaining GPUs and NICs, paired one to one as near as possible. It is an upper bound until
 /// all NICs are chosen.
-pub(super) fn remaining_pairs(problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> i64 {
+pub(super) fn remaining_pair_affinity(problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> i64 {
     let all = problem.gpus.remaining.min(problem.nics.remaining);
     let mut near = [0; LEVELS.len()];
     for (at, &level) in problem.junctions.levels.iter().enumerate() {

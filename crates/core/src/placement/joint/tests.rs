@@ -25,7 +25,7 @@ fn answer(devices: &[Device], ask: TestRequest<'_>) -> Result<JointChoice, Joint
     let (gpus, nics) = (ids("GPU", ask.free.0), ids("NIC", ask.free.1));
     let gpus: Vec<_> = gpus.iter().map(String::as_str).collect();
     let nics: Vec<_> = nics.iter().map(String::as_str).collect();
-    let wanted = |available, size| Wanted { available, required: &[], size };
+    let wanted = |available, size| DeviceRequest { available, required: &[], size };
     let request = JointRequest {
         gpus: wanted(&gpus, ask.size.0),
         nics: wanted(&nics, ask.size.1),
@@ -225,8 +225,8 @@ fn required_devices_are_joined_by_near_ones() {
     let gpus: Vec<_> = gpus.iter().map(String::as_str).collect();
     let ask = |needed_gpus: &[&str], needed_nics: &[&str]| {
         let request = JointRequest {
-            gpus: Wanted { available: &gpus, required: needed_gpus, size: 2 },
-            nics: Wanted { available: &["NIC-1", "NIC-0"], required: needed_nics, size: 1 },
+            gpus: DeviceRequest { available: &gpus, required: needed_gpus, size: 2 },
+            nics: DeviceRequest { available: &["NIC-1", "NIC-0"], required: needed_nics, size: 1 },
             alignment: Alignment::Preferred,
         };
         let choice = choose_joint(&topology, request).expect("an answer");
@@ -254,13 +254,14 @@ fn one_kind_alone_is_chosen_by_the_aligned_policy() {
 #[test]
 fn impossible_requests_are_refused_with_the_numbers() {
     let topology = Topology::from_devices(&l40s());
-    let gpus = |required: &'static [&str], size| Wanted {
+    let gpus = |required: &'static [&str], size| DeviceRequest {
         available: &["GPU-1", "GPU-0", "GPU-1", "GPU-99"],
         required,
         size,
     };
-    let nics = |required: &'static [&str], size| Wanted { available: &["NIC-0"], required, size };
-    let both = Wanted { available: &["NIC-0", "GPU-0"], required: &[], size: 1 };
+    let nics =
+        |required: &'static [&str], size| DeviceRequest { available: &["NIC-0"], required, size };
+    let both = DeviceRequest { available: &["NIC-0", "GPU-0"], required: &[], size: 1 };
     for (gpus, nics, expected) in [
         (gpus(&[], 0), nics(&[], 0), "neither GPUs nor NICs requested"),
         (gpus(&[], 3), nics(&[], 1), "GPUs: 3 devices requested, 2 available"),
@@ -319,7 +320,7 @@ fn partitions_take_no_more_steps_than_gpus() {
     // Eight parts for each GPU.
     let mut devices = h100();
     let wholes: Vec<_> =
-        devices.iter().filter(|device| device.family().is_managed).cloned().collect();
+        devices.iter().filter(|device| device.family().has_nvml).cloned().collect();
     for part in 1..8 {
         for whole in &wholes {
             let index = whole.index + 8 * part;

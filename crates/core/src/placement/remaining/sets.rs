@@ -30,7 +30,7 @@ impl Sets {
         }
         let affinity = |a: Mask, b: Mask| {
             let class = |bit: Mask| class_of[bit as usize];
-            problem.affinity(class(a), class(b)).by_data()
+            problem.affinity(class(a), class(b)).data_path()
         };
         let set_count = 1 << devices;
         let mut inner_affinity = vec![0; set_count];

@@ -78,7 +78,7 @@ impl Bounds {
         best: &Score,
     ) -> bool {
         for (term, theirs) in best.terms() {
-            let Some(most) = self.most(problem, state, branch, term) else { return false };
+            let Some(most) = self.upper_bound(problem, state, branch, term) else { return false };
             match term.signed(most).cmp(&term.signed(theirs)) {
                 Ordering::Less => return true,
                 Ordering::Equal => {}
@@ -89,7 +89,7 @@ impl Bounds {
     }
 
     /// Upper bound of a term over a branch; `None` for terms without a bound.
-    fn most(
+    fn upper_bound(
         &mut self,
         problem: &Problem,
         state: &Partial,
@@ -98,11 +98,12 @@ impl Bounds {
     ) -> Option<i64> {
         match term {
             Term::Affinity => {
-                let most = state.weight + self.most_weight(problem, state, branch);
+                let most = state.weight + self.max_weight(problem, state, branch);
                 Some(Affinity::unpacked(most).primary)
             }
             Term::InUse => {
-                let of = |class: usize| problem.groups[problem.classes[class].traits.group].in_use;
+                let of =
+                    |class: usize| problem.groups[problem.classes[class].properties.group].in_use;
                 Some(state.value(problem, term) + self.greatest(problem, branch, of))
             }
             Term::Groups => Some(self.fewest_groups(problem, state, branch)),
@@ -115,7 +116,7 @@ impl Bounds {
     ///
     /// Each device adds its affinity with the taken devices, and half of its affinity with its best future
     /// partners. The other half counts for the partner.
-    pub(in crate::placement) fn most_weight(
+    pub(in crate::placement) fn max_weight(
         &mut self,
         problem: &Problem,
         state: &Partial,
@@ -184,9 +185,9 @@ impl Bounds {
     fn update_capacities(&mut self, problem: &Problem, state: &Partial, branch: Branch) {
         self.capacities.clear();
         self.capacities
-            .extend(state.of_group.iter().map(|&taken| GroupCapacity { taken, left: 0 }));
+            .extend(state.group_counts.iter().map(|&taken| GroupCapacity { taken, left: 0 }));
         for class in &problem.classes[branch.class..] {
-            self.capacities[class.traits.group].left += count(class.eligible);
+            self.capacities[class.properties.group].left += count(class.eligible);
         }
     }
 }

@@ -17,7 +17,7 @@ impl Search<'_> {
         for class in firsts.take(MAX_INITIAL_SETS) {
             let empty = self.state.clone();
             self.state.grow(problem, class);
-            self.compare();
+            self.update_best();
             self.state = empty;
         }
     }
@@ -38,11 +38,11 @@ impl Partial {
 
     /// Gain of the next device of a class.
     fn gain_of(&self, problem: &Problem, class: usize) -> (i64, i64) {
-        let group = problem.classes[class].traits.group;
+        let group = problem.classes[class].properties.group;
         let in_use = problem.groups[group].in_use;
         match problem.terms.first() {
             Some(Term::InUse) => (in_use, self.affinities[class]),
-            Some(Term::Imbalance) => (-in_use - self.of_group[group], self.affinities[class]),
+            Some(Term::Imbalance) => (-in_use - self.group_counts[group], self.affinities[class]),
             _ => (self.affinities[class], 0),
         }
     }

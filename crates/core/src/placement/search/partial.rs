@@ -16,7 +16,7 @@ pub(in crate::placement) struct Partial {
     /// Packed affinity of a member of each class with the set.
     pub(in crate::placement) affinities: Vec<i64>,
     /// Devices of each group in the set, required ones included.
-    pub(in crate::placement) of_group: Vec<i64>,
+    pub(in crate::placement) group_counts: Vec<i64>,
 }
 
 // === impl Partial ===
@@ -26,9 +26,9 @@ impl Partial {
     pub(in crate::placement) fn new(problem: &Problem) -> Self {
         Self {
             counts: vec![0; problem.classes.len()],
-            affinities: problem.classes.iter().map(|class| class.traits.fixed).collect(),
-            weight: problem.start.weight,
-            of_group: problem.groups.iter().map(|group| group.required).collect(),
+            affinities: problem.classes.iter().map(|class| class.properties.fixed).collect(),
+            weight: problem.base.weight,
+            group_counts: problem.groups.iter().map(|group| group.required).collect(),
         }
     }
 
@@ -37,14 +37,14 @@ impl Partial {
         self.counts[class] += taken;
         let taken = count(taken);
         self.weight += self.gain(problem, class, taken);
-        self.of_group[problem.classes[class].traits.group] += taken;
+        self.group_counts[problem.classes[class].properties.group] += taken;
         for (other, affinity) in self.affinities.iter_mut().enumerate() {
             *affinity += taken * problem.weight(class, other);
         }
     }
 
     /// Reverts `take`.
-    pub(in crate::placement) fn give_back(
+    pub(in crate::placement) fn undo_take(
         &mut self,
         problem: &Problem,
         class: usize,
@@ -55,7 +55,7 @@ impl Partial {
         for (other, affinity) in self.affinities.iter_mut().enumerate() {
             *affinity -= taken * problem.weight(class, other);
         }
-        self.of_group[problem.classes[class].traits.group] -= taken;
+        self.group_counts[problem.classes[class].properties.group] -= taken;
         self.weight -= self.gain(problem, class, taken);
     }
 
@@ -70,18 +70,18 @@ impl Partial {
             Term::Affinity | Term::Links => Affinity::unpacked(self.weight).primary,
             Term::Pcie => Affinity::unpacked(self.weight).pcie,
             Term::NearNics => {
-                problem.start.near_nics + self.sum(problem, |class| class.traits.near_nics)
+                problem.base.near_nics + self.sum(problem, |class| class.properties.near_nics)
             }
             Term::NumaNodes => self.numa_nodes(problem),
             Term::InUse => {
                 let required: i64 = problem.groups.iter().map(|of| of.in_use * of.required).sum();
-                required + self.sum(problem, |class| problem.groups[class.traits.group].in_use)
+                required + self.sum(problem, |class| problem.groups[class.properties.group].in_use)
             }
-            Term::Shares => self.sum(problem, |class| class.traits.shares),
-            Term::Groups => count(self.of_group.iter().filter(|&&taken| taken > 0).count()),
+            Term::Shares => self.sum(problem, |class| class.properties.shares),
+            Term::Groups => count(self.group_counts.iter().filter(|&&taken| taken > 0).count()),
             Term::Imbalance => {
                 let square = |(group, taken): (&GroupLoad, &i64)| (group.in_use + taken).pow(2);
-                problem.groups.iter().zip(&self.of_group).map(square).sum()
+                problem.groups.iter().zip(&self.group_counts).map(square).sum()
             }
             // The search evaluates these terms itself.
             Term::Remaining
@@ -103,7 +103,7 @@ impl Partial {
 
     fn numa_nodes(&self, problem: &Problem) -> i64 {
         let taken = problem.classes.iter().zip(&self.counts).filter(|(_, taken)| **taken > 0);
-        let bits = taken.fold(problem.start.numa, |bits, (class, _)| bits | class.traits.numa);
+        let bits = taken.fold(problem.base.numa, |bits, (class, _)| bits | class.properties.numa);
         bits.count_ones().into()
     }
 }

@@ -8,22 +8,29 @@ use std::{
 use super::{Pool, ShareError, Topology};
 
 /// Candidates that can each serve the whole request. With required replicas, only their device can.
-pub(super) fn of_one_device(mut pools: Vec<Pool>, size: usize) -> Result<Vec<Pool>, ShareError> {
+pub(super) fn restrict_to_one_device(
+    mut pools: Vec<Pool>,
+    size: usize,
+) -> Result<Vec<Pool>, ShareError> {
     match pools.iter().filter(|pool| pool.has_chosen()).count() {
         0 => {}
         1 => pools.retain(Pool::has_chosen),
-        several => return Err(ShareError::RequiredOnSeveral(several)),
+        several => return Err(ShareError::RequiredOnSeveralDevices(several)),
     }
     let most = pools.iter().map(Pool::available).max().unwrap_or_default();
     pools.retain(|pool| pool.available() >= size);
-    if pools.is_empty() { Err(ShareError::TooFewOnOne { size, most }) } else { Ok(pools) }
+    if pools.is_empty() {
+        Err(ShareError::TooFewOnOneDevice { size, available: most })
+    } else {
+        Ok(pools)
+    }
 }
 
 /// Candidates of one NUMA node: the node with the required replicas, or else the node with the most available replicas.
 ///
 /// If no node is known, all devices count as on one node. Otherwise each device without a known node counts as on
 /// a node of its own.
-pub(super) fn of_one_node(
+pub(super) fn restrict_to_one_node(
     topology: &Topology,
     mut pools: Vec<Pool>,
     size: usize,
@@ -40,13 +47,13 @@ pub(super) fn of_one_node(
     let required_nodes: BTreeSet<_> =
         pools.iter().filter(|pool| pool.has_chosen()).map(node_of).collect();
     if required_nodes.len() > 1 {
-        return Err(ShareError::RequiredOnNodes);
+        return Err(ShareError::RequiredOnSeveralNumaNodes);
     }
     left.retain(|node, _| required_nodes.iter().all(|required| required == node));
     let best = left.into_iter().max_by_key(|(node, left)| (*left, Reverse(*node)));
     let (node, most) = best.unwrap_or_default();
     if most < size {
-        return Err(ShareError::NoNumaNode { size, most });
+        return Err(ShareError::NoNumaNode { size, available: most });
     }
     pools.retain(|pool| node_of(pool) == node);
     Ok(pools)

@@ -314,12 +314,12 @@ proptest! {
         match choose(&world.topology(), resolved.of(&shared)) {
             Ok(_) => prop_assert!(resolved.size <= available),
             Err(ShareError::TooFew { .. }) => prop_assert!(resolved.size > available),
-            Err(ShareError::TooFewOnOne { .. }) =>
+            Err(ShareError::TooFewOnOneDevice { .. }) =>
                 prop_assert!(!alone || !resolved.required.is_empty()),
-            Err(ShareError::NoNumaNode { size, most }) => prop_assert!(
-                resolved.policy == Policy::NumaStrict && most < size
+            Err(ShareError::NoNumaNode { size, available }) => prop_assert!(
+                resolved.policy == Policy::NumaStrict && available < size
             ),
-            Err(ShareError::RequiredOnNodes | ShareError::RequiredOnSeveral(_)) => prop_assert!(resolved.required.len() > 1),
+            Err(ShareError::RequiredOnSeveralNumaNodes | ShareError::RequiredOnSeveralDevices(_)) => prop_assert!(resolved.required.len() > 1),
             Err(error) => prop_assert!(false, "{error}"),
         }
     }

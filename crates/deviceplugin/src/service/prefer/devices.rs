@@ -9,17 +9,17 @@ use windlass_core::{
 use windlass_resources::offers::OfferedDevice;
 
 use super::{super::super::wire::Refusal, Preference, PreferenceRequest};
-use crate::{DecidedSets, history::Candidates};
+use crate::{ClusterDecisions, history::Candidates};
 
 /// Devices of the offer, without duplicates.
 type OfferedById<'a> = BTreeMap<&'a DeviceId, &'a OfferedDevice>;
 
 impl PreferenceRequest<'_> {
-    pub(super) fn among_devices(&self) -> Result<Preference, Refusal> {
-        let offered = self.offered(&self.request.available_device_i_ds).into_iter();
+    pub(super) fn prefer_devices(&self) -> Result<Preference, Refusal> {
+        let offered = self.offered_devices(&self.request.available_device_i_ds).into_iter();
         let (allocatable, refused): (OfferedById<'_>, OfferedById<'_>) =
             offered.partition(|(id, device)| self.is_allocatable(id, device));
-        let required = self.offered(&self.request.must_include_device_i_ds);
+        let required = self.offered_devices(&self.request.must_include_device_i_ds);
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         let request = Request {
             available: &ids(&allocatable),
@@ -35,7 +35,7 @@ impl PreferenceRequest<'_> {
         Ok(Preference {
             ids: choice.devices.iter().map(ToString::to_string).collect(),
             policy: self.policy,
-            why: self.explain(&choice.connections),
+            reason: self.explain(&choice.connections),
             steps: choice.steps,
             exact: choice.exact,
             candidates: Some(Candidates::Devices {
@@ -48,8 +48,8 @@ impl PreferenceRequest<'_> {
     }
 
     /// The first decided set that matches the request, if all of its GPUs are available.
-    pub(super) fn decided(&self, sets: &DecidedSets) -> Option<Preference> {
-        let available = self.offered(&self.request.available_device_i_ds);
+    pub(super) fn decided_preference(&self, sets: &ClusterDecisions) -> Option<Preference> {
+        let available = self.offered_devices(&self.request.available_device_i_ds);
         let is_allocatable =
             |id: &DeviceId| available.get(id).is_some_and(|device| self.is_allocatable(id, device));
         let required = &self.request.must_include_device_i_ds;
@@ -60,10 +60,17 @@ impl PreferenceRequest<'_> {
         };
         let ids = sets.iter().find(serves)?.iter().map(ToString::to_string).collect();
         let why = "decided by the cluster half".to_owned();
-        Some(Preference { ids, policy: self.policy, why, steps: 0, exact: true, candidates: None })
+        Some(Preference {
+            ids,
+            policy: self.policy,
+            reason: why,
+            steps: 0,
+            exact: true,
+            candidates: None,
+        })
     }
 
-    fn offered<'a>(&'a self, ids: &'a [String]) -> OfferedById<'a> {
+    fn offered_devices<'a>(&'a self, ids: &'a [String]) -> OfferedById<'a> {
         let devices = ids.iter().filter_map(|id| self.offer.devices.get_key_value(id.as_str()));
         devices.filter(|(_, device)| device.is_exclusive()).collect()
     }

@@ -21,8 +21,8 @@ type ByDevice<'a> = BTreeMap<&'a str, Vec<u32>>;
 type Candidate<'a> = (&'a DeviceId, SharedDevice<'a>);
 
 impl PreferenceRequest<'_> {
-    pub(super) fn among_replicas(&self, shared: Shared) -> Result<Preference, Refusal> {
-        let free = self.free();
+    pub(super) fn prefer_replicas(&self, shared: Shared) -> Result<Preference, Refusal> {
+        let free = self.free_replicas();
         let candidates = self.candidates(&free);
         let devices: Vec<_> = candidates.iter().map(|(_, device)| *device).collect();
         let required = self.request.must_include_device_i_ds.iter();
@@ -43,7 +43,7 @@ impl PreferenceRequest<'_> {
         Ok(Preference {
             ids: choice.replicas.iter().map(ToString::to_string).collect(),
             policy: self.policy,
-            why: self.explain(&choice),
+            reason: self.explain(&choice),
             steps: choice.steps,
             exact: choice.exact,
             candidates: Some(Candidates::Replicas {
@@ -55,7 +55,7 @@ impl PreferenceRequest<'_> {
     }
 
     /// Available replicas by device. Numbers beyond the device's replicas are dropped.
-    fn free(&self) -> ByDevice<'_> {
+    fn free_replicas(&self) -> ByDevice<'_> {
         let ids = self.request.available_device_i_ds.iter();
         let replicas = ids.filter_map(|id| ReplicaId::split(id));
         let all = |device: &str| self.offer.devices.get(device).map_or(0, replicas_of);
@@ -92,7 +92,7 @@ fn pools(
     required: &[ReplicaId],
     chosen: &[ReplicaId],
 ) -> Vec<ReplicaPool> {
-    let (required, chosen) = (named(required), named(chosen));
+    let (required, chosen) = (ids_by_device(required), ids_by_device(chosen));
     let numbers = |all: &ByDevice<'_>, id: &DeviceId| -> ReplicaNumbers {
         all.get(id.as_str()).into_iter().flatten().copied().collect()
     };
@@ -106,7 +106,7 @@ fn pools(
     candidates.iter().map(pool).collect()
 }
 
-fn named(replicas: &[ReplicaId]) -> ByDevice<'_> {
+fn ids_by_device(replicas: &[ReplicaId]) -> ByDevice<'_> {
     by_device(replicas.iter().map(|replica| (replica.device.as_str(), replica.number)))
 }
 

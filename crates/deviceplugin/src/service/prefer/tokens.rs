@@ -10,7 +10,7 @@ use super::{
 };
 
 impl PreferenceRequest<'_> {
-    pub(super) fn among_tokens(&self) -> Result<Preference, Refusal> {
+    pub(super) fn prefer_tokens(&self) -> Result<Preference, Refusal> {
         let required: BTreeSet<_> = self.request.must_include_device_i_ds.iter().collect();
         let mut free: Vec<_> = self.request.available_device_i_ds.iter().collect();
         free.retain(|id| self.offer.has_token(id) && !required.contains(id));
@@ -23,6 +23,13 @@ impl PreferenceRequest<'_> {
         }
         let ids = required.into_iter().chain(free).take(self.size()).cloned().collect();
         let why = "all tokens are alike".to_owned();
-        Ok(Preference { ids, policy: self.policy, why, steps: 0, exact: true, candidates: None })
+        Ok(Preference {
+            ids,
+            policy: self.policy,
+            reason: why,
+            steps: 0,
+            exact: true,
+            candidates: None,
+        })
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use tokio::net::TcpStream;
-use windlass_config::{Probe, Test};
+use windlass_config::{Probe, ProbeTest};
 use windlass_core::{
     device::{Device, DeviceId},
     health::Reason,
@@ -17,15 +17,15 @@ use windlass_host::{
     template::{MissingValue, fill},
 };
 
-use super::{MIN_INTERVAL, ProbeResult};
+use super::{MIN_PROBE_INTERVAL, ProbeResult};
 
 /// Probe of one device, with the device's values in place of template variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeSpec {
     test: ResolvedTest,
-    pub(super) every: Duration,
+    pub(super) interval: Duration,
     timeout: Duration,
-    pub(super) failures: u32,
+    pub(super) failure_threshold: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,14 +44,14 @@ pub(super) struct AttemptEnv {
 /// A read that missed its deadline and may still run: the next attempt waits for it instead of starting a second.
 pub(super) type PendingRead = DeadlinePool<(), Option<String>>;
 
-pub(super) async fn attempt(
+pub(super) async fn run_attempt(
     device: &DeviceId,
     spec: &ProbeSpec,
     env: AttemptEnv,
 ) -> (ProbeResult, PendingRead) {
     let limit = spec.timeout;
     let late =
-        || Err((Reason::Unresponsive, format!("{} within {limit:?}", spec.test.late_subject())));
+        || Err((Reason::Unresponsive, format!("{} within {limit:?}", spec.test.timeout_subject())));
     let answer = match &spec.test {
         ResolvedTest::Attribute { file, equals } => {
             return read(env, file, equals, limit, late()).await;
@@ -77,7 +77,7 @@ pub(super) async fn attempt(
 fn http_failure(url: &str, error: &GetError) -> (Reason, String) {
     let reason = match error {
         GetError::Unreachable(..) | GetError::Broken(_) => Reason::Unreachable,
-        GetError::Url | GetError::NoHttp | GetError::Refused(_) => Reason::ProbeFailed,
+        GetError::Url | GetError::NoHttp | GetError::BadStatus(_) => Reason::ProbeFailed,
     };
     (reason, format!("{url}: {}", causes(error)))
 }
@@ -91,7 +91,7 @@ async fn read(
 ) -> (ProbeResult, PendingRead) {
     let path = file.to_owned();
     let reading = blocking(move || {
-        let text = pending.call((), limit, move || host.line(path));
+        let text = pending.call((), limit, move || host.read_line(path));
         pending.end_round(|()| true);
         (text, pending)
     });
@@ -113,26 +113,31 @@ async fn read(
 
 impl ProbeSpec {
     /// Probe of a device; `None` if the presence of its nodes suffices.
-    pub(crate) fn of(
+    pub(crate) fn resolve(
         probe: &Probe,
         device: &Device,
         default: Duration,
     ) -> Result<Option<Self>, MissingValue> {
         let fill = |text: &String| fill(text, device);
         let test = match &probe.test {
-            Test::Nodes => return Ok(None),
-            Test::Attribute { file, equals } => ResolvedTest::Attribute {
+            ProbeTest::Nodes => return Ok(None),
+            ProbeTest::Attribute { file, equals } => ResolvedTest::Attribute {
                 file: device.folder.clone().unwrap_or_default().join(file),
                 equals: equals.iter().map(fill).collect::<Result<_, _>>()?,
             },
-            Test::Http(url) => ResolvedTest::Http(fill(url)?),
-            Test::Tcp(address) => ResolvedTest::Tcp(fill(address)?),
-            Test::Command(words) => {
+            ProbeTest::Http(url) => ResolvedTest::Http(fill(url)?),
+            ProbeTest::Tcp(address) => ResolvedTest::Tcp(fill(address)?),
+            ProbeTest::Command(words) => {
                 ResolvedTest::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
             }
         };
-        let every = probe.every.unwrap_or(default).max(MIN_INTERVAL);
-        Ok(Some(Self { test, every, timeout: probe.timeout, failures: probe.failures }))
+        let every = probe.every.unwrap_or(default).max(MIN_PROBE_INTERVAL);
+        Ok(Some(Self {
+            test,
+            interval: every,
+            timeout: probe.timeout,
+            failure_threshold: probe.failures,
+        }))
     }
 }
 
@@ -140,7 +145,7 @@ impl ProbeSpec {
 
 impl ResolvedTest {
     /// Start of the message about a missed deadline.
-    fn late_subject(&self) -> String {
+    fn timeout_subject(&self) -> String {
         match self {
             Self::Attribute { file, .. } => format!("{} was not read", file.display()),
             Self::Http(url) => format!("{url} did not answer"),

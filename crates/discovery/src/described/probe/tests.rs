@@ -7,12 +7,12 @@ use tokio::{
     net::TcpListener,
     time::timeout,
 };
-use windlass_config::{Probe, Test};
+use windlass_config::{Probe, ProbeTest};
 use windlass_core::device::DeviceKind;
 
 use super::*;
 
-const LIMIT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn device() -> Device {
     let (id, source) = ("board-1".parse(), "board".parse());
@@ -20,9 +20,9 @@ fn device() -> Device {
     Device::new(id, DeviceKind::Other, source, jiff::Timestamp::UNIX_EPOCH)
 }
 
-fn probe(test: Test, failures: u32) -> Probe {
+fn probe(test: ProbeTest, failures: u32) -> Probe {
     let limit = Duration::from_millis(300);
-    Probe { test, every: Some(MIN_INTERVAL), timeout: limit, failures, quiet_period: None }
+    Probe { test, every: Some(MIN_PROBE_INTERVAL), timeout: limit, failures, quiet_period: None }
 }
 
 /// A prober on this thread, with its handle.
@@ -41,13 +41,13 @@ impl RunningProber {
 
     fn probe_with(&self, probe: &Probe, folder: &str) {
         let device = Device { folder: Some(folder.into()), ..device() };
-        let spec = ProbeSpec::of(probe, &device, LIMIT);
+        let spec = ProbeSpec::resolve(probe, &device, TIMEOUT);
         let spec =
             spec.expect("nothing is missing").expect("a test other than the nodes' presence");
         self.handle.set([(device.id, spec)].into());
     }
 
-    async fn until(&self, expected: &str) {
+    async fn wait_for(&self, expected: &str) {
         let observed = async {
             loop {
                 let change = self.handle.change_notifier.clone();
@@ -63,7 +63,7 @@ impl RunningProber {
             }
         };
         let last = || self.handle.observation(&device());
-        timeout(LIMIT, observed).await.unwrap_or_else(|_| panic!("{expected}: {:?}", last()));
+        timeout(TIMEOUT, observed).await.unwrap_or_else(|_| panic!("{expected}: {:?}", last()));
     }
 }
 
@@ -74,20 +74,20 @@ async fn a_file_with_an_unexpected_value_fails_and_recovers() {
     let file = root.path().join("sys/x/state");
     fs::write(&file, "booting\n").expect("written");
     let probing = RunningProber::new(root.path());
-    let test = Test::Attribute { file: "state".into(), equals: vec!["online".to_owned()] };
+    let test = ProbeTest::Attribute { file: "state".into(), equals: vec!["online".to_owned()] };
     probing.probe_with(&probe(test, 1), "/sys/x");
-    probing.until("probe failed, /sys/x/state has \"booting\", not \"online\"").await;
+    probing.wait_for("probe failed, /sys/x/state has \"booting\", not \"online\"").await;
     fs::write(&file, "online\n").expect("written");
-    probing.until("passed").await;
+    probing.wait_for("passed").await;
     fs::remove_file(&file).expect("removed");
-    probing.until("probe failed, /sys/x/state cannot be read").await;
+    probing.wait_for("probe failed, /sys/x/state cannot be read").await;
     probing.handle.set(ProbeSpecs::new());
     fs::write(&file, "online\n").expect("written");
     probing.probe_with(
-        &probe(Test::Attribute { file: "state".into(), equals: vec!["online".into()] }, 1),
+        &probe(ProbeTest::Attribute { file: "state".into(), equals: vec!["online".into()] }, 1),
         "/sys/x",
     );
-    probing.until("passed").await;
+    probing.wait_for("passed").await;
 }
 
 #[tokio::test]
@@ -108,9 +108,9 @@ async fn a_probe_fails_after_enough_failures_in_a_row() {
     let root = tempfile::tempdir().expect("a temporary folder");
     let probing = RunningProber::new(root.path());
     let url = format!("http://{address}/state");
-    probing.probe_with(&probe(Test::Http(url.clone()), 3), "");
-    probing.until("passed").await;
-    probing.until(&format!("probe failed, {url}: the answer is 503 Busy")).await;
+    probing.probe_with(&probe(ProbeTest::Http(url.clone()), 3), "");
+    probing.wait_for("passed").await;
+    probing.wait_for(&format!("probe failed, {url}: the answer is 503 Busy")).await;
 }
 
 #[tokio::test]
@@ -120,10 +120,10 @@ async fn a_hanging_probe_is_unresponsive_and_delays_no_other() {
     let probing = RunningProber::new(root.path());
     let script = format!("mkfifo {0}; read line <>{0}", fifo.display());
     let words = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
-    probing.probe_with(&probe(Test::Command(words), 1), "");
-    probing.until("unresponsive, /bin/sh did not end within 300ms").await;
-    probing.probe_with(&probe(Test::Command(vec!["/bin/true".to_owned()]), 1), "");
-    probing.until("passed").await;
+    probing.probe_with(&probe(ProbeTest::Command(words), 1), "");
+    probing.wait_for("unresponsive, /bin/sh did not end within 300ms").await;
+    probing.probe_with(&probe(ProbeTest::Command(vec!["/bin/true".to_owned()]), 1), "");
+    probing.wait_for("passed").await;
 }
 
 #[tokio::test]
@@ -132,9 +132,9 @@ async fn a_port_is_open_or_not() {
     let address = listener.local_addr().expect("an address").to_string();
     let root = tempfile::tempdir().expect("a temporary folder");
     let probing = RunningProber::new(root.path());
-    probing.probe_with(&probe(Test::Tcp(address.clone()), 1), "");
-    probing.until("passed").await;
+    probing.probe_with(&probe(ProbeTest::Tcp(address.clone()), 1), "");
+    probing.wait_for("passed").await;
     drop(listener);
     let refused = "Connection refused (os error 111)";
-    probing.until(&format!("unreachable, {address}: {refused}")).await;
+    probing.wait_for(&format!("unreachable, {address}: {refused}")).await;
 }

@@ -18,8 +18,8 @@ use super::{
         procfs::{Fingerprint, ListedGpu},
         tracked::TrackedDevices,
     },
-    CallResult, Connection, Listening, NumberedSet, position,
-    slot::{Outcome, Slot},
+    CallResult, Connection, EventListener, NumberedEventSet, nvml_index,
+    slot::{ProbeOutcome, Slot},
 };
 
 impl Connection {
@@ -29,42 +29,46 @@ impl Connection {
         tracked: &mut TrackedDevices,
     ) -> Option<ConnectionEnd> {
         match answer.expect("a blocking task neither panics nor is cancelled while this lives") {
-            CallResult::Round(fingerprint, count) => self.apply_round(&fingerprint, count, tracked),
-            CallResult::Gpu(index, outcome) => {
+            CallResult::DriverCheck(fingerprint, count) => {
+                self.apply_driver_check(&fingerprint, count, tracked)
+            }
+            CallResult::Probe(index, outcome) => {
                 self.apply_gpu_result(index, *outcome, tracked);
                 None
             }
-            CallResult::Listed(gpus) => {
+            CallResult::Listing(gpus) => {
                 self.listing.settle();
                 self.apply_listing(gpus, tracked);
                 None
             }
-            CallResult::Events(set) => {
+            CallResult::EventSet(set) => {
                 self.apply_event_set(set, tracked);
                 None
             }
         }
     }
 
-    fn apply_round(
+    fn apply_driver_check(
         &mut self,
         fingerprint: &Fingerprint,
         count: Result<u32, NvmlError>,
         tracked: &mut TrackedDevices,
     ) -> Option<ConnectionEnd> {
-        self.round.call.settle();
+        self.driver_check.call.settle();
         if *fingerprint != self.fingerprint {
-            return Some(ConnectionEnd::Changed);
+            return Some(ConnectionEnd::DriverChanged);
         }
         match count {
             Ok(count) if self.slots.is_empty() => self.create_slots(count, tracked),
             // After a change of the count, the indices of this initialisation may belong to other GPUs.
-            Ok(count) if count as usize != self.slots.len() => return Some(ConnectionEnd::Changed),
-            Ok(_) => self.round.error = None,
+            Ok(count) if count as usize != self.slots.len() => {
+                return Some(ConnectionEnd::DriverChanged);
+            }
+            Ok(_) => self.driver_check.error = None,
             Err(error) => self.count_failed(error.to_string(), tracked),
         }
-        if std::mem::take(&mut self.round.is_outdated) {
-            self.start_round(Instant::now());
+        if std::mem::take(&mut self.driver_check.is_outdated) {
+            self.start_driver_check(Instant::now());
         } else {
             self.probe_all_if_requested(tracked);
         }
@@ -72,7 +76,7 @@ impl Connection {
     }
 
     fn create_slots(&mut self, count: u32, tracked: &mut TrackedDevices) {
-        self.round.error = None;
+        self.driver_check.error = None;
         self.slots.resize_with(count as usize, Slot::default);
         self.probe_every_gpu(Instant::now(), tracked);
         self.mark_unlisted_vanished(tracked);
@@ -83,7 +87,7 @@ impl Connection {
         if self.slots.is_empty() {
             tracked.fail_all(Reason::ProbeFailed, &why);
         }
-        self.round.error = Some(why);
+        self.driver_check.error = Some(why);
     }
 
     fn apply_gpu_result(
@@ -98,7 +102,8 @@ impl Connection {
             Err(error) => {
                 let is_lost = error.is_lost();
                 let reason = if is_lost { Reason::Lost } else { Reason::ProbeFailed };
-                self.slots[index].outcome = if is_lost { Outcome::Lost } else { Outcome::Failed };
+                self.slots[index].outcome =
+                    if is_lost { ProbeOutcome::Lost } else { ProbeOutcome::Failed };
                 self.fail(index, Observation::Failed(reason, error.to_string()), tracked);
             }
         }
@@ -107,20 +112,20 @@ impl Connection {
         }
         // Sensors are read once every GPU has answered or missed its deadline.
         if self.has_seen_every_gpu() {
-            self.samples.start_reads(tracked.now(), self.policy.probe_interval);
+            self.telemetry.start_reads(tracked.now(), self.policy.probe_interval);
         }
     }
 
     fn apply_report(&mut self, index: usize, probed: ProbeReport, tracked: &mut TrackedDevices) {
-        self.samples.mark(index, &probed);
+        self.telemetry.enqueue(index, &probed);
         let slot = &mut self.slots[index];
-        let gone = slot.apply(&probed, &self.earlier);
+        let former_ids = slot.apply(&probed, &self.earlier_baselines);
         let errors = slot.errors.count(probed.readings.uncorrected_errors);
-        for device in probed.described.into_iter().flatten() {
+        for device in probed.devices.into_iter().flatten() {
             tracked.describe(device);
         }
         let slot = &self.slots[index];
-        if let Some(fault) = errors.and_then(|errors| self.uncorrected(errors)) {
+        if let Some(fault) = errors.and_then(|errors| self.uncorrected_fault(errors)) {
             slot.ids.iter().for_each(|id| tracked.observe(id, &fault));
         }
         // The driver reports no faults of a GPU outside the event set, so the GPU is not healthy before it has joined.
@@ -130,7 +135,7 @@ impl Connection {
                 tracked.observe(id, &observation);
             }
         }
-        self.mark_absent_vanished(&gone, tracked);
+        self.mark_absent_vanished(&former_ids, tracked);
         self.mark_unlisted_vanished(tracked);
         for event in std::mem::take(&mut self.unmatched) {
             self.apply_fault(event, tracked);
@@ -149,16 +154,16 @@ impl Connection {
         tracked: &mut TrackedDevices,
     ) {
         let slot = &mut self.slots[index];
-        if slot.outcome != Outcome::Lost {
-            slot.outcome = Outcome::Failed;
+        if slot.outcome != ProbeOutcome::Lost {
+            slot.outcome = ProbeOutcome::Failed;
         }
         if !matches!(observation, Observation::Overdue(_)) {
             // The failure may have ended the GPU's registration for events. A missed deadline does not end it.
-            slot.watched_in = None;
+            slot.event_set_number = None;
         }
         if slot.ids.is_empty() {
             slot.unidentified = Some(observation);
-            match self.listed.take() {
+            match self.listed_gpus.take() {
                 Some(listed) => self.apply_listing(listed, tracked),
                 None => self.start_listing(),
             }
@@ -180,7 +185,7 @@ impl Connection {
             // An earlier initialisation may have described the GPU and its instances.
             slot.ids = tracked.gpu_and_instances_at(entry);
             if slot.ids.is_empty() {
-                let device = describe.failed(position(index), entry);
+                let device = describe.placeholder_gpu(nvml_index(index), entry);
                 slot.ids.push(device.id.clone());
                 tracked.describe(device);
             }
@@ -188,12 +193,12 @@ impl Connection {
                 tracked.observe(id, &observation);
             }
         }
-        self.listed = Some(listed);
+        self.listed_gpus = Some(listed);
     }
 
     /// Updates `lost_since` and the event wait after each step.
     pub(super) fn check_lost_gpus(&mut self) {
-        let may_be_lost = self.round.error.is_some() || self.slots.iter().any(Slot::is_lost);
+        let may_be_lost = self.driver_check.error.is_some() || self.slots.iter().any(Slot::is_lost);
         self.lost_since = may_be_lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
         self.update_event_wait();
     }
@@ -231,13 +236,13 @@ impl Connection {
     /// Switches to a new event set. Every GPU that answers joins the set. A lost GPU in the set would break every wait.
     fn apply_event_set(
         &mut self,
-        listening: Result<Listening, ConnectError>,
+        listening: Result<EventListener, ConnectError>,
         tracked: &TrackedDevices,
     ) {
         match listening {
-            Ok(Listening { set, watch }) => {
+            Ok(EventListener { set, watch }) => {
                 let number = self.event_set.number + 1;
-                let old = std::mem::replace(&mut self.event_set, NumberedSet { number, set });
+                let old = std::mem::replace(&mut self.event_set, NumberedEventSet { number, set });
                 self.events = watch;
                 // Freeing a set calls the driver.
                 tokio::task::spawn_blocking(move || drop(old));
@@ -248,7 +253,7 @@ impl Connection {
                     error = causes(&error),
                     "NVML events not registered, trying again: probes find faults meanwhile"
                 );
-                self.round.renew_events = true;
+                self.driver_check.needs_event_set = true;
             }
         }
     }

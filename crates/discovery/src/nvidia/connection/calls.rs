@@ -4,8 +4,8 @@ use tokio::time::Instant;
 use windlass_core::{device::DeviceId, health::Observation};
 
 use super::{
-    super::{conditions::ProbeTime, listen, probe::Probe, procfs, tracked::TrackedDevices},
-    CallResult, Connection, position,
+    super::{conditions::ProbeTime, probe::Probe, procfs, start_listener, tracked::TrackedDevices},
+    CallResult, Connection, nvml_index,
     slot::Slot,
 };
 
@@ -14,7 +14,7 @@ impl Connection {
     pub(super) fn mark_overdue(&mut self, now: Instant, tracked: &mut TrackedDevices) {
         let deadline = self.policy.call_deadline;
         let why = format!("the driver did not answer within {deadline:?}");
-        if self.round.call.became_overdue(now) {
+        if self.driver_check.call.became_overdue(now) {
             self.count_failed(why.clone(), tracked);
             self.probe_all_if_requested(tracked);
         }
@@ -29,11 +29,11 @@ impl Connection {
     }
 
     /// Starts a round: counts the GPUs and compares procfs with the last round.
-    pub(super) fn start_round(&mut self, now: Instant) {
-        if self.round.call.begin(now, self.policy.call_deadline) {
+    pub(super) fn start_driver_check(&mut self, now: Instant) {
+        if self.driver_check.call.begin(now, self.policy.call_deadline) {
             let (nvml, host) = (self.nvml.clone(), self.roots.host.clone());
-            self.answers.spawn_blocking(move || {
-                CallResult::Round(procfs::fingerprint(&host), nvml.gpu_count())
+            self.running_calls.spawn_blocking(move || {
+                CallResult::DriverCheck(procfs::fingerprint(&host), nvml.gpu_count())
             });
         }
     }
@@ -46,7 +46,7 @@ impl Connection {
 
     /// Probes every GPU if a failed event wait requested it. The GPUs have been counted again, or the count failed.
     pub(super) fn probe_all_if_requested(&mut self, tracked: &TrackedDevices) {
-        if std::mem::take(&mut self.round.probe_all) {
+        if std::mem::take(&mut self.driver_check.probe_all) {
             self.probe_every_gpu(Instant::now(), tracked);
         }
     }
@@ -54,19 +54,20 @@ impl Connection {
     pub(super) fn probe_gpu(&mut self, index: usize, now: Instant, tracked: &TrackedDevices) {
         let slot = &mut self.slots[index];
         if slot.call.begin(now, self.policy.call_deadline) {
-            slot.joins = self.events.is_paused() && slot.is_missing_in(&self.event_set);
+            slot.joins_event_set = self.events.is_paused() && slot.is_missing_in(&self.event_set);
             let probe = Probe {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
                 roots: self.roots.clone(),
                 time: ProbeTime { now: tracked.now(), recent_period: self.policy.quiet_period },
-                index: position(index),
+                index: nvml_index(index),
                 last_facts: slot.facts.clone(),
-                earlier: self.earlier.clone(),
+                earlier_baselines: self.earlier_baselines.clone(),
                 had_no_obstacles: slot.has_no_obstacles(),
-                watch_in: slot.joins.then(|| self.event_set.clone()),
+                event_set_to_join: slot.joins_event_set.then(|| self.event_set.clone()),
             };
-            self.answers.spawn_blocking(move || CallResult::Gpu(index, Box::new(probe.run())));
+            self.running_calls
+                .spawn_blocking(move || CallResult::Probe(index, Box::new(probe.run())));
         }
     }
 
@@ -100,17 +101,18 @@ impl Connection {
     pub(super) fn start_listing(&mut self) {
         if self.listing.begin(Instant::now(), self.policy.call_deadline) {
             let roots = self.roots.clone();
-            self.answers.spawn_blocking(move || CallResult::Listed(procfs::gpus(&roots)));
+            self.running_calls.spawn_blocking(move || CallResult::Listing(procfs::gpus(&roots)));
         }
     }
 
     pub(super) fn start_event_wait(&mut self, now: Instant) {
-        let is_due = now >= self.round.events_created + self.policy.probe_interval;
-        if !(self.round.renew_events && is_due) {
+        let is_due = now >= self.driver_check.events_created + self.policy.probe_interval;
+        if !(self.driver_check.needs_event_set && is_due) {
             return;
         }
-        (self.round.renew_events, self.round.events_created) = (false, now);
+        (self.driver_check.needs_event_set, self.driver_check.events_created) = (false, now);
         let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
-        self.answers.spawn_blocking(move || CallResult::Events(listen(&nvml, event_wait)));
+        self.running_calls
+            .spawn_blocking(move || CallResult::EventSet(start_listener(&nvml, event_wait)));
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// XID of a contained memory error. The counters of uncorrected errors include it.
-const CONTAINED: u64 = 94;
+const CONTAINED_MEMORY_ERROR: u64 = 94;
 
 /// The XID of a double-bit ECC error.
 const DOUBLE_BIT_ECC: u64 = 48;
@@ -28,12 +28,12 @@ impl Connection {
                 // NVML does not name the GPU at fault. A new event set leaves out lost GPUs.
                 tracing::warn!(%error, "NVML event wait failed, registering again: probes find faults meanwhile");
                 // A vanished GPU may shift the indices of others, so the GPUs are counted again.
-                (self.round.probe_all, self.round.renew_events) = (true, true);
+                (self.driver_check.probe_all, self.driver_check.needs_event_set) = (true, true);
                 let now = Instant::now();
                 // A pending count may be older than the failure.
-                self.round.is_outdated = self.round.call.is_open();
-                self.start_round(now);
-                if !self.round.call.is_open() {
+                self.driver_check.is_outdated = self.driver_check.call.is_running();
+                self.start_driver_check(now);
+                if !self.driver_check.call.is_running() {
                     // The count hangs, so the GPUs are probed without it.
                     self.probe_all_if_requested(tracked);
                 }
@@ -53,9 +53,9 @@ impl Connection {
         };
         let fault = match event.kind {
             EventKind::Xid(code) => {
-                slot.errors.contained |= code == CONTAINED;
+                slot.errors.contained |= code == CONTAINED_MEMORY_ERROR;
                 let meaning = judge_xid(code).1;
-                if !counts(&self.policy, code) {
+                if !counts_xid(&self.policy, code) {
                     let device = slot.ids.first().map(DeviceId::as_str);
                     tracing::info!(device, xid = code, meaning, "XID ignored by policy");
                     return;
@@ -63,7 +63,7 @@ impl Connection {
                 Observation::Fault(Reason::Xid(code), meaning.to_owned())
             }
             // The driver also reports this as an XID, so that XID's policy applies.
-            EventKind::DoubleBitEcc if !counts(&self.policy, DOUBLE_BIT_ECC) => return,
+            EventKind::DoubleBitEcc if !counts_xid(&self.policy, DOUBLE_BIT_ECC) => return,
             EventKind::DoubleBitEcc => {
                 let detail = "memory that could not be corrected".to_owned();
                 Observation::Fault(Reason::DoubleBitEcc, detail)
@@ -77,16 +77,16 @@ impl Connection {
 
     /// Fault for uncorrected errors that the counters show. NVML does not report whether they were contained, so
     /// the policy of the double-bit XID applies.
-    pub(super) fn uncorrected(&self, errors: u64) -> Option<Observation> {
+    pub(super) fn uncorrected_fault(&self, errors: u64) -> Option<Observation> {
         let detail = format!("{errors} since the last check");
-        counts(&self.policy, DOUBLE_BIT_ECC)
+        counts_xid(&self.policy, DOUBLE_BIT_ECC)
             .then_some(Observation::Fault(Reason::UncorrectedEcc, detail))
     }
 }
 
 /// True if the policy counts an XID: by its lists of codes, else by its rule for unlisted codes. A code on both lists
 /// counts, as in NVIDIA's plugin.
-fn counts(policy: &HealthPolicy, code: u64) -> bool {
+fn counts_xid(policy: &HealthPolicy, code: u64) -> bool {
     let is_counted = policy.counted_xids.contains(&code);
     let is_ignored = policy.ignored_xids.contains(&code);
     is_counted
@@ -110,7 +110,7 @@ mod tests {
             unlisted_xids: unlisted,
             ..HealthPolicy::default()
         };
-        let actual = [79, 13, 9_999].map(|code| counts(&policy, code));
+        let actual = [79, 13, 9_999].map(|code| counts_xid(&policy, code));
         assert_eq!(actual, expected, "-{ignored:?} +{counted:?} {unlisted:?}");
     }
 

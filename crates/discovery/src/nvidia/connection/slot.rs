@@ -26,10 +26,10 @@ pub(super) struct Slot {
     /// Another probe follows the running one.
     pub(super) probe_again: bool,
     /// Number of the event set that contains the GPU.
-    pub(super) watched_in: Option<u64>,
+    pub(super) event_set_number: Option<u64>,
     /// True if the running probe has the GPU join an event set.
-    pub(super) joins: bool,
-    pub(super) outcome: Outcome,
+    pub(super) joins_event_set: bool,
+    pub(super) outcome: ProbeOutcome,
     pub(super) errors: ErrorCount,
     /// Observation of a GPU without id.
     pub(super) unidentified: Option<Observation>,
@@ -37,7 +37,7 @@ pub(super) struct Slot {
 
 /// Outcome of a GPU's last probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum ProbeOutcome {
     #[default]
     Pending,
     Answered,
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
 }
 
 #[derive(Clone)]
-pub(crate) struct NumberedSet {
+pub(crate) struct NumberedEventSet {
     pub(crate) number: u64,
     pub(crate) set: Arc<EventSet>,
 }
@@ -56,22 +56,22 @@ pub(crate) struct NumberedSet {
 
 impl Slot {
     /// True if the GPU is not in the event set yet.
-    pub(super) fn is_missing_in(&self, current: &NumberedSet) -> bool {
-        self.watched_in != Some(current.number)
+    pub(super) fn is_missing_in(&self, current: &NumberedEventSet) -> bool {
+        self.event_set_number != Some(current.number)
     }
 
     /// True if the GPU answers but is not in the event set.
-    pub(super) fn is_unwatched(&self, current: &NumberedSet) -> bool {
-        self.outcome == Outcome::Answered && self.is_missing_in(current)
+    pub(super) fn is_unwatched(&self, current: &NumberedEventSet) -> bool {
+        self.outcome == ProbeOutcome::Answered && self.is_missing_in(current)
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        self.outcome == Outcome::Lost
+        self.outcome == ProbeOutcome::Lost
     }
 
     /// True if the running probe has the GPU join an event set, and has not missed its deadline.
     pub(super) fn is_joining(&self) -> bool {
-        self.joins && self.call.is_open()
+        self.joins_event_set && self.call.is_running()
     }
 
     /// True once the GPU answered or missed a deadline, and has an id.
@@ -90,15 +90,15 @@ impl Slot {
 
     /// Applies the report of a probe. If the report describes devices, returns the former ids, and nothing otherwise.
     pub(super) fn apply(&mut self, probed: &ProbeReport, earlier: &Baselines) -> Vec<DeviceId> {
-        (self.outcome, self.unidentified) = (Outcome::Answered, None);
+        (self.outcome, self.unidentified) = (ProbeOutcome::Answered, None);
         if self.facts.as_ref().is_none_or(|facts| facts.id != probed.facts.id) {
             let baseline = earlier.get(&probed.facts.id);
             self.errors = baseline.map(|baseline| baseline.errors).unwrap_or_default();
-            self.watched_in = None;
+            self.event_set_number = None;
         }
-        self.watched_in = probed.watched_in.or(self.watched_in);
+        self.event_set_number = probed.event_set_number.or(self.event_set_number);
         self.facts = Some(probed.facts.clone());
-        let Some(devices) = &probed.described else { return Vec::new() };
+        let Some(devices) = &probed.devices else { return Vec::new() };
         self.obstacles.clone_from(&probed.obstacles);
         let ids = devices.iter().map(|device| device.id.clone()).collect();
         std::mem::replace(&mut self.ids, ids)

@@ -2,22 +2,22 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
-use windlass_allocations::ledger::{ClaimRef, Use};
+use windlass_allocations::ledger::{ClaimRef, ClaimUse};
 use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy, Policy, ShareRule};
 use windlass_core::device::{Partition, PossiblePartition};
-use windlass_machine::{MachineProfile, mig::Shape};
+use windlass_machine::{MachineProfile, mig::GpuInstanceProfile};
 
 use super::*;
 
 /// A GPU in MIG mode without instances, with all placements of its model.
-pub(crate) fn in_mig_mode(machine: &str, index: u32) -> Device {
+pub(crate) fn gpu_in_mig_mode(machine: &str, index: u32) -> Device {
     let profile = MachineProfile::named(machine).expect("a shipped profile");
     let card = profile.cards.values().next().expect("it has GPUs").clone();
     let capability = card.mig.expect("a model with MIG");
     let id: DeviceId =
         format!("GPU-{index:08x}-0000-4000-8000-000000000000").parse().expect("an id");
     let name = |name| AttributeName::new("nvidia.com", name);
-    let possible = |shape: &Shape| {
+    let possible = |shape: &GpuInstanceProfile| {
         let units = shape.units(&card, capability);
         let capacity = [
             (name("memory"), Quantity::Bytes(shape.memory_mib(&card) << 20)),
@@ -29,7 +29,7 @@ pub(crate) fn in_mig_mode(machine: &str, index: u32) -> Device {
             (name("ofaEngines"), Quantity::Count(units.optical_flow.into())),
         ];
         let (shape, gpu, profile) = (*shape, id.clone(), shape.name(capability));
-        shape.starts.iter().map(move |start| PossiblePartition {
+        shape.possible_starts.iter().map(move |start| PossiblePartition {
             partition: Partition {
                 gpu: gpu.clone(),
                 profile: profile.as_str().into(),
@@ -40,7 +40,7 @@ pub(crate) fn in_mig_mode(machine: &str, index: u32) -> Device {
             capacity: capacity.clone().into(),
         })
     };
-    let partitions: Vec<_> = Shape::of(capability).iter().flat_map(possible).collect();
+    let partitions: Vec<_> = GpuInstanceProfile::of(capability).iter().flat_map(possible).collect();
     let mut gpu = gpu(id.as_str(), index);
     let generation = AttributeValue::version(&String::from(card.compute_capability));
     gpu.attributes.insert(name("cudaComputeCapability"), generation);
@@ -49,20 +49,20 @@ pub(crate) fn in_mig_mode(machine: &str, index: u32) -> Device {
 }
 
 /// A node whose driver creates MIG instances for claims.
-pub(crate) fn on_demand(devices: Vec<Device>) -> NodeState {
+pub(crate) fn node_with_partitions(devices: Vec<Device>) -> NodeState {
     let dra = DraPolicy {
         offer: DraOffer::Beside,
         partitions: DraPartitions::OnDemand,
         ..DraPolicy::default()
     };
     let policy = Arc::new(Policy { dra, ..Policy::default() });
-    NodeState { claimable: Claimable::new(), policy, ..state(devices) }
+    NodeState { claimable: ClaimableDevices::new(), policy, ..state(devices) }
 }
 
-/// Node as of [`on_demand`], whose driver also switches MIG mode for claims. Claims share full GPUs by amounts under
+/// Node as of [`node_with_partitions`], whose driver also switches MIG mode for claims. Claims share full GPUs by amounts under
 /// the rules of `shares`.
-pub(crate) fn switching(devices: Vec<Device>, shares: Vec<ShareRule>) -> NodeState {
-    let mut state = on_demand(devices);
+pub(crate) fn node_switching_mig_mode(devices: Vec<Device>, shares: Vec<ShareRule>) -> NodeState {
+    let mut state = node_with_partitions(devices);
     let mut policy = Policy::clone(&state.policy);
     policy.dra.mig_mode = DraMigMode::OnDemand;
     policy.dra.shares = shares;
@@ -100,7 +100,7 @@ fn lines(pool: &Pool) -> String {
 #[test]
 fn a_gpu_in_mig_mode_has_each_profile_at_each_place() {
     for machine in ["mig-a100", "dgx-h100"] {
-        let state = on_demand(vec![in_mig_mode(machine, 0)]);
+        let state = node_with_partitions(vec![gpu_in_mig_mode(machine, 0)]);
         insta::assert_snapshot!(machine, lines(&pool(&state, &SharedLedger::default())));
     }
 }
@@ -122,8 +122,8 @@ fn layouts(all: &[PossiblePartition], from: u32) -> Vec<Vec<&PossiblePartition>>
 #[test]
 fn counters_have_room_for_every_layout_that_the_driver_allows() {
     for machine in ["mig-a100", "dgx-h100", "hgx-h200", "hgx-b200"] {
-        let gpu = in_mig_mode(machine, 0);
-        let state = on_demand(vec![gpu.clone()]);
+        let gpu = gpu_in_mig_mode(machine, 0);
+        let state = node_with_partitions(vec![gpu.clone()]);
         let pool = pool(&state, &SharedLedger::default());
         let room = &pool.counters[0].amounts;
         let (mut seen, mut layouts) = (0, layouts(&gpu.partitions, 0));
@@ -166,12 +166,12 @@ fn tainted(pool: &Pool) -> Vec<String> {
 
 #[test]
 fn an_instance_without_a_claim_taints_every_placement_that_conflicts_with_it() {
-    let gpu = in_mig_mode("mig-a100", 0);
+    let gpu = gpu_in_mig_mode("mig-a100", 0);
     let at = place(&gpu, "2g.10gb", 4).clone();
     let id: DeviceId = "MIG-0a".parse().expect("an id");
     let mut instance = super::gpu(id.as_str(), 0);
     (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));
-    let (state, ledger) = (on_demand(vec![gpu, instance]), SharedLedger::default());
+    let (state, ledger) = (node_with_partitions(vec![gpu, instance]), SharedLedger::default());
     let conflicting = |taint: &str| {
         let places =
             ["1g.5gb@5", "1g.5gb@4", "1g.5gb+me@5", "1g.5gb+me@4", "1g.10gb@4", "2g.10gb@4"];
@@ -183,7 +183,11 @@ fn an_instance_without_a_claim_taints_every_placement_that_conflicts_with_it() {
     let resource = "nvidia.com/mig-2g.10gb".parse().expect("a name");
     ledger.take_for_container(&resource, &[state.overlaps.overlap(&id)]).expect("free");
     assert_eq!(tainted(&pool(&state, &ledger)), conflicting("device-plugin=mig-2g.10gb"));
-    ledger.recorded(&RecordedDevices::default(), Instant::now() + CHECKPOINT_GRACE, Duration::ZERO);
+    ledger.apply_checkpoint(
+        &RecordedDevices::default(),
+        Instant::now() + CHECKPOINT_GRACE,
+        Duration::ZERO,
+    );
 
     // The scheduler counts an instance of a claim, so it causes no taint.
     let claim = |uid: &str| {
@@ -191,7 +195,10 @@ fn an_instance_without_a_claim_taints_every_placement_that_conflicts_with_it() {
         ClaimRef { namespace, name, uid }
     };
     let take = |uid, place: &Partition| {
-        ledger.take_for_claim(&claim(uid), &[(state.overlaps.overlap(&place.id()), Use::Alone)])
+        ledger.take_for_claim(
+            &claim(uid),
+            &[(state.overlaps.overlap(&place.id()), ClaimUse::Exclusive)],
+        )
     };
     take("u", &at).expect("free");
     assert!(tainted(&pool(&state, &ledger)).is_empty());
@@ -204,11 +211,15 @@ fn an_instance_without_a_claim_taints_every_placement_that_conflicts_with_it() {
 
 #[test]
 fn a_gpu_is_partitioned_for_claims_only_in_mig_mode_and_if_the_policy_offers_it() {
-    let whole = Device { partitioned: false, ..in_mig_mode("mig-a100", 0) };
-    let catalog =
-        Catalog::of(&on_demand(vec![whole]), "n1", &DriverName::default(), &Ledger::default());
+    let whole = Device { partitioned: false, ..gpu_in_mig_mode("mig-a100", 0) };
+    let catalog = Catalog::of(
+        &node_with_partitions(vec![whole]),
+        "n1",
+        &DriverName::default(),
+        &Ledger::default(),
+    );
     assert!(catalog.pools.is_empty(), "a GPU without MIG mode has no placements");
-    let mut without_claims = on_demand(vec![in_mig_mode("mig-a100", 0)]);
+    let mut without_claims = node_with_partitions(vec![gpu_in_mig_mode("mig-a100", 0)]);
     without_claims.policy = Arc::default();
     let catalog = Catalog::of(&without_claims, "n1", &DriverName::default(), &Ledger::default());
     assert!(catalog.pools.is_empty());
@@ -216,9 +227,10 @@ fn a_gpu_is_partitioned_for_claims_only_in_mig_mode_and_if_the_policy_offers_it(
 
 #[test]
 fn a_gpu_whose_mig_mode_is_switched_has_a_full_entry_with_all_counters() {
-    let off = |index| Device { partitioned: false, ..in_mig_mode("dgx-h100", index) };
-    let ampere = in_mig_mode("mig-a100", 2);
-    let state = switching(vec![off(0), in_mig_mode("dgx-h100", 1), ampere], Vec::new());
+    let off = |index| Device { partitioned: false, ..gpu_in_mig_mode("dgx-h100", index) };
+    let ampere = gpu_in_mig_mode("mig-a100", 2);
+    let state =
+        node_switching_mig_mode(vec![off(0), gpu_in_mig_mode("dgx-h100", 1), ampere], Vec::new());
     let pool = pool(&state, &SharedLedger::default());
     // GPUs without a full entry come first, and full entries last, in descending order.
     let gpus = |name: &str| name["gpu-".len()..][..8].trim_start_matches('0').to_owned();
@@ -240,9 +252,10 @@ fn a_gpu_whose_mig_mode_is_switched_has_a_full_entry_with_all_counters() {
 
 #[test]
 fn all_entries_of_a_gpu_are_tainted_if_a_container_holds_it_or_it_is_unclean() {
-    let gpu = in_mig_mode("dgx-h100", 0);
+    let gpu = gpu_in_mig_mode("dgx-h100", 0);
     let (id, places) = (gpu.id.clone(), gpu.partitions.len());
-    let (mut state, ledger) = (switching(vec![gpu], Vec::new()), SharedLedger::default());
+    let (mut state, ledger) =
+        (node_switching_mig_mode(vec![gpu], Vec::new()), SharedLedger::default());
     let resource = "nvidia.com/gpu".parse().expect("a name");
     ledger.take_for_container(&resource, &[state.overlaps.overlap(&id)]).expect("free");
     let all = |state: &NodeState, taint: &str| {
@@ -251,19 +264,24 @@ fn all_entries_of_a_gpu_are_tainted_if_a_container_holds_it_or_it_is_unclean() {
         assert!(tainted.iter().all(|it| it.ends_with(taint)), "{tainted:?}");
     };
     all(&state, " device-plugin=gpu");
-    ledger.recorded(&RecordedDevices::default(), Instant::now() + CHECKPOINT_GRACE, Duration::ZERO);
+    ledger.apply_checkpoint(
+        &RecordedDevices::default(),
+        Instant::now() + CHECKPOINT_GRACE,
+        Duration::ZERO,
+    );
     assert!(tainted(&pool(&state, &ledger)).is_empty());
-    state.unready.insert(id, "dirty");
+    state.pending_cleanups.insert(id, "dirty");
     all(&state, " unclean=dirty");
 }
 
 #[test]
 fn the_full_entry_is_tainted_by_an_instance_without_a_claim_and_not_by_a_claim() {
-    let gpu = in_mig_mode("dgx-h100", 0);
+    let gpu = gpu_in_mig_mode("dgx-h100", 0);
     let at = place(&gpu, "1g.10gb", 6).clone();
     let mut instance = super::gpu("MIG-0a", 0);
     (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));
-    let (state, ledger) = (switching(vec![gpu, instance], Vec::new()), SharedLedger::default());
+    let (state, ledger) =
+        (node_switching_mig_mode(vec![gpu, instance], Vec::new()), SharedLedger::default());
     let whole = |ledger: &SharedLedger| {
         let all = tainted(&pool(&state, ledger));
         all.into_iter().find(|it| it.starts_with("whole"))
@@ -272,7 +290,7 @@ fn the_full_entry_is_tainted_by_an_instance_without_a_claim_and_not_by_a_claim()
     let take = |uid: &str, place: &DeviceId| {
         let [namespace, name, uid] = ["ns", "c", uid].map(ToOwned::to_owned);
         let claim = ClaimRef { namespace, name, uid };
-        ledger.take_for_claim(&claim, &[(state.overlaps.overlap(place), Use::Alone)])
+        ledger.take_for_claim(&claim, &[(state.overlaps.overlap(place), ClaimUse::Exclusive)])
     };
     take("u", &at.id()).expect("free");
     assert_eq!(whole(&ledger), None);

@@ -6,7 +6,7 @@ use windlass_allocations::ledger::ClaimRef;
 
 use super::*;
 
-const NOTHING: Recorded = None;
+const NOTHING: RecordedStage = None;
 
 /// A transition: old state, input, new state, action.
 type Row = (State, Input, State, Action);
@@ -18,7 +18,7 @@ fn why() -> String {
 fn claim() -> Box<Claim> {
     let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
     let reference = ClaimRef { namespace, name, uid };
-    Claim { reference, name_in_pod: "c".to_owned(), results: Vec::new(), configs: Vec::new() }
+    Claim { reference, pod_claim_name: "c".to_owned(), results: Vec::new(), configs: Vec::new() }
         .into()
 }
 
@@ -30,7 +30,7 @@ fn states(deadline: Deadline) -> Vec<State> {
         State::Restoring,
         State::DroppingRecord,
         State::Idle(COMPLETED),
-        State::Removing(COMPLETED),
+        State::UndoingSteps(COMPLETED),
     ];
     for recorded in [NOTHING, STARTED] {
         all.extend([
@@ -40,7 +40,7 @@ fn states(deadline: Deadline) -> Vec<State> {
             State::Waiting(recorded, deadline),
             State::ChangingMig(recorded),
             State::Executing(recorded),
-            State::Removing(recorded),
+            State::UndoingSteps(recorded),
         ]);
     }
     all
@@ -53,27 +53,27 @@ fn inputs(deadline: Deadline) -> Vec<Input> {
         Input::Check,
         Input::Unchanged,
         Input::Reallocated,
-        Input::Read(claim()),
+        Input::ClaimRead(claim()),
         Input::Planned,
         Input::NeedsMigChange(claim()),
-        Input::Blocked(Blocker::Sharers, deadline),
+        Input::Blocked(Blocker::ShareHolders, deadline),
         Input::Released(deadline),
         Input::Abandoned,
         Input::MigChanged(claim()),
         Input::Done,
         Input::Failed(why().into()),
-        Input::Unrecorded(why()),
+        Input::RecordFailed(why()),
     ]
 }
 
 /// Transitions of the preparation of a claim with this stage in its record.
-fn preparing(before: Recorded, deadline: Deadline) -> Vec<Row> {
+fn preparing(before: RecordedStage, deadline: Deadline) -> Vec<Row> {
     let refuse = || Action::Refuse(why().into());
     let (idle, started) = (State::Idle(before), State::Idle(STARTED));
     let (waiting, executing) = (State::Waiting(before, deadline), State::Executing(before));
     let (changing, again) = (State::ChangingMig(before), State::Reading(before, Some(deadline)));
     let unrecorded = match before {
-        None => (State::Idle(NOTHING), Action::Undo(why())),
+        None => (State::Idle(NOTHING), Action::RollBack(why())),
         Some(_) => (started, refuse()),
     };
     let mut rows = vec![
@@ -85,20 +85,20 @@ fn preparing(before: Recorded, deadline: Deadline) -> Vec<Row> {
             changing,
             Input::MigChanged(claim()),
             State::ChangingMig(STARTED),
-            Action::PlanAgain(claim()),
+            Action::Replan(claim()),
         ),
         (changing, Input::Planned, executing, Action::Execute),
         (changing, Input::Failed(why().into()), started, refuse()),
-        (changing, Input::Unrecorded(why()), unrecorded.0, unrecorded.1.clone()),
+        (changing, Input::RecordFailed(why()), unrecorded.0, unrecorded.1.clone()),
         (executing, Input::Done, State::Completing, Action::Record),
         (executing, Input::Failed(why().into()), started, refuse()),
-        (executing, Input::Unrecorded(why()), unrecorded.0, unrecorded.1),
+        (executing, Input::RecordFailed(why()), unrecorded.0, unrecorded.1),
     ];
     for reading in [State::Reading(before, None), again] {
-        let held = || (Blocker::Sharers, deadline);
+        let held = || (Blocker::ShareHolders, deadline);
         rows.extend([
-            (reading, Input::Reallocated, State::Removing(before), Action::Remove),
-            (reading, Input::Read(claim()), reading, Action::Plan(claim())),
+            (reading, Input::Reallocated, State::UndoingSteps(before), Action::UndoSteps),
+            (reading, Input::ClaimRead(claim()), reading, Action::Plan(claim())),
             (reading, Input::Planned, executing, Action::Execute),
             (reading, Input::NeedsMigChange(claim()), changing, Action::ChangeMig(claim())),
             (
@@ -119,39 +119,39 @@ fn rows(deadline: Deadline) -> Vec<Row> {
     let (nothing, started) = (State::Idle(NOTHING), State::Idle(STARTED));
     let completed = State::Idle(COMPLETED);
     let mut rows = vec![
-        (State::Completing, Input::Done, completed, Action::Answer),
-        (State::Completing, Input::Unrecorded(why()), started, refuse()),
+        (State::Completing, Input::Done, completed, Action::Reply),
+        (State::Completing, Input::RecordFailed(why()), started, refuse()),
         (completed, Input::Prepare, State::Comparing, Action::Compare),
         (State::Comparing, Input::Unchanged, State::Checking, Action::Execute),
-        (State::Comparing, Input::Reallocated, State::Removing(COMPLETED), Action::Remove),
-        (State::Checking, Input::Done, completed, Action::Answer),
+        (State::Comparing, Input::Reallocated, State::UndoingSteps(COMPLETED), Action::UndoSteps),
+        (State::Checking, Input::Done, completed, Action::Reply),
         (State::Checking, Input::Failed(why().into()), completed, refuse()),
         (completed, Input::Check, State::Restoring, Action::Restore),
-        (State::Restoring, Input::Done, completed, Action::LogUnwritten(None)),
+        (State::Restoring, Input::Done, completed, Action::LogDocumentError(None)),
         (
             State::Restoring,
             Input::Failed(why().into()),
             completed,
-            Action::LogUnwritten(Some(why())),
+            Action::LogDocumentError(Some(why())),
         ),
-        (State::Removing(NOTHING), Input::Done, nothing, Action::Release),
+        (State::UndoingSteps(NOTHING), Input::Done, nothing, Action::Release),
         (
-            State::Removing(NOTHING),
+            State::UndoingSteps(NOTHING),
             Input::Failed(why().into()),
             nothing,
             Action::RefuseRelease(why()),
         ),
         (State::DroppingRecord, Input::Done, nothing, Action::Release),
-        (State::DroppingRecord, Input::Unrecorded(why()), started, Action::RefuseRelease(why())),
+        (State::DroppingRecord, Input::RecordFailed(why()), started, Action::RefuseRelease(why())),
     ];
     for before in [NOTHING, STARTED] {
         rows.extend(preparing(before, deadline));
     }
     for known in [STARTED, COMPLETED] {
         rows.extend([
-            (State::Removing(known), Input::Done, State::DroppingRecord, Action::Record),
+            (State::UndoingSteps(known), Input::Done, State::DroppingRecord, Action::Record),
             (
-                State::Removing(known),
+                State::UndoingSteps(known),
                 Input::Failed(why().into()),
                 started,
                 Action::RefuseRelease(why()),
@@ -159,8 +159,8 @@ fn rows(deadline: Deadline) -> Vec<Row> {
         ]);
     }
     for known in [NOTHING, STARTED, COMPLETED] {
-        let removing = State::Removing(known);
-        rows.push((State::Idle(known), Input::Release, removing, Action::Remove));
+        let removing = State::UndoingSteps(known);
+        rows.push((State::Idle(known), Input::Release, removing, Action::UndoSteps));
     }
     rows
 }
@@ -172,11 +172,11 @@ fn every_transition_is_in_the_table_and_late_inputs_change_nothing() {
     for state in states(deadline) {
         for input in inputs(deadline) {
             let row = rows.iter().position(|(from, by, ..)| *from == state && *by == input);
-            let (to, action) = row.map_or((state, Action::Nothing), |at| {
+            let (to, action) = row.map_or((state, Action::None), |at| {
                 let (_, _, to, action) = rows.swap_remove(at);
                 (to, action)
             });
-            assert_eq!(state.next(input.clone()), (to, action), "{state:?} {input:?}");
+            assert_eq!(state.transition(input.clone()), (to, action), "{state:?} {input:?}");
         }
     }
     assert!(rows.is_empty(), "unreachable or repeated rows: {rows:?}");
@@ -187,10 +187,10 @@ fn a_record_is_dropped_only_after_removal_or_if_no_step_was_begun() {
     let deadline = Deadline::after(Duration::from_secs(9));
     for state in states(deadline) {
         for input in inputs(deadline) {
-            let (next, action) = state.next(input.clone());
-            let drops_record = state.recorded().is_some() && next.recorded().is_none();
-            let was_removed = matches!((state, &input), (State::Removing(_), Input::Done));
-            let was_not_begun = matches!(action, Action::Undo(_));
+            let (next, action) = state.transition(input.clone());
+            let drops_record = state.recorded_stage().is_some() && next.recorded_stage().is_none();
+            let was_removed = matches!((state, &input), (State::UndoingSteps(_), Input::Done));
+            let was_not_begun = matches!(action, Action::RollBack(_));
             assert!(!drops_record || was_removed || was_not_begun, "{state:?} {input:?}");
         }
     }
@@ -201,11 +201,11 @@ fn a_claim_is_completed_after_its_steps_and_answered_after_its_record() {
     let deadline = Deadline::after(Duration::from_secs(9));
     for state in states(deadline) {
         for input in inputs(deadline) {
-            let (next, action) = state.next(input.clone());
-            if next.recorded() == COMPLETED && state.recorded() != COMPLETED {
+            let (next, action) = state.transition(input.clone());
+            if next.recorded_stage() == COMPLETED && state.recorded_stage() != COMPLETED {
                 assert!(matches!((state, &input), (State::Executing(_), Input::Done)), "{state:?}");
             }
-            if action == Action::Answer {
+            if action == Action::Reply {
                 let is_recorded = matches!(state, State::Completing | State::Checking);
                 assert!(is_recorded && input == Input::Done, "{state:?} {input:?}");
             }

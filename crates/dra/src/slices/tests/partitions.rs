@@ -6,18 +6,20 @@ use k8s_openapi::api::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use windlass_sched::allocator::{Supply, allocate};
+use windlass_sched::allocator::{AllocationInput, allocate};
 
 use super::*;
-use crate::catalog::tests::partitions::{in_mig_mode, on_demand, switching};
+use crate::catalog::tests::partitions::{
+    gpu_in_mig_mode, node_switching_mig_mode, node_with_partitions,
+};
 
-fn typed<T: DeserializeOwned>(document: Value) -> T {
+fn from_json<T: DeserializeOwned>(document: Value) -> T {
     serde_json::from_value(document).expect("a document")
 }
 
 /// This number of H100 in MIG mode.
 fn h100(gpus: u32) -> Vec<Device> {
-    (0..gpus).map(|index| in_mig_mode("dgx-h100", index)).collect()
+    (0..gpus).map(|index| gpu_in_mig_mode("dgx-h100", index)).collect()
 }
 
 /// The contents of the pool of a node.
@@ -25,14 +27,14 @@ fn contents(state: &NodeState) -> Vec<SliceContent> {
     let driver = DriverName::default();
     let options = SliceOptions { driver: &driver, taints: DraTaints::NoSchedule };
     let mut desired = slices(&Catalog::of(state, "n1", &driver, &Ledger::default()), options);
-    assert!(desired.left_out.is_empty(), "{:?}", desired.left_out);
+    assert!(desired.omitted.is_empty(), "{:?}", desired.omitted);
     desired.pools.remove("n1/nvidia").expect("the pool")
 }
 
 fn published(contents: &[SliceContent]) -> Vec<ResourceSlice> {
     let slice = |(at, content): (usize, &SliceContent)| {
         let some = |list: Value| if list == json!([]) { Value::Null } else { list };
-        typed(json!({
+        from_json(json!({
             "metadata": {"name": format!("{at:05x}-n1")},
             "spec": {
                 "driver": "windlass.dev", "nodeName": "n1", "devices": some(json!(content.devices)),
@@ -46,7 +48,7 @@ fn published(contents: &[SliceContent]) -> Vec<ResourceSlice> {
 
 /// Placements of claims on GPUs without a full entry.
 fn placed(gpus: u32, requested: &[&str]) -> String {
-    placed_on(&on_demand(h100(gpus)), requested)
+    placed_on(&node_with_partitions(h100(gpus)), requested)
 }
 
 /// Places one claim after the other. Each asks for a profile, for a `gpu`, or for a share with this memory. Returns GPU
@@ -56,23 +58,23 @@ fn placed_on(state: &NodeState, requested: &[&str]) -> String {
     let class = |kind: &str| {
         let expression = format!("device.attributes['gpu.nvidia.com'].type == '{kind}'");
         let selectors = json!([{"cel": {"expression": expression}}]);
-        typed(json!({"metadata": {"name": kind}, "spec": {"selectors": selectors}}))
+        from_json(json!({"metadata": {"name": kind}, "spec": {"selectors": selectors}}))
     };
     let (classes, node): ([DeviceClass; 2], Node) =
-        (["mig", "gpu"].map(class), typed(json!({"metadata": {"name": "n1"}})));
+        (["mig", "gpu"].map(class), from_json(json!({"metadata": {"name": "n1"}})));
     let mut allocated: Vec<ResourceClaim> = Vec::new();
     let place = |(at, request): (usize, &&str)| {
         let name = format!("c{at}");
-        let mut claim: ResourceClaim = typed(json!({
+        let mut claim: ResourceClaim = from_json(json!({
             "metadata": {"name": name, "namespace": "ns", "uid": name},
             "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly(request)}]}},
         }));
-        let supply = Supply { classes: &classes, slices: &slices, claims: &allocated };
+        let supply = AllocationInput { classes: &classes, slices: &slices, claims: &allocated };
         let Ok(mut results) = allocate(std::slice::from_ref(&claim), supply, &node) else {
             return "-".to_owned();
         };
         let result = json!(results.remove(0));
-        claim.status = Some(typed(json!({"allocation": result})));
+        claim.status = Some(from_json(json!({"allocation": result})));
         allocated.push(claim);
         let device = result["devices"]["results"][0]["device"].as_str().expect("a name");
         let (gpu, place) = device.split_once("-mig-").unwrap_or((device, "whole"));
@@ -123,7 +125,7 @@ fn small_profiles_leave_room_for_large_ones_and_media_engines_are_allocated_once
 
 #[test]
 fn more_than_eight_gpus_have_their_counters_in_more_than_one_slice() {
-    let contents = contents(&on_demand(h100(10)));
+    let contents = contents(&node_with_partitions(h100(10)));
     let sizes = contents.iter().map(|it| (it.shared_counters.len(), it.devices.len()));
     let expected: Vec<_> = [(8, 0), (2, 0)].into_iter().chain([(0, 25); 10]).collect();
     assert_eq!(sizes.collect::<Vec<_>>(), expected);
@@ -133,7 +135,7 @@ fn more_than_eight_gpus_have_their_counters_in_more_than_one_slice() {
 
 #[test]
 fn full_gpus_are_allocated_from_the_last_and_partitions_from_the_first_without_overlap() {
-    let state = switching(h100(3), Vec::new());
+    let state = node_switching_mig_mode(h100(3), Vec::new());
     let requested = ["gpu", "4g.40gb", "gpu", "gpu", "3g.40gb", "1g.10gb"];
     assert_eq!(placed_on(&state, &requested), "2:whole :4g-40gb-5-0 1:whole - :3g-40gb-9-4 -");
     let sizes: Vec<_> =
@@ -147,7 +149,7 @@ fn the_first_share_of_a_gpu_takes_all_of_its_partitions() {
         devices: Selector::all(DeviceKind::Gpu),
         manner: ShareSettings { method: ShareMethod::Mps, limits: ShareLimits::Enforced },
     };
-    let state = switching(h100(2), vec![rule]);
+    let state = node_switching_mig_mode(h100(2), vec![rule]);
     let requested = ["30Gi", "30Gi", "1g.10gb", "30Gi", "20Gi", "gpu", "7g.80gb"];
     let expected = "1:whole 1:whole :1g-10gb-19-6 - 1:whole - -";
     assert_eq!(placed_on(&state, &requested), expected);

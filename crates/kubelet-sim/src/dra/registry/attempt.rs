@@ -15,7 +15,7 @@ use windlass_kubelet_api::pluginregistration::{
 
 use super::super::{
     connector,
-    driver::{Driver, Service},
+    driver::{DraService, Driver},
     health_stream,
 };
 use crate::{
@@ -28,10 +28,10 @@ use crate::{
 
 /// First pause between two attempts to dial. gRPC's back-off starts at 1 s, which is too slow for
 /// tests in which a plugin binds its socket just after the first attempt.
-const DIAL_PAUSE: Duration = Duration::from_millis(20);
+const DIAL_RETRY_MIN: Duration = Duration::from_millis(20);
 
 /// Longest pause between two attempts to dial.
-const MAX_DIAL_PAUSE: Duration = Duration::from_secs(1);
+const DIAL_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// Inputs of a registration attempt.
 pub(super) struct RegistrationAttempt {
@@ -117,13 +117,13 @@ impl RegistrationAttempt {
 
     async fn dial(&self) -> Result<Channel, RegisterError> {
         let connect = async {
-            let mut pause = DIAL_PAUSE;
+            let mut pause = DIAL_RETRY_MIN;
             loop {
                 if let Ok(channel) = connector::registration(&self.socket).await {
                     return channel;
                 }
                 sleep(pause).await;
-                pause = (pause * 2).min(MAX_DIAL_PAUSE);
+                pause = (pause * 2).min(DIAL_RETRY_MAX);
             }
         };
         let dialled = tokio::time::timeout(self.config.dial_timeout, connect).await;
@@ -144,7 +144,7 @@ impl RegistrationAttempt {
     }
 
     /// Checks the plugin's answer. The error is the text for the plugin.
-    fn check(&self, info: PluginInfo) -> Result<(RegisteredEndpoint, Service), String> {
+    fn check(&self, info: PluginInfo) -> Result<(RegisteredEndpoint, DraService), String> {
         if let RegistrationFault::Refuse(message) = &self.fault {
             return Err(message.clone());
         }
@@ -157,7 +157,7 @@ impl RegistrationAttempt {
         }
         let endpoint =
             if info.endpoint.is_empty() { self.socket.clone() } else { info.endpoint.into() };
-        let service = Service::choose(&info.supported_versions).map_err(|why| {
+        let service = DraService::choose(&info.supported_versions).map_err(|why| {
             format!(
                 "RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC \
                  versions of DRA driver plugin {} at endpoint {}: {why}",
@@ -210,13 +210,13 @@ impl ManagerTask {
         &mut self,
         handle: &ManagerHandle,
         plugin: &RegisteredEndpoint,
-        service: Service,
-    ) -> Result<(), super::super::drivers::EndpointTaken> {
+        service: DraService,
+    ) -> Result<(), super::super::drivers::EndpointAlreadyRegistered> {
         let RegisteredEndpoint { driver, endpoint } = plugin.clone();
         let driver = Driver::new(driver, endpoint, service, self.config.dra.call);
         self.dra.drivers.add(driver.clone())?;
         self.connections.spawn(health_stream::publish_connection(handle.clone(), driver.clone()));
-        self.connections.spawn(health_stream::follow(handle.clone(), driver));
+        self.connections.spawn(health_stream::watch_health(handle.clone(), driver));
         Ok(())
     }
 

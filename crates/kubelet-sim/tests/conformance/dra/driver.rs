@@ -38,7 +38,7 @@ use windlass_kubelet_api::{
     },
     socket::SocketPath,
 };
-use windlass_kubelet_sim::{Event, Kubelet, Service};
+use windlass_kubelet_sim::{DraService, Event, Kubelet};
 
 use super::super::support::{DEADLINE, Node};
 
@@ -50,7 +50,7 @@ pub(crate) enum Call {
     /// `NotifyRegistrationStatus`, with the kubelet's error.
     Notified(Result<(), String>),
     /// `NodePrepareResources`, with the UIDs of the claims.
-    Prepare(Service, Vec<String>),
+    Prepare(DraService, Vec<String>),
     /// `NodeUnprepareResources`, with the UIDs of the claims.
     Unprepare(Vec<String>),
 }
@@ -327,7 +327,7 @@ impl DraPlugin for DriverService {
     ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
-        let script = self.0.record_call(Call::Prepare(Service::V1, uids.clone()));
+        let script = self.0.record_call(Call::Prepare(DraService::V1, uids.clone()));
         let each = |uid: &str, error| v1::NodePrepareResourceResponse {
             devices: (0..script.devices).map(|number| self.0.device(uid, number)).collect(),
             error,
@@ -357,7 +357,7 @@ impl OldPlugin for DriverService {
     ) -> Result<Response<v1beta1::NodePrepareResourcesResponse>, Status> {
         let uids: Vec<String> =
             request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
-        let script = self.0.record_call(Call::Prepare(Service::V1Beta1, uids.clone()));
+        let script = self.0.record_call(Call::Prepare(DraService::V1Beta1, uids.clone()));
         let to_v1beta1 = |device: v1::Device| v1beta1::Device {
             request_names: device.request_names,
             pool_name: device.pool_name,

@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use tonic::Status;
 use windlass_kubelet_sim::{
-    ClaimCall, ClaimId, Container, Event, Pod, PodClaim, PodPhase, Service, StartError, SyncError,
+    ClaimCall, ClaimId, Container, DraService, Event, Pod, PodClaim, PodPhase, StartError,
+    SyncError,
 };
 
 use super::{
-    super::support::{Node, SHORT},
+    super::support::{Node, SHORT_TIMEOUT},
     DRIVER,
     driver::{Answer, Call, Driver},
     pod, pod_of,
 };
 
 fn prepare_call(uids: &[&str]) -> Call {
-    Call::Prepare(Service::V1, uids.iter().map(|&uid| uid.to_owned()).collect())
+    Call::Prepare(DraService::V1, uids.iter().map(|&uid| uid.to_owned()).collect())
 }
 
 fn unprepare_call(uids: &[&str]) -> Call {
@@ -49,15 +50,15 @@ async fn a_container_gets_the_prepared_devices_of_its_claim() {
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     node.kubelet.start_container("pod-uid", "c").await.expect("started again");
     assert_eq!(driver.take_calls(), [prepare_call(&["claim-uid"])]);
-    let claim = &node.kubelet.node().claims["default/claim"];
+    let claim = &node.kubelet.status().claims["default/claim"];
     assert!(claim.is_prepared && claim.pods.contains("pod-uid"));
     assert_eq!(claim.devices[DRIVER][0].name, "device-0");
 
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     assert_eq!(driver.take_calls(), [unprepare_call(&["claim-uid"])]);
-    assert_eq!(node.kubelet.node().pods["pod-uid"].phase, PodPhase::Succeeded);
-    assert!(node.kubelet.node().claims.is_empty());
-    node.kubelet.delete("pod-uid").await;
+    assert_eq!(node.kubelet.status().pods["pod-uid"].phase, PodPhase::Succeeded);
+    assert!(node.kubelet.status().claims.is_empty());
+    node.kubelet.delete_pod("pod-uid").await;
     assert_eq!(driver.take_calls(), [], "the claim is released already");
 }
 
@@ -84,7 +85,7 @@ async fn each_driver_is_called_once_with_all_claims_of_the_pod() {
     assert_eq!(gpus.take_calls(), [prepare_call(&["both-uid", "gpus-uid"])]);
     assert_eq!(nics.take_calls(), [prepare_call(&["both-uid"])]);
     let called = |event: &Event| matches!(event, Event::DriverCalled { call: ClaimCall::Prepare, claims, .. } if claims.len() == 2);
-    assert_eq!(node.kubelet.calls().count(called), 1);
+    assert_eq!(node.kubelet.events().count(called), 1);
 }
 
 #[tokio::test]
@@ -96,15 +97,15 @@ async fn a_claim_of_two_pods_is_prepared_once_and_released_once() {
         node.kubelet.start_container(&format!("{name}-uid"), "c").await.expect("started");
     }
     assert_eq!(driver.take_calls(), [prepare_call(&["shared-uid"])]);
-    node.kubelet.delete("a-uid").await;
+    node.kubelet.delete_pod("a-uid").await;
     assert_eq!(driver.take_calls(), []);
-    node.kubelet.delete("b-uid").await;
+    node.kubelet.delete_pod("b-uid").await;
     assert_eq!(driver.take_calls(), [unprepare_call(&["shared-uid"])]);
 }
 
 #[tokio::test]
 async fn the_pods_event_has_the_defect_of_the_drivers_answer() {
-    let node = Node::start_with(|config| config.dra.call = SHORT);
+    let node = Node::start_with(|config| config.dra.call = SHORT_TIMEOUT);
     let driver = Driver::registered(&node, DRIVER).await;
     admit(&node, pod("pod", "claim")).await;
     for (answer, expected) in [
@@ -144,9 +145,9 @@ async fn an_unregistered_driver_fails_the_start_and_leaves_no_claim() {
     );
     let error = node.kubelet.start_container("pod-uid", "c").await.expect_err("not started");
     assert!(matches!(error, StartError::PrepareClaims(_)), "{error}");
-    assert!(node.kubelet.node().claims.is_empty());
-    node.kubelet.delete("pod-uid").await;
-    assert!(node.kubelet.node().pods.is_empty());
+    assert!(node.kubelet.status().claims.is_empty());
+    node.kubelet.delete_pod("pod-uid").await;
+    assert!(node.kubelet.status().pods.is_empty());
 }
 
 #[tokio::test]
@@ -156,17 +157,17 @@ async fn a_pod_does_not_end_before_its_claim_is_released() {
     admit(&node, pod("pod", "claim")).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     driver.script().unprepare = Answer::Error("busy");
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     let message = "unprepare dynamic resources: NodeUnprepareResources failed for ResourceClaim \
                    claim: busy";
     let error = node.kubelet.sync_pod("pod-uid").await.expect_err("still busy");
     assert_eq!(error, SyncError::Unprepare(message.to_owned()));
-    assert!(node.kubelet.node().pods["pod-uid"].is_admitted());
+    assert!(node.kubelet.status().pods["pod-uid"].is_admitted());
 
     driver.script().unprepare = Answer::Correct;
     node.kubelet.sync_pod("pod-uid").await.expect("released");
-    assert_eq!(node.kubelet.node().pods["pod-uid"].phase, PodPhase::Succeeded);
-    assert!(node.kubelet.node().claims.is_empty());
+    assert_eq!(node.kubelet.status().pods["pod-uid"].phase, PodPhase::Succeeded);
+    assert!(node.kubelet.status().claims.is_empty());
 }
 
 #[tokio::test]
@@ -176,7 +177,7 @@ async fn a_deleted_pods_unreleased_claim_blocks_its_name_until_a_later_release()
     admit(&node, pod("old", "claim")).await;
     node.kubelet.start_container("old-uid", "c").await.expect("started");
     driver.script().unprepare = Answer::Status(Status::unavailable("later"));
-    node.kubelet.delete("old-uid").await;
+    node.kubelet.delete_pod("old-uid").await;
 
     let mut next = pod("next", "claim");
     next.claims[0].id.uid = "another".to_owned();
@@ -208,7 +209,7 @@ async fn the_deletion_of_a_pod_cancels_its_preparation_and_releases_its_claim() 
     admit(&node, pod("pod", "claim")).await;
     let end = async {
         node.wait_for_event(|event| matches!(event, Event::DriverCalled { .. })).await;
-        node.kubelet.delete("pod-uid").await;
+        node.kubelet.delete_pod("pod-uid").await;
     };
     let (failed, ()) = tokio::join!(prepare_error(&node, "pod-uid"), end);
     let canceled = "NodePrepareResources: rpc error: code = Canceled desc = context canceled";
@@ -225,9 +226,9 @@ async fn a_driver_with_v1beta1_only_is_called_in_v1beta1() {
     admit(&node, pod("pod", "claim")).await;
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     let calls = driver.take_calls();
-    assert_eq!(calls[0], Call::Prepare(Service::V1Beta1, vec!["claim-uid".to_owned()]));
+    assert_eq!(calls[0], Call::Prepare(DraService::V1Beta1, vec!["claim-uid".to_owned()]));
     assert_eq!(calls[1], unprepare_call(&["claim-uid"]));
 }
 
@@ -243,7 +244,7 @@ async fn the_newest_connected_instance_is_called() {
     // A killed driver leaves its socket.
     drop(new);
     node.wait(|status| !status.drivers[DRIVER][1].is_connected).await;
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     assert_eq!(old.take_calls(), [unprepare_call(&["claim-uid"])]);
     let unused = Pod::new("plain").container(Container::new("c"));
     admit(&node, unused).await;

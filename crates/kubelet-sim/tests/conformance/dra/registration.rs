@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use windlass_kubelet_sim::{Event, Faults, RegistrationFault, Service};
+use windlass_kubelet_sim::{DraService, Event, Faults, RegistrationFault};
 
 use super::{
     super::support::Node,
@@ -13,7 +13,7 @@ use super::{
 /// A node whose kubelet scans the folder often, and retries registrations soon.
 fn node() -> Node {
     Node::start_with(|config| {
-        config.dra.registration_pause = Duration::from_millis(20);
+        config.dra.registration_retry_min = Duration::from_millis(20);
         config.dra.registry_period = Duration::from_millis(20);
     })
 }
@@ -22,7 +22,7 @@ fn node() -> Node {
 async fn refusal(node: &Node, driver: &Driver) -> String {
     let is_refusal = |event: &Event| matches!(event, Event::DriverRefused { socket, .. } if *socket == driver.registration);
     node.wait_for_event(is_refusal).await;
-    let all = node.kubelet.calls().all();
+    let all = node.kubelet.events().all();
     let Some(Event::DriverRefused { message, .. }) = all.into_iter().find(is_refusal) else {
         panic!("the event exists");
     };
@@ -34,8 +34,8 @@ async fn a_tonic_server_registers_if_its_sockets_name_has_an_at_sign() {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     assert_eq!(driver.calls(), [Call::Info, Call::Notified(Ok(()))]);
-    let known = &node.kubelet.node().drivers[DRIVER][0];
-    assert_eq!((&known.endpoint, known.service), (&driver.endpoint, Service::V1));
+    let known = &node.kubelet.status().drivers[DRIVER][0];
+    assert_eq!((&known.endpoint, known.service), (&driver.endpoint, DraService::V1));
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_removed_socket_deregisters_and_a_new_one_registers() {
     let replaced = Driver::serve(&node.kubelet, DRIVER);
     replaced.wait_until_registered(&node).await;
     let gone = |event: &Event| matches!(event, Event::DriverDeregistered { .. });
-    assert_eq!(node.kubelet.calls().count(gone), 2);
+    assert_eq!(node.kubelet.events().count(gone), 2);
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn the_kubelet_repeats_every_registration_after_a_restart() {
     node.wait(|status| status.drivers.len() == 1).await;
     let registered = |event: &Event| matches!(event, Event::DriverRegistered { .. });
     let both = |events: &[Event]| events.iter().filter(|event| registered(event)).count() == 2;
-    let calls = node.kubelet.calls();
+    let calls = node.kubelet.events();
     calls.wait_for(both, super::super::support::DEADLINE).await.expect("registered again");
     assert_eq!(driver.calls().iter().filter(|call| **call == Call::Info).count(), 2);
 }
@@ -148,7 +148,7 @@ async fn the_kubelet_repeats_every_registration_after_a_restart() {
 async fn slices_are_wiped_at_the_start_and_after_the_wipe_delay_of_a_lost_driver() {
     let node = Node::start_with(|config| config.dra.wipe_delay = Duration::from_millis(20));
     let driver = Driver::registered(&node, DRIVER).await;
-    let all = node.kubelet.calls().all();
+    let all = node.kubelet.events().all();
     assert_eq!(all[1], Event::SlicesWiped { driver: None });
     driver.unlink();
     node.wait_for_event(|event| *event == Event::SlicesWiped { driver: Some(DRIVER.to_owned()) })

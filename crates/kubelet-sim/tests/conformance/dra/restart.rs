@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use windlass_kubelet_api::dra::checkpoint::{Checkpoint, FILE};
 use windlass_kubelet_sim::{
-    ClaimFault, Condition, Config, Event, Faults, Kubelet, KubeletError, Service, SyncError,
+    ClaimFault, Config, DraService, Event, Faults, Kubelet, KubeletError, KubeletState, SyncError,
 };
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
 };
 
 fn prepare_call() -> Call {
-    Call::Prepare(Service::V1, vec!["claim-uid".to_owned()])
+    Call::Prepare(DraService::V1, vec!["claim-uid".to_owned()])
 }
 
 fn unprepare_call() -> Call {
@@ -28,7 +28,7 @@ fn node() -> Node {
 }
 
 /// A node with a running pod, and the driver that prepared its claim.
-async fn running() -> (Node, Driver) {
+async fn node_with_running_pod() -> (Node, Driver) {
     let node = node();
     let driver = Driver::registered(&node, DRIVER).await;
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
@@ -47,7 +47,7 @@ async fn crash_and_restart(node: &Node, fault: ClaimFault, uid: &str) {
     node.kubelet.set_faults(Faults { claims: fault, ..Faults::default() });
     let error = node.kubelet.sync_pod(uid).await.expect_err("a crash");
     assert_eq!(error, SyncError::Stopped(uid.to_owned()));
-    assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
+    assert!(matches!(node.kubelet.status().kubelet, KubeletState::Panicked(_)));
     node.kubelet.set_faults(Faults::default());
     restart(node).await;
 }
@@ -64,20 +64,20 @@ async fn restart(node: &Node) {
 
 #[tokio::test]
 async fn a_running_pod_keeps_its_claim_and_is_not_prepared_again() {
-    let (node, driver) = running().await;
+    let (node, driver) = node_with_running_pod().await;
     restart(&node).await;
-    let claim = node.kubelet.node().claims["default/claim"].clone();
+    let claim = node.kubelet.status().claims["default/claim"].clone();
     assert!(!claim.is_prepared, "the checkpoint does not record this");
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("a container restart");
     assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
     assert_eq!(driver.take_calls(), []);
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     assert_eq!(driver.take_calls(), [unprepare_call()]);
 }
 
 #[tokio::test]
 async fn after_a_restart_a_second_pod_prepares_the_claim_again_and_its_devices_are_listed_twice() {
-    let (node, driver) = running().await;
+    let (node, driver) = node_with_running_pod().await;
     restart(&node).await;
     node.kubelet.admit(pod("second", "claim")).await.expect("admitted");
     let grant = node.kubelet.start_container("second-uid", "c").await.expect("started");
@@ -87,7 +87,7 @@ async fn after_a_restart_a_second_pod_prepares_the_claim_again_and_its_devices_a
 
 #[tokio::test]
 async fn pods_are_prepared_again_after_a_reboot() {
-    let (node, driver) = running().await;
+    let (node, driver) = node_with_running_pod().await;
     node.kubelet.reboot().await.expect("rebooted");
     driver.wait_until_registered(&node).await;
     node.wait(|status| !status.drivers.is_empty()).await;
@@ -124,9 +124,9 @@ async fn a_kubelet_that_crashed_before_it_recorded_the_answer_calls_again() {
 
 #[tokio::test]
 async fn a_kubelet_that_crashed_before_it_removed_a_claim_releases_it_again() {
-    let (node, driver) = running().await;
+    let (node, driver) = node_with_running_pod().await;
     driver.script().unprepare = Answer::Error("not yet");
-    node.kubelet.finish("pod-uid").await;
+    node.kubelet.finish_pod("pod-uid").await;
     driver.script().unprepare = Answer::Correct;
     driver.take_calls();
     crash_and_restart(&node, ClaimFault::CrashBeforeRemove, "pod-uid").await;
@@ -139,14 +139,14 @@ async fn a_kubelet_that_crashed_before_it_removed_a_claim_releases_it_again() {
 
 #[tokio::test]
 async fn reconciliation_releases_the_claim_of_a_pod_deleted_while_the_kubelet_was_stopped() {
-    let (node, driver) = running().await;
+    let (node, driver) = node_with_running_pod().await;
     node.kubelet.stop().await;
-    node.kubelet.delete("pod-uid").await;
+    node.kubelet.delete_pod("pod-uid").await;
     restart(&node).await;
     assert_eq!(driver.take_calls(), []);
     node.kubelet.reconcile_claims().await;
     assert_eq!(driver.take_calls(), [unprepare_call()]);
-    assert!(node.kubelet.node().claims.is_empty());
+    assert!(node.kubelet.status().claims.is_empty());
 }
 
 #[tokio::test]
@@ -156,17 +156,17 @@ async fn the_kubelet_reconciles_claims_periodically() {
     node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     driver.script().unprepare = Answer::Error("busy");
-    node.kubelet.delete("pod-uid").await;
+    node.kubelet.delete_pod("pod-uid").await;
     let failed = |event: &&Event| matches!(event, Event::UnprepareFailed { .. });
     let twice = |events: &[Event]| events.iter().filter(failed).count() >= 2;
-    node.kubelet.calls().wait_for(twice, DEADLINE).await.expect("a second attempt");
+    node.kubelet.events().wait_for(twice, DEADLINE).await.expect("a second attempt");
     driver.script().unprepare = Answer::Correct;
     node.wait(|status| status.claims.is_empty()).await;
 }
 
 #[tokio::test]
 async fn a_kubelet_does_not_start_with_a_corrupt_checkpoint_of_claims() {
-    let (node, _driver) = running().await;
+    let (node, _driver) = node_with_running_pod().await;
     let path = node.dir.path().join(FILE);
     let intact = std::fs::read_to_string(&path).expect("written");
     std::fs::write(&path, intact.replacen("claim-uid", "other-uid", 1)).expect("written");
@@ -174,7 +174,7 @@ async fn a_kubelet_does_not_start_with_a_corrupt_checkpoint_of_claims() {
     assert!(matches!(error, KubeletError::Claims(_)), "{error}");
     std::fs::write(&path, intact).expect("written");
     restart(&node).await;
-    assert_eq!(node.kubelet.node().claims.len(), 1);
+    assert_eq!(node.kubelet.status().claims.len(), 1);
 }
 
 #[tokio::test]

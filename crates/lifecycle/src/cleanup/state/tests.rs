@@ -13,7 +13,7 @@ fn failure(attempts: u32) -> Failure {
 }
 
 fn failed() -> Input {
-    Input::Failed { why: "no answer".to_owned(), at: Timestamp::UNIX_EPOCH }
+    Input::Failed { reason: "no answer".to_owned(), at: Timestamp::UNIX_EPOCH }
 }
 
 fn run(from: State, inputs: impl IntoIterator<Item = Input>) -> State {
@@ -28,8 +28,8 @@ fn a_device_returns_to_clean_after_its_tenant() {
     let in_use = run(preparing, [Input::Done]);
     assert_eq!(in_use, State::InUse { tenants: pods(&["a"]) });
     assert_eq!(run(in_use.clone(), [start]), in_use, "its container started again");
-    let cleaning = run(in_use, [Input::Released, Input::Due]);
-    assert_eq!(cleaning.work(), Some(Work::Clean { again: false }));
+    let cleaning = run(in_use, [Input::Released, Input::TimerElapsed]);
+    assert_eq!(cleaning.work(), Some(Work::Clean { is_retry: false }));
     assert_eq!(run(cleaning, [Input::Done]), State::Clean);
 }
 
@@ -66,14 +66,14 @@ fn a_shared_device_is_prepared_for_the_first_pod_and_kept_for_others() {
 }
 
 fn join(claim: &str, claims: &[&str]) -> Input {
-    Input::Join { claim: claim.to_owned(), claims: pods(claims) }
+    Input::StartClaim { claim: claim.to_owned(), claims: pods(claims) }
 }
 
 #[test]
 fn a_claim_is_one_tenant_and_announces_its_release() {
-    let leave = |claim: &str| Input::Leave(claim.to_owned());
+    let leave = |claim: &str| Input::ReleaseClaim(claim.to_owned());
     let first = run(State::Clean, [join("claim:a", &["claim:a"]), Input::Done]);
-    assert!(first.is_of_claims());
+    assert!(first.is_held_by_claims());
     assert_eq!(run(first.clone(), [join("claim:a", &["claim:a"])]), first, "another pod of it");
     let both = run(first.clone(), [join("claim:b", &["claim:a", "claim:b"])]);
     assert_eq!(both, State::InUse { tenants: pods(&["claim:a", "claim:b"]) }, "they share it");
@@ -82,8 +82,8 @@ fn a_claim_is_one_tenant_and_announces_its_release() {
     assert_eq!(run(second.clone(), [leave("claim:x")]), second);
     let dirty = run(second, [leave("claim:b")]);
     assert_eq!(dirty.unready(), Some("dirty"));
-    let cleaning = run(dirty, [Input::Due]);
-    assert_eq!(cleaning.work(), Some(Work::Clean { again: false }));
+    let cleaning = run(dirty, [Input::TimerElapsed]);
+    assert_eq!(cleaning.work(), Some(Work::Clean { is_retry: false }));
     let stale = run(first, [join("claim:b", &["claim:b"])]);
     assert_eq!(
         stale.work(),
@@ -92,8 +92,8 @@ fn a_claim_is_one_tenant_and_announces_its_release() {
     );
     let failed = run(State::Clean, [join("claim:a", &["claim:a"]), failed()]);
     assert_eq!(failed.unready(), Some("quarantined"));
-    let released = run(failed, [leave("claim:a"), Input::Due]);
-    assert_eq!(released.work(), Some(Work::Clean { again: true }));
+    let released = run(failed, [leave("claim:a"), Input::TimerElapsed]);
+    assert_eq!(released.work(), Some(Work::Clean { is_retry: true }));
 }
 
 #[test]
@@ -101,12 +101,16 @@ fn a_failed_step_quarantines_the_device_and_is_retried() {
     let quarantined = run(State::Clean, [Input::Start(pods(&["a"])), failed()]);
     let why = quarantined.obstacle();
     assert_eq!(why.as_deref(), Some("cleanup failed: no answer"));
-    assert_eq!(run(quarantined.clone(), [Input::Due]), quarantined, "its pod tries again itself");
+    assert_eq!(
+        run(quarantined.clone(), [Input::TimerElapsed]),
+        quarantined,
+        "its pod tries again itself"
+    );
     let again = run(quarantined.clone(), [Input::Start(pods(&["a"]))]);
     assert_eq!(again.work(), Some(Work::Prepare { clean_first: true }));
     assert_eq!(again.obstacle(), why, "it has not succeeded yet");
-    let cleaning = run(quarantined, [Input::Released, Input::Due]);
-    assert_eq!(cleaning.work(), Some(Work::Clean { again: true }));
+    let cleaning = run(quarantined, [Input::Released, Input::TimerElapsed]);
+    assert_eq!(cleaning.work(), Some(Work::Clean { is_retry: true }));
     assert_eq!(cleaning.obstacle(), why);
     assert_eq!(run(cleaning.clone(), [failed()]).failure(), Some(&failure(2)));
     assert_eq!(run(cleaning, [Input::Done]), State::Clean);
@@ -175,7 +179,7 @@ impl Model {
                 self.pod += 1;
                 Input::Released
             }
-            Event::Due => Input::Due,
+            Event::Due => Input::TimerElapsed,
             Event::Failed => failed(),
             Event::Done => {
                 let work = self.state.work();
@@ -188,7 +192,7 @@ impl Model {
             }
             Event::Crash | Event::Reboot => {
                 let rebooted = matches!(event, Event::Reboot);
-                self.state = self.state.clone().restored(rebooted);
+                self.state = self.state.clone().after_restart(rebooted);
                 return;
             }
         };

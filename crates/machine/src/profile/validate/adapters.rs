@@ -2,18 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use super::{Entry, MachineProfile, Problem, ProblemKind, range};
+use super::{Entry, MachineProfile, ValidationError, ValidationErrorKind, range};
 use crate::profile::Nic;
 
 /// Checks that adapters have unique interfaces and RDMA devices, and that members of bonds exist.
-pub(super) fn adapters(profile: &MachineProfile) -> Result<(), Problem> {
+pub(super) fn adapters(profile: &MachineProfile) -> Result<(), ValidationError> {
     let mut taken = BTreeSet::new();
     for (index, nic) in profile.nics.iter().enumerate() {
-        let problem = |kind| Problem { entry: Entry::Nic(index), kind };
+        let problem = |kind| ValidationError { entry: Entry::Nic(index), kind };
         range("rate_gbps", nic.rate_gbps.into(), 1, 100_000).map_err(problem)?;
         for (what, name) in names(nic) {
             if !taken.insert((what, name)) {
-                return Err(problem(ProblemKind::TakenNic(what, name.clone())));
+                return Err(problem(ValidationErrorKind::DuplicateNicIdentifier(
+                    what,
+                    name.clone(),
+                )));
             }
         }
         if let Some(sriov) = &nic.sriov {
@@ -25,8 +28,8 @@ pub(super) fn adapters(profile: &MachineProfile) -> Result<(), Problem> {
     for (index, bond) in profile.bonds.iter().enumerate() {
         let missing = |name: &&String| !taken.contains(&("netdev", *name));
         if let Some(name) = bond.interfaces.iter().find(missing) {
-            let kind = ProblemKind::NoInterface(name.clone());
-            return Err(Problem { entry: Entry::Bond(index), kind });
+            let kind = ValidationErrorKind::UnknownInterface(name.clone());
+            return Err(ValidationError { entry: Entry::Bond(index), kind });
         }
     }
     Ok(())

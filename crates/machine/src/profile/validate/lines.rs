@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_saphyr::Spanned;
 
-use super::{Entry, Problem};
+use super::{Entry, ValidationError};
 use crate::profile::Attached;
 
 /// First line of an entry in the text.
-pub(in crate::profile) fn line_of(problem: &Problem, yaml: &str) -> u64 {
+pub(in crate::profile) fn line_of(problem: &ValidationError, yaml: &str) -> u64 {
     #[derive(Default, Deserialize)]
     struct Lines {
         #[serde(default)]

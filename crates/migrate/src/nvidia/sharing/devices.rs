@@ -77,7 +77,7 @@ fn listed(list: &[Reference], kind: DeviceKind) -> Vec<Subset> {
 
 impl Subset {
     /// Restricts a selector to this subset; `None` if the expression becomes too long.
-    pub(super) fn of(self, devices: &Selector) -> Option<Selector> {
+    pub(super) fn restrict(self, devices: &Selector) -> Option<Selector> {
         let devices = devices.clone();
         match self {
             Self::All => Some(devices),

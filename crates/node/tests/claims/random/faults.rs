@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use tokio::time::timeout;
-use windlass_testkit::{GPU, exists};
+use windlass_testkit::{GPU, until_exists};
 
 use super::{Run, pods::claim_starts};
 use crate::{
@@ -89,7 +89,7 @@ impl Run {
         self.world.start_agent();
         self.world.until_registered().await;
         if had_claims {
-            exists(&record).await;
+            until_exists(&record).await;
         }
     }
 

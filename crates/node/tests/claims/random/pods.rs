@@ -1,12 +1,12 @@
 //! Starts and ends of pods: with claims, with devices of the device plugin, deleted in order and by force.
 
-use windlass_cluster_sim::{cluster::Scheduled, node as bound};
+use windlass_cluster_sim::{cluster::ScheduledPod, node as bound};
 use windlass_kubelet_sim::{Container, Pod};
 use windlass_testkit::{GPU, until};
 
 use super::Run;
 use crate::claims::{
-    objects::{SPACE, gpus, pod, template},
+    objects::{NAMESPACE, claim_template, gpus, pod},
     world::{World, uid},
 };
 
@@ -19,20 +19,20 @@ const MAX_GPUS: usize = 3;
 /// A started pod.
 pub(super) enum StartedPod {
     /// With a claim; its containers may wait for it.
-    Claim(Box<Scheduled>),
+    Claim(Box<ScheduledPod>),
     /// With devices of the device plugin, by its UID.
     Plugin(String),
 }
 
 impl Run {
-    pub(super) fn schedule(&mut self) -> Option<Scheduled> {
+    pub(super) fn schedule(&mut self) -> Option<ScheduledPod> {
         self.created += 1;
         let name = format!("c{}", self.created);
         let template = template_of(1 + self.rng.below(MAX_GPUS));
-        let pod = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &template));
+        let pod = pod((NAMESPACE, &name), &["main"], ("resourceClaimTemplateName", &template));
         let scheduled = self.world.cluster.schedule(&pod).ok();
         if scheduled.is_none() {
-            self.world.cluster.delete_pod(SPACE, &name).expect("it waits");
+            self.world.cluster.delete_pod(NAMESPACE, &name).expect("it waits");
         }
         scheduled
     }
@@ -68,7 +68,7 @@ impl Run {
         until("a pod of the device plugin is admitted", async || {
             let refused = world.admit(pod.clone()).await.err();
             if refused.is_some() {
-                world.kubelet.delete(&pod.uid).await;
+                world.kubelet.delete_pod(&pod.uid).await;
             }
             refused.map_or(Ok(()), Err)
         })
@@ -89,7 +89,11 @@ impl Run {
         self.plugin_pod_started(uid, admitted.is_ok()).await;
     }
 
-    pub(super) fn claim_pod_started(&mut self, scheduled: Scheduled, started: &Result<(), String>) {
+    pub(super) fn claim_pod_started(
+        &mut self,
+        scheduled: ScheduledPod,
+        started: &Result<(), String>,
+    ) {
         self.tally.claims += usize::from(started.is_ok());
         self.tally.refused_claims += usize::from(started.is_err());
         let uids = scheduled.claims.iter().filter_map(|claim| claim.metadata.uid.as_deref());
@@ -107,7 +111,7 @@ impl Run {
             started.expect("what is admitted starts");
             self.started.push(StartedPod::Plugin(uid));
         } else {
-            self.world.kubelet.delete(&uid).await;
+            self.world.kubelet.delete_pod(&uid).await;
         }
     }
 
@@ -119,7 +123,7 @@ impl Run {
         match self.started.swap_remove(index) {
             StartedPod::Plugin(uid) => {
                 self.log(format!("{uid} ends"));
-                self.world.kubelet.delete(&uid).await;
+                self.world.kubelet.delete_pod(&uid).await;
             }
             StartedPod::Claim(scheduled) if self.rng.below(3) == 0 => {
                 self.force_delete(&scheduled).await;
@@ -132,20 +136,20 @@ impl Run {
     }
 
     /// Deletes the object first, so that another pod is scheduled to devices that the containers still use.
-    async fn force_delete(&mut self, scheduled: &Scheduled) {
+    async fn force_delete(&mut self, scheduled: &ScheduledPod) {
         let name = scheduled.pod.metadata.name.as_deref().unwrap_or_default();
         self.log(format!("{name} is deleted by force"));
-        self.world.cluster.delete_pod(SPACE, name).expect("it was there");
+        self.world.cluster.delete_pod(NAMESPACE, name).expect("it was there");
         self.begin_claim().await;
         self.check();
-        self.world.kubelet.delete(&uid(scheduled)).await;
+        self.world.kubelet.delete_pod(&uid(scheduled)).await;
     }
 }
 
 /// Templates of the claims.
 pub(super) fn put_templates(world: &World) {
     for count in 1..=MAX_GPUS {
-        world.objects().put(&template(SPACE, &template_of(count), &gpus(count)));
+        world.objects().put(&claim_template(NAMESPACE, &template_of(count), &gpus(count)));
     }
 }
 
@@ -153,7 +157,7 @@ fn template_of(count: usize) -> String {
     format!("gpus-{count}")
 }
 
-pub(super) async fn claim_starts(world: &World, scheduled: &Scheduled) -> Result<(), String> {
+pub(super) async fn claim_starts(world: &World, scheduled: &ScheduledPod) -> Result<(), String> {
     world.admit(bound::pod(scheduled)).await.expect("no limits");
     world.try_start(&uid(scheduled), "main").await.map(drop)
 }

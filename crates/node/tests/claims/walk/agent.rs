@@ -16,11 +16,11 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
 };
-use windlass_config::{ClusterAccess, Config, DraOffer, DraPolicy, Policy, SessionLimits};
+use windlass_config::{ClusterAccess, Config, DraOffer, DraPolicy, KubeletLimits, Policy};
 use windlass_host::clock::Clock;
 use windlass_machine::Machine;
 use windlass_node::Agent;
-use windlass_testkit::{LIMIT, settings};
+use windlass_testkit::{TIMEOUT, agent_config};
 
 use crate::claims::world::NODE;
 
@@ -92,7 +92,7 @@ impl AgentProcess {
         let status = loop {
             match self.child().try_wait().expect("a child") {
                 Some(status) => break status,
-                None => assert!(start.elapsed() < LIMIT, "it does not end"),
+                None => assert!(start.elapsed() < TIMEOUT, "it does not end"),
             }
             sleep(Duration::from_millis(1)).await;
         };
@@ -135,14 +135,14 @@ impl Drop for AgentProcess {
 pub(super) fn config(folder: &Path) -> Config {
     let machine = Machine::open(&folder.join("machine")).expect("made before");
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
-    let config = settings(folder, &machine, Policy { dra, ..Policy::default() });
+    let config = agent_config(folder, &machine, Policy { dra, ..Policy::default() });
     let cluster = ClusterAccess {
         kubeconfig: Some(folder.join("kubeconfig")),
         node_name: Some(NODE.to_owned()),
         ..ClusterAccess::default()
     };
-    let session = SessionLimits { checkpoint_delay: CHECKPOINT_DELAY, ..config.session };
-    Config { cluster, session, ..config }
+    let session = KubeletLimits { checkpoint_delay: CHECKPOINT_DELAY, ..config.kubelet_limits };
+    Config { cluster, kubelet_limits: session, ..config }
 }
 
 /// The settings with the kubelet's folder as it is mounted for the agent.

@@ -24,7 +24,7 @@ use windlass_kubelet_api::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
 };
-use windlass_testkit::{GPU, LIMIT};
+use windlass_testkit::{GPU, TIMEOUT};
 
 use super::{
     agent::{AgentProcess, config},
@@ -73,7 +73,7 @@ const LONG_WALK: u64 = 5_000;
 impl Faults {
     /// A node with an agent that has just started.
     pub(super) async fn begin(mounts: Mounts, length: Length, rng: Rng) -> (Self, Arc<Node>) {
-        let folder = windlass_testkit::Node::named("dgx-h100", Policy::default()).folder;
+        let folder = windlass_testkit::Node::from_profile("dgx-h100", Policy::default()).folder;
         let cluster = Cluster::start();
         cluster.add_node(NODE);
         fs::write(folder.join("kubeconfig"), cluster.server().kubeconfig()).expect("written");
@@ -307,8 +307,8 @@ impl Faults {
         let failure = Refusal::new(500, "InternalError", "injected by the walk");
         let effects = [
             ("API server fails", Effect::Refuse(failure)),
-            ("API server drops connections", Effect::Drop),
-            ("API server loses answers", Effect::LoseAnswer),
+            ("API server drops connections", Effect::CloseConnection),
+            ("API server loses answers", Effect::DropResponse),
         ];
         let chosen = self.rng.below(effects.len() + 1);
         if let Some((event, effect)) = effects.into_iter().nth(chosen) {
@@ -322,7 +322,7 @@ impl Faults {
         if self.rng.below(4) == 0 {
             self.kill(|_| "agent killed without its API server").await;
         }
-        self.api().heal();
+        self.api().clear_faults();
         self.api().go_online();
     }
 
@@ -351,7 +351,7 @@ impl Faults {
             }
             self.agent.check_running();
             assert!(
-                start.elapsed() < LIMIT * 3,
+                start.elapsed() < TIMEOUT * 3,
                 "{free} GPUs are free for claims, {healthy} are healthy, and of claims remain {remaining:?}"
             );
             sleep(Duration::from_millis(5)).await;

@@ -29,7 +29,7 @@ use windlass_testkit::GPU;
 
 use super::node::{Facts, Node, PodResourcesAnswer, dial};
 use crate::claims::{
-    objects::SPACE,
+    objects::NAMESPACE,
     world::{DRIVER, NODE},
 };
 
@@ -40,7 +40,7 @@ pub(super) struct KubeletSockets {
 }
 
 /// Longer than the agent waits for an answer.
-const LATE: Duration = Duration::from_secs(2);
+const LATE_ANSWER_DELAY: Duration = Duration::from_secs(2);
 
 // === impl KubeletSockets ===
 
@@ -120,7 +120,7 @@ impl PodResourcesLister for Lister {
             PodResourcesAnswer::Error => {
                 return Err(Status::resource_exhausted("rejected by rate limit"));
             }
-            PodResourcesAnswer::Late => sleep(LATE).await,
+            PodResourcesAnswer::Late => sleep(LATE_ANSWER_DELAY).await,
             PodResourcesAnswer::Correct | PodResourcesAnswer::Empty => {}
         }
         let pod_resources = match pod_resources {
@@ -148,7 +148,7 @@ impl PodResourcesLister for Lister {
 fn pods(facts: &Facts) -> Vec<PodResources> {
     let of = |uid: &str, container: ContainerResources| PodResources {
         name: uid.to_owned(),
-        namespace: SPACE.to_owned(),
+        namespace: NAMESPACE.to_owned(),
         containers: vec![ContainerResources { name: "main".to_owned(), ..container }],
     };
     let plugins = facts.pods.iter().map(|(uid, pod)| {
@@ -168,7 +168,7 @@ fn pods(facts: &Facts) -> Vec<PodResources> {
         });
         let used = DynamicResource {
             claim_name: claim.claim_name.clone(),
-            claim_namespace: SPACE.to_owned(),
+            claim_namespace: NAMESPACE.to_owned(),
             claim_resources: claim_resources.collect(),
         };
         let uid = format!("pod-of-{}", claim.claim_uid);

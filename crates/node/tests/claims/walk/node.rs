@@ -27,7 +27,7 @@ use windlass_testkit::GPU;
 
 use super::owners::Owners;
 use crate::claims::{
-    objects::SPACE,
+    objects::NAMESPACE,
     rng::{Length, Rng},
     world::{DRIVER, NODE},
 };
@@ -171,7 +171,7 @@ impl Node {
         let results: Vec<_> = devices.iter().map(result).collect();
         let claim = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-            "metadata": {"name": uid, "namespace": SPACE, "uid": uid},
+            "metadata": {"name": uid, "namespace": NAMESPACE, "uid": uid},
             "spec": {}, "status": {"allocation": {"devices": {"results": results}}},
         });
         self.objects.put(&serde_json::from_value::<ResourceClaim>(claim).expect("a claim"));
@@ -180,7 +180,7 @@ impl Node {
     /// Deletes the claim's object, so that the scheduler may allocate its devices to others.
     pub(super) fn delete(&self, uid: &str) {
         // The object may have been deleted by force before.
-        let _ = self.objects.delete::<ResourceClaim>(SPACE, uid);
+        let _ = self.objects.delete::<ResourceClaim>(NAMESPACE, uid);
         self.facts().scheduled.retain(|_, claim| claim != uid);
     }
 
@@ -212,7 +212,7 @@ impl Node {
             facts.claims.entry(uid.clone()).or_insert_with(|| ClaimState {
                 claim_uid: uid.clone(),
                 claim_name: uid.clone(),
-                namespace: SPACE.to_owned(),
+                namespace: NAMESPACE.to_owned(),
                 pod_uids: [format!("pod-of-{uid}")].into(),
                 drivers: [(DRIVER.to_owned(), DriverState::default())].into(),
             });

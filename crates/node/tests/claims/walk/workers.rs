@@ -15,10 +15,10 @@ use windlass_kubelet_api::dra::{
         dra_plugin_client::DraPluginClient,
     },
 };
-use windlass_testkit::{GPU, LIMIT};
+use windlass_testkit::{GPU, TIMEOUT};
 
 use super::node::{Node, is_connection_error};
-use crate::claims::{objects::SPACE, rng::Rng, world::DRIVER};
+use crate::claims::{objects::NAMESPACE, rng::Rng, world::DRIVER};
 
 /// Prepares and releases claims through the driver.
 pub(super) struct Worker {
@@ -171,7 +171,7 @@ impl Worker {
         self.node.facts().owners.release_all(&uid);
         let start = Instant::now();
         while let Err(why) = self.release(&uid).await {
-            assert!(start.elapsed() < LIMIT * 2, "{uid} cannot be released: {why}");
+            assert!(start.elapsed() < TIMEOUT * 2, "{uid} cannot be released: {why}");
         }
         self.node.remove_claim(&uid);
         self.node.delete(&uid);
@@ -216,5 +216,5 @@ impl Worker {
 }
 
 fn claim(uid: &str) -> Claim {
-    Claim { namespace: SPACE.to_owned(), name: uid.to_owned(), uid: uid.to_owned() }
+    Claim { namespace: NAMESPACE.to_owned(), name: uid.to_owned(), uid: uid.to_owned() }
 }

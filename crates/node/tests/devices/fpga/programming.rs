@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 
 use windlass_config::{CleanupSteps, Step, StepAction};
 use windlass_core::device::Device;
-use windlass_testkit::{LIMIT, Node, Running, allocatable};
+use windlass_testkit::{Node, RunningAgent, TIMEOUT, until_allocatable};
 
 use super::machine;
 use crate::devices::{
@@ -31,11 +31,11 @@ fn world(config: &str, prepare: &str, release: &str) -> Node {
 
 /// A machine whose FPGAs are programmed by scripts; in them `$0` is that file.
 fn programmed(mut world: Node, file: &str, prepare: &str, release: &str) -> Node {
-    let file = world.host(file).display().to_string();
+    let file = world.host_path(file).display().to_string();
     let steps = |script: &str| {
         let words = ["/bin/sh", "-c", script, &file, "{pci}", "{attr:fpga.intel.com/interfaceId}"];
         let action = StepAction::Command(words.map(str::to_owned).to_vec());
-        if script.is_empty() { Vec::new() } else { vec![Step { action, timeout: LIMIT }] }
+        if script.is_empty() { Vec::new() } else { vec![Step { action, timeout: TIMEOUT }] }
     };
     let cleanup = CleanupSteps { prepare: steps(prepare), release: steps(release) };
     world.config.policy.families.fpga.cleanup = cleanup;
@@ -43,14 +43,14 @@ fn programmed(mut world: Node, file: &str, prepare: &str, release: &str) -> Node
 }
 
 fn bitstream_file(world: &Node) -> PathBuf {
-    world.host(BITSTREAM_FILE)
+    world.host_path(BITSTREAM_FILE)
 }
 
-async fn until_obstacle(agent: &Running, id: &str, why: &str) {
+async fn until_obstacle(agent: &RunningAgent, id: &str, why: &str) {
     let matches = |obstacle: Option<String>| obstacle.is_some_and(|text| text.contains(why));
     agent
         .until(|state| {
-            let mut all = state.offerings().into_iter();
+            let mut all = state.device_offers().into_iter();
             all.any(|(device, offering)| device.as_str() == id && matches(offering.obstacle))
         })
         .await;
@@ -60,8 +60,8 @@ async fn until_obstacle(agent: &Running, id: &str, why: &str) {
 async fn a_board_is_programmed_as_requested_before_a_container_starts() {
     let script = format!("echo \"$WINDLASS_DEVICE_ID $1 $2\" > $0.log; echo {REQUESTED} > $0");
     let world = world("", &script, "");
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, FUNCTION, 1).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, FUNCTION, 1).await;
     admit(&kubelet, "a", FUNCTION).await;
     start(&kubelet, "a").await.expect("programmed");
     let log = fs::read_to_string(bitstream_file(&world).with_extension("log")).expect("written");
@@ -72,8 +72,8 @@ async fn a_board_is_programmed_as_requested_before_a_container_starts() {
 async fn a_board_with_a_wrong_bitstream_is_withheld_and_restored() {
     let (program, undo) = (format!("echo {OTHER} > $0"), format!("echo {REQUESTED} > $0"));
     let world = world("", &program, &undo);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, FUNCTION, 1).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, FUNCTION, 1).await;
     admit(&kubelet, "a", FUNCTION).await;
     let why = start(&kubelet, "a").await.expect_err("another function").to_string();
     assert!(why.contains(&format!("and not {FUNCTION}, after its steps were done")), "{why}");
@@ -85,8 +85,8 @@ async fn a_board_with_a_wrong_bitstream_is_withheld_and_restored() {
 #[tokio::test]
 async fn a_board_with_a_wrong_bitstream_is_refused_at_the_second_attempt_too() {
     let world = world("", &format!("echo {OTHER} > $0"), "");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, FUNCTION, 1).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, FUNCTION, 1).await;
     admit(&kubelet, "a", FUNCTION).await;
     start(&kubelet, "a").await.expect_err("another function");
     let name = "fpga.intel.com/afuId";
@@ -107,13 +107,13 @@ async fn a_chip_that_could_not_be_programmed_is_withheld_even_if_the_program_rep
         let StepAction::Command(words) = &mut step.action else { unreachable!("a script") };
         words.truncate(4);
     }
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
     let resource = "windlass.dev/fpga-xilinx-zynqmp";
-    allocatable(&kubelet, resource, 1).await;
+    until_allocatable(&kubelet, resource, 1).await;
     admit(&kubelet, "a", resource).await;
     let why = start(&kubelet, "a").await.expect_err("not programmed").to_string();
     assert!(why.contains("it is not ready") && why.contains("write error"), "{why}");
-    let state = fs::read_to_string(world.host(state)).expect("there");
+    let state = fs::read_to_string(world.host_path(state)).expect("there");
     assert_eq!(state.trim(), "operating", "it is released at once");
 }
 
@@ -126,8 +126,8 @@ async fn a_region_is_checked_for_the_configured_bitstream() {
         [(OTHER, None), (REQUESTED, Some("its fpga.intel.com/afuId is d842"))]
     {
         let world = world(&config, &format!("echo {written} > $0"), "");
-        let (kubelet, _agent) = (world.kubelet(), world.agent());
-        allocatable(&kubelet, REGION, 2).await;
+        let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+        until_allocatable(&kubelet, REGION, 2).await;
         fs::write(bitstream_file(&world), REQUESTED).expect("written");
         admit(&kubelet, "a", REGION).await;
         let outcome = start(&kubelet, "a").await.map(drop).map_err(|why| why.to_string());

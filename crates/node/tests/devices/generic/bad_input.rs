@@ -6,7 +6,7 @@ use windlass_config::{Config, Policy};
 use windlass_core::{attribute::AttributeValue, device::Device};
 use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
-use windlass_testkit::allocatable;
+use windlass_testkit::until_allocatable;
 
 use super::STICK;
 use crate::devices::world::{device, node, node_of, refused, source};
@@ -138,7 +138,7 @@ fn impossible_values_are_refused_with_their_line() {
 async fn every_attribute_of_a_device_may_be_used_in_a_rule() {
     for name in MachineProfile::names() {
         let world = node_of(&MachineProfile::named(name).expect("a profile"), "");
-        let inventory = world.survey().await.inventory;
+        let inventory = world.scan_host().await.inventory;
         let built_in = |device: &&Device| device.source.is_built_in();
         for device in inventory.devices.iter().filter(built_in) {
             let conditions = device.attributes.iter().map(|(name, value)| {
@@ -168,8 +168,8 @@ async fn a_block_device_that_matches_a_pattern_is_withheld() {
 "#;
     let world =
         node(disk, "sources:\n- {name: b, resource: a.com/b, find: {nodes: '/dev/board*'}}\n");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "a.com/b", 1).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "a.com/b", 1).await;
     let why = obstacle(&agent.state.borrow(), "b-board9");
     assert!(why.starts_with("/dev/board9: a block device exposes"), "{why}");
 }
@@ -186,9 +186,9 @@ sources:
     for file in ["/dev/kmsg", "/dev/port", "/etc/shadow"] {
         world.write(file, "");
     }
-    symlink(".", world.host("/dev/here")).expect("linked");
-    symlink("../etc", world.host("/dev/etcdir")).expect("linked");
-    let state = world.survey().await;
+    symlink(".", world.host_path("/dev/here")).expect("linked");
+    symlink("../etc", world.host_path("/dev/etcdir")).expect("linked");
+    let state = world.scan_host().await;
     assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it exposes the kernel's log"));
     assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it exposes"));
     let text = source(&state, "etc");
@@ -200,10 +200,10 @@ async fn a_mount_is_checked_at_the_target_of_its_links() {
     let config = "sources:\n- {name: tty, resource: a.com/tty, find: {nodes: /dev/ttyUSB0}, \
                   give: {mounts: [{host: /opt/fw/etc}]}}\n";
     let world = node(STICK, config);
-    fs::create_dir_all(world.host("/opt")).expect("made");
-    fs::create_dir_all(world.host("/etc")).expect("made");
-    symlink("/", world.host("/opt/fw")).expect("linked");
-    let why = obstacle(&world.survey().await, "tty-FT4X9-ttyUSB0");
+    fs::create_dir_all(world.host_path("/opt")).expect("made");
+    fs::create_dir_all(world.host_path("/etc")).expect("made");
+    symlink("/", world.host_path("/opt/fw")).expect("linked");
+    let why = obstacle(&world.scan_host().await, "tty-FT4X9-ttyUSB0");
     assert_eq!(why, "/etc exposes the whole machine: name what is needed in it");
 }
 
@@ -219,16 +219,16 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_withheld() {
 "#;
     let config = "sources:\n- {name: card, resource: a.com/card, find: {bus: pci}, \
                   match: 'device.attributes[\"windlass.dev\"].driver == \"vfio-pci\"'}\n";
-    let state = node(functions, config).survey().await;
+    let state = node(functions, config).scan_host().await;
     let why = obstacle(&state, "card-0000-1b-00-1");
     let owner = "/dev/vfio/12 also belongs to card-0000-1b-00-0";
     assert_eq!(why, format!("{owner}: group them, or write shared: true"));
-    assert_eq!(state.offerings()["card-0000-1b-00-0"].obstacle, None);
+    assert_eq!(state.device_offers()["card-0000-1b-00-0"].obstacle, None);
 }
 
 /// Reason for a device's withholding.
 fn obstacle(state: &NodeState, id: &str) -> String {
-    state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is withheld")
+    state.device_offers().remove(id).and_then(|offering| offering.obstacle).expect("it is withheld")
 }
 
 #[tokio::test]
@@ -239,8 +239,8 @@ sources:
 - {name: two, resource: a.com/two, find: {class: tty}}
 ";
     let world = node(STICK, config);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "a.com/one", 1).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "a.com/one", 1).await;
     let why = obstacle(&agent.state.borrow(), "two-FT4X9-ttyUSB0");
     assert!(why.contains("one-FT4X9-ttyUSB0 of one is the same device, by /dev/ttyUSB0"), "{why}");
 }
@@ -255,15 +255,15 @@ sources:
 - {name: well, resource: a.com/well, find: {class: tty}}
 "#;
     let world = node(STICK, config);
-    world.crowd("/sys/class/crowd", "", 100_000);
+    world.create_many_links("/sys/class/crowd", "", 100_000);
     world.write("/etc/boards/good", "slot: 3");
     world.write("/etc/boards/bad", "slot: three");
-    fs::create_dir_all(world.host("/sys/class/loops")).expect("made");
-    symlink("b", world.host("/sys/class/loops/a")).expect("linked");
-    symlink("a", world.host("/sys/class/loops/b")).expect("linked");
-    symlink("/", world.host("/sys/class/loops/root")).expect("linked");
+    fs::create_dir_all(world.host_path("/sys/class/loops")).expect("made");
+    symlink("b", world.host_path("/sys/class/loops/a")).expect("linked");
+    symlink("a", world.host_path("/sys/class/loops/b")).expect("linked");
+    symlink("/", world.host_path("/sys/class/loops/root")).expect("linked");
     // The checks below are meaningful only if the scan of the source has ended.
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let crowd = "failing: /sys/class/crowd has more than 10000 entries: none is scanned";
     assert_eq!(source(&state, "crowd"), crowd);
     assert!(source(&state, "files").starts_with("failing: "), "{}", source(&state, "files"));

@@ -41,7 +41,7 @@ fn nodes(stick: &Device) -> Vec<String> {
 fn a_device_that_is_replugged_during_scans_affects_no_other_and_has_only_its_own_nodes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (runtime, world) = (runtime.expect("a runtime"), node(&two_sticks(), BY_IDS));
-    let scan = || runtime.block_on(world.survey()).inventory;
+    let scan = || runtime.block_on(world.scan_host()).inventory;
     let complete = scan();
     let [steady, replugged] = ["stick-FT4X9", "stick-FT4X8"].map(|id| nodes(device(&complete, id)));
     let (mut present, mut absent, start) = (0, 0, Instant::now());

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::symlink};
 
 use windlass_machine::MachineProfile;
-use windlass_testkit::{allocatable, pod_with as pod};
+use windlass_testkit::{pod_with as pod, until_allocatable};
 
 use super::{ACCELERATOR, STICK};
 use crate::devices::world::{attribute, device, node, node_of, source};
@@ -20,7 +20,7 @@ sources:
   give: {env: {APEX: "{pci} {name} {attr:temperature}"}}
 "#;
     let world = node(ACCELERATOR, config);
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     assert_eq!(source(&state, "apex"), "ready: 1 device");
     let apex = device(&state.inventory, "apex-0000-1b-00-0");
     for (name, expected) in [
@@ -48,7 +48,7 @@ sources:
 - {name: node, find: {nodes: ["/dev/ttyUSB*"]}}
 "#;
     let world = node(STICK, config);
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     for (id, name) in [
         ("stick-FT4X9", "1-4"),
         ("class-FT4X9-ttyUSB0", "ttyUSB0"),
@@ -86,7 +86,7 @@ sources:
 - {name: bus, find: {bus: hid}, match: 'device.attributes["windlass.dev"].driver == "hid-generic"'}
 "#;
     let world = node(KEY, config);
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     for id in ["node-0000-00-14-0-0-7-hidraw0", "bus-0000-00-14-0-0-7-hid0"] {
         let key = device(&state.inventory, id);
         assert_eq!(attribute(key, "windlass.dev/usbVendor").as_deref(), Some("1050"), "{id}");
@@ -108,13 +108,13 @@ sources:
     world.write("/etc/darwin3/board1", "anything at all: [");
     world.write("/etc/darwin3/.hidden", "");
     world.write("/etc/darwin3/folder/inside", "");
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "zj.com/darwin3", 2).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "zj.com/darwin3", 2).await;
     let state = agent.until_health("darwin3-board0", "Healthy").await;
     let board = device(&state.inventory, "darwin3-board0");
     assert_eq!(board.place.numa_node, Some(1));
     let admission = kubelet.admit(pod("p", "zj.com/darwin3", 2)).await.expect("admitted");
-    let envs = &admission.allotment("main", "zj.com/darwin3").expect("allotted").grant.envs;
+    let envs = &admission.allocation("main", "zj.com/darwin3").expect("allotted").run_options.envs;
     assert_eq!(envs["Darwin3"], "board0,board1");
     assert_eq!(envs["BOARD"], "10.0.0.9:6001", "a board without an address adds nothing");
     let first = device(&state.inventory, "board-10.0.0.7-6001");
@@ -132,7 +132,7 @@ sources:
 - {name: pair, find: {nodes: ["/dev/dma_tx*", "/dev/dma_rx*"]}, unit: zipped}
 "#;
     let world = node(&devices, config);
-    let inventory = world.survey().await.inventory;
+    let inventory = world.scan_host().await.inventory;
     let nodes = |id: &str| {
         let nodes = device(&inventory, id).nodes.iter();
         nodes.map(|node| node.path.display().to_string()).collect::<Vec<_>>().join(" ")
@@ -171,15 +171,15 @@ sources:
 "#;
     let world = node(FOLDERS, config);
     world.write("/dev/empty/folder/.keep", "");
-    fs::remove_file(world.host("/dev/empty/folder/.keep")).expect("removed");
+    fs::remove_file(world.host_path("/dev/empty/folder/.keep")).expect("removed");
     world.write("/dev/mqueue/of-others", "");
     world.write("/dev/input/event0", "");
-    symlink("controlC0", world.host("/dev/snd/by-id")).expect("linked");
-    symlink("dvb/adapter0/demux0", world.host("/dev/tuner")).expect("linked");
-    let state = world.survey().await;
+    symlink("controlC0", world.host_path("/dev/snd/by-id")).expect("linked");
+    symlink("dvb/adapter0/demux0", world.host_path("/dev/tuner")).expect("linked");
+    let state = world.scan_host().await;
     let nodes = |id: &str| {
         let nodes = device(&state.inventory, id).nodes.iter();
-        nodes.map(|node| node.inside().display().to_string()).collect::<Vec<_>>().join(" ")
+        nodes.map(|node| node.container_path().display().to_string()).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(nodes("sound-snd"), "/dev/snd/controlC0 /dev/snd/pcmC0D0c");
     assert_eq!(nodes("tv-dvb-adapter0"), "/dev/dvb/adapter0/demux0 /dev/dvb/adapter0/frontend0");
@@ -187,7 +187,7 @@ sources:
     let tuned = device(&state.inventory, "tuned-dvb-adapter0-demux0");
     assert_eq!(tuned.extras.env["TUNER"], "/dev/x/tuner");
     assert_eq!(source(&state, "empty"), "absent: nothing matches");
-    let resource = |id: &str| state.offerings()[id].resource.as_ref().map(ToString::to_string);
+    let resource = |id: &str| state.device_offers()[id].resource.as_ref().map(ToString::to_string);
     assert_eq!(resource("tv-dvb-adapter0").as_deref(), Some("example.com/dvb_adapter0"));
     assert_eq!(resource("input-input").as_deref(), Some("example.com/input"), "also with one node");
 }
@@ -196,10 +196,10 @@ sources:
 async fn a_node_with_several_links_is_found_by_its_own_name() {
     let world = node(FOLDERS, "sources:\n- {name: clock, find: {nodes: '/dev/rtc*'}}\n");
     world.write("/dev/rtc0", "");
-    symlink("rtc0", world.host("/dev/rtc")).expect("linked");
-    let inventory = world.survey().await.inventory;
+    symlink("rtc0", world.host_path("/dev/rtc")).expect("linked");
+    let inventory = world.scan_host().await.inventory;
     let nodes = &device(&inventory, "clock-rtc0").nodes;
-    assert_eq!((nodes.len(), nodes[0].inside().to_str()), (1, Some("/dev/rtc0")));
+    assert_eq!((nodes.len(), nodes[0].container_path().to_str()), (1, Some("/dev/rtc0")));
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn a_missing_node_leaves_one_device_incomplete_and_affects_no_other() {
 sources:
 - {name: pair, find: {nodes: ["/dev/dma_tx*", "/dev/dma_rx*"]}, unit: zipped}
 "#;
-    let inventory = node(&devices, config).survey().await.inventory;
+    let inventory = node(&devices, config).scan_host().await.inventory;
     let health = |id: &str| device(&inventory, id).health.to_string();
     let missing = "Unhealthy: device node missing, /dev/dma_rx0 is not there";
     assert!(health("pair-dma_tx0").starts_with(missing), "{}", health("pair-dma_tx0"));
@@ -239,8 +239,8 @@ sources:
     env: {"APEX_{position}": "{node}", LACKING: "{serial}"}
 "#;
     let mut world = node(ACCELERATOR, config);
-    world.config.policy.delivery.strategies = [windlass_config::Strategy::Envvar].into();
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    world.config.policy.delivery.strategies = [windlass_config::DeviceListStrategy::Envvar].into();
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let missing = "Unhealthy: device node missing, /dev/helper_089a is not there";
     agent.until_health("apex-0000-1b-00-0-apex_0", missing).await;
     world.write("/dev/helper_089a", "");
@@ -248,9 +248,9 @@ sources:
         .until_health("apex-0000-1b-00-0-apex_0", "Unhealthy: not ready, /opt/apex is not there")
         .await;
     world.write("/opt/apex/firmware.bin", "");
-    allocatable(&kubelet, "example.com/apex", 1).await;
+    until_allocatable(&kubelet, "example.com/apex", 1).await;
     let admission = kubelet.admit(pod("p", "example.com/apex", 1)).await.expect("admitted");
-    let grant = &admission.allotment("main", "example.com/apex").expect("allotted").grant;
+    let grant = &admission.allocation("main", "example.com/apex").expect("allotted").run_options;
     assert_eq!(grant.envs["APEX_0"], "/dev/apex_0");
     assert!(!grant.envs.contains_key("LACKING"), "{:?}", grant.envs);
     let nodes: Vec<_> = grant
@@ -276,7 +276,7 @@ sources:
   match: device.attributes["windlass.dev"].pfPciAddress == "0000:17:00.0"
 "#;
     let world = node_of(&MachineProfile::named("rdma").expect("a shipped profile"), config);
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let own = state.inventory.devices.iter().map(|device| device.id.as_str());
     let own: Vec<_> = own.filter(|id| !id.starts_with("nic-")).collect();
     let expected =

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::ACCELERATOR;
-use windlass_testkit::allocatable;
+use windlass_testkit::until_allocatable;
 
 use crate::devices::world::{attribute, device, node};
 
@@ -44,13 +44,13 @@ sources:
 "#
     );
     let world = node("", &config);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
     let id = format!("board-{}", address.replace(':', "-"));
     agent.until_health(&id, "Unhealthy: probe failed").await;
     is_healthy.send_replace(true);
-    allocatable(&kubelet, "a.com/board", 1).await;
+    until_allocatable(&kubelet, "a.com/board", 1).await;
     is_healthy.send_replace(false);
-    allocatable(&kubelet, "a.com/board", 0).await;
+    until_allocatable(&kubelet, "a.com/board", 0).await;
 }
 
 #[tokio::test]
@@ -64,8 +64,8 @@ sources:
   probe: {attribute: apex/apex_0/temp, equals: ["41000", "42000"], every: 20ms}
 "#;
     let world = node(ACCELERATOR, config);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "a.com/apex", 1).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "a.com/apex", 1).await;
     let folder = "/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0";
     world.write(&format!("{folder}/apex/apex_0/temp"), "99000\n");
     let why = format!(
@@ -73,7 +73,7 @@ sources:
     );
     agent.until_health("apex-0000-1b-00-0", &why).await;
     world.write(&format!("{folder}/apex/apex_0/temp"), "42000\n");
-    allocatable(&kubelet, "a.com/apex", 1).await;
+    until_allocatable(&kubelet, "a.com/apex", 1).await;
 }
 
 #[tokio::test]
@@ -84,8 +84,8 @@ sources:
 - {name: works, resource: a.com/works, find: {endpoints: [b]}, give: {env: {A: b}}, probe: {command: [/bin/true]}}
 "#;
     let world = node("", config);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "a.com/works", 1).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "a.com/works", 1).await;
     agent
         .until_health("hangs-a", "Unhealthy: unresponsive, /bin/sleep did not end within 100ms")
         .await;
@@ -110,14 +110,14 @@ sources:
 "#;
     let world = node(&[board(0), board(1)].concat(), config);
     let file = "/sys/devices/platform/board0/firmware";
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/board", 2).await;
-    world.hang(file);
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "example.com/board", 2).await;
+    world.block_reads(file);
     let no_answer = "Unhealthy: not ready, it does not answer";
     let state = agent.until_health("board-board0", no_answer).await;
     let firmware = attribute(device(&state.inventory, "board-board0"), "windlass.dev/firmware");
     assert_eq!(firmware.as_deref(), Some("v4"));
-    allocatable(&kubelet, "example.com/board", 1).await;
-    world.answer(file, "v4\n");
-    allocatable(&kubelet, "example.com/board", 2).await;
+    until_allocatable(&kubelet, "example.com/board", 1).await;
+    world.unblock_reads(file, "v4\n");
+    until_allocatable(&kubelet, "example.com/board", 2).await;
 }

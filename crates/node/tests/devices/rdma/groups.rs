@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
 use windlass_machine::profile::VirtualFunction;
 use windlass_resources::NodeState;
-use windlass_testkit::{allocatable, pod_with as pod};
+use windlass_testkit::{pod_with as pod, until_allocatable};
 
 use super::{VFS, functions, states, world};
 use crate::devices::world::device;
@@ -12,8 +12,8 @@ use crate::devices::world::device;
 #[tokio::test]
 async fn a_group_whose_number_changed_is_granted_with_its_new_number() {
     let world = world(VFS);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/vf", 3).await;
+    let (kubelet, agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "example.com/vf", 3).await;
     world.machine.update(|model| functions(model)[1].group = Some(70)).expect("changed");
     let has = |state: &Arc<NodeState>, path: &str| {
         let device = device(&state.inventory, "0000:17:00.3");
@@ -27,9 +27,9 @@ async fn a_group_whose_number_changed_is_granted_with_its_new_number() {
     let is_moved =
         |state: &Arc<NodeState>| has(state, "/dev/vfio/70") && !has(state, "/dev/vfio/62");
     agent.until(|state| is_moved(state) && is_offered(state)).await;
-    allocatable(&kubelet, "example.com/vf", 3).await;
+    until_allocatable(&kubelet, "example.com/vf", 3).await;
     let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
-    let grant = &admission.allotment("main", "example.com/vf").expect("allotted").grant;
+    let grant = &admission.allocation("main", "example.com/vf").expect("allotted").run_options;
     assert!(grant.devices.iter().any(|node| node.host_path.ends_with("/dev/vfio/70")));
 }
 
@@ -37,10 +37,10 @@ async fn a_group_whose_number_changed_is_granted_with_its_new_number() {
 async fn a_group_with_an_added_function_is_refused_before_the_next_scan() {
     let mut world = world(&VFS.replace("isSriovVf'", "driver == \"vfio-pci\"'"));
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/vf", 1).await;
+    let (kubelet, _agent) = (world.start_kubelet(), world.start_agent());
+    until_allocatable(&kubelet, "example.com/vf", 1).await;
     // The function's folder sends no notifications. The node of its old group remains.
-    let link = world.host("/sys/bus/pci/devices/0000:17:00.3/iommu_group");
+    let link = world.host_path("/sys/bus/pci/devices/0000:17:00.3/iommu_group");
     fs::remove_file(&link).expect("removed");
     symlink("../../../../kernel/iommu_groups/70", &link).expect("linked");
     let refused = kubelet.admit(pod("p", "example.com/vf", 1)).await.expect_err("refused");
@@ -51,7 +51,7 @@ async fn a_group_with_an_added_function_is_refused_before_the_next_scan() {
 async fn a_group_with_a_member_of_another_driver_is_withheld() {
     let world = world(VFS);
     world.machine.update(|model| functions(model)[0].group = Some(62)).expect("changed");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let why = "0000:17:00.2 is in its IOMMU group 62 and has the driver mlx5_core";
     assert!(states(&state).contains(why), "{}", states(&state));
 }
@@ -59,9 +59,9 @@ async fn a_group_with_a_member_of_another_driver_is_withheld() {
 #[tokio::test]
 async fn a_group_whose_members_cannot_be_read_is_withheld() {
     let world = world(VFS);
-    let groups = world.host("/sys/kernel/iommu_groups");
-    fs::rename(&groups, world.host("/sys/kernel/elsewhere")).expect("moved");
-    let states = states(&world.survey().await);
+    let groups = world.host_path("/sys/kernel/iommu_groups");
+    fs::rename(&groups, world.host_path("/sys/kernel/elsewhere")).expect("moved");
+    let states = states(&world.scan_host().await);
     let why = "vfio/62 vfio/vfio; the members of its IOMMU group 62 cannot be read: the agent needs \
                /sys/kernel/iommu_groups";
     assert!(states.contains(why), "{states}");
@@ -75,7 +75,7 @@ async fn of_two_functions_in_one_group_only_one_is_allocated() {
         functions[0] = VirtualFunction { netdev: None, rdma: None, ..functions[1].clone() };
     };
     world.machine.update(both).expect("changed");
-    let states = states(&world.survey().await);
+    let states = states(&world.scan_host().await);
     assert!(
         states.contains("0000:17:00.2: vfio-pci ens1f0np0 0; vfio/62 vfio/vfio; offered"),
         "{states}"
@@ -89,8 +89,8 @@ async fn without_an_iommu_the_node_has_its_usual_name_in_containers() {
     let world = world(VFS);
     world.write("/sys/kernel/iommu_groups/62/name", "vfio-noiommu\n");
     world.write("/dev/vfio/noiommu-62", "");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let node = &device(&state.inventory, "0000:17:00.3").nodes[0];
     assert_eq!(node.path.to_str(), Some("/dev/vfio/noiommu-62"));
-    assert_eq!(node.inside().to_str(), Some("/dev/vfio/62"));
+    assert_eq!(node.container_path().to_str(), Some("/dev/vfio/62"));
 }

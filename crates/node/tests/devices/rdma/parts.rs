@@ -8,13 +8,13 @@ use crate::devices::world::{attribute, device, source};
 #[tokio::test]
 async fn a_subfunction_is_named_by_its_assigned_number() {
     let world = world("");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let part = device(&state.inventory, "nic-0000-17-00-0-sf88");
     let auxiliary = attribute(part, "windlass.dev/auxiliaryDevice");
     assert_eq!(auxiliary.as_deref(), Some("mlx5_core.sf.4"));
-    std::fs::remove_file(world.host("/sys/bus/auxiliary/devices/mlx5_core.sf.4/sfnum"))
+    std::fs::remove_file(world.host_path("/sys/bus/auxiliary/devices/mlx5_core.sf.4/sfnum"))
         .expect("removed");
-    device(&world.survey().await.inventory, "nic-mlx5_core.sf.4");
+    device(&world.scan_host().await.inventory, "nic-mlx5_core.sf.4");
 }
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn representors_are_not_the_functions_own_interfaces() {
         world.write(&format!("{folder}/carrier"), "0\n");
     }
     world.write("/sys/class/net/ens1f0np0/phys_port_name", "p0s1\n");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let of = |id: &str, name: &str| attribute(device(&state.inventory, id), name);
     let own = of("nic-0000-17-00-0", "windlass.dev/ifName");
     assert_eq!(own.as_deref(), Some("ens1f0np0"));
@@ -40,7 +40,7 @@ async fn representors_are_not_the_functions_own_interfaces() {
 async fn software_rdma_is_named_and_skipped() {
     let world = world("");
     add_rdma(&world, "/sys/devices/virtual", "rxe0", "node_desc", "rxe\n");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     assert!(source(&state, "nics").ends_with("; software RDMA devices skipped: rxe0"));
 }
 
@@ -51,7 +51,7 @@ async fn software_rdma_on_hardware_does_not_count_as_the_hardwares() {
     add_rdma(&world, function, "rxe0", "node_desc", "rxe\n");
     add_rdma(&world, function, "renamed", "parent", "eno3\n");
     add_rdma(&world, function, "siw0", "node_desc", "Software iWARP stack\n");
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let states = states(&state);
     assert!(states.contains("nic-0000-01-00-0: tg3 eno3; ;"), "{states}");
     let names = "software RDMA devices skipped: renamed rxe0 siw0";
@@ -63,9 +63,9 @@ fn add_rdma(world: &Node, parent: &str, name: &str, file: &str, text: &str) {
     let folder = format!("{parent}/infiniband/{name}");
     world.write(&format!("{folder}/node_type"), "1: CA\n");
     world.write(&format!("{folder}/{file}"), text);
-    let real = world.host(&folder).canonicalize().expect("made");
+    let real = world.host_path(&folder).canonicalize().expect("made");
     std::os::unix::fs::symlink("../..", real.join("device")).expect("linked");
-    let link = world.host(&format!("/sys/class/infiniband/{name}"));
+    let link = world.host_path(&format!("/sys/class/infiniband/{name}"));
     std::os::unix::fs::symlink(real, link).expect("linked");
 }
 
@@ -88,7 +88,7 @@ const RDMA_VANISHED: &str =
 #[tokio::test]
 async fn rdma_devices_that_vanish_with_their_module_are_a_failure() {
     let world = world("nics: {ids: pciAddress}");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
     remove_rdma(&world, 0);
     let state = agent.until_health("0000:ca:00.0", RDMA_VANISHED).await;
@@ -104,7 +104,7 @@ async fn rdma_devices_that_vanish_with_their_module_are_a_failure() {
 #[tokio::test]
 async fn an_rdma_device_that_is_removed_from_a_function_is_no_failure() {
     let world = world("nics: {ids: pciAddress}");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
     remove_rdma(&world, 1);
     let has_none = |state: &std::sync::Arc<windlass_resources::NodeState>| {
@@ -119,7 +119,7 @@ async fn an_rdma_device_that_is_removed_from_a_function_is_no_failure() {
 #[tokio::test]
 async fn an_rdma_device_that_no_container_gets_may_vanish() {
     let world = world("nics: {ids: pciAddress, rdmaNodes: []}");
-    let agent = world.agent();
+    let agent = world.start_agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
     remove_rdma(&world, 0);
     let state = agent.until(|state| source(state, "nics").contains(", 0 with RDMA")).await;
@@ -132,9 +132,9 @@ async fn too_many_entries_are_reported_and_affect_no_interface() {
     let world = world("");
     let lists = ["/sys/class/infiniband", "/sys/bus/vdpa/devices", "/sys/bus/auxiliary/devices"];
     for list in lists {
-        world.crowd(list, "crowd", 20_000);
+        world.create_many_links(list, "crowd", 20_000);
     }
-    let state = world.survey().await;
+    let state = world.scan_host().await;
     let state_text = source(&state, "nics");
     for list in lists {
         let crowd = format!("{list} has more than 4000 entries: the others are left out");

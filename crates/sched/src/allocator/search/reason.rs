@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AlternativeIx, Search};
+use super::{AlternativeIndex, Search};
 use crate::allocator::{
     pool::{Pool, State},
     request::DeviceCount,
@@ -22,7 +22,7 @@ pub(super) type Refusals = BTreeMap<&'static str, BTreeSet<usize>>;
 
 impl Search<'_> {
     /// Records the number of devices found for an alternative.
-    pub(super) fn record_found(&mut self, ix: AlternativeIx, number: usize) {
+    pub(super) fn record_found(&mut self, ix: AlternativeIndex, number: usize) {
         let best = self.most_found.entry(ix).or_default();
         *best = number.max(*best);
     }
@@ -30,7 +30,7 @@ impl Search<'_> {
     /// Records why a candidate is refused. Returns false.
     pub(super) fn refuse(
         &mut self,
-        ix: AlternativeIx,
+        ix: AlternativeIndex,
         candidate: usize,
         reason: &'static str,
     ) -> bool {

@@ -3,9 +3,9 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use windlass_core::selector::Amount;
 
-use super::{AlternativeIx, Choice, Search, Step, Stop};
+use super::{Abort, AlternativeIndex, Choice, Search, Step};
 use crate::allocator::{
-    Unallocated,
+    AllocationError,
     allocated_devices::{Consumed, Holding},
     capacity,
     constraint::RequestName,
@@ -15,11 +15,11 @@ use crate::allocator::{
 
 impl<'a> Search<'a> {
     /// True if a candidate is free, selected, and has the capacity.
-    pub(super) fn is_possible(&mut self, ix: AlternativeIx, candidate: usize) -> Step {
+    pub(super) fn is_possible(&mut self, ix: AlternativeIndex, candidate: usize) -> Step {
         if self.is_in_use(ix, candidate) {
             return Ok(self.refuse(ix, candidate, "in use"));
         }
-        if !self.is_selected(ix, candidate).map_err(Stop::Error)? {
+        if !self.is_selected(ix, candidate).map_err(Abort::Error)? {
             return Ok(self.refuse(ix, candidate, "not selected"));
         }
         if !self.has_capacity(ix, candidate) {
@@ -29,8 +29,8 @@ impl<'a> Search<'a> {
     }
 
     /// True if the device is in use. Admin access ignores other claims, but one claim may not choose a device twice.
-    fn is_in_use(&self, ix: AlternativeIx, candidate: usize) -> bool {
-        let claims = self.allocating.get(&candidate);
+    fn is_in_use(&self, ix: AlternativeIndex, candidate: usize) -> bool {
+        let claims = self.chosen_whole.get(&candidate);
         if self.alternative(ix).admin_access {
             return claims.is_some_and(|claims| claims.contains(&ix.claim));
         }
@@ -46,22 +46,22 @@ impl<'a> Search<'a> {
 
     pub(super) fn is_selected(
         &mut self,
-        ix: AlternativeIx,
+        ix: AlternativeIndex,
         candidate: usize,
-    ) -> Result<bool, Unallocated> {
+    ) -> Result<bool, AllocationError> {
         let signature = self.signatures.map_or(candidate, |numbers| numbers[candidate] as usize);
         if let Some(cached) = self.selections.0.get(&(ix, signature)) {
             return Ok(*cached);
         }
         let device = &self.pools.candidates[candidate];
-        let selected = self.alternative(ix).selects(device.facts())? && device.is_on_node;
+        let selected = self.alternative(ix).selects(device.cel_device())? && device.is_on_node;
         self.selections.0.insert((ix, signature), selected);
         Ok(selected)
     }
 
-    pub(super) fn has_capacity(&self, ix: AlternativeIx, candidate: usize) -> bool {
+    pub(super) fn has_capacity(&self, ix: AlternativeIndex, candidate: usize) -> bool {
         let mut chosen = Consumed::new();
-        for (name, amount) in self.sharing.get(&candidate).into_iter().flatten().flatten() {
+        for (name, amount) in self.chosen_shares.get(&candidate).into_iter().flatten().flatten() {
             let sum = chosen.entry(name.clone()).or_insert(Amount::ZERO);
             *sum = sum.saturating_add(*amount);
         }
@@ -70,14 +70,14 @@ impl<'a> Search<'a> {
         capacity::fits(device, self.alternative(ix).capacity.as_ref(), others)
     }
 
-    pub(super) fn take(&mut self, ix: AlternativeIx, candidate: usize) -> Step {
+    pub(super) fn choose(&mut self, ix: AlternativeIndex, candidate: usize) -> Step {
         let alternative = self.alternative(ix);
         let device = &self.pools.candidates[candidate];
         if self.is_in_use(ix, candidate) {
             return Ok(self.refuse(ix, candidate, "in use"));
         }
         if self.consumes_counters(candidate)
-            && !self.counters.take(device.pool, &device.consumptions)
+            && !self.counters.consume(device.pool, &device.consumptions)
         {
             return Ok(self.refuse(ix, candidate, "without enough counters"));
         }
@@ -87,9 +87,10 @@ impl<'a> Search<'a> {
         }
         if !self.add_to_constraints(ix, candidate) {
             if self.all_devices.contains_key(&ix) {
-                let (title, request) = (&self.claims[ix.claim].title, &alternative.full_name);
-                let id = device.facts().id();
-                return Err(Stop::Error(Unallocated::Invalid(format!(
+                let (title, request) =
+                    (&self.claims[ix.claim].namespaced_name, &alternative.full_name);
+                let id = device.cel_device().id();
+                return Err(Abort::Error(AllocationError::Invalid(format!(
                     "claim {title}, request {request}: cannot add device {id} because a claim \
                      constraint would not be satisfied"
                 ))));
@@ -104,12 +105,15 @@ impl<'a> Search<'a> {
             let amounts = capacity::consumed(device.device(), alternative.capacity.as_ref());
             let parsed =
                 |(name, quantity): (&String, &Quantity)| (name.clone(), capacity::amount(quantity));
-            self.sharing.entry(candidate).or_default().push(amounts.iter().map(parsed).collect());
+            self.chosen_shares
+                .entry(candidate)
+                .or_default()
+                .push(amounts.iter().map(parsed).collect());
             consumed = Some(amounts);
         } else {
-            self.allocating.entry(candidate).or_default().insert(ix.claim);
+            self.chosen_whole.entry(candidate).or_default().insert(ix.claim);
         }
-        let AlternativeIx { claim, request, alternative } = ix;
+        let AlternativeIndex { claim, request, alternative } = ix;
         self.chosen[claim].push(Choice { candidate, request, alternative, consumed });
         Ok(true)
     }
@@ -119,11 +123,11 @@ impl<'a> Search<'a> {
     fn consumes_counters(&self, candidate: usize) -> bool {
         let device = &self.pools.candidates[candidate];
         let in_use = self.holding(candidate).is_some_and(|holding| holding.shares > 0)
-            || self.sharing.get(&candidate).is_some_and(|shares| !shares.is_empty());
+            || self.chosen_shares.get(&candidate).is_some_and(|shares| !shares.is_empty());
         !(device.consumptions.is_empty() || device.is_shared() && in_use)
     }
 
-    fn add_to_constraints(&mut self, ix: AlternativeIx, candidate: usize) -> bool {
+    fn add_to_constraints(&mut self, ix: AlternativeIndex, candidate: usize) -> bool {
         let names = self.names(ix);
         let candidate = &self.pools.candidates[candidate];
         let (device, driver) = (candidate.device(), candidate.driver());
@@ -135,20 +139,20 @@ impl<'a> Search<'a> {
         violated.is_none()
     }
 
-    pub(super) fn release(&mut self, ix: AlternativeIx, candidate: usize) {
+    pub(super) fn release(&mut self, ix: AlternativeIndex, candidate: usize) {
         let names = self.names(ix);
         self.constraints[ix.claim].iter_mut().for_each(|c| c.remove(names));
         let choice = self.chosen[ix.claim].pop();
         if choice.is_some_and(|choice| choice.consumed.is_some()) {
-            self.sharing.get_mut(&candidate).and_then(Vec::pop);
+            self.chosen_shares.get_mut(&candidate).and_then(Vec::pop);
         } else {
-            self.allocating.get_mut(&candidate).map(|claims| claims.remove(&ix.claim));
+            self.chosen_whole.get_mut(&candidate).map(|claims| claims.remove(&ix.claim));
             let device = &self.pools.candidates[candidate];
             self.counters.release(device.pool, &device.consumptions);
         }
     }
 
-    fn names(&self, ix: AlternativeIx) -> RequestName<'a> {
+    fn names(&self, ix: AlternativeIndex) -> RequestName<'a> {
         let request = &self.claims[ix.claim].requests[ix.request];
         RequestName { request: &request.name, full_name: &self.alternative(ix).full_name }
     }

@@ -10,7 +10,7 @@ fn typed(name: &str, kind: &str) -> Value {
     attributes(name, json!({"kind": {"string": kind}}))
 }
 
-fn of(devices: Value, requests: Value) -> Case {
+fn case_of(devices: Value, requests: Value) -> Case {
     case(vec![slice("s", 1, devices)], requests)
 }
 
@@ -25,7 +25,7 @@ fn alternatives_are_tried_one_by_one_in_order() {
             ])
         )])
     };
-    check(&of(plain(&["a"]), nic_first(1)), "r/gpu=a");
+    check(&case_of(plain(&["a"]), nic_first(1)), "r/gpu=a");
     check_no_fit(&case(vec![slice("s", 1, plain(&["a"])), nics(&["n"])], nic_first(2)));
     let by_size = |name: &str, large: &str, small: &str| {
         first_of(
@@ -35,22 +35,22 @@ fn alternatives_are_tried_one_by_one_in_order() {
     };
     let sizes = || json!([sized("a", "8Gi"), sized("b", "4Gi")]);
     check(
-        &of(sizes(), json!([request("r", memory("8Gi")), by_size("s", "8Gi", "4Gi")])),
+        &case_of(sizes(), json!([request("r", memory("8Gi")), by_size("s", "8Gi", "4Gi")])),
         "r=a s/small=b",
     );
     check(
-        &of(sizes(), json!([by_size("s", "8Gi", "4Gi"), request("r", memory("8Gi"))])),
+        &case_of(sizes(), json!([by_size("s", "8Gi", "4Gi"), request("r", memory("8Gi"))])),
         "s/small=b r=a",
     );
     let two = first_of(
         "s",
         json!([
             alternative("large", memory("4Gi")),
-            alternative("pair", with(memory("2Gi"), json!({"count": 2}))),
+            alternative("pair", merged(memory("2Gi"), json!({"count": 2}))),
         ]),
     );
     let three = json!([sized("a", "2Gi"), sized("b", "2Gi"), sized("c", "1Gi")]);
-    check(&of(three, json!([request("r", memory("1Gi")), two])), "r=c s/pair=a s/pair=b");
+    check(&case_of(three, json!([request("r", memory("1Gi")), two])), "r=c s/pair=a s/pair=b");
 }
 
 #[test]
@@ -63,10 +63,10 @@ fn an_alternative_for_all_devices_needs_all_of_them_and_at_least_one() {
         )
     };
     let ab = || plain(&["a", "b"]);
-    check(&of(ab(), json!([all_or_one()])), "r/all=a r/all=b");
-    check(&of(ab(), json!([all_or_one()])).with_allocated(device_results(&["a"])), "r/one=b");
-    check(&of(ab(), json!([all_or_one()])).with_allocated(device_results(&["b"])), "r/one=a");
-    check(&of(ab(), json!([request("q", json!({})), all_or_one()])), "q=a r/one=b");
+    check(&case_of(ab(), json!([all_or_one()])), "r/all=a r/all=b");
+    check(&case_of(ab(), json!([all_or_one()])).with_allocated(device_results(&["a"])), "r/one=b");
+    check(&case_of(ab(), json!([all_or_one()])).with_allocated(device_results(&["b"])), "r/one=a");
+    check(&case_of(ab(), json!([request("q", json!({})), all_or_one()])), "q=a r/one=b");
     let or_nic = || {
         let nic = alternative("nic", json!({"deviceClassName": "nic"}));
         json!([first_of("r", json!([alternative("all", everything.clone()), nic]))])
@@ -79,10 +79,10 @@ fn an_alternative_for_all_devices_needs_all_of_them_and_at_least_one() {
         "r/nic=n",
     );
     let of_kind = |name: &str, kind: &str| {
-        alternative(name, with(everything.clone(), has_value("kind", kind)))
+        alternative(name, merged(everything.clone(), has_value("kind", kind)))
     };
     let newest = || json!([first_of("r", json!([of_kind("new", "'v6'"), of_kind("old", "'v5'")]))]);
-    check(&of(json!([typed("a", "v5")]), newest()), "r/old=a");
+    check(&case_of(json!([typed("a", "v5")]), newest()), "r/old=a");
     let second = || of_pool(slice("t", 1, json!([typed("b", "v5")])), "q", 1);
     let first = || slice("s", 1, json!([typed("a", "v5")]));
     check(&case(vec![first(), second()], newest()), "r/old=a r/old=b");
@@ -92,7 +92,7 @@ fn an_alternative_for_all_devices_needs_all_of_them_and_at_least_one() {
     let chosen = |name: &str, kind: &str, chosen: bool| {
         attributes(name, json!({"kind": {"string": kind}, "chosen": {"bool": chosen}}))
     };
-    let mut subset = of(
+    let mut subset = case_of(
         json!([chosen("a", "v6", false), chosen("b", "v5", false), chosen("c", "v5", true)]),
         newest(),
     );
@@ -114,27 +114,27 @@ fn constraints_compare_values_of_each_type() {
         (json!({"bool": true}), json!({"bool": false})),
         (json!({"version": "1.0.0"}), json!({"version": "2.0.0"})),
     ] {
-        check(&of(pair(one.clone(), one.clone()), two()).constrained(same()), "r=a r=b");
-        check_no_fit(&of(pair(one.clone(), other.clone()), two()).constrained(same()));
+        check(&case_of(pair(one.clone(), one.clone()), two()).constrained(same()), "r=a r=b");
+        check_no_fit(&case_of(pair(one.clone(), other.clone()), two()).constrained(same()));
         let each = json!([request("r", json!({})), request("s", json!({}))]);
         let distinct = json!({"distinctAttribute": "d.com/it"});
         check(
-            &of(pair(one.clone(), other.clone()), each.clone()).constrained(distinct.clone()),
+            &case_of(pair(one.clone(), other.clone()), each.clone()).constrained(distinct.clone()),
             "r=a s=b",
         );
-        check_no_fit(&of(pair(one.clone(), one.clone()), each).constrained(distinct));
+        check_no_fit(&case_of(pair(one.clone(), one.clone()), each).constrained(distinct));
         check_error(
-            &of(pair(one, other), json!([all("r", json!({}))])).constrained(same()),
+            &case_of(pair(one, other), json!([all("r", json!({}))])).constrained(same()),
             "claim default/c, request r: cannot add device d.com/p/b because a claim constraint would not be satisfied",
         );
     }
-    check_no_fit(&of(plain(&["a"]), json!([request("r", json!({}))])).constrained(same()));
+    check_no_fit(&case_of(plain(&["a"]), json!([request("r", json!({}))])).constrained(same()));
 }
 
 #[test]
 fn constraints_name_requests_and_alternatives() {
     let version = |name: &str, memory: &str, version: &str| {
-        with(sized(name, memory), json!({"attributes": {"version": {"version": version}}}))
+        merged(sized(name, memory), json!({"attributes": {"version": {"version": version}}}))
     };
     let by_size = || {
         first_of("s", json!([alternative("two", memory("2Gi")), alternative("one", memory("1Gi"))]))
@@ -146,19 +146,19 @@ fn constraints_name_requests_and_alternatives() {
         version("b", "2Gi", "2.0.0"),
         version("c", "1Gi", "1.0.0")
     ]);
-    check(&of(devices, requests()).constrained(same(json!(["r", "s"]))), "r=a s/one=c");
+    check(&case_of(devices, requests()).constrained(same(json!(["r", "s"]))), "r=a s/one=c");
     let devices = json!([version("a", "8Gi", "1.0.0"), version("b", "2Gi", "2.0.0")]);
-    check(&of(devices, requests()).constrained(same(json!(["r", "s/two"]))), "r=a s/one=b");
+    check(&case_of(devices, requests()).constrained(same(json!(["r", "s/two"]))), "r=a s/one=b");
     let pair = json!([version("a", "1Gi", "1.0.0"), version("b", "1Gi", "2.0.0")]);
     let two = json!([request("r", json!({})), request("s", json!({}))]);
-    check(&of(pair, two.clone()).constrained(same(json!(["r"]))), "r=a s=b");
+    check(&case_of(pair, two.clone()).constrained(same(json!(["r"]))), "r=a s=b");
     // The second constraint makes the search backtrack over the first device.
     let grouped = |name: &str, version: &str, group: &str| {
         attributes(name, json!({"version": {"version": version}, "group": {"string": group}}))
     };
     let three =
         json!([grouped("a", "1.0.0", "x"), grouped("b", "2.0.0", "y"), grouped("c", "3.0.0", "y")]);
-    let mut case = of(three, two);
+    let mut case = case_of(three, two);
     case.claims[0]["spec"]["devices"]["constraints"] =
         json!([same(json!(["r"])), {"matchAttribute": "d.com/group"}]);
     check(&case, "r=b s=c");
@@ -169,7 +169,7 @@ fn distinct_constraints_hold_for_the_requests_they_name() {
     let of_three = |name: &str, version: &str, numa: i64, even: bool| {
         let values =
             json!({"version": {"version": version}, "numa": {"int": numa}, "even": {"bool": even}});
-        with(attributes(name, values), json!({"allowMultipleAllocations": true}))
+        merged(attributes(name, values), json!({"allowMultipleAllocations": true}))
     };
     let devices = json!([
         of_three("a", "1.0.0", 0, true),
@@ -179,7 +179,7 @@ fn distinct_constraints_hold_for_the_requests_they_name() {
     ]);
     let requests: Value =
         ["r", "s", "t", "u"].iter().map(|name| request(name, json!({}))).collect();
-    let mut four = of(devices, requests);
+    let mut four = case_of(devices, requests);
     four.claims[0]["spec"]["devices"]["constraints"] = json!([
         {"distinctAttribute": "d.com/even", "requests": ["r", "s"]},
         {"distinctAttribute": "d.com/version", "requests": ["r", "s", "t"]},
@@ -193,7 +193,7 @@ fn distinct_constraints_hold_for_the_requests_they_name() {
         )
     };
     let two = json!([of_three("a", "1.0.0", 0, true), of_three("b", "1.0.0", 0, false)]);
-    let three = of(two, json!([even("r"), even("s"), even("t")]));
+    let three = case_of(two, json!([even("r"), even("s"), even("t")]));
     let distinct = json!({"distinctAttribute": "d.com/even", "requests": ["r", "s"]});
     check(&three.constrained(distinct), "r/even=a s/any=b t/even=a");
 }
@@ -231,7 +231,7 @@ fn configuration_is_that_of_the_chosen_alternatives() {
 fn the_search_tries_each_combination_and_backtracks_over_slices_and_pools() {
     let five = || json!([request("r", json!({"count": 5}))]);
     let names = ["a", "b", "c", "d"];
-    check_no_fit(&of(plain(&names), five()));
+    check_no_fit(&case_of(plain(&names), five()));
     let halves = [&names[..2], &names[2..]].map(|half| slice(half[0], 2, plain(half)));
     check_no_fit(&case(halves.to_vec(), five()));
     let pools = names.iter().map(|name| of_pool(slice(name, 1, plain(&[name])), name, 1));
@@ -239,10 +239,10 @@ fn the_search_tries_each_combination_and_backtracks_over_slices_and_pools() {
     let special =
         || json!([request("r", json!({"count": 2})), request("s", has_value("kind", "'X'"))]);
     check(
-        &of(json!([typed("a", "X"), typed("b", "Y"), typed("c", "Y")]), special()),
+        &case_of(json!([typed("a", "X"), typed("b", "Y"), typed("c", "Y")]), special()),
         "r=b r=c s=a",
     );
-    let bound = with(typed("c", "Y"), json!({"bindingConditions": ["Ready"]}));
+    let bound = merged(typed("c", "Y"), json!({"bindingConditions": ["Ready"]}));
     let separate = vec![
         slice("s1", 2, json!([typed("a", "X")])),
         slice("s2", 2, json!([typed("b", "Y")])),
@@ -253,7 +253,7 @@ fn the_search_tries_each_combination_and_backtracks_over_slices_and_pools() {
         first_of(
             "r",
             json!([
-                alternative("three", with(has_value("kind", "'Y'"), json!({"count": 3}))),
+                alternative("three", merged(has_value("kind", "'Y'"), json!({"count": 3}))),
                 alternative("two", json!({"count": 2})),
             ])
         ),
@@ -266,7 +266,7 @@ fn the_search_tries_each_combination_and_backtracks_over_slices_and_pools() {
         ),
     ]);
     check(
-        &of(json!([typed("a", "X"), typed("b", "Y"), typed("c", "Y")]), either),
+        &case_of(json!([typed("a", "X"), typed("b", "Y"), typed("c", "Y")]), either),
         "r/two=b r/two=c s/one=a",
     );
 }

@@ -171,7 +171,7 @@ fn a_partition_needs_each_of_its_counters() {
     // Each of the three partitions consumes its own counter and a common one.
     let own = |name: &str, special: bool| {
         let sets = json!({"gpu": {"memory": "10Gi"}, "cpu": {name: "1"}});
-        with(super::part(name, sets), json!({"attributes": {"special": {"bool": special}}}))
+        merged(super::part(name, sets), json!({"attributes": {"special": {"bool": special}}}))
     };
     let sets = counters(json!({"gpu": {"memory": "30Gi"}, "cpu": {"a": "1", "b": "1", "c": "1"}}));
     let parts = json!([own("a", true), own("b", false), own("c", false)]);
@@ -207,7 +207,7 @@ fn counters_that_contradict_their_devices_make_a_pool_invalid() {
     check(&of(other, gpu.clone()), &format!("{none}counter set other not found"));
     let counter = json!([part("a", json!({"gpu": {"cores": "1"}}))]);
     check(&of(counter, gpu.clone()), &format!("{none}counter cores not found in counter set gpu"));
-    let named = |name: &str| with(counters(gpu.clone()), json!({"metadata": {"name": name}}));
+    let named = |name: &str| merged(counters(gpu.clone()), json!({"metadata": {"name": name}}));
     let twice =
         [named("c1"), named("c2"), slice("s1", 4, plain(&["a"])), slice("s2", 4, plain(&["b"]))];
     let twice = twice.into_iter().map(|slice| of_pool(slice, "p", 4)).collect();
@@ -248,18 +248,18 @@ fn each_device_may_have_its_own_node_selection() {
         slices.map(|slice| spec(slice, selection.clone())).collect::<Vec<_>>()
     };
     let named = |name: &str, memory: &str, node: &str| {
-        with(memory_part(name, memory), json!({"nodeName": node}))
+        merged(memory_part(name, memory), json!({"nodeName": node}))
     };
     let either = json!([alternative("six", memory("6Gi")), alternative("two", memory("2Gi"))]);
     let two = by_device(json!([named("a", "2Gi", "n1"), named("b", "6Gi", "n2")]));
     let two = case(two, json!([first_of("r", either)]));
     check(&two, "r/two=a");
     check_selector(&two, node_n1());
-    let zoned = || with(memory_part("a", "2Gi"), json!({"nodeSelector": selector("zone", "a")}));
+    let zoned = || merged(memory_part("a", "2Gi"), json!({"nodeSelector": selector("zone", "a")}));
     let zone = case(by_device(json!([zoned()])), one_device());
     check(&zone, "r=a");
     check_selector(&zone, selector("zone", "a"));
-    let everywhere = with(memory_part("c", "2Gi"), json!({"allNodes": true}));
+    let everywhere = merged(memory_part("c", "2Gi"), json!({"allNodes": true}));
     let three = by_device(json!([zoned(), named("b", "2Gi", "n1"), everywhere]));
     let three = case(three, json!([request("r", json!({"count": 3}))]));
     check(&three, "r=a r=b r=c");
@@ -269,7 +269,10 @@ fn each_device_may_have_its_own_node_selection() {
 #[test]
 fn partitions_keep_their_binding_conditions_and_taints() {
     let bound = |part: Value| {
-        with(part, json!({"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}))
+        merged(
+            part,
+            json!({"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}),
+        )
     };
     let count = |count: i64| json!([request("r", json!({"count": count}))]);
     check(&case(gpu_of(json!([bound(memory_part("a", "4Gi"))])), one_device()), "r=a");
@@ -285,7 +288,7 @@ fn partitions_keep_their_binding_conditions_and_taints() {
     assert_eq!(conditions, [json!(["Ready"]), Value::Null, json!(["Ready"])]);
     // Slices are ordered by name. Counters may be in any slice of the pool.
     let set = |name: &str, set: &str| {
-        with(counters(json!({set: {"memory": "8Gi"}})), json!({"metadata": {"name": name}}))
+        merged(counters(json!({set: {"memory": "8Gi"}})), json!({"metadata": {"name": name}}))
     };
     let own = |set: &str, device: &str| part(device, json!({set: {"memory": "4Gi"}}));
     let four = [
@@ -296,7 +299,7 @@ fn partitions_keep_their_binding_conditions_and_taints() {
     ];
     let four = four.into_iter().map(|slice| of_pool(slice, "p", 4)).collect();
     check(&case(four, count(2)), "r=b r=a");
-    let tainted = with(
+    let tainted = merged(
         bound(memory_part("a", "4Gi")),
         json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}),
     );

@@ -27,13 +27,13 @@ fn with_units(units: i64) -> Value {
     json!({"capacity": {"requests": {"units": units.to_string()}}})
 }
 
-fn of(devices: Value, requests: &[Value]) -> Case {
+fn case_of(devices: Value, requests: &[Value]) -> Case {
     case(vec![slice("s", 1, devices)], json!(requests))
 }
 
 /// Case with one claim per request.
 fn one_claim_each(devices: Value, requests: &[Value]) -> Case {
-    let mut case = of(devices, &requests[..1]);
+    let mut case = case_of(devices, &requests[..1]);
     case.claims.extend(requests[1..].iter().map(|request| claim(json!([request]))));
     case
 }
@@ -67,11 +67,11 @@ fn check_units(case: &Case, expected: &str) {
 #[test]
 fn a_device_without_the_requested_capacity_is_skipped() {
     let cores = json!([shared("a", json!({"cores": {"value": "1"}}))]);
-    check_no_fit(&of(cores.clone(), &[request("r", with_units(1))]));
-    check_no_fit(&of(cores, &[all("r", with_units(1))]));
+    check_no_fit(&case_of(cores.clone(), &[request("r", with_units(1))]));
+    check_no_fit(&case_of(cores, &[all("r", with_units(1))]));
     let ab = |b: Value| json!([shared("a", units(2)), b]);
-    check_units(&of(ab(shared("b", json!({}))), &[all("r", with_units(2))]), "r=a:2");
-    check_units(&of(ab(shared("b", units(1))), &[all("r", with_units(2))]), "r=a:2");
+    check_units(&case_of(ab(shared("b", json!({}))), &[all("r", with_units(2))]), "r=a:2");
+    check_units(&case_of(ab(shared("b", units(1))), &[all("r", with_units(2))]), "r=a:2");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn an_amount_is_rounded_up_to_a_permitted_amount() {
     check_units(&one_claim_each(json!([shared("a", units(2))]), &two(1)), "r=a:1 s=a:1");
     check_units(&one_claim_each(json!([shared("a", in_steps_of_two(4))]), &two(1)), "r=a:2 s=a:2");
     let one = |units: i64, capacity: Value| {
-        of(json!([shared("a", capacity)]), &[request("r", with_units(units))])
+        case_of(json!([shared("a", capacity)]), &[request("r", with_units(units))])
     };
     check_units(&one(3, in_steps_of_two(4)), "r=a:4");
     check_units(&one(2, with_valid_values(4, &["1", "2"])), "r=a:2");
@@ -114,49 +114,50 @@ fn shares_of_other_claims_are_counted() {
     let two =
         |first: i64| json!([shared("a", in_steps_of_two(first)), shared("b", in_steps_of_two(2))]);
     let request_two = || [request("r", with_units(2))];
-    check_units(&of(two(4), &request_two()).with_allocated(share("a", 2)), "r=a:2");
-    check_units(&of(two(2), &request_two()).with_allocated(share("a", 2)), "r=b:2");
+    check_units(&case_of(two(4), &request_two()).with_allocated(share("a", 2)), "r=a:2");
+    check_units(&case_of(two(2), &request_two()).with_allocated(share("a", 2)), "r=b:2");
     check_no_fit(
-        &of(json!([shared("a", in_steps_of_two(2))]), &request_two()).with_allocated(share("a", 2)),
+        &case_of(json!([shared("a", in_steps_of_two(2))]), &request_two())
+            .with_allocated(share("a", 2)),
     );
     // Two shares are allocated, so no unit is free.
     check_no_fit(
-        &of(json!([shared("a", in_steps_of_two(4))]), &request_two())
+        &case_of(json!([shared("a", in_steps_of_two(4))]), &request_two())
             .with_allocated(share("a", 2))
             .with_allocated(share("a", 2)),
     );
     check_no_fit(
-        &of(json!([shared("a", in_steps_of_two(2))]), &[request("r", with_units(1))])
+        &case_of(json!([shared("a", in_steps_of_two(2))]), &[request("r", with_units(1))])
             .with_allocated(device_results(&["a"])),
     );
     let exclusive = json!([{"name": "a", "capacity": in_steps_of_two(2)}]);
-    check_no_fit(&of(exclusive, &[request("r", with_units(1))]).with_allocated(share("a", 1)));
+    check_no_fit(&case_of(exclusive, &[request("r", with_units(1))]).with_allocated(share("a", 1)));
 }
 
 #[test]
 fn mode_all_counts_the_devices_whose_capacity_sufficed_before_the_search() {
     let ab = |a: i64| json!([shared("a", units(a)), shared("b", units(1))]);
     let both = || [request("r", with_units(1)), all("s", with_units(1))];
-    check_units(&of(ab(2), &both()), "r=a:1 s=a:1 s=b:1");
-    check_no_fit(&of(ab(1), &both()));
+    check_units(&case_of(ab(2), &both()), "r=a:1 s=a:1 s=b:1");
+    check_no_fit(&case_of(ab(1), &both()));
     check_units(
-        &of(ab(2), &[all("r", with_units(1))]).with_allocated(share("a", 1)),
+        &case_of(ab(2), &[all("r", with_units(1))]).with_allocated(share("a", 1)),
         "r=a:1 r=b:1",
     );
-    check_units(&of(ab(1), &[all("r", with_units(1))]).with_allocated(share("a", 1)), "r=b:1");
+    check_units(&case_of(ab(1), &[all("r", with_units(1))]).with_allocated(share("a", 1)), "r=b:1");
 }
 
 #[test]
 fn the_search_releases_shares_when_it_backtracks() {
     let device = |name: &str, group: &str, units: i64| {
-        with(
+        merged(
             shared(name, in_steps_of_two(units)),
             json!({"attributes": {"group": {"string": group}}}),
         )
     };
     let devices = json!([device("a", "x", 2), device("b", "y", 4)]);
     let pair = [request("r", with_units(2)), request("s", with_units(2))];
-    let mut case = of(devices, &pair).constrained(json!({"matchAttribute": "d.com/group"}));
+    let mut case = case_of(devices, &pair).constrained(json!({"matchAttribute": "d.com/group"}));
     case.claims.push(claim(json!([request("t", with_units(2))])));
     check_units(&case, "r=b:2 s=b:2 t=a:2");
     let alternatives = json!([
@@ -165,7 +166,7 @@ fn the_search_releases_shares_when_it_backtracks() {
         alternative("any", json!({}))
     ]);
     check_units(
-        &of(json!([shared("a", in_steps_of_two(2))]), &[first_of("r", alternatives)]),
+        &case_of(json!([shared("a", in_steps_of_two(2))]), &[first_of("r", alternatives)]),
         "r/two=a:2",
     );
 }
@@ -174,7 +175,7 @@ fn the_search_releases_shares_when_it_backtracks() {
 fn a_device_without_multiple_allocations_serves_one_request() {
     let exclusive = json!([{"name": "a", "capacity": units(1)}]);
     let results =
-        of(exclusive.clone(), &[request("r", with_units(1))]).allocate().expect("devices");
+        case_of(exclusive.clone(), &[request("r", with_units(1))]).allocate().expect("devices");
     assert_eq!(results[0]["devices"]["results"][0]["shareID"], Value::Null);
     assert_eq!(results[0]["devices"]["results"][0]["consumedCapacity"], Value::Null);
     let larger = json!([{"name": "a", "capacity": in_steps_of_two(2)}]);
@@ -182,14 +183,14 @@ fn a_device_without_multiple_allocations_serves_one_request() {
         larger,
         &[request("r", with_units(1)), request("s", with_units(1))],
     ));
-    let whole = with(with_units(1), cel("!device.allowMultipleAllocations"));
-    check_no_fit(&of(json!([shared("a", units(1))]), &[request("r", whole)]));
+    let whole = merged(with_units(1), cel("!device.allowMultipleAllocations"));
+    check_no_fit(&case_of(json!([shared("a", units(1))]), &[request("r", whole)]));
 }
 
 #[test]
 fn shares_of_a_partition_consume_its_counters_once() {
     let shared = |name: &str, memory: &str| {
-        with(memory_part(name, memory), json!({"allowMultipleAllocations": true}))
+        merged(memory_part(name, memory), json!({"allowMultipleAllocations": true}))
     };
     let three = gpu_of(json!([shared("a", "4Gi"), shared("b", "6Gi"), shared("c", "4Gi")]));
     let either = json!([alternative("six", memory("6Gi")), alternative("four", memory("4Gi"))]);
@@ -205,14 +206,14 @@ fn shares_of_a_partition_consume_its_counters_once() {
     check_no_fit(&case(modes, other).with_allocated(allocated));
     let part = |name: &str, units: &str| {
         let part = part(name, json!({"gpu": {"units": units}, "slot": {"steps": "4"}}));
-        let mut part = with(part, json!({"allowMultipleAllocations": true}));
+        let mut part = merged(part, json!({"allowMultipleAllocations": true}));
         part["capacity"]["steps"] = in_steps_of_two(4)["units"].clone();
         part
     };
     let sets = counters(json!({"gpu": {"units": "4"}, "slot": {"steps": "8"}}));
     let parts = slice("parts", 2, json!([part("a", "2"), part("b", "4"), part("c", "2")]));
     let at_least = |units: i64| {
-        with(
+        merged(
             with_units(1),
             cel(&format!("device.capacity['d.com'].units.compareTo(quantity('{units}')) >= 0")),
         )
@@ -226,18 +227,18 @@ fn shares_of_a_partition_consume_its_counters_once() {
 #[test]
 fn distinct_attributes_keep_shares_on_different_devices() {
     let group = |name: &str, group: &str, units: i64| {
-        with(
+        merged(
             shared(name, in_steps_of_two(units)),
             json!({"attributes": {"group": {"string": group}}}),
         )
     };
     let distinct = || json!({"distinctAttribute": "d.com/group"});
     let two = || [request("r", with_units(1)), request("s", with_units(1))];
-    check_no_fit(&of(json!([group("a", "x", 4)]), &two()).constrained(distinct()));
+    check_no_fit(&case_of(json!([group("a", "x", 4)]), &two()).constrained(distinct()));
     check_units(
-        &of(json!([group("a", "x", 4), group("b", "y", 4)]), &two()).constrained(distinct()),
+        &case_of(json!([group("a", "x", 4), group("b", "y", 4)]), &two()).constrained(distinct()),
         "r=a:2 s=b:2",
     );
     let none = json!([shared("a", units(2))]);
-    check_no_fit(&of(none, &[request("r", json!({}))]).constrained(distinct()));
+    check_no_fit(&case_of(none, &[request("r", json!({}))]).constrained(distinct()));
 }

@@ -14,15 +14,15 @@ use super::{
     documents::{CdiDocument, read},
 };
 use crate::{
-    cli::{CheckArgs, places},
-    screen::{count, line},
+    cli::{CheckArgs, paths_or_default},
+    screen::{line, pluralized},
 };
 
 /// Mount options that make the source a path of the host.
 const BINDS: [&str; 2] = ["bind", "rbind"];
 
 pub(super) fn run(args: CheckArgs) -> Result<()> {
-    let documents = read(&places(args.places))?;
+    let documents = read(&paths_or_default(args.paths))?;
     let host = Host::new(args.host_root, args.host_root_on_node);
     let mut names = DefinedNames::default();
     let mut mistakes = 0;
@@ -31,14 +31,14 @@ pub(super) fn run(args: CheckArgs) -> Result<()> {
         let found = mistakes_of(document, &host, &mut names);
         match &document.content {
             Ok(spec) if found.is_empty() => {
-                line(format!("{path}: valid, {}", count(spec.devices.len(), "device")))?;
+                line(format!("{path}: valid, {}", pluralized(spec.devices.len(), "device")))?;
             }
             _ => found.iter().try_for_each(|mistake| line(format!("{path}: {mistake}")))?,
         }
         mistakes += found.len();
     }
     let documents = counted(documents.len(), "document");
-    ensure!(mistakes == 0, "{} in {documents}", count(mistakes, "mistake"));
+    ensure!(mistakes == 0, "{} in {documents}", pluralized(mistakes, "mistake"));
     Ok(line(format!("no mistake in {documents}"))?)
 }
 
@@ -48,7 +48,7 @@ fn mistakes_of(document: &CdiDocument, host: &Host, names: &mut DefinedNames) ->
         Ok(spec) => {
             let of_format = check(spec).into_iter().map(|mistake| mistake.to_string());
             of_format
-                .chain(missing(spec, host))
+                .chain(missing_files(spec, host))
                 .chain(names.duplicates(&document.path, spec))
                 .collect()
         }
@@ -56,12 +56,12 @@ fn mistakes_of(document: &CdiDocument, host: &Host, names: &mut DefinedNames) ->
 }
 
 /// Files of the host that a document names and the host lacks.
-fn missing(spec: &Spec, host: &Host) -> Vec<String> {
+fn missing_files(spec: &Spec, host: &Host) -> Vec<String> {
     let devices = spec.devices.iter().map(|device| (device.name.as_str(), &device.container_edits));
     let all = devices.chain([("every device", &spec.container_edits)]);
     let missing = |(name, edits): (&str, &ContainerEdits)| {
         let is_absent =
-            |path: &PathBuf| path.has_root() && !host.has(host.runtime_to_host_path(path));
+            |path: &PathBuf| path.has_root() && !host.exists(host.runtime_to_host_path(path));
         let absent = host_paths(edits).into_iter().filter(is_absent);
         let text = |path: PathBuf| format!("{name}: the host has no {}", path.display());
         absent.map(text).collect::<Vec<_>>()

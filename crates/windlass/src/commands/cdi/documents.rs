@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 use windlass_core::cdi::Spec;
-use windlass_host::files::{self, Links};
+use windlass_host::files::{self, Symlinks};
 
 use crate::exit::UsageError;
 
@@ -30,7 +30,7 @@ pub(super) fn read(places: &[PathBuf]) -> Result<Vec<CdiDocument>> {
     let mut paths = Vec::new();
     for place in places {
         if place.is_dir() {
-            paths.extend(in_folder(place)?);
+            paths.extend(document_paths(place)?);
         } else if place.exists() {
             paths.push(place.clone());
         } else {
@@ -38,10 +38,10 @@ pub(super) fn read(places: &[PathBuf]) -> Result<Vec<CdiDocument>> {
             return Err(UsageError(problem).into());
         }
     }
-    Ok(paths.into_iter().map(document).collect())
+    Ok(paths.into_iter().map(read_document).collect())
 }
 
-fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
+fn document_paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder);
     let entries = entries.with_context(|| format!("cannot read {}", folder.display()))?;
     let paths = entries.flatten().map(|entry| entry.path());
@@ -50,8 +50,8 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn document(path: PathBuf) -> CdiDocument {
-    let content = files::read_regular_text(&path, Links::Followed, MAX_BYTES);
+fn read_document(path: PathBuf) -> CdiDocument {
+    let content = files::read_regular_text(&path, Symlinks::Followed, MAX_BYTES);
     let content = content.map_err(|error| error.to_string());
     let content = content.and_then(|text| {
         if extension(&path) == Some("yaml") {

@@ -10,7 +10,7 @@ use super::{
     print_to_stderr,
 };
 use crate::{
-    cli::{ListArgs, places},
+    cli::{ListArgs, paths_or_default},
     commands::print_output,
     screen::Table,
 };
@@ -27,7 +27,7 @@ struct CdiName {
 }
 
 pub(super) fn run(args: ListArgs) -> Result<()> {
-    let documents = read(&places(args.places))?;
+    let documents = read(&paths_or_default(args.paths))?;
     let readable = documents.iter().filter_map(|document| {
         Some((document.path.display().to_string(), document.content.as_ref().ok()?))
     });

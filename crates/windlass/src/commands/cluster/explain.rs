@@ -8,7 +8,7 @@ use crate::{
     cli::ExplainPodArgs,
     commands::print_output,
     exit::UsageError,
-    screen::{Paint, Table, Tone, count, line},
+    screen::{Paint, Style, Table, line, pluralized},
 };
 
 /// Maximum number of fitting nodes to print.
@@ -53,16 +53,16 @@ fn print(explanation: &Explanation) -> Result<()> {
     }
     line("")?;
     if fitting.is_empty() {
-        line(Paint::for_stdout().text(Tone::Bad, "No node can serve it."))?;
+        line(Paint::for_stdout().styled(Style::Error, "No node can serve it."))?;
     } else {
-        line(format!("{} can serve it, the best first:", count(fitting.len(), "node")))?;
+        line(format!("{} can serve it, the best first:", pluralized(fitting.len(), "node")))?;
         let mut table = Table::default();
         for it in fitting.iter().take(MAX_NODES) {
             table.row([it.node.clone(), it.rank.clone().unwrap_or_default()]);
         }
         table.print()?;
         if fitting.len() > MAX_NODES {
-            line(Paint::for_stdout().text(Tone::Quiet, "..."))?;
+            line(Paint::for_stdout().styled(Style::Muted, "..."))?;
         }
     }
     if !refused.is_empty() {

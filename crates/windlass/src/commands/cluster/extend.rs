@@ -8,12 +8,12 @@ use rustix::system::uname;
 use tokio_util::sync::CancellationToken;
 use windlass_control::{Config, PageConfig, TlsFiles};
 
-use crate::{cli::ExtendArgs, exit::UsageError, logging, stop::Stop};
+use crate::{cli::ExtendArgs, exit::UsageError, logging, stop::StopSignals};
 
 pub(super) async fn run(args: ExtendArgs) -> Result<()> {
     let config = config(&args).map_err(UsageError)?;
     logging::to_stderr(args.log_format, args.log.clone());
-    let (mut signals, stop) = (Stop::listen()?, CancellationToken::new());
+    let (mut signals, stop) = (StopSignals::listen()?, CancellationToken::new());
     let version = env!("CARGO_PKG_VERSION");
     let (tls, identity) = (config.tls.is_some(), config.identity.clone());
     let ready = move |address| {
@@ -22,7 +22,7 @@ pub(super) async fn run(args: ExtendArgs) -> Result<()> {
     let mut serving = Box::pin(windlass_control::run(config, stop.clone(), ready));
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
-        signal = signals.requested() => tracing::info!(signal, "stopping"),
+        signal = signals.recv() => tracing::info!(signal, "stopping"),
     }
     stop.cancel();
     serving.await?;
@@ -63,7 +63,9 @@ fn config(args: &ExtendArgs) -> Result<Config> {
     Ok(Config {
         listen: args.listen,
         metrics: args.metrics_listen,
-        page: args.page_listen.map(|listen| PageConfig { listen, is_open: args.page_open }),
+        page: args
+            .page_listen
+            .map(|listen| PageConfig { listen, allows_anonymous: args.page_open }),
         tls,
         kubeconfig: args.kubeconfig.clone(),
         namespace: args.namespace.clone(),

@@ -11,7 +11,7 @@ use crate::{
     exit::UsageError,
     logging::{self, LogFormat},
     screen::line,
-    stop::Stop,
+    stop::StopSignals,
 };
 
 pub(super) async fn run(args: PageArgs) -> Result<()> {
@@ -21,12 +21,12 @@ pub(super) async fn run(args: PageArgs) -> Result<()> {
         Some(_) => PageSource::Recording(Box::new(view::objects(&args.view).await?)),
     };
     logging::to_stderr(LogFormat::Text, Targets::new().with_default(LevelFilter::WARN));
-    let (mut signals, stop) = (Stop::listen()?, CancellationToken::new());
+    let (mut signals, stop) = (StopSignals::listen()?, CancellationToken::new());
     let ready = |address| drop(line(format!("http://{address}/  (Ctrl-C ends it)")));
     let mut serving = Box::pin(run_page(args.listen, source, &args.agents, stop.clone(), ready));
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
-        _ = signals.requested() => {}
+        _ = signals.recv() => {}
     }
     stop.cancel();
     Ok(serving.await?)

@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use windlass_sched::{
     policy::Policy,
-    simulation::{Churn, Filling, Load, Settings, churn, fill},
+    simulation::{ChurnResult, FillingResult, Load, Settings, churn, fill},
 };
 
 use self::report::{ChurnReport, FillingReport};
@@ -38,7 +38,7 @@ pub(super) fn run(args: &SimulateArgs) -> Result<()> {
             // Create the file before the runs, so that an unwritable path fails at once.
             let image = args.svg.as_deref().map(create).transpose().map_err(UsageError)?;
             let run = |settings: &Settings| fill(&simulation, settings, args.load);
-            let runs: Vec<Runs<Filling>> = run_all(args, run);
+            let runs: Vec<Runs<FillingResult>> = run_all(args, run);
             let report = FillingReport::new(args, &simulation, &pods, &runs);
             print_output(args.output, &report, || report.print())?;
             if let Some(mut image) = image {
@@ -47,9 +47,9 @@ pub(super) fn run(args: &SimulateArgs) -> Result<()> {
             Ok(())
         }
         Some(offered) => {
-            let load = Load { offered, queues: args.queue };
+            let load = Load { offered, has_queue: args.queue };
             let run = |settings: &Settings| churn(&simulation, settings, load);
-            let runs: Vec<Runs<Churn>> = run_all(args, run);
+            let runs: Vec<Runs<ChurnResult>> = run_all(args, run);
             let report = ChurnReport::new(args, &simulation, &pods, &runs);
             print_output(args.output, &report, || report.print())
         }
@@ -67,7 +67,7 @@ fn run_all<T: Send>(args: &SimulateArgs, run: impl Fn(&Settings) -> T + Sync) ->
     let jobs: Vec<Settings> = policies
         .iter()
         .flat_map(|policy| args.seeds.clone().map(|seed| (*policy, seed)))
-        .map(|(policy, seed)| Settings { policy, knowledge, seed })
+        .map(|(policy, seed)| Settings { policy, forecast_source: knowledge, seed })
         .collect();
     let progress = Progress::new();
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -7,8 +7,8 @@ use serde::Serialize;
 use tokio::time::sleep;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_control::{
-    Live,
-    index::{GpuHolder, Index, Inspected},
+    LiveIndex,
+    index::{GpuHolder, Index, NodeSnapshot},
 };
 
 use super::view;
@@ -16,11 +16,11 @@ use crate::{
     cli::{OutputArg, TopArgs},
     commands::{
         print_output,
-        top::{INTERVAL, first_holders},
+        top::{REFRESH_INTERVAL, first_holders},
     },
     logging::{self, LogFormat},
-    screen::{Paint, Redraw, Table, Tone, count, line, terminal_width},
-    stop::Stop,
+    screen::{FullScreen, Paint, Style, Table, line, pluralized, terminal_width},
+    stop::StopSignals,
 };
 
 /// Poll interval until the cluster's objects have been read.
@@ -84,15 +84,15 @@ pub(super) async fn run(args: TopArgs) -> Result<()> {
     print_output(args.output, &report, || report.print(args.gpus))
 }
 
-/// Prints the cluster every `INTERVAL`, until stopped.
+/// Prints the cluster every `REFRESH_INTERVAL`, until stopped.
 async fn watch(args: TopArgs) -> Result<()> {
     logging::to_stderr(LogFormat::Text, Targets::new().with_default(LevelFilter::WARN));
-    let live = Live::connect(args.view.kubeconfig.clone()).await?;
-    let mut signals = Stop::listen()?;
-    let mut screen = Redraw::new().filter(|_| args.output == OutputArg::Table);
+    let live = LiveIndex::connect(args.view.kubeconfig.clone()).await?;
+    let mut signals = StopSignals::listen()?;
+    let mut screen = FullScreen::new().filter(|_| args.output == OutputArg::Table);
     let printing = async {
         loop {
-            let Some(report) = live.look(Report::of) else {
+            let Some(report) = live.with_index(Report::of) else {
                 sleep(FIRST_POLL).await;
                 continue;
             };
@@ -100,13 +100,13 @@ async fn watch(args: TopArgs) -> Result<()> {
                 Some(screen) => screen.draw(&report.to_lines(args.gpus, terminal_width()))?,
                 None => print_output(args.output, &report, || report.print(args.gpus))?,
             }
-            sleep(INTERVAL).await;
+            sleep(REFRESH_INTERVAL).await;
         }
     };
     tokio::select! {
-        () = Box::pin(live.follow()) => Ok(()),
+        () = Box::pin(live.run()) => Ok(()),
         failed = printing => failed,
-        _ = signals.requested() => Ok(()),
+        _ = signals.recv() => Ok(()),
     }
 }
 
@@ -115,7 +115,7 @@ async fn watch(args: TopArgs) -> Result<()> {
 impl Report {
     fn of(index: &mut Index) -> Self {
         let fragmented_gpus = index.fragmentation();
-        let nodes = index.inspect();
+        let nodes = index.node_snapshots();
         let nodes = nodes.iter().filter(|node| !node.facts.gpus.is_empty()).map(NodeRow::of);
         let nodes: Vec<_> = nodes.collect();
         Self {
@@ -176,19 +176,19 @@ impl Report {
     }
 
     fn totals(&self) -> String {
-        let (nodes, gpus) = (count(self.nodes.len(), "node"), count(self.gpus, "GPU"));
+        let (nodes, gpus) = (pluralized(self.nodes.len(), "node"), pluralized(self.gpus, "GPU"));
         let text = format!(
             "{nodes}, {gpus}: {} free, {:.2} idle, of which a typical pod cannot use {:.2}",
             self.free_gpus, self.idle_gpus, self.fragmented_gpus
         );
-        Paint::for_stdout().text(Tone::Quiet, text)
+        Paint::for_stdout().styled(Style::Muted, text)
     }
 }
 
 // === impl NodeRow ===
 
 impl NodeRow {
-    fn of(node: &Inspected<'_>) -> Self {
+    fn of(node: &NodeSnapshot<'_>) -> Self {
         Self {
             name: node.facts.name.clone(),
             free_gpus: node.state.free_gpus().len(),
@@ -203,7 +203,7 @@ impl NodeRow {
 // === impl GpuRow ===
 
 impl GpuRow {
-    fn of(node: &Inspected<'_>, position: usize) -> Self {
+    fn of(node: &NodeSnapshot<'_>, position: usize) -> Self {
         let facts = &node.facts.gpus[position];
         Self {
             id: facts.id.as_ref().map(ToString::to_string),
@@ -221,7 +221,7 @@ impl GpuRow {
 impl HolderRow {
     fn of((holder, share): (GpuHolder<'_>, Option<(u16, u32)>)) -> Self {
         let pod = match holder {
-            GpuHolder::Pod(pod) => pod.title(),
+            GpuHolder::Pod(pod) => pod.namespaced_name(),
             GpuHolder::Claim(held) => format!("claim {}", held.claim),
         };
         Self {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use windlass_conformance::{Case, Finding, Report, Totals, Verdict};
 
-use crate::screen::{Paint, Progress, Table, Tone, line, wrapped};
+use crate::screen::{Paint, Progress, Style, Table, line, wrapped};
 
 /// Report in JSON and YAML.
 #[derive(Serialize)]
@@ -42,20 +42,20 @@ pub(super) fn report(report: &Report) -> Result<()> {
         show(finding, paint)?;
     }
     let Totals { pass, fail, not_applicable } = report.totals();
-    let tone = if fail == 0 && pass > 0 { Tone::Good } else { Tone::Bad };
+    let tone = if fail == 0 && pass > 0 { Style::Success } else { Style::Error };
     let total = format!("{pass} passed, {fail} failed, {not_applicable} not applicable");
-    Ok(line(format!("\n{}", paint.text(tone, total)))?)
+    Ok(line(format!("\n{}", paint.styled(tone, total)))?)
 }
 
 fn show(finding: &Finding, paint: Paint) -> Result<()> {
     let (tone, word) = match finding.verdict {
-        Verdict::Pass => (Tone::Good, "pass"),
-        Verdict::Fail => (Tone::Bad, "FAIL"),
-        Verdict::NotApplicable => (Tone::Quiet, "n/a "),
+        Verdict::Pass => (Style::Success, "pass"),
+        Verdict::Fail => (Style::Error, "FAIL"),
+        Verdict::NotApplicable => (Style::Muted, "n/a "),
     };
     let Finding { id, sentence, source, evidence, last_words, .. } = finding;
-    line(format!("{} {id}  {sentence}", paint.text(tone, word)))?;
-    let quiet = |text: String| line(paint.text(Tone::Quiet, text));
+    line(format!("{} {id}  {sentence}", paint.styled(tone, word)))?;
+    let quiet = |text: String| line(paint.styled(Style::Muted, text));
     wrapped("          ", evidence.split_whitespace()).into_iter().try_for_each(quiet)?;
     if finding.verdict == Verdict::Fail {
         quiet(format!("          expected by {source}"))?;

@@ -11,7 +11,7 @@ pub(crate) fn name(device: &Device) -> String {
     let (kind, by_position) = (device.kind, by_position(device));
     match text(&RDMA_DEVICE).filter(|_| kind.is_network()) {
         Some(name) => name,
-        None if kind.is_instance() && device.part.is_none() => {
+        None if kind.is_mig_instance() && device.part.is_none() => {
             format!("{by_position}:{}", text(&MIG_PROFILE).unwrap_or_default())
         }
         None => by_position,
@@ -21,11 +21,11 @@ pub(crate) fn name(device: &Device) -> String {
 /// Name by kind and index.
 fn by_position(device: &Device) -> String {
     let part = device.part.map(|part| format!(":{part}")).unwrap_or_default();
-    format!("{}{}{part}", series(device), device.index)
+    format!("{}{}{part}", name_prefix(device), device.index)
 }
 
 /// Prefix before the index. GPUs of vendors other than NVIDIA have the vendor's name, because a node may have several.
-pub(crate) fn series(device: &Device) -> String {
+pub(crate) fn name_prefix(device: &Device) -> String {
     let source = device.source.as_str();
     match device.family().prefix.or(device.kind.facts().prefix) {
         Some(prefix) => prefix.to_owned(),
@@ -39,7 +39,7 @@ pub(crate) fn series(device: &Device) -> String {
 /// True if `word` is the device's id, short name, or kind and index. A MIG instance also matches its parent's name.
 pub(crate) fn is_named(device: &Device, word: &str) -> bool {
     let is = |own: String| own.eq_ignore_ascii_case(word);
-    let without_part = format!("{}{}", series(device), device.index);
+    let without_part = format!("{}{}", name_prefix(device), device.index);
     device.id.as_str() == word || is(name(device)) || is(without_part)
 }
 

@@ -9,7 +9,7 @@ use windlass_core::{
 };
 use windlass_host::Host;
 use windlass_node::owners::Owners;
-use windlass_resources::{Offering, SharedAs};
+use windlass_resources::{DeviceOffer, SharingSummary};
 
 use super::{
     names::name,
@@ -17,12 +17,12 @@ use super::{
 };
 use crate::screen::Table;
 
-pub(super) type Offerings = BTreeMap<DeviceId, Offering>;
+pub(super) type Offerings = BTreeMap<DeviceId, DeviceOffer>;
 
 /// Offerings and owners of the devices, which the inventory lacks.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceStatus<'a> {
-    pub(crate) offerings: &'a BTreeMap<DeviceId, Offering>,
+    pub(crate) offerings: &'a BTreeMap<DeviceId, DeviceOffer>,
     pub(crate) owners: &'a Owners,
 }
 
@@ -72,13 +72,13 @@ impl Row<'_> {
             ("ID", Some(device.id.to_string())),
             ("PRODUCT", product(self.inventory, device, self.host)),
         ];
-        cells.extend(self.particular());
+        cells.extend(self.kind_cells());
         cells.extend([
             ("NUMA", device.place.numa_node.map(|node| node.to_string())),
             ("PCI", device.place.pci.map(|address| without_prefix("0000:", &address.to_string()))),
         ]);
         if width == Width::Wide {
-            cells.extend(self.wide());
+            cells.extend(self.wide_cells());
         }
         cells.extend([
             ("RESOURCE", self.resource()),
@@ -90,7 +90,7 @@ impl Row<'_> {
     }
 
     /// Columns specific to the kind.
-    fn particular(&self) -> Vec<(&'static str, Option<String>)> {
+    fn kind_cells(&self) -> Vec<(&'static str, Option<String>)> {
         let device = self.device;
         let fact = |name: &str| text(&device.attributes, name);
         match device.kind {
@@ -107,11 +107,11 @@ impl Row<'_> {
             ],
             DeviceKind::Fpga => vec![("SHELL", fact("shell")), ("DRIVER", fact("driver"))],
             DeviceKind::Nvme => vec![("DRIVER", fact("driver"))],
-            DeviceKind::Other => vec![("GIVES", self.gives())],
+            DeviceKind::Other => vec![("GIVES", self.nodes_or_env())],
         }
     }
 
-    fn wide(&self) -> Vec<(&'static str, Option<String>)> {
+    fn wide_cells(&self) -> Vec<(&'static str, Option<String>)> {
         let env = self.device.extras.env.iter().map(|(key, value)| format!("{key}={value}"));
         vec![
             ("SOURCE", Some(self.device.source.to_string())),
@@ -121,7 +121,7 @@ impl Row<'_> {
     }
 
     /// Nodes or variables of a device of kind `other`.
-    fn gives(&self) -> Option<String> {
+    fn nodes_or_env(&self) -> Option<String> {
         match (self.device.nodes.as_slice(), self.device.extras.env.len()) {
             ([], 0) => None,
             ([], several) => Some(format!("{several} variables")),
@@ -152,7 +152,7 @@ impl Row<'_> {
         let name = offering.resource.as_ref()?;
         Some(match offering.shared {
             Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
-            Some(SharedAs { replicas, memory_mib: Some(mib), .. }) => {
+            Some(SharingSummary { replicas, memory_mib: Some(mib), .. }) => {
                 format!("{name} x{replicas} of {mib} MiB")
             }
             Some(shared) => format!("{name} x{}", shared.replicas),
@@ -163,7 +163,7 @@ impl Row<'_> {
     /// Enforcement of the memory limits of containers: `driver`.
     fn enforcement(&self) -> Option<String> {
         let offering = self.status.offerings.get(&self.device.id)?;
-        offering.enforcement.map(|it| it.word().to_owned())
+        offering.enforcement.map(|it| it.as_str().to_owned())
     }
 
     /// First owner: `default/train-0`, `team/train-0 (claim gpus)`, `default/a and 7 more`.

@@ -12,7 +12,7 @@ use super::kubelet;
 
 const AREA: &str = "agent";
 /// Time limit for an answer.
-const LIMIT: Duration = Duration::from_secs(2);
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) async fn check(config: &Config, socket: Option<&Path>) -> Vec<Finding> {
     let mut findings = sockets(&config.places.kubelet_dir).await;
@@ -25,7 +25,7 @@ pub(super) async fn check(config: &Config, socket: Option<&Path>) -> Vec<Finding
     if findings.is_empty() && readiness.severity == Severity::Skipped {
         findings.push(
             Finding::warning(AREA, "plugins", "no agent serves this node, or it offers nothing")
-                .remedy("start it: `windlass node`, or the DaemonSet (docs/install.md)"),
+                .with_remedy("start it: `windlass node`, or the DaemonSet (docs/install.md)"),
         );
     }
     findings.push(readiness);
@@ -34,18 +34,19 @@ pub(super) async fn check(config: &Config, socket: Option<&Path>) -> Vec<Finding
 
 async fn readiness(socket: &Path) -> Finding {
     const SUBJECT: &str = "readiness";
-    match timeout(LIMIT, probe_agent(socket, Probe::Readiness)).await {
-        Err(_) => Finding::problem(AREA, SUBJECT, format!("no answer within {LIMIT:?}"))
-            .remedy("restart the agent; its pods keep their devices"),
+    match timeout(ANSWER_LIMIT, probe_agent(socket, Probe::Readiness)).await {
+        Err(_) => Finding::problem(AREA, SUBJECT, format!("no answer within {ANSWER_LIMIT:?}"))
+            .with_remedy("restart the agent; its pods keep their devices"),
         Ok(Err(error)) => Finding::problem(AREA, SUBJECT, windlass_host::causes(&error))
-            .remedy("start the agent, or name its socket"),
+            .with_remedy("start the agent, or name its socket"),
         Ok(Ok(answer)) => {
             let report = answer.report.trim_end().replace('\n', "; ");
             if answer.is_ok {
                 Finding::ok(AREA, SUBJECT, report)
             } else {
-                Finding::problem(AREA, SUBJECT, report)
-                    .remedy("docs/troubleshooting.md has each reason; the agent's log says more")
+                Finding::problem(AREA, SUBJECT, report).with_remedy(
+                    "docs/troubleshooting.md has each reason; the agent's log says more",
+                )
             }
         }
     }
@@ -61,7 +62,7 @@ async fn sockets(kubelet_dir: &Path) -> Vec<Finding> {
             findings.push(match super::socket::connect(&folder.join(&name)).await {
                 Ok(()) => Finding::ok(AREA, subject, "serves"),
                 Err(error) => Finding::problem(AREA, subject, error.to_string())
-                    .remedy("the agent that created it has ended or hangs: restart it"),
+                    .with_remedy("the agent that created it has ended or hangs: restart it"),
             });
         }
     }

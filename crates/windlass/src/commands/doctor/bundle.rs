@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Creates the folder before the checks run, so that an unusable folder fails at once.
-pub(super) fn begin(folder: &Path) -> Result<()> {
+pub(super) fn create_folder(folder: &Path) -> Result<()> {
     new_folder(folder)
 }
 

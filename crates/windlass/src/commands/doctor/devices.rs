@@ -3,7 +3,7 @@
 use windlass_core::{
     device::Device, finding::Finding, health::HealthState, inventory::SourceState,
 };
-use windlass_resources::{NodeState, Offering};
+use windlass_resources::{DeviceOffer, NodeState};
 
 use crate::commands::short_name;
 
@@ -15,10 +15,10 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
     if state.inventory.devices.is_empty() {
         findings.push(
             Finding::warning(AREA, "devices", "no source has found a device")
-                .remedy("with --all, the lines above have the result of each source"),
+                .with_remedy("with --all, the lines above have the result of each source"),
         );
     }
-    let offerings = state.offerings();
+    let offerings = state.device_offers();
     for device in &state.inventory.devices {
         if let Some(finding) = unhealthy(device) {
             findings.push(finding);
@@ -26,13 +26,14 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
             findings.extend(withheld(device, offering));
         }
     }
-    for (resource, why) in &state.empty {
+    for (resource, why) in &state.empty_resources {
         findings.push(
             Finding::warning(AREA, resource.to_string(), format!("no device: {why}"))
-                .remedy("`windlass devices` lists the devices; change the rule's selector"),
+                .with_remedy("`windlass devices` lists the devices; change the rule's selector"),
         );
     }
-    findings.extend(state.offers_nothing().map(|why| Finding::problem(AREA, "configuration", why)));
+    findings
+        .extend(state.no_offer_warning().map(|why| Finding::problem(AREA, "configuration", why)));
     let missing_parts = state.missing_parts.problems.iter();
     findings.extend(
         missing_parts.map(|problem| Finding::warning(AREA, "CDI documents", problem.clone())),
@@ -41,7 +42,7 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
         let detail = format!("{allocatable} of {listed} allocatable");
         findings.push(if allocatable == 0 && listed > 0 {
             Finding::problem(AREA, resource.to_string(), detail)
-                .remedy("the lines above have the reason for each device")
+                .with_remedy("the lines above have the reason for each device")
         } else {
             Finding::ok(AREA, resource.to_string(), detail)
         });
@@ -50,13 +51,13 @@ pub(super) fn check(state: &NodeState) -> Vec<Finding> {
 }
 
 /// Reports a withheld device. Without a resource it is left out on purpose; with a resource it cannot be allocated.
-fn withheld(device: &Device, offering: &Offering) -> Option<Finding> {
+fn withheld(device: &Device, offering: &DeviceOffer) -> Option<Finding> {
     let why = format!("withheld: {}", offering.obstacle.as_deref()?);
     let name = short_name(device);
     Some(match &offering.resource {
         None => Finding::ok(AREA, name, why),
         Some(_) => Finding::warning(AREA, name, why)
-            .remedy("docs/troubleshooting.md has each reason, and when it ends"),
+            .with_remedy("docs/troubleshooting.md has each reason, and when it ends"),
     })
 }
 
@@ -66,11 +67,11 @@ fn source(name: &str, state: &SourceState) -> Finding {
         SourceState::Ready(what) => Finding::ok(AREA, subject, what.clone()),
         SourceState::Absent(why) => Finding::ok(AREA, subject, format!("none: {why}")),
         SourceState::Starting => Finding::problem(AREA, subject, "it did not answer in time")
-            .remedy(
+            .with_remedy(
                 "a driver call hangs: see `dmesg`, and reset the device or restart the machine",
             ),
         SourceState::Failing(why) => Finding::problem(AREA, subject, why.clone())
-            .remedy("docs/troubleshooting.md has the messages of drivers"),
+            .with_remedy("docs/troubleshooting.md has the messages of drivers"),
     }
 }
 
@@ -87,7 +88,7 @@ fn unhealthy(device: &Device) -> Option<Finding> {
     };
     let action = failure.and_then(|failure| failure.reason.action());
     Some(match action.filter(|action| action.concerns_operator()) {
-        Some(action) => finding.remedy(action.to_string()),
+        Some(action) => finding.with_remedy(action.to_string()),
         None => finding,
     })
 }

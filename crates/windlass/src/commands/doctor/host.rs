@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use windlass_config::Config;
 use windlass_core::finding::Finding;
-use windlass_host::{Host, dmem::VERSION_2};
+use windlass_host::{Host, dmem::CGROUP2_CONTROLLERS};
 
 const AREA: &str = "host";
 
@@ -31,12 +31,12 @@ fn rights() -> Finding {
         "rights",
         "not root: sockets of the kubelet and device nodes cannot be opened",
     )
-    .remedy("run it with sudo, or in the agent's pod")
+    .with_remedy("run it with sudo, or in the agent's pod")
 }
 
 fn control_groups(host: &Host) -> Finding {
     const SUBJECT: &str = "control groups";
-    if host.path(VERSION_2).exists() {
+    if host.path(CGROUP2_CONTROLLERS).exists() {
         return Finding::ok(AREA, SUBJECT, "cgroup v2");
     }
     let folder = host.path("/sys/fs/cgroup");
@@ -46,7 +46,7 @@ fn control_groups(host: &Host) -> Finding {
             SUBJECT,
             "cgroup v1: the driver and the kernel cannot limit the memory of shares",
         )
-        .remedy("boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1)");
+        .with_remedy("boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1)");
     }
     Finding::skipped(AREA, SUBJECT, format!("no {}", folder.display()))
 }
@@ -59,13 +59,13 @@ fn folder(what: &str, path: &Path, setting: &str) -> Finding {
         Err(_) => Finding::skipped(AREA, subject, format!("no {shown} yet")),
         Ok(found) if !found.is_dir() => {
             Finding::problem(AREA, subject, format!("{shown} is not a folder"))
-                .remedy(format!("remove it, or choose another with {setting}"))
+                .with_remedy(format!("remove it, or choose another with {setting}"))
         }
         Ok(_) => match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
             Ok(()) => Finding::ok(AREA, subject, shown.to_string()),
             Err(error) => {
                 Finding::warning(AREA, subject, format!("{shown} cannot be written: {error}"))
-                    .remedy("run it as root; a read-only file system needs another folder")
+                    .with_remedy("run it as root; a read-only file system needs another folder")
             }
         },
     }

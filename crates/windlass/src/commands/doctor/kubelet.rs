@@ -21,15 +21,14 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
     }
     if !plugins.is_dir() {
         let detail = format!("no {}", plugins.display());
-        return vec![
-            Finding::problem(AREA, "folder", detail)
-                .remedy("start the kubelet; k0s and MicroK8s have another folder: --kubelet-dir"),
-        ];
+        return vec![Finding::problem(AREA, "folder", detail).with_remedy(
+            "start the kubelet; k0s and MicroK8s have another folder: --kubelet-dir",
+        )];
     }
     let mut findings = vec![registration(&plugins.join(KUBELET_SOCKET)).await];
     findings.push(claims(folder, config.policy.dra.offer != DraOffer::Off));
     findings.push(device_checkpoint(&plugins.join(checkpoint::FILE)));
-    findings.extend(others(&plugins).await);
+    findings.extend(other_plugins(&plugins).await);
     findings.push(pod_resources(folder).await);
     findings
 }
@@ -50,7 +49,7 @@ async fn registration(socket: &Path) -> Finding {
     match super::socket::connect(socket).await {
         Ok(()) => Finding::ok(AREA, SUBJECT, socket.display().to_string()),
         Err(error) => Finding::problem(AREA, SUBJECT, format!("{}: {error}", socket.display()))
-            .remedy("start the kubelet; as root, if permission is denied"),
+            .with_remedy("start the kubelet; as root, if permission is denied"),
     }
 }
 
@@ -60,7 +59,7 @@ fn claims(folder: &Path, is_configured: bool) -> Finding {
     match (registry.is_dir(), is_configured) {
         (true, _) => Finding::ok(AREA, SUBJECT, registry.display().to_string()),
         (false, true) => Finding::problem(AREA, SUBJECT, format!("no {}", registry.display()))
-            .remedy("start the kubelet; in a pod, mount the folder (option claims)"),
+            .with_remedy("start the kubelet; in a pod, mount the folder (option claims)"),
         (false, false) => Finding::skipped(AREA, SUBJECT, "no claims in the configuration"),
     }
 }
@@ -75,7 +74,7 @@ fn device_checkpoint(path: &Path) -> Finding {
         }
         Err(error) => {
             return Finding::warning(AREA, SUBJECT, format!("{}: {error}", path.display()))
-                .remedy("run it as root");
+                .with_remedy("run it as root");
         }
     };
     match Checkpoint::parse(&text) {
@@ -84,14 +83,14 @@ fn device_checkpoint(path: &Path) -> Finding {
                 checkpoint.pods.iter().flatten().map(|pod| &pod.pod_uid).collect();
             Finding::ok(AREA, SUBJECT, format!("pods with devices: {}", pods.len()))
         }
-        Err(error) => Finding::problem(AREA, SUBJECT, windlass_host::causes(&error)).remedy(
+        Err(error) => Finding::problem(AREA, SUBJECT, windlass_host::causes(&error)).with_remedy(
             "if the kubelet refuses it too, it does not start and logs the reason; otherwise update windlass",
         ),
     }
 }
 
 /// Lists the sockets of other plugins, which usually serve other devices.
-async fn others(plugins: &Path) -> Vec<Finding> {
+async fn other_plugins(plugins: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in sockets(plugins) {
         let is_other = name != KUBELET_SOCKET && !name.starts_with("windlass-");
@@ -108,7 +107,7 @@ async fn pod_resources(folder: &Path) -> Finding {
     const SUBJECT: &str = "pod resources API";
     match podresources::holders(folder).await {
         Ok(holders) => Finding::ok(AREA, SUBJECT, format!("devices held: {}", holders.len())),
-        Err(error) => Finding::warning(AREA, SUBJECT, windlass_host::causes(&error)).remedy(
+        Err(error) => Finding::warning(AREA, SUBJECT, windlass_host::causes(&error)).with_remedy(
             "the names of pods are missing in `windlass devices`; mount pod-resources (option pods)",
         ),
     }

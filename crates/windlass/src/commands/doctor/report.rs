@@ -10,7 +10,7 @@ use windlass_core::{
 use crate::{
     cli::OutputArg,
     commands::print_output,
-    screen::{Paint, Tone, count, line, wrapped},
+    screen::{Paint, Style, line, pluralized, wrapped},
 };
 
 /// All findings of a diagnosis.
@@ -42,7 +42,7 @@ impl Diagnosis {
         }
     }
 
-    pub(super) fn about(mut self, inventory: &Inventory) -> Self {
+    pub(super) fn with_origin(mut self, inventory: &Inventory) -> Self {
         self.simulated.clone_from(&inventory.simulated);
         self.recorded.clone_from(&inventory.recorded);
         self
@@ -51,22 +51,22 @@ impl Diagnosis {
     /// Prints problems and warnings, and with `all` the other checks too. Fails if there is a problem.
     pub(crate) fn show(&self, output: OutputArg, all: bool) -> Result<()> {
         print_output(output, self, || self.print(all))?;
-        ensure!(self.problems == 0, "{} found", count(self.problems, "problem"));
+        ensure!(self.problems == 0, "{} found", pluralized(self.problems, "problem"));
         Ok(())
     }
 
     fn print(&self, all: bool) -> Result<()> {
         let paint = Paint::for_stdout();
         if let Some(profile) = &self.simulated {
-            line(paint.text(Tone::Notable, format!("SIMULATED machine {profile}")))?;
+            line(paint.styled(Style::Warning, format!("SIMULATED machine {profile}")))?;
         }
         if let Some(made) = &self.recorded {
-            line(paint.text(Tone::Notable, format!("RECORDED host, {made}")))?;
+            line(paint.styled(Style::Warning, format!("RECORDED host, {made}")))?;
         }
         let is_shown = |finding: &&Finding| all || finding.severity >= Severity::Warning;
         let shown: Vec<_> = self.findings.iter().filter(is_shown).collect();
         for group in shown.chunk_by(|a, b| a.area == b.area) {
-            line(paint.text(Tone::Strong, group[0].area))?;
+            line(paint.styled(Style::Heading, group[0].area))?;
             for finding in group {
                 print_finding(finding, paint)?;
             }
@@ -74,13 +74,13 @@ impl Diagnosis {
         let (done, skipped) = (self.findings.len(), self.skipped());
         let sum = format!(
             "{}: {}, {}, {skipped} skipped",
-            count(done, "check"),
-            count(self.problems, "problem"),
-            count(self.warnings, "warning"),
+            pluralized(done, "check"),
+            pluralized(self.problems, "problem"),
+            pluralized(self.warnings, "warning"),
         );
-        line(paint.text(Tone::Quiet, sum))?;
+        line(paint.styled(Style::Muted, sum))?;
         if !all {
-            line(paint.text(Tone::Quiet, "--all shows every check"))?;
+            line(paint.styled(Style::Muted, "--all shows every check"))?;
         }
         Ok(())
     }
@@ -92,16 +92,16 @@ impl Diagnosis {
 
 fn print_finding(finding: &Finding, paint: Paint) -> Result<()> {
     let (word, tone) = match finding.severity {
-        Severity::Ok => ("ok", Tone::Quiet),
-        Severity::Skipped => ("skipped", Tone::Quiet),
-        Severity::Warning => ("warning", Tone::Notable),
-        Severity::Problem => ("PROBLEM", Tone::Bad),
+        Severity::Ok => ("ok", Style::Muted),
+        Severity::Skipped => ("skipped", Style::Muted),
+        Severity::Warning => ("warning", Style::Warning),
+        Severity::Problem => ("PROBLEM", Style::Error),
     };
     let text = format!("{}: {}", finding.subject, finding.detail);
     let lead = format!("  {word:<8} ");
     for (position, text) in wrapped(&lead, text.split_whitespace()).into_iter().enumerate() {
         match text.strip_prefix(&lead).filter(|_| position == 0) {
-            Some(rest) => line(format!("  {} {rest}", paint.text(tone, format!("{word:<8}"))))?,
+            Some(rest) => line(format!("  {} {rest}", paint.styled(tone, format!("{word:<8}"))))?,
             None => line(text)?,
         }
     }

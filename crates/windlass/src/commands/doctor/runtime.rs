@@ -22,7 +22,7 @@ const DEFAULT_SOCKETS: [&str; 5] = [
     "/run/crio/crio.sock",
 ];
 /// Time limit for an answer.
-const LIMIT: Duration = Duration::from_secs(2);
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const REMEDY: &str = "update the runtime, or use another deviceList (docs/install.md)";
 
 pub(super) async fn check(
@@ -42,14 +42,14 @@ pub(super) async fn check(
         let detail = "no socket of a runtime in the usual folders";
         let finding = Finding::skipped(AREA, "socket", detail);
         return vec![
-            finding.remedy("give it with --runtime-socket; the agent's pod cannot see it"),
+            finding.with_remedy("give it with --runtime-socket; the agent's pod cannot see it"),
         ];
     }
     let mut findings = Vec::new();
     for path in candidates {
         let shown = path.display().to_string();
         let answer = match SocketPath::new(path) {
-            Ok(socket) => timeout(LIMIT, Runtime::ask(&socket)).await,
+            Ok(socket) => timeout(ANSWER_LIMIT, Runtime::query(&socket)).await,
             Err(error) => Ok(Err(error.into())),
         };
         findings.extend(match answer {
@@ -66,12 +66,12 @@ pub(super) async fn check(
             Ok(Err(error)) => {
                 vec![
                     Finding::problem(AREA, shown, windlass_host::causes(&error))
-                        .remedy("start the runtime, or name its socket with --runtime-socket"),
+                        .with_remedy("start the runtime, or name its socket with --runtime-socket"),
                 ]
             }
             Err(_) => vec![
-                Finding::problem(AREA, shown, format!("no answer within {LIMIT:?}"))
-                    .remedy("see the runtime's log; pods do not start either"),
+                Finding::problem(AREA, shown, format!("no answer within {ANSWER_LIMIT:?}"))
+                    .with_remedy("see the runtime's log; pods do not start either"),
             ],
         });
     }
@@ -97,14 +97,15 @@ fn of_runtime(runtime: &Runtime, policy: &Policy, cdi_dir: &Path) -> Vec<Finding
         ));
         return findings;
     }
-    findings.push(match (runtime.name.as_str(), release(&runtime.version)) {
+    findings.push(match (runtime.name.as_str(), parse_version(&runtime.version)) {
         ("containerd", Some(release)) if release < (1, 7) => {
             Finding::problem(AREA, "CDI", "containerd before 1.7 reads no CDI documents")
-                .remedy(REMEDY)
+                .with_remedy(REMEDY)
         }
         ("containerd", Some(_)) => containerd(runtime, cdi_dir),
         ("cri-o", Some(release)) if release < (1, 23) => {
-            Finding::problem(AREA, "CDI", "CRI-O before 1.23 reads no CDI documents").remedy(REMEDY)
+            Finding::problem(AREA, "CDI", "CRI-O before 1.23 reads no CDI documents")
+                .with_remedy(REMEDY)
         }
         ("cri-o", Some(_)) => Finding::ok(AREA, "CDI", "this version reads CDI documents"),
         (name, _) => Finding::skipped(AREA, "CDI", format!("unknown for {name}")),
@@ -122,7 +123,7 @@ fn containerd(runtime: &Runtime, cdi_dir: &Path) -> Finding {
     match settings["enableCDI"].as_bool() {
         Some(false) => {
             Finding::problem(AREA, "CDI", "turned off: containers start without their devices")
-                .remedy(
+                .with_remedy(
                     "set enable_cdi = true in containerd's configuration, and restart containerd",
                 )
         }
@@ -135,7 +136,7 @@ fn containerd(runtime: &Runtime, cdi_dir: &Path) -> Finding {
                     folders.join(", "),
                     cdi_dir.display()
                 );
-                return Finding::problem(AREA, "CDI", detail).remedy(
+                return Finding::problem(AREA, "CDI", detail).with_remedy(
                     "add the folder to cdi_spec_dirs, or give the agent one of these: --cdi-dir",
                 );
             }
@@ -154,7 +155,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// Major and minor number of a version: `v1.7.24`, `1.30.4`, `2.0.0-rc.1`.
-fn release(version: &str) -> Option<(u32, u32)> {
+fn parse_version(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.trim_start_matches('v').split('.');
     let major = parts.next()?.parse().ok()?;
     let minor = parts.next()?;

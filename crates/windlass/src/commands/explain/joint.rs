@@ -6,7 +6,9 @@ use anyhow::{Result, anyhow};
 use serde::Serialize;
 use windlass_core::{
     device::{Device, DeviceId},
-    placement::joint::{Alignment, JointChoice, JointError, JointRequest, Wanted, choose_joint},
+    placement::joint::{
+        Alignment, DeviceRequest, JointChoice, JointError, JointRequest, choose_joint,
+    },
     resource::ResourceName,
     topology::PcieLevel,
 };
@@ -15,7 +17,7 @@ use windlass_resources::NodeState;
 pub(super) use show::table;
 
 use super::{
-    live::Kubelet,
+    live::KubeletState,
     names::take_nics,
     question::{CandidateSet, id_strs},
     report::{Report, name},
@@ -27,7 +29,7 @@ use crate::{cli::RequestArgs, exit::UsageError};
 /// Request for NICs in addition to the GPUs.
 pub(super) struct NicRequest {
     size: usize,
-    within: Option<PcieLevel>,
+    max_level: Option<PcieLevel>,
     /// NICs named by `--free`; if it names none, all NICs without obstacle are free.
     free: Vec<DeviceId>,
     required: Vec<DeviceId>,
@@ -35,11 +37,11 @@ pub(super) struct NicRequest {
     caveat: Option<&'static str>,
 }
 
-pub(super) type JointReport<'a> = Report<'a, JointQuestion, Chosen>;
+pub(super) type JointReport<'a> = Report<'a, JointPlacementRequest, JointAnswer>;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct JointQuestion {
+pub(super) struct JointPlacementRequest {
     resource: ResourceName,
     gpus: KindRequest,
     nics: KindRequest,
@@ -58,7 +60,7 @@ struct KindRequest {
 }
 
 #[derive(Serialize)]
-pub(super) struct Chosen {
+pub(super) struct JointAnswer {
     choice: Box<JointChoice>,
 }
 
@@ -80,33 +82,33 @@ pub(super) fn take_nic_request(
     }
     let caveat = free.as_ref().is_some_and(Vec::is_empty).then_some(ALL_NICS);
     let free = free.unwrap_or_default();
-    Ok(Some(NicRequest { size, within: args.within, free, required, caveat }))
+    Ok(Some(NicRequest { size, max_level: args.within, free, required, caveat }))
 }
 
 /// Answers the request for GPUs and NICs.
-pub(super) fn read<'a>(
+pub(super) fn answer_joint_request<'a>(
     node: &'a NodeState,
-    kubelet: &Kubelet,
+    kubelet: &KubeletState,
     request: ExplainRequest,
     nic_request: NicRequest,
 ) -> Result<JointReport<'a>> {
-    let ExplainRequest { question, mut unavailable, caveat, refused } = request;
+    let ExplainRequest { request: question, mut unavailable, caveat, refusal: refused } = request;
     let CandidateSet::Devices { available, required, .. } = question.candidates else {
         let problem =
             anyhow!("{} is shared, and replicas cannot be paired with NICs", question.resource);
         return Err(UsageError(problem.context("--nics")).into());
     };
-    let within = nic_request.within;
+    let within = nic_request.max_level;
     let caveat = caveat.or_else(|| nic_request.caveat.map(ToOwned::to_owned));
     let nics = nics(node, kubelet, nic_request, &mut unavailable);
     let refused = refused.or_else(|| nics.refusal(node, &unavailable));
     let gpus = KindRequest { size: question.size, available, required };
-    let question = JointQuestion { resource: question.resource, gpus, nics, within };
+    let question = JointPlacementRequest { resource: question.resource, gpus, nics, within };
     let choice = match refused {
         Some(why) => Err(why),
         None => question.choose(node).map_err(|refusal| refusal.to_string()),
     };
-    let answer = choice.map(|choice| Chosen { choice: Box::new(choice) });
+    let answer = choice.map(|choice| JointAnswer { choice: Box::new(choice) });
     let ids = [&question.gpus, &question.nics].into_iter();
     let ids = ids.flat_map(|part| part.available.iter().chain(&part.required));
     let ids: Vec<_> = ids.cloned().collect();
@@ -116,7 +118,7 @@ pub(super) fn read<'a>(
 /// NICs named by `--free`, else the NICs without obstacle.
 fn nics(
     node: &NodeState,
-    kubelet: &Kubelet,
+    kubelet: &KubeletState,
     nic_request: NicRequest,
     unavailable: &mut Vec<Unavailable>,
 ) -> KindRequest {
@@ -124,7 +126,7 @@ fn nics(
     if !free.is_empty() {
         return KindRequest { size, available: free, required };
     }
-    let offerings = node.offerings();
+    let offerings = node.device_offers();
     let obstacle = |device: &Device| {
         let offering = offerings.get(&device.id).cloned();
         match offering.and_then(|of| Some((of.resource?, of.shared, of.obstacle))) {
@@ -148,13 +150,13 @@ fn nics(
 
 // === impl JointQuestion ===
 
-impl JointQuestion {
+impl JointPlacementRequest {
     fn choose(&self, node: &NodeState) -> Result<JointChoice, JointError> {
         let (gpus, needed_gpus) = (id_strs(&self.gpus.available), id_strs(&self.gpus.required));
         let (nics, needed_nics) = (id_strs(&self.nics.available), id_strs(&self.nics.required));
         let request = JointRequest {
-            gpus: Wanted { available: &gpus, required: &needed_gpus, size: self.gpus.size },
-            nics: Wanted { available: &nics, required: &needed_nics, size: self.nics.size },
+            gpus: DeviceRequest { available: &gpus, required: &needed_gpus, size: self.gpus.size },
+            nics: DeviceRequest { available: &nics, required: &needed_nics, size: self.nics.size },
             alignment: self.within.map_or(Alignment::Preferred, Alignment::Required),
         };
         choose_joint(&node.topology, request)

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use windlass_allocations::podresources::{self, ByDevice, Holder};
+use windlass_allocations::podresources::{self, Holder, HoldersByDevice};
 use windlass_core::{replica::ReplicaId, resource::ResourceName};
 use windlass_host::causes;
 
@@ -13,8 +13,8 @@ use super::resource::Member;
 
 /// Answers of the pod resources API; by default all devices are free.
 #[derive(Debug, Default)]
-pub(super) struct Kubelet {
-    holders: ByDevice,
+pub(super) struct KubeletState {
+    holders: HoldersByDevice,
     /// Allocatable ids by resource; `None` if unknown.
     allocatable: Option<BTreeMap<String, BTreeSet<String>>>,
     /// Missing answer, and the resulting assumption.
@@ -26,7 +26,7 @@ const WITHHELD: &str = "withheld by the agent";
 
 // === impl Kubelet ===
 
-impl Kubelet {
+impl KubeletState {
     pub(super) async fn read(dir: &Path) -> Self {
         let holders = match podresources::holders(dir).await {
             Ok(holders) => holders,
@@ -67,11 +67,15 @@ impl Kubelet {
     ) -> Option<String> {
         self.holder(member, replica)
             .map(|Holder { namespace, pod, .. }| format!("held by {namespace}/{pod}"))
-            .or_else(|| self.withheld(resource, member))
+            .or_else(|| self.withheld_reason(resource, member))
     }
 
     /// Reason why the device is withheld, independent of holders.
-    pub(super) fn withheld(&self, resource: &ResourceName, member: &Member<'_>) -> Option<String> {
+    pub(super) fn withheld_reason(
+        &self,
+        resource: &ResourceName,
+        member: &Member<'_>,
+    ) -> Option<String> {
         let withheld = || self.is_withheld(resource, member).then(|| WITHHELD.to_owned());
         member.obstacle.clone().or_else(withheld)
     }

@@ -7,7 +7,7 @@ use windlass_core::{
     replica::ReplicaId,
 };
 
-use crate::commands::{is_named, series, short_name};
+use crate::commands::{is_named, name_prefix, short_name};
 
 /// Device, or one replica of a device.
 #[derive(Clone, Copy, Debug)]
@@ -18,10 +18,10 @@ pub(super) struct NamedDevice<'a> {
 
 /// Name that no device has.
 #[derive(Debug, thiserror::Error)]
-#[error("no device of {place} is named {word:?}; {}", ValidNames(names))]
+#[error("no device of {scope} is named {word:?}; {}", ValidNames(names))]
 pub(super) struct UnknownName {
     word: String,
-    place: String,
+    scope: String,
     names: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ pub(super) fn unique_ids<'a>(devices: impl IntoIterator<Item = &'a Device>) -> V
 
 /// Expands `0-2` to `GPU0`, `GPU1`, `GPU2` (or `FPGA0` and so on) and `0/1` to `GPU0:1`; other words are names.
 fn expand(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>> {
-    let kind = members.first().map(|device| series(device)).unwrap_or_default();
+    let kind = members.first().map(|device| name_prefix(device)).unwrap_or_default();
     let range = word.split_once('-').and_then(|(first, last)| {
         let range = (first.parse::<u32>().ok()?)..=(last.parse().ok()?);
         (!range.is_empty()).then_some(range)
@@ -114,7 +114,7 @@ impl fmt::Display for NamedDevice<'_> {
 impl UnknownName {
     fn new(word: &str, place: impl fmt::Display, devices: &[&Device]) -> Self {
         let names = devices.iter().map(|device| short_name(device)).collect();
-        Self { word: word.to_owned(), place: place.to_string(), names }
+        Self { word: word.to_owned(), scope: place.to_string(), names }
     }
 }
 

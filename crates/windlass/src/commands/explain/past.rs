@@ -7,7 +7,7 @@ use windlass_config::Config;
 use windlass_deviceplugin::history::{self, Candidates, RecordedChoice};
 use windlass_resources::NodeState;
 
-use super::{report::name, survey};
+use super::{report::name, scan_host};
 use crate::{
     cli::OutputArg,
     commands::{Origin, print_origin_notice, print_output},
@@ -25,7 +25,7 @@ struct HistoryDocument<'a> {
 
 pub(super) async fn run(config: &Config, output: OutputArg) -> Result<()> {
     let choices = history::read(&config.places.state_dir)?;
-    let node = survey(config).await?;
+    let node = scan_host(config).await?;
     let origin = Origin::of(&node.inventory);
     print_output(output, &HistoryDocument { origin, choices: &choices }, || {
         show(config, &node, &choices)

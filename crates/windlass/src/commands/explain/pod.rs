@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
-use windlass_allocations::podresources::{ByDevice, Holder, client};
+use windlass_allocations::podresources::{Holder, HoldersByDevice, client};
 use windlass_config::Config;
 use windlass_core::{
     device::DeviceId,
-    replica::{ReplicaId, token},
+    replica::{ReplicaId, token_number},
 };
 use windlass_deviceplugin::history::{self, RecordedChoice};
 use windlass_node::PodHoldings;
@@ -17,8 +17,8 @@ use windlass_resources::NodeState;
 
 use super::{
     past,
-    question::Question,
-    report::{Explained, Outcome, Report, answer_request},
+    question::PlacementRequest,
+    report::{Outcome, Report, ResourceAnswer, answer_request},
     request::ExplainRequest,
     shares::{ShareInUse, shares_in_use},
     show,
@@ -26,7 +26,7 @@ use super::{
 use crate::{
     cli::{OutputArg, PodName},
     commands::{Origin, print_origin_notice, print_output, short_name},
-    screen::{Paint, Tone, line},
+    screen::{Paint, Style, line},
 };
 
 /// Output in JSON and YAML.
@@ -63,27 +63,27 @@ struct RecordedAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<String>,
     /// Answer to the same request today.
-    today: Report<'a, Question, Explained>,
+    today: Report<'a, PlacementRequest, ResourceAnswer>,
 }
 
 /// Caveat of a recorded choice. The kubelet requests no preference without alternatives, so the choice may belong to an
 /// earlier pod.
-const MAYBE_EARLIER: &str = "an earlier pod's, if the kubelet had no alternative for this one";
+const EARLIER_POD_CAVEAT: &str = "an earlier pod's, if the kubelet had no alternative for this one";
 
 /// Reason for a missing choice. The kubelet requests a preference only if there are alternatives, and the agent keeps
 /// only the newest choices.
-const NO_CHOICE: &str =
+const NO_RECORDED_CHOICE: &str =
     "no recorded choice: the kubelet had no alternative, or the record has expired";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
     let all = client::pods(&config.places.kubelet_dir).await;
     let all = all
         .context("cannot read the devices of the pod (--kubelet-dir names its kubelet's folder)")?;
-    let claims = client::by_claim(&all).into_iter();
+    let claims = client::pods_by_claim(&all).into_iter();
     let own = claims
         .filter(|((namespace, _), pods)| *namespace == pod.namespace && pods.contains(&pod.name));
     let claims: BTreeSet<_> = own.map(|((_, name), _)| name).collect();
-    let holders = client::by_device(all);
+    let holders = client::holders_by_device(all);
     let devices = holdings(&holders, pod);
     let has_any = !devices.is_empty() || !claims.is_empty();
     ensure!(has_any, "{pod} has no device of this node; {}", pods(&holders));
@@ -104,7 +104,11 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
     print_output(output, &document, || document.table(&node))?;
     let is_past = document.containers.iter().any(|held| held.past.is_some());
     let is_explained = is_past || !document.shares.is_empty();
-    ensure!(is_explained, "{pod}: {NO_CHOICE}; searched {}", config.places.state_dir.display());
+    ensure!(
+        is_explained,
+        "{pod}: {NO_RECORDED_CHOICE}; searched {}",
+        config.places.state_dir.display()
+    );
     Ok(())
 }
 
@@ -113,7 +117,10 @@ fn ids_of(choice: &RecordedChoice) -> BTreeSet<String> {
 }
 
 /// Device ids of a pod, by container and resource.
-fn holdings(holders: &ByDevice, pod: &PodName) -> BTreeMap<(String, String), BTreeSet<String>> {
+fn holdings(
+    holders: &HoldersByDevice,
+    pod: &PodName,
+) -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (device, holders) in holders {
         let of_pod = |holder: &&Holder| holder.namespace == pod.namespace && holder.pod == pod.name;
@@ -129,7 +136,7 @@ fn holdings(holders: &ByDevice, pod: &PodName) -> BTreeMap<(String, String), BTr
 }
 
 /// Names of the pods that hold devices, as a clause.
-fn pods(holders: &ByDevice) -> String {
+fn pods(holders: &HoldersByDevice) -> String {
     let pods = holders.values().flatten().map(|of| format!("{}/{}", of.namespace, of.pod));
     let pods: Vec<_> = pods.collect::<BTreeSet<_>>().into_iter().collect();
     match pods.as_slice() {
@@ -142,7 +149,7 @@ fn pods(holders: &ByDevice) -> String {
 /// Names of devices and replicas in the order of the inventory, missing devices last. For tokens of a pool, only their
 /// number.
 fn device_names(node: &NodeState, ids: &BTreeSet<String>) -> String {
-    let tokens = ids.iter().filter(|id| token(id).is_some()).count();
+    let tokens = ids.iter().filter(|id| token_number(id).is_some()).count();
     if tokens > 0 {
         return format!("{tokens} units");
     }
@@ -168,7 +175,7 @@ impl PodDocument<'_> {
         let paint = Paint::for_stdout();
         print_origin_notice(&node.inventory, paint)?;
         for share in &self.shares {
-            line(paint.text(Tone::Strong, format!("{}, {}", self.pod, share.title(node))))?;
+            line(paint.styled(Style::Heading, format!("{}, {}", self.pod, share.title(node))))?;
             share.lines().into_iter().try_for_each(line)?;
         }
         for (nth, ContainerDevices { container, resource, ids, past }) in
@@ -182,10 +189,10 @@ impl PodDocument<'_> {
                 self.pod,
                 device_names(node, ids)
             );
-            line(paint.text(Tone::Strong, title))?;
+            line(paint.styled(Style::Heading, title))?;
             match past {
-                None if ids.iter().any(|id| token(id).is_some()) => {}
-                None => line(format!("  {NO_CHOICE}"))?,
+                None if ids.iter().any(|id| token_number(id).is_some()) => {}
+                None => line(format!("  {NO_RECORDED_CHOICE}"))?,
                 Some(past) => past.lines(paint).into_iter().try_for_each(line)?,
             }
         }
@@ -198,19 +205,21 @@ impl PodDocument<'_> {
 impl<'a> RecordedAnswer<'a> {
     fn of(node: &'a NodeState, choice: &RecordedChoice) -> Self {
         let request = ExplainRequest {
-            question: Question::of(choice),
+            request: PlacementRequest::of(choice),
             unavailable: Vec::new(),
             caveat: None,
-            refused: None,
+            refusal: None,
         };
         let today = answer_request(node, request);
-        Self { at: choice.at, caveat: MAYBE_EARLIER, change: change(choice, &today), today }
+        Self { at: choice.at, caveat: EARLIER_POD_CAVEAT, change: change(choice, &today), today }
     }
 
     fn lines(&self, paint: Paint) -> Vec<String> {
         let change = match &self.change {
             None => "today's answer is the same".to_owned(),
-            Some(change) => paint.text(Tone::Notable, format!("today's answer differs: {change}")),
+            Some(change) => {
+                paint.styled(Style::Warning, format!("today's answer differs: {change}"))
+            }
         };
         let at = past::whole_seconds(self.at);
         let newest = format!("  newest choice of exactly these devices, at {at}; {}", self.caveat);
@@ -221,7 +230,10 @@ impl<'a> RecordedAnswer<'a> {
 }
 
 /// Reason why today's answer differs.
-fn change(choice: &RecordedChoice, today: &Report<'_, Question, Explained>) -> Option<String> {
+fn change(
+    choice: &RecordedChoice,
+    today: &Report<'_, PlacementRequest, ResourceAnswer>,
+) -> Option<String> {
     let is_gone = |id: &&DeviceId| today.node.inventory.get(id.as_str()).is_none();
     let gone = today.question.candidates.devices().into_iter().filter(is_gone);
     let gone: Vec<_> = gone.map(DeviceId::as_str).collect();

@@ -17,7 +17,7 @@ use windlass_deviceplugin::history::{Candidates, RecordedChoice, ReplicaPool};
 /// Request with its candidates.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Question {
+pub(super) struct PlacementRequest {
     pub(super) resource: ResourceName,
     pub(super) policy: Policy,
     pub(super) size: usize,
@@ -54,7 +54,7 @@ pub(super) enum ExplainError {
 
 // === impl Question ===
 
-impl Question {
+impl PlacementRequest {
     /// Request behind a recorded choice.
     pub(super) fn of(recorded: &RecordedChoice) -> Self {
         let candidates = match recorded.candidates.clone() {
@@ -156,7 +156,7 @@ impl Answer {
     /// Reason against the alternative.
     pub(super) fn verdict(&self) -> Option<String> {
         match self {
-            Self::Devices(why) => why.verdict(),
+            Self::Devices(why) => why.deciding_difference(),
             Self::Replicas(_) => None,
         }
     }

@@ -8,7 +8,7 @@ use windlass_core::device::DeviceId;
 use windlass_resources::NodeState;
 
 use super::{
-    question::{Answer, Question},
+    question::{Answer, PlacementRequest},
     request::{ExplainRequest, Unavailable},
 };
 use crate::commands::{Origin, short_name};
@@ -43,7 +43,7 @@ pub(super) enum Outcome<A> {
 
 /// Answer about the devices of one resource.
 #[derive(Serialize)]
-pub(super) struct Explained {
+pub(super) struct ResourceAnswer {
     pub(super) explanation: Answer,
     /// Reason against the alternative.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,14 +54,14 @@ pub(super) struct Explained {
 pub(super) fn answer_request(
     node: &NodeState,
     request: ExplainRequest,
-) -> Report<'_, Question, Explained> {
-    let ExplainRequest { question, unavailable, caveat, refused } = request;
+) -> Report<'_, PlacementRequest, ResourceAnswer> {
+    let ExplainRequest { request: question, unavailable, caveat, refusal: refused } = request;
     let answer = match refused {
         Some(why) => Err(why),
         None => question.explain(&node.topology).map_err(|refusal| refusal.to_string()),
     };
     let answer =
-        answer.map(|explanation| Explained { verdict: explanation.verdict(), explanation });
+        answer.map(|explanation| ResourceAnswer { verdict: explanation.verdict(), explanation });
     let ids = question.candidates.devices().into_iter().chain(question.candidates.required());
     let ids: Vec<_> = ids.cloned().collect();
     Report::new(node, question, unavailable, caveat, answer, &ids)
@@ -97,7 +97,7 @@ impl<'a, Q, A> Report<'a, Q, A> {
     }
 
     /// Short names in the order of the inventory.
-    pub(super) fn listed(&self, ids: &[DeviceId]) -> String {
+    pub(super) fn names_in_order(&self, ids: &[DeviceId]) -> String {
         let mut ids = ids.to_vec();
         ids.sort_by_key(|id| self.node.topology.position(id.as_str()));
         self.names(&ids)

@@ -7,21 +7,21 @@ use windlass_deviceplugin::history::{ReplicaNumbers, ReplicaPool};
 use windlass_resources::NodeState;
 
 use super::{
-    live::Kubelet,
+    live::KubeletState,
     names::{self, NamedDevice},
-    question::{CandidateSet, Question},
+    question::{CandidateSet, PlacementRequest},
     resource::{Member, Resource},
 };
 use crate::{cli::RequestArgs, commands::short_name, exit::UsageError};
 
 /// Request, with the devices that are not free.
 pub(super) struct ExplainRequest {
-    pub(super) question: Question,
+    pub(super) request: PlacementRequest,
     pub(super) unavailable: Vec<Unavailable>,
     /// Assumption behind the answer.
     pub(super) caveat: Option<String>,
     /// Reason for refusal.
-    pub(super) refused: Option<String>,
+    pub(super) refusal: Option<String>,
 }
 
 /// Device of the resource that is not free.
@@ -34,29 +34,29 @@ pub(super) struct Unavailable {
 /// Set of free devices.
 enum FreeDevices<'a> {
     /// Devices named by `--free`.
-    Given(Vec<NamedDevice<'a>>),
+    Named(Vec<NamedDevice<'a>>),
     /// Devices without holder or obstacle.
-    Observed(&'a Kubelet),
+    Observed(&'a KubeletState),
 }
 
 /// Reason for a device that `--free` leaves out.
 pub(super) const NOT_NAMED: &str = "--free does not name it";
 
-pub(super) fn read(
+pub(super) fn read_request(
     node: &NodeState,
-    kubelet: &Kubelet,
+    kubelet: &KubeletState,
     args: &RequestArgs,
 ) -> Result<ExplainRequest> {
     let resource = Resource::find(node, args.resource.as_ref())?;
-    if let Some(kind) = resource.other_kind().filter(|_| args.nics.is_some()) {
+    if let Some(kind) = resource.non_gpu_kind().filter(|_| args.nics.is_some()) {
         let problem = anyhow!("{} consists of {kind}; use --size alone", resource.name);
-        return Err(wrong("--nics", problem).into());
+        return Err(usage_error("--nics", problem).into());
     }
     let free = match &args.free {
-        Some(words) => FreeDevices::Given(resource.named("--free", words)?),
+        Some(words) => FreeDevices::Named(resource.resolve("--free", words)?),
         None => FreeDevices::Observed(kubelet),
     };
-    let required = resource.named("--require", &args.require)?;
+    let required = resource.resolve("--require", &args.require)?;
     let candidates = match resource.shared() {
         None => devices(&resource, &free, &required, near(node, &args.near)?),
         Some(shared) if shared.pool => {
@@ -64,7 +64,7 @@ pub(super) fn read(
                 "{} is a pool: every token represents all its devices, so there is no choice",
                 resource.name
             );
-            return Err(wrong("--resource", problem).into());
+            return Err(usage_error("--resource", problem).into());
         }
         Some(shared) => {
             let pools = replicas(&resource, &free, &required)?;
@@ -78,20 +78,20 @@ pub(super) fn read(
     let refused = required.iter().find_map(|named| resource.refusal(&free, named));
     let policy = args.policy.unwrap_or_else(|| node.placement(&resource.name));
     let size = args.size.expect("clap requires --size, except with flags that exclude a request");
-    let question = Question { resource: resource.name.clone(), policy, size, candidates };
+    let question = PlacementRequest { resource: resource.name.clone(), policy, size, candidates };
     let (caveat, unavailable) = match &free {
-        FreeDevices::Given(_) => (None, Vec::new()),
+        FreeDevices::Named(_) => (None, Vec::new()),
         FreeDevices::Observed(kubelet) => {
             (kubelet.caveat(&resource.name), unavailable(&resource, kubelet))
         }
     };
-    Ok(ExplainRequest { question, unavailable, caveat, refused })
+    Ok(ExplainRequest { request: question, unavailable, caveat, refusal: refused })
 }
 
 /// Devices of `--near`: the answer should be close to them.
 fn near(node: &NodeState, words: &[String]) -> Result<Vec<DeviceId>> {
     let all: Vec<_> = node.inventory.devices.iter().collect();
-    let near = names::resolve(&all, words).map_err(|error| wrong("--near", error))?;
+    let near = names::resolve(&all, words).map_err(|error| usage_error("--near", error))?;
     Ok(names::unique_ids(near))
 }
 
@@ -119,7 +119,7 @@ fn replicas(
     {
         let name = short_name(device);
         let problem = anyhow!("name a replica of {name}, such as {name}::0");
-        return Err(wrong("--require", problem).into());
+        return Err(usage_error("--require", problem).into());
     }
     let pool = |member: &Member<'_>| {
         let id = &member.device.id;
@@ -140,11 +140,11 @@ fn replicas(
 }
 
 /// Devices that are not free. The answer itself shows the usage of shared ones.
-fn unavailable(resource: &Resource<'_>, kubelet: &Kubelet) -> Vec<Unavailable> {
+fn unavailable(resource: &Resource<'_>, kubelet: &KubeletState) -> Vec<Unavailable> {
     let entry = |member: &Member<'_>| {
         let why = match member.shared {
             None => kubelet.obstacle(&resource.name, member, None),
-            Some(_) => kubelet.withheld(&resource.name, member),
+            Some(_) => kubelet.withheld_reason(&resource.name, member),
         };
         Some(Unavailable { device: member.device.id.clone(), why: why? })
     };
@@ -156,7 +156,7 @@ pub(super) fn not_free_error(name: impl std::fmt::Display, why: &str) -> String 
     format!("{name} is required and not free: {why}")
 }
 
-fn wrong(flag: &'static str, error: impl Into<anyhow::Error>) -> UsageError {
+fn usage_error(flag: &'static str, error: impl Into<anyhow::Error>) -> UsageError {
     UsageError(error.into().context(flag))
 }
 
@@ -164,16 +164,16 @@ fn wrong(flag: &'static str, error: impl Into<anyhow::Error>) -> UsageError {
 
 impl<'a> Resource<'a> {
     /// Resolves names to devices or replicas of this resource.
-    fn named(&self, flag: &'static str, words: &[String]) -> Result<Vec<NamedDevice<'a>>> {
+    fn resolve(&self, flag: &'static str, words: &[String]) -> Result<Vec<NamedDevice<'a>>> {
         let named = names::resolve_in_resource(&self.devices(), &self.name, words);
-        let named = named.map_err(|error| wrong(flag, error))?;
+        let named = named.map_err(|error| usage_error(flag, error))?;
         for NamedDevice { device, replica } in &named {
             let member = self.members.iter().find(|member| member.device.id == device.id);
             let replicas = member.and_then(|member| member.shared).map_or(0, |of| of.replicas);
             if replica.is_some_and(|number| number >= replicas) {
                 let problem =
                     anyhow!("{} has {replicas} replicas in {}", short_name(device), self.name);
-                return Err(wrong(flag, problem).into());
+                return Err(usage_error(flag, problem).into());
             }
         }
         Ok(named)
@@ -193,8 +193,8 @@ impl FreeDevices<'_> {
     /// True if the device may be allocated, free or in use.
     fn offers(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
         match self {
-            Self::Given(_) => true,
-            Self::Observed(kubelet) => kubelet.withheld(resource, member).is_none(),
+            Self::Named(_) => true,
+            Self::Observed(kubelet) => kubelet.withheld_reason(resource, member).is_none(),
         }
     }
 
@@ -214,7 +214,7 @@ impl FreeDevices<'_> {
                 && (named.replica.is_none() || named.replica == replica)
         };
         match self {
-            Self::Given(named) => (!named.iter().any(is_it)).then(|| NOT_NAMED.to_owned()),
+            Self::Named(named) => (!named.iter().any(is_it)).then(|| NOT_NAMED.to_owned()),
             Self::Observed(kubelet) => kubelet.obstacle(resource, member, replica),
         }
     }

@@ -7,7 +7,7 @@ use windlass_core::{
     device::{Device, DeviceId},
     resource::ResourceName,
 };
-use windlass_resources::{NodeState, Offering, SharedAs};
+use windlass_resources::{DeviceOffer, NodeState, SharingSummary};
 
 use crate::exit::UsageError;
 
@@ -20,7 +20,7 @@ pub(super) struct Resource<'a> {
 
 pub(super) struct Member<'a> {
     pub(super) device: &'a Device,
-    pub(super) shared: Option<SharedAs>,
+    pub(super) shared: Option<SharingSummary>,
     /// Reason why the device is withheld.
     pub(super) obstacle: Option<String>,
 }
@@ -33,7 +33,7 @@ const DEFAULT_RESOURCE: &str = "nvidia.com/gpu";
 impl<'a> Resource<'a> {
     /// The requested resource, else the only one, else [`DEFAULT_RESOURCE`].
     pub(super) fn find(node: &'a NodeState, request: Option<&ResourceName>) -> Result<Self> {
-        let offerings = node.offerings();
+        let offerings = node.device_offers();
         let names: BTreeSet<_> = offerings.values().filter_map(|of| of.resource.as_ref()).collect();
         let listed = || names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         if names.is_empty() {
@@ -59,24 +59,24 @@ impl<'a> Resource<'a> {
     }
 
     /// Kind of its devices, if they are not GPUs.
-    pub(super) fn other_kind(&self) -> Option<&'static str> {
+    pub(super) fn non_gpu_kind(&self) -> Option<&'static str> {
         let kinds = self.members.iter().map(|member| member.device.kind);
         kinds.filter(|kind| !kind.is_gpu()).map(|kind| kind.facts().plural).next()
     }
 
     /// Sharing of its devices; `None` if exclusive.
-    pub(super) fn shared(&self) -> Option<SharedAs> {
+    pub(super) fn shared(&self) -> Option<SharingSummary> {
         self.members.iter().find_map(|member| member.shared)
     }
 }
 
 fn members<'a>(
     node: &'a NodeState,
-    offerings: &BTreeMap<DeviceId, Offering>,
+    offerings: &BTreeMap<DeviceId, DeviceOffer>,
     name: &ResourceName,
 ) -> Vec<Member<'a>> {
     let member = |device: &'a Device| {
-        let Offering { resource, shared, obstacle, .. } = offerings.get(&device.id)?.clone();
+        let DeviceOffer { resource, shared, obstacle, .. } = offerings.get(&device.id)?.clone();
         (resource.as_ref() == Some(name)).then_some(Member { device, shared, obstacle })
     };
     node.inventory.devices.iter().filter_map(member).collect()

@@ -40,7 +40,7 @@ pub(super) async fn shares_in_use(
         shares = shares_of(&config.places, node, pod);
         shares.iter().map(|share| share.device.clone()).collect()
     };
-    let (node, in_use) = Box::pin(agent::survey_in_use(config, clock(), devices)).await;
+    let (node, in_use) = Box::pin(agent::scan_host_with_processes(config, clock(), devices)).await;
     require_sources(&node.inventory)?;
     let measured = |share: PodShare| match in_use.get(&share.device) {
         Some(Ok(_)) if share.pod_uids.is_empty() => {

@@ -13,16 +13,16 @@ use windlass_core::{
 use windlass_resources::NodeState;
 
 use super::{
-    question::{Answer, CandidateSet, Question},
-    report::{Explained, Outcome, Report},
+    question::{Answer, CandidateSet, PlacementRequest},
+    report::{Outcome, Report, ResourceAnswer},
     request::Unavailable,
 };
 use crate::{
-    commands::{Topology, by_reason, ordered, print_origin_notice},
-    screen::{Paint, Table, Tone, count, line, wrapped},
+    commands::{Topology, by_reason, print_origin_notice, sorted_by_inventory},
+    screen::{Paint, Style, Table, line, pluralized, wrapped},
 };
 
-type ResourceReport<'a> = Report<'a, Question, Explained>;
+type ResourceReport<'a> = Report<'a, PlacementRequest, ResourceAnswer>;
 
 struct ReportText<'a> {
     report: &'a ResourceReport<'a>,
@@ -47,7 +47,7 @@ pub(super) fn print(
 ) -> Result<()> {
     print_origin_notice(&node.inventory, paint)?;
     if let Some(caveat) = caveat {
-        line(paint.text(Tone::Notable, format!("note: {caveat}")))?;
+        line(paint.styled(Style::Warning, format!("note: {caveat}")))?;
     }
     let before = !node.inventory.is_real() || caveat.is_some();
     let space = before.then(String::new);
@@ -57,7 +57,7 @@ pub(super) fn print(
 /// Lines of request, answer, scores and matrix.
 pub(super) fn lines(report: &ResourceReport<'_>, paint: Paint) -> Vec<String> {
     let text = ReportText { report, paint };
-    join_parts(vec![text.question(), text.answer(), text.scores(), text.matrix()])
+    join_parts(vec![text.request(), text.answer(), text.scores(), text.matrix()])
 }
 
 /// Joins non-empty parts with empty lines.
@@ -69,11 +69,11 @@ pub(super) fn join_parts(mut parts: Vec<Vec<String>>) -> Vec<String> {
 // === impl ReportText ===
 
 impl ReportText<'_> {
-    fn question(&self) -> Vec<String> {
+    fn request(&self) -> Vec<String> {
         let question = &self.report.question;
         let (size, resource, policy) = (question.size, &question.resource, question.policy);
         let mut lines =
-            vec![self.paint.text(Tone::Strong, format!("{size} of {resource}, {policy}"))];
+            vec![self.paint.styled(Style::Heading, format!("{size} of {resource}, {policy}"))];
         match &question.candidates {
             CandidateSet::Devices { available, required, near } => {
                 lines.extend(row("free", or_none(&self.listed(available))));
@@ -101,7 +101,7 @@ impl ReportText<'_> {
 
     fn explanation(&self) -> Option<&Answer> {
         match &self.report.outcome {
-            Outcome::Answered(Explained { explanation, .. }) => Some(explanation),
+            Outcome::Answered(ResourceAnswer { explanation, .. }) => Some(explanation),
             Outcome::Refused(_) => None,
         }
     }
@@ -111,7 +111,7 @@ impl ReportText<'_> {
             row(label, &format!("{}: {connections}", self.report.names(ids)))
         };
         let mut lines = set("chosen", &why.choice.devices, &why.choice.connections);
-        match (&why.alternative, why.verdict()) {
+        match (&why.alternative, why.deciding_difference()) {
             (Some(other), Some(verdict)) => {
                 lines.extend(set("alternative", &other.devices, &other.connections));
                 lines.extend(row("why not", &verdict));
@@ -147,7 +147,7 @@ impl ReportText<'_> {
 
     fn exactness(&self, exact: bool, steps: u64) -> Vec<String> {
         let lines = exactness("set", exact, steps);
-        if exact { lines } else { lines.into_iter().map(|text| self.notable(text)).collect() }
+        if exact { lines } else { lines.into_iter().map(|text| self.warning(text)).collect() }
     }
 
     /// Scores by term, or shares by device.
@@ -172,22 +172,22 @@ impl ReportText<'_> {
     fn matrix(&self) -> Vec<String> {
         let inventory = &self.report.node.inventory;
         let ids = self.report.question.candidates.devices();
-        let devices = ordered(ids.iter().filter_map(|id| inventory.get(id.as_str())));
+        let devices = sorted_by_inventory(ids.iter().filter_map(|id| inventory.get(id.as_str())));
         let is_answered = self.explanation().is_some();
         let has_pairs = devices.len() > 1;
         if is_answered && has_pairs { matrix(inventory, devices, self.paint) } else { Vec::new() }
     }
 
     fn listed(&self, ids: &[DeviceId]) -> String {
-        self.report.listed(ids)
+        self.report.names_in_order(ids)
     }
 
     fn replica(&self, replica: &ReplicaId) -> String {
         format!("{}::{}", self.report.name(&replica.device), replica.number)
     }
 
-    fn notable(&self, text: impl std::fmt::Display) -> String {
-        self.paint.text(Tone::Notable, text)
+    fn warning(&self, text: impl std::fmt::Display) -> String {
+        self.paint.styled(Style::Warning, text)
     }
 }
 
@@ -201,7 +201,7 @@ pub(super) fn row(label: &str, text: &str) -> Vec<String> {
 
 /// Text that says if the search was exhaustive, with its number of steps.
 pub(super) fn exactness(what: &str, exact: bool, steps: u64) -> Vec<String> {
-    let steps = count(usize::try_from(steps).unwrap_or(usize::MAX), "step");
+    let steps = pluralized(usize::try_from(steps).unwrap_or(usize::MAX), "step");
     if exact {
         row("exact", &format!("no {what} is better; {steps}"))
     } else {
@@ -217,7 +217,7 @@ pub(super) fn matrix(inventory: &Inventory, devices: Vec<&Device>, paint: Paint)
     let topology = Topology::of_devices(inventory, devices);
     let mut lines = topology.matrix().lines("  ");
     lines.push(String::new());
-    lines.push(paint.text(Tone::Quiet, format!("  {}", topology.legend())));
+    lines.push(paint.styled(Style::Muted, format!("  {}", topology.legend())));
     lines
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use windlass_resources::NodeState;
 
-use super::survey;
+use super::scan_host;
 use crate::{cli::HostArgs, commands::host_config, simulated};
 
 /// Scans a temporary machine under the given configuration.
@@ -17,5 +17,5 @@ pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState
         nvml_library: profile.driver.is_some().then(|| machine.nvml_library()),
     })?;
     config.places.cdi_dir = folder.path().join("cdi");
-    survey(&config).await
+    scan_host(&config).await
 }

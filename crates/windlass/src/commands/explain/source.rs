@@ -6,13 +6,13 @@ use windlass_config::{Config, SourceRule};
 use windlass_core::{device::SourceName, inventory::SourceState, selector::DeviceExpression};
 use windlass_discovery::{CandidateVerdict, SourceDiagnosis, diagnose};
 use windlass_node::agent;
-use windlass_resources::{NodeState, Offering};
+use windlass_resources::{DeviceOffer, NodeState};
 
 use crate::{
     cli::OutputArg,
-    commands::{Origin, clock, print_origin_notice, print_output, require_sources, sources},
+    commands::{Origin, clock, print_origin_notice, print_output, require_sources, source_lines},
     exit::UsageError,
-    screen::{Paint, Table, Tone, count, line},
+    screen::{Paint, Style, Table, line, pluralized},
 };
 
 /// Maximum number of candidates in the output; a bus may have thousands.
@@ -41,12 +41,12 @@ struct ExplainedCandidate {
     #[serde(flatten)]
     verdict: CandidateVerdict,
     #[serde(flatten)]
-    offering: Option<Offering>,
+    offering: Option<DeviceOffer>,
 }
 
 pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result<()> {
     let rule = source_rule(&config, name)?.clone();
-    let node = agent::survey(&config, clock()).await;
+    let node = agent::scan_host(&config, clock()).await;
     let diagnosis =
         tokio::task::spawn_blocking(move || diagnose(&config.places, &rule).map(|it| (it, rule)));
     let (found, rule) =
@@ -95,10 +95,10 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     print_origin_notice(&node.inventory, paint)?;
     let mut alone = node.inventory.clone();
     alone.sources.retain(|name, _| name == document.source);
-    sources(&alone, paint).into_iter().try_for_each(line)?;
-    line(paint.text(Tone::Quiet, format!("examined {}", document.examined.join(", "))))?;
+    source_lines(&alone, paint).into_iter().try_for_each(line)?;
+    line(paint.styled(Style::Muted, format!("examined {}", document.examined.join(", "))))?;
     for note in document.notes {
-        line(paint.text(Tone::Notable, format!("note: {note}")))?;
+        line(paint.styled(Style::Warning, format!("note: {note}")))?;
     }
     line("")?;
     if document.candidates.is_empty() {
@@ -108,7 +108,7 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     document.candidates.iter().for_each(|it| table.row(it.cells()));
     table.print()?;
     if document.left_out > 0 {
-        line(format!("and {}", count(document.left_out, "more candidate")))?;
+        line(format!("and {}", pluralized(document.left_out, "more candidate")))?;
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ impl ExplainedCandidate {
     /// Adds the offering of the candidate's device.
     fn of(node: &NodeState, mut verdict: CandidateVerdict) -> Self {
         let device = verdict.device.as_ref();
-        let offering = device.and_then(|id| node.offerings().remove(id));
+        let offering = device.and_then(|id| node.device_offers().remove(id));
         let is_known = device.is_some_and(|id| node.inventory.get(id.as_str()).is_some());
         if device.is_some() && offering.is_none() {
             let why = if is_known { NO_RESOURCE } else { "changed during the scan: run again" };

@@ -8,7 +8,7 @@ use windlass_snapshot::{Anonymiser, Omission, Snapshot};
 /// Description of a recording.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct About<'a> {
+pub(super) struct RecordingManifest<'a> {
     windlass: &'static str,
     recorded: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ const MAX_LISTED: usize = 20;
 
 // === impl About ===
 
-impl<'a> About<'a> {
+impl<'a> RecordingManifest<'a> {
     pub(super) fn new(
         host: &Host,
         recording: &'a Snapshot,
@@ -38,7 +38,7 @@ impl<'a> About<'a> {
         Self {
             windlass: env!("CARGO_PKG_VERSION"),
             recorded: Timestamp::now(),
-            kernel: host.text("/proc/sys/kernel/osrelease"),
+            kernel: host.read_text("/proc/sys/kernel/osrelease"),
             simulated: host.simulated(),
             entries: recording.len(),
             replaced: anonymiser.is_some(),
@@ -48,15 +48,15 @@ impl<'a> About<'a> {
     }
 
     /// Time and kernel of the recording, in one line.
-    pub(super) fn mark(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         let kernel = self.kernel.iter().map(|release| format!(", Linux {release}"));
         let when = self.recorded.strftime("%Y-%m-%d %H:%M UTC");
         format!("{when}{}", kernel.collect::<String>())
     }
 
     /// Contents of README.txt.
-    pub(super) fn text(&self) -> String {
-        let replaced = if self.replaced { REPLACED } else { KEPT };
+    pub(super) fn readme(&self) -> String {
+        let replaced = if self.replaced { ANONYMISED_NOTICE } else { IDENTIFIERS_NOTICE };
         let left_out = match self.left_out {
             [] => String::new(),
             some => {
@@ -71,7 +71,7 @@ impl<'a> About<'a> {
             "Snapshot of a host as its kernel reports it, recorded by windlass {} on {}.\n\n\
              {CONTENTS}\n{replaced}{left_out}",
             self.windlass,
-            self.mark(),
+            self.summary(),
         )
     }
 }
@@ -90,11 +90,11 @@ Not included: names of the host, its users and its network; PCI configuration sp
 devices; any file outside the allowlist.
 ";
 
-const REPLACED: &str = "\
+const ANONYMISED_NOTICE: &str = "\
 Serial numbers, unique ids, addresses and GUIDs of devices, and addresses of routes, were replaced. Each
 replacement has the same form and is the same everywhere. Names of network interfaces are unchanged.
 ";
 
-const KEPT: &str = "\
+const IDENTIFIERS_NOTICE: &str = "\
 Serial numbers, unique ids, addresses and GUIDs are the host's own: it was recorded --with-serials.
 ";

@@ -23,10 +23,10 @@ const MARKER: &str = ".windlass-embedded-kubelet";
 const REAL_KUBELET_FILES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
 
 /// Claims a folder, unless it has traces of another kubelet.
-pub(super) async fn claim(config: &Config) -> Result<()> {
+pub(super) async fn claim_folder(config: &Config) -> Result<()> {
     let dir = &config.dir;
     let socket = config.registration_socket();
-    if answers(&socket).await {
+    if is_listening(&socket).await {
         return Err(refusal(dir, &format!("a kubelet answers on {}", socket.display())).into());
     }
     let marker = dir.join(MARKER);
@@ -47,7 +47,7 @@ pub(super) async fn claim(config: &Config) -> Result<()> {
 }
 
 /// True if a process listens; a full queue counts.
-async fn answers(socket: &Path) -> bool {
+async fn is_listening(socket: &Path) -> bool {
     match UnixStream::connect(socket).await {
         Ok(_) => true,
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use windlass_host::causes;
 use windlass_kubelet_sim::{
-    Admission, Kubelet, NodeStatus, Pod, PodPhase, Registration, Rejection,
+    Admission, Kubelet, NodeStatus, PluginStatus, Pod, PodPhase, Rejection,
 };
 
 use super::pod_argument;
@@ -95,10 +95,10 @@ impl<'a> Session<'a> {
     }
 
     async fn delete(&self, name: &str) -> Result<()> {
-        let node = self.kubelet.node();
+        let node = self.kubelet.status();
         match node.pods.iter().find(|(_, pod)| pod.name == name) {
             Some((uid, _)) => {
-                self.kubelet.delete(uid).await;
+                self.kubelet.delete_pod(uid).await;
                 line(format!("pod {name} deleted"))?;
             }
             None => line(format!("! there is no pod {name}"))?,
@@ -108,7 +108,7 @@ impl<'a> Session<'a> {
 
     fn pods(&self) -> Result<()> {
         let mut table = Table::new(["POD", "PHASE", "CONTAINER", "RESOURCE", "DEVICES"]);
-        for pod in self.kubelet.node().pods.values() {
+        for pod in self.kubelet.status().pods.values() {
             for (container, status) in &pod.containers {
                 for (resource, devices) in &status.devices {
                     let ids: Vec<_> = devices.values().flatten().cloned().collect();
@@ -126,12 +126,12 @@ impl<'a> Session<'a> {
     }
 
     fn resources(&self) -> Result<()> {
-        let node = self.kubelet.node();
+        let node = self.kubelet.status();
         let mut table = Table::new(["RESOURCE", "PLUGIN", "DEVICE", "HEALTH", "NUMA", "USE"]);
         for (resource, status) in &node.resources {
-            let plugin = match node.registrations.get(resource) {
-                Some(Registration::Connected { .. }) => "connected",
-                Some(Registration::Stopped { .. }) | None => "gone",
+            let plugin = match node.plugins.get(resource) {
+                Some(PluginStatus::Connected { .. }) => "connected",
+                Some(PluginStatus::Stopped { .. }) | None => "gone",
             };
             for (id, device) in &status.devices {
                 let numa = device.nodes().iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -156,7 +156,7 @@ fn print_admission(name: &str, admission: &Admission) -> Result<()> {
         for (resource, allotment) in &container.resources {
             let ids = allotment.ids().into_iter().collect::<Vec<_>>().join(" ");
             line(format!("  {} gets {resource}: {ids}", container.name))?;
-            let grant = &allotment.grant;
+            let grant = &allotment.run_options;
             for (key, value) in &grant.envs {
                 line(format!("    env    {key}={value}"))?;
             }

@@ -9,7 +9,7 @@ use windlass_machine::{Board, BoardAddresses, BoardEvent};
 use crate::{
     cli::BoardArgs,
     runtime::block_on,
-    screen::{count, line},
+    screen::{line, pluralized},
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -36,14 +36,14 @@ pub(super) fn run(args: BoardArgs) -> Result<()> {
 async fn print_events(board: &Board) -> Result<()> {
     loop {
         for event in board.take_events() {
-            line(sentence(&event))?;
+            line(event_text(&event))?;
         }
         sleep(POLL_INTERVAL).await;
     }
 }
 
-fn sentence(event: &BoardEvent) -> String {
-    let flits = |number: usize| count(number, "flit");
+fn event_text(event: &BoardEvent) -> String {
+    let flits = |number: usize| pluralized(number, "flit");
     match event {
         BoardEvent::Reset => "chip reset".to_owned(),
         BoardEvent::Frequency(mhz) => format!("frequency set to {mhz} MHz"),

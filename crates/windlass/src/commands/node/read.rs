@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use windlass_config::{Config, ConfigDir, ConfigError, LabelFile, LabelValue, PodIdentity};
-use windlass_migrate::{Format, Loaded, load, without_file};
+use windlass_migrate::{Format, LoadedConfig, load, without_file};
 
 use crate::{
     cli::NodeArgs,
@@ -14,7 +14,7 @@ use crate::{
 const NVIDIA_DRIVER_ROOT: &str = "/driver-root";
 
 /// Loads the node's file and applies the flags.
-pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, ConfigError> {
+pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<LoadedConfig, ConfigError> {
     let flags = args.nvidia_plugin.flags();
     let path = match &args.config_dir {
         Some(dir) => choose(args, &ConfigDir(dir.clone()), label)?,
@@ -43,23 +43,27 @@ fn choose(
     if *label != LabelValue::Unknown {
         return dir.choose(label);
     }
-    let state_dir =
-        args.places.record.state_dir.clone().unwrap_or_else(|| Config::default().places.state_dir);
-    let recalled = LabelFile::new(&state_dir).recall();
+    let state_dir = args
+        .paths
+        .state_paths
+        .state_dir
+        .clone()
+        .unwrap_or_else(|| Config::default().places.state_dir);
+    let recalled = LabelFile::new(&state_dir).load();
     dir.choose(&recalled).or_else(|_| dir.choose(label))
 }
 
 /// Applies Windlass's own flags.
 fn apply(args: &NodeArgs, config: &mut Config) {
     apply_host(args.host.clone(), config);
-    let places = args.places.clone();
+    let places = args.paths.clone();
     for (value, flag) in [
         (
             &mut config.places.kubelet_dir,
-            places.record.kubelet_dir.or_else(|| args.nvidia_plugin.kubelet_dir()),
+            places.state_paths.kubelet_dir.or_else(|| args.nvidia_plugin.kubelet_dir()),
         ),
         (&mut config.places.cdi_dir, places.cdi_dir),
-        (&mut config.places.state_dir, places.record.state_dir),
+        (&mut config.places.state_dir, places.state_paths.state_dir),
         (&mut config.places.host_root_on_node, places.host_root_on_node),
     ] {
         if let Some(flag) = flag {

@@ -2,11 +2,11 @@
 
 use anyhow::{Result, anyhow};
 use k8s_openapi::api::core::v1;
-use windlass_control::spare::SpareNode;
+use windlass_control::spare::FreeNode;
 use windlass_pipeline::{
     Capacity, Fleet, Pipeline,
     fleet::{FreeDevice, Node, NodeLink, Overhead},
-    pipeline::{Stage, Wanted},
+    pipeline::{DeviceRequirement, Stage},
     quantity::Bytes,
     taint::Taint,
 };
@@ -19,7 +19,7 @@ pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet
         super::read(path, Fleet::parse)?
     } else {
         let link = NodeLink { rate: args.link_rate, delay: args.link_delay };
-        let spare = cluster::objects(&args.view).await?.spare(Some(&pipeline.name));
+        let spare = cluster::objects(&args.view).await?.free_nodes(Some(&pipeline.name));
         Fleet {
             nodes: spare.into_iter().map(|node| of_cluster(node, link, pipeline)).collect(),
             is_simulated: false,
@@ -36,9 +36,9 @@ pub(super) async fn fleet(args: &FleetArgs, pipeline: &Pipeline) -> Result<Fleet
 
 /// Converts a node. Of each counted resource it has at most as many devices as the pipeline can use: some nodes offer a
 /// thousand of one resource.
-fn of_cluster(node: SpareNode, link: NodeLink, pipeline: &Pipeline) -> Node {
+fn of_cluster(node: FreeNode, link: NodeLink, pipeline: &Pipeline) -> Node {
     let usable = |resource: &str| -> u32 {
-        let wanted = Wanted::Resource(resource.to_owned());
+        let wanted = DeviceRequirement::Resource(resource.to_owned());
         let can_use = |stage: &&Stage| stage.alternatives.iter().any(|one| one.device == wanted);
         pipeline.stages.iter().filter(can_use).map(|stage| stage.max_replicas).sum()
     };

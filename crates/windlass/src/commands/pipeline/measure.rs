@@ -36,7 +36,7 @@ struct MeasureReport {
     simulated: bool,
     layouts: Vec<MeasuredLayout>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    left_out: Vec<LeftOutLayout>,
+    left_out: Vec<SkippedLayout>,
     /// Best layout; absent if fewer than two were measured.
     #[serde(flatten)]
     verdict: Option<Verdict>,
@@ -48,7 +48,7 @@ struct MeasureReport {
 /// A requested layout that was not measured, or could not be applied again.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct LeftOutLayout {
+struct SkippedLayout {
     layout: &'static str,
     reason: String,
     /// True if its measurement failed, or its application as the best layout; false if it has no placement.
@@ -87,9 +87,9 @@ pub(super) async fn run(args: MeasureArgs) -> Result<()> {
     }
     let mut traces = Traces::default();
     let report = match args.fleet.boards {
-        Some(_) => on_boards(&pipeline, &args, &mut traces).await?,
+        Some(_) => measure_on_boards(&pipeline, &args, &mut traces).await?,
         None if args.compare => cluster::layouts(&pipeline, &text, &args).await?,
-        None => deployed(&pipeline, &args, &mut traces).await?,
+        None => measure_deployed(&pipeline, &args, &mut traces).await?,
     };
     print_output(args.output, &report, || table::print(&report))?;
     if let Some(path) = &args.trace {
@@ -116,19 +116,19 @@ fn plans(
     pipeline: &Pipeline,
     fleet: &Fleet,
     layouts: &[Layout],
-) -> (Vec<Plan>, Vec<LeftOutLayout>) {
+) -> (Vec<Plan>, Vec<SkippedLayout>) {
     let (mut plans, mut left_out) = (Vec::new(), Vec::new());
     for layout in layouts.iter().copied() {
         match Plan::of(pipeline, fleet, layout) {
             Ok(plan) => plans.push(plan),
-            Err(error) => left_out.push(LeftOutLayout::without_placement(layout, &error)),
+            Err(error) => left_out.push(SkippedLayout::without_placement(layout, &error)),
         }
     }
     (plans, left_out)
 }
 
 #[cfg(feature = "laboratory")]
-async fn on_boards(
+async fn measure_on_boards(
     pipeline: &Pipeline,
     args: &MeasureArgs,
     traces: &mut Traces,
@@ -142,7 +142,7 @@ async fn on_boards(_: &Pipeline, _: &MeasureArgs, _: &mut Traces) -> Result<Meas
 }
 
 /// Measures the pipeline that runs in the cluster.
-async fn deployed(
+async fn measure_deployed(
     pipeline: &Pipeline,
     args: &MeasureArgs,
     traces: &mut Traces,
@@ -155,7 +155,7 @@ async fn deployed(
     let entrance = PipelineEndpoints {
         first: pipeline.stages[0].name.clone(),
         addresses: addresses(pipeline, 0, args.first.as_ref())?,
-        ends: pipeline.ends().map(end).collect::<Result<_>>()?,
+        ends: pipeline.final_stages().map(end).collect::<Result<_>>()?,
         input: input_size(pipeline),
     };
     let planned = match args.layout {
@@ -168,7 +168,7 @@ async fn deployed(
     };
     let measurement = measure(pipeline, &entrance, args.duration, &pipeline.name).await?;
     if args.trace.is_some() {
-        traces.add(pipeline, &measurement.paced, &pipeline.name);
+        traces.add(pipeline, &measurement.rate_limited, &pipeline.name);
     }
     let measured = measurement.figures;
     let layout = match planned {
@@ -213,7 +213,7 @@ impl MeasuredLayout {
 
 // === impl LeftOutLayout ===
 
-impl LeftOutLayout {
+impl SkippedLayout {
     fn without_placement(layout: Layout, reason: &dyn std::error::Error) -> Self {
         Self { layout: layout.name(), reason: causes(reason), has_failed: false }
     }

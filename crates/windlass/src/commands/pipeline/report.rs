@@ -5,7 +5,7 @@ use windlass_pipeline::{
     Fleet, Layout, Pipeline, Placement, Plan, Prediction,
     pipeline::Goal,
     placement::Replica,
-    plan::{Gain, Unplaceable, Worth},
+    plan::{Gain, ObjectiveValue, Unplaceable},
     prediction::Bottleneck,
 };
 
@@ -46,7 +46,7 @@ pub(super) struct LayoutReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_best: Option<NextBest>,
     /// Predicted figures with one more device.
-    pub(super) one_more: Vec<OneMore>,
+    pub(super) one_more: Vec<AddedDevice>,
 }
 
 /// Predicted throughput and latency of a placement.
@@ -104,7 +104,7 @@ pub(super) struct NextBest {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct OneMore {
+pub(super) struct AddedDevice {
     pub(super) device: String,
     pub(super) node: String,
     #[serde(flatten)]
@@ -156,7 +156,7 @@ impl PlanWriter<'_> {
             layout,
             fits_nowhere: None,
             figures: Some(self.figures(&plan.prediction)),
-            goal_not_met: (!plan.worth.meets_goal).then(|| self.not_met(plan)),
+            goal_not_met: (!plan.objective.meets_goal).then(|| self.unmet_goal_reason(plan)),
             is_best: plan.is_exact,
             bound: (!plan.is_exact).then(|| worth(plan.bound)),
             stages: self.stages(plan),
@@ -165,7 +165,7 @@ impl PlanWriter<'_> {
                 figures: self.figures(prediction),
                 differs: self.differences(placement, &plan.placement),
             }),
-            one_more: gains.iter().map(|gain| self.one_more(gain)).collect(),
+            one_more: gains.iter().map(|gain| self.added_device(gain)).collect(),
         }
     }
 
@@ -183,10 +183,10 @@ impl PlanWriter<'_> {
         let node = |node: usize| &self.fleet.nodes[node];
         match bottleneck {
             Bottleneck::Stage(at) => format!("stage {}", stage(at)),
-            Bottleneck::Sending(at) => {
+            Bottleneck::Egress(at) => {
                 format!("the link of {}, sending at {}", node(at).name, node(at).link.rate)
             }
-            Bottleneck::Receiving(at) => {
+            Bottleneck::Ingress(at) => {
                 format!("the link of {}, receiving at {}", node(at).name, node(at).link.rate)
             }
             Bottleneck::Window(at) => {
@@ -196,8 +196,8 @@ impl PlanWriter<'_> {
         }
     }
 
-    fn not_met(&self, plan: &Plan) -> String {
-        let best = worth(plan.worth);
+    fn unmet_goal_reason(&self, plan: &Plan) -> String {
+        let best = worth(plan.objective);
         match self.pipeline.goal {
             Goal::ThroughputUnder(limit) => {
                 format!("an item takes at least {best}, the limit is {limit}")
@@ -269,8 +269,8 @@ impl PlanWriter<'_> {
         places.collect::<Vec<_>>().join(" and ")
     }
 
-    fn one_more(&self, gain: &Gain) -> OneMore {
-        OneMore {
+    fn added_device(&self, gain: &Gain) -> AddedDevice {
+        AddedDevice {
             device: gain.device.to_string(),
             node: gain.node.clone(),
             figures: self.figures(&gain.prediction),
@@ -278,7 +278,7 @@ impl PlanWriter<'_> {
     }
 }
 
-fn worth(worth: Worth) -> String {
+fn worth(worth: ObjectiveValue) -> String {
     if worth.amount < 0.0 {
         format!("{:.1}ms", -1e3 * worth.amount)
     } else {

@@ -4,15 +4,15 @@ use anyhow::Result;
 use windlass_pipeline::quantity::{Bytes, Seconds};
 
 use super::report::{LayoutReport, PlanReport, PredictedFigures, StageReport};
-use crate::screen::{Paint, Table, Tone, count, line, wrapped};
+use crate::screen::{Paint, Style, Table, line, pluralized, wrapped};
 
 /// Prints the layouts side by side, then each placement.
 pub(super) fn print(report: &PlanReport) -> Result<()> {
     let paint = Paint::for_stdout();
-    let nodes = count(report.nodes, "node");
+    let nodes = pluralized(report.nodes, "node");
     let simulated = if report.simulated { ", SIMULATED boards" } else { "" };
-    line(paint.text(
-        Tone::Strong,
+    line(paint.styled(
+        Style::Heading,
         format!("{}: {}, on {nodes}{simulated}", report.pipeline, report.goal),
     ))?;
     line("")?;
@@ -44,7 +44,7 @@ pub(super) fn print(report: &PlanReport) -> Result<()> {
 }
 
 fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
-    line(paint.text(Tone::Strong, layout.layout))?;
+    line(paint.styled(Style::Heading, layout.layout))?;
     let mut table =
         Table::new(["STAGE", "NODE", "ON", "WAIT", "WORK", "LOAD", "NEXT", "SIZE", "LINK"]);
     for stage in &layout.stages {
@@ -53,7 +53,7 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
     table.print()?;
     let mut notes = Vec::new();
     if let Some(reason) = &layout.goal_not_met {
-        line(paint.text(Tone::Bad, format!("The goal is not met: {reason}.")))?;
+        line(paint.styled(Style::Error, format!("The goal is not met: {reason}.")))?;
     }
     if layout.layout == "planned" {
         notes.push(match &layout.bound {
@@ -65,16 +65,16 @@ fn print_layout(layout: &LayoutReport, paint: Paint) -> Result<()> {
     }
     if let Some(next) = &layout.next_best {
         let differs = next.differs.join(", ");
-        notes.push(format!("Next best: {}, with {differs}.", in_words(&next.figures)));
+        notes.push(format!("Next best: {}, with {differs}.", summary(&next.figures)));
     }
     for more in &layout.one_more {
-        let figures = in_words(&more.figures);
+        let figures = summary(&more.figures);
         notes.push(format!("One more {} on {}: {figures}.", more.device, more.node));
     }
     for note in notes {
         wrapped("", note.split(' '))
             .into_iter()
-            .try_for_each(|text| line(paint.text(Tone::Quiet, text)))?;
+            .try_for_each(|text| line(paint.styled(Style::Muted, text)))?;
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ fn add_stage(table: &mut Table, layout: &LayoutReport, stage: &StageReport) {
     }
 }
 
-fn in_words(figures: &PredictedFigures) -> String {
+fn summary(figures: &PredictedFigures) -> String {
     let latency = match figures.latency_ms {
         Some(ms) => format!("{} at {}", milliseconds(ms), rate(figures.at_items_per_second)),
         None => "too slow for the rate".to_owned(),

@@ -29,7 +29,7 @@ pub(super) enum CallError {
 
 /// Codec that leaves messages encoded.
 #[derive(Clone, Copy, Debug, Default)]
-struct Encoded;
+struct RawCodec;
 
 // === impl Client ===
 
@@ -55,14 +55,14 @@ impl Client {
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
         client.ready().await.map_err(|error| refused(Status::unavailable(error.to_string())))?;
-        let answer = client.unary(Request::new(payload), path, Encoded).await.map_err(refused)?;
+        let answer = client.unary(Request::new(payload), path, RawCodec).await.map_err(refused)?;
         Ok(answer.into_inner())
     }
 }
 
 // === impl Encoded ===
 
-impl Codec for Encoded {
+impl Codec for RawCodec {
     type Encode = Bytes;
     type Decode = Bytes;
     type Encoder = Self;
@@ -77,7 +77,7 @@ impl Codec for Encoded {
     }
 }
 
-impl Encoder for Encoded {
+impl Encoder for RawCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -87,7 +87,7 @@ impl Encoder for Encoded {
     }
 }
 
-impl Decoder for Encoded {
+impl Decoder for RawCodec {
     type Item = Bytes;
     type Error = Status;
 

@@ -17,15 +17,15 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 
-use self::message::{Flits, FlitsError, Message, Purpose, answer};
+use self::message::{Flits, FlitsError, Message, MessageType, answer};
 use crate::cli::{Darwin3Args, DataPorts, Edge, EdgeFile, LimitArgs};
 
 /// The boards of a stage. Each serves one run at a time.
 #[derive(Debug)]
 pub(super) struct Darwin3 {
-    boards: Vec<Mutex<Chip>>,
+    boards: Vec<Mutex<BoardState>>,
     network: Option<Message>,
-    run_with: Flits,
+    run_flits: Flits,
     result_edge: Edge,
     /// Time limit for a message and its answer.
     limit: Duration,
@@ -33,7 +33,7 @@ pub(super) struct Darwin3 {
 }
 
 #[derive(Debug)]
-struct Chip {
+struct BoardState {
     address: String,
     has_network: bool,
 }
@@ -49,7 +49,7 @@ pub(super) enum BoardError {
         "the Darwin3 board at {address} did not answer within {limit:?}; if it \
          never answers, its data port is blocked: restart its server"
     )]
-    Silent { address: String, limit: Duration },
+    Timeout { address: String, limit: Duration },
     #[error(
         "the Darwin3 board at {address} sent an incomplete or invalid answer: see the log of its server"
     )]
@@ -88,13 +88,13 @@ impl Darwin3 {
             "--result-edge: the board answers only for edges that receive flits: give some with --run-with"
         );
         let network = flits("--network", &args.network)?;
-        let network = Message::new(Purpose::Deploy, &network).context("--network")?;
-        let board = |address| Mutex::new(Chip { address, has_network: false });
+        let network = Message::new(MessageType::Deploy, &network).context("--network")?;
+        let board = |address| Mutex::new(BoardState { address, has_network: false });
         let batch = u32::try_from(limits.batch).unwrap_or(u32::MAX);
         Ok(Some(Self {
             boards: ports.into_iter().map(board).collect(),
             network: (!args.network.is_empty()).then_some(network),
-            run_with,
+            run_flits: run_with,
             result_edge: args.result_edge,
             // Shorter than the stage's own limit for the batch, because this error names the board.
             limit: limits.work_timeout.mul_f64(0.9) / batch,
@@ -109,9 +109,9 @@ impl Darwin3 {
 
     /// Runs spikes on a board, on a thread that may block.
     pub(super) fn run(&self, spikes: Bytes) -> Result<Bytes, BoardError> {
-        let mut flits = self.run_with.clone();
+        let mut flits = self.run_flits.clone();
         flits[Edge::West as usize] = spikes;
-        let run = Message::new(Purpose::Run, &flits)?;
+        let run = Message::new(MessageType::Run, &flits)?;
         let deadline = Instant::now() + self.limit;
         let mut board = self.lock_idle();
         let has_network = std::mem::replace(&mut board.has_network, false);
@@ -125,7 +125,7 @@ impl Darwin3 {
     }
 
     /// Locks an idle board. One exists, because there are as many workers as boards.
-    fn lock_idle(&self) -> MutexGuard<'_, Chip> {
+    fn lock_idle(&self) -> MutexGuard<'_, BoardState> {
         let idle = self.boards.iter().find_map(|board| match board.try_lock() {
             Ok(idle) => Some(idle),
             // A panic leaves the board as any failure does: without a network.
@@ -150,7 +150,7 @@ impl Darwin3 {
             .and_then(|()| answer(&mut board, self.result_edge, self.max_answer));
         outcome.map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                BoardError::Silent { address: owned(), limit: self.limit }
+                BoardError::Timeout { address: owned(), limit: self.limit }
             }
             _ => BoardError::Answer { address: owned(), source },
         })
@@ -203,7 +203,7 @@ impl DeadlineStream {
         self.stream.write_all(message)
     }
 
-    fn left(&self) -> io::Result<Duration> {
+    fn remaining(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
@@ -211,7 +211,7 @@ impl DeadlineStream {
 
 impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.set_read_timeout(Some(self.remaining()?))?;
         self.stream.read(buffer)
     }
 }

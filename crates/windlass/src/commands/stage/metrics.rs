@@ -12,7 +12,7 @@ use tokio::{
 
 /// Listener of the server.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct MetricsServer {
     listener: TcpListener,
 }
 
@@ -27,7 +27,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 
 // === impl Page ===
 
-impl Page {
+impl MetricsServer {
     pub(super) async fn bind(address: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(address).await;
         let listener = listener.with_context(|| format!("cannot listen on {address}"))?;

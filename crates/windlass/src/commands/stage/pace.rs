@@ -13,8 +13,8 @@ use crate::{cli::WorkArgs, precise};
 
 /// Times of the work, and size of its results.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
-    kind: PaceKind,
+pub(super) struct TimedWork {
+    kind: TimedWorkKind,
     per_item: Duration,
     per_batch: Duration,
     /// Maximum deviation from `per_item`, as a fraction of it.
@@ -25,7 +25,7 @@ pub(super) struct Pace {
 
 /// Resource that the work spends.
 #[derive(Clone, Copy, Debug)]
-enum PaceKind {
+enum TimedWorkKind {
     /// Wall-clock time.
     Sleep,
     /// Processor time.
@@ -33,15 +33,15 @@ enum PaceKind {
 }
 
 /// End of a wait, in which the thread spins because timers are up to this late.
-const SPIN: Duration = Duration::from_micros(150);
+const SPIN_TIME: Duration = Duration::from_micros(150);
 
 // === impl Pace ===
 
-impl Pace {
+impl TimedWork {
     pub(super) fn of(args: &WorkArgs) -> Option<Self> {
         let (kind, per_item) = match (args.sleep, args.compute) {
-            (Some(time), _) => (PaceKind::Sleep, time),
-            (None, Some(time)) => (PaceKind::Compute, time),
+            (Some(time), _) => (TimedWorkKind::Sleep, time),
+            (None, Some(time)) => (TimedWorkKind::Compute, time),
             (None, None) => return None,
         };
         Some(Self {
@@ -60,8 +60,8 @@ impl Pace {
         let time = self.per_batch + items.sum::<Duration>();
         let kind = self.kind;
         spawn_blocking(move || match kind {
-            PaceKind::Sleep => sleep_until(begun + time),
-            PaceKind::Compute => compute(time),
+            TimedWorkKind::Sleep => sleep_until(begun + time),
+            TimedWorkKind::Compute => compute(time),
         })
         .await?;
         let result = |payload: Bytes| match self.output {
@@ -81,7 +81,7 @@ impl Pace {
 }
 
 fn sleep_until(until: Instant) {
-    precise::sleep_until(until.checked_sub(SPIN).unwrap_or(until));
+    precise::sleep_until(until.checked_sub(SPIN_TIME).unwrap_or(until));
     while Instant::now() < until {
         std::hint::spin_loop();
     }
@@ -106,9 +106,9 @@ fn compute(time: Duration) {
 mod tests {
     use super::*;
 
-    fn pace(per_item: Duration, variation: f64) -> Pace {
-        let kind = PaceKind::Sleep;
-        Pace { kind, per_item, per_batch: Duration::ZERO, variation, output: Some(3) }
+    fn pace(per_item: Duration, variation: f64) -> TimedWork {
+        let kind = TimedWorkKind::Sleep;
+        TimedWork { kind, per_item, per_batch: Duration::ZERO, variation, output: Some(3) }
     }
 
     #[tokio::test]

@@ -21,17 +21,17 @@ pub(super) struct Pictures {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PictureError {
     #[error("is neither JPEG nor PPM: begins with \"{begin}\"")]
-    Unknown { begin: String },
+    UnknownFormat { begin: String },
     #[error("is not a complete JPEG")]
     Jpeg(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
         "is a JPEG of {components} colours: only grey and the three colours of cameras are supported"
     )]
-    Colours { components: u8 },
+    UnsupportedColours { components: u8 },
     #[error("is not a complete PPM: {reason}")]
     Ppm { reason: String },
     #[error("has {size} pixels, which are {} of RGB; the limit is {} (--max-payload)", .bytes, .limit)]
-    Large { size: PictureSize, bytes: quantity::Bytes, limit: quantity::Bytes },
+    TooLarge { size: PictureSize, bytes: quantity::Bytes, limit: quantity::Bytes },
 }
 
 /// Number of bytes of an unknown payload that an error shows: the length of a format's magic number.
@@ -52,7 +52,7 @@ impl Pictures {
             [b'P', b'6', ..] => Ppm::read(payload)?,
             other => {
                 let begin = other[..other.len().min(MAGIC_BYTES)].escape_ascii().to_string();
-                return Err(PictureError::Unknown { begin });
+                return Err(PictureError::UnknownFormat { begin });
             }
         };
         let picture = match self.size {

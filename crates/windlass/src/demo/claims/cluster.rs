@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use windlass_cluster_sim::{
     api::{ApiServer, Objects},
-    cluster::{self, Scheduled},
+    cluster::{self, ScheduledPod},
     node,
 };
 use windlass_config::DriverName;
@@ -33,7 +33,7 @@ pub(in crate::demo) struct ClusterFixture {
     cluster: cluster::Cluster,
     pub(in crate::demo) driver: DriverName,
     /// Task that deletes ResourceSlices as the kubelet does.
-    wipes: JoinSet<()>,
+    slice_deletion: JoinSet<()>,
 }
 
 // === impl ClusterFixture ===
@@ -49,13 +49,13 @@ impl ClusterFixture {
         for class in &classes {
             cluster.objects().create(class).context("the API server refused a device class")?;
         }
-        Ok(Self { cluster, driver, wipes: JoinSet::new() })
+        Ok(Self { cluster, driver, slice_deletion: JoinSet::new() })
     }
 
     /// Deletes the node's ResourceSlices when the embedded kubelet starts, as a real kubelet does.
-    pub(in crate::demo) fn mimic_wipes(&mut self, kubelet: &Kubelet) {
-        let (calls, objects) = (kubelet.calls(), self.objects());
-        self.wipes.spawn(async move {
+    pub(in crate::demo) fn delete_slices_at_kubelet_start(&mut self, kubelet: &Kubelet) {
+        let (calls, objects) = (kubelet.events(), self.objects());
+        self.slice_deletion.spawn(async move {
             node::delete_slices_at_kubelet_start(NODE, &calls, &objects).await;
         });
     }
@@ -74,7 +74,7 @@ impl ClusterFixture {
     }
 
     /// Device class of a device type; creates one if none is shipped.
-    pub(in crate::demo) fn class_of(&self, kind: &str) -> Result<String> {
+    pub(in crate::demo) fn ensure_class(&self, kind: &str) -> Result<String> {
         let name = format!("windlass-{}", if kind == "other" { "device" } else { kind });
         if self.objects().get::<DeviceClass>("", &name).is_none() {
             let driver = &self.driver;
@@ -86,7 +86,7 @@ impl ClusterFixture {
     }
 
     /// Creates a device class for an extended resource, if none exists.
-    pub(super) fn serve_extended(&self, kind: &str, resource: &str) -> Result<()> {
+    pub(super) fn ensure_extended_resource_class(&self, kind: &str, resource: &str) -> Result<()> {
         let answers =
             |class: &DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
         if self.objects().list::<DeviceClass>().iter().any(answers) {
@@ -100,7 +100,7 @@ impl ClusterFixture {
         Ok(())
     }
 
-    pub(in crate::demo) fn schedule(&self, pod_spec: &PodSpec) -> Result<Scheduled> {
+    pub(in crate::demo) fn schedule(&self, pod_spec: &PodSpec) -> Result<ScheduledPod> {
         if let Some(template) = pod_spec.template()? {
             self.objects().put(&template);
         }

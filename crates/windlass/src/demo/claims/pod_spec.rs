@@ -13,7 +13,7 @@ pub(in crate::demo) struct PodSpec {
     pub(in crate::demo) name: String,
     containers: Vec<&'static str>,
     devices: Devices,
-    pub(in crate::demo) asks: Vec<String>,
+    pub(in crate::demo) request_lines: Vec<String>,
 }
 
 /// API through which the pod requests devices.
@@ -33,14 +33,14 @@ impl PodSpec {
     /// Pod with one container and a claim without requests.
     pub(in crate::demo) fn new(name: impl Into<String>) -> Self {
         let devices = Devices::Claim { requests: Vec::new(), constraints: Vec::new() };
-        Self { name: name.into(), containers: vec!["main"], devices, asks: Vec::new() }
+        Self { name: name.into(), containers: vec!["main"], devices, request_lines: Vec::new() }
     }
 
     /// Pod with an extended resource and no claim.
     pub(in crate::demo) fn extended(name: impl Into<String>, resource: &str) -> Self {
-        let asks = vec![format!("limits: {{{resource}: 1}}, and no claim")];
+        let request_lines = vec![format!("limits: {{{resource}: 1}}, and no claim")];
         let devices = Devices::Extended(resource.to_owned());
-        Self { devices, asks, ..Self::new(name) }
+        Self { devices, request_lines, ..Self::new(name) }
     }
 
     pub(in crate::demo) fn containers(self, containers: &[&'static str]) -> Self {
@@ -61,7 +61,7 @@ impl PodSpec {
             exactly["selectors"] = json!([{"cel": {"expression": cel}}]);
             text = format!("{text} with {cel}");
         }
-        self.asks.push(text);
+        self.request_lines.push(text);
         if let Devices::Claim { requests, .. } = &mut self.devices {
             requests.push(json!({"name": name, "exactly": exactly}));
         }
@@ -70,7 +70,7 @@ impl PodSpec {
 
     /// Adds a constraint: all devices have the same value of an attribute.
     pub(in crate::demo) fn match_attribute(mut self, attribute: &str) -> Self {
-        self.asks.push(format!("all with the same {attribute}"));
+        self.request_lines.push(format!("all with the same {attribute}"));
         if let Devices::Claim { constraints, .. } = &mut self.devices {
             constraints.push(json!({"matchAttribute": attribute}));
         }
@@ -110,7 +110,7 @@ impl PodSpec {
 }
 
 /// Allocated devices of a claim: request, driver, pool, device.
-pub(in crate::demo) fn results(claim: &ResourceClaim) -> Vec<[String; 4]> {
+pub(in crate::demo) fn allocation_results(claim: &ResourceClaim) -> Vec<[String; 4]> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
     let results = devices.iter().flat_map(|devices| devices.results.iter().flatten()).cloned();

@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use tokio::time::Instant;
 use windlass_cluster_sim::{api::Objects, node};
 use windlass_core::inventory::Inventory;
-use windlass_kubelet_sim::{ClaimStatus, HealthWord, NodeStatus};
+use windlass_kubelet_sim::{ClaimStatus, NodeStatus, ResourceHealthStatus};
 
 use super::{
     candidates::{Candidates, PCIE_ROOT},
     cluster::{self, ClusterFixture, name_of},
     event::{AllocatedDevice, ClaimContainer, ClaimEvent, PodRuns, Published},
-    pod_spec::{PodSpec, results},
+    pod_spec::{PodSpec, allocation_results},
 };
 use crate::{
     commands::short_name,
@@ -21,7 +21,7 @@ use crate::{
         fault::DeviceFault,
         report::Reporter,
         runtime,
-        script::{STEP_LIMIT, ms},
+        script::{STEP_LIMIT, elapsed_ms},
         testbed::{NODE, QUIET_PERIOD, Testbed},
     },
     exit::UsageError,
@@ -43,7 +43,7 @@ pub(super) struct ClaimScript<'a> {
 const MAX_DEVICES: usize = 32;
 
 /// Name of the pod that requests all devices.
-const EVERYTHING: &str = "everything";
+const ALL_DEVICES_POD: &str = "everything";
 
 // === impl ClaimScript ===
 
@@ -66,7 +66,7 @@ impl<'a> ClaimScript<'a> {
         }
     }
 
-    pub(super) async fn play(&mut self, inventory: Inventory) -> Result<()> {
+    pub(super) async fn run_steps(&mut self, inventory: Inventory) -> Result<()> {
         self.inventory = inventory;
         let published = self.publish().await.context("step publication")?;
         let Some(candidates) = Candidates::of(&published) else {
@@ -74,21 +74,21 @@ impl<'a> ClaimScript<'a> {
                            configuration with --config, or add devices with --device";
             return Err(UsageError(anyhow!(problem)).into());
         };
-        self.by_attribute(&candidates).await.context("step attribute")?;
+        self.request_by_attribute(&candidates).await.context("step attribute")?;
         self.share_claim(&candidates).await.context("step shared claim")?;
         self.allocate_gpu_and_nic(&candidates).await.context("step GPU with NIC")?;
         self.fail_and_recover(&candidates).await?;
         self.use_extended_resource(&candidates).await.context("step extended resource")?;
         self.restart_kubelet().await.context("step kubelet restart")?;
         self.delete_slices().await.context("step wiped slices")?;
-        self.release().await.context("step release")?;
-        let (steps, pods, took_ms) = (self.steps, self.pods, ms(self.begun));
+        self.release_all().await.context("step release")?;
+        let (steps, pods, took_ms) = (self.steps, self.pods, elapsed_ms(self.begun));
         self.reporter.report(&ClaimEvent::Finished { steps, pods, took_ms })
     }
 
     /// Waits for the slices of all claimable devices, and for the driver's registration.
     async fn publish(&mut self) -> Result<Vec<Published>> {
-        self.registered().await?;
+        self.wait_for_registration().await?;
         let is_published = |published: &[Published]| {
             let state = self.testbed.state.borrow();
             let claimable = state.inventory.devices.iter().filter(|it| state.is_claimable(&it.id));
@@ -97,15 +97,16 @@ impl<'a> ClaimScript<'a> {
             published.iter().all(is_probed) && claimable.count() <= named.len()
         };
         let devices = self.wait_for_published(is_published).await?;
-        let (driver, took_ms) = (self.cluster.driver.to_string(), ms(self.testbed.agent_started));
+        let (driver, took_ms) =
+            (self.cluster.driver.to_string(), elapsed_ms(self.testbed.agent_started));
         self.report(&ClaimEvent::Published { driver, devices: devices.clone(), took_ms })?;
         Ok(devices)
     }
 
-    async fn by_attribute(&mut self, candidates: &Candidates) -> Result<()> {
+    async fn request_by_attribute(&mut self, candidates: &Candidates) -> Result<()> {
         self.heading("A device by its attributes")?;
         let (expression, fitting) = candidates.describe_last();
-        let class = self.cluster.class_of(candidates.kind())?;
+        let class = self.cluster.ensure_class(candidates.kind())?;
         let pod_spec = PodSpec::new("by-attribute").request("device", &class, 1, &expression);
         let runs = self.run(pod_spec).await?;
         for allocated in &runs.devices {
@@ -122,7 +123,7 @@ impl<'a> ClaimScript<'a> {
     async fn share_claim(&mut self, candidates: &Candidates) -> Result<()> {
         self.heading("Two containers share a device; another pod gets its own")?;
         self.end("by-attribute").await?;
-        let class = self.cluster.class_of(candidates.kind())?;
+        let class = self.cluster.ensure_class(candidates.kind())?;
         let pod_spec = PodSpec::new("two-containers").containers(&["train", "watch"]);
         let first = self.run(pod_spec.request("device", &class, 1, "")).await?;
         let [train, watch] = first.containers.as_slice() else { bail!("not two containers") };
@@ -154,7 +155,7 @@ impl<'a> ClaimScript<'a> {
         };
         self.heading("A GPU and a NIC on one PCIe root")?;
         self.end_all().await?;
-        let classes = [self.cluster.class_of(&gpu)?, self.cluster.class_of(&nic)?];
+        let classes = [self.cluster.ensure_class(&gpu)?, self.cluster.ensure_class(&nic)?];
         let pod_spec = PodSpec::new("joint").request("gpu", &classes[0], 1, "");
         let runs = self
             .run(pod_spec.request("nic", &classes[1], 1, "").match_attribute(PCIE_ROOT))
@@ -172,7 +173,7 @@ impl<'a> ClaimScript<'a> {
     async fn fail_and_recover(&mut self, candidates: &Candidates) -> Result<()> {
         self.heading("A device fails")?;
         self.end_all().await?;
-        let class = self.cluster.class_of(candidates.kind())?;
+        let class = self.cluster.ensure_class(candidates.kind())?;
         let runs = self.run(PodSpec::new("holder").request("device", &class, 1, "")).await?;
         let allocated = runs.devices.first().cloned().context("the pod has no device")?;
         self.report(&ClaimEvent::PodRuns(runs))?;
@@ -189,7 +190,7 @@ impl<'a> ClaimScript<'a> {
 
     async fn fail(&mut self, allocated: &AllocatedDevice, fault: &DeviceFault) -> Result<()> {
         let begun = Instant::now();
-        let what = fault.what.clone();
+        let what = fault.description.clone();
         self.reporter.report(&ClaimEvent::Fault { device: allocated.name.clone(), fault: what })?;
         self.testbed.machine.inject(&fault.initial)?;
         let is_untainted = |it: &Published| it.device == allocated.device && it.taints.is_empty();
@@ -199,10 +200,10 @@ impl<'a> ClaimScript<'a> {
         let is_reported = |node: &NodeStatus| {
             let pods = node.pods.values().flat_map(|pod| pod.containers.values());
             let mut healths = pods.flat_map(|it| it.claim_health.values().flatten());
-            healths.any(|it| it.health == HealthWord::Unhealthy)
+            healths.any(|it| it.health == ResourceHealthStatus::Unhealthy)
         };
         self.testbed.kubelet.wait_for(is_reported, STEP_LIMIT).await?;
-        let took_ms = ms(begun);
+        let took_ms = elapsed_ms(begun);
         fault.follow_up.iter().try_for_each(|fault| self.testbed.machine.inject(fault))?;
         let (device, held_by) = (allocated.name.clone(), "holder".to_owned());
         self.report(&ClaimEvent::Withheld { device, taint, held_by, took_ms })
@@ -221,8 +222,8 @@ impl<'a> ClaimScript<'a> {
         };
         let reason = format!("{error:#}");
         self.report(&ClaimEvent::NotScheduled {
-            pod: EVERYTHING.to_owned(),
-            asks: pod_spec.asks,
+            pod: ALL_DEVICES_POD.to_owned(),
+            asks: pod_spec.request_lines,
             reason,
         })
     }
@@ -242,7 +243,7 @@ impl<'a> ClaimScript<'a> {
         let is_untainted = |it: &Published| it.device == allocated.device && it.taints.is_empty();
         self.wait_for_published(|published| published.iter().any(is_untainted)).await?;
         ensure!(begun.elapsed() >= QUIET_PERIOD / 2, "the device recovered without a quiet period");
-        self.report(&ClaimEvent::GivenAgain { device, took_ms: ms(begun) })?;
+        self.report(&ClaimEvent::GivenAgain { device, took_ms: elapsed_ms(begun) })?;
         let Some(pod_spec) = self.request_all(candidates)? else { return Ok(()) };
         let runs = self.run(pod_spec).await?;
         self.report(&ClaimEvent::PodRuns(runs))
@@ -250,10 +251,14 @@ impl<'a> ClaimScript<'a> {
 
     /// Pod that requests every exclusive device of the type. `None` if a claim cannot have that many.
     fn request_all(&self, candidates: &Candidates) -> Result<Option<PodSpec>> {
-        let class = self.cluster.class_of(candidates.kind())?;
+        let class = self.cluster.ensure_class(candidates.kind())?;
         let all = candidates.exclusive().len();
-        let pod_spec =
-            PodSpec::new(EVERYTHING).request("all", &class, all, candidates.exclusive_selector());
+        let pod_spec = PodSpec::new(ALL_DEVICES_POD).request(
+            "all",
+            &class,
+            all,
+            candidates.exclusive_selector(),
+        );
         Ok(Some(pod_spec).filter(|_| all <= MAX_DEVICES))
     }
 
@@ -261,20 +266,21 @@ impl<'a> ClaimScript<'a> {
         self.heading("An extended resource, served by a DeviceClass")?;
         self.end_all().await?;
         let resource = candidates.extended_resource();
-        self.cluster.serve_extended(candidates.kind(), &resource)?;
+        self.cluster.ensure_extended_resource_class(candidates.kind(), &resource)?;
         let runs = self.run(PodSpec::extended("old-style", &resource)).await?;
         ensure!(runs.devices.len() == 1, "the pod got {} devices", runs.devices.len());
         self.report(&ClaimEvent::PodRuns(runs))
     }
 
     async fn restart_kubelet(&mut self) -> Result<()> {
-        let (before, claims) = (self.cluster.slices(), self.testbed.kubelet.node().claims.clone());
+        let (before, claims) =
+            (self.cluster.slices(), self.testbed.kubelet.status().claims.clone());
         let begun = Instant::now();
         self.testbed.kubelet.restart().await?;
-        self.registered().await?;
+        self.wait_for_registration().await?;
         self.wait_for_new_slices(&before).await?;
-        let took_ms = ms(begun);
-        let now = self.testbed.kubelet.node().claims.clone();
+        let took_ms = elapsed_ms(begun);
+        let now = self.testbed.kubelet.status().claims.clone();
         let devices = |claims: &BTreeMap<_, ClaimStatus>| {
             claims.values().map(|it| (it.uid.clone(), it.devices.clone())).collect::<Vec<_>>()
         };
@@ -288,20 +294,20 @@ impl<'a> ClaimScript<'a> {
         let slices = self.cluster.objects().delete_all_slices(NODE);
         self.wait_for_new_slices(&before).await?;
         let devices = self.cluster.published(&self.inventory).len();
-        self.report(&ClaimEvent::Republished { slices, devices, took_ms: ms(begun) })
+        self.report(&ClaimEvent::Republished { slices, devices, took_ms: elapsed_ms(begun) })
     }
 
     /// Deletes all pods, and checks that nothing remains.
-    async fn release(&mut self) -> Result<()> {
+    async fn release_all(&mut self) -> Result<()> {
         let (begun, pods) = (Instant::now(), self.running.len());
         let claims = self.cluster.claims().len();
         self.end_all().await?;
-        let left = self.testbed.kubelet.node().claims.clone();
+        let left = self.testbed.kubelet.status().claims.clone();
         ensure!(left.is_empty(), "the kubelet has claims left: {left:?}");
         ensure!(self.cluster.claims().is_empty(), "the cluster has claims left");
         let documents = runtime::claim_documents(&self.testbed.cdi_dir())?;
         ensure!(documents.is_empty(), "CDI documents are left: {documents:?}");
-        self.report(&ClaimEvent::Released { pods, claims, took_ms: ms(begun) })
+        self.report(&ClaimEvent::Released { pods, claims, took_ms: elapsed_ms(begun) })
     }
 
     /// Schedules a pod, prepares its claims and starts its containers.
@@ -320,10 +326,10 @@ impl<'a> ClaimScript<'a> {
             let grant = ResolvedGrant::new(grant.cdi_devices, edits, Vec::new());
             containers.push(ClaimContainer { name: (*name).to_owned(), grant });
         }
-        let took_ms = ms(begun);
+        let took_ms = elapsed_ms(begun);
         let devices = scheduled.claims.iter().flat_map(|claim| {
             let name = claim.metadata.name.clone().unwrap_or_default();
-            results(claim).into_iter().map(move |result| (name.clone(), result))
+            allocation_results(claim).into_iter().map(move |result| (name.clone(), result))
         });
         let allocated = |(claim, [request, _, pool, device]): (String, [String; 4])| {
             let name = name_of(&device, &self.inventory);
@@ -332,12 +338,18 @@ impl<'a> ClaimScript<'a> {
         let devices = devices.map(allocated).collect();
         self.check_prepared(&devices)?;
         self.pods += 1;
-        Ok(PodRuns { pod: pod_spec.name, asks: pod_spec.asks, devices, containers, took_ms })
+        Ok(PodRuns {
+            pod: pod_spec.name,
+            asks: pod_spec.request_lines,
+            devices,
+            containers,
+            took_ms,
+        })
     }
 
     /// Checks that the driver prepared the devices that the scheduler allocated.
     fn check_prepared(&self, devices: &Vec<AllocatedDevice>) -> Result<()> {
-        let node = self.testbed.kubelet.node();
+        let node = self.testbed.kubelet.status();
         let prepared: BTreeSet<_> = node
             .claims
             .values()
@@ -353,7 +365,7 @@ impl<'a> ClaimScript<'a> {
 
     async fn end(&mut self, name: &str) -> Result<()> {
         let uid = self.running.remove(name).with_context(|| format!("no pod {name} runs"))?;
-        self.testbed.kubelet.delete(&uid).await;
+        self.testbed.kubelet.delete_pod(&uid).await;
         self.cluster.delete(name)
     }
 
@@ -365,7 +377,7 @@ impl<'a> ClaimScript<'a> {
         Ok(())
     }
 
-    async fn registered(&self) -> Result<()> {
+    async fn wait_for_registration(&self) -> Result<()> {
         let driver = self.cluster.driver.as_str();
         let connected = |node: &NodeStatus| {
             node.drivers.get(driver).is_some_and(|all| all.iter().any(|one| one.is_connected))
@@ -391,7 +403,7 @@ impl<'a> ClaimScript<'a> {
         let reached = |objects: &Objects| {
             Some(cluster::published(objects, driver, inventory)).filter(|all| condition(all))
         };
-        let reached = self.cluster.objects().until(STEP_LIMIT, reached).await;
+        let reached = self.cluster.objects().wait_until(STEP_LIMIT, reached).await;
         // The original error lists all slices, too long for a message.
         reached.map_err(|_| anyhow!("the slices are not as expected after {STEP_LIMIT:?}"))
     }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     demo::report::{Render, Renderer, cdi_kinds, grant_items, waiting},
-    screen::{Table, Tone, count, wrapped},
+    screen::{Style, Table, pluralized, wrapped},
 };
 
 /// Attributes of the PRODUCT column.
@@ -24,34 +24,35 @@ impl Render for ClaimEvent {
             Self::PodRuns(runs) => pod_runs(render, runs),
             Self::NotScheduled { pod, asks, reason } => not_scheduled(render, pod, asks, reason),
             Self::NotShown { what, why } => {
-                vec![String::new(), render.quiet(format!("{what} is not shown: {why}"))]
+                vec![String::new(), render.muted(format!("{what} is not shown: {why}"))]
             }
             Self::Fault { fault, .. } => {
-                vec![format!("  {} {fault}", render.tone(Tone::Notable, "!!"))]
+                vec![format!("  {} {fault}", render.styled(Style::Warning, "!!"))]
             }
             Self::Withheld { device, taint, held_by, took_ms } => {
                 withheld(render, device, taint.as_deref(), held_by, *took_ms)
             }
             Self::Waiting { device, end, quiet_ms } => waiting(device, end, *quiet_ms / 1000.0),
             Self::GivenAgain { device, took_ms } => {
-                let untainted = render.tone(Tone::Good, "without a taint");
-                let took = render.took(*took_ms);
+                let untainted = render.styled(Style::Success, "without a taint");
+                let took = render.elapsed(*took_ms);
                 vec![format!("  {} {device} is published {untainted} {took}", render.ok())]
             }
             Self::KubeletRestarted { slices, claims, took_ms } => {
-                let (slices, claims) = (count(*slices, "slice"), count(*claims, "claim"));
+                let (slices, claims) = (pluralized(*slices, "slice"), pluralized(*claims, "claim"));
                 let result = format!(
                     "the driver registered and {slices} published again; {claims} as before"
                 );
                 done(render, "The kubelet restarts and deletes every slice", &result, *took_ms)
             }
             Self::Republished { slices, devices, took_ms } => {
-                let (slices, devices) = (count(*slices, "slice"), count(*devices, "device"));
+                let (slices, devices) =
+                    (pluralized(*slices, "slice"), pluralized(*devices, "device"));
                 let result = format!("{slices} with {devices} published again");
                 done(render, "The slices are deleted", &result, *took_ms)
             }
             Self::Released { pods, claims, took_ms } => {
-                let (pods, claims) = (count(*pods, "pod"), count(*claims, "claim"));
+                let (pods, claims) = (pluralized(*pods, "pod"), pluralized(*claims, "claim"));
                 let result = format!("{pods} and {claims} are gone, with their CDI documents");
                 done(render, "All pods are deleted", &result, *took_ms)
             }
@@ -69,8 +70,8 @@ fn published(render: Renderer, driver: &str, devices: &[Published], took_ms: f64
     lines.extend(table.lines("  "));
     lines.push(String::new());
     let pools: BTreeSet<_> = devices.iter().map(|device| &device.pool).collect();
-    let (devices, pools) = (count(devices.len(), "device"), count(pools.len(), "pool"));
-    let when = render.quiet(format!("({took_ms:.1} ms after the agent started)"));
+    let (devices, pools) = (pluralized(devices.len(), "device"), pluralized(pools.len(), "pool"));
+    let when = render.muted(format!("({took_ms:.1} ms after the agent started)"));
     lines.push(format!(
         "  {} {devices} in {pools}; the kubelet has the driver {driver} {when}",
         render.ok()
@@ -106,11 +107,11 @@ fn shortened(name: &str) -> String {
 
 fn request_lines(render: Renderer, asks: &[String]) -> Vec<String> {
     let lines = asks.iter().flat_map(|text| wrapped("       asks  ", text.split_whitespace()));
-    lines.map(|text| render.quiet(text)).collect()
+    lines.map(|text| render.muted(text)).collect()
 }
 
 fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
-    let (pod, took) = (render.strong(&runs.pod), render.took(runs.took_ms));
+    let (pod, took) = (render.bold(&runs.pod), render.elapsed(runs.took_ms));
     let mut lines = vec![String::new(), format!("  {} pod {pod} runs {took}", render.ok())];
     lines.extend(request_lines(render, &runs.asks));
     let mut requests: Vec<_> = runs.devices.iter().map(|it| it.request.as_str()).collect();
@@ -127,25 +128,25 @@ fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
         ));
     }
     let kinds = runs.containers.first().map(|it| cdi_kinds(&it.grant.cdi_devices));
-    let name = |(kind, names)| format!("{} of {kind}", count(names, "CDI name"));
+    let name = |(kind, names)| format!("{} of {kind}", pluralized(names, "CDI name"));
     let kinds: Vec<_> = kinds.into_iter().flatten().map(name).collect();
-    lines.push(render.quiet(format!("         by  {}", kinds.join(", "))));
+    lines.push(render.muted(format!("         by  {}", kinds.join(", "))));
     lines
 }
 
 fn not_scheduled(render: Renderer, pod: &str, requests: &[String], reason: &str) -> Vec<String> {
-    let (ok, pod) = (render.ok(), render.strong(pod));
+    let (ok, pod) = (render.ok(), render.bold(pod));
     let mut lines = vec![String::new(), format!("  {ok} pod {pod} waits, as expected")];
     lines.extend(request_lines(render, requests));
     let reason = wrapped("       ", reason.split_whitespace());
-    lines.extend(reason.into_iter().map(|text| render.quiet(text)));
+    lines.extend(reason.into_iter().map(|text| render.muted(text)));
     lines
 }
 
 /// Step with a heading and a result.
 fn done(render: Renderer, title: &str, result: &str, took_ms: f64) -> Vec<String> {
     let mut lines = render.heading(title);
-    lines.push(format!("  {} {result} {}", render.ok(), render.took(took_ms)));
+    lines.push(format!("  {} {result} {}", render.ok(), render.elapsed(took_ms)));
     lines
 }
 
@@ -158,10 +159,10 @@ fn withheld(
 ) -> Vec<String> {
     let state = taint.map_or_else(
         || "is no longer published".to_owned(),
-        |taint| format!("has the taint {}", render.tone(Tone::Bad, taint)),
+        |taint| format!("has the taint {}", render.styled(Style::Error, taint)),
     );
     vec![
-        format!("  {} {device} {state} {}", render.ok(), render.took(took_ms)),
+        format!("  {} {device} {state} {}", render.ok(), render.elapsed(took_ms)),
         format!("       pod {held_by} keeps running and shows it in its status"),
     ]
 }

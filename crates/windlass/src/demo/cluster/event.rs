@@ -18,7 +18,7 @@ pub(super) enum ClusterEvent {
     /// Pods are placed on the agent's node.
     OnRealNode { node: String },
     /// A pod of the agent's node runs.
-    PodRuns(RealPod),
+    PodRuns(AgentPod),
     /// The agent's node has no room for a pod, which is deleted.
     NoRoom { pod: String },
     /// Pods begin to arrive.
@@ -39,7 +39,7 @@ pub(super) enum ClusterEvent {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RealPod {
+pub(super) struct AgentPod {
     /// `namespace/name`.
     pub(super) pod: String,
     /// GPU resource limits.

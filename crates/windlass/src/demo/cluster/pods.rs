@@ -11,7 +11,7 @@ use windlass_sched::random::Random;
 pub(super) const MEMORY: &str = "windlass.dev/gpu-memory";
 pub(super) const COMPUTE: &str = "windlass.dev/gpu-compute";
 /// Resource of whole GPUs.
-pub(super) const WHOLE: &str = "nvidia.com/gpu";
+pub(super) const WHOLE_GPU: &str = "nvidia.com/gpu";
 
 pub(super) const NAMESPACE: &str = "default";
 
@@ -20,7 +20,7 @@ pub(super) const NAMESPACE: &str = "default";
 pub(super) struct Workload {
     name: &'static str,
     /// Thousandths of a GPU that a pod requests.
-    pub(super) milli: u32,
+    pub(super) gpu_milli: u32,
     gpus: GpuLimit,
     /// Percentage of all pods.
     percent: usize,
@@ -36,20 +36,20 @@ enum GpuLimit {
 const WORKLOADS: &[Workload] = &[
     Workload {
         name: "chat",
-        milli: 250,
+        gpu_milli: 250,
         gpus: GpuLimit::Share { gib: 5, percent: 25 },
         percent: 30,
     },
     Workload {
         name: "notebook",
-        milli: 500,
+        gpu_milli: 500,
         gpus: GpuLimit::Share { gib: 11, percent: 50 },
         percent: 15,
     },
-    Workload { name: "serve", milli: 1000, gpus: GpuLimit::Whole(1), percent: 30 },
-    Workload { name: "tune", milli: 2000, gpus: GpuLimit::Whole(2), percent: 8 },
-    Workload { name: "batch", milli: 4000, gpus: GpuLimit::Whole(4), percent: 5 },
-    Workload { name: "train", milli: 8000, gpus: GpuLimit::Whole(8), percent: 12 },
+    Workload { name: "serve", gpu_milli: 1000, gpus: GpuLimit::Whole(1), percent: 30 },
+    Workload { name: "tune", gpu_milli: 2000, gpus: GpuLimit::Whole(2), percent: 8 },
+    Workload { name: "batch", gpu_milli: 4000, gpus: GpuLimit::Whole(4), percent: 5 },
+    Workload { name: "train", gpu_milli: 8000, gpus: GpuLimit::Whole(8), percent: 12 },
 ];
 
 /// Seed of the arrival order, which is the same in each demo.
@@ -69,7 +69,7 @@ pub(super) fn arrivals(milli: u64) -> Vec<&'static Workload> {
             None => true,
         });
         let kind = kind.expect("a number below the sum of all");
-        asked += u64::from(kind.milli);
+        asked += u64::from(kind.gpu_milli);
         kinds.push(kind);
     }
     kinds
@@ -77,7 +77,7 @@ pub(super) fn arrivals(milli: u64) -> Vec<&'static Workload> {
 
 /// Workloads that request at most one GPU.
 pub(super) fn at_most_one_gpu() -> impl Iterator<Item = &'static Workload> {
-    WORKLOADS.iter().filter(|kind| kind.milli <= 1000)
+    WORKLOADS.iter().filter(|kind| kind.gpu_milli <= 1000)
 }
 
 // === impl Workload ===
@@ -89,15 +89,15 @@ impl Workload {
             GpuLimit::Share { gib, percent } => {
                 [(MEMORY, gib.to_string()), (COMPUTE, percent.to_string())].into()
             }
-            GpuLimit::Whole(count) => [(WHOLE, count.to_string())].into(),
+            GpuLimit::Whole(count) => [(WHOLE_GPU, count.to_string())].into(),
         }
     }
 
     /// Pod of the workload, with 8 CPU cores and 128,000 MiB of memory for each GPU.
     pub(super) fn pod(&self, suffix: &str) -> Result<Pod> {
         let mut limits = self.gpu_limits();
-        limits.insert("cpu", format!("{}m", self.milli * 8));
-        limits.insert("memory", format!("{}Mi", self.milli * 128));
+        limits.insert("cpu", format!("{}m", self.gpu_milli * 8));
+        limits.insert("memory", format!("{}Mi", self.gpu_milli * 128));
         let pod = json!({
             "metadata": {"name": format!("{}-{suffix}", self.name), "namespace": NAMESPACE},
             "spec": {
@@ -117,7 +117,7 @@ mod tests {
     fn arrivals_reach_the_requested_load_in_a_fixed_order() {
         let names = |milli| arrivals(milli).iter().map(|kind| kind.name).collect::<Vec<_>>();
         assert_eq!(names(50_000), names(50_000));
-        let asked: u64 = arrivals(50_000).iter().map(|kind| u64::from(kind.milli)).sum();
+        let asked: u64 = arrivals(50_000).iter().map(|kind| u64::from(kind.gpu_milli)).sum();
         assert!((50_000..58_000).contains(&asked), "{asked}");
         assert!(WORKLOADS.iter().all(|kind| names(400_000).contains(&kind.name)));
         assert_eq!(WORKLOADS.iter().map(|kind| kind.percent).sum::<usize>(), 100);

@@ -13,19 +13,19 @@ use windlass_sched::{
     policy::Policy,
     request::Request,
     scheduler::Scheduler,
-    view::{Catalog, NodeIx, Placement, View},
+    view::{Catalog, ClusterView, NodeIndex, Placement},
 };
 
 /// Pods that one policy placed or refused.
 #[derive(Debug)]
 pub(super) struct PolicyState {
     nodes: Vec<NodeFacts>,
-    view: View,
+    view: ClusterView,
     /// Pods by name.
     placed: HashMap<String, (Request, Placement)>,
     /// Places pods by the policy, and measures fragmentation for the pods that it has seen.
     scheduler: Scheduler,
-    refused: Refused,
+    refused: Refusals,
 }
 
 /// Statistics at one moment.
@@ -37,12 +37,12 @@ pub(super) struct Figures {
     pub(super) fragmented_gpus: f64,
     /// Nodes with eight free GPUs.
     pub(super) nodes_for_eight: usize,
-    pub(super) refused: Refused,
+    pub(super) refused: Refusals,
 }
 
 /// Pods without a fitting node, and the GPUs that they requested.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct Refused {
+pub(super) struct Refusals {
     pub(super) pods: usize,
     pub(super) gpus: f64,
 }
@@ -55,10 +55,10 @@ impl PolicyState {
         let nodes: Vec<_> = nodes.iter().map(NodeFacts::of).collect();
         let mut catalog = Catalog::default();
         let empty: Result<Vec<_>, _> = nodes.iter().map(|it| it.empty_node(&mut catalog)).collect();
-        let view = View::new(catalog, empty?);
+        let view = ClusterView::new(catalog, empty?);
         // The seed has no effect: neither policy of the demo is random.
         let scheduler = Scheduler::learning(policy, 0);
-        Ok(Self { nodes, view, placed: HashMap::new(), scheduler, refused: Refused::default() })
+        Ok(Self { nodes, view, placed: HashMap::new(), scheduler, refused: Refusals::default() })
     }
 
     pub(super) fn nodes(&self) -> usize {
@@ -72,7 +72,7 @@ impl PolicyState {
     /// Places a pod by the policy, or counts it as refused.
     pub(super) fn place(&mut self, pod: &Pod) -> Result<()> {
         let request = self.observe(pod)?;
-        match self.scheduler.decide(&self.view, &request) {
+        match self.scheduler.choose_placement(&self.view, &request) {
             Some(placement) => self.allocate(pod, &request, placement)?,
             None => self.refuse(&request),
         }
@@ -95,8 +95,9 @@ impl PolicyState {
         for pod in pods {
             let facts = PodFacts::of(pod);
             let Some((request, before)) = self.placed.get(&facts.name).copied() else { continue };
-            let after =
-                self.placement(&facts)?.with_context(|| format!("{} waits", facts.title()))?;
+            let after = self
+                .placement(&facts)?
+                .with_context(|| format!("{} waits", facts.namespaced_name()))?;
             if after != before {
                 self.view.release(&request, before);
                 moved.push((pod, request, after));
@@ -117,15 +118,15 @@ impl PolicyState {
         };
         let mut gpus = GpuSet::default();
         for id in &pod.gpus {
-            gpus = gpus.or(GpuSet::one(position(id)?));
+            gpus = gpus.union(GpuSet::single(position(id)?));
         }
-        Ok(Some(Placement { node: NodeIx(u32::try_from(node)?), part: Part::of(gpus) }))
+        Ok(Some(Placement { node: NodeIndex(u32::try_from(node)?), part: Part::of(gpus) }))
     }
 
     /// Allocates the GPUs. Fails if a GPU is already allocated.
     fn allocate(&mut self, pod: &Pod, request: &Request, placement: Placement) -> Result<()> {
         let name = pod.metadata.name.clone().unwrap_or_default();
-        self.view.take(request, placement).with_context(|| format!("pod {name}"))?;
+        self.view.allocate(request, placement).with_context(|| format!("pod {name}"))?;
         self.placed.insert(name, (*request, placement));
         Ok(())
     }

@@ -6,36 +6,36 @@ use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
-use windlass_cluster_sim::{cluster::Scheduled, node};
+use windlass_cluster_sim::{cluster::ScheduledPod, node};
 use windlass_control::facts::PodFacts;
 
-use super::pods::WHOLE;
+use super::pods::WHOLE_GPU;
 use crate::demo::{
     event::ResolvedGrant,
     runtime,
-    script::{RETRY, STEP_LIMIT},
+    script::{RETRY_INTERVAL, STEP_LIMIT},
     testbed::Testbed,
 };
 
 /// Results of the pods that the node has run.
 #[derive(Debug, Default)]
-pub(super) struct RealNode {
+pub(super) struct AgentNode {
     /// Pods whose containers have the GPUs that the extender chose.
-    pub(super) as_decided: usize,
+    pub(super) as_chosen: usize,
     /// Pods whose containers have other GPUs of the node.
-    pub(super) elsewhere: usize,
+    pub(super) on_other_gpus: usize,
     /// Grant of the last pod's container.
     pub(super) last: Option<ResolvedGrant>,
 }
 
 // === impl RealNode ===
 
-impl RealNode {
+impl AgentNode {
     /// Admits a pod that is bound to the node, starts its container, and compares its GPUs with the extender's
     /// choice.
     pub(super) async fn run(&mut self, testbed: &Testbed, pod: &Pod) -> Result<()> {
         let facts = PodFacts::of(pod);
-        let bound = node::pod(&Scheduled { pod: pod.clone(), claims: Vec::new() });
+        let bound = node::pod(&ScheduledPod { pod: pod.clone(), claims: Vec::new() });
         let uid = bound.uid.clone();
         let admission = testbed.kubelet.admit(bound).await?;
         let begun = Instant::now();
@@ -44,22 +44,25 @@ impl RealNode {
                 Ok(grant) => break grant,
                 Err(error) if begun.elapsed() > STEP_LIMIT => return Err(error.into()),
                 // The agent answers "try again" until it has seen the pod.
-                Err(_) => sleep(RETRY).await,
+                Err(_) => sleep(RETRY_INTERVAL).await,
             }
         };
         let edits = runtime::resolve(&testbed.cdi_dir(), &grant.cdi_devices)?;
-        let given: BTreeSet<String> = match admission.allotment("main", WHOLE) {
+        let given: BTreeSet<String> = match admission.allocation("main", WHOLE_GPU) {
             Some(given) => given.ids(),
             None => [device_of_share(&edits.env)?].into(),
         };
         let decided: BTreeSet<String> = facts.gpus.iter().map(ToString::to_string).collect();
         if given.len() != decided.len() {
-            bail!("pod {} has {given:?}, but the cluster half decided {decided:?}", facts.title());
+            bail!(
+                "pod {} has {given:?}, but the cluster half decided {decided:?}",
+                facts.namespaced_name()
+            );
         }
         if given == decided {
-            self.as_decided += 1;
+            self.as_chosen += 1;
         } else {
-            self.elsewhere += 1;
+            self.on_other_gpus += 1;
         }
         self.last = Some(ResolvedGrant::new(grant.cdi_devices, edits, Vec::new()));
         Ok(())

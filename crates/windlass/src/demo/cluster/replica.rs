@@ -31,7 +31,7 @@ impl Replica {
             namespace: Some(NAMESPACE.to_owned()),
             lease: "windlass-extender".to_owned(),
             identity: identity.to_owned(),
-            gang_wait: Duration::from_secs(Config::GANG_WAIT),
+            gang_wait: Duration::from_secs(Config::DEFAULT_GANG_WAIT_SECONDS),
         };
         // The receiver is gone if the demo has ended.
         let ready = move |address| {

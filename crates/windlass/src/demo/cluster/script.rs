@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::{Instant, sleep};
 use windlass_cluster_sim::{
     api::Objects as ApiObjects,
-    scheduler::{Cycle, Scheduler},
+    scheduler::{CycleOutcome, Scheduler},
 };
 use windlass_control::{
     explanation::{Explanation, Remedy},
@@ -19,17 +19,17 @@ use windlass_kubelet_sim::NodeStatus;
 use windlass_sched::policy::Policy;
 
 use super::{
-    event::{ClusterEvent, RealPod, Summary},
+    event::{AgentPod, ClusterEvent, Summary},
     fleet::Fleet,
     pods::{self, MEMORY, NAMESPACE},
     policy_state::PolicyState,
-    real_node::RealNode,
+    real_node::AgentNode,
     replica::Replica,
 };
 use crate::{
     demo::{
         report::Reporter,
-        script::{RETRY, STEP_LIMIT, ms},
+        script::{RETRY_INTERVAL, STEP_LIMIT, elapsed_ms},
         testbed::{NODE, Testbed},
     },
     screen::Progress,
@@ -41,15 +41,15 @@ pub(super) struct ClusterScript<'a> {
     reporter: Reporter,
     begun: Instant,
     kubeconfig: PathBuf,
-    real_node: RealNode,
+    agent_node: AgentNode,
     /// Durations of the scheduling cycles that bound a pod, in milliseconds.
     cycles_ms: Vec<f64>,
     /// Time at which the extender was stopped. `None` once another one has bound a pod.
-    replaced: Option<Instant>,
+    extender_stopped_at: Option<Instant>,
 }
 
 /// The extender, and the scheduler that calls it.
-struct Serving {
+struct SchedulerSetup {
     replica: Option<Replica>,
     scheduler: Scheduler,
 }
@@ -57,26 +57,29 @@ struct Serving {
 /// The same pods under two placement policies.
 struct PolicyStates {
     /// Placed by the extender.
-    ours: PolicyState,
+    windlass: PolicyState,
     /// Placed as kube-scheduler does by default.
-    stock: PolicyState,
+    kube_scheduler: PolicyState,
 }
 
 /// Total requests of all pods, in percent of the cluster's GPUs.
 const LOAD: u64 = 115;
 /// Percentages at which the demo reports statistics.
-const REPORTED_AT: [u64; 6] = [25, 50, 75, 90, 100, LOAD];
+const REPORT_PERCENTS: [u64; 6] = [25, 50, 75, 90, 100, LOAD];
 /// Percentage at which the demo draws the nodes.
-const DRAWN_AT: u64 = 75;
+const CHART_PERCENT: u64 = 75;
 /// Percentage at which the demo replaces the extender.
-const REPLACED_AT: u64 = 50;
+const REPLACE_PERCENT: u64 = 50;
 
 // === impl PolicyStates ===
 
 impl PolicyStates {
     fn new(nodes: &[Node]) -> Result<Self> {
         let ours = PolicyState::new(Policy::Windlass, nodes)?;
-        Ok(Self { ours, stock: PolicyState::new(Policy::LeastAllocated, nodes)? })
+        Ok(Self {
+            windlass: ours,
+            kube_scheduler: PolicyState::new(Policy::LeastAllocated, nodes)?,
+        })
     }
 }
 
@@ -95,21 +98,21 @@ impl<'a> ClusterScript<'a> {
             reporter,
             begun,
             kubeconfig: testbed.kubeconfig(),
-            real_node: RealNode::default(),
+            agent_node: AgentNode::default(),
             cycles_ms: Vec::new(),
-            replaced: None,
+            extender_stopped_at: None,
         }
     }
 
-    pub(super) async fn play(&mut self) -> Result<()> {
+    pub(super) async fn run_steps(&mut self) -> Result<()> {
         let nodes = self.wait_for_agent().await.context("step nodes")?;
-        let mut serving = self.serve(&nodes).await.context("step extender")?;
+        let mut serving = self.start_scheduler(&nodes).await.context("step extender")?;
         let mut states = PolicyStates::new(&nodes)?;
-        self.run_on_real_node(&mut serving, &mut states).await.context("step containers")?;
+        self.run_on_agent_node(&mut serving, &mut states).await.context("step containers")?;
         let waiting = self.create_pods(&mut serving, &mut states).await.context("step arrivals")?;
         Box::pin(self.explain(&waiting, &mut serving)).await.context("step explanation")?;
         self.check().await.context("step check")?;
-        let (pods, took_ms) = (self.cycles_ms.len(), ms(self.begun));
+        let (pods, took_ms) = (self.cycles_ms.len(), elapsed_ms(self.begun));
         self.cycles_ms.sort_by(f64::total_cmp);
         let quantile = |percent: usize| {
             let last = pods.saturating_sub(1);
@@ -119,8 +122,8 @@ impl<'a> ClusterScript<'a> {
             pods,
             cycle_p50_ms: quantile(50),
             cycle_p99_ms: quantile(99),
-            as_decided: self.real_node.as_decided,
-            elsewhere: self.real_node.elsewhere,
+            as_decided: self.agent_node.as_chosen,
+            elsewhere: self.agent_node.on_other_gpus,
             took_ms,
         }))
     }
@@ -135,28 +138,28 @@ impl<'a> ClusterScript<'a> {
             let is_all = healthy > 0 && healthy == self.testbed.state.borrow().shareable.len();
             is_all.then_some(healthy)
         };
-        let gpus = self.objects.until(STEP_LIMIT, published).await;
+        let gpus = self.objects.wait_until(STEP_LIMIT, published).await;
         // The original error prints every object.
         let gpus = gpus.map_err(|_| anyhow!("the agent does not publish its GPUs"))?;
         let counted = |node: &NodeStatus| node.counts(MEMORY).is_some_and(|(_, count)| count > 0);
         self.testbed.kubelet.wait_for(counted, STEP_LIMIT).await?;
         let node = NODE.to_owned();
-        let took_ms = ms(self.testbed.agent_started);
+        let took_ms = elapsed_ms(self.testbed.agent_started);
         self.reporter.report(&ClusterEvent::AgentJoined { node, gpus, took_ms })?;
         Ok(self.objects.list())
     }
 
-    async fn serve(&self, nodes: &[Node]) -> Result<Serving> {
+    async fn start_scheduler(&self, nodes: &[Node]) -> Result<SchedulerSetup> {
         let replica = Replica::start(self.kubeconfig.clone(), "first").await?;
         let names = nodes.iter().filter_map(|node| node.metadata.name.clone()).collect();
         let scheduler = Scheduler::new(replica.address, names);
-        Ok(Serving { replica: Some(replica), scheduler })
+        Ok(SchedulerSetup { replica: Some(replica), scheduler })
     }
 
     /// Runs pods that select the agent's node, and reports their containers.
-    async fn run_on_real_node(
+    async fn run_on_agent_node(
         &mut self,
-        serving: &mut Serving,
+        serving: &mut SchedulerSetup,
         states: &mut PolicyStates,
     ) -> Result<()> {
         self.reporter.report(&ClusterEvent::OnRealNode { node: NODE.to_owned() })?;
@@ -165,22 +168,22 @@ impl<'a> ClusterScript<'a> {
         for kind in pods::at_most_one_gpu() {
             let begun = Instant::now();
             let pod = self.objects.create(&kind.pod("real")?)?;
-            let pod = self.place(pod, &mut scheduler).await?;
+            let pod = self.schedule_pod(pod, &mut scheduler).await?;
             let facts = PodFacts::of(&pod);
-            let Some(container) = self.real_node.last.take() else {
+            let Some(container) = self.agent_node.last.take() else {
                 // A small machine has no room for every workload.
                 self.objects.delete::<Pod>(NAMESPACE, &facts.name)?;
-                self.reporter.report(&ClusterEvent::NoRoom { pod: facts.title() })?;
+                self.reporter.report(&ClusterEvent::NoRoom { pod: facts.namespaced_name() })?;
                 continue;
             };
-            states.ours.record(&pod)?;
-            states.stock.record(&pod)?;
-            self.reporter.report(&ClusterEvent::PodRuns(RealPod {
-                pod: facts.title(),
+            states.windlass.record(&pod)?;
+            states.kube_scheduler.record(&pod)?;
+            self.reporter.report(&ClusterEvent::PodRuns(AgentPod {
+                pod: facts.namespaced_name(),
                 asks: kind.gpu_limits(),
                 gpus: facts.gpus,
                 container,
-                took_ms: ms(begun),
+                took_ms: elapsed_ms(begun),
             }))?;
         }
         Ok(())
@@ -189,8 +192,8 @@ impl<'a> ClusterScript<'a> {
     /// Creates pods up to the total load, and returns those that wait.
     async fn create_pods(
         &mut self,
-        serving: &mut Serving,
-        PolicyStates { ours, stock }: &mut PolicyStates,
+        serving: &mut SchedulerSetup,
+        PolicyStates { windlass: ours, kube_scheduler: stock }: &mut PolicyStates,
     ) -> Result<Vec<Pod>> {
         let total = u64::try_from(ours.gpus())? * 1000;
         let arrivals = pods::arrivals(total * LOAD / 100);
@@ -198,11 +201,11 @@ impl<'a> ClusterScript<'a> {
         self.reporter.report(&ClusterEvent::Arriving { pods, gpus, nodes, asked_percent: LOAD })?;
         let progress = Progress::new();
         let (mut asked, mut reports, mut waiting) =
-            (0, REPORTED_AT.into_iter().peekable(), Vec::new());
+            (0, REPORT_PERCENTS.into_iter().peekable(), Vec::new());
         for (number, kind) in arrivals.into_iter().enumerate() {
             let pod = self.objects.create(&kind.pod(&number.to_string())?)?;
             stock.place(&pod)?;
-            let pod = self.place(pod, &mut serving.scheduler).await?;
+            let pod = self.schedule_pod(pod, &mut serving.scheduler).await?;
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
             if node == Some(NODE) {
                 ours.apply_corrections(&self.objects.list())?;
@@ -211,7 +214,7 @@ impl<'a> ClusterScript<'a> {
             if node.is_none() {
                 waiting.push(pod);
             }
-            asked += u64::from(kind.milli);
+            asked += u64::from(kind.gpu_milli);
             let percent = asked * 100 / total;
             progress.show(&format!("pods have asked for {percent} % of the GPUs"));
             let Some(asked_percent) = reports.next_if(|at| *at <= percent) else { continue };
@@ -219,11 +222,11 @@ impl<'a> ClusterScript<'a> {
             let load =
                 ClusterEvent::Load { asked_percent, ours: ours.figures(), stock: stock.figures() };
             self.reporter.report(&load)?;
-            if asked_percent == DRAWN_AT {
+            if asked_percent == CHART_PERCENT {
                 let [ours, stock] = [ours.allocated_eighths(), stock.allocated_eighths()];
                 self.reporter.report(&ClusterEvent::Drawn { asked_percent, ours, stock })?;
             }
-            if asked_percent == REPLACED_AT {
+            if asked_percent == REPLACE_PERCENT {
                 self.replace(serving).await?;
             }
         }
@@ -231,7 +234,7 @@ impl<'a> ClusterScript<'a> {
     }
 
     /// Schedules a pod, and runs it if it is bound to the agent's node.
-    async fn place(&mut self, pod: Pod, scheduler: &mut Scheduler) -> Result<Pod> {
+    async fn schedule_pod(&mut self, pod: Pod, scheduler: &mut Scheduler) -> Result<Pod> {
         let begun = Instant::now();
         let name = pod.metadata.name.clone().unwrap_or_default();
         let cycle = loop {
@@ -239,26 +242,27 @@ impl<'a> ClusterScript<'a> {
                 Ok(cycle) => break cycle,
                 Err(error) if begun.elapsed() > STEP_LIMIT => return Err(error.into()),
                 // The extender has just started, or its watch has not delivered the pod yet.
-                Err(_) => sleep(RETRY).await,
+                Err(_) => sleep(RETRY_INTERVAL).await,
             }
         };
-        let Cycle::Bound { node } = cycle else { return Ok(pod) };
-        match self.replaced.take() {
+        let CycleOutcome::Bound { node } = cycle else { return Ok(pod) };
+        match self.extender_stopped_at.take() {
             Some(since) => {
-                self.reporter.report(&ClusterEvent::ExtenderReplaced { took_ms: ms(since) })?;
+                self.reporter
+                    .report(&ClusterEvent::ExtenderReplaced { took_ms: elapsed_ms(since) })?;
             }
-            None => self.cycles_ms.push(ms(begun)),
+            None => self.cycles_ms.push(elapsed_ms(begun)),
         }
         let pod: Pod = self.objects.get(NAMESPACE, &name).context("a bound pod is gone")?;
         if node == NODE {
-            Box::pin(self.real_node.run(self.testbed, &pod)).await?;
+            Box::pin(self.agent_node.run(self.testbed, &pod)).await?;
         }
         Ok(pod)
     }
 
     /// Stops the extender, and starts another.
-    async fn replace(&mut self, serving: &mut Serving) -> Result<()> {
-        self.replaced = Some(Instant::now());
+    async fn replace(&mut self, serving: &mut SchedulerSetup) -> Result<()> {
+        self.extender_stopped_at = Some(Instant::now());
         if let Some(first) = serving.replica.take() {
             first.shut_down().await?;
         }
@@ -269,7 +273,7 @@ impl<'a> ClusterScript<'a> {
     }
 
     /// Explains a pending pod, deletes the pod that the explanation names, and checks that the pending pod is placed.
-    async fn explain(&mut self, waiting: &[Pod], serving: &mut Serving) -> Result<()> {
+    async fn explain(&mut self, waiting: &[Pod], serving: &mut SchedulerSetup) -> Result<()> {
         let objects = Objects::fetch(Some(self.kubeconfig.clone())).await?;
         let mut index = objects.to_index();
         for pod in waiting.iter().rev() {
@@ -289,24 +293,29 @@ impl<'a> ClusterScript<'a> {
         &mut self,
         pod: &Pod,
         remedy: &Remedy,
-        serving: &mut Serving,
+        serving: &mut SchedulerSetup,
     ) -> Result<()> {
         let begun = Instant::now();
         let gone = remedy.pod.rsplit('/').next().unwrap_or_default();
         self.objects.delete::<Pod>(NAMESPACE, gone)?;
         let placed = loop {
-            let placed = self.place(pod.clone(), &mut serving.scheduler).await?;
+            let placed = self.schedule_pod(pod.clone(), &mut serving.scheduler).await?;
             if placed.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
                 break placed;
             }
             ensure!(begun.elapsed() < STEP_LIMIT, "the pod still waits");
-            sleep(RETRY).await;
+            sleep(RETRY_INTERVAL).await;
         };
         let node = placed.spec.and_then(|spec| spec.node_name).unwrap_or_default();
         ensure!(node == remedy.node, "the pod is on {node} instead of {}", remedy.node);
         let pod = placed.metadata.name.unwrap_or_default();
         let gone = gone.to_owned();
-        self.reporter.report(&ClusterEvent::RemedyHelped { pod, node, gone, took_ms: ms(begun) })
+        self.reporter.report(&ClusterEvent::RemedyHelped {
+            pod,
+            node,
+            gone,
+            took_ms: elapsed_ms(begun),
+        })
     }
 
     /// Checks in the API server's objects that no GPU has two owners.

@@ -3,12 +3,12 @@
 use windlass_control::explanation::Explanation;
 
 use super::{
-    event::{ClusterEvent, RealPod, Summary},
+    event::{AgentPod, ClusterEvent, Summary},
     policy_state::Figures,
 };
 use crate::{
     demo::report::{Render, Renderer, grant_items},
-    screen::{count, wrapped},
+    screen::{pluralized, wrapped},
 };
 
 /// Symbols for zero to eight allocated eighths of a node's GPUs.
@@ -16,16 +16,17 @@ const SYMBOLS: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇
 /// Nodes per line of a drawing.
 const PER_LINE: usize = 100;
 /// Maximum number of reasons, and of remedies, in the output.
-const SHOWN: usize = 3;
+const MAX_REASONS: usize = 3;
 
-const OURS: &str = "windlass";
-const STOCK: &str = "kube-scheduler's default";
+const WINDLASS: &str = "windlass";
+const KUBE_SCHEDULER: &str = "kube-scheduler's default";
 
 impl Render for ClusterEvent {
     fn lines(&self, render: Renderer) -> Vec<String> {
         match self {
             Self::AgentJoined { node, gpus, took_ms } => {
-                let (ok, gpus, took) = (render.ok(), count(*gpus, "GPU"), render.took(*took_ms));
+                let (ok, gpus, took) =
+                    (render.ok(), pluralized(*gpus, "GPU"), render.elapsed(*took_ms));
                 vec![
                     String::new(),
                     format!("  {ok} the agent of node {node} publishes {gpus} {took}"),
@@ -36,7 +37,7 @@ impl Render for ClusterEvent {
             }
             Self::PodRuns(runs) => pod_runs(render, runs),
             Self::NoRoom { pod } => {
-                vec![String::new(), render.quiet(format!("  The node has no room for pod {pod}"))]
+                vec![String::new(), render.muted(format!("  The node has no room for pod {pod}"))]
             }
             Self::Arriving { pods, gpus, nodes, asked_percent } => {
                 arriving(render, &[*pods, *gpus, *nodes], *asked_percent)
@@ -49,20 +50,20 @@ impl Render for ClusterEvent {
             Self::Drawn { asked_percent, ours, stock } => {
                 let title = format!("Nodes at {asked_percent} %, from free (·) to full (█):");
                 let mut lines = vec![String::new(), format!("  {title}")];
-                lines.extend(draw(render, OURS, ours));
-                lines.extend(draw(render, STOCK, stock));
+                lines.extend(draw(render, WINDLASS, ours));
+                lines.extend(draw(render, KUBE_SCHEDULER, stock));
                 lines.push(String::new());
                 lines
             }
             Self::ExtenderReplaced { took_ms } => {
-                let (ok, took) = (render.ok(), render.took(*took_ms));
+                let (ok, took) = (render.ok(), render.elapsed(*took_ms));
                 let replaced =
                     "the extender ends, and another one reads the cluster and binds the next pod";
                 vec![format!("  {ok} {replaced} {took}")]
             }
             Self::Pending { explanation } => pending(render, explanation),
             Self::RemedyHelped { pod, node, gone, took_ms } => {
-                let (ok, pod, took) = (render.ok(), render.strong(pod), render.took(*took_ms));
+                let (ok, pod, took) = (render.ok(), render.bold(pod), render.elapsed(*took_ms));
                 vec![format!("  {ok} pod {gone} is deleted, and pod {pod} is on {node} {took}")]
             }
             Self::Finished(summary) => finished(render, summary),
@@ -70,9 +71,9 @@ impl Render for ClusterEvent {
     }
 }
 
-fn pod_runs(render: Renderer, runs: &RealPod) -> Vec<String> {
-    let RealPod { pod, asks, gpus, container, took_ms } = runs;
-    let (ok, pod, took) = (render.ok(), render.strong(pod), render.took(*took_ms));
+fn pod_runs(render: Renderer, runs: &AgentPod) -> Vec<String> {
+    let AgentPod { pod, asks, gpus, container, took_ms } = runs;
+    let (ok, pod, took) = (render.ok(), render.bold(pod), render.elapsed(*took_ms));
     let asks = asks.iter().map(|(resource, count)| format!("{resource}: {count}"));
     let mut lines = vec![String::new(), format!("  {ok} pod {pod} runs {took}")];
     lines.extend(wrapped("       asks  ", asks));
@@ -84,7 +85,7 @@ fn pod_runs(render: Renderer, runs: &RealPod) -> Vec<String> {
 fn finished(render: Renderer, summary: &Summary) -> Vec<String> {
     let Summary { pods, cycle_p50_ms, cycle_p99_ms, as_decided, elsewhere, took_ms } = summary;
     let (ok, seconds) = (render.ok(), took_ms / 1000.0);
-    let (pods, real) = (count(*pods, "pod"), count(as_decided + elsewhere, "pod"));
+    let (pods, real) = (pluralized(*pods, "pod"), pluralized(as_decided + elsewhere, "pod"));
     let mut lines = render.heading("Checked");
     lines.push(format!("  {ok} no GPU has two owners, by the objects of the API server"));
     lines.push(format!(
@@ -100,12 +101,12 @@ fn finished(render: Renderer, summary: &Summary) -> Vec<String> {
 }
 
 fn arriving(render: Renderer, [pods, gpus, nodes]: &[usize; 3], percent: u64) -> Vec<String> {
-    let (pods, nodes) = (count(*pods, "pod"), count(*nodes, "node"));
+    let (pods, nodes) = (pluralized(*pods, "pod"), pluralized(*nodes, "node"));
     let mut lines = render.heading(&format!(
         "{pods} come to {nodes} with {gpus} GPUs, and ask for {percent} % of them"
     ));
     let of = |name: &str| format!("{name:<33}");
-    lines.push(format!("         {}   {}", of(OURS), STOCK));
+    lines.push(format!("         {}   {}", of(WINDLASS), KUBE_SCHEDULER));
     let columns = "ALLOCATED  UNUSABLE  ROOM FOR 8";
     lines.push(format!("  ASKED  {columns:<33}   {columns}"));
     lines
@@ -121,19 +122,19 @@ fn draw(render: Renderer, name: &str, eighths: &[u32]) -> Vec<String> {
     let symbol = |eighth: &u32| SYMBOLS.get(*eighth as usize).copied().unwrap_or(SYMBOLS[8]);
     let symbols: Vec<char> = eighths.iter().map(symbol).collect();
     let line = |part: &[char]| format!("    {}", part.iter().collect::<String>());
-    let title = format!("  {}", render.strong(name));
+    let title = format!("  {}", render.bold(name));
     std::iter::once(title).chain(symbols.chunks(PER_LINE).map(line)).collect()
 }
 
 fn pending(render: Renderer, explanation: &Explanation) -> Vec<String> {
     let Explanation { pod, wants, refused, remedies, .. } = explanation;
     let mut lines = render.heading("A pod waits");
-    lines.push(format!("  {} asks for {wants}", render.strong(pod)));
-    for it in refused.iter().take(SHOWN) {
-        lines.push(format!("    {}: {}", count(it.nodes, "node"), it.reason));
+    lines.push(format!("  {} asks for {wants}", render.bold(pod)));
+    for it in refused.iter().take(MAX_REASONS) {
+        lines.push(format!("    {}: {}", pluralized(it.nodes, "node"), it.reason));
     }
-    for remedy in remedies.iter().take(SHOWN) {
-        lines.push(render.quiet(format!("    would help: {remedy}")));
+    for remedy in remedies.iter().take(MAX_REASONS) {
+        lines.push(render.muted(format!("    would help: {remedy}")));
     }
     lines
 }

@@ -5,13 +5,15 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use tempfile::{TempDir, tempdir};
 use tokio::time::{Instant, sleep};
-use windlass_pipeline::{Fleet, Layout, Pipeline, Placement, Plan, Prediction, plan::replaced};
+use windlass_pipeline::{
+    Fleet, Layout, Pipeline, Placement, Plan, Prediction, plan::move_off_node,
+};
 
 use super::event::{AccountRow, BoardRow, EdgeEvent, LayoutRow};
 use crate::{
     commands::pipeline::report::PlanWriter,
-    demo::{report::Reporter, script::ms},
-    edge::{SimulatedBoards, entrance, measure_plan, overhead},
+    demo::{report::Reporter, script::elapsed_ms},
+    edge::{SimulatedBoards, endpoints, measure_overhead, measure_plan},
     measurement::{
         figures::ItemAccount,
         load::{Load, LoadRun},
@@ -32,10 +34,10 @@ const PIPELINE: &str = include_str!("../../../../../deploy/examples/pipelines/do
 const BOARDS: &str = include_str!("../../../../../deploy/examples/pipelines/boards.yaml");
 
 /// Duration of a measurement; each layout has two.
-const MEASURED: Duration = Duration::from_secs(4);
+const MEASUREMENT_DURATION: Duration = Duration::from_secs(4);
 /// Duration of the load during which a board fails.
 const LOAD_DURATION: Duration = Duration::from_secs(6);
-const FAILS_AFTER: Duration = Duration::from_secs(2);
+const FAILURE_DELAY: Duration = Duration::from_secs(2);
 /// Load during the failure, as a fraction of the throughput. The rest lets the pipeline catch up on queued items.
 const LOAD: f64 = 0.5;
 
@@ -51,7 +53,7 @@ impl EdgeScript {
         })
     }
 
-    pub(super) async fn play(mut self) -> Result<()> {
+    pub(super) async fn run_steps(mut self) -> Result<()> {
         let begun = Instant::now();
         self.reporter.report(&self.boards())?;
         self.calibrate().await.context("step calibration")?;
@@ -65,8 +67,8 @@ impl EdgeScript {
             rows.push(row);
         }
         self.reporter.report(&EdgeEvent::Compared { layouts: rows })?;
-        self.fail_a_board().await.context("step failure")?;
-        self.reporter.report(&EdgeEvent::Finished { took_ms: ms(begun) })
+        self.fail_board().await.context("step failure")?;
+        self.reporter.report(&EdgeEvent::Finished { took_ms: elapsed_ms(begun) })
     }
 
     fn boards(&self) -> EdgeEvent {
@@ -87,19 +89,25 @@ impl EdgeScript {
     async fn calibrate(&mut self) -> Result<()> {
         let progress = Progress::new();
         progress.show("measuring the overhead of the programs on this machine");
-        self.fleet.overhead = overhead(self.folder.path()).await?;
+        self.fleet.overhead = measure_overhead(self.folder.path()).await?;
         drop(progress);
         let overhead = self.fleet.overhead;
         self.reporter.report(&EdgeEvent::Calibrated {
             hop_ms: 1e3 * overhead.hop.0,
-            step_ms: 1e3 * overhead.step.0,
+            step_ms: 1e3 * overhead.batch_gap.0,
         })
     }
 
     async fn measure(&self, layout: Layout) -> Result<LayoutRow> {
         let plan = Plan::of(&self.pipeline, &self.fleet, layout)?;
-        let measured =
-            measure_plan(&self.pipeline, &self.fleet, &plan, MEASURED, self.folder.path()).await?;
+        let measured = measure_plan(
+            &self.pipeline,
+            &self.fleet,
+            &plan,
+            MEASUREMENT_DURATION,
+            self.folder.path(),
+        )
+        .await?;
         let measured = measured.figures;
         ensure!(
             measured.account.unheard == 0,
@@ -121,10 +129,10 @@ impl EdgeScript {
     }
 
     /// Fails a board of the planned layout under load, and moves its stages to other boards.
-    async fn fail_a_board(&self) -> Result<()> {
+    async fn fail_board(&self) -> Result<()> {
         let plan = Plan::of(&self.pipeline, &self.fleet, Layout::Planned)?;
         let failed = self.board_to_fail(&plan.placement).context("all stages are on one board")?;
-        let new_placement = replaced(&self.pipeline, &self.fleet, &plan.placement, failed)?;
+        let new_placement = move_off_node(&self.pipeline, &self.fleet, &plan.placement, failed)?;
         let mut boards = SimulatedBoards::start(
             &self.pipeline,
             &self.fleet,
@@ -133,10 +141,10 @@ impl EdgeScript {
         )
         .await?;
         let rate = LOAD * Prediction::of(&self.pipeline, &self.fleet, &new_placement).throughput;
-        let entrance = entrance(&self.pipeline, &boards)?;
+        let entrance = endpoints(&self.pipeline, &boards)?;
         let flow = entrance.load(Load { rate: Some(rate), duration: LOAD_DURATION });
         let failure = async {
-            sleep(FAILS_AFTER).await;
+            sleep(FAILURE_DELAY).await;
             boards.fail(failed).await;
             let stages = self.stages_of(&plan.placement, failed);
             let board = self.fleet.nodes[failed].name.clone();
@@ -148,7 +156,8 @@ impl EdgeScript {
             let begun = Instant::now();
             boards.move_stages(&new_placement).await?;
             let moved = self.moved(&plan.placement, &new_placement);
-            self.reporter.report(&EdgeEvent::PlacedAnew { stages: moved, took_ms: ms(begun) })
+            self.reporter
+                .report(&EdgeEvent::PlacedAnew { stages: moved, took_ms: elapsed_ms(begun) })
         };
         let (run, failure) = tokio::join!(flow, failure);
         boards.stop().await;

@@ -3,21 +3,23 @@
 use super::event::{AccountRow, BoardRow, EdgeEvent, LayoutRow};
 use crate::{
     demo::report::{Render, Renderer},
-    screen::{Table, Tone, count},
+    screen::{Style, Table, pluralized},
 };
 
 /// Width of the longest bar.
-const BAR: f64 = 48.0;
+const MAX_BAR_WIDTH: f64 = 48.0;
 
 impl Render for EdgeEvent {
     fn lines(&self, render: Renderer) -> Vec<String> {
         match self {
-            Self::Boards { boards, pipeline, simulated: _ } => begun(render, boards, pipeline),
+            Self::Boards { boards, pipeline, simulated: _ } => {
+                board_table(render, boards, pipeline)
+            }
             Self::Calibrated { hop_ms, step_ms } => {
                 let text = format!(
                     "Overhead on this machine: {hop_ms:.2} ms from stage to stage, {step_ms:.2} ms between two batches."
                 );
-                let mut lines = vec![String::new(), render.quiet(text)];
+                let mut lines = vec![String::new(), render.muted(text)];
                 lines.extend(
                     render.heading(
                         "Three layouts, each predicted, then run with real stages over gRPC",
@@ -29,25 +31,25 @@ impl Render for EdgeEvent {
             Self::Compared { layouts } => compared(render, layouts),
             Self::BoardFailed { board, stages, at_items_per_second } => {
                 let mut lines = render.heading("A board fails while items flow");
-                let (stages, bad) = (stages.join(" and "), render.tone(Tone::Bad, "\u{2717}"));
+                let (stages, bad) = (stages.join(" and "), render.styled(Style::Error, "\u{2717}"));
                 lines.push(format!(
                     "  {bad} {board} loses its power at {at_items_per_second:.0} items/s, with the stages {stages}"
                 ));
                 lines
             }
             Self::PlacedAnew { stages, took_ms } => {
-                let (ok, took) = (render.ok(), render.took(*took_ms));
+                let (ok, took) = (render.ok(), render.elapsed(*took_ms));
                 vec![format!("  {ok} moved to other boards: {} {took}", stages.join(", "))]
             }
             Self::Account(row) => account(render, row),
             Self::Finished { took_ms } => {
-                vec![String::new(), render.strong(format!("Done in {:.0} s.", took_ms / 1e3))]
+                vec![String::new(), render.bold(format!("Done in {:.0} s.", took_ms / 1e3))]
             }
         }
     }
 }
 
-fn begun(render: Renderer, boards: &[BoardRow], pipeline: &str) -> Vec<String> {
+fn board_table(render: Renderer, boards: &[BoardRow], pipeline: &str) -> Vec<String> {
     let mut table = Table::default();
     for row in boards {
         let devices =
@@ -56,21 +58,21 @@ fn begun(render: Renderer, boards: &[BoardRow], pipeline: &str) -> Vec<String> {
     }
     let title = format!(
         "{}, SIMULATED: stages wait for their stated times, links have the boards' rates",
-        count(boards.len(), "board")
+        pluralized(boards.len(), "board")
     );
-    let mut lines = vec![render.tone(Tone::Notable, title)];
+    let mut lines = vec![render.styled(Style::Warning, title)];
     lines.extend(table.lines("  "));
     lines.extend([String::new(), format!("Pipeline of a video doorbell: {pipeline}")]);
     lines
 }
 
 /// Largest relative difference of a measurement from its prediction that is marked `ok`. A busy machine exceeds it.
-const PRECISION: f64 = 0.15;
+const TOLERANCE: f64 = 0.15;
 
 fn layout(render: Renderer, row: &LayoutRow) -> Vec<String> {
-    let name = render.strong(row.layout);
-    let is_off = (row.items_per_second / row.predicted_items_per_second - 1.0).abs() > PRECISION;
-    let mark = if is_off { render.tone(Tone::Notable, "!!") } else { render.ok() };
+    let name = render.bold(row.layout);
+    let is_off = (row.items_per_second / row.predicted_items_per_second - 1.0).abs() > TOLERANCE;
+    let mark = if is_off { render.styled(Style::Warning, "!!") } else { render.ok() };
     let places = row.places.iter().map(|(stage, place)| format!("{stage} on {place}"));
     let predicted =
         row.predicted_latency_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0}"));
@@ -83,7 +85,7 @@ fn layout(render: Renderer, row: &LayoutRow) -> Vec<String> {
             "    {:.0} ms at {:.0} items/s, predicted {predicted} ms; bottleneck: {}",
             row.latency_ms, row.at_items_per_second, row.bottleneck
         ),
-        render.quiet(format!("    {}", places.collect::<Vec<_>>().join(", "))),
+        render.muted(format!("    {}", places.collect::<Vec<_>>().join(", "))),
     ]
 }
 
@@ -97,7 +99,7 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
             clippy::cast_sign_loss,
             reason = "a bar is short"
         )]
-        let length = (BAR * row.items_per_second / most).round() as usize;
+        let length = (MAX_BAR_WIDTH * row.items_per_second / most).round() as usize;
         format!(
             "  {:8} {:<48} {:>6.1} items/s",
             row.layout,
@@ -117,7 +119,7 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
                 render.ok()
             )
         } else {
-            let mark = render.tone(Tone::Notable, "!!");
+            let mark = render.styled(Style::Warning, "!!");
             let less = -gain;
             format!("  {mark} the plan has {less:.0} % less throughput than the better of the other layouts")
         });
@@ -126,7 +128,7 @@ fn compared(render: Renderer, layouts: &[LayoutRow]) -> Vec<String> {
 }
 
 fn account(render: Renderer, row: &AccountRow) -> Vec<String> {
-    let ok = if row.unheard == 0 { render.ok() } else { render.tone(Tone::Bad, "\u{2717}") };
+    let ok = if row.unheard == 0 { render.ok() } else { render.styled(Style::Error, "\u{2717}") };
     let mut lines = vec![format!(
         "  {ok} {} items: {} arrived, {} failed with the board, {} have an unknown outcome; \
          {:.0} ms without a result",
@@ -137,7 +139,7 @@ fn account(render: Renderer, row: &AccountRow) -> Vec<String> {
         row.gap_ms
     )];
     lines.extend(
-        row.failed.iter().map(|(reason, count)| render.quiet(format!("    {count} at {reason}"))),
+        row.failed.iter().map(|(reason, count)| render.muted(format!("    {count} at {reason}"))),
     );
     lines
 }

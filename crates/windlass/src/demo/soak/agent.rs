@@ -54,10 +54,10 @@ pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
 pub(super) const CLAIMS: &str = "claims.json";
 
 /// Copy of that file in the CDI folder.
-const COPY: &str = "windlass.dev-claims.copy";
+const CLAIMS_COPY_FILE: &str = "windlass.dev-claims.copy";
 
 /// Kubelet folders in the shipped manifest; docs/dra.md has the reasons.
-const MOUNTED: [&str; 4] =
+const MOUNTED_DIRS: [&str; 4] =
     ["device-plugins", "pod-resources", "plugins/windlass.dev", "plugins_registry"];
 
 const CONFIG_FILE: &str = "config.yaml";
@@ -70,7 +70,7 @@ unmatched: default
 ";
 
 /// Offers devices through both APIs.
-const OFFER: &str = "dra: {offer: beside}\n";
+const DRA_CONFIG: &str = "dra: {offer: beside}\n";
 
 // === impl Agent ===
 
@@ -84,7 +84,7 @@ impl Agent {
     ) -> Result<Self> {
         let kubelet_dir = mounts.kubelet_dir(folder)?;
         let config = folder.join(CONFIG_FILE);
-        let text = cluster.map_or_else(|| CONFIG.to_owned(), |_| format!("{CONFIG}{OFFER}"));
+        let text = cluster.map_or_else(|| CONFIG.to_owned(), |_| format!("{CONFIG}{DRA_CONFIG}"));
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let address = free_port().await.context("no loopback port is free")?;
         let program = std::env::current_exe().context("cannot find this program")?;
@@ -131,7 +131,7 @@ impl Agent {
         let command: Vec<_> = command.cloned().collect();
         let mut second =
             Process::start(&command, &self.folder).context("cannot start another agent")?;
-        Ok(second.end_within(limit).await.map(|how| how.to_string()))
+        Ok(second.wait_for_exit(limit).await.map(|how| how.to_string()))
     }
 
     pub(super) fn config(&self) -> PathBuf {
@@ -172,7 +172,7 @@ impl Agent {
 
 impl Mounts {
     /// Uses the shipped mounts for even seeds, so that a few seeds cover both.
-    pub(super) fn of(seed: u64) -> Self {
+    pub(super) fn from_seed(seed: u64) -> Self {
         if seed.is_multiple_of(2) { Self::Shipped } else { Self::Whole }
     }
 
@@ -182,7 +182,7 @@ impl Mounts {
             return Ok(whole);
         }
         let pod = folder.join("pod");
-        for name in MOUNTED {
+        for name in MOUNTED_DIRS {
             let (link, target) = (pod.join(name), whole.join(name));
             let above = link.parent().unwrap_or(&pod);
             // Mount sources exist in a pod, so missing ones are created.
@@ -209,10 +209,10 @@ pub(super) fn state_dir(folder: &Path) -> PathBuf {
 }
 
 /// True if the record of claims is absent or equals its copy.
-pub(super) fn has_copy(folder: &Path) -> bool {
+pub(super) fn is_copy_current(folder: &Path) -> bool {
     let read = |path: PathBuf| fs::read(path).ok();
     let record = read(state_dir(folder).join(CLAIMS));
-    record.is_none() || record == read(cdi_dir(folder).join(COPY))
+    record.is_none() || record == read(cdi_dir(folder).join(CLAIMS_COPY_FILE))
 }
 
 /// Free port, chosen in advance: the agent uses it again after a restart.

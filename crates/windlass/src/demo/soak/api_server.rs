@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use windlass_cluster_sim::api::{ApiServer, Effect, Fault as RequestFault, Gate, Objects, Refusal};
 
-use super::{inject::RECOVERY_LIMIT, invariant::Violation, rig::POLL_INTERVAL, run::Run};
+use super::{inject::RECOVERY_LIMIT, invariant::Violation, rig::POLL_INTERVAL, run::SoakRun};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
@@ -77,7 +77,7 @@ impl ApiServerFault {
     fn faults(self) -> Vec<RequestFault> {
         let everything = |effect| vec![RequestFault::at("/", effect)];
         let writes = |path: &str, effect: Effect| {
-            let to = |method| RequestFault::at(path, effect.clone()).only(method);
+            let to = |method| RequestFault::at(path, effect.clone()).for_method(method);
             ["POST", "PUT", "PATCH", "DELETE"].map(to).to_vec()
         };
         let refusal =
@@ -86,12 +86,12 @@ impl ApiServerFault {
             Self::Fails => everything(refusal(500, "InternalError")),
             Self::Overloaded => everything(Effect::Refuse(Refusal::too_many_requests())),
             Self::Slow => everything(Effect::Delay(DELAY)),
-            Self::Drops => everything(Effect::Drop),
-            Self::LosesAnswers => everything(Effect::LoseAnswer),
+            Self::Drops => everything(Effect::CloseConnection),
+            Self::LosesAnswers => everything(Effect::DropResponse),
             Self::Conflicts => writes("/", refusal(409, "Conflict")),
             Self::ForbidsSlices => writes("resourceslices", Effect::Forbid),
-            Self::HidesClaims => vec![RequestFault::at("resourceclaims", Effect::Hide)],
-            Self::HidesSlices => vec![RequestFault::at("resourceslices", Effect::Hide)],
+            Self::HidesClaims => vec![RequestFault::at("resourceclaims", Effect::ReturnEmpty)],
+            Self::HidesSlices => vec![RequestFault::at("resourceslices", Effect::ReturnEmpty)],
             Self::Away
             | Self::ForgetsHistory
             | Self::SlicesDeleted
@@ -103,7 +103,7 @@ impl ApiServerFault {
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     /// Injects the fault while one pod of each API starts. The device plugin does not depend on the API server, so
     /// its pod has to be admitted.
     pub(super) async fn api_server_fault(
@@ -116,7 +116,7 @@ impl Run {
         }
         self.begin_api_server_fault(what).await?;
         self.admit(gpus).await?;
-        let started = self.try_claim(gpus).await?;
+        let started = self.try_start_claim_pod(gpus).await?;
         if let (ApiServerFault::HidesClaims, Some(pod)) = (what, started) {
             return Err(Violation::DeniedClaimStarted { pod }.into());
         }
@@ -124,7 +124,7 @@ impl Run {
         if what == ApiServerFault::DropsTaints {
             self.wait_for_no_broken().await?;
         }
-        self.server()?.heal();
+        self.server()?.clear_faults();
         match what {
             ApiServerFault::Away => self.server()?.go_online(),
             // A client that got 404 does not learn older objects from a watch alone.
@@ -197,7 +197,7 @@ impl Run {
 /// learns the gates again.
 async fn restart(server: &mut ApiServer, off: &[Gate]) {
     server.go_offline().await;
-    server.set_gates_off(off.iter().copied());
+    server.set_disabled_gates(off.iter().copied());
     sleep(OUTAGE).await;
     server.go_online();
 }
@@ -209,7 +209,7 @@ fn forget_history(objects: &Objects) {
         objects.put(&node);
     }
     objects.compact();
-    objects.cut_watches();
+    objects.end_watches();
 }
 
 fn delete_slices(objects: &Objects) -> Result<()> {

@@ -7,16 +7,16 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::{Instant, sleep, timeout};
 use windlass_cluster_sim::node;
-use windlass_kubelet_sim::{Grant, StartError};
+use windlass_kubelet_sim::{RunContainerOptions, StartError};
 
 use super::{
     super::{runtime, testbed::cdi_dir},
     cluster::{SoakCluster, allocated},
     invariant::{self, Violation},
-    owners::{Owner, by_kubelet, published_name},
+    owners::{Owner, kubelet_owners, published_name},
     pods::CONTAINER,
     rig::POLL_INTERVAL,
-    run::Run,
+    run::SoakRun,
     stopwatch::Stopwatch,
 };
 
@@ -26,7 +26,7 @@ pub(super) struct ClaimPod {
     pub(super) claim: String,
     pub(super) devices: BTreeSet<String>,
     /// Edits of the started container.
-    pub(super) grant: Grant,
+    pub(super) grant: RunContainerOptions,
 }
 
 /// Deadline of a preparation. A new agent waits two seconds for the kubelet to write its predecessor's allocations.
@@ -44,22 +44,22 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     /// Starts a pod with a claim. The pod has to run once no other pod holds its devices.
-    pub(super) async fn claim(&mut self, gpus: usize) -> Result<()> {
+    pub(super) async fn start_claim_pod(&mut self, gpus: usize) -> Result<()> {
         let Some(uid) = self.schedule(gpus).await? else { return Ok(()) };
-        let is_taken = self.waiting.get(&uid).is_some_and(|it| self.is_taken(it));
+        let is_taken = self.waiting.get(&uid).is_some_and(|it| self.is_unavailable(it));
         let limit = if is_taken { PREPARE_LIMIT + RELEASE_TIME } else { PREPARE_LIMIT };
         let watch = Stopwatch::start(self.rig.agent.process.id());
         self.try_start(&uid).await?;
         let took = watch.elapsed();
         self.tally.preparation_took(took);
-        invariant::in_time("the preparation of a claim", took, limit)?;
+        invariant::check_deadline("the preparation of a claim", took, limit)?;
         self.start_waiting().await
     }
 
     /// Starts a pod with a claim during a fault, so it may have to wait. Returns its UID if the container started.
-    pub(super) async fn try_claim(&mut self, gpus: usize) -> Result<Option<String>> {
+    pub(super) async fn try_start_claim_pod(&mut self, gpus: usize) -> Result<Option<String>> {
         if self.rig.cluster.is_none() {
             return Ok(None);
         }
@@ -69,15 +69,15 @@ impl Run {
     }
 
     /// Claims all GPUs at once, after all were released.
-    pub(super) async fn claim_all(&mut self) -> Result<()> {
+    pub(super) async fn claim_all_gpus(&mut self) -> Result<()> {
         if self.rig.cluster.is_none() {
             return Ok(());
         }
         // All devices are published without a taint, so recent releases do not matter.
         self.released_at.clear();
-        self.claim(self.rig.gpus()?.len()).await?;
+        self.start_claim_pod(self.rig.gpus()?.len()).await?;
         while let Some(uid) = self.claims.keys().next().cloned() {
-            self.end_claimant(&uid).await?;
+            self.delete_claim_pod(&uid).await?;
         }
         self.wait_for_no_claims().await
     }
@@ -85,7 +85,7 @@ impl Run {
     /// Schedules and admits a pod without starting its container. `None` if too few GPUs are free; other refusals are
     /// violations.
     pub(super) async fn schedule(&mut self, gpus: usize) -> Result<Option<String>> {
-        let free = self.claimable()?;
+        let free = self.claimable_gpus()?;
         match self.try_schedule(gpus).await? {
             Ok(uid) => Ok(Some(uid)),
             Err(why) => {
@@ -111,7 +111,7 @@ impl Run {
         let uid = pod.uid.clone();
         Box::pin(self.rig.kubelet.admit(pod)).await?;
         self.rig.mark_claimed(&devices);
-        let claim_pod = ClaimPod { name, claim, devices, grant: Grant::default() };
+        let claim_pod = ClaimPod { name, claim, devices, grant: RunContainerOptions::default() };
         self.waiting.insert(uid.clone(), claim_pod);
         Ok(Ok(uid))
     }
@@ -122,13 +122,13 @@ impl Run {
         while let Some(uid) = self.waiting.keys().next().cloned() {
             self.try_start(&uid).await?;
             let Some(claim_pod) = self.waiting.get(&uid) else { continue };
-            if self.is_taken(claim_pod) {
+            if self.is_unavailable(claim_pod) {
                 self.tally.refused += 1;
-                self.end_claimant(&uid).await?;
+                self.delete_claim_pod(&uid).await?;
                 continue;
             }
             if begun.elapsed() > WAIT_LIMIT {
-                let why = self.refusal.clone();
+                let why = self.last_refusal.clone();
                 return Err(Violation::ClaimStuck { pod: uid, since: begun.elapsed(), why }.into());
             }
             sleep(RETRY_INTERVAL).await;
@@ -137,10 +137,10 @@ impl Run {
     }
 
     /// Ends the containers, releases the claim and deletes the pod.
-    pub(super) async fn end_claimant(&mut self, uid: &str) -> Result<()> {
+    pub(super) async fn delete_claim_pod(&mut self, uid: &str) -> Result<()> {
         let claim_pod = self.claims.remove(uid).or_else(|| self.waiting.remove(uid));
         let claim_pod = claim_pod.context("no such pod")?;
-        self.rig.kubelet.delete(uid).await;
+        self.rig.kubelet.delete_pod(uid).await;
         self.cluster()?.delete(&claim_pod.name)
     }
 
@@ -173,7 +173,7 @@ impl Run {
 
     fn claim_leftovers(&self, cluster: &SoakCluster) -> Result<(), String> {
         let record = self.rig.record()?;
-        let claim = self.rig.kubelet.node().claims.keys().next().cloned();
+        let claim = self.rig.kubelet.status().claims.keys().next().cloned();
         let documents = runtime::claim_documents(&cdi_dir(self.rig.dir()));
         let document = documents.map_err(|error| format!("{error:#}"))?.pop();
         let has_pods = !cluster.fixture.objects().list::<Pod>().is_empty();
@@ -197,12 +197,12 @@ impl Run {
     pub(super) fn record_start(
         &mut self,
         uid: &str,
-        started: Result<Grant, StartError>,
+        started: Result<RunContainerOptions, StartError>,
     ) -> Result<()> {
         let grant = match started {
             Ok(grant) => grant,
             Err(why) => {
-                self.refusal = why.to_string();
+                self.last_refusal = why.to_string();
                 return Ok(());
             }
         };
@@ -217,8 +217,8 @@ impl Run {
 
     /// True if one of the devices is broken, has another owner, or was released recently: the agent may not know a
     /// recent release.
-    fn is_taken(&self, claim_pod: &ClaimPod) -> bool {
-        let owners = by_kubelet(&self.rig.kubelet.node());
+    fn is_unavailable(&self, claim_pod: &ClaimPod) -> bool {
+        let owners = kubelet_owners(&self.rig.kubelet.status());
         let own = Owner::Claim(claim_pod.claim.clone());
         let has_other_owner = |device: &String| {
             owners.get(device).is_some_and(|owners| owners.iter().any(|owner| *owner != own))
@@ -236,8 +236,8 @@ impl Run {
     }
 
     /// Number of GPUs that the scheduler must be able to allocate.
-    fn claimable(&self) -> Result<usize> {
-        let (owners, allocated) = (by_kubelet(&self.rig.kubelet.node()), self.allocated());
+    fn claimable_gpus(&self) -> Result<usize> {
+        let (owners, allocated) = (kubelet_owners(&self.rig.kubelet.status()), self.allocated());
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken);
         let names = usable.map(|found| published_name(&found.gpu.uuid));
         let is_free = |name: &String| {

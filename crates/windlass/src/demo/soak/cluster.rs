@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ffi::OsString, path::Path};
 
 use anyhow::{Result, anyhow};
 use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
-use windlass_cluster_sim::cluster::{Scheduled, Unscheduled};
+use windlass_cluster_sim::cluster::{ScheduledPod, SchedulingError};
 use windlass_config::DriverName;
 use windlass_kubelet_sim::NodeStatus;
 
@@ -26,7 +26,7 @@ pub(super) struct SoakCluster {
 impl SoakCluster {
     pub(super) fn start() -> Result<Self> {
         let fixture = ClusterFixture::start(DriverName::default())?;
-        let class = fixture.class_of("gpu")?;
+        let class = fixture.ensure_class("gpu")?;
         Ok(Self { fixture, class })
     }
 
@@ -38,11 +38,11 @@ impl SoakCluster {
     }
 
     /// Schedules a pod with one container; returns the reason if too few GPUs are free.
-    pub(super) fn schedule(&self, name: &str, gpus: usize) -> Result<Result<Scheduled, String>> {
+    pub(super) fn schedule(&self, name: &str, gpus: usize) -> Result<Result<ScheduledPod, String>> {
         let pod = PodSpec::new(name).request("gpus", &self.class, gpus, "");
         match self.fixture.schedule(&pod) {
             Ok(scheduled) => Ok(Ok(scheduled)),
-            Err(error) if matches!(error.downcast_ref(), Some(Unscheduled::NoNode { .. })) => {
+            Err(error) if matches!(error.downcast_ref(), Some(SchedulingError::NoNode { .. })) => {
                 self.delete(name)?;
                 Ok(Err(error.to_string()))
             }
@@ -78,8 +78,8 @@ impl SoakCluster {
 }
 
 /// UID and allocated devices of a pod's claim.
-pub(super) fn allocated(scheduled: &Scheduled) -> Result<(String, BTreeSet<String>)> {
+pub(super) fn allocated(scheduled: &ScheduledPod) -> Result<(String, BTreeSet<String>)> {
     let claim = scheduled.claims.first().ok_or_else(|| anyhow!("the pod has no claim"))?;
-    let devices = claims::results(claim).into_iter().map(|[_, _, _, device]| device);
+    let devices = claims::allocation_results(claim).into_iter().map(|[_, _, _, device]| device);
     Ok((claim.metadata.uid.clone().unwrap_or_default(), devices.collect()))
 }

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
-use windlass_kubelet_sim::{Faults, PodSourceFault, Registration, RegistrationFault};
+use windlass_kubelet_sim::{Faults, PluginStatus, PodSourceFault, RegistrationFault};
 use windlass_machine::{self as machine, DeviceEvent};
 
 use super::{
@@ -22,8 +22,8 @@ use super::{
     agent::state_dir,
     invariant::{MaybeUnhealthy, Violation},
     pods::{ADMISSION, ANSWER_LIMIT},
-    rig::{OWN_POD, RESOURCE},
-    run::Run,
+    rig::{AGENT_POD_UID, GPU_RESOURCE},
+    run::SoakRun,
     schedule::{Fault, RegistrationFailure},
     stopwatch::Stopwatch,
 };
@@ -34,19 +34,19 @@ use super::{
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 /// Duration of a short fault: a folder is missing, registrations fail.
-pub(super) const ABSENCE: Duration = Duration::from_millis(500);
+pub(super) const SHORT_FAULT: Duration = Duration::from_millis(500);
 
 /// Time without the API server, longer than three checks of the agent, ten seconds apart. After
 /// those, the agent frees a device that pod resources omit, unless the kubelet's checkpoint lists
 /// it.
-const CUT_OFF: Duration = Duration::from_secs(40);
+const ISOLATION_TIME: Duration = Duration::from_secs(40);
 
 /// Time between removal and addition of a NIC.
 const FLAP: Duration = Duration::from_millis(10);
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     /// Injects a fault and waits for the recovery. Skips a fault that does not apply, such as the reset of a GPU
     /// while none is broken.
     pub(super) async fn inject(&mut self, fault: &Fault) -> Result<()> {
@@ -55,7 +55,7 @@ impl Run {
         let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         let (before, after) = ("the steps before a fault", RECOVERY_LIMIT);
         settled.map_err(|problem| Violation::NotRecovered { fault: before, after, problem })?;
-        let since = self.rig.kubelet.calls().now();
+        let since = self.rig.kubelet.events().next_sequence();
         self.rig.set_maybe_unhealthy(fault.maybe_unhealthy());
         let ended = self.apply(fault).await?;
         let recovered = match ended {
@@ -103,8 +103,8 @@ impl Run {
             Fault::AgentFrozenInCalls { which, delay, gpus, duration } => {
                 return self.freeze_in_calls(which, delay, gpus, duration).await;
             }
-            Fault::NoticesLost => return self.lose_notices().await,
-            Fault::KubeletCutOff => self.cut_kubelet_off().await?,
+            Fault::NoticesLost => return self.overflow_inotify().await,
+            Fault::KubeletCutOff => self.isolate_kubelet().await?,
             Fault::KubeletRestarts { times } => {
                 for _ in 0..times {
                     self.rig.kubelet.restart().await?;
@@ -116,7 +116,7 @@ impl Run {
                 self.rig.kubelet.replace_registration_socket(times)?;
             }
             Fault::RegistrationFails { how } => self.fail_registrations(how).await?,
-            Fault::StreamCut => self.rig.kubelet.close_plugin_connection(RESOURCE).await,
+            Fault::StreamCut => self.rig.kubelet.close_plugin_connection(GPU_RESOURCE).await,
             Fault::StateFolderBlocked { gpus } => self.block_state(gpus).await?,
             Fault::DiskFull { gpus } => self.fill_disk(gpus).await?,
             Fault::CdiFolderRemoved => self.remove_documents()?,
@@ -126,7 +126,7 @@ impl Run {
             Fault::GpuReset { which } => return self.reset_gpu(which),
             Fault::GpuSlow { which, delay } => return self.slow_gpu(which, delay).await,
             Fault::XidStorm { which, bursts, events } => {
-                return self.storm(which, bursts, events).await;
+                return self.send_xid_storm(which, bursts, events).await;
             }
             Fault::GpuRenumbered { which } => return self.renumber(which).await,
             Fault::NicFlaps { which, times } => return self.flap(which, times).await,
@@ -159,17 +159,17 @@ impl Run {
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
         self.rig.mark_agent_started();
-        super::invariant::in_time(ADMISSION, watch.elapsed(), duration + ANSWER_LIMIT)?;
+        super::invariant::check_deadline(ADMISSION, watch.elapsed(), duration + ANSWER_LIMIT)?;
         self.record_admission(&uid, outcome).await
     }
 
     /// Restarts the kubelet without its API server. Its pod resources API then omits pods, whose devices must stay
     /// allocated.
-    async fn cut_kubelet_off(&self) -> Result<()> {
-        let pods = PodSourceFault::Only([OWN_POD.to_owned()].into());
+    async fn isolate_kubelet(&self) -> Result<()> {
+        let pods = PodSourceFault::Only([AGENT_POD_UID.to_owned()].into());
         self.rig.kubelet.set_faults(Faults { pods, ..Faults::default() });
         self.rig.kubelet.restart().await?;
-        sleep(CUT_OFF).await;
+        sleep(ISOLATION_TIME).await;
         let settled = self.rig.wait_until_settled(RECOVERY_LIMIT).await;
         self.rig.kubelet.reach_api_server().await;
         let (fault, after) = ("kubelet restarted without its API server", RECOVERY_LIMIT);
@@ -180,16 +180,16 @@ impl Run {
         let dir = self.rig.plugin_dir();
         // The kubelet's checkpoint is in this folder and has to survive.
         let away = self.rig.move_away(&dir)?;
-        sleep(ABSENCE).await;
+        sleep(SHORT_FAULT).await;
         fs::rename(away, &dir).context("cannot put the plugin folder back")?;
         Ok(self.rig.kubelet.restart().await?)
     }
 
     fn delete_plugin_sockets(&self) -> Result<()> {
-        let node = self.rig.kubelet.node();
-        let endpoints = node.registrations.values().filter_map(|registration| match registration {
-            Registration::Connected { endpoint, .. } => Some(endpoint),
-            Registration::Stopped { .. } => None,
+        let node = self.rig.kubelet.status();
+        let endpoints = node.plugins.values().filter_map(|registration| match registration {
+            PluginStatus::Connected { endpoint, .. } => Some(endpoint),
+            PluginStatus::Stopped { .. } => None,
         });
         for endpoint in endpoints {
             fs::remove_file(endpoint)
@@ -205,7 +205,7 @@ impl Run {
         };
         self.rig.kubelet.set_faults(Faults { registration, ..Faults::default() });
         self.rig.kubelet.restart().await?;
-        sleep(ABSENCE).await;
+        sleep(SHORT_FAULT).await;
         self.rig.kubelet.set_faults(Faults::default());
         Ok(())
     }
@@ -233,7 +233,7 @@ impl Run {
     /// Starts a pod of the device plugin and one with a claim, while the agent cannot write.
     async fn try_both_apis(&mut self, gpus: usize) -> Result<()> {
         self.try_admit_and_record(gpus).await?;
-        self.try_claim(gpus).await.map(drop)
+        self.try_start_claim_pod(gpus).await.map(drop)
     }
 
     fn remove_documents(&self) -> Result<()> {
@@ -247,11 +247,13 @@ impl Run {
     /// Removes and adds a NIC while the agent scans sysfs.
     async fn flap(&self, which: usize, times: usize) -> Result<Option<Instant>> {
         let nics = self.rig.machine.model()?.nics;
-        let Some(nic) = one_of(nics, which) else { return Ok(None) };
+        let Some(nic) = pick(nics, which) else { return Ok(None) };
         let name = nic.path.address().to_string();
         for _ in 0..times {
             for what in [DeviceEvent::Unplug, DeviceEvent::Plug] {
-                self.rig.machine.inject(&machine::Fault::ToDevice { name: name.clone(), what })?;
+                self.rig
+                    .machine
+                    .inject(&machine::Fault::Device { name: name.clone(), event: what })?;
                 sleep(FLAP).await;
             }
         }
@@ -260,13 +262,13 @@ impl Run {
 }
 
 /// Removes a file that may be gone.
-pub(super) fn remove_if_there(path: &Path) -> Result<()> {
+pub(super) fn remove_if_exists(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed.with_context(|| format!("cannot remove {}", path.display())),
     }
 }
 
-fn one_of<T>(mut all: Vec<T>, which: usize) -> Option<T> {
+fn pick<T>(mut all: Vec<T>, which: usize) -> Option<T> {
     (!all.is_empty()).then(|| all.swap_remove(which % all.len()))
 }

@@ -24,10 +24,10 @@ use windlass_kubelet_sim::NodeStatus;
 
 use super::{
     super::testbed::cdi_dir,
-    inject::{ABSENCE, RECOVERY_LIMIT, remove_if_there},
-    invariant::{Violation, in_time},
-    rig::{IndexedGpu, POLL_INTERVAL, RESOURCE},
-    run::Run,
+    inject::{RECOVERY_LIMIT, SHORT_FAULT, remove_if_exists},
+    invariant::{Violation, check_deadline},
+    rig::{GPU_RESOURCE, IndexedGpu, POLL_INTERVAL},
+    run::SoakRun,
     schedule::GpuFailure,
     stopwatch::Stopwatch,
 };
@@ -87,7 +87,7 @@ impl Interference {
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     /// Injects the interference; returns the time at which recovery starts.
     pub(super) async fn interfere(
         &mut self,
@@ -119,7 +119,7 @@ impl Run {
         }
         let watch = Stopwatch::start(self.rig.agent.process.id());
         self.rig.agent.get("/healthz").await.context("the agent answers no probe")?;
-        in_time("the answer to a probe", watch.elapsed(), PROBE_LIMIT)?;
+        check_deadline("the answer to a probe", watch.elapsed(), PROBE_LIMIT)?;
         self.try_admit_and_record(gpus).await
     }
 
@@ -129,10 +129,10 @@ impl Run {
         let text = fs::read(&file).context("cannot read the configuration")?;
         fs::write(&file, "").context("cannot empty the configuration")?;
         sleep(RELOAD_TIME).await;
-        let settled = self.rig.wait_until_settled(ABSENCE).await;
+        let settled = self.rig.wait_until_settled(SHORT_FAULT).await;
         let tried = self.try_admit_and_record(gpus).await;
         fs::write(&file, text).context("cannot write the configuration")?;
-        let (fault, after) = (Interference::EmptyConfiguration.kind(), RELOAD_TIME + ABSENCE);
+        let (fault, after) = (Interference::EmptyConfiguration.kind(), RELOAD_TIME + SHORT_FAULT);
         settled.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
         tried
     }
@@ -160,7 +160,7 @@ impl Run {
             .with_context(|| format!("cannot make the pipe {}", draft.display()))?;
         let removed = fs::remove_file(&document);
         removed.with_context(|| format!("cannot remove {}", document.display()))?;
-        sleep(ABSENCE).await;
+        sleep(SHORT_FAULT).await;
         let broken = self.break_gpu(which, GpuFailure::Error)?;
         let reported = match broken {
             Some(_) => self.wait_for_unhealthy(&gpu.uuid).await,
@@ -173,7 +173,12 @@ impl Run {
 
     /// Cancels calls that the stopped agent has not read. The connection has to survive.
     async fn cancel_calls(&mut self) -> Result<()> {
-        let plugin = self.rig.kubelet.plugin(RESOURCE).await.context("no plugin is registered")?;
+        let plugin = self
+            .rig
+            .kubelet
+            .plugin_client(GPU_RESOURCE)
+            .await
+            .context("no plugin is registered")?;
         self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         let mut all = JoinSet::new();
@@ -182,7 +187,7 @@ impl Run {
             let request = PreferredAllocationRequest::default();
             all.spawn(async move { plugin.get_preferred_allocation(request).await.is_ok() });
         }
-        sleep(ABSENCE).await;
+        sleep(SHORT_FAULT).await;
         all.shutdown().await;
         self.rig.agent.thaw();
         self.rig.mark_agent_started();
@@ -207,7 +212,7 @@ impl Run {
     /// Waits until a GPU is reported unhealthy.
     pub(super) async fn wait_for_unhealthy(&self, uuid: &str) -> Result<()> {
         let is_unhealthy = |node: &NodeStatus| {
-            let device = node.resources.get(RESOURCE).and_then(|it| it.devices.get(uuid));
+            let device = node.resources.get(GPU_RESOURCE).and_then(|it| it.devices.get(uuid));
             device.is_some_and(|device| !device.is_healthy())
         };
         let begun = Instant::now();
@@ -233,5 +238,5 @@ async fn drain_pipe(pipe: &Path) -> Result<()> {
         let _ = io::copy(&mut reader, &mut io::sink());
         sleep(POLL_INTERVAL).await;
     }
-    remove_if_there(pipe)
+    remove_if_exists(pipe)
 }

@@ -10,8 +10,8 @@ use windlass_conformance::process::Usage;
 use windlass_kubelet_sim::{Device, NodeStatus, PodStatus};
 
 use super::{
-    owners::{DriverRecord, Owner, by_kubelet, check_exclusive, published_name},
-    rig::RESOURCE,
+    owners::{DriverRecord, Owner, check_exclusive, kubelet_owners, published_name},
+    rig::GPU_RESOURCE,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +89,7 @@ pub(super) struct Monitor {
 
 /// Deadline for reporting a broken GPU. A single one is found within a probe interval and a call deadline. While NVML
 /// is initialised again for another GPU, the agent does not probe (docs/reliability.md).
-const NOTICED_WITHIN: Duration = Duration::from_secs(30);
+const DETECTION_LIMIT: Duration = Duration::from_secs(30);
 
 /// Tolerated growth of file descriptors: the number of connections varies.
 const DESCRIPTORS: u64 = 48;
@@ -109,9 +109,9 @@ impl Monitor {
         truth: &GroundTruth,
         node: &NodeStatus,
     ) -> Result<(), Violation> {
-        check_exclusive(by_kubelet(node), &DriverRecord::default())?;
+        check_exclusive(kubelet_owners(node), &DriverRecord::default())?;
         self.reported.retain(|id| truth.broken.contains_key(id));
-        let listed = node.resources.get(RESOURCE).into_iter().flat_map(|it| &it.devices);
+        let listed = node.resources.get(GPU_RESOURCE).into_iter().flat_map(|it| &it.devices);
         for (id, device) in listed {
             let Some(since) = truth.broken.get(id) else {
                 truth.check_false_alarm(device)?;
@@ -124,7 +124,7 @@ impl Monitor {
             } else if let Some(runs_since) = truth.agent_runs_since {
                 let after = now.saturating_duration_since(runs_since.max(*since));
                 let device = id.clone();
-                within(after, NOTICED_WITHIN)
+                within(after, DETECTION_LIMIT)
                     .map_err(|()| Violation::UnreportedFailure { device, after })?;
             }
         }
@@ -162,7 +162,7 @@ pub(super) fn held(pod: &PodStatus) -> BTreeSet<String> {
 }
 
 /// Checks that each pod still has its original devices.
-pub(super) fn check_kept(
+pub(super) fn check_allocations_unchanged(
     allocated: &BTreeMap<String, BTreeSet<String>>,
     node: &NodeStatus,
 ) -> Result<(), Violation> {
@@ -207,7 +207,7 @@ pub(super) fn check_refusal(
 }
 
 /// Fails if an action missed its limit.
-pub(super) fn in_time(
+pub(super) fn check_deadline(
     what: &'static str,
     took: Duration,
     limit: Duration,
@@ -229,7 +229,7 @@ mod tests {
     fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
         let pod = |(name, ids): &(&str, &[&str])| {
             let ids = ids.iter().map(|id| (*id).to_owned()).collect();
-            let devices = [(RESOURCE.to_owned(), [(0, ids)].into())].into();
+            let devices = [(GPU_RESOURCE.to_owned(), [(0, ids)].into())].into();
             let container = ContainerStatus { devices, ..ContainerStatus::default() };
             let pod = PodStatus {
                 name: (*name).to_owned(),
@@ -247,7 +247,7 @@ mod tests {
         let device = Device { id: id.to_owned(), health: health.to_owned(), numa_nodes: None };
         let devices = [(id.to_owned(), device)].into();
         let resource = ResourceStatus { devices, ..ResourceStatus::default() };
-        let resources = [(RESOURCE.to_owned(), resource)].into();
+        let resources = [(GPU_RESOURCE.to_owned(), resource)].into();
         NodeStatus { resources, ..NodeStatus::default() }
     }
 
@@ -281,10 +281,10 @@ mod tests {
             agent_runs_since: agent,
             ..GroundTruth::default()
         };
-        let (node, late) = (listed("0", "Healthy"), NOTICED_WITHIN + Duration::from_millis(1));
+        let (node, late) = (listed("0", "Healthy"), DETECTION_LIMIT + Duration::from_millis(1));
         let check = |now, agent| Monitor::default().check(now, &truth(agent), &node);
         assert_eq!(
-            check(broke + NOTICED_WITHIN, Some(broke)),
+            check(broke + DETECTION_LIMIT, Some(broke)),
             Ok(()),
             "the deadline has not passed"
         );
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_pod_whose_devices_differ_from_its_allocation_is_found() {
         let allocated = [("a".to_owned(), set(&["0", "1"]))].into();
-        assert_eq!(check_kept(&allocated, &pods(&[("a", &["0", "1"])])), Ok(()));
+        assert_eq!(check_allocations_unchanged(&allocated, &pods(&[("a", &["0", "1"])])), Ok(()));
         for (node, now) in [
             (pods(&[("a", &["0"])]), set(&["0"])),
             (pods(&[("a", &["0", "2"])]), set(&["0", "2"])),
@@ -343,7 +343,7 @@ mod tests {
         ] {
             let (owner, held) = (Owner::Pod("a".to_owned()), set(&["0", "1"]));
             let lost = Violation::AllocationLost { owner, held, reporter: "kubelet", now };
-            assert_eq!(check_kept(&allocated, &node), Err(lost));
+            assert_eq!(check_allocations_unchanged(&allocated, &node), Err(lost));
         }
     }
 
@@ -370,10 +370,10 @@ mod tests {
     #[test]
     fn a_missed_deadline_is_found() {
         let limit = Duration::from_secs(1);
-        assert_eq!(in_time("this", limit, limit), Ok(()));
+        assert_eq!(check_deadline("this", limit, limit), Ok(()));
         let took = Duration::from_millis(1_001);
         assert_eq!(
-            in_time("this", took, limit),
+            check_deadline("this", took, limit),
             Err(Violation::DeadlineMissed { what: "this", took, limit })
         );
     }

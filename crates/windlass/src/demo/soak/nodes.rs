@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use tokio::time::{Duration, Instant, sleep};
-use windlass_kubelet_sim::Grant;
+use windlass_kubelet_sim::RunContainerOptions;
 
 use super::{
     super::{runtime, testbed::cdi_dir},
     invariant::Violation,
     owners::{Owner, published_name},
     rig::POLL_INTERVAL,
-    run::Run,
+    run::SoakRun,
 };
 
 /// Device nodes that a pod's container would get if it started now.
@@ -38,13 +38,13 @@ const WRITE_TIME: Duration = Duration::from_secs(2);
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     /// Checks the nodes of a container that has just started.
     pub(super) fn check_container_nodes(
         &self,
         pod: &str,
         held: &BTreeSet<String>,
-        grant: &Grant,
+        grant: &RunContainerOptions,
     ) -> Result<()> {
         let container_nodes = self.container_nodes(pod, held, grant)?;
         let all: Nodes =
@@ -81,7 +81,7 @@ impl Run {
         &self,
         pod: &str,
         held: &BTreeSet<String>,
-        grant: &Grant,
+        grant: &RunContainerOptions,
     ) -> Result<ContainerNodes> {
         let broken = self.rig.broken();
         let has_broken = broken.iter().any(|uuid| held.contains(&published_name(uuid)));

@@ -77,7 +77,7 @@ pub(super) fn published_name(uuid: &str) -> String {
 }
 
 /// Owners according to the kubelet: admitted pods, and claims of existing pods.
-pub(super) fn by_kubelet(node: &NodeStatus) -> Owners {
+pub(super) fn kubelet_owners(node: &NodeStatus) -> Owners {
     let admitted = node.pods.iter().filter(|(_, pod)| pod.is_admitted());
     let of_pods = admitted.map(|(uid, pod)| {
         (Owner::Pod(uid.clone()), held(pod).iter().map(|id| published_name(id)).collect())
@@ -111,7 +111,7 @@ pub(super) fn check_agreement(node: &NodeStatus, record: &DriverRecord) -> Resul
 }
 
 /// Checks that each claim has its allocated devices, according to the kubelet and to the driver.
-pub(super) fn check_kept(
+pub(super) fn check_allocations_unchanged(
     allocated: &BTreeMap<String, BTreeSet<String>>,
     node: &NodeStatus,
     record: &DriverRecord,
@@ -216,15 +216,15 @@ mod tests {
     #[test]
     fn a_device_of_a_pod_and_a_claim_has_two_owners() {
         let node = with_claim(pods(&[("a", &["GPU-0"]), ("b", &[])]), ("b", "c"), &["gpu-1"]);
-        assert_eq!(check_exclusive(by_kubelet(&node), &record(&[("c", "gpu-1")])), Ok(()));
+        assert_eq!(check_exclusive(kubelet_owners(&node), &record(&[("c", "gpu-1")])), Ok(()));
         let twice = |device: &str, owners: [&str; 2]| {
             let owners = owners.map(str::to_owned).into();
             Err(Violation::TwoOwners { device: device.to_owned(), owners })
         };
         let both = with_claim(node.clone(), ("b", "c"), &["gpu-0"]);
-        let by_kubelet_alone = check_exclusive(by_kubelet(&both), &DriverRecord::default());
+        let by_kubelet_alone = check_exclusive(kubelet_owners(&both), &DriverRecord::default());
         assert_eq!(by_kubelet_alone, twice("gpu-0", ["claim c", "pod a"]));
-        let by_driver = check_exclusive(by_kubelet(&node), &record(&[("d", "gpu-0")]));
+        let by_driver = check_exclusive(kubelet_owners(&node), &record(&[("d", "gpu-0")]));
         assert_eq!(by_driver, twice("gpu-0", ["claim d", "pod a"]));
         let two_claims = check_exclusive(Owners::new(), &record(&[("c", "gpu-1"), ("d", "gpu-1")]));
         assert_eq!(two_claims, twice("gpu-1", ["claim c", "claim d"]));
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_claim_without_a_pod_owns_nothing_and_must_not_be_prepared() {
         let gone = with_claim(pods(&[("a", &["GPU-0"])]), ("b", "c"), &["gpu-0"]);
-        assert_eq!(check_exclusive(by_kubelet(&gone), &DriverRecord::default()), Ok(()));
+        assert_eq!(check_exclusive(kubelet_owners(&gone), &DriverRecord::default()), Ok(()));
         assert_eq!(check_agreement(&gone, &DriverRecord::default()), Ok(()));
         assert!(check_agreement(&gone, &record(&[("c", "gpu-1")])).is_err());
     }
@@ -243,7 +243,7 @@ mod tests {
         let set = |id: &str| BTreeSet::from([id.to_owned()]);
         let allocated = [("c".to_owned(), set("gpu-1"))].into();
         let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
-        let check = |node, of: &[_]| check_kept(&allocated, node, &record(of));
+        let check = |node, of: &[_]| check_allocations_unchanged(&allocated, node, &record(of));
         assert_eq!(check(&node, &[("c", "gpu-1")]), Ok(()));
         let lost = |reporter, now| {
             let owner = Owner::Claim("c".to_owned());

@@ -4,13 +4,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
-use windlass_kubelet_sim::{Admission, Container, Grant, Pod, Rejection};
+use windlass_kubelet_sim::{Admission, Container, Pod, Rejection, RunContainerOptions};
 
 use super::{
     invariant::{self, Holders, Violation},
     owners::published_name,
-    rig::{POLL_INTERVAL, RESOURCE},
-    run::Run,
+    rig::{GPU_RESOURCE, POLL_INTERVAL},
+    run::SoakRun,
     stopwatch::Stopwatch,
 };
 
@@ -29,15 +29,15 @@ pub(super) const CONTAINER: &str = "main";
 pub(super) struct Allocation {
     /// Devices according to the kubelet.
     pub(super) held: BTreeSet<String>,
-    pub(super) grant: Grant,
+    pub(super) grant: RunContainerOptions,
 }
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     pub(super) fn new_pod(&mut self, gpus: usize) -> Pod {
         self.created += 1;
-        let main = Container::new(CONTAINER).limit(RESOURCE, gpus as u64);
+        let main = Container::new(CONTAINER).limit(GPU_RESOURCE, gpus as u64);
         Pod::new(format!("p{}", self.created)).container(main)
     }
 
@@ -64,7 +64,7 @@ impl Run {
         let outcome = self.rig.kubelet.admit(pod).await;
         let took = watch.elapsed();
         self.tally.admission_took(took);
-        invariant::in_time(ADMISSION, took, ANSWER_LIMIT)?;
+        invariant::check_deadline(ADMISSION, took, ANSWER_LIMIT)?;
         Ok((uid, outcome))
     }
 
@@ -76,15 +76,16 @@ impl Run {
     ) -> Result<()> {
         let Ok(admission) = outcome else {
             self.tally.refused += 1;
-            self.rig.kubelet.delete(uid).await;
+            self.rig.kubelet.delete_pod(uid).await;
             return Ok(());
         };
-        let node = self.rig.kubelet.node();
+        let node = self.rig.kubelet.status();
         let held = node.pods.get(uid).map(invariant::held).unwrap_or_default();
         self.tally.admitted += 1;
         self.tally.gpus_given += held.len();
-        let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allocated")?;
-        let allocation = Allocation { held, grant: allotment.grant.clone() };
+        let allotment =
+            admission.allocation(CONTAINER, GPU_RESOURCE).context("nothing is allocated")?;
+        let allocation = Allocation { held, grant: allotment.run_options.clone() };
         self.allocations.insert(uid.to_owned(), allocation.clone());
         self.start_and_check(uid, &allocation).await
     }
@@ -95,9 +96,9 @@ impl Run {
             self.allocations.keys().chain(self.claims.keys()).nth(which % all.max(1)).cloned();
         let Some(uid) = uid else { return Ok(()) };
         let Some(Allocation { held, .. }) = self.allocations.remove(&uid) else {
-            return self.end_claimant(&uid).await;
+            return self.delete_claim_pod(&uid).await;
         };
-        self.rig.kubelet.delete(&uid).await;
+        self.rig.kubelet.delete_pod(&uid).await;
         let now = Instant::now();
         self.released_at.extend(held.iter().map(|id| (published_name(id), now)));
         Ok(())
@@ -106,7 +107,7 @@ impl Run {
     /// Compares the holders in the agent's metrics with the kubelet's.
     pub(super) async fn compare_holders(&mut self) -> Result<()> {
         let begun = Instant::now();
-        let kubelet = invariant::holders(&self.rig.kubelet.node());
+        let kubelet = invariant::holders(&self.rig.kubelet.status());
         loop {
             let metrics =
                 self.rig.agent.get("/metrics").await.context("the agent serves no metrics")?;
@@ -132,11 +133,11 @@ impl Run {
 
     /// Number of GPUs without pod or claim.
     pub(super) fn free(&self) -> usize {
-        let node = self.rig.kubelet.node();
+        let node = self.rig.kubelet.status();
         let (held, allocated) = (invariant::holders(&node), self.allocated());
         let is_free =
             |id: &String| !held.contains_key(id) && !allocated.contains(&published_name(id));
-        let devices = node.resources.get(RESOURCE).map(|resource| resource.devices.values());
+        let devices = node.resources.get(GPU_RESOURCE).map(|resource| resource.devices.values());
         let devices = devices.into_iter().flatten();
         devices.filter(|device| device.is_healthy() && is_free(&device.id)).count()
     }

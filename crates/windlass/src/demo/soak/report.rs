@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{agent::Mounts, schedule::AllocationApis, tally::Tally};
 use crate::{
     demo::report::{Render, Renderer},
-    screen::{Tone, count},
+    screen::{Style, pluralized},
 };
 
 #[derive(Debug, Serialize)]
@@ -36,13 +36,13 @@ pub(super) enum SoakEvent {
         tally: Tally,
     },
     /// The soak has ended without a violation.
-    SoakFinished { end: End, seed: u64, elapsed_s: u64, tally: Tally },
+    SoakFinished { end: SoakEnd, seed: u64, elapsed_s: u64, tally: Tally },
 }
 
 /// Reason of an end without a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum End {
+pub(super) enum SoakEnd {
     /// The duration has passed.
     InTime,
     /// Ctrl-C or SIGTERM. Recovery from the last faults was not checked.
@@ -62,7 +62,7 @@ impl SoakEvent {
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for SoakEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InTime => "",
@@ -75,30 +75,30 @@ impl Render for SoakEvent {
     fn lines(&self, render: Renderer) -> Vec<String> {
         match self {
             Self::SoakStarted { machine, seed, ways, mounts, lasts_s, dir, simulated: _ } => vec![
-                render
-                    .strong(format!("Windlass soak on {machine}{ways}: {lasts_s} s, seed {seed}")),
-                render.tone(
-                    Tone::Notable,
+                render.bold(format!("Windlass soak on {machine}{ways}: {lasts_s} s, seed {seed}")),
+                render.styled(
+                    Style::Warning,
                     "The machine is SIMULATED; the agent is a process of its own.",
                 ),
-                render.quiet(format!("the agent sees {mounts}")),
-                render.quiet(format!("in {}", dir.display())),
+                render.muted(format!("the agent sees {mounts}")),
+                render.muted(format!("in {}", dir.display())),
             ],
             Self::Progress { elapsed_s, steps, admitted, faults } => {
-                let (steps, faults) = (count(*steps, "step"), count(*faults, "fault"));
-                let pods = count(*admitted, "pod");
+                let (steps, faults) = (pluralized(*steps, "step"), pluralized(*faults, "fault"));
+                let pods = pluralized(*admitted, "pod");
                 vec![
-                    render.quiet(format!("  {elapsed_s:>5} s  {steps}, {pods} admitted, {faults}")),
+                    render.muted(format!("  {elapsed_s:>5} s  {steps}, {pods} admitted, {faults}")),
                 ]
             }
             Self::Violation { why, seed, last_steps, dir, agent, tally } => {
-                let mut lines = render.heading(&format!("After {}:", count(tally.steps, "step")));
-                lines.push(format!("  {} {why}", render.tone(Tone::Bad, "!!")));
+                let mut lines =
+                    render.heading(&format!("After {}:", pluralized(tally.steps, "step")));
+                lines.push(format!("  {} {why}", render.styled(Style::Error, "!!")));
                 lines.extend(render.heading(&format!("The last steps of seed {seed}")));
                 lines.extend(last_steps.iter().map(|step| format!("  {step}")));
                 lines.extend(render.heading("Last lines of the agent's log"));
                 lines.extend(agent.lines().map(|line| format!("  {line}")));
-                lines.push(render.quiet(format!("  the whole log is in {}", dir.display())));
+                lines.push(render.muted(format!("  the whole log is in {}", dir.display())));
                 lines
             }
             Self::SoakFinished { end, seed, elapsed_s, tally } => {
@@ -107,9 +107,9 @@ impl Render for SoakEvent {
                     lines.push(String::new());
                     lines.extend(table.lines("  "));
                 }
-                let steps = count(tally.steps, "step");
-                let faults = count(tally.fault_count(), "fault");
-                let restarts = count(tally.agent_restarts, "restart");
+                let steps = pluralized(tally.steps, "step");
+                let faults = pluralized(tally.fault_count(), "fault");
+                let restarts = pluralized(tally.agent_restarts, "restart");
                 let what = format!(
                     "{end}Every invariant held over {steps} with {faults} and {restarts} of the agent, in \
                      {elapsed_s} s, seed {seed}."

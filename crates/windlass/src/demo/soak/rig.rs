@@ -15,13 +15,13 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use windlass_kubelet_sim::{
-    Condition, Container, Event, Kubelet, NodeStatus, Pod, Registration, ResourceStatus,
+    Container, Event, Kubelet, KubeletState, NodeStatus, PluginStatus, Pod, ResourceStatus,
 };
 use windlass_machine::{Machine, MachineProfile, state::Gpu};
 
 use super::{
     super::{runtime, testbed::cdi_dir},
-    agent::{Agent, Mounts, has_copy, state_dir},
+    agent::{Agent, Mounts, is_copy_current, state_dir},
     cluster::SoakCluster,
     invariant::{self, GroundTruth, MaybeUnhealthy, Monitor, Violation},
     owners::{self, DriverRecord, published_name},
@@ -53,13 +53,13 @@ pub(super) struct IndexedGpu {
     pub(super) is_broken: bool,
 }
 
-pub(super) const RESOURCE: &str = "nvidia.com/gpu";
+pub(super) const GPU_RESOURCE: &str = "nvidia.com/gpu";
 
 /// UID of the agent's own pod.
-pub(super) const OWN_POD: &str = "windlass-uid";
+pub(super) const AGENT_POD_UID: &str = "windlass-uid";
 
 /// Resource of NICs.
-pub(super) const ADAPTERS: &str = "rdma/hca";
+pub(super) const NIC_RESOURCE: &str = "rdma/hca";
 
 const CDI_KIND: &str = "windlass.dev/gpu";
 
@@ -83,7 +83,7 @@ impl Rig {
         let own = Pod::new("windlass").container(Container::new("node"));
         Box::pin(kubelet.admit(own)).await.context("the agent's own pod is not admitted")?;
         if let Some(cluster) = &mut cluster {
-            cluster.fixture.mimic_wipes(&kubelet);
+            cluster.fixture.delete_slices_at_kubelet_start(&kubelet);
         }
         let agent = Agent::start(path, mounts, &machine, cluster.as_ref()).await?;
         let truth =
@@ -95,9 +95,9 @@ impl Rig {
     /// Records the health of the devices other than whole GPUs, once NICs are listed: resources register one by one.
     pub(super) async fn record_other_devices(&mut self, limit: Duration) -> Result<()> {
         let nics = self.machine.model()?.nics.len();
-        let are_listed = |node: &NodeStatus| nics == 0 || node.resources.contains_key(ADAPTERS);
+        let are_listed = |node: &NodeStatus| nics == 0 || node.resources.contains_key(NIC_RESOURCE);
         let listed = self.kubelet.wait_for(are_listed, limit).await;
-        let node = listed.map_err(|_| anyhow!("{ADAPTERS} is not offered within {limit:?}"))?;
+        let node = listed.map_err(|_| anyhow!("{NIC_RESOURCE} is not offered within {limit:?}"))?;
         self.other_devices = Some(other_devices(&node));
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Rig {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let broken = self.broken();
         cluster.check_connected(node)?;
-        if !has_copy(self.dir()) {
+        if !is_copy_current(self.dir()) {
             return Err("the record of claims has no copy".to_owned());
         }
         owners::check_agreement(node, &record)?;
@@ -234,7 +234,7 @@ impl Rig {
     /// Checks that no device has two owners.
     pub(super) fn check_exclusive(&self) -> Result<()> {
         let record = self.record().map_err(Error::msg)?;
-        Ok(owners::check_exclusive(owners::by_kubelet(&self.kubelet.node()), &record)?)
+        Ok(owners::check_exclusive(owners::kubelet_owners(&self.kubelet.status()), &record)?)
     }
 
     /// Checks without the taints gate: slices exist, and broken GPUs are not published.
@@ -252,8 +252,8 @@ impl Rig {
         since: u64,
         limit: Duration,
     ) -> Result<(), String> {
-        let is_gpus = |event: &Event| matches!(event, Event::Registered { resource, .. } if resource == RESOURCE);
-        let registered = self.kubelet.calls().wait_for_one(since, is_gpus, limit).await;
+        let is_gpus = |event: &Event| matches!(event, Event::Registered { resource, .. } if resource == GPU_RESOURCE);
+        let registered = self.kubelet.events().wait_for_event(since, is_gpus, limit).await;
         registered.map(drop).ok_or_else(|| "no registration".to_owned())
     }
 
@@ -314,18 +314,18 @@ fn other_devices(node: &NodeStatus) -> HealthByResource {
         let devices = resource.devices.values();
         devices.map(|device| (device.id.clone(), device.is_healthy())).collect()
     };
-    let other_devices = node.resources.iter().filter(|(name, _)| *name != RESOURCE);
+    let other_devices = node.resources.iter().filter(|(name, _)| *name != GPU_RESOURCE);
     other_devices.map(|(name, resource)| (name.clone(), health(resource))).collect()
 }
 
 /// Checks that the kubelet lists exactly the usable GPUs and can call the plugin.
 fn check_devices(node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
-    match (&node.kubelet, node.registrations.get(RESOURCE)) {
-        (Condition::Running, Some(Registration::Connected { endpoint, .. }))
+    match (&node.kubelet, node.plugins.get(GPU_RESOURCE)) {
+        (KubeletState::Running, Some(PluginStatus::Connected { endpoint, .. }))
             if endpoint.exists() => {}
         (kubelet, other) => return Err(format!("kubelet {kubelet:?}, registration {other:?}")),
     }
-    let resource = node.resources.get(RESOURCE).cloned().unwrap_or_default();
+    let resource = node.resources.get(GPU_RESOURCE).cloned().unwrap_or_default();
     let healthy = resource.devices.values().filter(|device| device.is_healthy());
     let healthy: BTreeSet<_> = healthy.map(|device| device.id.clone()).collect();
     // The kubelet does not allocate from a list that precedes the latest registration.

@@ -25,7 +25,7 @@ use crate::demo::report::Reporter;
 
 /// State of a running soak.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct SoakRun {
     pub(super) rig: Rig,
     pub(super) tally: Tally,
     /// Allocations of pods by the device plugin, by UID.
@@ -35,7 +35,7 @@ pub(super) struct Run {
     /// Pods that wait for their claims, by UID.
     pub(super) waiting: BTreeMap<String, ClaimPod>,
     /// Reason of the latest failed start.
-    pub(super) refusal: String,
+    pub(super) last_refusal: String,
     /// Times at which device plugin pods released devices, by published name.
     pub(super) released_at: BTreeMap<String, Instant>,
     /// Number of created pods, including refused ones.
@@ -64,7 +64,7 @@ const EXIT_TIME: Duration = Duration::from_millis(200);
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     pub(super) fn new(rig: Rig) -> Self {
         Self {
             rig,
@@ -72,7 +72,7 @@ impl Run {
             allocations: BTreeMap::new(),
             claims: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            refusal: String::new(),
+            last_refusal: String::new(),
             released_at: BTreeMap::new(),
             created: 0,
             last_steps: VecDeque::new(),
@@ -143,13 +143,13 @@ impl Run {
         self.last_steps.push_back(format!("{}: {step:?}", self.tally.steps));
         let outcome = match step {
             Step::Admit { gpus } => self.admit(*gpus).await,
-            Step::Claim { gpus } => self.claim(*gpus).await,
+            Step::Claim { gpus } => self.start_claim_pod(*gpus).await,
             Step::Delete { which } => self.delete(*which).await,
             Step::Count => self.compare_holders().await,
             Step::Inject(fault) => self.inject(fault).await,
         };
         if outcome.is_err()
-            && let Some(how) = self.rig.agent.process.end_within(EXIT_TIME).await
+            && let Some(how) = self.rig.agent.process.wait_for_exit(EXIT_TIME).await
         {
             // Every other failure follows from the agent's end.
             return Err(Violation::AgentExited(how.to_string()).into());
@@ -159,7 +159,7 @@ impl Run {
     }
 
     async fn check(&mut self) -> Result<()> {
-        if let Some(how) = self.rig.agent.process.ended() {
+        if let Some(how) = self.rig.agent.process.try_wait() {
             return Err(Violation::AgentExited(how.to_string()).into());
         }
         self.rig.check_exclusive()?;
@@ -189,14 +189,14 @@ impl Run {
 
     /// Checks that all pods have their original devices.
     fn check_allocations(&self) -> Result<()> {
-        let node = self.rig.kubelet.node();
+        let node = self.rig.kubelet.status();
         let allocated =
             self.allocations.iter().map(|(uid, allocation)| (uid.clone(), allocation.held.clone()));
-        invariant::check_kept(&allocated.collect(), &node)?;
+        invariant::check_allocations_unchanged(&allocated.collect(), &node)?;
         let record = self.rig.record().map_err(Error::msg)?;
         let claims = self.claims.values();
         let claims = claims.map(|it| (it.claim.clone(), it.devices.clone())).collect();
-        Ok(owners::check_kept(&claims, &node, &record)?)
+        Ok(owners::check_allocations_unchanged(&claims, &node, &record)?)
     }
 
     /// Deletes all pods and repairs all GPUs. The state then has to be as at the start.
@@ -220,7 +220,7 @@ impl Run {
         // These checks take too long for a short soak.
         if duration >= WAIT_LIMIT {
             self.wait_for_claimable_gpus().await?;
-            self.claim_all().await?;
+            self.claim_all_gpus().await?;
         }
         self.check().await
     }

@@ -136,7 +136,7 @@ const MAX_GPUS: usize = 3;
 const STORM: usize = 1_000;
 
 // The machine keeps all events for a late reader.
-const _: () = assert!(STORM < EventLog::KEPT);
+const _: () = assert!(STORM < EventLog::CAPACITY);
 
 /// Bursts per storm, which lasts a second.
 const BURSTS: u32 = 10;
@@ -151,7 +151,7 @@ const ADMISSION_TAKES: Duration = Duration::from_millis(4);
 const PREPARATION_TAKES: Duration = Duration::from_millis(12);
 
 /// Minimum duration of a call to a slow GPU, so that some are in progress.
-const SLOW: Duration = Duration::from_millis(100);
+const MIN_SLOW_CALL: Duration = Duration::from_millis(100);
 
 /// Sum of the weights of all faults. A fault whose recovery takes ten seconds has weight 1.
 const FAULT_WEIGHTS: usize = 57;
@@ -181,7 +181,7 @@ impl Schedule {
         1 + self.rng.below(MAX_GPUS)
     }
 
-    fn any<T: ValueEnum>(&mut self) -> T {
+    fn random_value<T: ValueEnum>(&mut self) -> T {
         let all = T::value_variants();
         all[self.rng.below(all.len())].clone()
     }
@@ -219,7 +219,7 @@ impl Schedule {
             25..27 => Fault::DiskFull { gpus: self.gpus() },
             27 => Fault::CdiFolderRemoved,
             28 => Fault::DriverReplaced,
-            29..34 => Fault::GpuBroken { which, how: self.any() },
+            29..34 => Fault::GpuBroken { which, how: self.random_value() },
             34..38 => Fault::GpuReset { which },
             38 => Fault::GpuSlow { which, delay: self.up_to_ms(300) },
             39 => Fault::XidStorm { which, bursts: BURSTS, events: STORM },
@@ -227,18 +227,18 @@ impl Schedule {
             41..43 => Fault::DriverCrashes { which },
             43..45 => Fault::NicFlaps { which, times: 1 + self.rng.below(MAX_FLAPS) },
             45..47 => self.freeze_in_calls(which),
-            47..57 => Fault::Interference { what: self.any(), which, gpus: self.gpus() },
+            47..57 => Fault::Interference { what: self.random_value(), which, gpus: self.gpus() },
             57..61 => {
                 let after = self.random_delay(PREPARATION_TAKES);
                 Fault::AgentKilledAtPrepare { gpus: self.gpus(), after }
             }
             61..63 => Fault::RecordLost,
-            _ => Fault::Server { what: self.any(), gpus: self.gpus() },
+            _ => Fault::Server { what: self.random_value(), gpus: self.gpus() },
         }
     }
 
     fn freeze_in_calls(&mut self, which: usize) -> Fault {
-        let (delay, gpus) = (SLOW + self.up_to_ms(200), self.gpus());
+        let (delay, gpus) = (MIN_SLOW_CALL + self.up_to_ms(200), self.gpus());
         let duration = CALL_DEADLINE + self.up_to_ms(2_000);
         Fault::AgentFrozenInCalls { which, delay, gpus, duration }
     }

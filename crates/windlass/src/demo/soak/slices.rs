@@ -15,7 +15,7 @@ struct Slice {
     pool: String,
     generation: i64,
     /// Number of slices in the pool, according to this one.
-    of: i64,
+    expected_slices: i64,
     /// Device names with the keys of their taints.
     devices: Vec<(String, BTreeSet<String>)>,
 }
@@ -77,7 +77,7 @@ impl PublishedSlices {
     fn check_pools(&self) -> Result<(), String> {
         let mut pools = BTreeMap::<_, Vec<_>>::new();
         for slice in &self.0 {
-            pools.entry(&slice.pool).or_default().push((slice.generation, slice.of));
+            pools.entry(&slice.pool).or_default().push((slice.generation, slice.expected_slices));
         }
         for (pool, slices) in pools {
             let count = i64::try_from(slices.len()).unwrap_or(i64::MAX);
@@ -110,7 +110,7 @@ impl Slice {
         Self {
             pool: pool.name,
             generation: pool.generation,
-            of: pool.resource_slice_count,
+            expected_slices: pool.resource_slice_count,
             devices: slice.spec.devices.into_iter().flatten().map(taints).collect(),
         }
     }

@@ -25,12 +25,12 @@ impl Stopwatch {
 
     /// Elapsed time. Simultaneous waits add up, so on a busy machine a slow answer may pass as timely.
     pub(super) fn elapsed(&self) -> Duration {
-        self.begun.elapsed().saturating_sub(waited(&self.waits, &waits(self.agent)))
+        self.begun.elapsed().saturating_sub(wait_since(&self.waits, &waits(self.agent)))
     }
 }
 
 /// Total wait since `before`, without threads that have ended.
-fn waited(before: &Waits, now: &Waits) -> Duration {
+fn wait_since(before: &Waits, now: &Waits) -> Duration {
     let since = |(thread, all): (&OsString, &Duration)| {
         all.saturating_sub(before.get(thread).copied().unwrap_or_default())
     };
@@ -68,8 +68,8 @@ mod tests {
         };
         let before = waits(&[("1", 500), ("2", 9_000), ("3", 40)]);
         let now = waits(&[("1", 520), ("3", 40), ("4", 7)]);
-        assert_eq!(waited(&before, &now), Duration::from_millis(27));
-        assert_eq!(waited(&before, &before), Duration::ZERO);
+        assert_eq!(wait_since(&before, &now), Duration::from_millis(27));
+        assert_eq!(wait_since(&before, &before), Duration::ZERO);
     }
 
     #[test]

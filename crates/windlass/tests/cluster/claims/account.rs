@@ -96,7 +96,7 @@ fn claim(name: &str) -> String {
 /// Checks that a pod's claim is prepared and its status written. The agent needs its rights for slices, claims and
 /// statuses.
 async fn check_served_pod() {
-    let (mut pods, name) = (Pods::none(), "windlass-e2e-account");
+    let (mut pods, name) = (Pods::new(), "windlass-e2e-account");
     pods.apply(name, &pod(name, 1));
     wait_for_running("default", name).await;
     let is_ready = async || {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    RELEASED,
+    RELEASE_LIMIT,
     objects::objects,
     rig::{Rig, trigger_sync},
     rng::Rng,
@@ -24,9 +24,9 @@ use crate::cluster::{
 };
 
 /// Variable with the duration of the test, in seconds.
-const SECONDS: &str = "WINDLASS_E2E_SECONDS";
+const DURATION_VARIABLE: &str = "WINDLASS_E2E_SECONDS";
 
-const DEFAULT: Duration = Duration::from_secs(60);
+const DEFAULT_DURATION: Duration = Duration::from_secs(60);
 
 /// Name prefix of the device plugin's pods. The kubelet alone chooses their devices.
 const PLUGIN_PREFIX: &str = "windlass-e2e-plugin-";
@@ -40,10 +40,10 @@ const BATCH: usize = 6;
 /// Disruptions in turn, and their interval.
 const DISRUPTIONS: [Disruption; 6] = [
     Disruption::AgentKilled,
-    Disruption::PodForced,
+    Disruption::PodForceDeleted,
     Disruption::SlicesDeleted,
     Disruption::AgentKilled,
-    Disruption::PodForced,
+    Disruption::PodForceDeleted,
     Disruption::KubeletRestarted,
 ];
 const INTERVAL: Duration = Duration::from_secs(6);
@@ -51,7 +51,7 @@ const INTERVAL: Duration = Duration::from_secs(6);
 #[derive(Clone, Copy)]
 enum Disruption {
     AgentKilled,
-    PodForced,
+    PodForceDeleted,
     SlicesDeleted,
     KubeletRestarted,
 }
@@ -65,10 +65,10 @@ impl Disruption {
             (Self::SlicesDeleted, _) => drop(kubectl(&["delete", "resourceslices", "--all"])),
             (Self::KubeletRestarted, _) => drop(restart()),
             // The pod may have ended.
-            (Self::PodForced, Some(pod)) => {
+            (Self::PodForceDeleted, Some(pod)) => {
                 drop(try_kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"]));
             }
-            (Self::PodForced, None) => {}
+            (Self::PodForceDeleted, None) => {}
         }
     }
 }
@@ -84,8 +84,8 @@ fn random_pod(rng: &mut Rng, number: usize) -> ShortPod {
 }
 
 fn duration() -> Duration {
-    let seconds = env::var(SECONDS).ok();
-    seconds.map_or(DEFAULT, |text| Duration::from_secs(text.parse().expect("seconds")))
+    let seconds = env::var(DURATION_VARIABLE).ok();
+    seconds.map_or(DEFAULT_DURATION, |text| Duration::from_secs(text.parse().expect("seconds")))
 }
 
 /// Deletes the pods that have ended, and returns the names of the others.
@@ -104,7 +104,7 @@ fn running(logs: &Logs) -> Vec<String> {
 }
 
 /// Creates pods up to `PODS`, and at most `BATCH`. Returns the number of new pods.
-fn fill_up(running: usize, logs: &Logs, created: usize, rng: &mut Rng) -> usize {
+fn create_missing_pods(running: usize, logs: &Logs, created: usize, rng: &mut Rng) -> usize {
     let more = PODS.saturating_sub(running).min(BATCH);
     let pods: Vec<_> = (created..created + more).map(|n| logs.pod(&random_pod(rng, n))).collect();
     if !pods.is_empty() {
@@ -114,7 +114,7 @@ fn fill_up(running: usize, logs: &Logs, created: usize, rng: &mut Rng) -> usize 
 }
 
 #[tokio::test]
-async fn what_a_claim_has_is_never_in_other_hands_beside_the_device_plugin() {
+async fn a_claimed_gpu_never_has_another_owner_beside_the_device_plugin() {
     let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
@@ -123,7 +123,7 @@ async fn what_a_claim_has_is_never_in_other_hands_beside_the_device_plugin() {
     let mut disruptions = DISRUPTIONS.into_iter().cycle().zip(1..).peekable();
     while begun.elapsed() < duration() {
         let running = running(&logs);
-        created += fill_up(running.len(), &logs, created, &mut rng);
+        created += create_missing_pods(running.len(), &logs, created, &mut rng);
         let due = |(_, number): &(Disruption, u32)| begun.elapsed() > INTERVAL * *number;
         if let Some((disruption, _)) = disruptions.next_if(due) {
             trigger_sync(&["-l", &logs.label]);
@@ -132,7 +132,7 @@ async fn what_a_claim_has_is_never_in_other_hands_beside_the_device_plugin() {
     }
     rig.wait_for_published(16).await;
     trigger_sync(&["-l", &logs.label]);
-    eventually(RELEASED, 0, async || running(&logs).len()).await;
+    eventually(RELEASE_LIMIT, 0, async || running(&logs).len()).await;
     let spans = logs.spans();
     let ran = spans.iter().map(|span| &span.pod).collect::<BTreeSet<_>>().len();
     eprintln!("{ran} of {created} pods ran, and had {} GPUs in all", spans.len());

@@ -12,7 +12,7 @@ use crate::cluster::{
 };
 
 /// Deadline of a start without a retry: the kubelet retries a refused claim after 60 to 90 seconds.
-const WITHOUT_RETRY: Duration = Duration::from_secs(45);
+const START_LIMIT: Duration = Duration::from_secs(45);
 
 /// Number of pods, equal to the number of GPUs.
 const PODS: usize = 8;
@@ -28,12 +28,11 @@ fn create(pods: &mut Pods, names: &[String]) {
 }
 
 #[tokio::test]
-async fn pods_in_the_place_of_others_that_were_deleted_by_force_run_before_the_kubelet_asks_again()
-{
+async fn pods_start_without_retry_after_their_predecessors_are_force_deleted() {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     let (first, second) = (pod_names("first"), pod_names("second"));
     create(&mut pods, &first);
     for name in &first {
@@ -46,7 +45,7 @@ async fn pods_in_the_place_of_others_that_were_deleted_by_force_run_before_the_k
     let names = second.iter().map(String::as_str);
     let phases = ["get", "pods", "-o", "jsonpath={.items[*].status.phase}"].into_iter();
     let phases: Vec<_> = phases.chain(names).collect();
-    eventually(WITHOUT_RETRY, PODS, async || kubectl(&phases).matches("Running").count()).await;
+    eventually(START_LIMIT, PODS, async || kubectl(&phases).matches("Running").count()).await;
     assert_eq!(rig.owners().await.values().map(Vec::len).collect::<Vec<_>>(), [1; PODS]);
     drop(pods);
     rig.wait_for_no_owners().await;

@@ -32,14 +32,14 @@ const REGISTRATION: &str = "/var/lib/kubelet/plugins_registry/test-driver.cdi.k8
 const NAME: &str = "windlass-e2e-foreign";
 
 /// Running driver. Drop kills it, and deletes its files and slices.
-struct Foreign {
+struct OtherDriver {
     program: String,
     child: Child,
 }
 
 // === impl Foreign ===
 
-impl Foreign {
+impl OtherDriver {
     fn start(program: String) -> Self {
         // In a DaemonSet, this folder is a mount.
         fs::create_dir_all(SOCKETS).expect("a folder");
@@ -59,7 +59,7 @@ impl Foreign {
     }
 }
 
-impl Drop for Foreign {
+impl Drop for OtherDriver {
     fn drop(&mut self) {
         self.end();
         let _ = fs::remove_file(REGISTRATION);
@@ -127,8 +127,7 @@ async fn device_counts(name: &str) -> (usize, usize) {
 }
 
 #[tokio::test]
-async fn kubernetes_own_driver_on_the_same_node_and_ours_serve_one_pod_and_mind_no_restart_of_the_other()
- {
+async fn two_dra_drivers_serve_one_pod_and_survive_restarts_of_each_other() {
     let Ok(program) = env::var(PROGRAM) else {
         eprintln!("LEFT OUT: set {PROGRAM} to run another driver beside the agent");
         return;
@@ -137,11 +136,11 @@ async fn kubernetes_own_driver_on_the_same_node_and_ours_serve_one_pod_and_mind_
         return;
     }
     let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
-    let mut foreign = Foreign::start(program);
+    let mut foreign = OtherDriver::start(program);
     rig.wait_for_published(16).await;
     wait_for_published().await;
     let manifests = Manifests::apply(&[objects(), vec![class_and_template()]].concat());
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     let (ours, theirs, both) = ("windlass-e2e-ours", "windlass-e2e-theirs", "windlass-e2e-both");
     pods.apply(ours, &pod(ours, 1));
     pods.apply(theirs, &pod_of_foreign(theirs));

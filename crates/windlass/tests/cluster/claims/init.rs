@@ -5,7 +5,7 @@
 use std::{fs, os::unix::fs::MetadataExt as _};
 
 use super::{
-    PREPARED, RELEASED,
+    PREPARE_LIMIT, RELEASE_LIMIT,
     objects::{objects, pod},
     rig::{Rig, trigger_sync, wait_for_running},
 };
@@ -39,7 +39,7 @@ fn holder() -> String {
 }
 
 /// Claim templates that tolerate all taints, because the slices taint the GPUs that containers have.
-fn tolerant() -> Vec<String> {
+fn tolerant_templates() -> Vec<String> {
     let exactly = "exactly: {deviceClassName: windlass-e2e-gpu, ";
     let tolerates_all = format!("{exactly}tolerations: [{{operator: Exists}}], ");
     objects().iter().map(|object| object.replace(exactly, &tolerates_all)).collect()
@@ -52,7 +52,7 @@ async fn wait_for_rewrite() {
         (record.ino(), record.mtime(), record.mtime_nsec())
     };
     let before = identity();
-    eventually(RELEASED, true, async || identity() != before).await;
+    eventually(RELEASE_LIMIT, true, async || identity() != before).await;
 }
 
 /// Number of logged events that may cause a write of the checkpoint. A list that is sent again is logged at debug level
@@ -63,13 +63,13 @@ fn write_causes(node: &Node) -> usize {
 }
 
 #[tokio::test]
-async fn what_an_init_container_has_is_no_claims_until_the_record_that_a_list_brings_lets_go() {
+async fn gpus_of_an_init_container_are_not_claimable_until_it_ends() {
     let Some(rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
     rig.wait_for_published(16).await;
     let count = async || node_status("allocatable", "nvidia.com/gpu");
     eventually(NODE_STATUS, "8".to_owned(), count).await;
-    let manifests = Manifests::apply(&tolerant());
-    let mut pods = Pods::none();
+    let manifests = Manifests::apply(&tolerant_templates());
+    let mut pods = Pods::new();
     pods.apply(HOLDER, &holder());
     let started = "jsonpath={.status.initContainerStatuses[0].state.running.startedAt}";
     let runs = async || !kubectl(&["get", "pod", HOLDER, "-o", started]).is_empty();
@@ -95,7 +95,7 @@ async fn what_an_init_container_has_is_no_claims_until_the_record_that_a_list_br
         let metrics = rig.metrics().expect("the agent answered");
         metrics.lines().any(|line| line.starts_with(REFUSED_CALLS) && !line.ends_with(" 0"))
     };
-    eventually(PREPARED, true, refused).await;
+    eventually(PREPARE_LIMIT, true, refused).await;
     let devices = rig.node.devices()["holders"].to_string();
     assert!(!devices.contains("\"dra\""), "a claim has a device: {devices}");
 

@@ -22,17 +22,17 @@ fn config_that_kills_the_agent(once: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_claim_that_an_agent_died_over_is_finished_by_the_next_and_has_one_owner() {
+async fn a_restarted_agent_completes_an_interrupted_claim_preparation() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let once = folder.path().join("killed");
     let config = config_that_kills_the_agent(&once.display().to_string());
     let Some(mut rig) = Rig::start("dgx-h100", &config) else { return };
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     let name = "windlass-e2e-midway";
     pods.apply(name, &pod(name, 2));
-    eventually(NODE_STATUS, true, async || rig.agent.end().is_some()).await;
+    eventually(NODE_STATUS, true, async || rig.agent.try_wait().is_some()).await;
     assert!(fs::exists(&once).expect("readable"), "the agent ended before the step killed it");
     assert!(
         rig.node.state("claims.json").contains("PrepareStarted"),

@@ -27,7 +27,7 @@ async fn pods_keep_their_devices_while_kubelet_agent_and_slices_are_replaced() {
     let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
     rig.wait_for_published(16).await;
     let manifests = Manifests::apply(&objects());
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     for (name, gpus) in [("windlass-e2e-keep-a", 1), ("windlass-e2e-keep-b", 3)] {
         pods.apply(name, &pod(name, gpus));
         wait_for_running("default", name).await;

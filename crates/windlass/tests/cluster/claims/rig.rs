@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    PREPARED, RELEASED,
+    PREPARE_LIMIT, RELEASE_LIMIT,
     owners::{Owners, api_owners, holders, node_owners},
 };
 use crate::cluster::{
@@ -99,8 +99,8 @@ impl Rig {
 
     /// Waits until no device has an owner: in the API server, on the node, in the agent's record, and in CDI documents.
     pub(super) async fn wait_for_no_owners(&self) {
-        eventually(RELEASED, Owners::new(), async || api_owners()).await;
-        eventually(RELEASED, Vec::new(), async || holders(&self.node)).await;
+        eventually(RELEASE_LIMIT, Owners::new(), async || api_owners()).await;
+        eventually(RELEASE_LIMIT, Vec::new(), async || holders(&self.node)).await;
         assert!(!self.node.state("claims.json").contains("\"ref\""), "claims are in the record");
         let documents = fs::read_dir("/var/run/cdi").expect("a folder").flatten();
         let of_claims = documents.filter(|it| it.file_name().to_string_lossy().contains("-claim-"));
@@ -111,7 +111,7 @@ impl Rig {
 /// Waits until a pod of a namespace runs.
 pub(super) async fn wait_for_running(namespace: &str, pod: &str) {
     let status = ["-n", namespace, "get", "pod", pod, "-o", "jsonpath={.status.phase}"];
-    eventually(PREPARED, "Running".to_owned(), async || kubectl(&status)).await;
+    eventually(PREPARE_LIMIT, "Running".to_owned(), async || kubectl(&status)).await;
 }
 
 /// Annotates pods, so that the kubelet syncs them at once. Otherwise it retries a failed preparation after 60 to 90

@@ -27,7 +27,7 @@ fn examples(names: &[&str]) -> Manifests {
 }
 
 /// Variables and `/dev` of a running container.
-async fn inside(namespace: &str, pod: &str, container: &str) -> String {
+async fn container_view(namespace: &str, pod: &str, container: &str) -> String {
     wait_for_running(namespace, pod).await;
     kubectl(&["-n", namespace, "logs", pod, "-c", container])
 }
@@ -55,18 +55,22 @@ async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
         "admin-access",
     ];
     let manifests = examples(&names);
-    assert_eq!(gpus(&inside("default", "large-gpu", "main").await).len(), 1);
+    assert_eq!(gpus(&container_view("default", "large-gpu", "main").await).len(), 1);
     let both = [
-        inside("default", "two-on-one-gpu", "train").await,
-        inside("default", "two-on-one-gpu", "watch").await,
+        container_view("default", "two-on-one-gpu", "train").await,
+        container_view("default", "two-on-one-gpu", "watch").await,
     ];
     assert_eq!(gpus(&both[0]).len(), 1);
     assert_eq!(gpus(&both[0]), gpus(&both[1]), "two containers share one claim");
-    let near = inside("default", "gpu-and-nic", "main").await;
+    let near = container_view("default", "gpu-and-nic", "main").await;
     assert!(gpus(&near).len() == 1 && near.contains("PCIDEVICE_"), "{near}");
-    assert_eq!(gpus(&inside("default", "old-style", "main").await).len(), 1, "by a plain resource");
     assert_eq!(
-        gpus(&inside("gpu-admin", "look", "main").await).len(),
+        gpus(&container_view("default", "old-style", "main").await).len(),
+        1,
+        "by a plain resource"
+    );
+    assert_eq!(
+        gpus(&container_view("gpu-admin", "look", "main").await).len(),
         8,
         "admin access includes allocated GPUs"
     );
@@ -89,13 +93,13 @@ async fn the_example_of_admin_access_gets_allocated_and_broken_devices() {
     rig.wait_for_published(16).await;
     let count = async || node_status("allocatable", "nvidia.com/gpu");
     eventually(NODE_STATUS, "8".to_owned(), count).await;
-    let mut pods = Pods::none();
+    let mut pods = Pods::new();
     pods.run("windlass-e2e-by-plugin", "nvidia.com/gpu", 2).await;
     rig.node.fault("lost@7");
     eventually(NODE_STATUS, "7".to_owned(), count).await;
     let manifests = examples(&["admin-access"]);
     assert_eq!(
-        gpus(&inside("gpu-admin", "look", "main").await).len(),
+        gpus(&container_view("gpu-admin", "look", "main").await).len(),
         8,
         "admin access includes allocated GPUs"
     );
@@ -117,7 +121,7 @@ async fn the_example_for_a_mig_profile_gets_an_instance_that_is_created_and_remo
     };
     assert_eq!(instances(), Vec::<String>::new(), "an instance exists");
     let manifests = examples(&["mig-profile"]);
-    let seen = inside("default", "mig-1g", "main").await;
+    let seen = container_view("default", "mig-1g", "main").await;
     let created = instances();
     assert_eq!(created.len(), 1);
     assert!(seen.contains(created[0].trim_matches('"')), "{created:?} in {seen}");
@@ -135,7 +139,7 @@ async fn the_example_for_a_share_of_memory_gets_its_limit_from_an_mps_daemon() {
     let Some(rig) = Rig::start("dgx-h100", &config) else { return };
     rig.wait_for_published(16).await;
     let manifests = examples(&["memory-share"]);
-    let seen = inside("default", "share-of-gpu", "main").await;
+    let seen = container_view("default", "share-of-gpu", "main").await;
     for word in ["CUDA_MPS_PIPE_DIRECTORY=", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M"] {
         assert!(seen.contains(word), "{word} in {seen}");
     }

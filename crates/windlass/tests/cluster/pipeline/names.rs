@@ -27,7 +27,7 @@ type Names = BTreeMap<String, Vec<Ipv4Addr>>;
 
 const PORT: u16 = 53;
 /// Maximum age of the cached answer of the API server.
-const FRESH: Duration = Duration::from_millis(500);
+const CACHE_TTL: Duration = Duration::from_millis(500);
 /// The header of a message, before its question.
 const HEADER: usize = 12;
 /// Type of a question for IPv4 addresses.
@@ -69,7 +69,7 @@ fn serve(socket: &UdpSocket, is_stopped: &AtomicBool) {
             }
             Err(error) => panic!("{error}"),
         };
-        if fetched.is_none_or(|at: Instant| at.elapsed() > FRESH) {
+        if fetched.is_none_or(|at: Instant| at.elapsed() > CACHE_TTL) {
             // After a failure, keep the old names: pods retry.
             names = services().unwrap_or(names);
             fetched = Some(Instant::now());

@@ -63,8 +63,8 @@ impl Case {
         let (gpus, needed_gpus) = (ids(&self.gpus.free), ids(&self.gpus.required));
         let (nics, needed_nics) = (ids(&self.nics.free), ids(&self.nics.required));
         let request = JointRequest {
-            gpus: Wanted { available: &gpus, required: &needed_gpus, size: self.gpus.size },
-            nics: Wanted { available: &nics, required: &needed_nics, size: self.nics.size },
+            gpus: DeviceRequest { available: &gpus, required: &needed_gpus, size: self.gpus.size },
+            nics: DeviceRequest { available: &nics, required: &needed_nics, size: self.nics.size },
             alignment: self.within.map_or(Alignment::Preferred, Alignment::Required),
         };
         choose_joint(&topology, request)

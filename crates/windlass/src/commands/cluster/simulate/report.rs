@@ -3,14 +3,14 @@
 use anyhow::Result;
 use serde::Serialize;
 use windlass_sched::{
-    request::Class,
-    simulation::{Churn, Classes, Filling, KnowledgeSource, Simulation},
+    request::SizeClass,
+    simulation::{ChurnResult, ClassCounts, FillingResult, ForecastSource, Simulation},
 };
 
 use super::Runs;
 use crate::{
     cli::SimulateArgs,
-    screen::{Paint, Table, Tone, line},
+    screen::{Paint, Style, Table, line},
 };
 
 /// Results of a simulation in which pods stay.
@@ -104,8 +104,8 @@ struct Wait {
 impl Setting {
     fn new(args: &SimulateArgs, simulation: &Simulation, pods: &str) -> Self {
         let (knowledge, forecast) = match args.knowledge {
-            KnowledgeSource::Trace => ("trace", "the frequencies of the trace"),
-            KnowledgeSource::History => ("history", "the pods that have arrived"),
+            ForecastSource::Trace => ("trace", "the frequencies of the trace"),
+            ForecastSource::History => ("history", "the pods that have arrived"),
         };
         Self {
             nodes: simulation.view().nodes().len(),
@@ -125,7 +125,7 @@ impl Setting {
             "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know \
              {forecast}"
         ))?;
-        let classes = Class::ALL.map(|class| class.name().to_uppercase());
+        let classes = SizeClass::ALL.map(|class| class.name().to_uppercase());
         let heading = ["POLICY".to_owned()].into_iter().chain(columns).chain(classes);
         let heading = heading.chain(["US".to_owned()]).collect();
         Table::from_rows([heading].into_iter().chain(rows).collect()).print()?;
@@ -133,7 +133,7 @@ impl Setting {
             "{legend}. ±: standard deviation over the seeds.\nUS: microseconds of a run per decision, with all \
              processors busy."
         );
-        Ok(line(Paint::for_stdout().text(Tone::Quiet, legend))?)
+        Ok(line(Paint::for_stdout().styled(Style::Muted, legend))?)
     }
 }
 
@@ -142,9 +142,9 @@ impl FillingReport {
         args: &SimulateArgs,
         simulation: &Simulation,
         pods: &str,
-        runs: &[Runs<Filling>],
+        runs: &[Runs<FillingResult>],
     ) -> Self {
-        let of = |runs: &Runs<Filling>| PolicyFilling {
+        let of = |runs: &Runs<FillingResult>| PolicyFilling {
             policy: runs.policy.name(),
             allocated: curve(&runs.outcomes),
             classes: classes(&runs.outcomes, |it| &it.classes, |_| None),
@@ -182,9 +182,9 @@ impl ChurnReport {
         args: &SimulateArgs,
         simulation: &Simulation,
         pods: &str,
-        runs: &[Runs<Churn>],
+        runs: &[Runs<ChurnResult>],
     ) -> Self {
-        let of = |runs: &Runs<Churn>| {
+        let of = |runs: &Runs<ChurnResult>| {
             let allocated: Vec<f64> = runs.outcomes.iter().map(|it| it.allocated).collect();
             let (allocated_percent, deviation) = mean_and_deviation(&allocated);
             let wait = |class| args.queue.then(|| Wait::of(&runs.outcomes, class));
@@ -241,7 +241,7 @@ impl ClassReport {
 }
 
 impl Wait {
-    fn of(runs: &[Churn], class: Class) -> Self {
+    fn of(runs: &[ChurnResult], class: SizeClass) -> Self {
         let mut waits: Vec<f64> =
             runs.iter().flat_map(|run| run.waits[class as usize].iter().copied()).collect();
         waits.sort_by(f64::total_cmp);
@@ -259,7 +259,7 @@ impl<T> Runs<T> {
 }
 
 /// Mean allocation at each percentage that a run reached.
-fn curve(runs: &[Filling]) -> Vec<Point> {
+fn curve(runs: &[FillingResult]) -> Vec<Point> {
     let longest = runs.iter().map(|run| run.allocated.len()).max().unwrap_or(0);
     let point = |(requested_percent, column): (u32, usize)| {
         let values: Vec<f64> =
@@ -272,10 +272,10 @@ fn curve(runs: &[Filling]) -> Vec<Point> {
 
 fn classes<T>(
     runs: &[T],
-    classes: impl Fn(&T) -> &Classes,
-    wait: impl Fn(Class) -> Option<Wait>,
+    classes: impl Fn(&T) -> &ClassCounts,
+    wait: impl Fn(SizeClass) -> Option<Wait>,
 ) -> Vec<ClassReport> {
-    let of = |class: Class| {
+    let of = |class: SizeClass| {
         let counts = runs.iter().map(|run| classes(run).of(class));
         ClassReport {
             class: class.name(),
@@ -286,7 +286,7 @@ fn classes<T>(
             wait: wait(class),
         }
     };
-    Class::ALL.into_iter().map(of).collect()
+    SizeClass::ALL.into_iter().map(of).collect()
 }
 
 fn row(

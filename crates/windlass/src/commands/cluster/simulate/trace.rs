@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use windlass_host::files::{Links, read_regular_text};
+use windlass_host::files::{Symlinks, read_regular_text};
 use windlass_sched::{simulation::Simulation, trace};
 
 /// Maximum size of a table, in bytes. A table of the public traces has 1 MB.
@@ -76,6 +76,6 @@ fn stem(path: &Path) -> &str {
 }
 
 fn text(path: &Path) -> Result<String> {
-    read_regular_text(path, Links::Followed, MAX_BYTES)
+    read_regular_text(path, Symlinks::Followed, MAX_BYTES)
         .with_context(|| format!("cannot read {}", path.display()))
 }

@@ -3,23 +3,23 @@
 use anyhow::Result;
 use windlass_core::placement::joint::{JointChoice, Pair};
 
-use super::{Chosen, JointReport};
+use super::{JointAnswer, JointReport};
 use crate::{
     commands::{
         explain::{
             report::Outcome,
             show::{exactness, join_parts, matrix, not_free, or_none, print, row},
         },
-        ordered,
+        sorted_by_inventory,
     },
-    screen::{Paint, Table, Tone, count},
+    screen::{Paint, Style, Table, pluralized},
 };
 
 /// Prints the answer.
 pub(in crate::commands::explain) fn table(report: &JointReport<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
     let mut parts = vec![report.request(paint)];
-    if let Outcome::Answered(Chosen { choice }) = &report.outcome {
+    if let Outcome::Answered(JointAnswer { choice }) = &report.outcome {
         parts.extend([report.chosen(choice), report.paired(choice), scores(choice)]);
         parts.push(report.matrix(choice, paint));
     }
@@ -31,23 +31,23 @@ pub(in crate::commands::explain) fn table(report: &JointReport<'_>) -> Result<()
 impl JointReport<'_> {
     fn request(&self, paint: Paint) -> Vec<String> {
         let question = &self.question;
-        let (gpus, nics) = (question.gpus.size, count(question.nics.size, "NIC"));
+        let (gpus, nics) = (question.gpus.size, pluralized(question.nics.size, "NIC"));
         let within = question.within.map(|level| format!(", paired within {level}"));
         let title =
             format!("{gpus} of {} and {nics}{}", question.resource, within.unwrap_or_default());
-        let mut lines = vec![paint.text(Tone::Strong, title)];
-        lines.extend(row("free", or_none(&self.listed(&question.gpus.available))));
-        lines.extend(row("free NICs", or_none(&self.listed(&question.nics.available))));
+        let mut lines = vec![paint.styled(Style::Heading, title)];
+        lines.extend(row("free", or_none(&self.names_in_order(&question.gpus.available))));
+        lines.extend(row("free NICs", or_none(&self.names_in_order(&question.nics.available))));
         let required = [&question.gpus.required[..], &question.nics.required].concat();
-        lines.extend(row("required", &self.listed(&required)));
-        lines.extend(not_free(&self.unavailable, |ids| self.listed(ids)));
+        lines.extend(row("required", &self.names_in_order(&required)));
+        lines.extend(not_free(&self.unavailable, |ids| self.names_in_order(ids)));
         lines
     }
 
     fn chosen(&self, choice: &JointChoice) -> Vec<String> {
-        let gpus = format!("{}: {}", self.listed(&choice.gpus), choice.connections);
+        let gpus = format!("{}: {}", self.names_in_order(&choice.gpus), choice.connections);
         let mut lines = row("chosen", &gpus);
-        lines.extend(row("", &self.listed(&choice.nics)));
+        lines.extend(row("", &self.names_in_order(&choice.nics)));
         lines.extend(exactness("choice", choice.exact, choice.steps));
         lines
     }
@@ -64,7 +64,11 @@ impl JointReport<'_> {
     fn matrix(&self, choice: &JointChoice, paint: Paint) -> Vec<String> {
         let inventory = &self.node.inventory;
         let ids = choice.gpus.iter().chain(&choice.nics);
-        matrix(inventory, ordered(ids.filter_map(|id| inventory.get(id.as_str()))), paint)
+        matrix(
+            inventory,
+            sorted_by_inventory(ids.filter_map(|id| inventory.get(id.as_str()))),
+            paint,
+        )
     }
 }
 

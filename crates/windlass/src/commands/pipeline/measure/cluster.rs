@@ -8,9 +8,10 @@ use tokio::time::{Instant, sleep};
 use windlass_control::application::{Application, ApplicationError, JobState, Readiness};
 use windlass_pipeline::{Fleet, Layout, Pipeline, Plan, manifests::manifests};
 
-use super::{LeftOutLayout, MeasureReport, MeasuredLayout, job, plans, verdict::Verdict};
+use super::{MeasureReport, MeasuredLayout, SkippedLayout, job, plans, verdict::Verdict};
 use crate::{
-    cli::MeasureArgs, commands::pipeline::fleet, exit::Interrupted, screen::Progress, stop::Stop,
+    cli::MeasureArgs, commands::pipeline::fleet, exit::Interrupted, screen::Progress,
+    stop::StopSignals,
 };
 
 /// A layout, ready to be applied.
@@ -33,7 +34,7 @@ struct Comparison<'a> {
 /// Time limit for the pods of a layout to start or to end. Small boards may have to pull images.
 const START_LIMIT: Duration = Duration::from_secs(300);
 /// Time limit without an answer from the API server.
-const ABSENCE_LIMIT: Duration = Duration::from_secs(60);
+const UNREACHABLE_LIMIT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Measures every layout with a placement, and leaves the best one in the cluster.
@@ -49,7 +50,7 @@ pub(super) async fn layouts(
     for plan in plans {
         match manifests(pipeline, &fleet, &plan) {
             Ok(objects) => candidates.push(Candidate { plan, objects }),
-            Err(error) => left_out.push(LeftOutLayout::failed(plan.layout, &error.into())),
+            Err(error) => left_out.push(SkippedLayout::failed(plan.layout, &error.into())),
         }
     }
     let access = args.fleet.view.kubeconfig.clone();
@@ -74,10 +75,10 @@ pub(super) async fn layouts(
         job: &job,
         progress: Progress::new(),
     };
-    let mut stop = Stop::listen()?;
+    let mut stop = StopSignals::listen()?;
     let report = tokio::select! {
         report = Box::pin(comparison.run(&candidates, left_out)) => report,
-        signal = stop.requested() => Err(Interrupted(signal).into()),
+        signal = stop.recv() => Err(Interrupted(signal).into()),
     };
     report.with_context(|| {
         let (namespace, selector) = (application.namespace(), application.selector());
@@ -94,7 +95,7 @@ impl Comparison<'_> {
     async fn run(
         &self,
         candidates: &[Candidate],
-        mut left_out: Vec<LeftOutLayout>,
+        mut left_out: Vec<SkippedLayout>,
     ) -> Result<MeasureReport> {
         let mut measured = Vec::new();
         for candidate in candidates {
@@ -102,7 +103,7 @@ impl Comparison<'_> {
                 Ok(layout) => measured.push(layout),
                 Err(error) if error.is::<ApplicationError>() => return Err(error),
                 // The other layouts can still be compared.
-                Err(error) => left_out.push(LeftOutLayout::failed(candidate.plan.layout, &error)),
+                Err(error) => left_out.push(SkippedLayout::failed(candidate.plan.layout, &error)),
             }
         }
         let verdict = Verdict::of(self.pipeline, &measured);
@@ -114,7 +115,7 @@ impl Comparison<'_> {
         let is_running = applied.is_ok() && best.is_some();
         // A failure to apply the best layout must not lose the figures.
         if let (Some(best), Err(error)) = (best, applied) {
-            left_out.push(LeftOutLayout::failed(
+            left_out.push(SkippedLayout::failed(
                 best.plan.layout,
                 &error.context("the best layout is not applied again"),
             ));
@@ -132,7 +133,7 @@ impl Comparison<'_> {
     /// Leaves the best layout in the cluster, or no layout if none was measured.
     async fn apply_best(&self, best: Option<&Candidate>, candidates: &[Candidate]) -> Result<()> {
         let Some(best) = best else {
-            return self.clear("waiting for the last layout to end").await;
+            return self.delete_layout("waiting for the last layout to end").await;
         };
         let is_running = candidates.last().is_some_and(|last| last.plan.layout == best.plan.layout);
         if is_running { Ok(()) } else { self.replace(best).await }
@@ -157,7 +158,8 @@ impl Comparison<'_> {
     /// Replaces the running layout. Its pods end first, because they hold the devices.
     async fn replace(&self, candidate: &Candidate) -> Result<()> {
         let name = candidate.plan.layout.name();
-        self.clear(&format!("layout {name}: waiting for the previous layout to end")).await?;
+        self.delete_layout(&format!("layout {name}: waiting for the previous layout to end"))
+            .await?;
         self.application.apply(&candidate.objects).await?;
         let is_deployment = |object: &&Value| object["kind"] == "Deployment";
         let deployments = candidate.objects.iter().filter(is_deployment).count();
@@ -166,7 +168,7 @@ impl Comparison<'_> {
     }
 
     /// Deletes the running layout, and waits until its pods have ended.
-    async fn clear(&self, title: &str) -> Result<()> {
+    async fn delete_layout(&self, title: &str) -> Result<()> {
         self.application.delete().await?;
         let readiness = async || {
             let pods = self.application.pods().await?;
@@ -231,9 +233,9 @@ impl Comparison<'_> {
     }
 }
 
-/// Returns a transient error as a reason to wait, until `ABSENCE_LIMIT` after the API server's last answer.
+/// Returns a transient error as a reason to wait, until `UNREACHABLE_LIMIT` after the API server's last answer.
 fn no_answer(error: ApplicationError, last_answer: Instant) -> Result<String, ApplicationError> {
-    if error.is_transient() && last_answer.elapsed() < ABSENCE_LIMIT {
+    if error.is_transient() && last_answer.elapsed() < UNREACHABLE_LIMIT {
         Ok(windlass_host::causes(&error))
     } else {
         Err(error)

@@ -18,7 +18,7 @@ struct JobReport {
 
 /// Time that the Job may take besides its two runs: for the image, for connections, for the last items. Kubernetes
 /// stops a Job that takes longer.
-const LIMIT: Duration = Duration::from_secs(420);
+const JOB_LIMIT: Duration = Duration::from_secs(420);
 /// Seconds after which Kubernetes deletes a finished Job.
 const TTL_SECONDS: u64 = 600;
 /// Annotation with the text of the pipeline file, which the pod mounts. The Job needs no `ConfigMap`.
@@ -59,7 +59,7 @@ pub(super) fn manifest(pipeline: &Pipeline, text: &str, args: &MeasureArgs) -> R
         "metadata": { "generateName": format!("{}-measure-", pipeline.name), "labels": labels },
         "spec": {
             "backoffLimit": 0,
-            "activeDeadlineSeconds": (2 * args.duration + LIMIT).as_secs(),
+            "activeDeadlineSeconds": (2 * args.duration + JOB_LIMIT).as_secs(),
             "ttlSecondsAfterFinished": TTL_SECONDS,
             "template": {
                 "metadata": { "labels": labels, "annotations": { FILE_ANNOTATION: text } },

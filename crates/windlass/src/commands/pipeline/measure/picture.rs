@@ -26,15 +26,15 @@ const MARGIN: f64 = 20.0;
 /// Leaves room for names of thirty letters, the longest.
 const BARS_FROM: f64 = 250.0;
 const BARS_TO: f64 = 770.0;
-const ROW: f64 = 24.0;
-const BAR: f64 = 14.0;
+const ROW_HEIGHT: f64 = 24.0;
+const BAR_HEIGHT: f64 = 14.0;
 /// Approximate width of a letter of the legend.
-const LETTER: f64 = 7.5;
+const LETTER_WIDTH: f64 = 7.5;
 
 /// Draws the report.
 pub(super) fn svg(report: &MeasureReport) -> String {
     let rows: usize = report.layouts.iter().map(|layout| layout.measured.stages.len() + 2).sum();
-    let height = MARGIN + ROW * (count(rows) + 3.0);
+    let height = MARGIN + ROW_HEIGHT * (count(rows) + 3.0);
     let mut out = String::new();
     draw(report, height, &mut out).expect("a write to a string does not fail");
     out
@@ -47,11 +47,11 @@ fn draw(report: &MeasureReport, height: f64, out: &mut String) -> fmt::Result {
          height=\"{height}\" font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#222\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
     )?;
-    let mut y = MARGIN + BAR;
+    let mut y = MARGIN + BAR_HEIGHT;
     let simulated = if report.simulated { ", on SIMULATED boards" } else { "" };
     let title = format!("{}: mean times of an item{simulated}", report.pipeline);
     text(out, (MARGIN, y), "font-weight=\"bold\" font-size=\"15\"", &title)?;
-    y += ROW;
+    y += ROW_HEIGHT;
     legend(out, y)?;
     let times = report.layouts.iter().flat_map(|layout| {
         let stages = layout.measured.stages.iter();
@@ -61,13 +61,13 @@ fn draw(report: &MeasureReport, height: f64, out: &mut String) -> fmt::Result {
     // Without measured times, all bars are empty.
     let pixels_per_ms = if longest > 0.0 { (BARS_TO - BARS_FROM) / longest } else { 0.0 };
     for layout in &report.layouts {
-        y += 1.5 * ROW;
+        y += 1.5 * ROW_HEIGHT;
         text(out, (MARGIN, y), "font-weight=\"bold\"", &summary(layout))?;
         for stage in &layout.measured.stages {
-            y += ROW;
+            y += ROW_HEIGHT;
             bar(out, y, layout, stage, pixels_per_ms)?;
         }
-        y += ROW / 2.0;
+        y += ROW_HEIGHT / 2.0;
     }
     out.write_str("</svg>\n")
 }
@@ -75,9 +75,9 @@ fn draw(report: &MeasureReport, height: f64, out: &mut String) -> fmt::Result {
 fn legend(out: &mut String, y: f64) -> fmt::Result {
     let mut x = MARGIN;
     for Part { name, colour } in &PARTS {
-        rectangle(out, (x, y), BAR, colour)?;
-        text(out, (x + BAR + 6.0, y), "", name)?;
-        x += BAR + 24.0 + LETTER * count(name.len());
+        rectangle(out, (x, y), BAR_HEIGHT, colour)?;
+        text(out, (x + BAR_HEIGHT + 6.0, y), "", name)?;
+        x += BAR_HEIGHT + 24.0 + LETTER_WIDTH * count(name.len());
     }
     Ok(())
 }
@@ -130,10 +130,10 @@ fn text(out: &mut String, (x, y): (f64, f64), style: &str, text: &str) -> fmt::R
 
 /// Draws a rectangle on the line of a text.
 fn rectangle(out: &mut String, (x, y): (f64, f64), width: f64, colour: &str) -> fmt::Result {
-    let top = y - BAR + 2.0;
+    let top = y - BAR_HEIGHT + 2.0;
     writeln!(
         out,
-        "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{BAR}\" fill=\"{colour}\"/>"
+        "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{BAR_HEIGHT}\" fill=\"{colour}\"/>"
     )
 }
 

@@ -8,11 +8,11 @@ use super::{MeasureReport, MeasuredLayout, plans, verdict::Verdict};
 use crate::{
     cli::MeasureArgs,
     commands::pipeline::fleet,
-    edge::{measure_plan, overhead},
+    edge::{measure_overhead, measure_plan},
     exit::Interrupted,
     measurement::{Measurement, trace::Traces},
     screen::Progress,
-    stop::Stop,
+    stop::StopSignals,
 };
 
 /// Measures the layouts, until Ctrl-C. The stages are processes that end with this program.
@@ -21,10 +21,10 @@ pub(super) async fn layouts(
     args: &MeasureArgs,
     traces: &mut Traces,
 ) -> Result<MeasureReport> {
-    let mut stop = Stop::listen()?;
+    let mut stop = StopSignals::listen()?;
     tokio::select! {
         report = Box::pin(each_layout(pipeline, args, traces)) => report,
-        signal = stop.requested() => Err(Interrupted(signal).into()),
+        signal = stop.recv() => Err(Interrupted(signal).into()),
     }
 }
 
@@ -38,7 +38,8 @@ async fn each_layout(
     let folder = tempdir().context("cannot create a temporary folder")?;
     let progress = Progress::new();
     progress.show("measuring the overhead of this machine");
-    fleet.overhead = overhead(folder.path()).await.context("cannot measure this machine")?;
+    fleet.overhead =
+        measure_overhead(folder.path()).await.context("cannot measure this machine")?;
     drop(progress);
     let mut measured = Vec::new();
     let (plans, left_out) = plans(pipeline, &fleet, &layouts);
@@ -46,7 +47,7 @@ async fn each_layout(
         let title = || format!("layout {}", plan.layout.name());
         let measured_plan =
             measure_plan(pipeline, &fleet, &plan, args.duration, folder.path()).await;
-        let Measurement { figures, paced } = measured_plan.with_context(title)?;
+        let Measurement { figures, rate_limited: paced } = measured_plan.with_context(title)?;
         if args.trace.is_some() {
             traces.add(pipeline, &paced, &format!("{}, {}", pipeline.name, title()));
         }

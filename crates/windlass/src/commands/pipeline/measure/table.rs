@@ -3,17 +3,17 @@
 use anyhow::Result;
 use windlass_pipeline::quantity::Seconds;
 
-use super::{LeftOutLayout, MeasureReport, MeasuredLayout};
+use super::{MeasureReport, MeasuredLayout, SkippedLayout};
 use crate::{
     measurement::figures::{MeasuredFigures, Times},
-    screen::{Paint, Table, Tone, line},
+    screen::{Paint, Style, Table, line},
 };
 
 /// Prints a row for each layout, then a table of its stages.
 pub(super) fn print(report: &MeasureReport) -> Result<()> {
     let paint = Paint::for_stdout();
     let simulated = if report.simulated { ", on SIMULATED boards" } else { "" };
-    line(paint.text(Tone::Strong, format!("{}: measured{simulated}", report.pipeline)))?;
+    line(paint.styled(Style::Heading, format!("{}: measured{simulated}", report.pipeline)))?;
     line("")?;
     let mut table = Table::new([
         "LAYOUT",
@@ -39,13 +39,13 @@ pub(super) fn print(report: &MeasureReport) -> Result<()> {
     if !report.left_out.is_empty() {
         line("")?;
     }
-    for LeftOutLayout { layout, reason, has_failed } in &report.left_out {
-        let tone = if *has_failed { Tone::Bad } else { Tone::Notable };
-        line(paint.text(tone, format!("{layout} was not measured: {reason}")))?;
+    for SkippedLayout { layout, reason, has_failed } in &report.left_out {
+        let tone = if *has_failed { Style::Error } else { Style::Warning };
+        line(paint.styled(tone, format!("{layout} was not measured: {reason}")))?;
     }
     if let Some(verdict) = &report.verdict {
         line("")?;
-        line(paint.text(Tone::Strong, verdict.text()))?;
+        line(paint.styled(Style::Heading, verdict.text()))?;
     }
     if let Some(namespace) = &report.runs_in {
         let runs = report.verdict.as_ref().map_or("The measured layout", |_| "It");
@@ -63,11 +63,11 @@ fn summary(layout: &MeasuredLayout) -> [String; 9] {
         throughput(measured),
         predicted.map_or_else(none, |it| format!("{:.1}", it.items_per_second)),
         format!("{:.1}", measured.at_items_per_second),
-        shown(measured.latency.mean_ms),
-        predicted.and_then(|it| it.latency_ms).map_or_else(none, shown),
-        shown(measured.latency.p50_ms),
-        shown(measured.latency.p95_ms),
-        shown(measured.latency.p99_ms),
+        format_ms(measured.latency.mean_ms),
+        predicted.and_then(|it| it.latency_ms).map_or_else(none, format_ms),
+        format_ms(measured.latency.p50_ms),
+        format_ms(measured.latency.p95_ms),
+        format_ms(measured.latency.p99_ms),
     ]
 }
 
@@ -80,7 +80,7 @@ fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
     let measured = &layout.measured;
     let name = layout.layout.unwrap_or("pipeline");
     let at = measured.at_items_per_second;
-    line(paint.text(Tone::Strong, format!("{name}: p50, p95 and p99 at {at:.1} items/s")))?;
+    line(paint.styled(Style::Heading, format!("{name}: p50, p95 and p99 at {at:.1} items/s")))?;
     let mut table = Table::new(["STAGE", "LINK IN", "WAITED", "WORKED", "BLOCKED BY NEXT"]);
     for stage in &measured.stages {
         let link = measured.links.iter().find(|link| link.to == stage.stage);
@@ -93,18 +93,18 @@ fn print_layout(layout: &MeasuredLayout, paint: Paint) -> Result<()> {
     let account = &measured.account;
     line(format_args!("{} items sent, {} arrived.", account.sent, account.arrived))?;
     for (reason, count) in &account.failed {
-        line(paint.text(Tone::Bad, format!("{count} failed at {reason}")))?;
+        line(paint.styled(Style::Error, format!("{count} failed at {reason}")))?;
     }
     if account.unheard > 0 {
-        line(paint.text(Tone::Bad, format!("{} have an unknown outcome", account.unheard)))?;
+        line(paint.styled(Style::Error, format!("{} have an unknown outcome", account.unheard)))?;
     }
     Ok(())
 }
 
 fn quantiles(times: &Times) -> String {
-    format!("{} {} {}", shown(times.p50_ms), shown(times.p95_ms), shown(times.p99_ms))
+    format!("{} {} {}", format_ms(times.p50_ms), format_ms(times.p95_ms), format_ms(times.p99_ms))
 }
 
-fn shown(ms: f64) -> String {
+fn format_ms(ms: f64) -> String {
     Seconds(ms / 1e3).to_string()
 }

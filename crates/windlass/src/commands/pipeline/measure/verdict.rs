@@ -43,7 +43,7 @@ impl Verdict {
             .iter()
             .filter_map(|one| Some((one.layout?, Score::of(pipeline, one), one)))
             .collect();
-        ranked.sort_by(|(_, a, _), (_, b, _)| b.order(a));
+        ranked.sort_by(|(_, a, _), (_, b, _)| b.compare(a));
         let [(take, best, winner), (next, second, runner_up), ..] = &*ranked else { return None };
         Some(Self {
             take,
@@ -116,7 +116,7 @@ impl Score {
         Self { meets_goal, value, plus_minus }
     }
 
-    fn order(&self, other: &Self) -> std::cmp::Ordering {
+    fn compare(&self, other: &Self) -> std::cmp::Ordering {
         self.meets_goal.cmp(&other.meets_goal).then(self.value.total_cmp(&other.value))
     }
 

@@ -17,7 +17,7 @@ pub(super) struct Message(pub(super) Vec<u8>);
 
 /// Type of a message, with its number on the wire.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Purpose {
+pub(super) enum MessageType {
     /// Puts a network on the chip.
     Deploy = 0x7000,
     /// Runs the network.
@@ -30,7 +30,7 @@ pub(in crate::commands::stage) enum FlitsError {
     #[error("is {length} bytes, not a multiple of the {WORD_BYTES} bytes of a flit")]
     PartialFlit { length: usize },
     #[error("makes a message of {length} bytes, and a board reads at most {MAX_BYTES}")]
-    Long { length: usize },
+    TooLong { length: usize },
 }
 
 /// Size of a flit, and of a word of a header, in bytes.
@@ -43,13 +43,13 @@ const MAX_BYTES: usize = 4 << 20;
 // === impl Message ===
 
 impl Message {
-    pub(super) fn new(purpose: Purpose, flits: &Flits) -> Result<Self, FlitsError> {
+    pub(super) fn new(purpose: MessageType, flits: &Flits) -> Result<Self, FlitsError> {
         if let Some(partial) = flits.iter().find(|edge| !edge.len().is_multiple_of(WORD_BYTES)) {
             return Err(FlitsError::PartialFlit { length: partial.len() });
         }
         let length = flits.iter().map(Bytes::len).sum::<usize>() + WORD_BYTES * (1 + flits.len());
         if length > MAX_BYTES {
-            return Err(FlitsError::Long { length });
+            return Err(FlitsError::TooLong { length });
         }
         let lengths = flits.iter().map(|edge| u32::try_from(edge.len()).expect("below the limit"));
         let header = [purpose as u32].into_iter().chain(lengths);

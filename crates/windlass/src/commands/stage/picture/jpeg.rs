@@ -35,7 +35,7 @@ pub(super) fn decode(jpeg: &[u8], max_bytes: usize) -> Result<Ppm, PictureError>
     decoder.decode_headers().map_err(broken)?;
     let info = decoder.info().expect("the headers are decoded");
     if !matches!(info.components, 1 | 3) {
-        return Err(PictureError::Colours { components: info.components });
+        return Err(PictureError::UnsupportedColours { components: info.components });
     }
     let size = PictureSize { width: info.width.into(), height: info.height.into() };
     Ppm::write(size, max_bytes, |pixels| decoder.decode_into(pixels).map_err(broken))

@@ -64,7 +64,7 @@ impl Ppm {
     pub(super) fn length(size: PictureSize, max_bytes: usize) -> Result<usize, PictureError> {
         let bytes = header(size).len() as u64 + pixel_bytes(size);
         let length = usize::try_from(bytes).ok().filter(|&length| length <= max_bytes);
-        length.ok_or_else(|| PictureError::Large {
+        length.ok_or_else(|| PictureError::TooLarge {
             size,
             bytes: quantity::Bytes(bytes),
             limit: quantity::Bytes(max_bytes as u64),

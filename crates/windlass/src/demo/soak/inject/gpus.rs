@@ -10,24 +10,24 @@ use windlass_machine::{self as machine, Model, state::Gpu};
 use super::{
     super::{
         invariant::Violation,
-        rig::{IndexedGpu, RESOURCE},
-        run::Run,
+        rig::{GPU_RESOURCE, IndexedGpu},
+        run::SoakRun,
         schedule::GpuFailure,
     },
-    ABSENCE, RECOVERY_LIMIT, one_of,
+    RECOVERY_LIMIT, SHORT_FAULT, pick,
 };
 
-const STORM_LASTS: Duration = Duration::from_secs(1);
+const STORM_DURATION: Duration = Duration::from_secs(1);
 
 /// XID: "GPU has fallen off the bus".
-const FALLEN_OFF: u64 = 79;
+const XID_FALLEN_OFF_BUS: u64 = 79;
 
 /// `NVML_ERROR_IRQ_ISSUE`.
 const IRQ_ISSUE: u32 = 11;
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     pub(super) async fn replace_driver(&self) -> Result<()> {
         let gpus = self.rig.gpus()?;
         for found in &gpus {
@@ -44,7 +44,7 @@ impl Run {
     /// Waits until no GPU is reported healthy: there is no driver.
     async fn wait_for_no_healthy(&self) -> Result<()> {
         let none_is_healthy = |node: &NodeStatus| {
-            let resource = node.resources.get(RESOURCE);
+            let resource = node.resources.get(GPU_RESOURCE);
             resource.is_none_or(|it| it.devices.values().all(|device| !device.is_healthy()))
         };
         let seen = self.rig.kubelet.wait_for(none_is_healthy, RECOVERY_LIMIT).await;
@@ -84,7 +84,7 @@ impl Run {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         self.rig.mark_agent_stopped();
         self.rig.machine.inject(&machine::Fault::Crash { gpu })?;
-        let ended = self.rig.agent.process.end_within(RECOVERY_LIMIT).await;
+        let ended = self.rig.agent.process.wait_for_exit(RECOVERY_LIMIT).await;
         ended.context("the driver's library did not end the agent")?;
         self.replace_agent().await?;
         Ok(Some(Instant::now()))
@@ -92,7 +92,7 @@ impl Run {
 
     pub(super) fn reset_gpu(&self, which: usize) -> Result<Option<Instant>> {
         let broken = self.rig.gpus()?.into_iter().filter(|found| found.is_broken).collect();
-        let Some(found) = one_of(broken, which) else { return Ok(None) };
+        let Some(found) = pick(broken, which) else { return Ok(None) };
         self.rig.add_maybe_unhealthy(&found.gpu.uuid);
         self.rig.mark_repaired(&found.gpu.uuid);
         self.rig.machine.inject(&machine::Fault::Recover { gpu: found.index })?;
@@ -104,7 +104,7 @@ impl Run {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         let millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis })?;
-        sleep(ABSENCE).await;
+        sleep(SHORT_FAULT).await;
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis: 0 })?;
         Ok(Some(Instant::now()))
     }
@@ -122,7 +122,7 @@ impl Run {
         let millis = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis })?;
         // Within this time a probe starts and makes several calls.
-        sleep(ABSENCE).await;
+        sleep(SHORT_FAULT).await;
         self.rig.mark_agent_stopped();
         self.rig.agent.freeze();
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis: 0 })?;
@@ -131,7 +131,7 @@ impl Run {
     }
 
     /// Sends bursts of XIDs. The GPU has to become unhealthy at once and to recover some time after the last event.
-    pub(super) async fn storm(
+    pub(super) async fn send_xid_storm(
         &self,
         which: usize,
         bursts: u32,
@@ -144,10 +144,10 @@ impl Run {
         if self.has_broken_gpu()? {
             return Ok(None);
         }
-        let xid = machine::Fault::Xid { gpu, code: FALLEN_OFF };
+        let xid = machine::Fault::Xid { gpu, code: XID_FALLEN_OFF_BUS };
         self.rig.add_maybe_unhealthy(&found.uuid);
         self.rig.mark_broken(&found.uuid);
-        let mut ticks = interval(STORM_LASTS / bursts);
+        let mut ticks = interval(STORM_DURATION / bursts);
         for _ in 0..bursts {
             ticks.tick().await;
             let mut outcome = Ok(());
@@ -191,6 +191,6 @@ impl Run {
 
     pub(in super::super) fn usable_gpu(&self, which: usize) -> Result<Option<IndexedGpu>> {
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken).collect();
-        Ok(one_of(usable, which))
+        Ok(pick(usable, which))
     }
 }

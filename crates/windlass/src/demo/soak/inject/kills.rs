@@ -11,14 +11,14 @@ use super::{
     super::{
         agent::{CLAIMS, state_dir},
         pods::CONTAINER,
-        run::Run,
+        run::SoakRun,
     },
-    remove_if_there,
+    remove_if_exists,
 };
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     /// Kills the agent during an admission. Requires enough free GPUs, else the kubelet makes no call.
     pub(super) async fn kill_at_admission(
         &mut self,
@@ -60,7 +60,7 @@ impl Run {
     pub(super) async fn lose_record(&mut self) -> Result<()> {
         self.rig.mark_agent_stopped();
         self.rig.agent.process.kill().await;
-        remove_if_there(&state_dir(self.rig.dir()).join(CLAIMS))?;
+        remove_if_exists(&state_dir(self.rig.dir()).join(CLAIMS))?;
         self.replace_agent().await
     }
 

@@ -10,23 +10,23 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
-use super::super::{agent::Mounts, invariant::Violation, run::Run, schedule::Fault};
+use super::super::{agent::Mounts, invariant::Violation, run::SoakRun, schedule::Fault};
 
 /// Limit of the host's queue size; larger queues take too long to overflow.
 const MAX_QUEUE: usize = 200_000;
 
 /// Time in which the agent reads queued events.
-const DRAINED: Duration = Duration::from_secs(1);
+const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Deadline for the agent to notice a change. Its regular check, every ten seconds, would be too late.
-const NOTICE_LIMIT: Duration = Duration::from_secs(5);
+const DETECTION_LIMIT: Duration = Duration::from_secs(5);
 
 // === impl Run ===
 
-impl Run {
+impl SoakRun {
     /// Replaces the plugin folder while the queue overflows. Later changes in the new folder have to be noticed long
     /// before the regular check.
-    pub(super) async fn lose_notices(&mut self) -> Result<Option<Instant>> {
+    pub(super) async fn overflow_inotify(&mut self) -> Result<Option<Instant>> {
         let queue_size = inotify_queue_size()?;
         let left_out = match self.rig.agent.mounts {
             Mounts::Shipped => Some("a pod's mount keeps the original folder".into()),
@@ -43,16 +43,16 @@ impl Run {
         self.rig.agent.freeze();
         let dir = self.rig.plugin_dir();
         let changed = overflow_queue(&dir, queue_size)
-            .and_then(|()| swap(&dir, &self.rig.dir().join("away")));
+            .and_then(|()| replace_folder(&dir, &self.rig.dir().join("away")));
         self.rig.agent.thaw();
         self.rig.mark_agent_started();
         changed.context("cannot change the plugin folder")?;
-        sleep(DRAINED).await;
-        let since = self.rig.kubelet.calls().now();
+        sleep(DRAIN_TIME).await;
+        let since = self.rig.kubelet.events().next_sequence();
         self.rig.kubelet.replace_registration_socket(1)?;
         let ended = Instant::now();
-        let registered = self.rig.wait_for_registration(since, NOTICE_LIMIT).await;
-        let (fault, after) = (Fault::NoticesLost.kind(), NOTICE_LIMIT);
+        let registered = self.rig.wait_for_registration(since, DETECTION_LIMIT).await;
+        let (fault, after) = (Fault::NoticesLost.kind(), DETECTION_LIMIT);
         registered.map_err(|problem| Violation::NotRecovered { fault, after, problem })?;
         Ok(Some(ended))
     }
@@ -76,7 +76,7 @@ fn overflow_queue(dir: &Path, queue_size: usize) -> io::Result<()> {
 }
 
 /// Replaces the folder by a new one with the same content.
-fn swap(dir: &Path, away: &Path) -> io::Result<()> {
+fn replace_folder(dir: &Path, away: &Path) -> io::Result<()> {
     fs::rename(dir, away)?;
     fs::create_dir(dir)?;
     for entry in fs::read_dir(away)? {
