@@ -303,8 +303,14 @@ fn monitoring_gives_the_same_objects_by_helm_and_by_kustomize() {
         render_with_helm(&helm, &overlay(&[], values, "").path().join("values.yaml"))
     };
     let plain = of("{}");
-    let mut added = of("monitoring: {enabled: true}");
-    added.retain(|object| !plain.contains(object));
-    let folder = Path::new(DEPLOY).join("monitoring");
-    assert_same(build_with_kustomize(&kubectl, &folder), added, "monitoring");
+    let example = "monitoring: {enabled: true, labels: {release: kube-prometheus-stack},
+        runbooks: 'https://git.example.com/windlass/docs/monitoring.md'}";
+    for (folder, values) in
+        [("monitoring", "monitoring: {enabled: true}"), ("examples/monitoring", example)]
+    {
+        let mut added = of(values);
+        added.retain(|object| !plain.contains(object));
+        let kustomized = build_with_kustomize(&kubectl, &Path::new(DEPLOY).join(folder));
+        assert_same(kustomized, added, folder);
+    }
 }
