@@ -82,7 +82,7 @@ pub struct FollowerInputs<S> {
     pub holders: PodResourcesCache,
 }
 
-// === impl Follower ===
+// === impl CheckpointFollower ===
 
 impl<S> CheckpointFollower<S> {
     /// Creates a follower that feeds this ledger, and the reader of its snapshots.

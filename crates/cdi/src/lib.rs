@@ -300,7 +300,7 @@ impl WriteOutcome {
     }
 }
 
-// === impl Generated ===
+// === impl GeneratedDocuments ===
 
 impl GeneratedDocuments {
     fn add_document(&mut self, kind: Kind, document: Spec) {

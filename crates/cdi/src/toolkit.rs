@@ -106,7 +106,7 @@ impl Toolkit {
     }
 }
 
-// === impl Task ===
+// === impl HookTask ===
 
 impl HookTask {
     fn name(self) -> &'static str {

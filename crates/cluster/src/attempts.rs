@@ -21,7 +21,7 @@ pub(super) struct RequestBackoff {
     logged: Option<String>,
 }
 
-// === impl Attempts ===
+// === impl RequestBackoff ===
 
 impl RequestBackoff {
     pub(super) fn new(task: &'static str, client: &Client) -> Self {

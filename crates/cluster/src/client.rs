@@ -189,7 +189,7 @@ pub fn node_name(configured: Option<&str>) -> String {
     configured.map_or_else(of_machine, str::to_owned)
 }
 
-// === impl Limits ===
+// === impl ClientTimeouts ===
 
 impl Default for ClientTimeouts {
     fn default() -> Self {

@@ -105,7 +105,7 @@ impl LeaseState {
     }
 }
 
-// === impl Leases ===
+// === impl LeaseRenewer ===
 
 impl LeaseRenewer {
     async fn run(mut self) {

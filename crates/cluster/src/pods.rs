@@ -131,7 +131,7 @@ impl Pods {
     }
 }
 
-// === impl PodParts ===
+// === impl PodDetails ===
 
 impl PodDetails {
     fn of(pod: PodFields) -> Self {

@@ -394,7 +394,7 @@ fn resource_domain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     Text::deserialize(deserializer).map(|ResourceDomain(text)| Some(text))
 }
 
-// === impl Give ===
+// === impl EditTemplates ===
 
 impl EditTemplates {
     /// The nodes that were found, and no additions.

@@ -78,7 +78,7 @@ pub(crate) struct CallDurations {
 /// Limit of the median. With 100 ms for each container, the kubelet admits ten containers in a second.
 const MEDIAN_LIMIT: Duration = Duration::from_millis(100);
 
-// === impl Delays ===
+// === impl CallDurations ===
 
 impl CallDurations {
     /// Starts a measurement of the program's load. Durations follow by [`CallDurations::push`].
@@ -108,7 +108,7 @@ impl CallDurations {
     }
 }
 
-// === impl Listing ===
+// === impl ListStream ===
 
 impl ListStream {
     /// Reads lists until one has an unhealthy device.

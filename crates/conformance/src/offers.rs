@@ -29,7 +29,7 @@ pub(crate) struct StartFailure {
     pub(crate) last_output: Vec<String>,
 }
 
-// === impl Offers ===
+// === impl OfferedApis ===
 
 impl OfferedApis {
     /// Starts the program and waits until each API that the cases cover has appeared, or the start limit has passed. A

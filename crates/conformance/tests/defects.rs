@@ -31,7 +31,7 @@ const PLUGIN_DEFECTS: &[(&str, &str)] = &[
     ("lower-case-health", "L04"),
     ("empty-topology", "L05"),
     ("one-stream-at-a-time", "L06"),
-    ("chatters", "L07"),
+    ("sends-lists-when-idle", "L07"),
     ("huge-list", "L08"),
     ("new-ids-each-start", "L09"),
     ("new-ids-each-registration", "L10"),
@@ -40,17 +40,17 @@ const PLUGIN_DEFECTS: &[(&str, &str)] = &[
     ("hides-faults", "H01"),
     ("drops-failed-devices", "H02"),
     ("never-recovers", "H03"),
-    ("tells-the-first-stream-only", "H04"),
+    ("reports-health-on-first-stream-only", "H04"),
     ("allocates-once", "A01 K03 K04"),
     ("grants-anything", "A02 A10"),
     ("grants-what-it-knows", "A03"),
     ("answers-the-first-container-only", "A04 P05"),
-    ("dies-of-empty-requests", "A05"),
+    ("exits-on-empty-requests", "A05"),
     ("counts-twice", "A06"),
     ("answers-per-device", "A07"),
     ("hangs-in-allocate", "A08 K01 K02"),
     ("one-call-at-a-time", "A09"),
-    ("dies-of-cancelled-calls", "A11"),
+    ("exits-on-cancelled-calls", "A11"),
     ("nodes-that-do-not-exist", "C01"),
     ("odd-permissions", "C02"),
     ("relative-mounts", "C03"),
@@ -64,18 +64,18 @@ const PLUGIN_DEFECTS: &[(&str, &str)] = &[
     ("prefers-the-unavailable", "P03"),
     ("prefers-by-order", "P04"),
     ("slow-preference", "P06"),
-    ("dies-of-odd-questions", "P07 P08 P09 P10 P11 P12"),
+    ("exits-on-invalid-preference-requests", "P07 P08 P09 P10 P11 P12"),
     ("fails-before-starts", "K06 K07"),
     ("changes-its-options", "W01"),
-    ("dies-of-unknown-calls", "W02"),
-    ("dies-of-garbage", "W03 W04 W05"),
+    ("exits-on-unknown-calls", "W02"),
+    ("exits-on-invalid-messages", "W03 W04 W05"),
     ("few-connections", "W06"),
-    ("dies-of-cut-calls", "W07"),
+    ("exits-on-cut-calls", "W07"),
     ("ignores-the-signal", "E01 E03"),
     ("lingers-with-open-streams", "E03"),
-    ("has-no-handler", "E02"),
+    ("has-no-sigterm-handler", "E02"),
     ("leaves-its-socket", "E04"),
-    ("spins", "E05"),
+    ("busy-loops", "E05"),
     ("leaks-memory", "E06"),
 ];
 
@@ -97,33 +97,33 @@ const DRIVER_DEFECTS: &[(&str, &str)] = &[
     ("publishes-once", "D11 D12"),
     ("deletes-others-slices", "D13"),
     ("answers-the-first-claim", "D14"),
-    ("answers-for-strangers", "D14"),
-    ("names-choices", "D15"),
+    ("answers-for-other-claims", "D14"),
+    ("names-subrequests", "D15"),
     ("names-another-pool", "D16"),
     ("cdi-names-without-documents", "D17"),
     ("forgets-shares", "D18"),
     ("prepares-once", "D19 D21"),
     ("new-names-each-start", "D20"),
-    ("prepares-the-unknown", "D22"),
+    ("prepares-missing-claims", "D22"),
     ("ignores-uids", "D23"),
-    ("prepares-the-unallocated", "D24"),
-    ("takes-others-results", "D25"),
-    ("dies-of-the-unknown", "D22"),
-    ("gives-twice", "D26"),
-    ("refuses-admins", "D27"),
+    ("prepares-unallocated-claims", "D24"),
+    ("prepares-other-drivers-results", "D25"),
+    ("exits-on-missing-claims", "D22"),
+    ("prepares-devices-twice", "D26"),
+    ("refuses-admin-access", "D27"),
     ("releases-once", "D28"),
-    ("asks-for-the-object", "D29"),
-    ("forgets-at-the-end", "D30"),
+    ("needs-the-object-to-unprepare", "D29"),
+    ("loses-claims-on-exit", "D30"),
     ("leaves-old-documents", "D30"),
-    ("tells-health-once", "D31"),
+    ("reports-health-once", "D31"),
     ("ends-health-streams", "D31"),
-    ("tells-health-in-parts", "D32"),
+    ("reports-partial-health", "D32"),
     ("leaves-its-socket", "D33"),
     ("ignores-the-signal", "D33"),
     ("releases-at-the-end", "D34"),
     ("leaks-descriptors", "D35"),
-    ("impatient", "D36"),
-    ("dies-without-server", "D37"),
+    ("exits-on-slow-api-server", "D36"),
+    ("exits-without-api-server", "D37"),
 ];
 
 /// Number of cases or defects in parallel. Most of them wait.
@@ -208,8 +208,8 @@ async fn assert_detected(defects: &'static [(&str, &str)], subject: fn(&str) -> 
 async fn a_defect_fails_its_case_and_passes_neighbouring_cases() {
     for (subject, cases) in [
         (plugin("lingers-with-open-streams"), ["E01", "E04"]),
-        (plugin("dies-of-cut-calls"), ["W04", "W06"]),
-        (driver("gives-twice"), ["D28", "D30"]),
+        (plugin("exits-on-cut-calls"), ["W04", "W06"]),
+        (driver("prepares-devices-twice"), ["D28", "D30"]),
     ] {
         let cases: Vec<_> =
             catalogue().into_iter().filter(|case| cases.contains(&case.id)).collect();
@@ -236,7 +236,7 @@ async fn cases_of_a_missing_api_are_not_applicable() {
 
 #[tokio::test]
 async fn a_driver_with_shareable_devices_only_need_not_refuse_a_second_claim() {
-    let mut subject = with_short_limits(driver("gives-twice"));
+    let mut subject = with_short_limits(driver("prepares-devices-twice"));
     subject.devices = Some("device.allowMultipleAllocations == true".to_owned());
     let cases: Vec<_> = catalogue().into_iter().filter(|case| case.id == "D26").collect();
     let findings = run(&cases, subject, 1, |_| ()).await.findings;

@@ -61,7 +61,7 @@ pub enum AgentError {
     InvalidNode(String),
 }
 
-// === impl Agents ===
+// === impl AgentClient ===
 
 impl AgentClient {
     /// Connects with this kubeconfig; `None` searches for credentials as kubectl does.

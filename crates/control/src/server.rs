@@ -60,7 +60,7 @@ pub(crate) struct ExtenderHandler {
 
 pub(crate) type HttpResponse = Response<Full<Bytes>>;
 
-// === impl ExtenderSite ===
+// === impl ExtenderHandler ===
 
 impl Handler for ExtenderHandler {
     async fn respond(&self, request: Request<Incoming>) -> HttpResponse {

@@ -175,7 +175,7 @@ fn complete_list<K: WatchedKind>(index: &Arc<Shared<Index>>, lists: &PendingList
     }
 }
 
-// === impl Refresh ===
+// === impl Relister ===
 
 impl Relister {
     pub(crate) fn new(client: kube::Client, index: Arc<Shared<Index>>) -> Self {
@@ -204,7 +204,7 @@ impl Relister {
     }
 }
 
-// === impl Watched ===
+// === impl WatchedKind ===
 
 impl WatchedKind for Node {
     const KIND: &'static str = "nodes";

@@ -82,7 +82,7 @@ fn gpus(pod: &PodFacts) -> usize {
     }
 }
 
-// === impl Contest ===
+// === impl GangSimulation ===
 
 impl GangSimulation {
     /// Four nodes of 2 to 4 GPUs, and three gangs of 2 to 4 pods: each fits alone.

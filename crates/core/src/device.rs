@@ -266,7 +266,7 @@ fn major_and_minor(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-// === impl Place ===
+// === impl Location ===
 
 impl Location {
     /// Bandwidth of the xGMI link to another GPU, in MB/s per direction.
@@ -298,7 +298,7 @@ impl std::borrow::Borrow<str> for DeviceId {
     }
 }
 
-// === impl Extras ===
+// === impl ExtraEdits ===
 
 impl ExtraEdits {
     /// True if the device needs no further edit.

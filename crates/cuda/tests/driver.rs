@@ -14,7 +14,7 @@ struct TestMachine {
     _folder: TempDir,
 }
 
-// === impl Rig ===
+// === impl TestMachine ===
 
 impl TestMachine {
     fn new() -> Self {

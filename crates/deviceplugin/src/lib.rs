@@ -107,7 +107,7 @@ type Servers = JoinSet<ResourceName>;
 /// Resources that wait for another attempt: time and reason.
 type PendingRetries = BTreeMap<ResourceName, (Instant, String)>;
 
-// === impl Plugins ===
+// === impl PluginSupervisor ===
 
 impl PluginSupervisor {
     /// Serves every offered resource until stopped or until the reconciler ends. A failed server is started

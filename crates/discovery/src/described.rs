@@ -85,7 +85,7 @@ struct SourceScan {
     selector_error: Option<String>,
 }
 
-// === impl Described ===
+// === impl ConfiguredSources ===
 
 impl ConfiguredSources {
     /// Creates the scanner, and the task that probes its devices.

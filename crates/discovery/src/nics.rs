@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | `function` | a function or subfunction by sysfs |
 //! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | devices that the function's driver creates |
-//! | `uses`, `routes` | the host's own use of a function |
 //! | `nodes`, `link`, `describe` | device nodes, link health and inventory device of a function |
 //! | `counters` | telemetry of its RDMA ports |
 
@@ -17,8 +16,6 @@ mod link;
 mod nodes;
 mod ports;
 mod rdma;
-mod routes;
-mod uses;
 mod vdpa;
 mod vfio;
 
@@ -34,6 +31,7 @@ use windlass_core::{
 use windlass_host::{
     Host,
     entry_limits::{EntryLimits, first_names},
+    interface_use::{self, InterfaceUse},
 };
 
 pub use attributes::{
@@ -46,7 +44,6 @@ use self::{
     function::{Function, FunctionList},
     ports::PortReader,
     rdma::RdmaNetns,
-    uses::HostUse,
 };
 use super::{
     facts::count_text,
@@ -70,7 +67,7 @@ struct RdmaHistory(BTreeMap<DeviceId, String>);
 struct NicScan<'a> {
     host: &'a Host,
     policy: &'a NicPolicy,
-    host_use: HostUse,
+    host_use: InterfaceUse,
     rdma_netns: RdmaNetns,
     functions: &'a [Function],
     /// Functions with virtual functions.
@@ -95,7 +92,7 @@ impl Scanner for Nics {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        &[PCI, function::AUXILIARY, function::INFINIBAND, uses::NET, vdpa::DEVICES]
+        &[PCI, function::AUXILIARY, function::INFINIBAND, interface_use::NET, vdpa::DEVICES]
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
@@ -135,7 +132,7 @@ impl<'a> NicScan<'a> {
         Self {
             host,
             policy,
-            host_use: HostUse::read(host),
+            host_use: InterfaceUse::read(host),
             rdma_netns: RdmaNetns::read(host),
             functions,
             physical_functions: with_virtual.map(|function| (function.address, function)).collect(),
@@ -178,7 +175,8 @@ impl<'a> NicScan<'a> {
         let has_module = others.any(|other| other.driver == function.driver)
             || rdma::has_rdma_driver(self.host, &function.folder);
         let mut interfaces = function.interfaces.iter();
-        let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
+        let is_in_bond =
+            interfaces.any(|interface| interface_use::is_in_bond(self.host, &interface.name));
         let is_allocatable = !self.policy.rdma_nodes.is_empty();
         is_allocatable && !has_module && !is_in_bond && self.rdma_netns != RdmaNetns::Exclusive
     }

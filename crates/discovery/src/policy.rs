@@ -11,7 +11,7 @@ pub(super) struct HealthPolicyWatch {
     current: HealthPolicy,
 }
 
-// === impl PolicyWatch ===
+// === impl HealthPolicyWatch ===
 
 impl HealthPolicyWatch {
     pub(super) fn new(mut policies: watch::Receiver<Arc<Policy>>) -> Self {

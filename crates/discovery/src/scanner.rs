@@ -132,7 +132,7 @@ impl Scan {
     }
 }
 
-// === impl Watcher ===
+// === impl ScannerTask ===
 
 impl ScannerTask {
     pub(super) fn new(scanner: Box<dyn Scanner>, host: Host, clock: Clock) -> Self {

@@ -34,7 +34,7 @@ pub(crate) struct SensorReader {
     pool: ScanPool<DeviceId, Sample>,
 }
 
-// === impl Sensors ===
+// === impl SensorReader ===
 
 impl SensorReader {
     pub(crate) fn new(

@@ -52,7 +52,7 @@ const STALE_AFTER: Duration = Duration::from_secs(30);
 /// The kubelet's limit for a message, in characters.
 const MAX_MESSAGE_CHARS: usize = 1024;
 
-// === impl HealthList ===
+// === impl HealthPublisher ===
 
 impl HealthPublisher {
     pub(super) fn list(&mut self) -> NodeWatchResourcesResponse {

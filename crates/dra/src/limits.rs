@@ -21,7 +21,7 @@ pub(super) struct MpsLimits {
 const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
-// === impl Limits ===
+// === impl MpsLimits ===
 
 impl MpsLimits {
     pub(super) fn of(portion: Portion) -> Self {

@@ -48,7 +48,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Most claims that a log message names.
 const MAX_NAMED: usize = 5;
 
-// === impl Traces ===
+// === impl UnrecordedClaimSearch ===
 
 impl UnrecordedClaimSearch {
     /// True if there can be no trace: no document, and no folder of pod resources. Blocks.

@@ -36,7 +36,7 @@ const MAX_BYTES: u64 = 64 << 10;
 /// File that exists in each directory of cgroup v2, and in no other (`cgroups(7)`).
 const CONTROLLERS_FILE: &str = "cgroup.controllers";
 
-// === impl Cgroups ===
+// === impl MountPoints ===
 
 impl MountPoints<'_> {
     /// Directory of the cgroup of a container. `pid` is the container's first process.

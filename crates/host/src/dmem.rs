@@ -50,7 +50,7 @@ pub const CGROUP2_CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
 /// File with the sizes of all regions. Only the root of all control groups has it.
 const CAPACITY: &str = "dmem.capacity";
 
-// === impl DmemPlaces ===
+// === impl DmemController ===
 
 impl DmemController {
     /// Finds the controller and its regions. Blocks for small files.

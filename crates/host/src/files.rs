@@ -29,7 +29,7 @@ pub enum FileAccess {
 /// Suffix of a temporary file that replaces another one once it is complete.
 const DRAFT_SUFFIX: &str = ".draft";
 
-// === impl Readers ===
+// === impl FileAccess ===
 
 impl FileAccess {
     /// File mode, independent of the agent's umask.

@@ -32,7 +32,7 @@ pub struct KeyedTasks<K, T> {
 /// Work that has not started.
 struct Waiting<T>(Pin<Box<dyn Future<Output = T> + Send>>);
 
-// === impl Tasks ===
+// === impl KeyedTasks ===
 
 impl<K: Clone + Ord + Send + 'static, T: Send + 'static> KeyedTasks<K, T> {
     /// Starts work for a key after all earlier work of that key.

@@ -19,6 +19,7 @@ pub mod external;
 pub mod files;
 pub mod glob;
 pub mod hwmon;
+pub mod interface_use;
 pub mod keyed;
 pub mod nvidia_smi;
 pub mod own_process;

@@ -26,7 +26,7 @@ pub(super) struct ScanCache {
 #[derive(Debug)]
 pub(super) struct CachedReads<A>(Shared<HashMap<OsString, Result<A>>>);
 
-// === impl Answers ===
+// === impl CachedReads ===
 
 impl<A: Clone> CachedReads<A> {
     /// The cached answer, or that of `read`. The lock is not held during the read, because a device may hang.

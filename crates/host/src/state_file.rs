@@ -283,7 +283,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 }
 
-// === impl Unreadable ===
+// === impl StateFileError ===
 
 impl StateFileError {
     /// True if the file may become usable later: for a newer agent, or after a disk error.

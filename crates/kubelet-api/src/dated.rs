@@ -34,7 +34,7 @@ fn nearest_valid_date(now: SystemTime) -> Option<HeaderValue> {
     }
 }
 
-// === impl Dated ===
+// === impl WithDateHeader ===
 
 impl<S> Service<Request<Body>> for WithDateHeader<S>
 where

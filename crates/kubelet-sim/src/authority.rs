@@ -49,7 +49,7 @@ pub struct IncomingAuthorityShim<S> {
     consumed: usize,
 }
 
-// === impl Shim ===
+// === impl IncomingAuthorityShim ===
 
 impl<S> IncomingAuthorityShim<S> {
     /// Wraps a connection before its first read.

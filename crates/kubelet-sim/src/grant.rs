@@ -70,7 +70,7 @@ pub struct Conflict {
     pub dropped: String,
 }
 
-// === impl Grant ===
+// === impl RunContainerOptions ===
 
 impl RunContainerOptions {
     /// Converts a protobuf message.

@@ -139,7 +139,7 @@ impl GpuUse {
     }
 }
 
-// === impl DriverAnswers ===
+// === impl DriverCache ===
 
 impl DriverCache {
     /// The answers without the list of processes, so that the next measurement lists them again.

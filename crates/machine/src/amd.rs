@@ -161,7 +161,7 @@ fn unique_id(seed: &str, index: u32) -> u64 {
     hash(&format!("amd/{seed}/{index}"))
 }
 
-// === impl Part ===
+// === impl GpuPartition ===
 
 impl GpuPartition<'_> {
     /// Minor number offset of the part's nodes. The driver reserves minors for every possible partition of

@@ -16,7 +16,7 @@
 //! ```no_run
 //! use windlass_machine::{Board, BoardAddresses};
 //!
-//! let board = Board::start(&BoardAddresses::any())?;
+//! let board = Board::start(&BoardAddresses::ephemeral())?;
 //! assert_ne!(board.control(), board.data(), "control and data are two ports");
 //! # Ok::<(), std::io::Error>(())
 //! ```

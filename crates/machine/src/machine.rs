@@ -103,7 +103,7 @@ pub enum MachineError {
 // === impl Machine ===
 
 impl Machine {
-    /// Creates a machine in a folder, with `driver` as its NVML library: see [`crate::simulated_driver`]. A
+    /// Creates a machine in a folder, with `driver` as its NVML library: see [`crate::find_driver`]. A
     /// machine without NVIDIA's driver ignores `driver`.
     ///
     /// A missing folder is created, and files of an earlier machine are replaced. A folder with a foreign entry under

@@ -81,7 +81,7 @@ pub enum MigError {
     InsufficientSlices(String),
 }
 
-// === impl Shape ===
+// === impl GpuInstanceProfile ===
 
 impl GpuInstanceProfile {
     /// Shapes of a card, smallest first.

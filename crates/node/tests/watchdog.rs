@@ -93,7 +93,7 @@ impl Drop for Program {
     }
 }
 
-// === impl Watched ===
+// === impl WatchedNode ===
 
 impl WatchedNode {
     /// Two pods of 8 GiB each.

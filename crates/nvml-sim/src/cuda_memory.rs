@@ -30,7 +30,7 @@ const FIRST_ADDRESS: u64 = 1 << 32;
 /// Value of each byte before the first write.
 const RESIDUE: u8 = 0x5a;
 
-// === impl Space ===
+// === impl AddressSpace ===
 
 impl AddressSpace {
     pub(crate) fn allocated(&self) -> u64 {

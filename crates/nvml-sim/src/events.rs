@@ -141,7 +141,7 @@ fn type_and_data(kind: EventKind) -> (c_ulonglong, c_ulonglong) {
     }
 }
 
-// === impl Handle ===
+// === impl EventSetHandle ===
 
 impl EventSetHandle {
     fn find(self) -> NvmlResult<Arc<EventSet>> {

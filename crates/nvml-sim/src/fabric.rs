@@ -51,7 +51,7 @@ export! {
     }
 }
 
-// === impl Registration ===
+// === impl FabricRegistration ===
 
 impl FabricRegistration {
     /// Registration of a GPU. On a fabric it is completed and never in progress; a fabric fault completes it with an

@@ -167,7 +167,7 @@ impl ComputeInstance {
     }
 }
 
-// === impl FoundGpu ===
+// === impl GpuSnapshot ===
 
 impl GpuSnapshot {
     pub(crate) fn new(model: Arc<Model>, index: usize) -> Self {
@@ -212,7 +212,7 @@ impl Deref for GpuSnapshot {
     }
 }
 
-// === impl FoundInstance ===
+// === impl InstanceSnapshot ===
 
 impl InstanceSnapshot {
     /// Position among the MIG devices of the GPU.
@@ -241,7 +241,7 @@ impl Deref for InstanceSnapshot {
     }
 }
 
-// === impl Packed ===
+// === impl DecodedHandle ===
 
 impl DecodedHandle {
     fn gpu(gpu: &Gpu) -> Self {

@@ -177,7 +177,7 @@ impl CachedModel {
     }
 }
 
-// === impl Stamp ===
+// === impl FileVersion ===
 
 impl FileVersion {
     fn of(found: &Metadata) -> Self {

@@ -45,7 +45,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Generation(u64);
 
-// === impl Moment ===
+// === impl Generation ===
 
 impl Generation {
     /// Starts the watch if necessary, and returns the current generation. The kernel queues all later changes.

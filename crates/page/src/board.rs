@@ -72,7 +72,7 @@ struct Versioned<T> {
     value: T,
 }
 
-// === impl Board ===
+// === impl PageState ===
 
 impl PageState {
     /// Creates an empty board.

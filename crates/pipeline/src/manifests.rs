@@ -91,7 +91,7 @@ pub fn labels(pipeline: &Pipeline) -> Value {
     json!({ "app.kubernetes.io/part-of": pipeline.name, "app.kubernetes.io/managed-by": "windlass" })
 }
 
-// === impl Source ===
+// === impl Renderer ===
 
 impl<'p> Renderer<'p> {
     /// Groups the stages into workloads. Linked stages with one replica each on the same node share a pod, except in

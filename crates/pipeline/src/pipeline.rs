@@ -158,7 +158,7 @@ impl Alternative {
     }
 }
 
-// === impl Wanted ===
+// === impl DeviceRequirement ===
 
 impl std::fmt::Display for DeviceRequirement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

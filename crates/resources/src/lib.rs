@@ -305,7 +305,7 @@ fn topology_key(device: &Device) -> impl PartialEq + '_ {
     (&device.id, &device.place, device.health.has_vanished(), restrictions)
 }
 
-// === impl Offering ===
+// === impl DeviceOffer ===
 
 impl DeviceOffer {
     fn withheld(why: &str) -> Self {

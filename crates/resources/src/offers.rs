@@ -114,7 +114,7 @@ pub fn replica_sizes(offers: &Offers, recorded: &Fingerprints) -> BTreeMap<Devic
     recorded.iter().filter_map(size).collect()
 }
 
-// === impl Allocatable ===
+// === impl Allocatability ===
 
 impl Allocatability {
     /// Reason why the device cannot be allocated now.

@@ -138,7 +138,7 @@ impl ExtraFiles {
     }
 }
 
-// === impl Bounds ===
+// === impl SnapshotLimits ===
 
 impl Default for SnapshotLimits {
     /// Limits far above the size of any machine. Eight fully partitioned MI300 have 4,000 entries in the recordings of

@@ -139,7 +139,7 @@ impl fmt::Display for Addresses {
     }
 }
 
-// === impl Target ===
+// === impl ResolvedAddress ===
 
 impl fmt::Display for ResolvedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

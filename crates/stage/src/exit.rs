@@ -48,7 +48,7 @@ const LISTENER_BUFFER: usize = 4096;
 /// Ends that a new listener gets again: those of a few seconds, the time to find a new replica.
 const MAX_RECENT_ENDS: usize = 1024;
 
-// === impl Exit ===
+// === impl EndSender ===
 
 impl EndSender {
     pub(crate) fn new() -> (Self, Publisher, EndSubscriber) {
@@ -104,7 +104,7 @@ impl Publisher {
     }
 }
 
-// === impl Listeners ===
+// === impl EndSubscriber ===
 
 impl EndSubscriber {
     /// Stream for a new listener: the most recent ends, then all later ones. `None` after the last item.

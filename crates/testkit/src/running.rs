@@ -43,7 +43,7 @@ pub struct RunningAgent {
     stop: DropGuard,
 }
 
-// === impl Running ===
+// === impl RunningAgent ===
 
 impl RunningAgent {
     /// Starts an agent.

@@ -137,7 +137,7 @@ pub(crate) struct FullScreen {
     is_clear: bool,
 }
 
-// === impl Redraw ===
+// === impl FullScreen ===
 
 impl FullScreen {
     /// `None` if stdout is no terminal.

@@ -147,10 +147,10 @@ fn registered() -> BTreeSet<String> {
         let source = source.split("#[cfg(test)]").next().unwrap_or_default();
         let prefix = if path.ends_with("metrics/process.rs") { "process_" } else { "windlass_" };
         let calls = [
-            "Head::new(",
+            "FamilyDescriptor::new(",
             ".register(",
             ".register_with_unit(",
-            "Counted::register(registry,",
+            "LabeledCounter::register(registry,",
             "let name = ",
         ];
         for call in calls {

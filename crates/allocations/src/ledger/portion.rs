@@ -73,7 +73,7 @@ impl Portion {
     }
 }
 
-// === impl Use ===
+// === impl ClaimUse ===
 
 impl ClaimUse {
     /// True if two claims may use one device in these ways at the same time. Programs under MPS exclude all others.

@@ -31,7 +31,7 @@ pub enum NoMemoryLimits {
     NoLibrary,
 }
 
-// === impl MemoryLimitPlaces ===
+// === impl MemoryLimitPaths ===
 
 impl MemoryLimitPaths {
     /// The places, if the driver limits the memory of control groups. Blocks on file checks. If the agent does not see

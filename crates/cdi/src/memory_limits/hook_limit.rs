@@ -214,7 +214,7 @@ impl LimitRules<'_> {
     }
 }
 
-// === impl Required ===
+// === impl Requirement ===
 
 impl Requirement {
     /// Fails if this limit is too weak. `without` is the reason why there is no stronger one.

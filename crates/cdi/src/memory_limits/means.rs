@@ -28,7 +28,7 @@ pub struct LimitSupport {
     pub shows_open_files: bool,
 }
 
-// === impl LimitMeans ===
+// === impl LimitSupport ===
 
 impl LimitSupport {
     /// The current means. Blocks on reads of small files.

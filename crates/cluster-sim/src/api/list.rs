@@ -123,7 +123,7 @@ pub(crate) fn list_of(kind: &Kind, items: &[&Value], (metadata, form): (Value, F
     }
 }
 
-// === impl Token ===
+// === impl ContinueToken ===
 
 impl ContinueToken {
     fn new(version: i64, start: String) -> Self {

@@ -29,7 +29,7 @@ pub(crate) struct ListOptions {
 const EXACT: &str = "Exact";
 const NOT_OLDER: &str = "NotOlderThan";
 
-// === impl Options ===
+// === impl ListOptions ===
 
 impl ListOptions {
     /// Parses and validates the options of a request (`validation.ValidateListOptions` of `k8s.io/apimachinery`).

@@ -220,7 +220,7 @@ fn time(bytes: &[u8]) -> Result<Value, String> {
     Ok(time.to_string().into())
 }
 
-// === impl Wire ===
+// === impl WireValue ===
 
 impl<'a> WireValue<'a> {
     fn number(self) -> u64 {

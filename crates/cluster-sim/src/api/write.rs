@@ -322,7 +322,7 @@ fn apply(
     Ok(())
 }
 
-// === impl Manager ===
+// === impl FieldManager ===
 
 impl FieldManager {
     fn of(request: &ApiRequest, part: Part) -> Result<Self, Refusal> {

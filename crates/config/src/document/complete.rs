@@ -2,7 +2,7 @@
 
 use super::tree::{Key, Value, YamlNode};
 
-// === impl Node ===
+// === impl YamlNode ===
 
 impl YamlNode {
     /// The items of a key's list.

@@ -130,7 +130,7 @@ fn exceeded_limit(problem: &str) -> Option<String> {
     })
 }
 
-// === impl Node ===
+// === impl YamlNode ===
 
 impl YamlNode {
     fn new(Spanned { value, referenced, defined, .. }: Spanned<Tree>, text: &str) -> Self {

@@ -206,7 +206,7 @@ fn allocate_failure(status: &Status) -> CheckError {
     ))
 }
 
-// === impl Raw ===
+// === impl BytesCodec ===
 
 impl Codec for BytesCodec {
     type Encode = Bytes;

@@ -28,7 +28,7 @@ pub(crate) enum ClaimRequest {
     Share,
 }
 
-// === impl Request ===
+// === impl ClaimRequest ===
 
 impl ClaimRequest {
     fn to_json(self) -> Value {

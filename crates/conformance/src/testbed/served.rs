@@ -21,7 +21,7 @@ pub(crate) struct ServedResource {
 /// gRPC client of a plugin.
 pub(crate) type Client = DevicePluginClient<Channel>;
 
-// === impl Served ===
+// === impl ServedResource ===
 
 impl ServedResource {
     /// All resources that are connected and have sent a list, by name.

@@ -31,7 +31,7 @@ pub(super) struct NodeEntry {
     pub(super) occupancy: Occupancy,
 }
 
-// === impl Entry ===
+// === impl NodeEntry ===
 
 impl NodeEntry {
     /// Finds the GPUs of the object in the slices by id, for their device names. If the object only counts GPUs, or

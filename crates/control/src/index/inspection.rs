@@ -58,7 +58,7 @@ pub struct Changes<'a> {
     pub last_change: u64,
 }
 
-// === impl Inspected ===
+// === impl NodeSnapshot ===
 
 impl NodeSnapshot<'_> {
     /// Holders of the GPU at a position, each with its share: compute in thousandths and memory in MiB. `None` instead

@@ -63,7 +63,7 @@ pub(super) enum AccessError {
     ReviewFailed,
 }
 
-// === impl Gate ===
+// === impl Authorizer ===
 
 impl Authorizer {
     pub(crate) fn new(client: Client) -> Self {

@@ -48,7 +48,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
     (REFERRER_POLICY, "no-referrer"),
 ];
 
-// === impl PageSite ===
+// === impl PageHandler ===
 
 impl Handler for PageHandler {
     async fn respond(&self, request: Request<Incoming>) -> HttpResponse {

@@ -57,7 +57,7 @@ struct LoadedConfig {
     modified: Option<SystemTime>,
 }
 
-// === impl TlsAcceptors ===
+// === impl ReloadingAcceptor ===
 
 impl ReloadingAcceptor {
     /// Reads the files.

@@ -61,7 +61,7 @@ impl AcceptedGpus {
     }
 }
 
-// === impl Choice ===
+// === impl Filter ===
 
 impl Filter {
     /// Reads two annotations with comma-separated texts, each normalised by `normalise`.

@@ -45,7 +45,7 @@ pub fn check(spec: &Spec) -> Vec<Mistake> {
 #[derive(Default)]
 struct Validator(Vec<Mistake>);
 
-// === impl Findings ===
+// === impl Validator ===
 
 impl Validator {
     fn add(&mut self, at: impl fmt::Display, what: impl fmt::Display) {

@@ -171,7 +171,7 @@ fn resolve(
     }
 }
 
-// === impl Wanted ===
+// === impl DeviceRequest ===
 
 impl<'a> DeviceRequest<'a> {
     fn request(self) -> Request<'a> {

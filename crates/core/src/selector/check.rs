@@ -97,7 +97,7 @@ struct CostEstimator<'a> {
     scope: Vec<(&'a str, Cost)>,
 }
 
-// === impl Walk ===
+// === impl CostEstimator ===
 
 impl<'a> CostEstimator<'a> {
     fn estimate(&mut self, node: &'a IdedExpr, depth: usize) -> Result<Cost, CheckError> {
@@ -209,7 +209,7 @@ impl<'a> CostEstimator<'a> {
     }
 }
 
-// === impl Weight ===
+// === impl Cost ===
 
 impl Cost {
     const NONE: Self = Self { work: 0, size: 0, items: 0 };

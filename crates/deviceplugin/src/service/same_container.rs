@@ -21,7 +21,7 @@ pub(crate) struct AllocationGroup {
 /// unrelated pods usually later.
 const GROUP_WINDOW: Duration = Duration::from_secs(1);
 
-// === impl SameContainer ===
+// === impl AllocationGroup ===
 
 impl AllocationGroup {
     /// Devices of other resources, for a container that now requests this one.

@@ -176,7 +176,7 @@ impl Group {
     }
 }
 
-// === impl Key ===
+// === impl GroupKey ===
 
 impl GroupKey {
     /// Identity of the device: that of the bus device, or that of the first pattern's match, even if the match is

@@ -34,7 +34,7 @@ const MAX_REQUESTS: usize = 64;
 /// Delay between retries; each attempt makes the driver access the GPU.
 pub const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-// === impl NvmlReleaseHandle ===
+// === impl NvmlShutdownHandle ===
 
 impl NvmlShutdownHandle {
     /// Creates a handle and the receiver of its requests.

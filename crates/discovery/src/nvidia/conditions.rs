@@ -61,7 +61,7 @@ pub(super) struct ProbeTime {
     pub(super) recent_period: Duration,
 }
 
-// === impl Readings ===
+// === impl ProbeReadings ===
 
 impl ProbeReadings {
     /// Reads all values. A failing read leaves its value unknown; other reads of the probe detect an unresponsive GPU.

@@ -71,7 +71,7 @@ const KIB: u64 = 1024;
 /// sensors together (H100, driver 580).
 const ENERGY_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
-// === impl Samples ===
+// === impl TelemetryReader ===
 
 impl TelemetryReader {
     pub(super) fn new(sender: watch::Sender<Arc<Telemetry>>) -> Self {
@@ -111,7 +111,7 @@ impl TelemetryReader {
     }
 }
 
-// === impl Target ===
+// === impl ReadTarget ===
 
 impl ReadTarget {
     fn from_report(probed: &ProbeReport, energy: Option<Energy>) -> Self {

@@ -24,7 +24,7 @@ pub(super) struct TrackedClaim {
     pub(super) release_replies: Vec<Reply<()>>,
 }
 
-// === impl Slot ===
+// === impl TrackedClaim ===
 
 impl TrackedClaim {
     pub(super) fn new(claim: ClaimRef) -> Self {

@@ -124,7 +124,7 @@ fn kind(found: FileType) -> &'static str {
     }
 }
 
-// === impl Links ===
+// === impl Symlinks ===
 
 impl Symlinks {
     fn metadata(self, path: &Path) -> io::Result<Metadata> {

@@ -95,7 +95,7 @@ impl ContainerAllocation {
     }
 }
 
-// === impl Question ===
+// === impl PreferredAllocationCall ===
 
 impl PreferredAllocationCall {
     /// The call for a pending choice, before its answer.

@@ -83,7 +83,7 @@ impl From<KubeletEnded> for Rejection {
     }
 }
 
-// === impl Reason ===
+// === impl RejectionReason ===
 
 impl fmt::Display for RejectionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

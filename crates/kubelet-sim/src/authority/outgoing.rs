@@ -35,7 +35,7 @@ pub(crate) struct OutgoingAuthorityShim<S> {
     consumed: usize,
 }
 
-// === impl AuthorityOf ===
+// === impl GoAuthority ===
 
 impl GoAuthority {
     /// Percent-encodes the path, as grpc-go does.
@@ -57,7 +57,7 @@ impl GoAuthority {
     }
 }
 
-// === impl Outgoing ===
+// === impl OutgoingAuthorityShim ===
 
 impl<S> OutgoingAuthorityShim<S> {
     /// Wraps a connection before its first write.

@@ -48,7 +48,7 @@ pub(crate) struct Driver {
 /// A driver's answers by claim UID: the devices, or the error text. A released claim has no devices.
 pub(crate) type ClaimResults = BTreeMap<String, Result<Vec<Device>, String>>;
 
-// === impl Service ===
+// === impl DraService ===
 
 impl DraService {
     /// Services that the kubelet supports (`servicesSupportedByKubelet`).

@@ -11,7 +11,7 @@ pub(super) struct TokenBucket {
     filled_at: Instant,
 }
 
-// === impl Bucket ===
+// === impl TokenBucket ===
 
 impl TokenBucket {
     /// A full bucket.

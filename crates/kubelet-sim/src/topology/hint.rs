@@ -44,7 +44,7 @@ pub(crate) struct HintRequest<'a> {
     pub(crate) size: usize,
 }
 
-// === impl Demand ===
+// === impl HintRequest ===
 
 impl HintRequest<'_> {
     /// Every mask that can serve the request. A mask is preferred if no smaller mask has enough devices,

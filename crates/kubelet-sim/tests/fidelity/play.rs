@@ -52,7 +52,7 @@ struct ScriptRunner<'a, N> {
     is_down: bool,
 }
 
-// === impl Player ===
+// === impl ScriptRunner ===
 
 impl<N: Node> ScriptRunner<'_, N> {
     /// Runs one step, and describes its outcome.

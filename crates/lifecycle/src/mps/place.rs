@@ -33,7 +33,7 @@ pub(super) const PIPE_DIRECTORY: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Folder of the files that client and server share.
 pub(super) const SHM: &str = "/dev/shm";
 
-// === impl MpsPlaces ===
+// === impl MpsFolders ===
 
 impl MpsFolders {
     /// The configured folders.
@@ -84,7 +84,7 @@ pub(super) struct DaemonFolder {
     pub(super) folder: PathBuf,
 }
 
-// === impl Place ===
+// === impl DaemonFolder ===
 
 impl DaemonFolder {
     pub(super) fn pipe(&self) -> PathBuf {

@@ -187,7 +187,7 @@ impl Topology<'_> {
     }
 }
 
-// === impl Part ===
+// === impl GpuPartition ===
 
 impl GpuPartition<'_> {
     fn is_linked_with(&self, other: &Self) -> bool {

@@ -124,7 +124,7 @@ fn hold_open(stream: &mut TcpStream, chip: &Chip) {
     }
 }
 
-// === impl Purpose ===
+// === impl MessageType ===
 
 impl MessageType {
     fn of(word: u32) -> io::Result<Self> {

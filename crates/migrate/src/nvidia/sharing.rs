@@ -224,7 +224,7 @@ impl<'a> Method<'a> {
     }
 }
 
-// === impl Share ===
+// === impl SharedResource ===
 
 impl SharedResource<'_> {
     /// Rules for the shared devices of a resource.

@@ -32,7 +32,7 @@ pub(super) struct NodeDashboard {
     board: Shared<PageState>,
 }
 
-// === impl NodeBoard ===
+// === impl NodeDashboard ===
 
 impl NodeDashboard {
     pub(super) fn new(sources: MetricSources, node: String) -> Self {

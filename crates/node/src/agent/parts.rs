@@ -18,7 +18,7 @@ pub(super) struct TaskSet {
 /// Shutdown deadline; systemd and the kubelet allow more.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
-// === impl Parts ===
+// === impl TaskSet ===
 
 impl TaskSet {
     pub(super) fn token(&self) -> CancellationToken {

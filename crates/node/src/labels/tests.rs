@@ -69,7 +69,7 @@ fn policy(output: LabelOutput) -> Arc<Policy> {
     Arc::new(Policy { labels, ..Policy::default() })
 }
 
-// === impl Running ===
+// === impl RunningLabeller ===
 
 impl RunningLabeller {
     /// Starts a labeller with a feature file of this name in a temporary folder.

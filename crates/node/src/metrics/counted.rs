@@ -10,7 +10,7 @@ pub(super) struct LabeledCounter {
     label: &'static str,
 }
 
-// === impl Counted ===
+// === impl LabeledCounter ===
 
 impl LabeledCounter {
     /// Registers the counter, with 0 for each of these values of the label.

@@ -24,7 +24,7 @@ pub(super) enum Value {
     Float(f64),
 }
 
-// === impl FamilyHead ===
+// === impl FamilyDescriptor ===
 
 impl FamilyDescriptor {
     pub(super) const fn new(name: &'static str, help: &'static str) -> Self {

@@ -136,7 +136,7 @@ pub(crate) fn is_running(pid: Pid) -> bool {
     fs::read_to_string(path).is_ok_and(|line| line.contains("nvidia-cuda-mps-control"))
 }
 
-// === impl Running ===
+// === impl RunningMps ===
 
 impl RunningMps {
     /// Sets the demand: daemons of the first devices, and no change to those of the second.

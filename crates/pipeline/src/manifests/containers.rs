@@ -11,7 +11,7 @@ const END_OF_PROGRAM: &str = ";";
 /// Handlers of a probe other than `tcpSocket`.
 const HANDLERS: [&str; 3] = ["exec", "grpc", "httpGet"];
 
-// === impl Source ===
+// === impl Renderer ===
 
 impl Renderer<'_> {
     pub(super) fn container(

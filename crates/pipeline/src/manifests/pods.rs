@@ -21,7 +21,7 @@ pub(super) fn selector(workload: &str) -> Value {
     json!({ "app.kubernetes.io/name": workload })
 }
 
-// === impl Source ===
+// === impl Renderer ===
 
 impl Renderer<'_> {
     pub(super) fn deployment(&self, workload: &Workload<'_>) -> Result<Value, ManifestError> {

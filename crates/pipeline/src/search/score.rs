@@ -83,7 +83,7 @@ impl Score {
     }
 }
 
-// === impl Worth ===
+// === impl ObjectiveValue ===
 
 impl ObjectiveValue {
     /// True if this worth is higher by more than rounding errors. Meeting the goal outweighs the amount.

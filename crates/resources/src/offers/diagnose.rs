@@ -31,7 +31,7 @@ pub(super) fn diagnose(
     empty.into_iter().map(|(name, selectors)| (name, outcome.empty_reason(&selectors))).collect()
 }
 
-// === impl Outcome ===
+// === impl PlanResults ===
 
 impl PlanResults<'_> {
     /// Describes why a resource with these selectors has no device: the selected devices are elsewhere, or the

@@ -137,7 +137,7 @@ impl Fingerprint {
     }
 }
 
-// === impl Present ===
+// === impl PresentDevices ===
 
 impl<'a> PresentDevices<'a> {
     fn new(inventory: &'a Inventory) -> Self {

@@ -643,7 +643,7 @@ impl From<Shared> for ReplicaKind {
     }
 }
 
-// === impl Target ===
+// === impl AssignedResource ===
 
 impl AssignedResource {
     fn kubelet_identity(&self) -> KubeletIdentity {

@@ -140,7 +140,7 @@ impl Call {
     }
 }
 
-// === impl Measured ===
+// === impl MeasuredCall ===
 
 impl MeasuredCall {
     fn new(name: &'static str, client: &Client, call: Call) -> Self {

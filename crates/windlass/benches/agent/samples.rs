@@ -38,7 +38,7 @@ impl Samples {
     }
 }
 
-// === impl Short ===
+// === impl ShortDuration ===
 
 impl fmt::Display for ShortDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -44,7 +44,7 @@ pub(crate) struct ServingAgent {
     pub(crate) testbed: Testbed,
 }
 
-// === impl Stage ===
+// === impl Testbed ===
 
 impl Testbed {
     /// Makes a machine of a known profile.
@@ -130,7 +130,7 @@ fn recreate_dir(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))
 }
 
-// === impl Running ===
+// === impl ChildProcess ===
 
 impl ChildProcess {
     /// Starts a process.
@@ -153,7 +153,7 @@ impl Drop for ChildProcess {
     }
 }
 
-// === impl Served ===
+// === impl ServingAgent ===
 
 impl ServingAgent {
     /// Waits for the node to get there; says the agent's last words if it does not.

@@ -116,7 +116,7 @@ impl Machine {
     }
 }
 
-// === impl Recipe ===
+// === impl MachineSpec ===
 
 impl MachineSpec {
     const fn of_whole_gpus(profile: &'static str) -> Self {
@@ -156,7 +156,7 @@ async fn survey(profile: &MachineProfile, cut: &[&[&str]]) -> Result<Vec<Device>
     Ok(agent::scan_host(&config, clock).await.inventory.devices)
 }
 
-// === impl Pool ===
+// === impl PoolKind ===
 
 impl PoolKind {
     fn contains(self, device: &Device) -> bool {

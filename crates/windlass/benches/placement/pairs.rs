@@ -21,7 +21,7 @@ pub(crate) fn lowest_bits(devices: usize) -> u64 {
     if devices == 64 { u64::MAX } else { (1 << devices) - 1 }
 }
 
-// === impl Pairs ===
+// === impl PairValues ===
 
 impl PairValues {
     pub(crate) fn of(machine: &Machine, worth: impl Fn(Connection) -> i64) -> Self {

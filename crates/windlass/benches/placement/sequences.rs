@@ -90,7 +90,7 @@ fn ratio<N: TryInto<u32>>(part: N, of: N) -> f64 {
     part / of
 }
 
-// === impl Judge ===
+// === impl Evaluator ===
 
 impl Evaluator {
     fn of(machine: &Machine) -> Self {

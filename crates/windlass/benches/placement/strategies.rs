@@ -60,7 +60,7 @@ impl Strategy for Aligned<'_> {
     }
 }
 
-// === impl Rival ===
+// === impl NvidiaBestEffort ===
 
 impl NvidiaBestEffort {
     /// `None` where NVIDIA's plugin does not look at connections.

@@ -29,7 +29,7 @@ pub(super) struct PagerThread {
 /// Prompt between two parts of the output.
 const PROMPT: &str = "-- Enter: more, q: stop --";
 
-// === impl Steps ===
+// === impl Pager ===
 
 impl Pager {
     /// Starts the thread. Fails unless stdin and stdout are terminals.
@@ -53,7 +53,7 @@ impl Pager {
     }
 }
 
-// === impl Screen ===
+// === impl PagerThread ===
 
 impl PagerThread {
     /// Waits until every event was shown, or the user has pressed `q`.

@@ -108,7 +108,7 @@ pub(crate) fn take_ownership(
     taken
 }
 
-// === impl Entries ===
+// === impl EntryIdentity ===
 
 impl EntryIdentity {
     fn same(self, a: &Value, b: &Value) -> bool {

@@ -148,7 +148,7 @@ fn nics(
     KindRequest { size, available, required }
 }
 
-// === impl JointQuestion ===
+// === impl JointPlacementRequest ===
 
 impl JointPlacementRequest {
     fn choose(&self, node: &NodeState) -> Result<JointChoice, JointError> {

@@ -24,7 +24,7 @@ pub(super) struct KubeletState {
 /// Obstacle of a device that the kubelet does not list. The agent may know a fault that a single scan does not show.
 const WITHHELD: &str = "withheld by the agent";
 
-// === impl Kubelet ===
+// === impl KubeletState ===
 
 impl KubeletState {
     pub(super) async fn read(dir: &Path) -> Self {

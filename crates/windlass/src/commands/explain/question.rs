@@ -52,7 +52,7 @@ pub(super) enum ExplainError {
     Replicas(#[from] ShareError),
 }
 
-// === impl Question ===
+// === impl PlacementRequest ===
 
 impl PlacementRequest {
     /// Request behind a recorded choice.

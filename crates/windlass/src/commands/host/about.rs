@@ -27,7 +27,7 @@ pub(super) struct RecordingManifest<'a> {
 /// Limit of listed omissions in the text; the manifest has all.
 const MAX_LISTED: usize = 20;
 
-// === impl About ===
+// === impl RecordingManifest ===
 
 impl<'a> RecordingManifest<'a> {
     pub(super) fn new(

@@ -211,7 +211,7 @@ impl MeasuredLayout {
     }
 }
 
-// === impl LeftOutLayout ===
+// === impl SkippedLayout ===
 
 impl SkippedLayout {
     fn without_placement(layout: Layout, reason: &dyn std::error::Error) -> Self {

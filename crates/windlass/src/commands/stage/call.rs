@@ -60,7 +60,7 @@ impl Client {
     }
 }
 
-// === impl Encoded ===
+// === impl RawCodec ===
 
 impl Codec for RawCodec {
     type Encode = Bytes;

@@ -25,7 +25,7 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(2);
 /// Media type of OpenMetrics 1.0, which Prometheus reads since 2.5.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-// === impl Page ===
+// === impl MetricsServer ===
 
 impl MetricsServer {
     pub(super) async fn bind(address: SocketAddr) -> Result<Self> {

@@ -35,7 +35,7 @@ enum TimedWorkKind {
 /// End of a wait, in which the thread spins because timers are up to this late.
 const SPIN_TIME: Duration = Duration::from_micros(150);
 
-// === impl Pace ===
+// === impl TimedWork ===
 
 impl TimedWork {
     pub(super) fn of(args: &WorkArgs) -> Option<Self> {

@@ -28,7 +28,7 @@ pub(super) struct AgentNode {
     pub(super) last: Option<ResolvedGrant>,
 }
 
-// === impl RealNode ===
+// === impl AgentNode ===
 
 impl AgentNode {
     /// Admits a pod that is bound to the node, starts its container, and compares its GPUs with the extender's

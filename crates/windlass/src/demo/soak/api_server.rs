@@ -101,7 +101,7 @@ impl ApiServerFault {
     }
 }
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     /// Injects the fault while one pod of each API starts. The device plugin does not depend on the API server, so

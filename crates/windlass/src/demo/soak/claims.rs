@@ -42,7 +42,7 @@ pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     /// Starts a pod with a claim. The pod has to run once no other pod holds its devices.

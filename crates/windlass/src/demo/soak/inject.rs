@@ -44,7 +44,7 @@ const ISOLATION_TIME: Duration = Duration::from_secs(40);
 /// Time between removal and addition of a NIC.
 const FLAP: Duration = Duration::from_millis(10);
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     /// Injects a fault and waits for the recovery. Skips a fault that does not apply, such as the reset of a GPU

@@ -85,7 +85,7 @@ impl Interference {
     }
 }
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     /// Injects the interference; returns the time at which recovery starts.

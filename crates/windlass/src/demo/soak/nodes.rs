@@ -36,7 +36,7 @@ type Nodes = BTreeMap<String, Node>;
 /// Time in which a CDI document may be missing or incomplete, because the agent writes it.
 const WRITE_TIME: Duration = Duration::from_secs(2);
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     /// Checks the nodes of a container that has just started.

@@ -32,7 +32,7 @@ pub(super) struct Allocation {
     pub(super) grant: RunContainerOptions,
 }
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     pub(super) fn new_pod(&mut self, gpus: usize) -> Pod {

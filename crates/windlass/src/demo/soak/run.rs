@@ -62,7 +62,7 @@ const PROGRESS: Duration = Duration::from_secs(10);
 /// Time in which the kernel ends a killed process that has closed its sockets.
 const EXIT_TIME: Duration = Duration::from_millis(200);
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     pub(super) fn new(rig: Rig) -> Self {

@@ -37,7 +37,7 @@ struct OtherDriver {
     child: Child,
 }
 
-// === impl Foreign ===
+// === impl OtherDriver ===
 
 impl OtherDriver {
     fn start(program: String) -> Self {

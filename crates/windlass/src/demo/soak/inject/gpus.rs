@@ -25,7 +25,7 @@ const XID_FALLEN_OFF_BUS: u64 = 79;
 /// `NVML_ERROR_IRQ_ISSUE`.
 const IRQ_ISSUE: u32 = 11;
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     pub(super) async fn replace_driver(&self) -> Result<()> {

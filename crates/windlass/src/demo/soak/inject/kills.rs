@@ -16,7 +16,7 @@ use super::{
     remove_if_exists,
 };
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     /// Kills the agent during an admission. Requires enough free GPUs, else the kubelet makes no call.

@@ -21,7 +21,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(1);
 /// Deadline for the agent to notice a change. Its regular check, every ten seconds, would be too late.
 const DETECTION_LIMIT: Duration = Duration::from_secs(5);
 
-// === impl Run ===
+// === impl SoakRun ===
 
 impl SoakRun {
     /// Replaces the plugin folder while the queue overflows. Later changes in the new folder have to be noticed long

@@ -1,25 +1,26 @@
-//! The host's own use of interfaces: an interface in use is never allocated exclusively.
+//! The host's own use of network interfaces: an interface in use is never allocated exclusively.
+
+mod routes;
 
 use std::{
     collections::BTreeSet,
     io::{self, BufRead as _, BufReader, Read as _},
 };
 
-use windlass_host::{
+use self::routes::{Route, parse_ipv4, parse_ipv6};
+use crate::{
     Host,
     files::{Symlinks, open_regular},
 };
 
-use super::routes::{Route, parse_ipv4, parse_ipv6};
-
 /// Interfaces of the host's routes.
 #[derive(Debug, Default)]
-pub(super) struct HostUse {
+pub struct InterfaceUse {
     default_routes: BTreeSet<String>,
     /// Interfaces with other routes: the host has an address in the network of such an interface.
     other_routes: BTreeSet<String>,
     /// Reason why the list of routes may be incomplete.
-    pub(super) unknown: Option<String>,
+    pub unknown: Option<String>,
 }
 
 /// Route tables of process 1, in the host's namespace. `/proc/net` is the agent's own.
@@ -33,16 +34,18 @@ const MAX_ROUTES: usize = 100_000;
 /// Maximum size of a table in bytes: the kernel writes up to 150 characters per route.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 
-pub(super) const NET: &str = "/sys/class/net";
+/// Folder of all network interfaces.
+pub const NET: &str = "/sys/class/net";
 
 /// Master interfaces that are unused while they are down: sysfs folder that marks the kind, and name of the kind. Other
 /// masters always count as in use: Open vSwitch's `ovs-system` is down while it works.
 const PLAIN_MASTERS: [(&str, &str); 2] = [("bonding", "bond"), ("bridge", "bridge")];
 
-// === impl HostUse ===
+// === impl InterfaceUse ===
 
-impl HostUse {
-    pub(super) fn read(host: &Host) -> Self {
+impl InterfaceUse {
+    /// Reads the route tables of the host.
+    pub fn read(host: &Host) -> Self {
         let mut uses = Self::default();
         let ipv4 = uses.read_table(host, IPV4, parse_ipv4);
         // Kernels without IPv6 have no such table.
@@ -88,7 +91,7 @@ impl HostUse {
     }
 
     /// Reason why an interface cannot be used exclusively by a container.
-    pub(super) fn exclusive_use_refusal(&self, host: &Host, interface: &str) -> Option<String> {
+    pub fn exclusive_use_refusal(&self, host: &Host, interface: &str) -> Option<String> {
         let all = with_upper_interfaces(host, interface);
         let over = |routes: &BTreeSet<String>, what: &str| {
             let route = all.iter().find(|name| routes.contains(*name))?;
@@ -102,7 +105,8 @@ impl HostUse {
     }
 }
 
-pub(super) fn is_in_bond(host: &Host, interface: &str) -> bool {
+/// True if an interface is a member of a bond.
+pub fn is_in_bond(host: &Host, interface: &str) -> bool {
     host.exists(format!("{NET}/{interface}/master/bonding"))
 }
 
