@@ -23,7 +23,7 @@ pub type Labels = BTreeMap<String, String>;
 /// # Flow
 ///
 /// Labels are applied server-side when they change, when the policy changes their target, and every
-/// [`Limits::apply_interval`](super::Limits). Obsolete labels are removed; other writers' labels are unchanged. If a new
+/// [`ClientTimeouts::apply_interval`](super::ClientTimeouts). Obsolete labels are removed; other writers' labels are unchanged. If a new
 /// policy changes the target while the agent runs, the written labels are removed from the old target. When the agent
 /// stops, the labels stay.
 ///

@@ -78,7 +78,7 @@ impl ConditionWriter {
     ///
     /// # Flow
     ///
-    /// The condition is applied server-side when it changes, and every [`Limits::apply_interval`](super::Limits), in case
+    /// The condition is applied server-side when it changes, and every [`ClientTimeouts::apply_interval`](super::ClientTimeouts), in case
     /// the Node was recreated. Other conditions are unchanged. A killed agent leaves its condition as it is.
     pub async fn run(self, stop: CancellationToken) {
         let mut attempts = RequestBackoff::new("condition of the Node", &self.client);

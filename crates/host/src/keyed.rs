@@ -12,7 +12,7 @@
 //!
 //! # Assumptions
 //!
-//! Work does not panic. The owner polls [next](Tasks::next) continuously, which starts waiting work.
+//! Work does not panic. The owner polls [`KeyedTasks::join_next`] continuously, which starts waiting work.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -238,7 +238,7 @@ pub enum Event {
 ///
 /// # Assumptions
 ///
-/// The log has the newest 4096 events only. A long-lived reader calls [`next_events`](Self::news), which
+/// The log has the newest 4096 events only. A long-lived reader calls [`next_events`](Self::next_events), which
 /// returns each event once, instead of [`count`](Self::count).
 #[derive(Clone, Debug)]
 pub struct EventReader {

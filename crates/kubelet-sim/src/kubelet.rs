@@ -50,7 +50,7 @@ pub use claims::SyncError;
 /// # Flow
 ///
 /// [`start`](Self::start), wait for plugins to register, [`admit`](Self::admit) pods,
-/// [`start_container`](Self::start_container), [`delete_pod`](Self::delete), [`stop`](Self::stop).
+/// [`start_container`](Self::start_container), [`delete_pod`](Self::delete_pod), [`stop`](Self::stop).
 ///
 /// # Guarantees
 ///
@@ -280,7 +280,7 @@ impl Kubelet {
     }
 
     /// Stops the kubelet and starts it again, as a new process. The start deletes the files that
-    /// [`Config::cleanup`] selects, and binds `kubelet.sock` again. Of the managers' state, only the
+    /// [`Config::plugin_dir_cleanup`] selects, and binds `kubelet.sock` again. Of the managers' state, only the
     /// checkpoints survive. All pods are admitted again before any other pod. Running containers
     /// continue.
     ///

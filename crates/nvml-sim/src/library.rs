@@ -208,7 +208,7 @@ fn read_library() -> RwLockReadGuard<'static, Library> {
     LIBRARY.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the state for a change; see [`read`] for poisoning.
+/// Locks the state for a change; see [`read_library`] for poisoning.
 fn write_library() -> RwLockWriteGuard<'static, Library> {
     LIBRARY.write().unwrap_or_else(PoisonError::into_inner)
 }

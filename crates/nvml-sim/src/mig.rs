@@ -294,7 +294,7 @@ fn find_profile(gpu: &GpuSnapshot, profile: c_uint) -> NvmlResult<GpuInstancePro
     GpuInstanceProfile::with_nvml_profile(profile, gpu.capability()?).ok_or(Status::NOT_SUPPORTED)
 }
 
-/// Profile by the driver's profile id, with the errors of [`gpu_instance_profile`].
+/// Profile by the driver's profile id, with the errors of [`find_profile`].
 pub(crate) fn find_profile_by_id(gpu: &GpuSnapshot, id: c_uint) -> NvmlResult<GpuInstanceProfile> {
     GpuInstanceProfile::with_profile_id(id, gpu.capability()?).ok_or(Status::INVALID_ARGUMENT)
 }

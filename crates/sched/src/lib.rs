@@ -1,6 +1,6 @@
 //! Scheduling core of the cluster half: chooses the node and the GPUs for a pod.
 //!
-//! A [`View`](view::View) holds the free and used devices of every node. A [`Scheduler`](scheduler::Scheduler) ranks
+//! A [`ClusterView`](view::ClusterView) holds the free and used devices of every node. A [`Scheduler`](scheduler::Scheduler) ranks
 //! the nodes for a [`Request`](request::Request) by its [`Policy`](policy::Policy). A
 //! [simulation](simulation::Simulation) runs the pods of a [trace] through the same scheduler.
 //!

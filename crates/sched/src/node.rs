@@ -109,7 +109,7 @@ impl Node {
         Ok(())
     }
 
-    /// Releases a part that [`allocate`](Self::take) allocated to the request.
+    /// Releases a part that [`allocate`](Self::allocate) allocated to the request.
     pub fn release(&mut self, request: &Request, part: Part) {
         for position in part.gpus.iter() {
             let gpu = &mut self.gpus[position];

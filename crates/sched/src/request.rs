@@ -124,7 +124,7 @@ impl Request {
     }
 
     /// Requested GPUs in thousandths. Memory and MIG instances count as zero: their size depends on the GPU. See
-    /// [`View::average_milli`](crate::view::View::average_milli).
+    /// [`ClusterView::average_milli`](crate::view::ClusterView::average_milli).
     pub fn gpu_milli(&self) -> u32 {
         match self.gpus {
             Gpus::None | Gpus::Partition(_) => 0,
