@@ -38,7 +38,7 @@ const MAX_CHARS: usize = 128;
 // === impl DmemRegion ===
 
 impl DmemRegion {
-    /// Regions of a file with their values. Lines of other subsystems are skipped.
+    /// Regions of a file with their values. Lines of other subsystems and lines without a value are skipped.
     pub fn list(text: &str) -> impl Iterator<Item = (Self, &str)> {
         text.lines().filter_map(|line| {
             let (name, value) = line.trim().rsplit_once([' ', '\t'])?;
@@ -64,8 +64,8 @@ impl FromStr for DmemRegion {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let has_name = text.strip_prefix(SUBSYSTEM).is_some_and(|name| !name.is_empty());
         let is_plain = text.len() <= MAX_CHARS && text.bytes().all(|byte| byte.is_ascii_graphic());
-        let valid = has_name && is_plain;
-        if valid { Ok(Self(text.to_owned())) } else { Err(InvalidDmemRegion(text.to_owned())) }
+        let is_valid = has_name && is_plain;
+        if is_valid { Ok(Self(text.to_owned())) } else { Err(InvalidDmemRegion(text.to_owned())) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Memory limits of a container on GPUs: the agent's record for the hook, and the hook's note.
+//! Memory limits of a container on GPUs: the agent's record for `windlass-hook`, and the hook's note.
 //!
 //! The agent writes a record per allocation. The container runtime starts `windlass-hook` with the record's path for
 //! each container of the allocation. The hook sets the limits and leaves a note per container beside the record:
@@ -154,7 +154,7 @@ impl MemoryLimitRecord {
         let gpus = self.gpus.iter().map(|gpu| (gpu.uuid.as_str(), gpu.region.as_ref()));
         check_gpus(self.library.as_deref(), gpus)?;
         match self.gpus.iter().find(|gpu| !(1..=GpuMemoryLimit::MAX_MIB).contains(&gpu.hard_mib)) {
-            Some(wrong) => Err(MemoryLimitError::InvalidLimit(wrong.clone())),
+            Some(limit) => Err(MemoryLimitError::InvalidLimit(limit.clone())),
             None => Ok(self),
         }
     }
@@ -189,9 +189,9 @@ fn json(document: &impl Serialize) -> Vec<u8> {
 }
 
 fn check_path(path: &Path) -> Result<(), MemoryLimitError> {
-    let upwards = path.components().any(|part| part == Component::ParentDir);
-    let fits = path.is_absolute() && !upwards && path.to_str().is_some();
-    if fits { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
+    let has_parent = path.components().any(|component| component == Component::ParentDir);
+    let is_valid = path.is_absolute() && !has_parent && path.to_str().is_some();
+    if is_valid { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
 }
 
 /// Checks that each id is that of a whole GPU and occurs once, and that a library is present for GPUs without a region.
@@ -237,17 +237,23 @@ mod tests {
     fn a_record_reads_back_as_it_is_written() {
         let gpus = vec![limit("GPU-1a-2", 4096)];
         let record = MemoryLimitRecord::new(Some("/usr/lib64/libnvidia-ml.so.1".into()), gpus)
-            .expect("good");
+            .expect("a valid record");
         assert_eq!(String::from_utf8(record.to_json()).expect("text"), GOOD);
-        assert_eq!(MemoryLimitRecord::parse(GOOD.as_bytes()).expect("good"), record);
+        assert_eq!(MemoryLimitRecord::parse(GOOD.as_bytes()).expect("a valid record"), record);
         let without_root = GOOD.replace(r#""cgroupRoot":"/sys/fs/cgroup","#, "");
-        assert_eq!(MemoryLimitRecord::parse(without_root.as_bytes()).expect("good"), record);
+        assert_eq!(
+            MemoryLimitRecord::parse(without_root.as_bytes()).expect("a valid record"),
+            record
+        );
         assert_eq!(record.gpus()[0].hard_bytes(), 4 << 30);
-        let moved = record.clone().with_cgroup_root("/host/cgroup").expect("good");
-        assert_eq!(moved.cgroup_root(), Path::new("/host/cgroup"));
-        assert_eq!(record.clone().times(3).expect("good").gpus(), [limit("GPU-1a-2", 12_288)]);
-        for wrong in [0, 1 << 20] {
-            record.clone().times(wrong).expect_err("no such limit");
+        let with_root = record.clone().with_cgroup_root("/host/cgroup").expect("a valid record");
+        assert_eq!(with_root.cgroup_root(), Path::new("/host/cgroup"));
+        assert_eq!(
+            record.clone().times(3).expect("a valid record").gpus(),
+            [limit("GPU-1a-2", 12_288)]
+        );
+        for factor in [0, 1 << 20] {
+            record.clone().times(factor).expect_err("the limit is out of bounds");
         }
     }
 
@@ -282,7 +288,7 @@ mod tests {
     #[test]
     fn a_record_of_regions_needs_no_library_and_names_devices_of_any_vendor() {
         const AMD: &str = r#"{"version":1,"cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"amd-0000-03-00-0","region":"drm/0000:03:00.0/vram","hardMib":4096}]}"#;
-        let record = MemoryLimitRecord::parse(AMD.as_bytes()).expect("good");
+        let record = MemoryLimitRecord::parse(AMD.as_bytes()).expect("a valid record");
         assert_eq!(record.library(), None);
         let region = record.gpus()[0].region.as_ref().expect("a region");
         assert_eq!(region.as_str(), "drm/0000:03:00.0/vram");

@@ -43,8 +43,9 @@ pub fn prospective_device(gpu: &Device, possible: &PossiblePartition) -> Device 
 }
 
 fn attributes(gpu: &Device, partition: &Partition) -> Attributes {
-    let is_common = |name: &AttributeName| name.domain() != DOMAIN || COMMON.contains(&name.name());
-    let common = gpu.attributes.iter().filter(|(name, _)| is_common(name));
+    let is_inherited =
+        |name: &AttributeName| name.domain() != DOMAIN || COMMON.contains(&name.name());
+    let inherited = gpu.attributes.iter().filter(|(name, _)| is_inherited(name));
     let own = [
         ("type", AttributeValue::string("mig")),
         ("parentUUID", AttributeValue::string(gpu.id.as_str())),
@@ -52,13 +53,13 @@ fn attributes(gpu: &Device, partition: &Partition) -> Attributes {
         ("profile", AttributeValue::string(partition.profile.as_str())),
     ];
     let own = own.map(|(name, value)| (AttributeName::new(DOMAIN, name), value));
-    common.map(|(name, value)| (name.clone(), value.clone())).chain(own).collect()
+    inherited.map(|(name, value)| (name.clone(), value.clone())).chain(own).collect()
 }
 
 /// The existing instance at a placement.
-pub fn instance_at<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'a Device> {
+pub fn instance_at<'a>(inventory: &'a Inventory, placement: &Partition) -> Option<&'a Device> {
     let is_instance = |device: &&Device| {
-        device.partition.as_ref() == Some(place) && !device.health.has_vanished()
+        device.partition.as_ref() == Some(placement) && !device.health.has_vanished()
     };
     inventory.devices.iter().find(is_instance)
 }
@@ -70,9 +71,9 @@ pub fn switches_mig_without_reset(compute_capability: Option<(u32, u32)>) -> boo
 
 /// The whole GPU with MIG off, independent of its present MIG mode.
 pub fn with_mig_off(gpu: &Device) -> Device {
-    let mut whole = Device { partitioned: false, ..gpu.clone() };
-    if let Some(enabled) = whole.attributes.get_mut(&MIG_ENABLED) {
+    let mut with_mig_off = Device { partitioned: false, ..gpu.clone() };
+    if let Some(enabled) = with_mig_off.attributes.get_mut(&MIG_ENABLED) {
         *enabled = AttributeValue::Bool(false);
     }
-    whole
+    with_mig_off
 }

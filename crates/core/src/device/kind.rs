@@ -26,12 +26,12 @@ pub struct KindFacts {
 
 /// Declares the kinds in listing order: a variant, its list entry and its facts are one row.
 macro_rules! kinds {
-    ($($(#[$meaning:meta])+ $kind:ident => $facts:expr;)+) => {
+    ($($(#[$attribute:meta])+ $kind:ident => $facts:expr;)+) => {
         /// Kind of device.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "lowercase")]
         pub enum DeviceKind {
-            $($(#[$meaning])+ $kind,)+
+            $($(#[$attribute])+ $kind,)+
         }
 
         static FACTS: &[KindFacts] = &[$($facts),+];

@@ -82,10 +82,10 @@ fn base(
     model: &str,
     suffix: &str,
 ) -> [Label; 4] {
-    let shared = offering.is_some_and(|offering| offering.is_shared() && !offering.renamed);
-    let shared = if shared { "-SHARED" } else { "" };
+    let is_shared = offering.is_some_and(|offering| offering.is_shared() && !offering.renamed);
+    let shared_suffix = if is_shared { "-SHARED" } else { "" };
     [
-        label(resource, "product", product(model, &format!("{suffix}{shared}"))),
+        label(resource, "product", product(model, &format!("{suffix}{shared_suffix}"))),
         label(resource, "count", count),
         label(resource, "replicas", offering.map_or(0, |offering| offering.replicas)),
         label(resource, "sharing-strategy", offering.map_or("none", Offering::strategy)),

@@ -128,14 +128,18 @@ mod tests {
             let expression: PublishedExpression = text.parse().expect("an expression");
             assert_eq!(expression.matches(&device), expected, "{text}");
         }
-        let lacks: PublishedExpression =
-            "device.attributes['other.com'].model == 'x'".parse().expect("one");
+        let missing: PublishedExpression =
+            "device.attributes['other.com'].model == 'x'".parse().expect("an expression");
         assert!(
-            lacks.matches(&device).expect_err("there is no such attribute").is_missing_attribute()
+            missing
+                .matches(&device)
+                .expect_err("there is no such attribute")
+                .is_missing_attribute()
         );
         assert!("device.index == 0".parse::<PublishedExpression>().is_err());
         assert!("device.driver == 'd'".parse::<DeviceExpression>().is_err());
     }
+
     #[test]
     fn attributes_read_are_listed_unless_any_may_be_read() {
         let read = |text: &str| {

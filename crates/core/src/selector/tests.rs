@@ -201,11 +201,7 @@ fn a_deeply_nested_expression_is_refused_or_evaluated() {
 fn references_and_comparisons_of_an_expression_are_listed() {
     let references = |text: &str| {
         let references = expression(text).references();
-        references
-            .iter()
-            .map(|references| references.name().to_owned())
-            .collect::<Vec<_>>()
-            .join(" ")
+        references.iter().map(|reference| reference.name().to_owned()).collect::<Vec<_>>().join(" ")
     };
     let a = r#"device.attributes["a.com"]"#;
     for (text, expected) in [
@@ -218,7 +214,9 @@ fn references_and_comparisons_of_an_expression_are_listed() {
         assert_eq!(references(&text), expected, "{text}");
     }
     let comparisons = |text: &str| {
-        let text_of = |it: &Comparison| format!("{} {}", it.reference.name(), it.literal);
+        let text_of = |comparison: &Comparison| {
+            format!("{} {}", comparison.reference.name(), comparison.literal)
+        };
         expression(text).comparisons().iter().map(text_of).collect::<Vec<_>>().join(", ")
     };
     for (text, expected) in [
@@ -284,10 +282,10 @@ fn an_unselected_device_is_explained_with_its_values() {
         ),
         ("quantity('x') == quantity('1')".to_owned(), Some("\"x\" is not a quantity".to_owned())),
     ] {
-        let why = expression(&text).explain_mismatch(&h100());
-        match (why, expected) {
-            (Some(why), Some(expected)) => assert!(why.contains(&expected), "{why}"),
-            (why, expected) => assert_eq!(why, expected, "{text}"),
+        let reason = expression(&text).explain_mismatch(&h100());
+        match (reason, expected) {
+            (Some(reason), Some(expected)) => assert!(reason.contains(&expected), "{reason}"),
+            (reason, expected) => assert_eq!(reason, expected, "{text}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A partially chosen set.
+//! A partially chosen set of devices.
 
 use crate::placement::{
     affinity::Affinity,
@@ -74,7 +74,8 @@ impl Partial {
             }
             Term::NumaNodes => self.numa_nodes(problem),
             Term::InUse => {
-                let required: i64 = problem.groups.iter().map(|of| of.in_use * of.required).sum();
+                let required: i64 =
+                    problem.groups.iter().map(|group| group.in_use * group.required).sum();
                 required + self.sum(problem, |class| problem.groups[class.properties.group].in_use)
             }
             Term::Shares => self.sum(problem, |class| class.properties.shares),
@@ -96,14 +97,14 @@ impl Partial {
         }
     }
 
-    fn sum(&self, problem: &Problem, of: impl Fn(&Class) -> i64) -> i64 {
+    fn sum(&self, problem: &Problem, value_of: impl Fn(&Class) -> i64) -> i64 {
         let counts = problem.classes.iter().zip(&self.counts);
-        counts.map(|(class, &taken)| of(class) * count(taken)).sum()
+        counts.map(|(class, &devices)| value_of(class) * count(devices)).sum()
     }
 
     fn numa_nodes(&self, problem: &Problem) -> i64 {
-        let taken = problem.classes.iter().zip(&self.counts).filter(|(_, taken)| **taken > 0);
-        let bits = taken.fold(problem.base.numa, |bits, (class, _)| bits | class.properties.numa);
+        let classes = problem.classes.iter().zip(&self.counts).filter(|(_, count)| **count > 0);
+        let bits = classes.fold(problem.base.numa, |bits, (class, _)| bits | class.properties.numa);
         bits.count_ones().into()
     }
 }

@@ -22,7 +22,7 @@ struct Case {
 }
 
 /// Score in order of weight, more is better; then the lowest positions.
-type Affinity = (Vec<i64>, Reverse<Vec<usize>>);
+type SetScore = (Vec<i64>, Reverse<Vec<usize>>);
 
 impl Case {
     fn ids(&self, indices: &[usize]) -> Vec<&str> {
@@ -73,9 +73,9 @@ impl Case {
         self.sets().max_by_key(|set| self.score(set))
     }
 
-    fn score(&self, set: &[usize]) -> Affinity {
+    fn score(&self, set: &[usize]) -> SetScore {
         let rest: Vec<_> = self.free.iter().copied().filter(|index| !set.contains(index)).collect();
-        let (data, place) = (self.sum(set, affinity), self.sum(set, pcie));
+        let (data, pcie_sum) = (self.sum(set, affinity), self.sum(set, pcie));
         let remaining = usefulness(&rest, self.is_few(), &|a, b| self.between(a, b, affinity));
         let numa = -self.numa_nodes(set);
         let in_use = set.iter().map(|&index| self.in_use(&self.group(index))).sum();
@@ -84,10 +84,10 @@ impl Case {
             Policy::Aligned | Policy::NumaStrict => {
                 let rest = partners(&rest, &|a, b| self.between(a, b, pcie));
                 let nics = -self.near_nics(set);
-                vec![data, remaining, place, nics, numa, rest, in_use, -groups]
+                vec![data, remaining, pcie_sum, nics, numa, rest, in_use, -groups]
             }
-            Policy::Packed => vec![in_use, -groups, data, remaining, place, numa],
-            Policy::Distributed => vec![-self.imbalance(set), data, remaining, place, numa],
+            Policy::Packed => vec![in_use, -groups, data, remaining, pcie_sum, numa],
+            Policy::Distributed => vec![-self.imbalance(set), data, remaining, pcie_sum, numa],
             Policy::First => vec![],
         };
         let positions = set.iter().map(|&index| self.position(index));
@@ -113,12 +113,12 @@ impl Case {
     }
 
     fn near_nics(&self, set: &[usize]) -> i64 {
-        let nics = |&of: &usize| {
+        let nearest_nic = |&device: &usize| {
             let is_nic = |index: &usize| self.devices[*index].kind == DeviceKind::Nic;
-            let nics = (0..self.devices.len()).filter(is_nic).filter(|_| !is_nic(&of));
-            nics.map(|nic| self.between(of, nic, pcie)).max().unwrap_or(0)
+            let nics = (0..self.devices.len()).filter(is_nic).filter(|_| !is_nic(&device));
+            nics.map(|nic| self.between(device, nic, pcie)).max().unwrap_or(0)
         };
-        set.iter().map(nics).sum()
+        set.iter().map(nearest_nic).sum()
     }
 
     fn numa_nodes(&self, set: &[usize]) -> i64 {
@@ -209,14 +209,14 @@ fn best_division(rest: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i6
 
 /// Affinity of each device with its best partners, in a pair, a quad and an octet.
 fn partners(rest: &[usize], score: &dyn Fn(usize, usize) -> i64) -> i64 {
-    let of_one = |of: &usize| {
-        let others = rest.iter().filter(|other| *other != of);
-        let mut scores: Vec<_> = others.map(|&other| score(*of, other)).collect();
+    let usefulness_of = |device: &usize| {
+        let others = rest.iter().filter(|other| *other != device);
+        let mut scores: Vec<_> = others.map(|&other| score(*device, other)).collect();
         scores.sort_unstable_by_key(|&score| Reverse(score));
-        let best = |most: usize| scores.iter().take(most).sum::<i64>();
+        let best = |count: usize| scores.iter().take(count).sum::<i64>();
         21 * best(1) + 7 * best(3) + 3 * best(7)
     };
-    rest.iter().map(of_one).sum()
+    rest.iter().map(usefulness_of).sum()
 }
 
 fn number(count: usize) -> i64 {

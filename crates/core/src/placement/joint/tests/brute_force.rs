@@ -22,7 +22,7 @@ struct Case {
     within: Option<PcieLevel>,
 }
 
-/// Indices of one kind.
+/// The request for one kind of device, by index.
 #[derive(Clone, Debug)]
 struct Part {
     free: Vec<usize>,
@@ -60,11 +60,19 @@ impl Case {
         let ids = |indices: &[usize]| -> Vec<&str> {
             indices.iter().map(|&index| self.devices[index].id.as_str()).collect()
         };
-        let (gpus, needed_gpus) = (ids(&self.gpus.free), ids(&self.gpus.required));
-        let (nics, needed_nics) = (ids(&self.nics.free), ids(&self.nics.required));
+        let (gpus, required_gpus) = (ids(&self.gpus.free), ids(&self.gpus.required));
+        let (nics, required_nics) = (ids(&self.nics.free), ids(&self.nics.required));
         let request = JointRequest {
-            gpus: DeviceRequest { available: &gpus, required: &needed_gpus, size: self.gpus.size },
-            nics: DeviceRequest { available: &nics, required: &needed_nics, size: self.nics.size },
+            gpus: DeviceRequest {
+                available: &gpus,
+                required: &required_gpus,
+                size: self.gpus.size,
+            },
+            nics: DeviceRequest {
+                available: &nics,
+                required: &required_nics,
+                size: self.nics.size,
+            },
             alignment: self.within.map_or(Alignment::Preferred, Alignment::Required),
         };
         choose_joint(&topology, request)
@@ -89,19 +97,21 @@ impl Case {
     }
 
     fn score(&self, gpus: &[usize], nics: &[usize]) -> JointScore {
-        let inside = |of: &dyn Fn(Connection) -> i64| -> i64 {
+        let sum_of = |measure: &dyn Fn(Connection) -> i64| -> i64 {
             let pairs = gpus.iter().flat_map(|&a| gpus.iter().map(move |&b| (a, b)));
-            pairs.filter(|(a, b)| a < b).map(|(a, b)| of(self.between(a, b))).sum()
+            pairs.filter(|(a, b)| a < b).map(|(a, b)| measure(self.between(a, b))).sum()
         };
-        let is_linked = |of: Connection| of.nvlink.is_some() || of.xgmi_mbps.is_some();
-        let links = |of: Connection| if is_linked(of) { affinity(of) } else { 0 };
-        let (rest, free_nics) = (self.gpus.without(gpus), self.nics.without(nics));
-        let remaining = usefulness(&rest, true, &|a, b| affinity(self.between(a, b)));
+        let is_linked =
+            |connection: Connection| connection.nvlink.is_some() || connection.xgmi_mbps.is_some();
+        let links =
+            |connection: Connection| if is_linked(connection) { affinity(connection) } else { 0 };
+        let (remaining_gpus, free_nics) = (self.gpus.without(gpus), self.nics.without(nics));
+        let remaining = usefulness(&remaining_gpus, true, &|a, b| affinity(self.between(a, b)));
         (
-            inside(&links),
+            sum_of(&links),
             Reverse(self.pairing(gpus, nics)),
-            inside(&pcie),
-            self.pairs_left(&rest, &free_nics),
+            sum_of(&pcie),
+            self.remaining_pair_affinity(&remaining_gpus, &free_nics),
             remaining,
             Reverse((gpus.to_vec(), nics.to_vec())),
         )
@@ -136,7 +146,7 @@ impl Case {
     }
 
     /// Best affinity of the remaining devices, one to one: dynamic programming over sets of used NICs.
-    fn pairs_left(&self, gpus: &[usize], nics: &[usize]) -> i64 {
+    fn remaining_pair_affinity(&self, gpus: &[usize], nics: &[usize]) -> i64 {
         let mut best = vec![None; 1 << nics.len()];
         best[0] = Some(0);
         for &gpu in gpus {
@@ -144,8 +154,8 @@ impl Case {
                 let Some(sum) = best[set] else { continue };
                 for (bit, &nic) in nics.iter().enumerate().filter(|(bit, _)| set & (1 << bit) == 0)
                 {
-                    let with = &mut best[set | 1 << bit];
-                    *with = (*with).max(Some(sum + pcie(self.between(gpu, nic))));
+                    let extended = &mut best[set | 1 << bit];
+                    *extended = (*extended).max(Some(sum + pcie(self.between(gpu, nic))));
                 }
             }
         }
@@ -210,7 +220,7 @@ prop_compose! {
     }
 }
 
-/// Indices in some order, the wanted number, and the required ones.
+/// Free indices in any order, the number to choose, and the required ones.
 fn part(indices: std::ops::Range<usize>) -> impl Strategy<Value = Part> {
     let all: Vec<_> = indices.collect();
     let free = prop::sample::subsequence(all.clone(), 1..=all.len()).prop_shuffle();
@@ -252,15 +262,16 @@ prop_compose! {
 
 impl Case {
     /// Checks that the answer is valid, and returns its score.
-    fn judge(&self, choice: &JointChoice) -> (Vec<usize>, Vec<usize>, JointScore) {
+    fn checked_score(&self, choice: &JointChoice) -> (Vec<usize>, Vec<usize>, JointScore) {
         let index = |id: &DeviceId| self.devices.iter().position(|device| device.id == *id);
         let indices = |ids: &[DeviceId]| -> Vec<usize> {
             ids.iter().map(|id| index(id).expect("of the machine")).collect()
         };
         let (gpus, nics) = (indices(&choice.gpus), indices(&choice.nics));
         assert!(self.gpus.sets().contains(&gpus) && self.nics.sets().contains(&nics));
-        let even = |ids: &[DeviceId], of: &dyn Fn(&Pair) -> DeviceId| {
-            let load = |id: &DeviceId| choice.pairs.iter().filter(|pair| of(pair) == *id).count();
+        let even = |ids: &[DeviceId], device_of: &dyn Fn(&Pair) -> DeviceId| {
+            let load =
+                |id: &DeviceId| choice.pairs.iter().filter(|pair| device_of(pair) == *id).count();
             let least = choice.pairs.len() / ids.len();
             ids.iter().all(|id| load(id) == least || load(id) == least + 1)
         };
@@ -293,7 +304,7 @@ proptest! {
         match (case.best(case.within.unwrap_or(PcieLevel::Sys)), case.answer()) {
             (Some(best), Ok(choice)) => {
                 prop_assert!(choice.exact);
-                prop_assert_eq!(case.judge(&choice), best);
+                prop_assert_eq!(case.checked_score(&choice), best);
             }
             (None, Err(JointError::TooFar { nearest, .. })) => {
                 prop_assert_eq!(nearest, case.nearest());
@@ -307,9 +318,9 @@ proptest! {
         let best = case.best(case.within.unwrap_or(PcieLevel::Sys));
         match case.answer() {
             Ok(choice) => {
-                let judged = case.judge(&choice);
-                prop_assert!(judged.2.1.0[0] <= case.within.unwrap_or(PcieLevel::Sys));
-                prop_assert!(!choice.exact || Some(judged) == best);
+                let checked = case.checked_score(&choice);
+                prop_assert!(checked.2.1.0[0] <= case.within.unwrap_or(PcieLevel::Sys));
+                prop_assert!(!choice.exact || Some(checked) == best);
             }
             Err(JointError::TooFar { nearest, .. }) => prop_assert!(nearest >= case.nearest()),
             Err(error) => prop_assert!(false, "{error}"),
@@ -317,11 +328,11 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_ids_does_not_matter(case in case_of(machine()), by: usize) {
+    fn the_order_of_ids_does_not_matter(case in case_of(machine()), rotation: usize) {
         let mut other = case.clone();
         for part in [&mut other.gpus, &mut other.nics] {
             let free = part.free.len();
-            part.free.rotate_left(by % free);
+            part.free.rotate_left(rotation % free);
             part.required.reverse();
         }
         other.devices.reverse();
