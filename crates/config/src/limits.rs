@@ -39,7 +39,7 @@ pub struct CleanupLimits {
     pub retry_max: Duration,
 }
 
-// === impl SessionLimits ===
+// === impl KubeletLimits ===
 
 impl Default for KubeletLimits {
     fn default() -> Self {

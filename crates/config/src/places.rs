@@ -72,7 +72,7 @@ pub struct PodIdentity {
     pub uid: String,
 }
 
-// === impl Places ===
+// === impl HostPaths ===
 
 impl HostPaths {
     /// The host's files.
@@ -102,7 +102,7 @@ impl Default for HostPaths {
     }
 }
 
-// === impl DriverPlaces ===
+// === impl DriverRoots ===
 
 impl DriverRoots {
     /// Roots of the files of devices on a host.

@@ -96,7 +96,7 @@ impl<T> OneOrMany<T> {
     {
         let list: Vec<_> = list.into_iter().collect();
         match list.as_slice() {
-            [only] => only.serialize(serializer),
+            [value] => value.serialize(serializer),
             list => list.serialize(serializer),
         }
     }
@@ -112,7 +112,7 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let one = generator.subschema_for::<T>();
-        json_schema!({ "anyOf": [one, { "type": "array", "items": one }] })
+        let item = generator.subschema_for::<T>();
+        json_schema!({ "anyOf": [item, { "type": "array", "items": item }] })
     }
 }

@@ -66,7 +66,7 @@ impl fmt::Display for Connections {
             }
             Some((label, 1)) if pairs.len() == 1 => write!(f, "the pair over {label}{via_switch}")?,
             Some((label, count)) if pairs.len() == 1 => {
-                write!(f, "all {count} pairs {label}{via_switch}")?
+                write!(f, "all {count} pairs {label}{via_switch}")?;
             }
             Some(_) => write!(f, "pairs {}{via_switch}", pairs.join(", "))?,
         }
