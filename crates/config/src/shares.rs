@@ -70,8 +70,8 @@ impl ShareResources {
         self.names().next().is_some()
     }
 
-    /// Errors that the types do not exclude. `others` are the names of all other resources; the resource of virtual GPUs
-    /// may replace one of them.
+    /// Errors that the types do not exclude. `others` are the names of all other resources. Virtual GPUs may replace
+    /// one of these resources.
     pub(crate) fn validate(&self, others: &[ResourceName]) -> Vec<String> {
         let is_used_twice =
             |name: &&ResourceName| others.contains(name) || self.gpus.as_ref() == Some(*name);

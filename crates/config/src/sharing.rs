@@ -252,8 +252,8 @@ impl Shared {
 // === impl SharingMethod ===
 
 impl SharingMethod {
-    /// Devices from which one container's replicas may come. With MPS they come from one device: each device has its own
-    /// daemon, and a client connects to one daemon. With `memory` they come from one device, too: the amounts add up.
+    /// Devices from which one container's replicas may come. With MPS they come from one device, since each device has
+    /// its own daemon, and a client connects to one daemon. With `memory`, too: the amounts add up on a device.
     pub fn span(self, memory_mib: Option<u64>) -> Span {
         match self {
             Self::Mps => Span::OneDevice,

@@ -1,18 +1,18 @@
 //! Keyed tasks: one at a time per key, keys in parallel.
 //!
 //! ```text
-//!   begin ──> a task per key ──> next: key and outcome
+//!   submit ──> a task per key ──> join_next: key and outcome
 //!     └──> waits while the key has one ──^
 //! ```
 //!
 //! # Guarantees
 //!
-//! Tasks of one key run one at a time, in order. Keys do not wait for each other. Dropping [`KeyedTasks`] cancels running
-//! work at its next `.await` and drops waiting work.
+//! Tasks of one key run one at a time, in order. Keys do not wait for each other. Dropping [`KeyedTasks`] cancels
+//! running work at its next `.await` and drops waiting work.
 //!
 //! # Assumptions
 //!
-//! Work does not panic. The owner polls [next](Tasks::next) continuously, which starts waiting work.
+//! Work does not panic. The owner polls [`KeyedTasks::join_next`] continuously, which starts waiting work.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,7 +32,7 @@ pub struct KeyedTasks<K, T> {
 /// Work that has not started.
 struct Waiting<T>(Pin<Box<dyn Future<Output = T> + Send>>);
 
-// === impl Tasks ===
+// === impl KeyedTasks ===
 
 impl<K: Clone + Ord + Send + 'static, T: Send + 'static> KeyedTasks<K, T> {
     /// Starts work for a key after all earlier work of that key.
@@ -85,17 +85,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tasks_of_a_key_run_in_order_and_keys_do_not_wait_for_each_other() {
-        let (mut tasks, begun) = (KeyedTasks::default(), Instant::now());
+        let (mut tasks, start) = (KeyedTasks::default(), Instant::now());
         for (key, number) in [("a", 1), ("a", 2), ("b", 3), ("a", 4)] {
             tasks.submit(key, async move {
                 sleep(Duration::from_secs(number)).await;
-                (number, begun.elapsed().as_secs())
+                (number, start.elapsed().as_secs())
             });
         }
         assert!(tasks.is_busy(&"a") && tasks.is_busy(&"b") && !tasks.is_busy(&"c"));
         let mut finished = Vec::new();
-        while let Some((key, (number, at))) = tasks.join_next().await {
-            finished.push((key, number, at));
+        while let Some((key, (number, seconds))) = tasks.join_next().await {
+            finished.push((key, number, seconds));
         }
         finished.sort_unstable();
         assert_eq!(finished, [("a", 1, 1), ("a", 2, 3), ("a", 4, 7), ("b", 3, 3)]);

@@ -144,8 +144,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks a pattern of nodes. A pattern of a source with `match` is not checked for dangers, since `match` may exclude
-    /// dangerous nodes. Discovery checks every node that it finds.
+    /// Checks a pattern of nodes. A pattern of a source with `match` is not checked for dangers: `match` may exclude
+    /// dangerous nodes, and discovery checks every node that it finds.
     fn found_nodes(&mut self, pattern: &str) {
         match denylist::node_path_error(pattern) {
             Some(error) => self.add_error(error),

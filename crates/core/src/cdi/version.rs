@@ -69,7 +69,7 @@ mod tests {
         *,
     };
 
-    fn required_version(change: impl FnOnce(&mut Spec)) -> &'static str {
+    fn version_for(change: impl FnOnce(&mut Spec)) -> &'static str {
         let edits = ContainerEdits { env: vec!["A=b".into()], ..ContainerEdits::default() };
         let devices = vec![SpecDevice::new("a", edits)];
         let mut spec = Spec::new(&Kind::new("gpu"), devices, ContainerEdits::default());
@@ -79,26 +79,23 @@ mod tests {
 
     #[test]
     fn a_document_is_in_the_lowest_version_that_has_all_it_uses() {
-        assert_eq!(required_version(|_| ()), "0.3.0");
-        assert_eq!(required_version(|spec| spec.devices[0].name = "0:1".into()), "0.5.0");
-        assert_eq!(required_version(|spec| spec.kind = "v.com/a.b".into()), "0.6.0");
+        assert_eq!(version_for(|_| ()), "0.3.0");
+        assert_eq!(version_for(|spec| spec.devices[0].name = "0:1".into()), "0.5.0");
+        assert_eq!(version_for(|spec| spec.kind = "v.com/a.b".into()), "0.6.0");
+        assert_eq!(version_for(|spec| spec.container_edits.additional_gids = vec![44]), "0.7.0");
         assert_eq!(
-            required_version(|spec| spec.container_edits.additional_gids = vec![44]),
-            "0.7.0"
-        );
-        assert_eq!(
-            required_version(|spec| spec.devices[0].annotations = [("a".into(), "b".into())].into()),
+            version_for(|spec| spec.devices[0].annotations = [("a".into(), "b".into())].into()),
             "0.6.0"
         );
         assert_eq!(
-            required_version(|spec| {
+            version_for(|spec| {
                 let node = SpecNode { host_path: Some("/x".into()), ..SpecNode::new("/dev/a") };
                 spec.devices[0].container_edits.device_nodes.push(node);
             }),
             "0.5.0"
         );
         assert_eq!(
-            required_version(|spec| {
+            version_for(|spec| {
                 let mount =
                     SpecMount { mount_type: Some("tmpfs".into()), ..SpecMount::socket("/a", "/a") };
                 spec.container_edits.mounts.push(mount);
@@ -106,7 +103,7 @@ mod tests {
             "0.4.0"
         );
         assert_eq!(
-            required_version(|spec| {
+            version_for(|spec| {
                 let net_device = NetDevice { host_interface_name: "a".into(), name: "b".into() };
                 spec.container_edits.net_devices.push(net_device);
                 spec.container_edits.additional_gids.push(44);

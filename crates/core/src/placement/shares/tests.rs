@@ -301,9 +301,13 @@ fn loads(
 
 proptest! {
     #[test]
-    fn an_answer_has_the_size_and_free_replicas_and_the_required_ones((machine, request) in any_machine()) {
+    fn an_answer_has_the_size_and_free_replicas_and_the_required_ones(
+        (machine, request) in any_machine(),
+    ) {
         let shared = machine.shared();
-        let Ok(choice) = choose(&machine.topology(), request.to_request(&shared)) else { return Ok(()) };
+        let Ok(choice) = choose(&machine.topology(), request.to_request(&shared)) else {
+            return Ok(());
+        };
         let replicas: BTreeSet<_> = choice.replicas.iter().collect();
         prop_assert_eq!(replicas.len(), request.size);
         prop_assert_eq!(choice.replicas.len(), request.size);
@@ -328,13 +332,17 @@ proptest! {
             Err(ShareError::NoNumaNode { size, available }) => prop_assert!(
                 request.policy == Policy::NumaStrict && available < size
             ),
-            Err(ShareError::RequiredOnSeveralNumaNodes | ShareError::RequiredOnSeveralDevices(_)) => prop_assert!(request.required.len() > 1),
+            Err(
+                ShareError::RequiredOnSeveralNumaNodes | ShareError::RequiredOnSeveralDevices(_),
+            ) => prop_assert!(request.required.len() > 1),
             Err(error) => prop_assert!(false, "{error}"),
         }
     }
 
     #[test]
-    fn the_order_of_ids_does_not_matter((machine, request) in any_machine(), rotation in 0..8_usize) {
+    fn the_order_of_ids_does_not_matter(
+        (machine, request) in any_machine(), rotation in 0..8_usize,
+    ) {
         let mut reversed: Vec<Vec<u32>> = machine.free.clone();
         for free in &mut reversed {
             free.reverse();
@@ -350,12 +358,17 @@ proptest! {
     }
 
     #[test]
-    fn distributed_keeps_devices_within_one_replica_of_each_other((machine, mut request) in any_machine()) {
+    fn distributed_keeps_devices_within_one_replica_of_each_other(
+        (machine, mut request) in any_machine(),
+    ) {
         (request.policy, request.span) = (Policy::Distributed, Span::AnyDevices);
         let shared = machine.shared();
-        let Ok(choice) = choose(&machine.topology(), request.to_request(&shared)) else { return Ok(()) };
+        let Ok(choice) = choose(&machine.topology(), request.to_request(&shared)) else {
+            return Ok(());
+        };
         let loads = loads(&machine, &request, &choice);
-        let lowest = loads.iter().filter(|(.., left)| *left > 0).map(|(used, chosen, ..)| used + chosen);
+        let open = loads.iter().filter(|(.., free)| *free > 0);
+        let lowest = open.map(|(used, chosen, ..)| used + chosen);
         let lowest = lowest.min().unwrap_or(usize::MAX);
         for (used, chosen, required, _) in loads {
             prop_assert!(chosen == required || used + chosen <= lowest.saturating_add(1));
@@ -363,17 +376,24 @@ proptest! {
     }
 
     #[test]
-    fn packed_fills_one_device_before_it_opens_another((machine, mut request) in any_machine()) {
+    fn packed_fills_one_device_before_it_opens_another(
+        (machine, mut request) in any_machine(),
+    ) {
         (request.policy, request.span) = (Policy::Packed, Span::AnyDevices);
         let shared = machine.shared();
-        let Ok(choice) = choose(&machine.topology(), request.to_request(&shared)) else { return Ok(()) };
+        let Ok(choice) = choose(&machine.topology(), request.to_request(&shared)) else {
+            return Ok(());
+        };
         let loads = loads(&machine, &request, &choice);
-        let opened: Vec<_> = loads.iter().filter(|(_, chosen, required, _)| chosen > required).collect();
-        prop_assert!(opened.iter().filter(|(.., left)| *left > 0).count() <= 1);
-        for (used, chosen, required, left) in &loads {
-            let passed_over = *left > 0 && chosen == required;
-            let before = |(other, _, also, _): &&&(usize, usize, usize, usize)| other + also < used + required;
-            prop_assert!(!passed_over || opened.iter().find(before).is_none());
+        let opened: Vec<_> =
+            loads.iter().filter(|(_, chosen, required, _)| chosen > required).collect();
+        prop_assert!(opened.iter().filter(|(.., free)| *free > 0).count() <= 1);
+        for (used, chosen, required, free) in &loads {
+            let passed_over = *free > 0 && chosen == required;
+            let is_less_loaded = |(other_used, _, other_required, _): &&&(usize, usize, usize, usize)| {
+                other_used + other_required < used + required
+            };
+            prop_assert!(!passed_over || opened.iter().find(is_less_loaded).is_none());
         }
     }
 }
