@@ -13,7 +13,7 @@ pub(crate) use self::mounts::write_danger;
 ///
 /// A list of harmless nodes is impossible, since drivers choose the names of their nodes.
 /// The names are those of the kernel (Documentation/admin-guide/devices.txt) and of drivers that servers have.
-const NODES: &[(&str, &str, &str)] = &[
+const DANGEROUS_NODES: &[(&str, &str, &str)] = &[
     ("/dev/mem", "/dev/mem", MEMORY),
     ("/dev/kmem", "/dev/kmem", MEMORY),
     ("/dev/oldmem", "/dev/oldmem", MEMORY),
@@ -52,7 +52,7 @@ const NODES: &[(&str, &str, &str)] = &[
 
 /// Nodes that are refused by name alone, since patterns of harmless nodes match them too, such as `/dev/tty*` and
 /// `/dev/vfio/*`. Discovery withholds the nodes of this list that such a pattern matches.
-const BY_NAME: &[(&str, &str)] = &[
+const DANGEROUS_NAMES: &[(&str, &str)] = &[
     ("/dev/tty[0-9]*", TERMINAL),
     ("/dev/hvc[0-9]*", TERMINAL),
     ("/dev/vcs*", TERMINAL),
@@ -171,11 +171,11 @@ pub fn node_danger(pattern: &str) -> Option<String> {
         (is_the_node || matches_path(example)).then(|| danger_message(pattern, node, danger))
     };
     let by_name = || {
-        BY_NAME
+        DANGEROUS_NAMES
             .iter()
             .find(|(dangerous, _)| !is_pattern(pattern) && path_matches(dangerous, pattern))
     };
-    if let Some(danger) = NODES.iter().find_map(danger_in_list) {
+    if let Some(danger) = DANGEROUS_NODES.iter().find_map(danger_in_list) {
         return Some(danger);
     }
     if let Some((_, danger)) = by_name() {

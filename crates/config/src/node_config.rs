@@ -31,7 +31,7 @@ pub struct LabelFile(PathBuf);
 pub struct ConfigDir(pub PathBuf);
 
 /// Name of the file for nodes without the label.
-const DEFAULT: &str = "default";
+const DEFAULT_FILE: &str = "default";
 
 // === impl LabelFile ===
 
@@ -81,7 +81,7 @@ impl ConfigDir {
             LabelValue::Absent | LabelValue::Unknown => {
                 let only_file =
                     || if let [only_file] = files.as_slice() { Some(only_file) } else { None };
-                Ok(by_name(DEFAULT).or_else(only_file).cloned())
+                Ok(by_name(DEFAULT_FILE).or_else(only_file).cloned())
             }
         }
     }

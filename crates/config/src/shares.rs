@@ -35,7 +35,7 @@ pub struct ShareResources {
 }
 
 /// HAMi's `deviceSplitCount`.
-const PER_GPU: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
+const DEFAULT_PER_GPU: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 
 /// Maximum number of virtual GPUs per GPU: more would make the kubelet's list of devices too long.
 const MAX_PER_GPU: u32 = 1000;
@@ -45,7 +45,7 @@ const MAX_PER_GPU: u32 = 1000;
 impl Default for ShareResources {
     fn default() -> Self {
         let source = SourceName::DEFAULT_GPUS;
-        Self { source, memory: None, compute: None, gpus: None, per_gpu: PER_GPU }
+        Self { source, memory: None, compute: None, gpus: None, per_gpu: DEFAULT_PER_GPU }
     }
 }
 

@@ -142,7 +142,7 @@ impl TryFrom<SharingKeys> for Sharing {
         if memory_mib.is_none() && method.required_enforcement() > Enforcement::None {
             return Err("driver and dmem limit memory: write memory: 10Gi, for example");
         }
-        let max_replicas = memory_mib.and(Some(method.most_replicas()));
+        let max_replicas = memory_mib.and(Some(method.max_replicas()));
         let replicas =
             replicas.or(max_replicas).ok_or("write replicas: 4 or memory: 10Gi, for example")?;
         match (pool, method) {
@@ -168,7 +168,7 @@ impl From<Sharing> for Option<SharingKeys> {
         };
         let Shared { method, replicas, per_container, memory_mib } = shared;
         let default = method.default_per_container();
-        let is_default_number = memory_mib.is_some() && replicas == method.most_replicas();
+        let is_default_number = memory_mib.is_some() && replicas == method.max_replicas();
         Some(SharingKeys {
             method,
             replicas: (!is_default_number).then_some(replicas),
@@ -272,7 +272,7 @@ impl SharingMethod {
     }
 
     /// Maximum number of replicas of a device.
-    fn most_replicas(self) -> Replicas {
+    fn max_replicas(self) -> Replicas {
         let max = match self {
             Self::TimeSlicing | Self::Driver | Self::Dmem | Self::Shared => Replicas::MAX,
             Self::Mps => MAX_MPS_CLIENTS,

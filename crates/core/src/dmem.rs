@@ -30,7 +30,7 @@ deserialize_from_text!(DmemRegion);
 const SUBSYSTEM: &str = "drm/";
 
 /// Prefix of a GPU's own memory regions: `vram` under amdgpu; `vram0` and `vram1`, one per tile, under xe.
-const OWN_MEMORY: &str = "vram";
+const VRAM_PREFIX: &str = "vram";
 
 /// Longest region name. The kernel's names have about 30 characters.
 const MAX_CHARS: usize = 128;
@@ -54,7 +54,7 @@ impl DmemRegion {
     /// True for a region of the GPU's own memory: all of it, or the memory of one tile.
     pub fn is_memory_of(&self, gpu: PciAddress) -> bool {
         let name = self.0.strip_prefix(&format!("{SUBSYSTEM}{gpu}/"));
-        name.is_some_and(|name| name.starts_with(OWN_MEMORY))
+        name.is_some_and(|name| name.starts_with(VRAM_PREFIX))
     }
 }
 

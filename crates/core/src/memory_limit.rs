@@ -95,7 +95,7 @@ const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// Version of a document, read before all other fields.
 #[derive(Deserialize)]
-struct Head {
+struct Header {
     version: u32,
 }
 
@@ -177,7 +177,7 @@ fn default_cgroup_root() -> PathBuf {
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MemoryLimitError> {
-    let Head { version } = serde_json::from_slice(bytes)?;
+    let Header { version } = serde_json::from_slice(bytes)?;
     if version != VERSION {
         return Err(MemoryLimitError::Version(version));
     }

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Attributes in NVIDIA's domain that an instance shares with its GPU. It shares all attributes of other domains.
-const COMMON: &[&str] = &[
+const INHERITED_ATTRIBUTES: &[&str] = &[
     "productName",
     "brand",
     "architecture",
@@ -43,8 +43,9 @@ pub fn prospective_device(gpu: &Device, possible: &PossiblePartition) -> Device 
 }
 
 fn attributes(gpu: &Device, partition: &Partition) -> Attributes {
-    let is_inherited =
-        |name: &AttributeName| name.domain() != DOMAIN || COMMON.contains(&name.name());
+    let is_inherited = |name: &AttributeName| {
+        name.domain() != DOMAIN || INHERITED_ATTRIBUTES.contains(&name.name())
+    };
     let inherited = gpu.attributes.iter().filter(|(name, _)| is_inherited(name));
     let own = [
         ("type", AttributeValue::string("mig")),

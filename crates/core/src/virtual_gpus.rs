@@ -115,7 +115,7 @@ pub enum RequestError {
 const MAX_GPUS: u8 = 64;
 
 /// Percentage of a whole GPU.
-const WHOLE: u64 = 100;
+const FULL_PERCENT: u64 = 100;
 
 // === impl ShareMemory ===
 
@@ -193,7 +193,7 @@ impl ContainerRequest {
     /// Memory in percent. HAMi's default is all memory.
     fn percent(&self) -> u64 {
         let has_all = self.count > 0 && self.memory_mib == 0 && self.memory_percent == 0;
-        if has_all { WHOLE } else { self.memory_percent }
+        if has_all { FULL_PERCENT } else { self.memory_percent }
     }
 }
 
@@ -217,7 +217,9 @@ impl PodRequest {
         let percent = largest_concurrent_sum(containers, ContainerRequest::percent);
         let mib = largest_concurrent_sum(containers, |container| container.memory_mib);
         let memory = match (mib, percent) {
-            (0, percent) => ShareMemory::Percent(within(MEMORY_PERCENTAGE_RESOURCE, percent)?),
+            (0, percent) => {
+                ShareMemory::Percent(check_percent(MEMORY_PERCENTAGE_RESOURCE, percent)?)
+            }
             (mib, 0) => {
                 let too_large =
                     |_| RequestError::AmountTooLarge { resource: MEMORY_RESOURCE, amount: mib };
@@ -227,7 +229,7 @@ impl PodRequest {
         };
         let too_many = RequestError::AmountTooLarge { resource: COUNT_RESOURCE, amount: count };
         let gpu_count = u8::try_from(count).ok().filter(|count| *count <= MAX_GPUS);
-        let compute_percent = within(
+        let compute_percent = check_percent(
             CORES_RESOURCE,
             largest_concurrent_sum(containers, |container| container.cores),
         )?;
@@ -251,8 +253,8 @@ fn largest_concurrent_sum(
     largest
 }
 
-fn within(resource: &'static str, percent: u64) -> Result<u8, RequestError> {
-    let valid_percent = u8::try_from(percent).ok().filter(|_| percent <= WHOLE);
+fn check_percent(resource: &'static str, percent: u64) -> Result<u8, RequestError> {
+    let valid_percent = u8::try_from(percent).ok().filter(|_| percent <= FULL_PERCENT);
     valid_percent.ok_or(RequestError::PercentTooLarge { resource, percent })
 }
 

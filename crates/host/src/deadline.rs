@@ -31,7 +31,7 @@ pub struct Deadline {
     /// Slices that have not counted yet.
     remaining: u32,
     /// Number of late slices that may still stay uncounted.
-    uncounted_left: u32,
+    uncounted_slices_left: u32,
     /// End of the current slice.
     ends: Instant,
 }
@@ -50,7 +50,7 @@ impl Deadline {
     /// A deadline after `limit` from `now`.
     pub fn starting_at(now: Instant, limit: Duration) -> Self {
         let slice = limit / SLICES;
-        Self { slice, remaining: SLICES, uncounted_left: SLICES, ends: now + slice }
+        Self { slice, remaining: SLICES, uncounted_slices_left: SLICES, ends: now + slice }
     }
 
     /// End of the current slice: time of the next check.
@@ -65,8 +65,8 @@ impl Deadline {
         }
         let is_late = now >= self.ends + self.slice;
         self.ends = if is_late { now } else { self.ends } + self.slice;
-        if is_late && self.uncounted_left > 0 {
-            self.uncounted_left -= 1;
+        if is_late && self.uncounted_slices_left > 0 {
+            self.uncounted_slices_left -= 1;
         } else {
             self.remaining -= 1;
         }

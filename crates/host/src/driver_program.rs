@@ -85,7 +85,7 @@ impl DriverProgram {
             }
             None => Command::new(&self.path),
         };
-        command.env_clear().env("PATH", self.search.with_inherited());
+        command.env_clear().env("PATH", self.search.search_path());
         if let Some(libraries) = &self.search.libraries {
             command.env("LD_LIBRARY_PATH", libraries);
         }
@@ -97,7 +97,7 @@ impl DriverProgram {
 
 impl Search {
     /// The driver's folders, then the agent's `PATH`, since the program may be a script that runs others.
-    fn with_inherited(&self) -> OsString {
+    fn search_path(&self) -> OsString {
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         let folders = self.programs.iter().cloned().chain(std::env::split_paths(&inherited));
         std::env::join_paths(folders).unwrap_or(inherited)

@@ -26,11 +26,11 @@ use tokio::task::JoinSet;
 pub struct KeyedTasks<K, T> {
     running: JoinSet<(K, T)>,
     /// Waiting work of each running key.
-    waiting: BTreeMap<K, VecDeque<Waiting<T>>>,
+    waiting: BTreeMap<K, VecDeque<QueuedTask<T>>>,
 }
 
 /// Work that has not started.
-struct Waiting<T>(Pin<Box<dyn Future<Output = T> + Send>>);
+struct QueuedTask<T>(Pin<Box<dyn Future<Output = T> + Send>>);
 
 // === impl KeyedTasks ===
 
@@ -38,7 +38,7 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> KeyedTasks<K, T> {
     /// Starts work for a key after all earlier work of that key.
     pub fn submit(&mut self, key: K, work: impl Future<Output = T> + Send + 'static) {
         if let Some(waiting) = self.waiting.get_mut(&key) {
-            return waiting.push_back(Waiting(Box::pin(work)));
+            return waiting.push_back(QueuedTask(Box::pin(work)));
         }
         self.waiting.insert(key.clone(), VecDeque::new());
         self.spawn(key, work);
@@ -54,7 +54,7 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> KeyedTasks<K, T> {
         let finished = self.running.join_next().await?;
         let (key, outcome) = finished.expect("work neither panics nor is cancelled");
         match self.waiting.get_mut(&key).and_then(VecDeque::pop_front) {
-            Some(Waiting(work)) => self.spawn(key.clone(), work),
+            Some(QueuedTask(work)) => self.spawn(key.clone(), work),
             None => drop(self.waiting.remove(&key)),
         }
         Some((key, outcome))
@@ -71,9 +71,9 @@ impl<K, T> Default for KeyedTasks<K, T> {
     }
 }
 
-impl<T> std::fmt::Debug for Waiting<T> {
+impl<T> std::fmt::Debug for QueuedTask<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Waiting")
+        f.write_str("QueuedTask")
     }
 }
 

@@ -126,12 +126,12 @@ impl Host {
 
     /// Path of a host file for the agent.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
-        below(&self.root, absolute.as_ref())
+        join_root(&self.root, absolute.as_ref())
     }
 
     /// Path of a host file for the container runtime.
     pub fn path_on_node(&self, absolute: impl AsRef<Path>) -> PathBuf {
-        below(&self.root_on_node, absolute.as_ref())
+        join_root(&self.root_on_node, absolute.as_ref())
     }
 
     /// This host with a cache for one scan: each file is read once, so that its content stays the same for the scan.
@@ -238,7 +238,7 @@ pub fn normalize(path: &Path) -> PathBuf {
     normalized
 }
 
-fn below(root: &Path, absolute: &Path) -> PathBuf {
+fn join_root(root: &Path, absolute: &Path) -> PathBuf {
     root.join(
         absolute
             .components()

@@ -104,7 +104,7 @@ pub enum StateFileError {
 /// Metadata of the content.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Head {
+struct Header {
     version: u32,
     /// Kernel's boot id at the time of writing.
     boot: Option<String>,
@@ -115,7 +115,7 @@ struct Head {
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
-    head: Head,
+    head: Header,
     #[serde(flatten)]
     content: BTreeMap<&'static str, &'a RawValue>,
 }
@@ -161,7 +161,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// State of an earlier agent; `None` if there is none. If the file is absent or damaged, the copy is read
     /// instead. An unreadable copy counts as absent. Blocks.
     pub fn read(&self) -> Result<Option<SavedState<T>>, StateFileError> {
-        let document = self.read_own();
+        let document = self.read_document();
         let is_lost = document.as_ref().map_or_else(|error| !error.is_retryable(), Option::is_none);
         let Some(copy) = self.copy.as_ref().filter(|_| is_lost) else { return document };
         let copy = Self::new(copy.clone(), self.format, self.host.clone());
@@ -171,7 +171,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         Ok(Some(saved))
     }
 
-    fn read_own(&self) -> Result<Option<SavedState<T>>, StateFileError> {
+    fn read_document(&self) -> Result<Option<SavedState<T>>, StateFileError> {
         let text = match files::read_regular(&self.path, Symlinks::Refused, MAX_BYTES) {
             Ok(text) => text,
             // Only a missing file means no state. If something else is in place of the folder, the state is unknown.
@@ -179,7 +179,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
             Err(source) => return Err(StateFileError::Read(self.path.clone(), source)),
         };
         let (head, content) = self.parts(&text)?;
-        self.check_sum(&head, content.get())?;
+        self.verify_checksum(&head, content.get())?;
         let content = self.parsed_or_error(serde_json::from_str(content.get()))?;
         let boot = match (head.boot, self.boot()) {
             (Some(written_boot), Some(current_boot)) if written_boot == current_boot => {
@@ -192,8 +192,8 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 
     /// Metadata and raw content.
-    fn parts<'a>(&self, text: &'a [u8]) -> Result<(Head, &'a RawValue), StateFileError> {
-        let head: Head = self.parsed_or_error(serde_json::from_slice(text))?;
+    fn parts<'a>(&self, text: &'a [u8]) -> Result<(Header, &'a RawValue), StateFileError> {
+        let head: Header = self.parsed_or_error(serde_json::from_slice(text))?;
         self.check_version(head.version)?;
         let mut fields: BTreeMap<String, &RawValue> =
             self.parsed_or_error(serde_json::from_slice(text))?;
@@ -249,7 +249,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let checksum = checksum_of(VERSION, boot.as_deref(), &content);
         let content = RawValue::from_string(content)?;
         let document = Document {
-            head: Head { version: VERSION, boot, checksum: Some(checksum) },
+            head: Header { version: VERSION, boot, checksum: Some(checksum) },
             content: [(self.format.content_key, &*content)].into(),
         };
         serde_json::to_vec_pretty(&document)
@@ -257,7 +257,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
     /// Renames an unusable file for inspection. Blocks.
     pub fn set_aside(&self) {
-        let Err(read_error) = self.read_own() else { return };
+        let Err(read_error) = self.read_document() else { return };
         let (error, name) = (causes(&read_error), self.format.name);
         match files::set_aside(&self.path) {
             Ok(new_path) => tracing::error!(error, aside = %new_path.display(), "{name} set aside"),
@@ -277,7 +277,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         }
     }
 
-    fn check_sum(&self, head: &Head, content: &str) -> Result<(), StateFileError> {
+    fn verify_checksum(&self, head: &Header, content: &str) -> Result<(), StateFileError> {
         let computed = match head.version {
             CONTENT_CHECKSUM_VERSION => checksum(content),
             version => checksum_of(version, head.boot.as_deref(), content),

@@ -38,13 +38,13 @@ impl Host {
 
     /// Bus device at or above a folder.
     pub fn device_of(&self, folder: &Path) -> Option<PathBuf> {
-        above(folder).find(|folder| self.bus_of(folder).is_some()).map(Path::to_owned)
+        ancestors(folder).find(|folder| self.bus_of(folder).is_some()).map(Path::to_owned)
     }
 
     /// Nearest PCI function at or above a folder.
     pub fn function_above(&self, folder: &Path) -> Option<PciFunction> {
         let address = |folder: &Path| folder.file_name()?.to_str()?.parse::<PciAddress>().ok();
-        above(folder)
+        ancestors(folder)
             .find_map(|folder| Some(self.pci_function_in(address(folder)?, folder.to_owned())))
     }
 
@@ -53,7 +53,7 @@ impl Host {
     pub fn location_of(&self, folder: &Path) -> Location {
         let bus = self.device_of(folder).and_then(|device| self.bus_of(device));
         let function = self.function_above(folder);
-        let numa = above(folder).find_map(|folder| self.read_text(folder.join("numa_node")));
+        let numa = ancestors(folder).find_map(|folder| self.read_text(folder.join("numa_node")));
         Location {
             pci: function
                 .as_ref()
@@ -94,7 +94,7 @@ impl Host {
 }
 
 /// A folder and its parents, up to the root of all devices.
-fn above(folder: &Path) -> impl Iterator<Item = &Path> {
+fn ancestors(folder: &Path) -> impl Iterator<Item = &Path> {
     folder
         .ancestors()
         .take_while(|folder| folder.starts_with(DEVICES) && *folder != Path::new(DEVICES))

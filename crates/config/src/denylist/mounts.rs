@@ -97,11 +97,11 @@ const SECRETS: &str = "has the secrets of the node's own users";
 
 /// Folders for data, by the Filesystem Hierarchy Standard and by convention. The node neither executes nor trusts files
 /// below them.
-const FOR_DATA: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", "/srv"];
+const DATA_FOLDERS: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", "/srv"];
 
 /// Folders in which each program has a folder with its own name. The node's programs have such folders, too, so a
 /// source may write only to folders with its own names.
-const BY_OWNER: &[&str] =
+const OWNER_FOLDERS: &[&str] =
     &["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
 
 /// Danger of mounting a file or folder of the host, even read-only.
@@ -143,10 +143,10 @@ pub(crate) fn write_danger(path: &Path, owners: &[String]) -> Option<String> {
     let path = &*without_links(path);
     let is_for_data = || {
         let is_below = |folder: &&str| path.starts_with(folder) && path != Path::new(folder);
-        FOR_DATA.iter().any(is_below) || path == Path::new("/dev/shm")
+        DATA_FOLDERS.iter().any(is_below) || path == Path::new("/dev/shm")
     };
     let is_owned = || {
-        let relative = BY_OWNER.iter().find_map(|folder| path.strip_prefix(folder).ok());
+        let relative = OWNER_FOLDERS.iter().find_map(|folder| path.strip_prefix(folder).ok());
         let name = relative.and_then(|relative| relative.iter().next()?.to_str());
         name.is_some_and(|name| owners.iter().any(|owner| owner.eq_ignore_ascii_case(name)))
     };
@@ -154,8 +154,8 @@ pub(crate) fn write_danger(path: &Path, owners: &[String]) -> Option<String> {
         format!(
             "{shown} would be writable, and the node may execute or trust files there: leave `writable` out, or mount \
              something below {}, or below {} in a folder that is called {}",
-            FOR_DATA.join(", "),
-            BY_OWNER.join(", "),
+            DATA_FOLDERS.join(", "),
+            OWNER_FOLDERS.join(", "),
             owners.join(" or ")
         )
     })

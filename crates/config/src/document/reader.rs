@@ -61,7 +61,7 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n YamlNode, unknown: UnknownKeys) ->
         if !reader.incomplete.borrow().contains(&failure.id) {
             errors.push(Diagnostic::new(failure.line, failure.problem));
         }
-        if failure.id == root.id || errors.len() >= MAX_MISTAKES {
+        if failure.id == root.id || errors.len() >= MAX_ERRORS {
             break None;
         }
         reader.omitted.insert(failure.id);
@@ -74,7 +74,7 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n YamlNode, unknown: UnknownKeys) ->
 }
 
 /// Maximum number of reported errors. Each error costs another pass.
-const MAX_MISTAKES: usize = 100;
+const MAX_ERRORS: usize = 100;
 
 /// State of a reading.
 #[derive(Default)]

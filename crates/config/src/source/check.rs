@@ -54,7 +54,7 @@ pub fn programming_errors(
     cleanup: &CleanupSteps,
     expect: &BTreeMap<String, String>,
 ) -> Vec<String> {
-    let rule = on_pci(SourceName::FPGA);
+    let rule = pci_source(SourceName::FPGA);
     let mut checker = Checker::new(&rule, Path::new("/"));
     cleanup.steps().for_each(|step| checker.step(step));
     for (name, text) in expect {
@@ -69,14 +69,14 @@ pub fn programming_errors(
 
 /// The errors in steps on the devices of a built-in source. All of these devices are on PCI.
 pub fn step_errors(source: SourceName, cleanup: &CleanupSteps) -> Vec<String> {
-    let rule = on_pci(source);
+    let rule = pci_source(source);
     let mut checker = Checker::new(&rule, Path::new("/"));
     cleanup.steps().for_each(|step| checker.step(step));
     checker.errors
 }
 
 /// A source of PCI devices, which have folders in sysfs.
-fn on_pci(source: SourceName) -> SourceRule {
+fn pci_source(source: SourceName) -> SourceRule {
     SourceRule::new(source, DiscoveryRule::Bus("pci".to_owned()))
 }
 
@@ -89,7 +89,7 @@ struct Checker<'a> {
 }
 
 /// Placeholder for a value that is not known yet.
-const ANY: &str = "*";
+const UNKNOWN_VALUE: &str = "*";
 
 // === impl Checker ===
 
@@ -127,7 +127,7 @@ impl<'a> Checker<'a> {
             }
             DiscoveryRule::Nodes(patterns) => {
                 for pattern in patterns {
-                    self.found_nodes(pattern);
+                    self.check_found_nodes(pattern);
                 }
             }
             DiscoveryRule::Files(folder) => self.folder(folder),
@@ -146,7 +146,7 @@ impl<'a> Checker<'a> {
 
     /// Checks a pattern of nodes. A pattern of a source with `match` is not checked for dangers: `match` may exclude
     /// dangerous nodes, and discovery checks every node that it finds.
-    fn found_nodes(&mut self, pattern: &str) {
+    fn check_found_nodes(&mut self, pattern: &str) {
         match denylist::node_path_error(pattern) {
             Some(error) => self.add_error(error),
             None if is_pattern(pattern) && self.rule.expression.is_some() => {}
@@ -223,8 +223,8 @@ impl<'a> Checker<'a> {
     }
 
     fn give(&mut self, edits: &EditTemplates) {
-        edits.nodes.iter().for_each(|node| self.given_node(node));
-        edits.mounts.iter().for_each(|mount| self.given_mount(mount));
+        edits.nodes.iter().for_each(|node| self.check_node(node));
+        edits.mounts.iter().for_each(|mount| self.check_mount(mount));
         for (name, value) in &edits.env {
             if name.is_empty() || name.contains(['=', '\0']) {
                 self.add_error(format!("{name:?} cannot name a variable"));
@@ -235,11 +235,11 @@ impl<'a> Checker<'a> {
         edits.cdi.iter().for_each(|name| self.text(name));
     }
 
-    fn given_node(&mut self, node: &NodeTemplate) {
+    fn check_node(&mut self, node: &NodeTemplate) {
         self.text(&node.path);
-        let pattern = fill_all(&node.path, ANY);
+        let pattern = fill_all(&node.path, UNKNOWN_VALUE);
         // A path that begins with a placeholder is checked when the device is known.
-        if !pattern.starts_with(ANY) {
+        if !pattern.starts_with(UNKNOWN_VALUE) {
             self.nodes(&pattern);
         }
         let Some(container_path) = &node.inside else { return };
@@ -253,13 +253,13 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn given_mount(&mut self, mount: &MountTemplate) {
+    fn check_mount(&mut self, mount: &MountTemplate) {
         for path in std::iter::once(&mount.host).chain(&mount.container) {
             self.text(path);
             self.errors.extend(denylist::plain_path_error(path));
         }
         // A path with placeholders is checked when the device is known.
-        if fill_all(&mount.host, ANY) == mount.host {
+        if fill_all(&mount.host, UNKNOWN_VALUE) == mount.host {
             let path = Path::new(&mount.host);
             self.add_danger(self.rule.mount_refusal(mount, path, self.kubelet_dir));
         }

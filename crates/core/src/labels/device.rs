@@ -51,7 +51,7 @@ pub(super) fn gpus<'a>(input: &LabelInput<'a>) -> Vec<Gpu<'a>> {
         let offering = input.offerings.get(&device.id).copied().filter(|_| !device.partitioned);
         Gpu { device, is_partitioned: device.partitioned, offering }
     };
-    present(input, DeviceKind::Gpu).map(gpu).collect()
+    present_devices(input, DeviceKind::Gpu).map(gpu).collect()
 }
 
 /// The node's MIG instances, in order.
@@ -60,13 +60,16 @@ pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
         device,
         offering: input.offerings.get(&device.id).copied(),
     };
-    let with_profile = present(input, DeviceKind::Mig)
+    let with_profile = present_devices(input, DeviceKind::Mig)
         .filter(|device| device.text_attribute(&MIG_PROFILE).is_some());
     with_profile.map(instance).collect()
 }
 
 /// Present devices of a kind whose product name is known.
-fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item = &'a Device> {
+fn present_devices<'a>(
+    input: &LabelInput<'a>,
+    kind: DeviceKind,
+) -> impl Iterator<Item = &'a Device> {
     let devices = input.inventory.of_kind(kind).filter(|device| !device.health.has_vanished());
     devices.filter(|device| device.text_attribute(&PRODUCT).is_some())
 }

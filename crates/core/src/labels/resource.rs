@@ -45,7 +45,7 @@ fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
     let Some(partitioned) = gpus.iter().find(|gpu| gpu.is_partitioned) else { return Vec::new() };
     let has_parts = |gpu: &Gpu<'_>| gpu.is_partitioned && gpu.has_instances(instances);
     match grouped(instances, Instance::mig_profile).as_slice() {
-        [(_, group)] if gpus.iter().all(has_parts) => of_mig_profile(GPU, group),
+        [(_, group)] if gpus.iter().all(has_parts) => mig_profile_labels(GPU, group),
         _ => vec![
             label(GPU, "product", product(&partitioned.model(), "-MIG-INVALID")),
             label(GPU, "count", 0),
@@ -59,12 +59,12 @@ fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
 fn mixed(instances: &[Instance<'_>]) -> Vec<Label> {
     let profiles = grouped(instances, Instance::mig_profile).into_iter();
     profiles
-        .flat_map(|(profile, group)| of_mig_profile(&format!("mig-{profile}"), &group))
+        .flat_map(|(profile, group)| mig_profile_labels(&format!("mig-{profile}"), &group))
         .collect()
 }
 
 /// Labels of the instances of one profile, with the values of the first instance.
-fn of_mig_profile(resource: &str, group: &[&Instance<'_>]) -> Vec<Label> {
+fn mig_profile_labels(resource: &str, group: &[&Instance<'_>]) -> Vec<Label> {
     let Some(first) = group.first() else { return Vec::new() };
     let offerings: Vec<_> = group.iter().filter_map(|instance| instance.offering).collect();
     let offering = most_frequent(&offerings).copied();

@@ -38,14 +38,14 @@ pub(super) fn product(model: &str, suffix: &str) -> String {
 
 /// A model name for use in keys, the same on every node.
 pub(super) fn model_in_key(model: &str) -> String {
-    match fitted(model, MAX_MODEL_CHARS) {
+    match truncated(model, MAX_MODEL_CHARS) {
         name if name.is_empty() => "unknown".to_owned(),
         name => name,
     }
 }
 
 fn key(domain: &str, name: impl Display) -> String {
-    format!("{domain}/{}", fitted(&name.to_string(), MAX_LABEL))
+    format!("{domain}/{}", truncated(&name.to_string(), MAX_LABEL))
 }
 
 fn value(text: &str) -> String {
@@ -54,7 +54,7 @@ fn value(text: &str) -> String {
 }
 
 /// The text, cut to fit. A checksum keeps cut texts distinct.
-fn fitted(text: &str, max: usize) -> String {
+fn truncated(text: &str, max: usize) -> String {
     let allowed: String = text.chars().filter(|c| is_allowed(*c)).collect();
     let allowed = trimmed(&allowed);
     match allowed.get(..max) {

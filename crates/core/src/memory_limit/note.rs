@@ -37,7 +37,7 @@ pub struct LimitedGpu {
 }
 
 /// Infix of a note's file name, between the record's stem and the container id.
-const LIMITED: &str = ".limited-";
+const NOTE_INFIX: &str = ".limited-";
 const JSON: &str = ".json";
 
 /// Longest container id in a file name, in bytes. Ids of containerd and CRI-O have 64.
@@ -89,13 +89,13 @@ impl MemoryLimitNote {
 
     /// Path of a container's note beside its record; `None` for an invalid container id.
     pub fn path(record: &Path, container: &str) -> Option<PathBuf> {
-        let name = format!("{}{LIMITED}{container}{JSON}", stem(record)?);
+        let name = format!("{}{NOTE_INFIX}{container}{JSON}", stem(record)?);
         is_id(container).then(|| record.with_file_name(name))
     }
 
     /// Container of a note of this record, from the note's file name; `None` for other files.
     pub fn container<'a>(record: &Path, file_name: &'a str) -> Option<&'a str> {
-        let suffix = file_name.strip_prefix(stem(record)?)?.strip_prefix(LIMITED)?;
+        let suffix = file_name.strip_prefix(stem(record)?)?.strip_prefix(NOTE_INFIX)?;
         suffix.strip_suffix(JSON).filter(|id| is_id(id))
     }
 

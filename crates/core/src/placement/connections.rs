@@ -22,7 +22,7 @@ pub struct Connections {
 }
 
 /// Label of [`PcieLevel::Device`](crate::topology::PcieLevel::Device).
-const ONE_DEVICE: &str = "DEV";
+const SAME_DEVICE_LABEL: &str = "DEV";
 
 // === impl Connections ===
 
@@ -61,7 +61,7 @@ impl fmt::Display for Connections {
             self.pairs.iter().map(|(label, count)| format!("{count} x {label}")).collect();
         match self.pairs.iter().next() {
             None => f.write_str("a single device")?,
-            Some((label, _)) if pairs.len() == 1 && label == ONE_DEVICE => {
+            Some((label, _)) if pairs.len() == 1 && label == SAME_DEVICE_LABEL => {
                 f.write_str("parts of one device")?;
             }
             Some((label, 1)) if pairs.len() == 1 => write!(f, "the pair over {label}{via_switch}")?,

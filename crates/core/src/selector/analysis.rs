@@ -118,7 +118,7 @@ impl DeviceExpression {
     pub fn conjuncts(&self) -> Vec<Self> {
         let is_conjunction =
             matches!(&self.parsed.expr, Expr::Call(call) if call.func_name == LOGICAL_AND);
-        let conjuncts = if is_conjunction { pieces(&self.text) } else { Vec::new() };
+        let conjuncts = if is_conjunction { split_conjuncts(&self.text) } else { Vec::new() };
         // The splitter misreads some text, such as a comment with quotes. Then the expression stays whole.
         let conjuncts: Result<Vec<Self>, _> = conjuncts.into_iter().map(str::parse).collect();
         conjuncts
@@ -139,7 +139,7 @@ impl DeviceExpression {
 }
 
 /// Splits text at `&&` outside brackets and quotes.
-fn pieces(text: &str) -> Vec<&str> {
+fn split_conjuncts(text: &str) -> Vec<&str> {
     let (mut conjuncts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_i32, None);
     let mut characters = text.char_indices().peekable();
     while let Some((index, character)) = characters.next() {

@@ -35,7 +35,7 @@ struct Worker<A> {
 type BlockingCall<A> = Box<dyn FnOnce() -> A + Send>;
 
 /// Limit on hanging threads, beyond which calls fail at once. So many of them are a fault of the host itself.
-const MAX_LATE: usize = 64;
+const MAX_HANGING: usize = 64;
 
 // === impl DeadlinePool ===
 
@@ -54,7 +54,7 @@ impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
             return Err(DeadlineExceeded);
         }
         self.late.remove(&key);
-        if self.late.len() >= MAX_LATE {
+        if self.late.len() >= MAX_HANGING {
             return Err(DeadlineExceeded);
         }
         let idle = self.idle.take().map_or_else(Worker::start, Ok);

@@ -72,7 +72,7 @@ pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), Progr
     let pipe = Receiver::from_owned_fd(pipe.into()).map_err(spawn_error)?;
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(spawn_error)?).stderr(writer);
     command.current_dir("/").process_group(0);
-    let mut group = Group(command.spawn().map_err(spawn_error)?);
+    let mut group = ProcessGroup(command.spawn().map_err(spawn_error)?);
     drop(command);
     let mut output = Vec::new();
     let status = {
@@ -92,9 +92,9 @@ pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), Progr
 }
 
 /// Process group of a program, killed on drop while the program runs.
-struct Group(Child);
+struct ProcessGroup(Child);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // The id belongs to this program until the program has been waited for.
         if let Some(id) = self.0.id().and_then(|id| Pid::from_raw(id.cast_signed())) {

@@ -17,7 +17,7 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use super::{FileAccess, replace};
 
 /// Size of a spare in bytes, enough for the health records of several hundred devices.
-const BYTES: usize = 64 << 10;
+const SPARE_BYTES: usize = 64 << 10;
 
 /// Creates the missing spares of a file. Blocks.
 pub(crate) fn create_spares(path: &Path) -> io::Result<()> {
@@ -26,7 +26,7 @@ pub(crate) fn create_spares(path: &Path) -> io::Result<()> {
     let (present, missing): (Vec<_>, Vec<_>) =
         spare_paths(path)?.into_iter().partition(|spare| is_full_size(spare));
     for spare in missing.iter().take(required.saturating_sub(present.len())) {
-        replace(spare, &vec![b' '; BYTES], FileAccess::Owner)?;
+        replace(spare, &vec![b' '; SPARE_BYTES], FileAccess::Owner)?;
     }
     Ok(())
 }
@@ -41,7 +41,7 @@ pub(crate) fn write_into_spare(path: &Path, content: &[u8], access: FileAccess) 
     if !metadata.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let length = usize::try_from(metadata.len()).unwrap_or(BYTES);
+    let length = usize::try_from(metadata.len()).unwrap_or(SPARE_BYTES);
     file.set_permissions(Permissions::from_mode(access.mode()))?;
     file.write_all(content)?;
     file.write_all(&vec![b' '; length.saturating_sub(content.len())])?;
@@ -61,7 +61,7 @@ fn spare_paths(path: &Path) -> io::Result<[PathBuf; 2]> {
 /// True for a regular file of at least the size of a spare.
 fn is_full_size(path: &Path) -> bool {
     fs::symlink_metadata(path)
-        .is_ok_and(|metadata| metadata.is_file() && metadata.len() >= BYTES as u64)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.len() >= SPARE_BYTES as u64)
 }
 
 #[cfg(test)]

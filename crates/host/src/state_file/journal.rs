@@ -34,7 +34,7 @@ pub type Versioned<T> = (u64, T);
 #[derive(Debug)]
 pub struct Journal<T> {
     newest: watch::Sender<Versioned<T>>,
-    written: watch::Receiver<Written>,
+    written: watch::Receiver<WriteProgress>,
     checks: watch::Sender<u64>,
 }
 
@@ -44,13 +44,13 @@ pub struct Writer<T> {
     file: StateFile<T>,
     newest: watch::Receiver<Versioned<T>>,
     checks: watch::Receiver<u64>,
-    written: watch::Sender<Written>,
+    written: watch::Sender<WriteProgress>,
     failure_message: &'static str,
 }
 
 /// Progress of the writes.
 #[derive(Clone, Debug, Default)]
-struct Written {
+struct WriteProgress {
     /// Newest written version.
     version: u64,
     /// Newest version whose write failed, with the error.
@@ -66,7 +66,7 @@ impl<T: Default + PartialEq> Journal<T> {
     /// fail.
     pub fn new(file: StateFile<T>, failure_message: &'static str) -> (Self, Writer<T>) {
         let (newest, checks) = (watch::Sender::default(), watch::Sender::default());
-        let (sender, written) = watch::channel(Written::default());
+        let (sender, written) = watch::channel(WriteProgress::default());
         let writer = Writer {
             file,
             newest: newest.subscribe(),
@@ -81,7 +81,7 @@ impl<T: Default + PartialEq> Journal<T> {
     pub fn write(&self, content: T) {
         let written = self.written.borrow();
         self.newest.send_if_modified(|(version, known)| {
-            let is_new = *known != content || written.has_refused(*version);
+            let is_new = *known != content || written.has_failed(*version);
             if is_new {
                 *version += 1;
                 *known = content;
@@ -153,9 +153,9 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
     }
 }
 
-// === impl Written ===
+// === impl WriteProgress ===
 
-impl Written {
+impl WriteProgress {
     fn record(&mut self, version: u64, error: Option<String>) {
         match error {
             None => self.version = version,
@@ -164,7 +164,7 @@ impl Written {
     }
 
     /// True if the write of this version failed.
-    fn has_refused(&self, version: u64) -> bool {
+    fn has_failed(&self, version: u64) -> bool {
         matches!(self.outcome(version), Some(Err(_)))
     }
 

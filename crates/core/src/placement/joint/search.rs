@@ -36,7 +36,7 @@ struct JointSearch<'a> {
     within: Option<usize>,
     remaining: Remaining,
     bounds: Bounds,
-    tally: PairCounter,
+    pair_counter: PairCounter,
     gpus: Chosen,
     nics: Chosen,
     best: Option<BestChoice>,
@@ -75,7 +75,7 @@ pub(super) fn best_choice(
 ) -> JointResult {
     let mut search = JointSearch::new(problem, restriction.map(|(level, _)| level));
     if let Some((_, shares)) = restriction {
-        search.begin_with(shares);
+        search.set_initial(shares);
     }
     let exact = search.branch(JointBranch::first(&problem.gpus, Side::Gpus));
     let best = search.best.expect("a choice is within the level");
@@ -102,7 +102,7 @@ impl<'a> JointSearch<'a> {
             within,
             remaining: Remaining::of(&problem.gpus.problem),
             bounds: Bounds::of(&problem.gpus.problem),
-            tally: PairCounter::new(problem),
+            pair_counter: PairCounter::new(problem),
             gpus: Chosen::new(&problem.gpus),
             nics: Chosen::new(&problem.nics),
             best: None,
@@ -112,7 +112,7 @@ impl<'a> JointSearch<'a> {
     }
 
     /// Starts with the choice that has these shares, so that an answer exists even if the search stops early.
-    fn begin_with(&mut self, shares: &[JunctionShare]) {
+    fn set_initial(&mut self, shares: &[JunctionShare]) {
         let problem = self.problem;
         let (gpus, nics) = (self.gpus.clone(), self.nics.clone());
         for share in shares {
@@ -232,7 +232,7 @@ impl<'a> JointSearch<'a> {
 
     /// Replaces the best choice by a better one, or by an equal one with lower positions.
     fn update_best(&mut self) {
-        let far = self.tally.count_far_pairs(self.problem, &self.gpus, &self.nics);
+        let far = self.pair_counter.count_far_pairs(self.problem, &self.gpus, &self.nics);
         if !self.is_within(&far) {
             return;
         }

@@ -323,12 +323,12 @@ proptest! {
     fn an_impossible_request_is_refused((machine, request) in any_machine()) {
         let shared = machine.shared();
         let available: usize = machine.free.iter().map(Vec::len).sum();
-        let alone = machine.free.iter().any(|free| free.len() >= request.size);
+        let fits_one_device = machine.free.iter().any(|free| free.len() >= request.size);
         match choose(&machine.topology(), request.to_request(&shared)) {
             Ok(_) => prop_assert!(request.size <= available),
             Err(ShareError::TooFew { .. }) => prop_assert!(request.size > available),
             Err(ShareError::TooFewOnOneDevice { .. }) =>
-                prop_assert!(!alone || !request.required.is_empty()),
+                prop_assert!(!fits_one_device || !request.required.is_empty()),
             Err(ShareError::NoNumaNode { size, available }) => prop_assert!(
                 request.policy == Policy::NumaStrict && available < size
             ),
@@ -390,8 +390,8 @@ proptest! {
         prop_assert!(opened.iter().filter(|(.., free)| *free > 0).count() <= 1);
         for (used, chosen, required, free) in &loads {
             let passed_over = *free > 0 && chosen == required;
-            let is_less_loaded = |(other_used, _, other_required, _): &&&(usize, usize, usize, usize)| {
-                other_used + other_required < used + required
+            let is_less_loaded = |(other, _, also_required, _): &&&(usize, usize, usize, usize)| {
+                other + also_required < used + required
             };
             prop_assert!(!passed_over || opened.iter().find(is_less_loaded).is_none());
         }
