@@ -90,21 +90,22 @@ const OVERWRITTEN_UNDER_MPS: &str = "memory: overwrite takes a GPU that no progr
     its own on those that it shares: share by time slices, or leave the step out";
 
 fn conflicting_rules(earlier: &SpannedRule, later: &SpannedRule) -> Option<Diagnostic> {
-    let first = &earlier.value;
-    let second = &later.value;
-    let name = &second.name;
+    let earlier_rule = &earlier.value;
+    let later_rule = &later.value;
+    let name = &later_rule.name;
     let line = earlier.line;
-    if first.name != second.name {
+    if earlier_rule.name != later_rule.name {
         return None;
     }
-    let text = if first.sharing != second.sharing {
-        let (later_text, earlier_text) = (described(second.sharing), described(first.sharing));
+    let text = if earlier_rule.sharing != later_rule.sharing {
+        let (later_text, earlier_text) =
+            (described(later_rule.sharing), described(earlier_rule.sharing));
         format!(
             "resource {name} is {later_text} here and {earlier_text} on line {line}: \
              a pod cannot tell which it gets; share alike, or use two names"
         )
-    } else if first.placement() != second.placement() {
-        let (later_text, earlier_text) = (second.placement(), first.placement());
+    } else if earlier_rule.placement() != later_rule.placement() {
+        let (later_text, earlier_text) = (later_rule.placement(), earlier_rule.placement());
         format!(
             "placement of {name} is {later_text} here and {earlier_text} on line {line}: \
              devices of one name are chosen in one way; write the same, or use two names"
@@ -131,9 +132,9 @@ fn unreachable(
             format!("{name} gets no device: exclude on line {line} withholds every such {kind}")
         }
         (None, Some(earlier)) => {
-            let (first, line) = (&earlier.value.name, earlier.line);
+            let (earlier_name, line) = (&earlier.value.name, earlier.line);
             format!(
-                "{name} gets no device: {first} on line {line} takes every such {kind} first; \
+                "{name} gets no device: {earlier_name} on line {line} takes every such {kind} first; \
                  move this rule up, or narrow that one by index, ids or match"
             )
         }

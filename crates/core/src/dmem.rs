@@ -82,13 +82,13 @@ mod tests {
 
     #[test]
     fn a_files_lines_are_regions_with_values() {
-        let listed: Vec<_> = DmemRegion::list(CAPACITY).collect();
+        let regions: Vec<_> = DmemRegion::list(CAPACITY).collect();
         let expected = [
             (region("drm/0000:03:00.0/vram0"), "17095983104"),
             (region("drm/0000:03:00.0/stolen"), "4096"),
             (region("drm/0000:0a:00.0/vram"), "max"),
         ];
-        assert_eq!(listed, expected);
+        assert_eq!(regions, expected);
         assert_eq!(region("drm/0000:0a:00.0/vram").value(CAPACITY), Some("max"));
         // A name is compared as a whole.
         assert_eq!(region("drm/0000:03:00.0/vram").value(CAPACITY), None);

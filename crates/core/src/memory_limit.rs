@@ -200,7 +200,7 @@ fn check_gpus<'a>(
     gpus: impl Iterator<Item = (&'a str, Option<&'a DmemRegion>)>,
 ) -> Result<(), MemoryLimitError> {
     library.map_or(Ok(()), check_path)?;
-    let mut seen = Vec::new();
+    let mut uuids = Vec::new();
     for (uuid, region) in gpus {
         let is_id = if region.is_some() { uuid.parse::<DeviceId>().is_ok() } else { is_uuid(uuid) };
         if !is_id {
@@ -209,12 +209,12 @@ fn check_gpus<'a>(
         if region.is_none() && library.is_none() {
             return Err(MemoryLimitError::NoLibrary(uuid.to_owned()));
         }
-        if seen.contains(&uuid) {
+        if uuids.contains(&uuid) {
             return Err(MemoryLimitError::DuplicateGpu(uuid.to_owned()));
         }
-        seen.push(uuid);
+        uuids.push(uuid);
     }
-    if seen.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
+    if uuids.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
 }
 
 /// True for the UUID of a whole NVIDIA GPU.

@@ -47,14 +47,15 @@ fn attributes(gpu: &Device, partition: &Partition) -> Attributes {
         name.domain() != DOMAIN || INHERITED_ATTRIBUTES.contains(&name.name())
     };
     let inherited = gpu.attributes.iter().filter(|(name, _)| is_inherited(name));
-    let own = [
+    let own_attributes = [
         ("type", AttributeValue::string("mig")),
         ("parentUUID", AttributeValue::string(gpu.id.as_str())),
         ("parentIndex", AttributeValue::Int(gpu.index.into())),
         ("profile", AttributeValue::string(partition.profile.as_str())),
     ];
-    let own = own.map(|(name, value)| (AttributeName::new(DOMAIN, name), value));
-    inherited.map(|(name, value)| (name.clone(), value.clone())).chain(own).collect()
+    let own_attributes =
+        own_attributes.map(|(name, value)| (AttributeName::new(DOMAIN, name), value));
+    inherited.map(|(name, value)| (name.clone(), value.clone())).chain(own_attributes).collect()
 }
 
 /// The existing instance at a placement.

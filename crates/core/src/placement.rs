@@ -204,9 +204,10 @@ impl ResolvedRequest {
 
     fn lowest_positions(&self, eligible: impl Fn(usize) -> bool) -> Option<SearchResult> {
         let is_required = |position: &usize| self.required.binary_search(position).is_ok();
-        let free =
+        let optional =
             self.available.iter().filter(|position| !is_required(position) && eligible(**position));
-        let positions: Vec<_> = self.required.iter().chain(free).copied().take(self.size).collect();
+        let positions: Vec<_> =
+            self.required.iter().chain(optional).copied().take(self.size).collect();
         (positions.len() == self.size).then(|| SearchResult::only(ascending(positions)))
     }
 

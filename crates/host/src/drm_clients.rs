@@ -403,8 +403,8 @@ mod tests {
         assert_eq!(proc.used("0000:03:00.0"), []);
         // A file closed between the listing and the read.
         proc.process(23, "a", std::slice::from_ref(&file));
-        let gone = proc.root.path().join("proc/23/fdinfo/9");
-        std::os::unix::fs::symlink("nowhere", gone).expect("linked");
+        let closed_file = proc.root.path().join("proc/23/fdinfo/9");
+        std::os::unix::fs::symlink("nowhere", closed_file).expect("linked");
         assert_eq!(proc.used("0000:03:00.0"), [(23, "a".to_owned(), 1024)]);
     }
 

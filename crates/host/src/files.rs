@@ -142,25 +142,25 @@ mod tests {
     #[test]
     fn a_link_in_place_of_draft_or_file_is_replaced_without_its_target() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let at = |name: &str| dir.path().join(name);
-        fs::write(at("precious"), "theirs").expect("written");
-        fs::set_permissions(at("precious"), Permissions::from_mode(0o640)).expect("set");
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("precious"), "theirs").expect("written");
+        fs::set_permissions(path("precious"), Permissions::from_mode(0o640)).expect("set");
         for (name, target) in
             [(".a.json.draft", "precious"), ("a.json", "precious"), ("a.json", "new")]
         {
-            let _ = fs::remove_file(at(name));
-            symlink(target, at(name)).expect("linked");
-            assert!(replace(&at("a.json"), b"ours", FileAccess::Everyone).expect("written"));
+            let _ = fs::remove_file(path(name));
+            symlink(target, path(name)).expect("linked");
+            assert!(replace(&path("a.json"), b"ours", FileAccess::Everyone).expect("written"));
             assert!(
-                fs::symlink_metadata(at("a.json")).expect("the file exists").is_file(),
+                fs::symlink_metadata(path("a.json")).expect("the file exists").is_file(),
                 "{name}"
             );
-            assert_eq!(fs::read(at("a.json")).expect("the file exists"), b"ours");
+            assert_eq!(fs::read(path("a.json")).expect("the file exists"), b"ours");
         }
-        assert_eq!(fs::read(at("precious")).expect("the file exists"), b"theirs");
+        assert_eq!(fs::read(path("precious")).expect("the file exists"), b"theirs");
         let mode =
-            fs::metadata(at("precious")).expect("the file exists").permissions().mode() & 0o777;
-        assert_eq!((mode, at("new").exists()), (0o640, false));
+            fs::metadata(path("precious")).expect("the file exists").permissions().mode() & 0o777;
+        assert_eq!((mode, path("new").exists()), (0o640, false));
     }
 
     /// A process has a single umask, so child processes run the test above.

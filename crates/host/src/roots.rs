@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::Host;
 
-/// Roots of a device's files. On most nodes all three are equal. With a driver container, those of driver and devices
-/// are below `/run/nvidia/driver`.
+/// Roots of a device's files. On most nodes all three are equal. With a driver container, the roots of driver and
+/// devices are below `/run/nvidia/driver`.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// `/sys`, `/proc`, `/run`.

@@ -106,40 +106,41 @@ const OWNER_FOLDERS: &[&str] =
 
 /// Danger of mounting a file or folder of the host, even read-only.
 pub fn mount_danger(path: &Path, kubelet_dir: &Path) -> Option<String> {
-    let shown = path.display();
+    let path_text = path.display();
     let path = &*without_links(path);
     let overlaps = |other: &Path| path.starts_with(other) || other.starts_with(path);
     if overlaps(kubelet_dir) {
-        return Some(format!("{shown} has the kubelet's sockets and every pod's secrets"));
+        return Some(format!("{path_text} has the kubelet's sockets and every pod's secrets"));
     }
     if TOO_BROAD.iter().any(|folder| path == Path::new(folder)) {
-        return Some(format!("{shown} exposes the whole machine: name what is needed in it"));
+        return Some(format!("{path_text} exposes the whole machine: name what is needed in it"));
     }
     if let Some((_, danger)) = DANGEROUS.iter().find(|(folder, _)| path.starts_with(folder)) {
-        return Some(format!("{shown} {danger}"));
+        return Some(format!("{path_text} {danger}"));
     }
     if overlaps(Path::new(UDEV)) {
         return Some(format!(
-            "{shown} {PROGRAMS}: name what is needed in it, such as /run/udev/data"
+            "{path_text} {PROGRAMS}: name what is needed in it, such as /run/udev/data"
         ));
     }
     if path.iter().any(|component| KEYS.iter().any(|keys| component == *keys)) {
-        return Some(format!("{shown} {SECRETS}"));
+        return Some(format!("{path_text} {SECRETS}"));
     }
     if let Some(danger) = path.to_str().filter(|_| path.starts_with("/dev")).and_then(node_danger) {
         return Some(danger);
     }
     if is_of_process(path) {
-        return Some(format!("{shown} is a process of the node, with the files that it sees"));
+        return Some(format!("{path_text} is a process of the node, with the files that it sees"));
     }
     let is_runtime = RUNTIMES.iter().any(|name| overlaps(&Path::new("/run").join(name)));
-    is_runtime.then(|| format!("{shown} exposes the container runtime, and with it the machine"))
+    is_runtime
+        .then(|| format!("{path_text} exposes the container runtime, and with it the machine"))
 }
 
 /// Danger of a writable mount of the path. The node executes or trusts files in too many places to list them, so this
 /// is an allowlist.
 pub(crate) fn write_danger(path: &Path, owners: &[String]) -> Option<String> {
-    let shown = path.display();
+    let path_text = path.display();
     let path = &*without_links(path);
     let is_for_data = || {
         let is_below = |folder: &&str| path.starts_with(folder) && path != Path::new(folder);
@@ -152,7 +153,7 @@ pub(crate) fn write_danger(path: &Path, owners: &[String]) -> Option<String> {
     };
     (!is_for_data() && !is_owned()).then(|| {
         format!(
-            "{shown} would be writable, and the node may execute or trust files there: leave `writable` out, or mount \
+            "{path_text} would be writable, and the node may execute or trust files there: leave `writable` out, or mount \
              something below {}, or below {} in a folder that is called {}",
             DATA_FOLDERS.join(", "),
             OWNER_FOLDERS.join(", "),

@@ -116,7 +116,7 @@ struct Failure {
     missing: Option<&'static str>,
     /// True if a list was expected: a list without a value is an error.
     expected_list: bool,
-    /// True if a key has no value. Such a key counts as absent in the next pass.
+    /// True if the cause is a key without a value. Such a key counts as absent in the next pass.
     lacks_value: bool,
 }
 
@@ -322,9 +322,9 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
             Value::Text(value) => visitor.visit_borrowed_str(value),
             Value::List(items) => visitor.visit_seq(Items { cursor: self, rest: items.iter() }),
             Value::Map(entries) => {
-                let rest: Vec<_> =
+                let named_nodes: Vec<_> =
                     entries.iter().map(|(key, node)| (key.text.as_str(), node)).collect();
-                visitor.visit_map(self.entries("", rest))
+                visitor.visit_map(self.entries("", named_nodes))
             }
         };
         result.map_err(|failure: Failure| failure.or_at(self.node))

@@ -146,18 +146,25 @@ mod tests {
     fn many_small_partitions_may_have_more_than_the_largest() {
         let small = (0..7).map(|start| possible("1g", (start, 1), [1, 0]));
         let media = (0..7).map(|start| possible("1g+me", (start, 1), [1, 1]));
-        let all: Vec<_> = small.chain(media).chain([possible("7g", (0, 8), [1, 1])]).collect();
-        let capacity = PartitionCapacity::of(&all);
+        let partitions: Vec<_> =
+            small.chain(media).chain([possible("7g", (0, 8), [1, 1])]).collect();
+        let capacity = PartitionCapacity::of(&partitions);
         assert_eq!(capacity.slices, 8);
         assert_eq!(capacity.amounts[&DECODERS], Quantity::Count(7));
         assert_eq!(capacity.amounts[&FLOW], Quantity::Count(1));
-        assert!(capacity.can_coexist(&all[0], &all[8]), "a plain profile and a media profile");
-        assert!(!capacity.can_coexist(&all[7], &all[8]), "two media profiles");
-        assert!(!capacity.can_coexist(&all[0], &all[7]), "two profiles at the same slice");
-        let pairs = (0..all.len())
-            .flat_map(|index| (index + 1..all.len()).map(move |later| [index, later]));
-        let exclusive =
-            pairs.filter(|[one, other]| !capacity.can_coexist(&all[*one], &all[*other]));
-        assert_eq!(capacity.exclusions(&all), exclusive.collect::<Vec<_>>());
+        assert!(
+            capacity.can_coexist(&partitions[0], &partitions[8]),
+            "a plain profile and a media profile"
+        );
+        assert!(!capacity.can_coexist(&partitions[7], &partitions[8]), "two media profiles");
+        assert!(
+            !capacity.can_coexist(&partitions[0], &partitions[7]),
+            "two profiles at the same slice"
+        );
+        let pairs = (0..partitions.len())
+            .flat_map(|index| (index + 1..partitions.len()).map(move |later| [index, later]));
+        let exclusive = pairs
+            .filter(|[one, other]| !capacity.can_coexist(&partitions[*one], &partitions[*other]));
+        assert_eq!(capacity.exclusions(&partitions), exclusive.collect::<Vec<_>>());
     }
 }

@@ -115,7 +115,7 @@ mod tests {
 
     fn gpu(id: &str, memory_mib: u64) -> Device {
         let (id, kind) = (id.parse().expect("valid"), DeviceKind::Gpu);
-        let new = Device::new(id, kind, SourceName::AMD, Timestamp::UNIX_EPOCH);
+        let device = Device::new(id, kind, SourceName::AMD, Timestamp::UNIX_EPOCH);
         let texts = [
             (PRODUCT, "AMD Instinct MI300X (OAM)"),
             (DEVICE_ID, "74a1"),
@@ -131,7 +131,7 @@ mod tests {
                 (SIMD_UNITS, Quantity::Count(1_216)),
             ]
             .into(),
-            ..new
+            ..device
         }
     }
 

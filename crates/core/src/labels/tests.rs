@@ -168,10 +168,10 @@ fn partitioned_gpus_have_no_replicas_and_are_not_shared() {
         base(&partitioned, InstanceNames::None),
         ["NVIDIA-A100-SXM4-40GB", "1", "0", "none"]
     );
-    let both = partitioned.gpu(A100, "8.0", Some(time_sliced(2)));
+    let with_whole_gpu = partitioned.gpu(A100, "8.0", Some(time_sliced(2)));
     let expected = ["NVIDIA-A100-SXM4-40GB-SHARED", "2", "2", "time-slicing"];
     assert_eq!(
-        base(&both, InstanceNames::None),
+        base(&with_whole_gpu, InstanceNames::None),
         expected,
         "a whole GPU determines the labels of its model"
     );
@@ -431,7 +431,7 @@ fn a_time_a_simulation_and_the_enforcement_of_shares_are_labels() {
     let mut node = Node::default();
     node.inventory.simulated = Some("dgx h100".into());
     let time = Timestamp::from_second(1_700_000_000).expect("valid");
-    let all = labels(&LabelInput {
+    let all_labels = labels(&LabelInput {
         inventory: &node.inventory,
         offerings: &node.offerings,
         instances: InstanceNames::None,
@@ -440,7 +440,7 @@ fn a_time_a_simulation_and_the_enforcement_of_shares_are_labels() {
         timestamp: Some(time),
     });
     assert_eq!(
-        feature_file(&all),
+        feature_file(&all_labels),
         "nvidia.com/gfd.timestamp=1700000000\nwindlass.dev/enforcement=driver\n\
          windlass.dev/simulated=dgx-h100\n"
     );
@@ -448,11 +448,11 @@ fn a_time_a_simulation_and_the_enforcement_of_shares_are_labels() {
 
 /// Validity of key and value by Kubernetes' `IsQualifiedName` and `IsValidLabelValue`; values are not empty.
 fn is_name(text: &str) -> bool {
-    let end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let is_alphanumeric = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     (1..=63).contains(&bytes.len())
-        && end(bytes.first())
-        && end(bytes.last())
+        && is_alphanumeric(bytes.first())
+        && is_alphanumeric(bytes.last())
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 

@@ -17,7 +17,7 @@ pub struct Connections {
     pub pairs: BTreeMap<String, usize>,
     /// True if an NVLink passes a switch.
     pub via_switch: bool,
-    /// NUMA nodes of the devices, without unknown ones.
+    /// Known NUMA nodes of the devices.
     pub numa_nodes: BTreeSet<u32>,
 }
 

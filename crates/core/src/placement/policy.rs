@@ -234,9 +234,9 @@ impl Score {
     /// The first term in which two scores differ; `Position` if none does.
     pub fn decided_by(&self, other: &Self) -> Term {
         let pairs = self.values.iter().zip(&other.values);
-        let first =
+        let difference =
             self.terms.iter().zip(pairs).find(|(_, (value, other_value))| value != other_value);
-        first.map_or(Term::Position, |(&term, _)| term)
+        difference.map_or(Term::Position, |(&term, _)| term)
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) struct BaseTotals {
 /// Interchangeable devices: exchanging one for another changes only the position term.
 #[derive(Debug)]
 pub(super) struct Class {
-    /// Ascending positions; a choice takes the first ones.
+    /// Positions, ascending; a choice takes the lowest.
     pub(super) members: Vec<usize>,
     /// Number of eligible members: all or none.
     pub(super) eligible: usize,

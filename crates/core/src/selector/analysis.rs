@@ -78,9 +78,9 @@ const COMPARISONS: [&str; 6] = [EQUALS, NOT_EQUALS, LESS, LESS_EQUALS, GREATER, 
 impl DeviceExpression {
     /// All references in source order, tests by `has()` included.
     pub fn references(&self) -> Vec<Reference> {
-        let mut all = Vec::new();
-        walk(&self.parsed, &mut |node| all.extend(reference_of(node)));
-        all
+        let mut references = Vec::new();
+        walk(&self.parsed, &mut |node| references.extend(reference_of(node)));
+        references
     }
 
     /// The attributes that the answer depends on; `None` if it may depend on any, as in a loop over all attributes.
@@ -105,13 +105,13 @@ impl DeviceExpression {
 
     /// All comparisons with a literal.
     pub fn comparisons(&self) -> Vec<Comparison> {
-        let mut all = Vec::new();
+        let mut comparisons = Vec::new();
         walk(&self.parsed, &mut |node| {
             if let Expr::Call(call) = &node.expr {
-                all.extend(comparisons_of(call));
+                comparisons.extend(comparisons_of(call));
             }
         });
-        all
+        comparisons
     }
 
     /// The operands of a conjunction `a && b && c`; any other expression is returned whole.

@@ -252,14 +252,14 @@ mod tests {
     async fn intermediate_versions_are_skipped_and_the_last_is_written_at_the_end() {
         let (_folder, file, journal, writer) = journal();
         journal.wait_written().await.expect("no write is pending");
-        let first = {
+        let first_wait = {
             journal.write("one".to_owned());
             journal.wait_written()
         };
         journal.write("two".to_owned());
         drop(journal);
         writer.run().await;
-        assert_eq!(first.await, Ok(()), "the second version counts as both");
+        assert_eq!(first_wait.await, Ok(()), "the second version counts as both");
         assert_eq!(on_disk(&file).as_deref(), Some("two"));
     }
 

@@ -83,9 +83,9 @@ fn check(tracker: &HealthTracker, history: &History) -> Result<(), TestCaseError
 }
 
 fn resumed(tracker: &HealthTracker, now: Timestamp) -> Result<HealthTracker, TestCaseError> {
-    let written = serde_json::to_string(&tracker.record()).expect("a record is written");
-    let read = serde_json::from_str(&written).expect("the record parses");
-    let next = HealthTracker::resume(read, QUIET, now);
+    let json = serde_json::to_string(&tracker.record()).expect("a record is written");
+    let record = serde_json::from_str(&json).expect("the record parses");
+    let next = HealthTracker::resume(record, QUIET, now);
     prop_assert!(!next.health().is_healthy(), "health is unknown after a restart");
     if tracker.health().state == HealthState::Unhealthy {
         prop_assert_eq!(

@@ -49,16 +49,16 @@ pub(super) fn min_far_pairs(
         even[level].add(gpus_here * gpu.least, nics_here, free_nics[junction], nic.least);
         uneven[level].add(gpus_here * gpu.most, nics_here, free_nics[junction], nic.most);
     }
-    // The GPUs with an extra pair may all be unchosen ones.
+    // All GPUs with an extra pair may be unchosen.
     let gpu_extra = if gpu.most > gpu.least { extra.saturating_sub(unchosen.gpus) } else { 0 };
     let extra_pairs = if nic.most > nic.least { extra } else { gpu_extra };
     let pairs = (problem.gpus.size() - unchosen.gpus) * gpu.least + gpu_extra;
     let mut far = [0; LEVELS.len()];
     let mut min_far = 0;
     for (far, (even, uneven)) in far.iter_mut().zip(even.iter().zip(&uneven)) {
-        let near = (even.max_pairs(unchosen.nics, nic.least) + extra_pairs)
+        let max_near_pairs = (even.max_pairs(unchosen.nics, nic.least) + extra_pairs)
             .min(uneven.max_pairs(unchosen.nics, nic.most));
-        min_far = min_far.max(pairs.saturating_sub(near));
+        min_far = min_far.max(pairs.saturating_sub(max_near_pairs));
         *far = count(min_far);
     }
     far
@@ -71,11 +71,11 @@ impl PairBound {
     /// per NIC.
     fn add(&mut self, gpu_pairs: usize, chosen: usize, unchosen: usize, max_load: usize) {
         let fixed = gpu_pairs.min(chosen * max_load);
-        let open = gpu_pairs - fixed;
-        let full = unchosen.min(open / max_load);
+        let open_pairs = gpu_pairs - fixed;
+        let full = unchosen.min(open_pairs / max_load);
         self.fixed += fixed;
         self.full += full;
-        let partial = open - full * max_load;
+        let partial = open_pairs - full * max_load;
         if full < unchosen && partial > 0 {
             self.partial_nics += 1;
             self.largest_partial = self.largest_partial.max(partial);

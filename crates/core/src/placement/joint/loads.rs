@@ -24,9 +24,9 @@ impl Loads {
     pub(super) fn of(gpus: usize, nics: usize) -> Self {
         let (pairs, smaller_count) = (gpus.max(nics), gpus.min(nics));
         let extra = pairs % smaller_count;
-        let one = Load { least: 1, most: 1 };
+        let single = Load { least: 1, most: 1 };
         let several = Load { least: pairs / smaller_count, most: pairs.div_ceil(smaller_count) };
-        let (gpu, nic) = if gpus >= nics { (one, several) } else { (several, one) };
+        let (gpu, nic) = if gpus >= nics { (single, several) } else { (several, single) };
         Self { gpu, nic, pairs, extra }
     }
 

@@ -74,9 +74,10 @@ pub(super) fn give_extra(
                 path.iter().enumerate().filter(|&(_, &junction)| more[junction] > slots[junction]);
             gains.fold(0_u32, |sum, (level, _)| sum | 1 << (LEVELS.len() - level))
         };
-        let open = (0..paths.len()).filter(|&index| spare[index] > 0).rev();
-        let best =
-            open.max_by_key(|&index| gain(&paths[index])).expect("fewer extra pairs than devices");
+        let with_spare = (0..paths.len()).filter(|&index| spare[index] > 0).rev();
+        let best = with_spare
+            .max_by_key(|&index| gain(&paths[index]))
+            .expect("fewer extra pairs than devices");
         spare[best] -= 1;
         paths[best].iter().for_each(|&junction| slots[junction] += 1);
     }

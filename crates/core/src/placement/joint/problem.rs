@@ -117,11 +117,11 @@ impl JointProblem {
             junction_numbers.iter().map(sum).collect::<Vec<_>>()
         };
         let (gpus, nics) = (self.gpus.size(), self.nics.size());
-        let all = sums.iter().flat_map(sums_after).filter(|&(g, n)| g <= gpus && n <= nics);
-        let mut all: Vec<_> = all.collect();
-        all.sort_unstable();
-        all.dedup();
-        all
+        let reachable = sums.iter().flat_map(sums_after).filter(|&(g, n)| g <= gpus && n <= nics);
+        let mut reachable: Vec<_> = reachable.collect();
+        reachable.sort_unstable();
+        reachable.dedup();
+        reachable
     }
 
     /// Numbers of GPUs and NICs that can be paired at one junction.
@@ -130,8 +130,8 @@ impl JointProblem {
             self.gpus.required[junction]..=self.gpus.available[junction].min(self.gpus.size());
         let nics =
             self.nics.required[junction]..=self.nics.available[junction].min(self.nics.size());
-        let all = gpus.flat_map(move |g| nics.clone().map(move |n| (g, n)));
-        all.filter(|&(g, n)| self.loads.fit(g, n))
+        let combinations = gpus.flat_map(move |g| nics.clone().map(move |n| (g, n)));
+        combinations.filter(|&(g, n)| self.loads.fit(g, n))
     }
 
     /// The nearest level at which every pair can have a common junction; `None` if no level suffices.

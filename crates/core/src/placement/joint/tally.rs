@@ -105,16 +105,16 @@ impl PairCounter {
 /// all NICs are chosen.
 pub(super) fn remaining_pair_affinity(problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> i64 {
     let pair_count = problem.gpus.remaining.min(problem.nics.remaining);
-    let mut near = [0; LEVELS.len()];
+    let mut near_pairs = [0; LEVELS.len()];
     for (junction, &level) in problem.junctions.levels.iter().enumerate() {
         let remaining =
             |kind: &KindProblem, chosen: &Chosen| kind.available[junction] - chosen.at[junction];
-        near[level] += remaining(&problem.gpus, gpus).min(remaining(&problem.nics, nics));
+        near_pairs[level] += remaining(&problem.gpus, gpus).min(remaining(&problem.nics, nics));
     }
     let mut farther = pcie(PcieLevel::Sys);
     let mut affinity = count(pair_count) * farther;
-    for (distance, near) in LEVELS.into_iter().zip(near) {
-        affinity += count(near.min(pair_count)) * (pcie(distance) - farther);
+    for (distance, near_pairs) in LEVELS.into_iter().zip(near_pairs) {
+        affinity += count(near_pairs.min(pair_count)) * (pcie(distance) - farther);
         farther = pcie(distance);
     }
     affinity

@@ -50,11 +50,11 @@ fn error_text(devices: &[Device], test: TestRequest<'_>) -> String {
 
 /// The path of slot `slot` of the switch below host bridge `root`.
 fn slot(root: u8, slot: u8) -> String {
-    let end = root + 4 + slot;
+    let device_bus = root + 4 + slot;
     let (upstream, below) = (root + 1, root + 2);
     format!(
         "pci0000:{root:02x}/0000:{root:02x}:01.0/0000:{upstream:02x}:00.0/0000:{below:02x}:{slot:02x}.0/\
-         0000:{end:02x}:00.0"
+         0000:{device_bus:02x}:00.0"
     )
 }
 
@@ -62,14 +62,14 @@ fn slot(root: u8, slot: u8) -> String {
 fn machine(switches: &[(&str, u32)]) -> Vec<Device> {
     let (mut gpus, mut nics) = (0, 0);
     let mut devices = Vec::new();
-    for (root, (below, numa)) in (0_u8..).step_by(16).zip(switches) {
-        for (place, letter) in (0_u8..).zip(below.chars()) {
+    for (root, (devices_below, numa)) in (0_u8..).step_by(16).zip(switches) {
+        for (slot_number, letter) in (0_u8..).zip(devices_below.chars()) {
             let (device, next) = match letter {
                 'G' => (gpu(gpus, 0, 0), &mut gpus),
                 _ => (nic(nics, 0), &mut nics),
             };
             *next += 1;
-            devices.push(placed(device, &slot(root, place), Some(*numa)));
+            devices.push(placed(device, &slot(root, slot_number), Some(*numa)));
         }
     }
     devices
@@ -158,15 +158,15 @@ fn a_gpu_has_the_nics_of_its_switch() {
 fn a_gpu_with_a_near_nic_is_left_free_if_another_serves_as_well() {
     // GPU 0 must go with NIC 0; the second GPU of the socket leaves NIC 1 its GPU 1.
     let devices = machine(&[("GN", 0), ("GN", 0), ("G", 0), ("GN", 1)]);
-    let all = (&[0, 1, 2, 3][..], &[0, 1, 2][..]);
-    assert_eq!(pairs(&devices, all, (2, 1)), "0-0 PIX, 2-0 NODE");
-    assert_eq!(pairs(&devices, all, (2, 2)), "0-0 PIX, 1-1 PIX");
+    let all_free = (&[0, 1, 2, 3][..], &[0, 1, 2][..]);
+    assert_eq!(pairs(&devices, all_free, (2, 1)), "0-0 PIX, 2-0 NODE");
+    assert_eq!(pairs(&devices, all_free, (2, 2)), "0-0 PIX, 1-1 PIX");
     // The further NIC is the one without a free GPU.
     assert_eq!(pairs(&devices, (&[0, 1], &[0, 1, 2]), (1, 1)), "0-0 PIX");
     let unsorted = (&[0, 2, 1][..], &[0, 1, 2][..]);
     assert_eq!(pairs(&devices, unsorted, (1, 2)), "0-0 PIX, 0-1 NODE");
-    let spare = machine(&[("GN", 0), ("GN", 0), ("N", 0)]);
-    assert_eq!(pairs(&spare, (&[0, 1], &[0, 1, 2]), (1, 2)), "0-0 PIX, 0-2 NODE");
+    let with_spare_nic = machine(&[("GN", 0), ("GN", 0), ("N", 0)]);
+    assert_eq!(pairs(&with_spare_nic, (&[0, 1], &[0, 1, 2]), (1, 2)), "0-0 PIX, 0-2 NODE");
 }
 
 #[test]
@@ -193,15 +193,16 @@ fn devices_on_separate_host_bridges_are_paired_by_numa_node() {
     let (four, size) = (&[0, 1, 2, 3][..], (2, 2));
     assert_eq!(pairs(&devices, (four, four), size), "0-0 NODE, 1-1 NODE");
     assert_eq!(pairs(&devices, (&[1, 2, 3], &[0, 1, 2]), size), "1-0 NODE, 2-2 NODE");
-    let within = |free, level| TestRequest { free, size, alignment: Alignment::Required(level) };
-    let choice = answer(&devices, within((four, four), PcieLevel::Node)).expect("an answer");
+    let within_level =
+        |free, level| TestRequest { free, size, alignment: Alignment::Required(level) };
+    let choice = answer(&devices, within_level((four, four), PcieLevel::Node)).expect("an answer");
     assert_eq!(choice.farthest(), Some(PcieLevel::Node));
     assert_eq!(
-        error_text(&devices, within((four, four), PcieLevel::Pix)),
+        error_text(&devices, within_level((four, four), PcieLevel::Pix)),
         "2 GPUs and 2 NICs requested, paired within PIX; the nearest possible level is NODE"
     );
     assert_eq!(
-        error_text(&devices, within((&[0, 1], &[2, 3]), PcieLevel::Node)),
+        error_text(&devices, within_level((&[0, 1], &[2, 3]), PcieLevel::Node)),
         "2 GPUs and 2 NICs requested, paired within NODE; the nearest possible level is SYS"
     );
 }
@@ -265,7 +266,7 @@ fn impossible_requests_are_refused_with_the_numbers() {
     };
     let nics =
         |required: &'static [&str], size| DeviceRequest { available: &["NIC-0"], required, size };
-    let both = DeviceRequest { available: &["NIC-0", "GPU-0"], required: &[], size: 1 };
+    let gpu_and_nic = DeviceRequest { available: &["NIC-0", "GPU-0"], required: &[], size: 1 };
     for (gpus, nics, expected) in [
         (gpus(&[], 0), nics(&[], 0), "neither GPUs nor NICs requested"),
         (gpus(&[], 3), nics(&[], 1), "GPUs: 3 devices requested, 2 available"),
@@ -282,7 +283,7 @@ fn impossible_requests_are_refused_with_the_numbers() {
             nics(&["NIC-1"], 1),
             "NICs: required device NIC-1 is not among the available ones",
         ),
-        (gpus(&[], 1), both, "GPU-0 is named both as a GPU and as a NIC"),
+        (gpus(&[], 1), gpu_and_nic, "GPU-0 is named both as a GPU and as a NIC"),
     ] {
         let request = JointRequest { gpus, nics, alignment: Alignment::Preferred };
         let error = choose_joint(&topology, request).expect_err("refused");

@@ -156,8 +156,8 @@ impl Bounds {
             capacity.taken += group.in_use;
         }
         for _ in 0..branch.missing {
-            let open = self.capacities.iter_mut().filter(|capacity| capacity.left > 0);
-            let Some(capacity) = open.min_by_key(|capacity| capacity.taken) else { break };
+            let open_groups = self.capacities.iter_mut().filter(|capacity| capacity.left > 0);
+            let Some(capacity) = open_groups.min_by_key(|capacity| capacity.taken) else { break };
             capacity.taken += 1;
             capacity.left -= 1;
         }

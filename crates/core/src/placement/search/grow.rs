@@ -29,9 +29,10 @@ impl Partial {
         self.take(problem, first_class, 1);
         for _ in 1..problem.missing {
             let classes = 0..problem.classes.len();
-            let open =
+            let open_classes =
                 classes.filter(|&class| self.counts[class] < problem.classes[class].eligible);
-            let best = open.max_by_key(|&class| (self.gain_of(problem, class), usize::MAX - class));
+            let best = open_classes
+                .max_by_key(|&class| (self.gain_of(problem, class), usize::MAX - class));
             self.take(problem, best.expect("enough devices are eligible"), 1);
         }
     }

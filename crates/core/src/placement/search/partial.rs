@@ -33,13 +33,13 @@ impl Partial {
     }
 
     /// Takes this many devices of a class.
-    pub(in crate::placement) fn take(&mut self, problem: &Problem, class: usize, taken: usize) {
-        self.counts[class] += taken;
-        let taken = count(taken);
-        self.weight += self.gain(problem, class, taken);
-        self.group_counts[problem.classes[class].properties.group] += taken;
+    pub(in crate::placement) fn take(&mut self, problem: &Problem, class: usize, devices: usize) {
+        self.counts[class] += devices;
+        let devices = count(devices);
+        self.weight += self.gain(problem, class, devices);
+        self.group_counts[problem.classes[class].properties.group] += devices;
         for (other, affinity) in self.affinities.iter_mut().enumerate() {
-            *affinity += taken * problem.weight(class, other);
+            *affinity += devices * problem.weight(class, other);
         }
     }
 
@@ -48,20 +48,21 @@ impl Partial {
         &mut self,
         problem: &Problem,
         class: usize,
-        taken: usize,
+        devices: usize,
     ) {
-        self.counts[class] -= taken;
-        let taken = count(taken);
+        self.counts[class] -= devices;
+        let devices = count(devices);
         for (other, affinity) in self.affinities.iter_mut().enumerate() {
-            *affinity -= taken * problem.weight(class, other);
+            *affinity -= devices * problem.weight(class, other);
         }
-        self.group_counts[problem.classes[class].properties.group] -= taken;
-        self.weight -= self.gain(problem, class, taken);
+        self.group_counts[problem.classes[class].properties.group] -= devices;
+        self.weight -= self.gain(problem, class, devices);
     }
 
-    /// Affinity that `taken` more devices of a class add: with the set, and among themselves.
-    fn gain(&self, problem: &Problem, class: usize, taken: i64) -> i64 {
-        taken * self.affinities[class] + taken * (taken - 1) / 2 * problem.weight(class, class)
+    /// Affinity that further devices of a class add: with the set, and among themselves.
+    fn gain(&self, problem: &Problem, class: usize, devices: i64) -> i64 {
+        devices * self.affinities[class]
+            + devices * (devices - 1) / 2 * problem.weight(class, class)
     }
 
     /// Value of a term for the set; 0 for terms of the remainder and of pairs.

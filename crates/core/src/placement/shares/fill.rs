@@ -58,11 +58,11 @@ impl<'a> FillState<'a> {
     /// Indices of the next devices, which the policy ranks equal; empty if no replica is free.
     pub(super) fn next_devices(&self) -> Vec<usize> {
         let compare = |a: &Pool, b: &Pool| Pool::compare(a, b, self.policy);
-        let open = || self.pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
-        let Some((_, first)) = open().min_by(|(_, a), (_, b)| compare(a, b)) else {
+        let with_free = || self.pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
+        let Some((_, first_pool)) = with_free().min_by(|(_, a), (_, b)| compare(a, b)) else {
             return Vec::new();
         };
-        let tied = open().filter(|(_, pool)| compare(pool, first).is_eq());
+        let tied = with_free().filter(|(_, pool)| compare(pool, first_pool).is_eq());
         tied.map(|(index, _)| index).collect()
     }
 
@@ -83,11 +83,11 @@ impl<'a> FillState<'a> {
     fn best_set(&mut self, tied: &[usize], additional: usize) -> Vec<usize> {
         let chosen = self.pools.iter().filter(|pool| pool.has_chosen());
         let required: Vec<_> = chosen.clone().map(|pool| pool.at).collect();
-        let mut open: Vec<_> = tied.iter().map(|&index| &self.pools[index]).collect();
-        open.extend(chosen);
-        open.sort_by_key(|pool| pool.at);
-        let available: Vec<_> = open.iter().map(|pool| pool.at).collect();
-        let shares: Vec<_> = open.iter().map(|pool| count(pool.in_use)).collect();
+        let mut candidates: Vec<_> = tied.iter().map(|&index| &self.pools[index]).collect();
+        candidates.extend(chosen);
+        candidates.sort_by_key(|pool| pool.at);
+        let available: Vec<_> = candidates.iter().map(|pool| pool.at).collect();
+        let shares: Vec<_> = candidates.iter().map(|pool| count(pool.in_use)).collect();
         let positions = Positions {
             available: &available,
             required: &required,

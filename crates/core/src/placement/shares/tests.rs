@@ -178,11 +178,11 @@ fn the_lowest_free_numbers_are_taken_beside_the_required() {
 fn impossible_requests_are_refused_with_the_numbers() {
     let machine = TestMachine::new(switched(), 4, &[2, 1]);
     let requiring = |required, request| TestRequest { required, ..request };
-    let both: &[&str] = &["GPU-0::3", "GPU-1::3"];
+    let on_two_devices: &[&str] = &["GPU-0::3", "GPU-1::3"];
     for (request, expected) in [
         (distributed(0), "0 replicas requested"),
         (packed(6), "6 replicas requested, 5 available"),
-        (requiring(both, packed(1)), "2 replicas are required in a choice of 1"),
+        (requiring(on_two_devices, packed(1)), "2 replicas are required in a choice of 1"),
         (
             requiring(&["GPU-0::1"], packed(1)),
             "required replica GPU-0::1 is not among the available ones",
@@ -192,7 +192,7 @@ fn impossible_requests_are_refused_with_the_numbers() {
             "required replica GPU-7::0 is not among the available ones",
         ),
         (
-            requiring(both, of_one_device(packed(2))),
+            requiring(on_two_devices, of_one_device(packed(2))),
             "replicas of one device requested, and the required ones are of 2 devices",
         ),
         (
@@ -262,10 +262,10 @@ struct RandomRequest {
 
 impl RandomRequest {
     fn random(machine: &TestMachine, policy: Policy, span: Span, size: usize, seed: u64) -> Self {
-        let all = machine.devices.iter().zip(&machine.free).flat_map(|(device, free)| {
+        let free_replicas = machine.devices.iter().zip(&machine.free).flat_map(|(device, free)| {
             free.iter().map(|&number| ReplicaId { device: device.id.clone(), number })
         });
-        let drawn = all.enumerate().filter(|(at, _)| (seed >> (at % 64)) & 7 == 7);
+        let drawn = free_replicas.enumerate().filter(|(at, _)| (seed >> (at % 64)) & 7 == 7);
         let required = drawn.map(|(_, replica)| replica).take(size.min(3)).collect();
         Self { required, size, policy, span }
     }

@@ -21,7 +21,7 @@ struct Case {
     policy: Policy,
 }
 
-/// Score in order of weight, more is better; then the lowest positions.
+/// Values of the terms in order of weight, more is better; then the lowest positions.
 type SetScore = (Vec<i64>, Reverse<Vec<usize>>);
 
 impl Case {
@@ -62,11 +62,11 @@ impl Case {
     fn is_allowed(&self, set: &[usize]) -> bool {
         let node = |index: &usize| self.devices[*index].place.numa_node;
         let are_all_unknown = self.free.iter().all(|index| node(index).is_none());
-        let first = node(&set[0]);
+        let first_node = node(&set[0]);
         self.policy != Policy::NumaStrict
             || set.len() == 1
             || are_all_unknown
-            || (first.is_some() && set.iter().all(|index| node(index) == first))
+            || (first_node.is_some() && set.iter().all(|index| node(index) == first_node))
     }
 
     fn best(&self) -> Option<Vec<usize>> {
@@ -74,17 +74,18 @@ impl Case {
     }
 
     fn score(&self, set: &[usize]) -> SetScore {
-        let rest: Vec<_> = self.free.iter().copied().filter(|index| !set.contains(index)).collect();
+        let unchosen: Vec<_> =
+            self.free.iter().copied().filter(|index| !set.contains(index)).collect();
         let (data, pcie_sum) = (self.sum(set, affinity), self.sum(set, pcie));
-        let remaining = usefulness(&rest, self.is_few(), &|a, b| self.between(a, b, affinity));
+        let remaining = usefulness(&unchosen, self.is_few(), &|a, b| self.between(a, b, affinity));
         let numa = -self.numa_nodes(set);
         let in_use = set.iter().map(|&index| self.in_use(&self.group(index))).sum();
         let groups = number(self.groups(set).len());
         let terms = match self.policy {
             Policy::Aligned | Policy::NumaStrict => {
-                let rest = partners(&rest, &|a, b| self.between(a, b, pcie));
+                let remaining_pcie = partners(&unchosen, &|a, b| self.between(a, b, pcie));
                 let nics = -self.near_nics(set);
-                vec![data, remaining, pcie_sum, nics, numa, rest, in_use, -groups]
+                vec![data, remaining, pcie_sum, nics, numa, remaining_pcie, in_use, -groups]
             }
             Policy::Packed => vec![in_use, -groups, data, remaining, pcie_sum, numa],
             Policy::Distributed => vec![-self.imbalance(set), data, remaining, pcie_sum, numa],
@@ -196,12 +197,12 @@ fn best_division(rest: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i6
     for mask in 0..1_u32 << others.len() {
         if mask.count_ones() as usize + 1 == size {
             let bit = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
-            let (mates, left): (Vec<_>, Vec<_>) = others.iter().enumerate().partition(bit);
+            let (mates, unchosen): (Vec<_>, Vec<_>) = others.iter().enumerate().partition(bit);
             let set: Vec<_> = mates.into_iter().map(|(_, &mate)| mate).chain([first]).collect();
-            let left: Vec<_> = left.into_iter().map(|(_, &other)| other).collect();
+            let unchosen: Vec<_> = unchosen.into_iter().map(|(_, &other)| other).collect();
             let pairs = set.iter().flat_map(|&a| set.iter().map(move |&b| (a, b)));
             let inside: i64 = pairs.filter(|(a, b)| a < b).map(|(a, b)| score(a, b)).sum();
-            best = best.max(inside + best_division(&left, size, score));
+            best = best.max(inside + best_division(&unchosen, size, score));
         }
     }
     best
@@ -298,7 +299,10 @@ proptest! {
     #[test]
     fn no_set_is_better(case in case()) {
         match (case.best(), case.answer()) {
-            (None, Err(PlacementError::NoNumaNode { .. } | PlacementError::RequiredOnSeveralNumaNodes)) => {}
+            (
+                None,
+                Err(PlacementError::NoNumaNode { .. } | PlacementError::RequiredOnSeveralNumaNodes),
+            ) => {}
             (Some(best), Ok(choice)) => {
                 prop_assert!(choice.exact);
                 prop_assert_eq!(ids(&choice), case.sorted(&best));
@@ -323,10 +327,10 @@ proptest! {
 
     #[test]
     fn the_order_of_ids_does_not_matter(case in case(), seed: usize) {
-        let mut other = case.clone();
-        other.free.rotate_left(seed % case.free.len());
-        other.free.reverse();
-        other.required.reverse();
-        prop_assert_eq!(case.answer(), other.answer());
+        let mut reordered = case.clone();
+        reordered.free.rotate_left(seed % case.free.len());
+        reordered.free.reverse();
+        reordered.required.reverse();
+        prop_assert_eq!(case.answer(), reordered.answer());
     }
 }

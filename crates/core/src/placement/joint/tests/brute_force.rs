@@ -88,12 +88,12 @@ impl Case {
         let sets = self.gpus.sets().into_iter();
         let choices =
             sets.flat_map(|gpus| nics.iter().map(move |nics| (gpus.clone(), nics.clone())));
-        let all = choices.map(|(gpus, nics)| {
+        let scored = choices.map(|(gpus, nics)| {
             let score = self.score(&gpus, &nics);
             (gpus, nics, score)
         });
-        let near = all.filter(|(_, _, score)| score.1.0[0] <= within);
-        near.max_by(|(_, _, a), (_, _, b)| a.cmp(b))
+        let permitted = scored.filter(|(_, _, score)| score.1.0[0] <= within);
+        permitted.max_by(|(_, _, a), (_, _, b)| a.cmp(b))
     }
 
     fn score(&self, gpus: &[usize], nics: &[usize]) -> JointScore {
@@ -120,8 +120,8 @@ impl Case {
     /// The levels of the best of all even pairings, the farthest first.
     fn pairing(&self, gpus: &[usize], nics: &[usize]) -> Vec<PcieLevel> {
         let (more, fewer) = if gpus.len() >= nics.len() { (gpus, nics) } else { (nics, gpus) };
-        let all = 0..fewer.len().pow(number(more.len()));
-        let pairings = all.filter_map(|code| self.levels(more, fewer, code));
+        let codes = 0..fewer.len().pow(number(more.len()));
+        let pairings = codes.filter_map(|code| self.levels(more, fewer, code));
         pairings.min().expect("there is an even pairing")
     }
 
@@ -135,8 +135,8 @@ impl Case {
             loads[*partner] += 1;
             code /= fewer.len();
         }
-        let least = more.len() / fewer.len();
-        if loads[..fewer.len()].iter().any(|&load| load < least || load > least + 1) {
+        let min_load = more.len() / fewer.len();
+        if loads[..fewer.len()].iter().any(|&load| load < min_load || load > min_load + 1) {
             return None;
         }
         let pairs = more.iter().zip(partners).map(|(&one, other)| (one, fewer[other]));
@@ -173,22 +173,22 @@ type Location = (u8, u8, u8, u8);
 fn path((root, port, depth, below): Location, index: u8) -> String {
     let root = root * 0x20;
     // The device numbers switch slots and single-device ports.
-    let (own, end) = (8 + index, format!("0000:{:02x}:00.0", 0xc0 + index));
-    let (first, second) = (root + 2 * port + 1, root + 8 + 2 * port + below);
+    let (slot, address) = (8 + index, format!("0000:{:02x}:00.0", 0xc0 + index));
+    let (first_bus, second_bus) = (root + 2 * port + 1, root + 8 + 2 * port + below);
     let bridges = match depth {
-        0 => format!("0000:{root:02x}:{own:02x}.0"),
+        0 => format!("0000:{root:02x}:{slot:02x}.0"),
         1 => format!(
-            "0000:{root:02x}:{port:02x}.0/0000:{first:02x}:00.0/0000:{:02x}:{own:02x}.0",
-            first + 1
+            "0000:{root:02x}:{port:02x}.0/0000:{first_bus:02x}:00.0/0000:{:02x}:{slot:02x}.0",
+            first_bus + 1
         ),
         _ => format!(
-            "0000:{root:02x}:{port:02x}.0/0000:{first:02x}:00.0/0000:{:02x}:{below:02x}.0/\
-             0000:{second:02x}:00.0/0000:{:02x}:{own:02x}.0",
-            first + 1,
-            second + 8
+            "0000:{root:02x}:{port:02x}.0/0000:{first_bus:02x}:00.0/0000:{:02x}:{below:02x}.0/\
+             0000:{second_bus:02x}:00.0/0000:{:02x}:{slot:02x}.0",
+            first_bus + 1,
+            second_bus + 8
         ),
     };
-    format!("pci0000:{root:02x}/{bridges}/{end}")
+    format!("pci0000:{root:02x}/{bridges}/{address}")
 }
 
 prop_compose! {
@@ -200,11 +200,11 @@ prop_compose! {
         links in prop::collection::vec((0..6_usize, 0..6_usize, 1..3_u32), 0..6),
         switched in prop::collection::vec(prop::bool::weighted(0.3), 6),
     ) -> (Vec<Device>, Vec<Device>) {
-        let at = |device: Device, location: Location, index: u8| {
+        let placed_at = |device: Device, location: Location, index: u8| {
             placed(device, &path(location, index), nodes[usize::from(location.0)])
         };
         let mut gpus: Vec<_> = (0_u8..).zip(&gpus).map(|(index, &location)| {
-            let mut device = at(gpu(index.into(), 0, 0), location, index);
+            let mut device = placed_at(gpu(index.into(), 0, 0), location, index);
             device.place.nvlinks.to_switches = u32::from(switched[usize::from(index)]) * 2;
             device
         }).collect();
@@ -214,16 +214,17 @@ prop_compose! {
                 gpus[a].place.nvlinks.peers.insert(peer, links);
             }
         }
-        let nic =
-            |(index, location): (u8, &Location)| at(nic(index.into(), 0), *location, 8 + index);
+        let nic = |(index, location): (u8, &Location)| {
+            placed_at(nic(index.into(), 0), *location, 8 + index)
+        };
         (gpus, (0_u8..).zip(&nics).map(nic).collect())
     }
 }
 
 /// Free indices in any order, the number to choose, and the required ones.
 fn part(indices: std::ops::Range<usize>) -> impl Strategy<Value = Part> {
-    let all: Vec<_> = indices.collect();
-    let free = prop::sample::subsequence(all.clone(), 1..=all.len()).prop_shuffle();
+    let all_indices: Vec<_> = indices.collect();
+    let free = prop::sample::subsequence(all_indices.clone(), 1..=all_indices.len()).prop_shuffle();
     free.prop_flat_map(|free| {
         let required = prop::sample::subsequence(free.clone(), 0..=free.len().min(2));
         (1..=free.len(), required, Just(free))
@@ -272,8 +273,8 @@ impl Case {
         let even = |ids: &[DeviceId], device_of: &dyn Fn(&Pair) -> DeviceId| {
             let load =
                 |id: &DeviceId| choice.pairs.iter().filter(|pair| device_of(pair) == *id).count();
-            let least = choice.pairs.len() / ids.len();
-            ids.iter().all(|id| load(id) == least || load(id) == least + 1)
+            let min_load = choice.pairs.len() / ids.len();
+            ids.iter().all(|id| load(id) == min_load || load(id) == min_load + 1)
         };
         assert_eq!(choice.pairs.len(), gpus.len().max(nics.len()));
         assert!(even(&choice.gpus, &|pair| pair.gpu.clone()));
@@ -329,18 +330,19 @@ proptest! {
 
     #[test]
     fn the_order_of_ids_does_not_matter(case in case_of(machine()), rotation: usize) {
-        let mut other = case.clone();
-        for part in [&mut other.gpus, &mut other.nics] {
+        let mut reordered = case.clone();
+        for part in [&mut reordered.gpus, &mut reordered.nics] {
             let free = part.free.len();
             part.free.rotate_left(rotation % free);
             part.required.reverse();
         }
-        other.devices.reverse();
-        let last = case.devices.len() - 1;
-        for part in [&mut other.gpus, &mut other.nics] {
-            part.free.iter_mut().chain(&mut part.required).for_each(|index| *index = last - *index);
+        reordered.devices.reverse();
+        let last_index = case.devices.len() - 1;
+        for part in [&mut reordered.gpus, &mut reordered.nics] {
+            let indices = part.free.iter_mut().chain(&mut part.required);
+            indices.for_each(|index| *index = last_index - *index);
         }
 
-        prop_assert_eq!(case.answer(), other.answer());
+        prop_assert_eq!(case.answer(), reordered.answer());
     }
 }
