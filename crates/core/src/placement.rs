@@ -173,7 +173,7 @@ impl ResolvedRequest {
         if nodes.len() == 1 {
             return self.search(topology, eligible);
         }
-        let on_node = |node| {
+        let best_on_node = |node| {
             let is_on = |position: usize| topology.device(position).numa_node == Some(node);
             let has_required = self.required.iter().all(|&position| is_on(position));
             if has_required {
@@ -182,7 +182,7 @@ impl ResolvedRequest {
                 None
             }
         };
-        nodes.into_iter().flatten().filter_map(on_node).reduce(SearchResult::better)
+        nodes.into_iter().flatten().filter_map(best_on_node).reduce(SearchResult::better)
     }
 
     fn search(
@@ -223,13 +223,13 @@ impl ResolvedRequest {
         if nodes.len() > 1 {
             return PlacementError::RequiredOnSeveralNumaNodes;
         }
-        let on_node = |node: Option<u32>| {
+        let available_on_node = |node: Option<u32>| {
             let is_on = |position: &&usize| topology.device(**position).numa_node == node;
             let has_required = self.required.iter().all(|position| is_on(&position));
             if has_required { self.available.iter().filter(is_on).count() } else { 0 }
         };
         let nodes = self.numa_nodes(topology).into_iter().flatten();
-        let available = nodes.map(|node| on_node(Some(node))).max().unwrap_or_default();
+        let available = nodes.map(|node| available_on_node(Some(node))).max().unwrap_or_default();
         PlacementError::NoNumaNode { size: self.size, available, required: self.required.len() }
     }
 }

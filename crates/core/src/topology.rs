@@ -77,10 +77,10 @@ impl PcieLevel {
             return Some(Self::Board);
         }
         let common = a.bridges().iter().zip(b.bridges()).take_while(|(a, b)| a == b).count();
-        let below = |path: &PciePath| path.bridges().len() - common;
+        let bridges_below_common = |path: &PciePath| path.bridges().len() - common;
         Some(match common {
             0 => Self::Phb,
-            _ if below(a) <= 1 && below(b) <= 1 => Self::Pix,
+            _ if bridges_below_common(a) <= 1 && bridges_below_common(b) <= 1 => Self::Pix,
             _ => Self::Pxb,
         })
     }
@@ -213,9 +213,9 @@ mod tests {
         {
             assert_eq!(level(gpu, nic, numa), expected, "{numa:?}");
         }
-        let unknown = |path: &str| location(path, None);
+        let without_node = |path: &str| location(path, None);
         assert_eq!(
-            PcieLevel::between(&unknown(gpu), &unknown(nic)),
+            PcieLevel::between(&without_node(gpu), &without_node(nic)),
             PcieLevel::Sys,
             "unknown nodes are different"
         );
@@ -223,11 +223,11 @@ mod tests {
 
     #[test]
     fn devices_below_a_controller_with_its_own_host_bridge_are_separate_devices() {
-        let below = |rest: &str| format!("pci0000:5d/0000:5d:05.5/pci10000:00/{rest}");
-        let port = below("10000:00:02.0/10000:01:00.0");
+        let path_below = |suffix: &str| format!("pci0000:5d/0000:5d:05.5/pci10000:00/{suffix}");
+        let port = path_below("10000:00:02.0/10000:01:00.0");
         for (other, expected) in [
-            (below("10000:00:02.0/10000:01:00.1"), PcieLevel::Board),
-            (below("10000:00:03.0/10000:02:00.0"), PcieLevel::Phb),
+            (path_below("10000:00:02.0/10000:01:00.1"), PcieLevel::Board),
+            (path_below("10000:00:03.0/10000:02:00.0"), PcieLevel::Phb),
             ("pci0000:5d/0000:5d:02.0/0000:5e:00.0".to_owned(), PcieLevel::Phb),
             ("pci0000:3a/0000:3a:02.0/0000:3b:00.0".to_owned(), PcieLevel::Node),
         ] {

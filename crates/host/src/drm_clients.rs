@@ -148,15 +148,15 @@ impl DrmProcesses {
 
     /// Adds the clients of a process, except those that were counted for another process.
     fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), DrmError> {
-        let hidden = |source| DrmError::HiddenFiles { pid, source };
-        let files = open_files(host, pid).map_err(hidden)?;
+        let hidden_files = |source| DrmError::HiddenFiles { pid, source };
+        let files = open_files(host, pid).map_err(hidden_files)?;
         if files.len() > MAX_ENTRIES {
             return Err(DrmError::TooMany(format!("open files of process {pid}")));
         }
         let mut per_gpu = BTreeMap::new();
         for file in files {
-            let text =
-                none_if_gone(File::open(host.path(file)).and_then(description)).map_err(hidden)?;
+            let text = none_if_gone(File::open(host.path(file)).and_then(description))
+                .map_err(hidden_files)?;
             let Some(client) = text.as_deref().and_then(DrmClient::parse) else { continue };
             let Some((id, bytes)) = client.id.zip(client.memory_bytes) else {
                 self.unmeasured.insert(client.gpu);

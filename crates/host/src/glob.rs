@@ -89,11 +89,11 @@ fn fixed(component: &str) -> (&str, &str) {
 
 /// A pattern that matches only this text.
 pub fn escaped(text: &str) -> String {
-    let letter = |letter: char| match letter {
+    let escape = |letter: char| match letter {
         '*' | '?' | '[' => format!("[{letter}]"),
         other => other.to_string(),
     };
-    text.chars().map(letter).collect()
+    text.chars().map(escape).collect()
 }
 
 fn pieces(pattern: &str) -> Vec<Piece> {

@@ -43,9 +43,9 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for SpannedVisitor<T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Spanned<T>, A::Error> {
-        let missing = || A::Error::custom("a value with its line has two parts");
-        let line = parts.next_element()?.ok_or_else(missing)?;
-        let value = parts.next_element()?.ok_or_else(missing)?;
+        let missing_part = || A::Error::custom("a value with its line has two parts");
+        let line = parts.next_element()?.ok_or_else(missing_part)?;
+        let value = parts.next_element()?.ok_or_else(missing_part)?;
         Ok(Spanned { line, value })
     }
 }

@@ -32,9 +32,9 @@ struct Filter {
 impl AcceptedGpus {
     /// Reads a pod's annotations.
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Self {
-        let lower = |text: &str| text.to_lowercase();
+        let to_lowercase = |text: &str| text.to_lowercase();
         Self {
-            products: Filter::of(annotations, [USE_PRODUCT, NO_USE_PRODUCT], lower),
+            products: Filter::of(annotations, [USE_PRODUCT, NO_USE_PRODUCT], to_lowercase),
             ids: Filter::of(annotations, [USE_ID, NO_USE_ID], str::to_owned),
         }
     }

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn attributes_read_are_listed_unless_any_may_be_read() {
-        let read = |text: &str| {
+        let attributes = |text: &str| {
             let expression: PublishedExpression = text.parse().expect("an expression");
             let names = expression.attributes_read()?;
             Some(names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
@@ -162,7 +162,7 @@ mod tests {
             ("device.attributes['a'].b == 'x' && device.attributes['a'].size() > 1", None),
             ("[device].exists(it, it.driver == 'a')", None),
         ] {
-            assert_eq!(read(text).as_deref(), expected, "{text}");
+            assert_eq!(attributes(text).as_deref(), expected, "{text}");
         }
     }
 }

@@ -249,8 +249,9 @@ fn the_conjuncts_of_an_expression_keep_their_text() {
 
 #[test]
 fn an_unselected_device_is_explained_with_its_values() {
-    let a = |name: &str| format!(r#"device.attributes["nvidia.com"].{name}"#);
-    let (brand, numa) = (a("productName"), "device.attributes['resource.kubernetes.io'].numaNode");
+    let attribute = |name: &str| format!(r#"device.attributes["nvidia.com"].{name}"#);
+    let (brand, numa) =
+        (attribute("productName"), "device.attributes['resource.kubernetes.io'].numaNode");
     for (text, expected) in [
         (format!("{numa} == 1"), None),
         (
@@ -260,7 +261,7 @@ fn an_unselected_device_is_explained_with_its_values() {
             )),
         ),
         (
-            format!("{} == 'x' && {numa} == 7", a("profile")),
+            format!("{} == 'x' && {numa} == 7", attribute("profile")),
             Some(format!("{numa} == 7 is false: numaNode is 1")),
         ),
         (
@@ -268,12 +269,15 @@ fn an_unselected_device_is_explained_with_its_values() {
             Some(format!("{numa} == 0 || device.index == 3 is false: numaNode is 1, index is 1")),
         ),
         (
-            format!("has({})", a("profile")),
-            Some(format!("has({}) is false: it has no profile", a("profile"))),
+            format!("has({})", attribute("profile")),
+            Some(format!("has({}) is false: it has no profile", attribute("profile"))),
         ),
-        (format!("{numa} == 1 && {} == 'x'", a("profile")), Some("it has no profile".to_owned())),
         (
-            format!("{} == 'x'", a("prodcutName")),
+            format!("{numa} == 1 && {} == 'x'", attribute("profile")),
+            Some("it has no profile".to_owned()),
+        ),
+        (
+            format!("{} == 'x'", attribute("prodcutName")),
             Some("it has no prodcutName: did you mean productName?".to_owned()),
         ),
         (

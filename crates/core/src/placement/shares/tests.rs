@@ -149,15 +149,15 @@ fn an_explanation_shows_every_device_and_the_next_one() {
 #[test]
 fn each_policy_spreads_or_packs_replicas() {
     let machine = TestMachine::new(linked(&[(0, 5, 4)]), 4, &[3, 1, 2, 0, 1, 3, 2, 2]);
-    let by = |policy, size| machine.chosen(&TestRequest { policy, ..distributed(size) });
-    assert_eq!(by(Policy::Aligned, 2), "0x1 5x1", "the linked pair, despite its load");
+    let chosen_by = |policy, size| machine.chosen(&TestRequest { policy, ..distributed(size) });
+    assert_eq!(chosen_by(Policy::Aligned, 2), "0x1 5x1", "the linked pair, despite its load");
     assert_eq!(
-        by(Policy::Aligned, 1),
+        chosen_by(Policy::Aligned, 1),
         "3x1",
         "among equal devices, the one with the fewest in use"
     );
-    assert_eq!(by(Policy::First, 3), "0x1 1x2");
-    assert_eq!(by(Policy::NumaStrict, 3), "1x1 3x2", "node 0 has ten left, node 1 eight");
+    assert_eq!(chosen_by(Policy::First, 3), "0x1 1x2");
+    assert_eq!(chosen_by(Policy::NumaStrict, 3), "1x1 3x2", "node 0 has ten left, node 1 eight");
 }
 
 #[test]

@@ -52,11 +52,11 @@ impl Case {
         free.dedup();
         let masks = (0..1_u32 << free.len()).filter(|mask| mask.count_ones() as usize == self.size);
         let members = move |mask: u32| -> Vec<usize> {
-            let of_mask = free.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
-            of_mask.map(|(_, &index)| index).collect()
+            let chosen = free.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
+            chosen.map(|(_, &index)| index).collect()
         };
-        let holds = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
-        masks.map(members).filter(holds).filter(|set| self.is_allowed(set))
+        let has_required = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
+        masks.map(members).filter(has_required).filter(|set| self.is_allowed(set))
     }
 
     fn is_allowed(&self, set: &[usize]) -> bool {
@@ -124,7 +124,8 @@ impl Case {
 
     fn numa_nodes(&self, set: &[usize]) -> i64 {
         let all = set.iter().chain(&self.near);
-        let nodes: BTreeSet<_> = all.filter_map(|&at| self.devices[at].place.numa_node).collect();
+        let nodes: BTreeSet<_> =
+            all.filter_map(|&index| self.devices[index].place.numa_node).collect();
         number(nodes.len())
     }
 
@@ -183,8 +184,8 @@ pub(in crate::placement) fn usefulness(
     is_few: bool,
     score: &dyn Fn(usize, usize) -> i64,
 ) -> i64 {
-    let divided = |size, weight| weight * best_division(rest, size, score);
-    if is_few { divided(2, 21) + divided(4, 7) + divided(8, 3) } else { partners(rest, score) }
+    let weighted = |size, weight| weight * best_division(rest, size, score);
+    if is_few { weighted(2, 21) + weighted(4, 7) + weighted(8, 3) } else { partners(rest, score) }
 }
 
 /// Best affinity of a division into as many sets of one size as fit.
@@ -196,8 +197,9 @@ fn best_division(rest: &[usize], size: usize, score: &dyn Fn(usize, usize) -> i6
         if rest.len().is_multiple_of(size) { i64::MIN } else { best_division(others, size, score) };
     for mask in 0..1_u32 << others.len() {
         if mask.count_ones() as usize + 1 == size {
-            let bit = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
-            let (mates, unchosen): (Vec<_>, Vec<_>) = others.iter().enumerate().partition(bit);
+            let is_chosen = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
+            let (mates, unchosen): (Vec<_>, Vec<_>) =
+                others.iter().enumerate().partition(is_chosen);
             let set: Vec<_> = mates.into_iter().map(|(_, &mate)| mate).chain([first]).collect();
             let unchosen: Vec<_> = unchosen.into_iter().map(|(_, &other)| other).collect();
             let pairs = set.iter().flat_map(|&a| set.iter().map(move |&b| (a, b)));

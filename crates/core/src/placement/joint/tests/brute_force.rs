@@ -45,8 +45,8 @@ impl Part {
             set.sort_unstable();
             set
         };
-        let holds = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
-        masks.map(set).filter(holds).collect()
+        let has_required = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
+        masks.map(set).filter(has_required).collect()
     }
 
     fn without(&self, set: &[usize]) -> Vec<usize> {
@@ -270,15 +270,15 @@ impl Case {
         };
         let (gpus, nics) = (indices(&choice.gpus), indices(&choice.nics));
         assert!(self.gpus.sets().contains(&gpus) && self.nics.sets().contains(&nics));
-        let even = |ids: &[DeviceId], device_of: &dyn Fn(&Pair) -> DeviceId| {
+        let is_even = |ids: &[DeviceId], device_of: &dyn Fn(&Pair) -> DeviceId| {
             let load =
                 |id: &DeviceId| choice.pairs.iter().filter(|pair| device_of(pair) == *id).count();
             let min_load = choice.pairs.len() / ids.len();
             ids.iter().all(|id| load(id) == min_load || load(id) == min_load + 1)
         };
         assert_eq!(choice.pairs.len(), gpus.len().max(nics.len()));
-        assert!(even(&choice.gpus, &|pair| pair.gpu.clone()));
-        assert!(even(&choice.nics, &|pair| pair.nic.clone()));
+        assert!(is_even(&choice.gpus, &|pair| pair.gpu.clone()));
+        assert!(is_even(&choice.nics, &|pair| pair.nic.clone()));
         let mut score = self.score(&gpus, &nics);
         let level = |pair: &Pair| {
             let (gpu, nic) = (index(&pair.gpu).expect("chosen"), index(&pair.nic).expect("chosen"));
